@@ -1,0 +1,45 @@
+/* Memory: cache-line aligned blocks, and an arena that hands out pieces of one block.
+ *
+ * All heap memory of the core comes from sd_alloc, so that a test can make the n-th allocation
+ * fail and expect SD_ERR_MEMORY and nothing leaked. */
+#ifndef SD_MEMORY_H
+#define SD_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "status.h"
+
+#define SD_ALIGNMENT 64
+
+/* Zeroed block of `size` bytes aligned to SD_ALIGNMENT, owned by the caller; NULL on failure
+ * (with a message). Large blocks ask the system for huge pages. */
+void* sd_alloc(size_t size);
+
+/* Release a block of sd_alloc; NULL is allowed. */
+void sd_free(void* block);
+
+/* Testing: let `n` more allocations succeed, then fail every one; negative: never fail. */
+void sd_alloc_fail_after(long n);
+/* Testing: blocks handed out and not yet freed. */
+long sd_alloc_live(void);
+
+/* An arena is laid out twice with the same calls: once with base == NULL, which only counts, and
+ * once over a block of that size, which hands out the pieces. */
+typedef struct sd_arena {
+    char* base;      /* [size] owned by whoever made it; NULL while counting */
+    size_t used;     /* bytes handed out so far */
+    size_t size;     /* bytes at `base`; ignored while counting */
+    int overflowed;  /* a count did not fit size_t: the layout must be refused */
+} sd_arena;
+
+/* Next piece: `count` elements of `size` bytes, aligned; NULL while counting. */
+void* sd_arena_take(sd_arena* arena, size_t count, size_t size);
+
+/* Allocate the block for the sizes counted so far and start handing out from it. */
+sd_status sd_arena_commit(sd_arena* arena);
+
+/* Free the block. */
+void sd_arena_free(sd_arena* arena);
+
+#endif

@@ -1,0 +1,30 @@
+/* Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011).
+ *
+ * A number is a pure function of its key, so a draw never depends on which draws came before it,
+ * on the batch, or on the number of threads. */
+#ifndef SD_RNG_H
+#define SD_RNG_H
+
+#include <stdint.h>
+
+/* What a number decides. Numbers of different purposes are independent at one position. */
+typedef enum sd_purpose {
+    SD_DRAW_DRAFT = 0,  /* the draft's own choice of a token */
+    SD_DRAW_ACCEPT = 1, /* accept or reject a drafted node (r_i of Algorithm 1) */
+    SD_DRAW_SAMPLE = 2, /* the token the target adds (t of Algorithm 1) */
+} sd_purpose;
+
+/* Who is drawing: one sequence of one seeded run. */
+typedef struct sd_stream {
+    uint64_t seed;
+    uint32_t sequence;
+} sd_stream;
+
+/* One block of Philox4x32-10: counter [4] and key [2] in, four words out. */
+void sd_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+
+/* Uniform in [0, 1) with 53 random bits. `position` is the length of the text when the round
+ * begins, so no two rounds share a number; `index` tells the draws of one round apart. */
+double sd_uniform(sd_stream stream, uint32_t position, sd_purpose purpose, uint32_t index);
+
+#endif

@@ -1,0 +1,16 @@
+#include "status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static _Thread_local char last_message[320];
+
+sd_status sd_fail(sd_status code, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(last_message, sizeof last_message, format, args);
+    va_end(args);
+    return code;
+}
+
+const char* sd_message(void) { return last_message; }

@@ -1,0 +1,33 @@
+/* Status codes and the message of the last failure.
+ *
+ * Every function that can fail returns sd_status and leaves its outputs untouched unless it
+ * returns SD_OK. The message is set once, at the line that found the fault, with sd_fail; callers
+ * pass the code on. It belongs to the calling thread and lives until that thread's next sd_fail. */
+#ifndef SD_STATUS_H
+#define SD_STATUS_H
+
+typedef enum sd_status {
+    SD_OK = 0,
+    SD_ERR_MEMORY,      /* an allocation failed */
+    SD_ERR_VALUE,       /* an argument is out of its range */
+    SD_ERR_SHAPE,       /* an array has the wrong shape or a tensor is missing */
+    SD_ERR_NOT_FINITE,  /* a weight is NaN or infinite */
+    SD_ERR_CONTEXT,     /* more positions than the model or the cache has */
+    SD_ERR_STATE,       /* the call is not allowed now */
+    SD_ERR_THREAD,      /* a thread could not be started */
+    SD_ERR_INTERRUPTED, /* the caller asked to stop; nothing is half-changed */
+} sd_status;
+
+#if defined(__GNUC__)
+#define SD_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#define SD_PRINTF(fmt, args)
+#endif
+
+/* Keep a printf-style message for this thread and return `code`. */
+sd_status sd_fail(sd_status code, const char* format, ...) SD_PRINTF(2, 3);
+
+/* Message of this thread's last sd_fail; borrowed, never NULL. */
+const char* sd_message(void);
+
+#endif

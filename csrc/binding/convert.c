@@ -1,0 +1,184 @@
+#include "convert.h"
+
+#include <string.h>
+
+PyObject* sd_raise(sd_status status) {
+    PyObject* type = PyExc_RuntimeError;
+    switch (status) {
+    case SD_ERR_MEMORY: type = PyExc_MemoryError; break;
+    case SD_ERR_VALUE:
+    case SD_ERR_SHAPE:
+    case SD_ERR_NOT_FINITE:
+    case SD_ERR_CONTEXT: type = PyExc_ValueError; break;
+    case SD_ERR_INTERRUPTED: type = PyExc_KeyboardInterrupt; break;
+    case SD_ERR_STATE:
+    case SD_ERR_THREAD:
+    case SD_OK: break;
+    }
+    PyErr_SetString(type, sd_message());
+    return NULL;
+}
+
+int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n) {
+    PyObject* items = PySequence_Fast(object, "expected a sequence of integers");
+    if (items == NULL) return -1;
+    Py_ssize_t size = PySequence_Fast_GET_SIZE(items);
+    int32_t* ids = size > INT32_MAX ? NULL : PyMem_Malloc(((size_t)size + 1) * sizeof *ids);
+    if (ids == NULL) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        PyObject* item = PyNumber_Index(PySequence_Fast_GET_ITEM(items, i));
+        if (item == NULL) goto fail;
+        int overflow = 0;
+        long long value = PyLong_AsLongLongAndOverflow(item, &overflow);
+        Py_DECREF(item);
+        if (value == -1 && PyErr_Occurred()) goto fail;
+        if (overflow || value < INT32_MIN || value > INT32_MAX) {
+            PyErr_Format(PyExc_ValueError, "%s[%zd] does not fit 32 bits", name, i);
+            goto fail;
+        }
+        ids[i] = (int32_t)value;
+    }
+    Py_DECREF(items);
+    *out = ids;
+    *n = (int)size;
+    return 0;
+fail:
+    PyMem_Free(ids);
+    Py_DECREF(items);
+    return -1;
+}
+
+PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, void** data) {
+    PyObject* numpy = PyImport_ImportModule("numpy");
+    if (numpy == NULL) return NULL;
+    PyObject* array = n_cols < 0 ? PyObject_CallMethod(numpy, "empty", "ns", n_rows, dtype)
+                                 : PyObject_CallMethod(numpy, "empty", "(nn)s", n_rows, n_cols, dtype);
+    Py_DECREF(numpy);
+    if (array == NULL) return NULL;
+    Py_buffer view;
+    if (PyObject_GetBuffer(array, &view, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0) {
+        Py_DECREF(array);
+        return NULL;
+    }
+    *data = view.buf;
+    PyBuffer_Release(&view); /* NumPy keeps the memory as long as the array */
+    return array;
+}
+
+int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view) {
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) return -1;
+    if (view->ndim != n_dims || view->format == NULL || view->format[0] != format || view->format[1] != '\0') {
+        PyErr_Format(PyExc_ValueError, "%s: expected a C-contiguous array of %d dimensions and type %s", name, n_dims,
+                     format == 'd' ? "float64" : "float32");
+        PyBuffer_Release(view);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject* field(PyObject* dict, const char* name) {
+    PyObject* value = PyDict_GetItemString(dict, name); /* borrowed */
+    if (value == NULL) PyErr_Format(PyExc_ValueError, "config: %s is missing", name);
+    return value;
+}
+
+static int int_field(PyObject* dict, const char* name, int* out) {
+    PyObject* value = field(dict, name);
+    if (value == NULL) return -1;
+    long number = PyLong_AsLong(value);
+    if (number == -1 && PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "config: %s is %R, expected an integer", name, value);
+        return -1;
+    }
+    if (number < INT32_MIN || number > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "config: %s is %ld, expected a smaller number", name, number);
+        return -1;
+    }
+    *out = (int)number;
+    return 0;
+}
+
+static int flag_field(PyObject* dict, const char* name, int* out) {
+    PyObject* value = field(dict, name);
+    if (value == NULL) return -1;
+    *out = PyObject_IsTrue(value);
+    return *out < 0 ? -1 : 0;
+}
+
+/* Index of a string field among `choices` (ended by NULL). */
+static int choice_field(PyObject* dict, const char* name, const char* const* choices, int* out) {
+    PyObject* value = field(dict, name);
+    if (value == NULL) return -1;
+    const char* text = PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : NULL;
+    for (int i = 0; text != NULL && choices[i] != NULL; i++) {
+        if (strcmp(text, choices[i]) == 0) {
+            *out = i;
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "config: %s is %R, expected one of %s, %s%s%s", name, value, choices[0], choices[1],
+                 choices[2] ? ", " : "", choices[2] ? choices[2] : "");
+    return -1;
+}
+
+static int frequencies(PyObject* dict, const sd_config* config, double** out) {
+    PyObject* value = field(dict, "inv_freq");
+    if (value == NULL) return -1;
+    PyObject* items = PySequence_Fast(value, "config: inv_freq: expected a sequence of numbers");
+    if (items == NULL) return -1;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(items);
+    Py_ssize_t expected = config->position == SD_POSITION_ROTARY ? config->d_head / 2 : n;
+    double* numbers = PyMem_Malloc(((size_t)n + 1) * sizeof *numbers);
+    if (numbers == NULL) {
+        PyErr_NoMemory();
+    } else if (n != expected) {
+        PyErr_Format(PyExc_ValueError, "config: inv_freq has %zd entries, expected d_head / 2 = %zd", n, expected);
+    } else {
+        for (Py_ssize_t i = 0; i < n; i++) numbers[i] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(items, i));
+    }
+    Py_DECREF(items);
+    if (PyErr_Occurred()) {
+        PyMem_Free(numbers);
+        return -1;
+    }
+    *out = numbers;
+    return 0;
+}
+
+int sd_config_from(PyObject* dict, sd_config* c, double** inv_freq) {
+    static const char* const norms[] = {"rms", "layer", NULL};
+    static const char* const positions[] = {"rotary", "learned", NULL};
+    static const char* const activations[] = {"silu", "gelu", "gelu_tanh", NULL};
+    int norm = 0, position = 0, activation = 0;
+    if (!PyDict_Check(dict)) {
+        PyErr_SetString(PyExc_TypeError, "config: expected a dict");
+        return -1;
+    }
+    const struct {
+        const char* name;
+        int* value;
+    } sizes[] = {{"n_vocab", &c->n_vocab},     {"n_ctx", &c->n_ctx},     {"n_layer", &c->n_layer},
+                 {"n_head", &c->n_head},       {"n_kv_head", &c->n_kv_head}, {"d_model", &c->d_model},
+                 {"d_head", &c->d_head},       {"d_ff", &c->d_ff},       {"sliding_window", &c->sliding_window}},
+      flags[] = {{"gated", &c->gated},
+                 {"tied", &c->tied},
+                 {"qkv_bias", &c->qkv_bias},
+                 {"out_bias", &c->out_bias},
+                 {"mlp_bias", &c->mlp_bias}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (int_field(dict, sizes[i].name, sizes[i].value) < 0) return -1;
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (flag_field(dict, flags[i].name, flags[i].value) < 0) return -1;
+    if (choice_field(dict, "norm", norms, &norm) < 0 || choice_field(dict, "position", positions, &position) < 0 ||
+        choice_field(dict, "activation", activations, &activation) < 0)
+        return -1;
+    c->norm = norm, c->position = position, c->activation = activation;
+    PyObject* eps = field(dict, "norm_eps");
+    if (eps == NULL) return -1;
+    c->norm_eps = (float)PyFloat_AsDouble(eps);
+    if (PyErr_Occurred()) return -1;
+    return frequencies(dict, c, inv_freq);
+}

@@ -1,0 +1,28 @@
+/* Between Python objects and the core's values. */
+#ifndef SD_CONVERT_H
+#define SD_CONVERT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "specdec.h"
+
+/* Set the Python exception of a status and return NULL; the only place where one becomes the other. */
+PyObject* sd_raise(sd_status status);
+
+/* Integers of a sequence or 1-d array, as int32. *out is owned by the caller (PyMem_Free), also
+ * when *n is 0; `name` is for messages. Returns 0, or -1 with an exception. */
+int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n);
+
+/* A new NumPy array of shape [n_rows, n_cols] (n_cols < 0: one dimension) and its memory, which
+ * stays valid while the array lives. dtype is "float32" or "float64". NULL with an exception. */
+PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, void** data);
+
+/* A C-contiguous float64 or float32 view of an array argument; release with PyBuffer_Release.
+ * n_dims and the item format ('d' or 'f') must match. Returns 0, or -1 with an exception. */
+int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view);
+
+/* config dict → sd_config and rotary frequencies (PyMem_Free). Returns 0, or -1 with an exception. */
+int sd_config_from(PyObject* dict, sd_config* config, double** inv_freq);
+
+#endif

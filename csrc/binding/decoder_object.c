@@ -1,0 +1,221 @@
+/* Decoder: one cache over a model, and the forward pass itself. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "module.h"
+
+typedef struct decoder_object {
+    PyObject_HEAD
+    sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
+    sd_cache cache;
+    sd_workspace workspace;
+    int capacity, max_nodes;
+    atomic_flag busy;
+} decoder_object;
+
+/* Enter the decoder for one call; a second thread is refused. */
+static int enter(decoder_object* self) {
+    if (self->model == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the decoder was never initialised");
+        return -1;
+    }
+    if (atomic_flag_test_and_set(&self->busy)) {
+        PyErr_SetString(PyExc_RuntimeError, "the decoder is in use by another thread");
+        return -1;
+    }
+    return 0;
+}
+
+static void leave(decoder_object* self) { atomic_flag_clear(&self->busy); }
+
+static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"model", "capacity", "max_nodes", "n_threads", NULL};
+    decoder_object* self = (decoder_object*)base;
+    PyObject* model_argument;
+    int capacity = 0 /* required: 0 is refused below */, max_nodes = 1, n_threads = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iii", names, &model_argument, &capacity, &max_nodes, &n_threads))
+        return -1;
+    if (self->model != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a Decoder cannot be initialised twice");
+        return -1;
+    }
+    sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
+    sd_model_object* model = sd_model_from(state, model_argument, "model");
+    if (model == NULL) return -1;
+    const int largest = 1 << 24;
+    if (capacity < 1 || capacity > largest || max_nodes < 1 || max_nodes > largest) {
+        PyErr_Format(PyExc_ValueError, "capacity is %d and max_nodes is %d, expected 1 to %d", capacity, max_nodes,
+                     largest);
+        return -1;
+    }
+    int rows = max_nodes > SD_PROMPT_SLICE ? max_nodes : SD_PROMPT_SLICE;
+    sd_cache cache = {0};
+    sd_workspace workspace = {0};
+    sd_status status = sd_cache_create(&cache, model->model, capacity + max_nodes);
+    if (status == SD_OK)
+        status = sd_workspace_create(&workspace, model->model, n_threads, rows, rows, capacity + max_nodes);
+    if (status != SD_OK) {
+        sd_cache_free(&cache);
+        sd_workspace_free(&workspace);
+        sd_raise(status);
+        return -1;
+    }
+    self->cache = cache;
+    self->workspace = workspace;
+    self->capacity = capacity;
+    self->max_nodes = max_nodes;
+    self->model = (sd_model_object*)Py_NewRef((PyObject*)model);
+    return 0;
+}
+
+static void dealloc(PyObject* base) {
+    decoder_object* self = (decoder_object*)base;
+    PyTypeObject* type = Py_TYPE(base);
+    sd_cache_free(&self->cache);
+    sd_workspace_free(&self->workspace);
+    Py_XDECREF((PyObject*)self->model);
+    type->tp_free(base);
+    Py_DECREF(type);
+}
+
+/* Copy n rows of the workspace's logits to consecutive rows of `out`. */
+static void copy_logits(const decoder_object* self, int n, float* out) {
+    size_t n_vocab = (size_t)self->model->model->config.n_vocab;
+    for (int i = 0; i < n; i++)
+        memcpy(out + (size_t)i * n_vocab, self->workspace.logits + i * self->workspace.ld_logits,
+               n_vocab * sizeof *out);
+}
+
+static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"ids", "logits", NULL};
+    decoder_object* self = (decoder_object*)base;
+    PyObject *argument, *array = NULL;
+    int logits = 0, n = 0, done = 0;
+    int32_t* ids = NULL;
+    float* rows = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p", names, &argument, &logits)) return NULL;
+    if (enter(self) < 0) return NULL;
+    int n_before = self->cache.n_committed;
+    if (sd_ids_from(argument, "ids", &ids, &n) < 0) goto fail;
+    if (n > self->capacity - n_before) {
+        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free places", n, self->capacity - n_before);
+        goto fail;
+    }
+    if (logits) {
+        array = sd_new_array("float32", n, self->model->model->config.n_vocab, (void**)&rows);
+        if (array == NULL) goto fail;
+    }
+    sd_cache_keep(&self->cache, NULL, 0); /* drop what a forward left */
+    while (done < n) {
+        int before = done;
+        sd_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = sd_prefill_slice(&self->workspace, &self->cache, ids, n, &done, logits);
+        if (status == SD_OK && logits)
+            copy_logits(self, done - before, rows + (size_t)before * (size_t)self->model->model->config.n_vocab);
+        Py_END_ALLOW_THREADS
+        if (status != SD_OK) sd_raise(status);
+        if (status != SD_OK || PyErr_CheckSignals() < 0) {
+            self->cache.n_committed = n_before; /* nothing is half-changed */
+            goto fail;
+        }
+    }
+    PyMem_Free(ids);
+    leave(self);
+    return array ? array : Py_NewRef(Py_None);
+fail:
+    Py_XDECREF(array);
+    PyMem_Free(ids);
+    leave(self);
+    return NULL;
+}
+
+static PyObject* forward(PyObject* base, PyObject* args) {
+    decoder_object* self = (decoder_object*)base;
+    PyObject *tokens_argument, *parents_argument, *array = NULL;
+    int32_t *tokens = NULL, *parents = NULL;
+    int n = 0, n_parents = 0;
+    float* rows;
+    if (!PyArg_ParseTuple(args, "OO", &tokens_argument, &parents_argument)) return NULL;
+    if (enter(self) < 0) return NULL;
+    if (sd_ids_from(tokens_argument, "tokens", &tokens, &n) < 0) goto fail;
+    if (sd_ids_from(parents_argument, "parents", &parents, &n_parents) < 0) goto fail;
+    if (n < 1 || n > self->max_nodes || n != n_parents) {
+        PyErr_Format(PyExc_ValueError, "%d tokens and %d parents, expected equal numbers from 1 to max_nodes = %d", n,
+                     n_parents, self->max_nodes);
+        goto fail;
+    }
+    array = sd_new_array("float32", n, self->model->model->config.n_vocab, (void**)&rows);
+    if (array == NULL) goto fail;
+    sd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    sd_cache_keep(&self->cache, NULL, 0);
+    const sd_branch branch = {&self->cache, tokens, parents, n, n};
+    status = sd_forward(&self->workspace, &branch, 1, SD_MODE_NODES);
+    if (status == SD_OK) copy_logits(self, n, rows);
+    Py_END_ALLOW_THREADS
+    if (status != SD_OK) {
+        sd_raise(status);
+        goto fail;
+    }
+    PyMem_Free(tokens);
+    PyMem_Free(parents);
+    leave(self);
+    return array;
+fail:
+    Py_XDECREF(array);
+    PyMem_Free(tokens);
+    PyMem_Free(parents);
+    leave(self);
+    return NULL;
+}
+
+static PyObject* keep(PyObject* base, PyObject* argument) {
+    decoder_object* self = (decoder_object*)base;
+    int32_t* path = NULL;
+    int n = 0;
+    if (enter(self) < 0) return NULL;
+    sd_status status = SD_OK;
+    int failed = sd_ids_from(argument, "path", &path, &n) < 0;
+    if (!failed) status = sd_cache_keep(&self->cache, path, n);
+    PyMem_Free(path);
+    leave(self);
+    if (failed) return NULL;
+    return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
+}
+
+static PyObject* get_n_committed(PyObject* self, void* closure) {
+    (void)closure;
+    return PyLong_FromLong(((decoder_object*)self)->cache.n_committed);
+}
+
+static PyMethodDef methods[] = {
+    {"prefill", (PyCFunction)(void (*)(void))prefill, METH_VARARGS | METH_KEYWORDS,
+     "prefill($self, /, ids, *, logits=False)\n--\n\nAppend a prompt; with logits, return [n, n_vocab]."},
+    {"forward", forward, METH_VARARGS,
+     "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree that hangs on the cache."},
+    {"keep", keep, METH_O, "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
+    {0},
+};
+
+static PyGetSetDef getters[] = {
+    {"n_committed", get_n_committed, NULL, "Tokens kept in the cache.", NULL},
+    {0},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Decoder(model, *, capacity, max_nodes=1, n_threads=1)\n--\n\nOne sequence's KV cache over a model."},
+    {Py_tp_init, init},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {Py_tp_new, PyType_GenericNew},
+    {0, NULL},
+};
+
+PyType_Spec sd_decoder_spec = {
+    .name = "specdec._core.Decoder",
+    .basicsize = sizeof(decoder_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};

@@ -1,0 +1,57 @@
+/* The extension module specdec._core. */
+#include "module.h"
+
+#include <stdlib.h>
+
+#include "gemm.h"
+
+static int add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type) {
+    *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *type == NULL ? -1 : PyModule_AddType(module, *type);
+}
+
+static int execute(PyObject* module) {
+    sd_module_state* state = PyModule_GetState(module);
+    sd_status status = sd_kernels_choose(getenv("SPECDEC_KERNELS"));
+    if (status != SD_OK) {
+        PyErr_SetString(PyExc_ImportError, sd_message());
+        return -1;
+    }
+    sd_gemm_init();
+    if (add_type(module, &sd_model_spec, &state->model_type) < 0 ||
+        add_type(module, &sd_decoder_spec, &state->decoder_type) < 0 ||
+        add_type(module, &sd_session_spec, &state->session_type) < 0)
+        return -1;
+    return PyModule_AddStringConstant(module, "__version__", SPECDEC_VERSION);
+}
+
+static int traverse(PyObject* module, visitproc visit, void* arg) {
+    sd_module_state* state = PyModule_GetState(module);
+    Py_VISIT(state->model_type);
+    Py_VISIT(state->decoder_type);
+    Py_VISIT(state->session_type);
+    return 0;
+}
+
+static int clear(PyObject* module) {
+    sd_module_state* state = PyModule_GetState(module);
+    Py_CLEAR(state->model_type);
+    Py_CLEAR(state->decoder_type);
+    Py_CLEAR(state->session_type);
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "specdec._core",
+    .m_doc = "The C core of specdec.",
+    .m_size = sizeof(sd_module_state),
+    .m_methods = sd_functions,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,23 @@
+/* The types of the extension module and what they share. */
+#ifndef SD_MODULE_H
+#define SD_MODULE_H
+
+#include "convert.h"
+
+typedef struct sd_module_state {
+    PyTypeObject *model_type, *decoder_type, *session_type;
+} sd_module_state;
+
+typedef struct sd_model_object {
+    PyObject_HEAD
+    sd_model* model;  /* owned; NULL until __init__ has succeeded */
+    PyObject* config; /* dict */
+} sd_model_object;
+
+extern PyType_Spec sd_model_spec, sd_decoder_spec, sd_session_spec;
+extern PyMethodDef sd_functions[];
+
+/* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
+sd_model_object* sd_model_from(const sd_module_state* state, PyObject* object, const char* name);
+
+#endif

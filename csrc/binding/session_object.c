@@ -1,0 +1,307 @@
+/* Session: the rounds of one batch. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "clock.h"
+#include "module.h"
+
+typedef struct session_object {
+    PyObject_HEAD
+    sd_session* session;             /* owned; NULL before __init__ and after close */
+    sd_model_object *target, *draft; /* strong references; draft may be NULL */
+    int keep_logits;
+    atomic_flag busy;
+} session_object;
+
+static int enter(session_object* self) {
+    if (self->session == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the session is closed");
+        return -1;
+    }
+    if (atomic_flag_test_and_set(&self->busy)) {
+        PyErr_SetString(PyExc_RuntimeError, "the session is in use by another thread");
+        return -1;
+    }
+    return 0;
+}
+
+static void leave(session_object* self) { atomic_flag_clear(&self->busy); }
+
+/* The prompts of a batch as the core takes them; free with free_prompts. */
+static void free_prompts(sd_prompt* prompts, int n) {
+    for (int i = 0; prompts != NULL && i < n; i++) PyMem_Free((void*)prompts[i].tokens);
+    PyMem_Free(prompts);
+}
+
+static sd_prompt* prompts_from(PyObject* list, PyObject* seeds, int* n) {
+    PyObject* items = PySequence_Fast(list, "prompts: expected a sequence of sequences of ids");
+    PyObject* keys = items ? PySequence_Fast(seeds, "seeds: expected a sequence of (seed, sequence)") : NULL;
+    sd_prompt* prompts = NULL;
+    *n = 0;
+    if (keys == NULL) goto fail;
+    Py_ssize_t size = PySequence_Fast_GET_SIZE(items);
+    if (PySequence_Fast_GET_SIZE(keys) != size || size > 1 << 20) {
+        PyErr_Format(PyExc_ValueError, "%zd prompts and %zd seeds, expected equal numbers of at most %d", size,
+                     PySequence_Fast_GET_SIZE(keys), 1 << 20);
+        goto fail;
+    }
+    if ((prompts = PyMem_Calloc((size_t)size + 1, sizeof *prompts)) == NULL) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    for (; *n < size; ++*n) {
+        int32_t* ids;
+        unsigned long long seed;
+        unsigned int sequence;
+        PyObject* key = PySequence_Fast_GET_ITEM(keys, *n);
+        if (!PyTuple_Check(key)) {
+            PyErr_SetString(PyExc_TypeError, "seeds: expected (seed, sequence) tuples");
+            goto fail;
+        }
+        if (!PyArg_ParseTuple(key, "KI;seeds: expected (seed, sequence)", &seed, &sequence)) goto fail;
+        if (sd_ids_from(PySequence_Fast_GET_ITEM(items, *n), "prompt", &ids, &prompts[*n].n) < 0) goto fail;
+        prompts[*n].tokens = ids;
+        prompts[*n].stream = (sd_stream){seed, sequence};
+    }
+    Py_DECREF(items);
+    Py_DECREF(keys);
+    return prompts;
+fail:
+    Py_XDECREF(items);
+    Py_XDECREF(keys);
+    free_prompts(prompts, *n);
+    return NULL;
+}
+
+/* Create drafter and session; everything is checked by the core. */
+static sd_status create(const sd_session_options* options, const sd_sampling* draft_sampling, const sd_model* draft,
+                        const sd_prompt* prompts, int n, sd_session** session) {
+    sd_drafter* drafter = NULL;
+    if (draft != NULL) {
+        if (draft->config.n_vocab != options->target->config.n_vocab)
+            return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
+                           draft->config.n_vocab, options->target->config.n_vocab);
+        if (options->gamma < 0 || options->gamma > 1024)
+            return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to 1024", options->gamma);
+        int* n_prompt = sd_alloc((size_t)(n + 1) * sizeof *n_prompt);
+        if (n_prompt == NULL) return SD_ERR_MEMORY;
+        for (int i = 0; i < n; i++) n_prompt[i] = prompts[i].n;
+        const sd_model_drafter_options draft_options = {
+            draft, *draft_sampling, options->gamma, options->max_new_tokens, options->n_threads};
+        sd_status status = sd_model_drafter_create(&draft_options, n_prompt, n, &drafter);
+        sd_free(n_prompt);
+        if (status != SD_OK) return status;
+    }
+    return sd_session_create(options, prompts, n, drafter, session);
+}
+
+static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"target", "draft", "prompts", "gamma", "max_new_tokens", "temperature", "top_k", "top_p",
+                            "draft_temperature", "draft_top_k", "draft_top_p", "seeds", "n_threads", "keep_logits",
+                            NULL};
+    session_object* self = (session_object*)base;
+    PyObject *target_argument, *draft_argument, *prompts_argument, *seeds;
+    sd_session_options options = {0};
+    sd_sampling draft_sampling = {0};
+    int keep_logits;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO$iididdidOip", names, &target_argument, &draft_argument,
+                                     &prompts_argument, &options.gamma, &options.max_new_tokens,
+                                     &options.sampling.temperature, &options.sampling.top_k, &options.sampling.top_p,
+                                     &draft_sampling.temperature, &draft_sampling.top_k, &draft_sampling.top_p, &seeds,
+                                     &options.n_threads, &keep_logits))
+        return -1;
+    if (self->target != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a Session cannot be initialised twice");
+        return -1;
+    }
+    sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
+    sd_model_object* target = sd_model_from(state, target_argument, "target");
+    sd_model_object* draft = NULL;
+    if (target == NULL) return -1;
+    if (draft_argument != Py_None && (draft = sd_model_from(state, draft_argument, "draft")) == NULL) return -1;
+    int n;
+    sd_prompt* prompts = prompts_from(prompts_argument, seeds, &n);
+    if (prompts == NULL) return -1;
+    options.target = target->model;
+    sd_session* session = NULL;
+    sd_status status = create(&options, &draft_sampling, draft ? draft->model : NULL, prompts, n, &session);
+    free_prompts(prompts, n);
+    if (status != SD_OK) {
+        sd_raise(status);
+        return -1;
+    }
+    self->session = session;
+    self->target = (sd_model_object*)Py_NewRef((PyObject*)target);
+    if (draft) self->draft = (sd_model_object*)Py_NewRef((PyObject*)draft);
+    self->keep_logits = keep_logits;
+    return 0;
+}
+
+static void dealloc(PyObject* base) {
+    session_object* self = (session_object*)base;
+    PyTypeObject* type = Py_TYPE(base);
+    sd_session_free(self->session);
+    Py_XDECREF((PyObject*)self->target);
+    Py_XDECREF((PyObject*)self->draft);
+    type->tp_free(base);
+    Py_DECREF(type);
+}
+
+static PyObject* prefill(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    session_object* self = (session_object*)base;
+    if (enter(self) < 0) return NULL;
+    double begun = sd_now();
+    for (int done = 0; !done;) {
+        sd_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = sd_session_prefill(self->session, &done);
+        Py_END_ALLOW_THREADS
+        if (status != SD_OK) sd_raise(status);
+        if (status != SD_OK || PyErr_CheckSignals() < 0) {
+            leave(self);
+            return NULL;
+        }
+    }
+    leave(self);
+    return PyFloat_FromDouble(sd_now() - begun);
+}
+
+static PyObject* list_of_ints(const int32_t* values, int n) {
+    PyObject* list = PyList_New(n);
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject* item = PyLong_FromLong(values[i]);
+        if (item == NULL) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+static PyObject* list_of_floats(const double* values, int n) {
+    PyObject* list = PyList_New(n);
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject* item = PyFloat_FromDouble(values[i]);
+        if (item == NULL) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+/* Tokens of the accepted path, then the target's own. */
+static PyObject* new_tokens(const sd_record* record) {
+    const sd_verdict* v = &record->verdict;
+    PyObject* list = PyList_New(v->n_path + 1);
+    for (int i = 0; list != NULL && i <= v->n_path; i++) {
+        PyObject* item = PyLong_FromLong(i < v->n_path ? record->tree.tokens[v->path[i]] : v->token);
+        if (item == NULL) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+/* Logits that each new token was chosen from: after the root and after each accepted node. */
+static PyObject* new_logits(const session_object* self, const sd_record* record) {
+    if (!self->keep_logits) return Py_NewRef(Py_None);
+    size_t n_vocab = (size_t)self->target->model->config.n_vocab;
+    ptrdiff_t stride;
+    const float* logits = sd_session_logits(self->session, &stride);
+    float* out;
+    const sd_verdict* v = &record->verdict;
+    PyObject* array = sd_new_array("float32", v->n_path + 1, (Py_ssize_t)n_vocab, (void**)&out);
+    for (int i = 0; array != NULL && i <= v->n_path; i++) {
+        ptrdiff_t row = record->logits_row + (i == 0 ? 0 : v->path[i - 1]);
+        memcpy(out + (size_t)i * n_vocab, logits + row * stride, n_vocab * sizeof *out);
+    }
+    return array;
+}
+
+static PyObject* record_to_dict(const session_object* self, const sd_record* record) {
+    const sd_verdict* v = &record->verdict;
+    int n_drafted = record->tree.n_nodes - 1;
+    double draft_s, verify_s, other_s;
+    sd_session_times(self->session, &draft_s, &verify_s, &other_s);
+    PyObject* parts[] = {
+        list_of_ints(record->tree.tokens + 1, n_drafted), list_of_ints(record->tree.parents + 1, n_drafted),
+        list_of_ints(v->path, v->n_path),                 new_tokens(record),
+        list_of_floats(v->betas, v->n_betas),             new_logits(self, record),
+    };
+    int complete = 1;
+    for (int i = 0; i < 6; i++) complete = complete && parts[i] != NULL;
+    PyObject* dict =
+        complete ? Py_BuildValue("{sisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "drafted", parts[0], "parents",
+                                 parts[1], "accepted", parts[2], "tokens", parts[3], "betas", parts[4], "logits",
+                                 parts[5], "draft_s", draft_s, "verify_s", verify_s, "other_s", other_s)
+                 : NULL;
+    for (int i = 0; i < 6; i++) Py_XDECREF(parts[i]);
+    return dict;
+}
+
+static PyObject* round_(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    session_object* self = (session_object*)base;
+    if (enter(self) < 0) return NULL;
+    sd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = sd_session_round(self->session);
+    Py_END_ALLOW_THREADS
+    if (status != SD_OK) {
+        leave(self);
+        return sd_raise(status);
+    }
+    int n;
+    const sd_record* records = sd_session_records(self->session, &n);
+    PyObject* list = PyList_New(n);
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject* item = record_to_dict(self, &records[i]);
+        if (item == NULL) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, item);
+    }
+    leave(self);
+    return list;
+}
+
+static PyObject* finish(PyObject* base, PyObject* argument) {
+    session_object* self = (session_object*)base;
+    long sequence = PyLong_AsLong(argument);
+    if (sequence == -1 && PyErr_Occurred()) return NULL;
+    if (sequence < 0 || sequence > INT32_MAX) sequence = -1; /* refused by the core */
+    if (enter(self) < 0) return NULL;
+    sd_status status = sd_session_finish(self->session, (int)sequence);
+    leave(self);
+    return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
+}
+
+static PyObject* close_(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    session_object* self = (session_object*)base;
+    if (self->session == NULL) return Py_NewRef(Py_None);
+    if (enter(self) < 0) return NULL;
+    sd_session_free(self->session);
+    self->session = NULL;
+    leave(self);
+    return Py_NewRef(Py_None);
+}
+
+static PyMethodDef methods[] = {
+    {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompts; return seconds."},
+    {"round", round_, METH_NOARGS, "round($self, /)\n--\n\nOne round for every unfinished sequence."},
+    {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
+    {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
+    {0},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "The rounds of one batch of sequences."},
+    {Py_tp_init, init},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_new, PyType_GenericNew},
+    {0, NULL},
+};
+
+PyType_Spec sd_session_spec = {
+    .name = "specdec._core.Session",
+    .basicsize = sizeof(session_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};

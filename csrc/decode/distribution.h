@@ -1,0 +1,47 @@
+/* Standardised probabilities (section 2.2 of Leviathan et al. 2023): whatever the sampling
+ * method, the result is a distribution to sample from. */
+#ifndef SD_DISTRIBUTION_H
+#define SD_DISTRIBUTION_H
+
+#include <stdint.h>
+
+#include "status.h"
+
+/* How logits become a distribution: temperature, then top-k, then nucleus on what is left. */
+typedef struct sd_sampling {
+    double temperature; /* ≥ 0; 0: all mass on the argmax, lowest id on ties */
+    int top_k;          /* keep the k most probable, ties to the lowest id; 0: all */
+    double top_p;       /* keep the smallest set of at least this mass; 1: all */
+} sd_sampling;
+
+sd_status sd_sampling_check(const sd_sampling* sampling);
+
+/* A distribution over the vocabulary: dense, or all mass on one token. */
+typedef struct sd_distribution {
+    int32_t point; /* the one token, or -1 when dense */
+    double* probs; /* [n_vocab] when dense; borrowed */
+} sd_distribution;
+
+/* Standardise logits [n_vocab] into out->probs (used unless temperature is 0) and out->point.
+ * order [n_vocab] is scratch. Logits may be −infinity but not all of them, and not NaN. */
+void sd_standardise(const sd_sampling* sampling, int n_vocab, const float* logits, int32_t* order,
+                    sd_distribution* out);
+
+/* Probability of a token. */
+double sd_prob(const sd_distribution* distribution, int32_t token);
+
+/* Σ min(a, b): the acceptance rate β of drafts from b under target a (Theorem 3.5). */
+double sd_overlap(const sd_distribution* a, const sd_distribution* b, int n_vocab);
+
+/* The token at `uniform` in [0, 1) of the cumulative distribution, in order of ids. A token
+ * without mass is never returned. */
+int32_t sd_sample(const sd_distribution* distribution, int n_vocab, double uniform);
+
+/* target ← norm(max(0, target − draft)), in place in target->probs, which a dense target must own.
+ * If no mass is left (equal distributions up to rounding) the target stays as it is. */
+void sd_residual(sd_distribution* target, const sd_distribution* draft, int n_vocab);
+
+/* Index of the largest logit, the lowest on ties. */
+int32_t sd_argmax(int n_vocab, const float* logits);
+
+#endif

@@ -1,0 +1,77 @@
+/* The row kernels: all arithmetic of a forward pass but prompt matrix products.
+ *
+ * One table per instruction set, chosen once per process. Every kernel defines the order of its
+ * sums, and every table follows it, so f32 results agree bit for bit between instruction sets
+ * (docs/NUMERICS.md). A kernel never allocates, never fails and never looks at other rows: the
+ * bits of a row do not depend on how many rows there are. */
+#ifndef SD_KERNELS_H
+#define SD_KERNELS_H
+
+#include <stddef.h>
+
+#include "status.h"
+
+/* Outputs of a weight panel, interleaved along k: panel[k * SD_PANEL + j]. */
+#define SD_PANEL 32
+/* Partial sums of a reduction: element i goes to lane i % SD_LANES, lanes are added as a tree. */
+#define SD_LANES 16
+
+typedef struct sd_kernels {
+    const char* name; /* "ref", "avx2", "avx512", "neon" */
+
+    /* y[m, j] = Σ_k x[m, k] · panel[k, j], k ascending, one fused multiply-add each, from +0.
+     * x [n_rows, n_k] rows `ldx` apart, panel [n_k, SD_PANEL], y [n_rows, SD_PANEL] rows `ldy`
+     * apart; all f32, borrowed; y does not overlap the others. */
+    void (*panel)(int n_rows, const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y,
+                  ptrdiff_t ldy);
+
+    /* y = x / sqrt(mean(x²) + eps) · weight. x, weight, y [n] f32, borrowed. */
+    void (*rms_norm)(int n, const float* x, const float* weight, float eps, float* y);
+
+    /* y = (x − mean) / sqrt(var + eps) · weight + bias. x, weight, bias, y [n] f32, borrowed. */
+    void (*layer_norm)(int n, const float* x, const float* weight, const float* bias, float eps,
+                       float* y);
+
+    /* Rotate the pairs (x[i], x[i + n_half]) by the angles of cosine, sine [n_half];
+     * x [2 · n_half] f32, in place. */
+    void (*rotate)(int n_half, float* x, const float* cosine, const float* sine);
+
+    /* x += y, both [n] f32. */
+    void (*add)(int n, float* x, const float* y);
+    /* x *= factor, x [n] f32. */
+    void (*scale)(int n, float* x, float factor);
+
+    /* y = act(x), x, y [n] f32, may be the same: x·sigmoid(x); x·Φ(x); the tanh form of x·Φ(x). */
+    void (*silu)(int n, const float* x, float* y);
+    void (*gelu)(int n, const float* x, float* y);
+    void (*gelu_tanh)(int n, const float* x, float* y);
+    /* x *= y, both [n] f32. */
+    void (*multiply)(int n, float* x, const float* y);
+
+    /* Largest of x [n] f32, n ≥ 1. */
+    float (*max)(int n, const float* x);
+    /* y = exp((x − shift) · factor); 0 below the smallest normal number, also for −infinity.
+     * x, y [n] f32, may be the same. */
+    void (*exp)(int n, const float* x, float shift, float factor, float* y);
+    /* lanes[i % SD_LANES] += x[i], i ascending. x [n], lanes [SD_LANES] f32. */
+    void (*lane_sum)(int n, const float* x, float* lanes);
+} sd_kernels;
+
+/* The sum of lanes [SD_LANES] as a fixed tree: halves of 8, 4, 2, 1. */
+float sdk_tree_sum(const float* lanes);
+
+/* The tables; NULL where the set is not compiled in. */
+const sd_kernels* sdk_table_ref(void);
+const sd_kernels* sdk_table_avx2(void);
+const sd_kernels* sdk_table_avx512(void);
+const sd_kernels* sdk_table_neon(void);
+
+/* The table of this process: the one named `forced` (NULL or "": the best one), among those that
+ * this machine has. Unknown or missing names fail. Call once, before any other thread computes. */
+sd_status sd_kernels_choose(const char* forced);
+/* The chosen table; the best one of the machine if none was forced. Borrowed, static. */
+const sd_kernels* sd_kernels_get(void);
+/* Tables this machine has, best first: writes up to `n_max`, returns how many there are. */
+int sd_kernels_available(const sd_kernels** tables, int n_max);
+
+#endif

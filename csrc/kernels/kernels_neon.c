@@ -1,0 +1,48 @@
+/* NEON (AArch64): the vector of 16 is four registers. UNTESTED: no such machine was at hand; the
+ * template and the order of operations are those of the tested sets. */
+#include <math.h>
+
+#include "kernels.h"
+
+#if defined(__aarch64__) && defined(__ARM_NEON)
+#include <arm_neon.h>
+
+#define ISA neon
+#define ISA_NAME "neon"
+#define MAX_ROWS 6
+#define MAX_ROWS_WIDE 2
+#define MAX_ROWS_HALF 6
+
+typedef struct vec {
+    float32x4_t q[4];
+} vec;
+#define EACH(expression)                              \
+    vec r;                                            \
+    for (int i = 0; i < 4; i++) r.q[i] = (expression); \
+    return r
+static inline vec v_load(const float* p) { EACH(vld1q_f32(p + 4 * i)); }
+static inline void v_store(float* p, vec v) {
+    for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, v.q[i]);
+}
+static inline vec v_set1(float f) { EACH(vdupq_n_f32(f)); }
+static inline vec v_add(vec x, vec y) { EACH(vaddq_f32(x.q[i], y.q[i])); }
+static inline vec v_sub(vec x, vec y) { EACH(vsubq_f32(x.q[i], y.q[i])); }
+static inline vec v_mul(vec x, vec y) { EACH(vmulq_f32(x.q[i], y.q[i])); }
+static inline vec v_div(vec x, vec y) { EACH(vdivq_f32(x.q[i], y.q[i])); }
+static inline vec v_max(vec x, vec y) { EACH(vbslq_f32(vcgtq_f32(x.q[i], y.q[i]), x.q[i], y.q[i])); }
+static inline vec v_min(vec x, vec y) { EACH(vbslq_f32(vcltq_f32(x.q[i], y.q[i]), x.q[i], y.q[i])); }
+static inline vec v_fma(vec x, vec y, vec z) { EACH(vfmaq_f32(z.q[i], x.q[i], y.q[i])); }
+static inline vec v_round(vec x) { EACH(vrndnq_f32(x.q[i])); }
+static inline vec v_pow2(vec n) {
+    EACH(vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.q[i]), vdupq_n_s32(127)), 23)));
+}
+static inline vec v_keep_from(vec x, float low, vec y) {
+    EACH(vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x.q[i], vdupq_n_f32(low)), vreinterpretq_u32_f32(y.q[i]))));
+}
+
+#include "kernels_template.h"
+
+const sd_kernels* sdk_table_neon(void) { return &table_neon; }
+#else
+const sd_kernels* sdk_table_neon(void) { return NULL; }
+#endif

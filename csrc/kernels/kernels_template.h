@@ -1,0 +1,274 @@
+/* The kernels, written once over a vector of 16 floats and compiled once per instruction set.
+ *
+ * The including file defines
+ *   ISA                     suffix of the names
+ *   vec                     16 floats; v_load, v_store, v_set1, v_add, v_sub, v_mul, v_div, v_max,
+ *                           v_min, v_fma(a, b, c) = a·b + c, v_round (nearest, ties to even),
+ *                           v_pow2 (2^n for an integral n in [−126, 127]),
+ *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
+ *   MAX_ROWS_WIDE           rows of a panel block when all 32 outputs are computed at once
+ *   MAX_ROWS_HALF           the same for 16 outputs at once (registers must hold the block)
+ * Each operation is correctly rounded, so equal sources give equal bits on every set. */
+
+#include <string.h>
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define NAME(base) JOIN(base, ISA)
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* ------------------------------------------------------------------ loads of n < 16 elements */
+
+INLINE vec load_some(const float* x, int n) {
+    float buffer[SD_LANES] = {0};
+    memcpy(buffer, x, (size_t)n * sizeof *x);
+    return v_load(buffer);
+}
+
+INLINE void store_some(float* y, vec v, int n) {
+    float buffer[SD_LANES];
+    v_store(buffer, v);
+    memcpy(y, buffer, (size_t)n * sizeof *y);
+}
+
+/* y[i] = expression(x[i]) for i < n, 16 at a time; `body` computes vec `v` from vec `x`. */
+#define FOR_EACH_16(n, i, n_here)                                    \
+    for (int i = 0, n_here = (n) < SD_LANES ? (n) : SD_LANES; i < (n); \
+         i += SD_LANES, n_here = (n)-i < SD_LANES ? (n)-i : SD_LANES)
+#define LOAD(x, i, n_here) (n_here == SD_LANES ? v_load((x) + (i)) : load_some((x) + (i), n_here))
+#define STORE(y, i, n_here, v)           \
+    do {                                 \
+        if (n_here == SD_LANES)          \
+            v_store((y) + (i), v);       \
+        else                             \
+            store_some((y) + (i), v, n_here); \
+    } while (0)
+
+INLINE float tree_sum(vec v) {
+    float lanes[SD_LANES];
+    v_store(lanes, v);
+    return sdk_tree_sum(lanes);
+}
+
+/* ------------------------------------------------------------------------------- panel product */
+
+/* n_rows rows times n_halves halves of a panel; both constant where this is inlined, so that the
+ * sums live in registers. */
+INLINE void panel_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t ldx,
+                        const float* panel, int n_k, float* y, ptrdiff_t ldy) {
+    vec sum[MAX_ROWS_HALF > MAX_ROWS_WIDE ? MAX_ROWS_HALF : MAX_ROWS_WIDE][2];
+    UNROLL for (int m = 0; m < n_rows; m++) UNROLL for (int h = 0; h < n_halves; h++)
+        sum[m][h] = v_set1(0.0f);
+    _Pragma("GCC unroll 4") for (int k = 0; k < n_k; k++) {
+        vec w[2];
+        UNROLL for (int h = 0; h < n_halves; h++) w[h] = v_load(panel + SD_LANES * h);
+        UNROLL for (int m = 0; m < n_rows; m++) {
+            vec b = v_set1(x[m * ldx + k]);
+            UNROLL for (int h = 0; h < n_halves; h++) sum[m][h] = v_fma(b, w[h], sum[m][h]);
+        }
+        panel += SD_PANEL;
+    }
+    UNROLL for (int m = 0; m < n_rows; m++) UNROLL for (int h = 0; h < n_halves; h++)
+        v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
+}
+
+typedef void (*block_fn)(const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y,
+                         ptrdiff_t ldy);
+#define DEFINE_BLOCK(rows)                                                                     \
+    static void wide_##rows(const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y, \
+                            ptrdiff_t ldy) {                                                   \
+        if (rows <= MAX_ROWS_WIDE) {                                                           \
+            panel_block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, x, ldx, panel, n_k, y, ldy);      \
+        } else {                                                                               \
+            panel_block(rows, 1, x, ldx, panel, n_k, y, ldy);                                  \
+            panel_block(rows, 1, x, ldx, panel + SD_LANES, n_k, y + SD_LANES, ldy);            \
+        }                                                                                      \
+    }
+#define BLOCK_ENTRY(rows) wide_##rows
+#if MAX_ROWS == 12
+#define FOR_ALL_ROWS(f, sep) \
+    f(1) sep f(2) sep f(3) sep f(4) sep f(5) sep f(6) sep f(7) sep f(8) sep f(9) sep f(10) sep f(11) sep f(12)
+#elif MAX_ROWS == 6
+#define FOR_ALL_ROWS(f, sep) f(1) sep f(2) sep f(3) sep f(4) sep f(5) sep f(6)
+#else
+#error "MAX_ROWS must be 6 or 12"
+#endif
+#define NOTHING
+#define COMMA ,
+FOR_ALL_ROWS(DEFINE_BLOCK, NOTHING)
+static const block_fn blocks[MAX_ROWS] = {FOR_ALL_ROWS(BLOCK_ENTRY, COMMA)};
+
+static void NAME(panel)(int n_rows, const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y,
+                        ptrdiff_t ldy) {
+    int n_blocks = (n_rows + MAX_ROWS - 1) / MAX_ROWS;
+    for (int b = 0, first = 0; b < n_blocks; b++) {
+        int rows = (n_rows - first + n_blocks - b - 1) / (n_blocks - b); /* even shares */
+        blocks[rows - 1](x + first * ldx, ldx, panel, n_k, y + first * ldy, ldy);
+        first += rows;
+    }
+}
+
+/* -------------------------------------------------------------------------------------- norms */
+
+static void NAME(rms_norm)(int n, const float* x, const float* weight, float eps, float* y) {
+    vec sum = v_set1(0.0f);
+    FOR_EACH_16(n, i, m) {
+        vec v = LOAD(x, i, m);
+        sum = v_fma(v, v, sum);
+    }
+    vec factor = v_set1(1.0f / sqrtf(tree_sum(sum) / (float)n + eps));
+    FOR_EACH_16(n, i, m) STORE(y, i, m, v_mul(v_mul(LOAD(x, i, m), factor), LOAD(weight, i, m)));
+}
+
+static void NAME(layer_norm)(int n, const float* x, const float* weight, const float* bias, float eps,
+                             float* y) {
+    vec sum = v_set1(0.0f);
+    FOR_EACH_16(n, i, m) sum = v_add(sum, LOAD(x, i, m));
+    float mean = tree_sum(sum) / (float)n;
+    sum = v_set1(0.0f);
+    FOR_EACH_16(n, i, m) {
+        vec v = v_sub(LOAD(x, i, m), v_set1(mean));
+        if (m < SD_LANES) { /* the padding is not part of the row */
+            float some[SD_LANES];
+            v_store(some, v);
+            v = load_some(some, m);
+        }
+        sum = v_fma(v, v, sum);
+    }
+    vec factor = v_set1(1.0f / sqrtf(tree_sum(sum) / (float)n + eps));
+    FOR_EACH_16(n, i, m) {
+        vec v = v_mul(v_sub(LOAD(x, i, m), v_set1(mean)), factor);
+        STORE(y, i, m, v_fma(v, LOAD(weight, i, m), LOAD(bias, i, m)));
+    }
+}
+
+/* -------------------------------------------------------------------------------- elementwise */
+
+static void NAME(rotate)(int n_half, float* x, const float* cosine, const float* sine) {
+    FOR_EACH_16(n_half, i, m) {
+        vec a = LOAD(x, i, m), b = LOAD(x + n_half, i, m);
+        vec c = LOAD(cosine, i, m), s = LOAD(sine, i, m);
+        STORE(x, i, m, v_sub(v_mul(a, c), v_mul(b, s)));
+        STORE(x + n_half, i, m, v_add(v_mul(b, c), v_mul(a, s)));
+    }
+}
+
+static void NAME(add)(int n, float* x, const float* y) {
+    FOR_EACH_16(n, i, m) STORE(x, i, m, v_add(LOAD(x, i, m), LOAD(y, i, m)));
+}
+
+static void NAME(scale)(int n, float* x, float factor) {
+    FOR_EACH_16(n, i, m) STORE(x, i, m, v_mul(LOAD(x, i, m), v_set1(factor)));
+}
+
+static void NAME(multiply)(int n, float* x, const float* y) {
+    FOR_EACH_16(n, i, m) STORE(x, i, m, v_mul(LOAD(x, i, m), LOAD(y, i, m)));
+}
+
+/* exp(x): x = n·ln 2 + r, |r| ≤ ln 2 / 2; a degree-5 polynomial in r after Cephes' expf (error
+ * below 2 ulp), times 2^n. Zero where the result would be below the smallest normal number. */
+INLINE vec v_exp(vec x) {
+    const float lowest = -87.3f, highest = 88.0f;
+    vec c = v_min(v_max(x, v_set1(lowest)), v_set1(highest));
+    vec n = v_round(v_mul(c, v_set1(1.44269504f)));
+    vec r = v_fma(n, v_set1(-0.693359375f), c);
+    r = v_fma(n, v_set1(2.12194440e-4f), r);
+    vec p = v_set1(1.9875691500e-4f);
+    p = v_fma(p, r, v_set1(1.3981999507e-3f));
+    p = v_fma(p, r, v_set1(8.3334519073e-3f));
+    p = v_fma(p, r, v_set1(4.1665795894e-2f));
+    p = v_fma(p, r, v_set1(1.6666665459e-1f));
+    p = v_fma(p, r, v_set1(5.0000001201e-1f));
+    p = v_fma(p, v_mul(r, r), v_add(r, v_set1(1.0f)));
+    return v_keep_from(x, lowest, v_mul(p, v_pow2(n)));
+}
+
+/* 1 / (1 + exp(−x)) */
+INLINE vec v_sigmoid(vec x) {
+    vec e = v_exp(v_sub(v_set1(0.0f), x));
+    return v_div(v_set1(1.0f), v_add(v_set1(1.0f), e));
+}
+
+/* Φ(x) = (1 + erf(x / √2)) / 2 by Abramowitz and Stegun 7.1.26 (absolute error 1.5e-7). */
+INLINE vec v_phi(vec x) {
+    vec z = v_mul(v_max(x, v_sub(v_set1(0.0f), x)), v_set1(0.70710678f));
+    vec t = v_div(v_set1(1.0f), v_fma(v_set1(0.3275911f), z, v_set1(1.0f)));
+    vec p = v_set1(1.061405429f);
+    p = v_fma(p, t, v_set1(-1.453152027f));
+    p = v_fma(p, t, v_set1(1.421413741f));
+    p = v_fma(p, t, v_set1(-0.284496736f));
+    p = v_fma(p, t, v_set1(0.254829592f));
+    vec tail = v_mul(v_mul(p, t), v_exp(v_sub(v_set1(0.0f), v_mul(z, z)))); /* erfc(z) */
+    tail = v_mul(tail, v_set1(0.5f));
+    /* upper half: 1 − tail, lower half: tail */
+    vec upper = v_keep_from(x, 0.0f, v_sub(v_set1(1.0f), v_add(tail, tail)));
+    return v_add(tail, upper);
+}
+
+static void NAME(silu)(int n, const float* x, float* y) {
+    FOR_EACH_16(n, i, m) {
+        vec v = LOAD(x, i, m);
+        STORE(y, i, m, v_mul(v, v_sigmoid(v)));
+    }
+}
+
+static void NAME(gelu)(int n, const float* x, float* y) {
+    FOR_EACH_16(n, i, m) {
+        vec v = LOAD(x, i, m);
+        STORE(y, i, m, v_mul(v, v_phi(v)));
+    }
+}
+
+/* x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) = x · sigmoid of twice the argument */
+static void NAME(gelu_tanh)(int n, const float* x, float* y) {
+    FOR_EACH_16(n, i, m) {
+        vec v = LOAD(x, i, m);
+        vec cubic = v_fma(v_mul(v_mul(v, v), v), v_set1(0.044715f), v);
+        STORE(y, i, m, v_mul(v, v_sigmoid(v_mul(cubic, v_set1(1.59576912f)))));
+    }
+}
+
+/* ------------------------------------------------------------------------------------ softmax */
+
+static float NAME(max)(int n, const float* x) {
+    float best = x[0];
+    int i = 0;
+    if (n >= SD_LANES) {
+        vec v = v_load(x);
+        for (i = SD_LANES; i + SD_LANES <= n; i += SD_LANES) v = v_max(v, v_load(x + i));
+        float lanes[SD_LANES];
+        v_store(lanes, v);
+        for (int l = 0; l < SD_LANES; l++) best = lanes[l] > best ? lanes[l] : best;
+    }
+    for (; i < n; i++) best = x[i] > best ? x[i] : best;
+    return best;
+}
+
+static void NAME(exp)(int n, const float* x, float shift, float factor, float* y) {
+    FOR_EACH_16(n, i, m)
+        STORE(y, i, m, v_exp(v_mul(v_sub(LOAD(x, i, m), v_set1(shift)), v_set1(factor))));
+}
+
+static void NAME(lane_sum)(int n, const float* x, float* lanes) {
+    vec sum = v_load(lanes);
+    FOR_EACH_16(n, i, m) sum = v_add(sum, LOAD(x, i, m));
+    v_store(lanes, sum);
+}
+
+static const sd_kernels NAME(table) = {
+    .name = ISA_NAME,
+    .panel = NAME(panel),
+    .rms_norm = NAME(rms_norm),
+    .layer_norm = NAME(layer_norm),
+    .rotate = NAME(rotate),
+    .add = NAME(add),
+    .scale = NAME(scale),
+    .silu = NAME(silu),
+    .gelu = NAME(gelu),
+    .gelu_tanh = NAME(gelu_tanh),
+    .multiply = NAME(multiply),
+    .max = NAME(max),
+    .exp = NAME(exp),
+    .lane_sum = NAME(lane_sum),
+};

@@ -1,0 +1,26 @@
+/* Attention of the new nodes of one sequence and one key/value head. */
+#ifndef SD_ATTENTION_H
+#define SD_ATTENTION_H
+
+#include "cache.h"
+
+/* Query rows computed together: they share each key and value that is read. */
+#define SD_ATTENTION_ROWS 12
+
+/* One thread's scratch. */
+typedef struct sd_attention_scratch {
+    float* queries; /* [SD_ATTENTION_ROWS, d_head] */
+    float* weights; /* [SD_ATTENTION_ROWS, n_slots] scores, then their exponentials */
+    float* output;  /* [SD_ATTENTION_ROWS, SD_PANEL · value panels] */
+} sd_attention_scratch;
+
+/* Take the scratch for caches of up to n_slots from the arena (which may be counting). */
+sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config, int n_slots);
+
+/* Rotate and store keys and values of the last n_new pending nodes of `cache`, then attend.
+ * qkv [n_new, ...] rows ldq apart, queries then keys then values of all heads, rotated in place;
+ * out [n_new, n_head · d_head] rows ldo apart; only the query heads of kv_head are touched. */
+void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new, float* qkv,
+                  ptrdiff_t ldq, float* out, ptrdiff_t ldo, const sd_attention_scratch* scratch);
+
+#endif

@@ -1,0 +1,48 @@
+/* The KV cache of one sequence, and the tree of nodes that hangs on it.
+ *
+ * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree
+ * under verification are pending: node i lies in slot n_committed + i, its position is
+ * n_committed + depth. keep(path) moves the accepted nodes down to their positions. */
+#ifndef SD_CACHE_H
+#define SD_CACHE_H
+
+#include <stdint.h>
+
+#include "weights.h"
+
+typedef struct sd_cache {
+    sd_arena arena;        /* owns the arrays below */
+    int n_layer, n_kv_head, d_head;
+    int n_slots;           /* capacity, a multiple of SD_PANEL */
+    int n_committed;       /* tokens kept */
+    int n_pending;         /* nodes computed and not yet kept or dropped */
+    int32_t* parents;      /* [n_slots] of the pending nodes; -1: hangs on the committed text */
+    int32_t* depths;       /* [n_slots] of the pending nodes; 0 where the parent is -1 */
+    float* keys;           /* [n_layer, n_kv_head, n_slots / 32, d_head, 32] rotated */
+    float* values;         /* [n_layer, n_kv_head, value panels, n_slots, 32] */
+} sd_cache;
+
+/* Make room for `n_slots` tokens and nodes of `model`. The cache owns its memory. */
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots);
+void sd_cache_free(sd_cache* cache);
+
+/* Append nodes to the pending tree: parents [n] are indices of pending nodes (older ones too), or
+ * -1. Refuses a parent that is not earlier, and more nodes than there are slots or positions. */
+sd_status sd_cache_grow(sd_cache* cache, const int32_t* parents, int n, int n_ctx);
+
+/* Commit the pending nodes path [n_path], each the parent of the next and the first without one,
+ * and drop the other nodes. n_path 0 drops all. Without pending nodes nothing happens, so that a
+ * second call changes nothing. */
+sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
+
+/* Panels of 32 that hold d_head value columns. */
+static inline int sd_value_panels(int d_head) { return sd_matrix_panels(d_head); }
+
+/* Keys of one layer and head: panels [n_slots / 32, d_head, 32]; values: [panels, n_slots, 32]. */
+float* sd_cache_keys(const sd_cache* cache, int layer, int head);
+float* sd_cache_values(const sd_cache* cache, int layer, int head);
+
+/* Store the key and value rows [d_head] of a slot. */
+void sd_cache_store(const sd_cache* cache, int layer, int head, int slot, const float* key, const float* value);
+
+#endif

@@ -1,0 +1,244 @@
+#include "forward.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "kernels.h"
+
+/* Below this many rows the row kernels beat packing a panel for OpenBLAS. */
+#define GEMM_MIN_ROWS 16
+
+static void lay_out(sd_workspace* w) {
+    const sd_config* c = &w->model->config;
+    sd_arena* arena = &w->arena;
+    size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model;
+    w->ld_qkv = (ptrdiff_t)SD_PANEL * sd_matrix_panels((c->n_head + 2 * c->n_kv_head) * c->d_head);
+    w->ld_activated = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->d_ff);
+    w->ld_update = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->d_model);
+    w->ld_logits = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->n_vocab);
+    w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);
+    w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
+    w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
+    w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
+    w->attended = sd_arena_take(arena, rows, (size_t)(c->n_head * c->d_head) * sizeof(float));
+    w->activated = sd_arena_take(arena, rows, (size_t)w->ld_activated * sizeof(float));
+    w->update = sd_arena_take(arena, rows, (size_t)w->ld_update * sizeof(float));
+    w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
+    for (int t = 0; t < w->n_threads; t++) {
+        w->normed[t] = sd_arena_take(arena, rows, d_model * sizeof(float));
+        w->projected[t] = sd_arena_take(arena, rows, 2 * SD_PANEL * sizeof(float));
+        w->attention[t] = sd_attention_take(arena, c, w->max_slots);
+    }
+}
+
+sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_threads, int max_rows,
+                              int max_logits, int max_slots) {
+    *w = (sd_workspace){.model = model,
+                        .n_threads = n_threads,
+                        .max_rows = max_rows,
+                        .max_logits = max_logits,
+                        .max_slots = max_slots};
+    sd_status status = sd_pool_reserve(n_threads);
+    if (status != SD_OK) return status;
+    lay_out(w);
+    status = sd_arena_commit(&w->arena);
+    if (status != SD_OK) return status;
+    lay_out(w);
+    return SD_OK;
+}
+
+void sd_workspace_free(sd_workspace* w) { sd_arena_free(&w->arena); }
+
+/* Everything the threads of one forward share. */
+typedef struct job {
+    sd_workspace* w;
+    const sd_branch* branches;
+    int n_branches, n_rows, n_logits;
+    int prompt; /* OpenBLAS computes the matrix products */
+} job;
+
+static void normalise(const sd_model* model, int n_rows, const float* x, const float* weight, const float* bias,
+                      float* y) {
+    const sd_config* c = &model->config;
+    const sd_kernels* k = sd_kernels_get();
+    for (int m = 0; m < n_rows; m++, x += c->d_model, y += c->d_model) {
+        if (c->norm == SD_NORM_RMS)
+            k->rms_norm(c->d_model, x, weight, c->norm_eps, y);
+        else
+            k->layer_norm(c->d_model, x, weight, bias, c->norm_eps, y);
+    }
+}
+
+/* y[:, first:end] += bias[first:end] for all rows; without bias nothing happens. */
+static void add_bias(int n_rows, float* y, ptrdiff_t ldy, const float* bias, int first, int end) {
+    if (bias == NULL) return;
+    for (int m = 0; m < n_rows; m++) sd_kernels_get()->add(end - first, y + m * ldy + first, bias + first);
+}
+
+/* hidden += x · matrixᵀ + bias, this thread's columns. */
+static void add_projection(const sd_team* team, const job* j, const sd_matrix* matrix, const float* bias,
+                           const float* x, ptrdiff_t ldx) {
+    sd_workspace* w = j->w;
+    int first, end;
+    sd_matrix_multiply(team, matrix, j->prompt, j->n_rows, x, ldx, w->update, w->ld_update, &first, &end);
+    add_bias(j->n_rows, w->update, w->ld_update, bias, first, end);
+    for (int m = 0; m < j->n_rows; m++)
+        sd_kernels_get()->add(end - first, w->hidden + (ptrdiff_t)m * matrix->n_out + first,
+                              w->update + m * w->ld_update + first);
+}
+
+static void activate(sd_activation activation, int n, const float* x, float* y) {
+    const sd_kernels* k = sd_kernels_get();
+    switch (activation) {
+    case SD_ACT_SILU: k->silu(n, x, y); break;
+    case SD_ACT_GELU: k->gelu(n, x, y); break;
+    case SD_ACT_GELU_TANH: k->gelu_tanh(n, x, y); break;
+    }
+}
+
+/* activated = act(gate) · up, or act(up): one group of panels after the other, so that the
+ * activation follows its projection without a join of the threads. */
+static void mlp_in(const sd_team* team, const job* j, const sd_layer* layer, const float* x) {
+    sd_workspace* w = j->w;
+    const sd_config* c = &w->model->config;
+    const sd_kernels* k = sd_kernels_get();
+    const sd_matrix* matrix = &layer->mlp_in;
+    float* projected = w->projected[team->thread];
+    const sd_team alone = {0, 1, 0};
+    int width = matrix->group * SD_PANEL, group, group_end;
+    sd_team_share(team, sd_matrix_panels(matrix->n_out) / matrix->group, &group, &group_end);
+    for (; group < group_end; group++) {
+        size_t offset = (size_t)group * (size_t)width;
+        sd_matrix part = *matrix;
+        part.n_out = width;
+        part.panels += offset * (size_t)matrix->n_in;
+        int first, end;
+        sd_matrix_multiply(&alone, &part, j->prompt, j->n_rows, x, c->d_model, projected, 2 * SD_PANEL, &first,
+                           &end);
+        int n_out = matrix->n_out - (int)offset < width ? matrix->n_out - (int)offset : width;
+        add_bias(j->n_rows, projected, 2 * SD_PANEL, layer->mlp_in_bias ? layer->mlp_in_bias + offset : NULL, 0,
+                 n_out);
+        for (int m = 0; m < j->n_rows; m++) {
+            float* from = projected + (ptrdiff_t)m * 2 * SD_PANEL;
+            float* to = w->activated + m * w->ld_activated + (ptrdiff_t)group * SD_PANEL;
+            activate(c->activation, SD_PANEL, from, to);
+            if (c->gated) k->multiply(SD_PANEL, to, from + SD_PANEL);
+        }
+    }
+}
+
+/* This thread's share of (sequence, key/value head) pairs. */
+static void attend(const sd_team* team, const job* j, int layer) {
+    sd_workspace* w = j->w;
+    const sd_config* c = &w->model->config;
+    ptrdiff_t d_q = (ptrdiff_t)c->n_head * c->d_head;
+    int first, end, pair = 0;
+    ptrdiff_t row = 0;
+    sd_team_share(team, j->n_branches * c->n_kv_head, &first, &end);
+    for (int b = 0; b < j->n_branches; b++) {
+        const sd_branch* branch = &j->branches[b];
+        for (int head = 0; head < c->n_kv_head; head++, pair++) {
+            if (pair < first || pair >= end) continue;
+            sd_attention(w->model, branch->cache, layer, head, branch->n_new, w->qkv + row * w->ld_qkv, w->ld_qkv,
+                         w->attended + row * d_q, d_q, &w->attention[team->thread]);
+        }
+        row += branch->n_new;
+    }
+}
+
+static void run(sd_team* team, void* argument) {
+    const job* j = argument;
+    sd_workspace* w = j->w;
+    const sd_model* model = w->model;
+    const sd_config* c = &model->config;
+    ptrdiff_t d_model = c->d_model;
+    float* normed = w->normed[team->thread];
+    int first, end;
+
+    sd_team_share(team, j->n_rows, &first, &end);
+    for (int m = first; m < end; m++) sd_model_embed(model, w->tokens[m], w->positions[m], w->hidden + m * d_model);
+    sd_pool_barrier(team);
+
+    for (int i = 0; i < c->n_layer; i++) {
+        const sd_layer* layer = &model->layers[i];
+        /* Each thread normalises all rows for itself: cheaper than a join. */
+        normalise(model, j->n_rows, w->hidden, layer->attn_norm, layer->attn_norm_bias, normed);
+        sd_matrix_multiply(team, &layer->qkv, j->prompt, j->n_rows, normed, d_model, w->qkv, w->ld_qkv, &first,
+                           &end);
+        add_bias(j->n_rows, w->qkv, w->ld_qkv, layer->qkv_bias, first, end);
+        sd_pool_barrier(team);
+        attend(team, j, i);
+        sd_pool_barrier(team);
+        add_projection(team, j, &layer->attn_out, layer->attn_out_bias, w->attended,
+                       (ptrdiff_t)c->n_head * c->d_head);
+        sd_pool_barrier(team);
+        normalise(model, j->n_rows, w->hidden, layer->mlp_norm, layer->mlp_norm_bias, normed);
+        mlp_in(team, j, layer, normed);
+        sd_pool_barrier(team);
+        add_projection(team, j, &layer->mlp_down, layer->mlp_down_bias, w->activated, w->ld_activated);
+        sd_pool_barrier(team);
+    }
+    if (j->n_logits == 0) return;
+
+    int row = 0, n = 0; /* gather the rows that need logits; every thread for itself */
+    for (int b = 0; b < j->n_branches; b++) {
+        const sd_branch* branch = &j->branches[b];
+        row += branch->n_new;
+        normalise(model, branch->n_logits, w->hidden + (row - branch->n_logits) * d_model, model->output_norm,
+                  model->output_norm_bias, normed + n * d_model);
+        n += branch->n_logits;
+    }
+    sd_matrix_multiply(team, &model->head, j->prompt, n, normed, d_model, w->logits, w->ld_logits, &first, &end);
+}
+
+sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches, sd_mode mode) {
+    const sd_config* c = &w->model->config;
+    job j = {.w = w, .branches = branches, .n_branches = n_branches};
+    for (int b = 0; b < n_branches; b++) {
+        const sd_branch* branch = &branches[b];
+        assert(branch->n_new >= 1 && branch->n_logits >= 0 && branch->n_logits <= branch->n_new);
+        assert(branch->cache->n_slots <= sd_matrix_panels(w->max_slots) * SD_PANEL);
+        for (int i = 0; i < branch->n_new; i++) {
+            if (branch->tokens[i] < 0 || branch->tokens[i] >= c->n_vocab)
+                return sd_fail(SD_ERR_VALUE, "token %d of node %d: expected 0 to %d", (int)branch->tokens[i], i,
+                               c->n_vocab - 1);
+        }
+        j.n_rows += branch->n_new;
+        j.n_logits += branch->n_logits;
+    }
+    if (j.n_rows > w->max_rows || j.n_logits > w->max_logits)
+        return sd_fail(SD_ERR_CONTEXT, "%d nodes with %d logits, expected at most %d with %d", j.n_rows, j.n_logits,
+                       w->max_rows, w->max_logits);
+    for (int b = 0; b < n_branches; b++) {
+        const sd_branch* branch = &branches[b];
+        sd_status status = sd_cache_grow(branch->cache, branch->parents, branch->n_new, c->n_ctx);
+        if (status != SD_OK) {
+            for (int done = 0; done < b; done++) branches[done].cache->n_pending -= branches[done].n_new;
+            return status;
+        }
+    }
+    for (int b = 0, row = 0; b < n_branches; b++) {
+        const sd_branch* branch = &branches[b];
+        const sd_cache* cache = branch->cache;
+        for (int i = 0; i < branch->n_new; i++, row++) {
+            w->tokens[row] = branch->tokens[i];
+            w->positions[row] = cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
+        }
+    }
+    j.prompt = mode == SD_MODE_PROMPT && j.n_rows >= GEMM_MIN_ROWS;
+    sd_pool_run(w->n_threads, run, &j);
+    return SD_OK;
+}
+
+sd_status sd_prefill_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
+                           int logits) {
+    int32_t parents[SD_PROMPT_SLICE], path[SD_PROMPT_SLICE];
+    int n_here = n - *n_done < SD_PROMPT_SLICE ? n - *n_done : SD_PROMPT_SLICE;
+    for (int i = 0; i < n_here; i++) parents[i] = i - 1, path[i] = i;
+    const sd_branch branch = {cache, tokens + *n_done, parents, n_here, logits ? n_here : 0};
+    sd_status status = sd_forward(w, &branch, 1, SD_MODE_PROMPT);
+    if (status != SD_OK) return status;
+    status = sd_cache_keep(cache, path, n_here);
+    if (status == SD_OK) *n_done += n_here;
+    return status;
+}

@@ -1,0 +1,48 @@
+/* The tensors a model needs, by canonical name: the contract between loaders and core. */
+#ifndef SD_TENSORS_H
+#define SD_TENSORS_H
+
+#include "config.h"
+
+typedef enum sd_tensor_role {
+    SD_TOKEN_EMBEDDING,
+    SD_POSITION_EMBEDDING,
+    SD_HEAD,
+    SD_OUTPUT_NORM,
+    SD_OUTPUT_NORM_BIAS,
+    SD_ATTN_NORM, /* from here on: one per layer */
+    SD_ATTN_NORM_BIAS,
+    SD_ATTN_Q,
+    SD_ATTN_K,
+    SD_ATTN_V,
+    SD_ATTN_Q_BIAS,
+    SD_ATTN_K_BIAS,
+    SD_ATTN_V_BIAS,
+    SD_ATTN_OUT,
+    SD_ATTN_OUT_BIAS,
+    SD_MLP_NORM,
+    SD_MLP_NORM_BIAS,
+    SD_MLP_GATE,
+    SD_MLP_UP,
+    SD_MLP_DOWN,
+    SD_MLP_GATE_BIAS,
+    SD_MLP_UP_BIAS,
+    SD_MLP_DOWN_BIAS,
+    SD_N_ROLES,
+} sd_tensor_role;
+
+typedef struct sd_tensor_spec {
+    sd_tensor_role role;
+    int layer;     /* -1 outside the layers */
+    int n_rows;    /* outputs; the length of a vector */
+    int n_cols;    /* inputs; 0 for a vector */
+    char name[64]; /* "layers.3.attn_q.weight" */
+} sd_tensor_spec;
+
+/* How many tensors a model of this configuration needs. */
+int sd_tensor_count(const sd_config* config);
+
+/* The index-th of them, 0 ≤ index < count. */
+void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec);
+
+#endif

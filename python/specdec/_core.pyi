@@ -1,0 +1,129 @@
+"""The C core as Python sees it. Everything public is re-exported, with its documentation, by `specdec`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+class RoundRecord(TypedDict):
+    """What one round did for one sequence. Times are of the whole batch's round, in seconds."""
+
+    sequence: int
+    """Index of the sequence in the batch."""
+    drafted: list[int]
+    """Drafted token of tree nodes 1, 2, … (a chain: in order of position)."""
+    parents: list[int]
+    """Parent node of each drafted node; node 0 is the last committed token."""
+    accepted: list[int]
+    """Nodes (indices ≥ 1) of the accepted path, root excluded, in order."""
+    tokens: list[int]
+    """New tokens: those of the accepted path, then the one from the target."""
+    betas: list[float]
+    """sum(min(target, draft)) at each verified position (Theorem 3.5), in order of position."""
+    logits: NDArray[np.float32] | None
+    """[len(tokens), n_vocab] target logits each new token was chosen from; None unless asked for."""
+    draft_s: float
+    verify_s: float
+    other_s: float
+
+class Model:
+    """Immutable, packed weights. Shared freely between sessions and threads."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        tensors: Iterable[tuple[str, NDArray[Any], str]],
+        *,
+        dtype: str = "f32",
+    ) -> None: ...
+    @property
+    def config(self) -> dict[str, Any]: ...
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of packed weights held."""
+    @property
+    def n_parameters(self) -> int: ...
+
+class Decoder:
+    """One sequence's KV cache and scratch over a model: the forward pass itself, without any decoding rule."""
+
+    def __init__(self, model: Model, *, capacity: int, max_nodes: int = 1, n_threads: int = 1) -> None: ...
+    @property
+    def n_committed(self) -> int:
+        """Tokens kept in the cache."""
+    def prefill(self, ids: Sequence[int] | NDArray[np.int32], *, logits: bool = False) -> NDArray[np.float32] | None:
+        """Append a prompt. With ``logits``, return [len(ids), n_vocab]."""
+    def forward(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.float32]:
+        """Logits [n_nodes, n_vocab] of a tree that hangs on the cache; ``parents[0]`` is -1. Nothing is committed."""
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit the nodes of ``path`` (from node 0 down) of the last forward; drop the others."""
+
+class Session:
+    """The rounds of one batch: KV caches of target and draft, scratch, random numbers."""
+
+    def __init__(
+        self,
+        target: Model,
+        draft: Model | None,
+        prompts: Sequence[Sequence[int]],
+        *,
+        gamma: int,
+        max_new_tokens: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        draft_temperature: float,
+        draft_top_k: int,
+        draft_top_p: float,
+        seeds: Sequence[tuple[int, int]],
+        n_threads: int,
+        keep_logits: bool,
+    ) -> None: ...
+    def prefill(self) -> float:
+        """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices."""
+    def round(self) -> list[RoundRecord]:
+        """One round for every unfinished sequence, without the GIL. [] when all have finished."""
+    def finish(self, sequence: int) -> None:
+        """Take no more rounds for this sequence."""
+    def close(self) -> None:
+        """Free caches and scratch now; idempotent."""
+
+def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Every tensor a model of this configuration needs, by canonical name."""
+
+def score(model: Model, ids: Sequence[int] | NDArray[np.int32], *, n_threads: int = 1) -> NDArray[np.float64]:
+    """ln p(ids[i + 1] | ids[: i + 1]) for each i, shape (len(ids) - 1,)."""
+
+def distribution(
+    logits: NDArray[np.float32], *, temperature: float, top_k: int, top_p: float
+) -> NDArray[np.float64]:
+    """Standardised probabilities (section 2.2) [n_vocab] of one row of logits [n_vocab]."""
+
+def verify(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    target_probs: NDArray[np.float64],
+    draft_probs: NDArray[np.float64],
+    uniforms: NDArray[np.float64],
+) -> tuple[list[int], int, list[float]]:
+    """The rejection rule on a tree: (accepted path without the root, next token, betas).
+
+    tokens, parents : [n_nodes]; node 0 is the root (``tokens[0]`` unused, ``parents[0] == -1``).
+    target_probs : [n_nodes, n_vocab], the target after each node.
+    draft_probs : [n_nodes, n_vocab], row i the distribution node i was drawn from (row 0 unused).
+    uniforms : [n_nodes + 1] in [0, 1): entry i decides node i (i ≥ 1), entry 0 is unused,
+        entry n_nodes draws the final token.
+    """
+
+def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
+    """The counter-based uniform in [0, 1) that the core uses for this key."""
+
+def kernels() -> str:
+    """Name of the instruction set in use: "ref", "avx2", "avx512" or "neon"."""
+
+def available_kernels() -> list[str]: ...
+def blas_info() -> str:
+    """OpenBLAS's own description of itself (version, kernel), for bug reports and tests."""
+
+__version__: str
