@@ -27,10 +27,10 @@ long sd_alloc_live(void);
 /* An arena is laid out twice with the same calls: once with base == NULL, which only counts, and
  * once over a block of that size, which hands out the pieces. */
 typedef struct sd_arena {
-    char* base;      /* [size] owned by whoever made it; NULL while counting */
-    size_t used;     /* bytes handed out so far */
-    size_t size;     /* bytes at `base`; ignored while counting */
-    int overflowed;  /* a count did not fit size_t: the layout must be refused */
+    char* base;     /* [size] owned by whoever made it; NULL while counting */
+    size_t used;    /* bytes handed out so far */
+    size_t size;    /* bytes at `base`; ignored while counting */
+    int overflowed; /* a count did not fit size_t: the layout must be refused */
 } sd_arena;
 
 /* Next piece: `count` elements of `size` bytes, aligned; NULL while counting. */

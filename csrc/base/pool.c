@@ -25,8 +25,8 @@ typedef struct worker {
 } worker;
 
 static struct {
-    pthread_mutex_t turn;   /* held by the caller whose run is on */
-    pthread_mutex_t mutex;  /* guards sleeping: wake_up with n_sleeping */
+    pthread_mutex_t turn;  /* held by the caller whose run is on */
+    pthread_mutex_t mutex; /* guards sleeping: wake_up with n_sleeping */
     pthread_cond_t wake_up;
     int n_sleeping;
     worker workers[SD_MAX_THREADS];
@@ -162,7 +162,8 @@ void sd_pool_run(int n_threads, sd_task task, void* argument) {
 void sd_pool_barrier(sd_team* team) {
     if (team->n_threads == 1) return;
     unsigned before = team->n_waits++;
-    if (atomic_fetch_add_explicit(&pool.n_arrived, 1, memory_order_acq_rel) == (unsigned)team->n_threads - 1) {
+    if (atomic_fetch_add_explicit(&pool.n_arrived, 1, memory_order_acq_rel) ==
+        (unsigned)team->n_threads - 1) {
         atomic_store_explicit(&pool.n_arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&pool.n_barriers, before + 1, memory_order_release);
         return;

@@ -70,9 +70,10 @@ PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, 
 
 int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view) {
     if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) return -1;
-    if (view->ndim != n_dims || view->format == NULL || view->format[0] != format || view->format[1] != '\0') {
-        PyErr_Format(PyExc_ValueError, "%s: expected a C-contiguous array of %d dimensions and type %s", name, n_dims,
-                     format == 'd' ? "float64" : "float32");
+    if (view->ndim != n_dims || view->format == NULL || view->format[0] != format ||
+        view->format[1] != '\0') {
+        PyErr_Format(PyExc_ValueError, "%s: expected a C-contiguous array of %d dimensions and type %s", name,
+                     n_dims, format == 'd' ? "float64" : "float32");
         PyBuffer_Release(view);
         return -1;
     }
@@ -119,8 +120,8 @@ static int choice_field(PyObject* dict, const char* name, const char* const* cho
             return 0;
         }
     }
-    PyErr_Format(PyExc_ValueError, "config: %s is %R, expected one of %s, %s%s%s", name, value, choices[0], choices[1],
-                 choices[2] ? ", " : "", choices[2] ? choices[2] : "");
+    PyErr_Format(PyExc_ValueError, "config: %s is %R, expected one of %s, %s%s%s", name, value, choices[0],
+                 choices[1], choices[2] ? ", " : "", choices[2] ? choices[2] : "");
     return -1;
 }
 
@@ -135,7 +136,8 @@ static int frequencies(PyObject* dict, const sd_config* config, double** out) {
     if (numbers == NULL) {
         PyErr_NoMemory();
     } else if (n != expected) {
-        PyErr_Format(PyExc_ValueError, "config: inv_freq has %zd entries, expected d_head / 2 = %zd", n, expected);
+        PyErr_Format(PyExc_ValueError, "config: inv_freq has %zd entries, expected d_head / 2 = %zd", n,
+                     expected);
     } else {
         for (Py_ssize_t i = 0; i < n; i++) numbers[i] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(items, i));
     }
@@ -160,9 +162,10 @@ int sd_config_from(PyObject* dict, sd_config* c, double** inv_freq) {
     const struct {
         const char* name;
         int* value;
-    } sizes[] = {{"n_vocab", &c->n_vocab},     {"n_ctx", &c->n_ctx},     {"n_layer", &c->n_layer},
-                 {"n_head", &c->n_head},       {"n_kv_head", &c->n_kv_head}, {"d_model", &c->d_model},
-                 {"d_head", &c->d_head},       {"d_ff", &c->d_ff},       {"sliding_window", &c->sliding_window}},
+    } sizes[] =
+        {{"n_vocab", &c->n_vocab}, {"n_ctx", &c->n_ctx},         {"n_layer", &c->n_layer},
+         {"n_head", &c->n_head},   {"n_kv_head", &c->n_kv_head}, {"d_model", &c->d_model},
+         {"d_head", &c->d_head},   {"d_ff", &c->d_ff},           {"sliding_window", &c->sliding_window}},
       flags[] = {{"gated", &c->gated},
                  {"tied", &c->tied},
                  {"qkv_bias", &c->qkv_bias},
@@ -172,7 +175,8 @@ int sd_config_from(PyObject* dict, sd_config* c, double** inv_freq) {
         if (int_field(dict, sizes[i].name, sizes[i].value) < 0) return -1;
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (flag_field(dict, flags[i].name, flags[i].value) < 0) return -1;
-    if (choice_field(dict, "norm", norms, &norm) < 0 || choice_field(dict, "position", positions, &position) < 0 ||
+    if (choice_field(dict, "norm", norms, &norm) < 0 ||
+        choice_field(dict, "position", positions, &position) < 0 ||
         choice_field(dict, "activation", activations, &activation) < 0)
         return -1;
     c->norm = norm, c->position = position, c->activation = activation;

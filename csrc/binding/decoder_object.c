@@ -5,8 +5,7 @@
 #include "module.h"
 
 typedef struct decoder_object {
-    PyObject_HEAD
-    sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
+    PyObject_HEAD sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
     sd_cache cache;
     sd_workspace workspace;
     int capacity, max_nodes;
@@ -33,7 +32,8 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     decoder_object* self = (decoder_object*)base;
     PyObject* model_argument;
     int capacity = 0 /* required: 0 is refused below */, max_nodes = 1, n_threads = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iii", names, &model_argument, &capacity, &max_nodes, &n_threads))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iii", names, &model_argument, &capacity, &max_nodes,
+                                     &n_threads))
         return -1;
     if (self->model != NULL) {
         PyErr_SetString(PyExc_RuntimeError, "a Decoder cannot be initialised twice");
@@ -44,8 +44,8 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (model == NULL) return -1;
     const int largest = 1 << 24;
     if (capacity < 1 || capacity > largest || max_nodes < 1 || max_nodes > largest) {
-        PyErr_Format(PyExc_ValueError, "capacity is %d and max_nodes is %d, expected 1 to %d", capacity, max_nodes,
-                     largest);
+        PyErr_Format(PyExc_ValueError, "capacity is %d and max_nodes is %d, expected 1 to %d", capacity,
+                     max_nodes, largest);
         return -1;
     }
     int rows = max_nodes > SD_PROMPT_SLICE ? max_nodes : SD_PROMPT_SLICE;
@@ -98,7 +98,8 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
     int n_before = self->cache.n_committed;
     if (sd_ids_from(argument, "ids", &ids, &n) < 0) goto fail;
     if (n > self->capacity - n_before) {
-        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free places", n, self->capacity - n_before);
+        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free places", n,
+                     self->capacity - n_before);
         goto fail;
     }
     if (logits) {
@@ -109,12 +110,12 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
     while (done < n) {
         int before = done;
         sd_status status;
-        Py_BEGIN_ALLOW_THREADS
-        status = sd_prefill_slice(&self->workspace, &self->cache, ids, n, &done, logits);
+        Py_BEGIN_ALLOW_THREADS status =
+            sd_prefill_slice(&self->workspace, &self->cache, ids, n, &done, logits);
         if (status == SD_OK && logits)
-            copy_logits(self, done - before, rows + (size_t)before * (size_t)self->model->model->config.n_vocab);
-        Py_END_ALLOW_THREADS
-        if (status != SD_OK) sd_raise(status);
+            copy_logits(self, done - before,
+                        rows + (size_t)before * (size_t)self->model->model->config.n_vocab);
+        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             self->cache.n_committed = n_before; /* nothing is half-changed */
             goto fail;
@@ -141,20 +142,19 @@ static PyObject* forward(PyObject* base, PyObject* args) {
     if (sd_ids_from(tokens_argument, "tokens", &tokens, &n) < 0) goto fail;
     if (sd_ids_from(parents_argument, "parents", &parents, &n_parents) < 0) goto fail;
     if (n < 1 || n > self->max_nodes || n != n_parents) {
-        PyErr_Format(PyExc_ValueError, "%d tokens and %d parents, expected equal numbers from 1 to max_nodes = %d", n,
+        PyErr_Format(PyExc_ValueError,
+                     "%d tokens and %d parents, expected equal numbers from 1 to max_nodes = %d", n,
                      n_parents, self->max_nodes);
         goto fail;
     }
     array = sd_new_array("float32", n, self->model->model->config.n_vocab, (void**)&rows);
     if (array == NULL) goto fail;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS
-    sd_cache_keep(&self->cache, NULL, 0);
+    Py_BEGIN_ALLOW_THREADS sd_cache_keep(&self->cache, NULL, 0);
     const sd_branch branch = {&self->cache, tokens, parents, n, n};
     status = sd_forward(&self->workspace, &branch, 1, SD_MODE_NODES);
     if (status == SD_OK) copy_logits(self, n, rows);
-    Py_END_ALLOW_THREADS
-    if (status != SD_OK) {
+    Py_END_ALLOW_THREADS if (status != SD_OK) {
         sd_raise(status);
         goto fail;
     }
@@ -193,8 +193,10 @@ static PyMethodDef methods[] = {
     {"prefill", (PyCFunction)(void (*)(void))prefill, METH_VARARGS | METH_KEYWORDS,
      "prefill($self, /, ids, *, logits=False)\n--\n\nAppend a prompt; with logits, return [n, n_vocab]."},
     {"forward", forward, METH_VARARGS,
-     "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree that hangs on the cache."},
-    {"keep", keep, METH_O, "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
+     "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree that hangs on the "
+     "cache."},
+    {"keep", keep, METH_O,
+     "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
     {0},
 };
 
@@ -204,7 +206,8 @@ static PyGetSetDef getters[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Decoder(model, *, capacity, max_nodes=1, n_threads=1)\n--\n\nOne sequence's KV cache over a model."},
+    {Py_tp_doc,
+     "Decoder(model, *, capacity, max_nodes=1, n_threads=1)\n--\n\nOne sequence's KV cache over a model."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
     {Py_tp_methods, methods},

@@ -10,7 +10,8 @@ static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
     sd_config config = {0};
     double* inv_freq = NULL;
     PyObject *dict = PyDict_New(), *shapes = NULL;
-    if (dict == NULL || PyDict_Update(dict, argument) < 0 || sd_config_from(dict, &config, &inv_freq) < 0) goto end;
+    if (dict == NULL || PyDict_Update(dict, argument) < 0 || sd_config_from(dict, &config, &inv_freq) < 0)
+        goto end;
     sd_status status = sd_config_check(&config);
     if (status != SD_OK) {
         sd_raise(status);
@@ -20,8 +21,8 @@ static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
     for (int i = 0; shapes != NULL && i < sd_tensor_count(&config); i++) {
         sd_tensor_spec spec;
         sd_tensor_at(&config, i, &spec);
-        PyObject* shape =
-            spec.n_cols > 0 ? Py_BuildValue("(ii)", spec.n_rows, spec.n_cols) : Py_BuildValue("(i)", spec.n_rows);
+        PyObject* shape = spec.n_cols > 0 ? Py_BuildValue("(ii)", spec.n_rows, spec.n_cols)
+                                          : Py_BuildValue("(i)", spec.n_rows);
         if (shape == NULL || PyDict_SetItemString(shapes, spec.name, shape) < 0) Py_CLEAR(shapes);
         Py_XDECREF(shape);
     }
@@ -45,7 +46,8 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     int n_threads = 1, n = 0, done = 0;
     int32_t* ids = NULL;
     double* out;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$i", names, &model_argument, &argument, &n_threads)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$i", names, &model_argument, &argument, &n_threads))
+        return NULL;
     sd_model_object* model = sd_model_from(PyModule_GetState(module), model_argument, "model");
     if (model == NULL || sd_ids_from(argument, "ids", &ids, &n) < 0) return NULL;
     sd_cache cache = {0};
@@ -57,7 +59,8 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     }
     sd_status status = SD_OK;
     if (ids[n - 1] < 0 || ids[n - 1] >= n_vocab) /* the others are checked by the forward */
-        status = sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", n - 1, (int)ids[n - 1], n_vocab - 1);
+        status =
+            sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", n - 1, (int)ids[n - 1], n_vocab - 1);
     if (status == SD_OK) status = sd_cache_create(&cache, model->model, n);
     if (status == SD_OK)
         status = sd_workspace_create(&w, model->model, n_threads, SD_PROMPT_SLICE, SD_PROMPT_SLICE, n);
@@ -68,12 +71,10 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     if ((array = sd_new_array("float64", n - 1, -1, (void**)&out)) == NULL) goto end;
     while (done < n - 1) {
         int before = done;
-        Py_BEGIN_ALLOW_THREADS
-        status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
+        Py_BEGIN_ALLOW_THREADS status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
         for (int i = before; status == SD_OK && i < done; i++)
             out[i] = log_prob(w.logits + (i - before) * w.ld_logits, n_vocab, ids[i + 1]);
-        Py_END_ALLOW_THREADS
-        if (status != SD_OK) sd_raise(status);
+        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             Py_CLEAR(array);
             break;
@@ -93,8 +94,8 @@ static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs
     sd_sampling sampling;
     Py_buffer logits;
     double* probs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$did", names, &argument, &sampling.temperature, &sampling.top_k,
-                                     &sampling.top_p))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$did", names, &argument, &sampling.temperature,
+                                     &sampling.top_k, &sampling.top_p))
         return NULL;
     sd_status status = sd_sampling_check(&sampling);
     if (status != SD_OK) return sd_raise(status);
@@ -115,8 +116,10 @@ static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs
         goto end;
     }
     int32_t* order = PyMem_Malloc((size_t)n_vocab * sizeof *order);
-    if (order == NULL) PyErr_NoMemory();
-    else array = sd_new_array("float64", n_vocab, -1, (void**)&probs);
+    if (order == NULL)
+        PyErr_NoMemory();
+    else
+        array = sd_new_array("float64", n_vocab, -1, (void**)&probs);
     if (array != NULL) {
         sd_distribution d = {.point = -1, .probs = probs};
         sd_standardise(&sampling, n_vocab, logits.buf, order, &d);
@@ -139,8 +142,8 @@ typedef struct verify_call {
 } verify_call;
 
 static void free_call(verify_call* call) {
-    void* parts[] = {call->tokens, call->parents, call->path,    call->target,
-                     call->drawn_from, call->betas, call->residual};
+    void* parts[] = {call->tokens,     call->parents, call->path,    call->target,
+                     call->drawn_from, call->betas,   call->residual};
     for (int i = 0; i < 7; i++) PyMem_Free(parts[i]);
 }
 
@@ -153,8 +156,9 @@ static int prepare(verify_call* call, PyObject* tokens, PyObject* parents, const
     int n_vocab = (int)target->shape[1];
     if (n < 1 || n_parents != n || n_vocab < 1 || target->shape[0] != n || draft->shape[0] != n ||
         draft->shape[1] != n_vocab || uniforms->shape[0] != n + 1) {
-        PyErr_SetString(PyExc_ValueError,
-                        "expected tokens [n], parents [n], target_probs and draft_probs [n, n_vocab], uniforms [n + 1]");
+        PyErr_SetString(
+            PyExc_ValueError,
+            "expected tokens [n], parents [n], target_probs and draft_probs [n, n_vocab], uniforms [n + 1]");
         return -1;
     }
     for (int i = 0; i < n; i++) {
@@ -165,7 +169,8 @@ static int prepare(verify_call* call, PyObject* tokens, PyObject* parents, const
             return -1;
         }
         if (!root && (call->tokens[i] < 0 || call->tokens[i] >= n_vocab)) {
-            PyErr_Format(PyExc_ValueError, "tokens[%d] is %d, expected 0 to %d", i, (int)call->tokens[i], n_vocab - 1);
+            PyErr_Format(PyExc_ValueError, "tokens[%d] is %d, expected 0 to %d", i, (int)call->tokens[i],
+                         n_vocab - 1);
             return -1;
         }
     }
@@ -206,8 +211,10 @@ static PyObject* verify(PyObject* module, PyObject* args, PyObject* kwargs) {
     sd_verify_rejection(&tree, call.target, (int)target.shape[1], uniforms.buf, call.residual, &v);
     PyObject *path = PyList_New(v.n_path), *betas = PyList_New(v.n_betas);
     for (int i = 0; path != NULL && i < v.n_path; i++) PyList_SET_ITEM(path, i, PyLong_FromLong(v.path[i]));
-    for (int i = 0; betas != NULL && i < v.n_betas; i++) PyList_SET_ITEM(betas, i, PyFloat_FromDouble(v.betas[i]));
-    if (path != NULL && betas != NULL && !PyErr_Occurred()) result = Py_BuildValue("OiO", path, (int)v.token, betas);
+    for (int i = 0; betas != NULL && i < v.n_betas; i++)
+        PyList_SET_ITEM(betas, i, PyFloat_FromDouble(v.betas[i]));
+    if (path != NULL && betas != NULL && !PyErr_Occurred())
+        result = Py_BuildValue("OiO", path, (int)v.token, betas);
     Py_XDECREF(path);
     Py_XDECREF(betas);
 end:
@@ -264,7 +271,7 @@ static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
 }
 #endif
 
-#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void))function, METH_VARARGS | METH_KEYWORDS
+#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
 PyMethodDef sd_functions[] = {
     {"tensor_shapes", tensor_shapes, METH_O,
@@ -272,7 +279,8 @@ PyMethodDef sd_functions[] = {
     {"score", WITH_KEYWORDS(score),
      "score(model, ids, *, n_threads=1)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 [len(ids) - 1]."},
     {"distribution", WITH_KEYWORDS(distribution),
-     "distribution(logits, *, temperature, top_k, top_p)\n--\n\nStandardised probabilities, float64 [n_vocab]."},
+     "distribution(logits, *, temperature, top_k, top_p)\n--\n\nStandardised probabilities, float64 "
+     "[n_vocab]."},
     {"verify", WITH_KEYWORDS(verify),
      "verify(tokens, parents, target_probs, draft_probs, uniforms)\n--\n\n"
      "The rejection rule on a tree: (path, token, betas)."},

@@ -9,9 +9,8 @@ typedef struct sd_module_state {
 } sd_module_state;
 
 typedef struct sd_model_object {
-    PyObject_HEAD
-    sd_model* model;  /* owned; NULL until __init__ has succeeded */
-    PyObject* config; /* dict */
+    PyObject_HEAD sd_model* model; /* owned; NULL until __init__ has succeeded */
+    PyObject* config;              /* dict */
 } sd_model_object;
 
 extern PyType_Spec sd_model_spec, sd_decoder_spec, sd_session_spec;

@@ -6,9 +6,8 @@
 #include "module.h"
 
 typedef struct session_object {
-    PyObject_HEAD
-    sd_session* session;             /* owned; NULL before __init__ and after close */
-    sd_model_object *target, *draft; /* strong references; draft may be NULL */
+    PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
+    sd_model_object *target, *draft;   /* strong references; draft may be NULL */
     int keep_logits;
     atomic_flag busy;
 } session_object;
@@ -41,8 +40,8 @@ static sd_prompt* prompts_from(PyObject* list, PyObject* seeds, int* n) {
     if (keys == NULL) goto fail;
     Py_ssize_t size = PySequence_Fast_GET_SIZE(items);
     if (PySequence_Fast_GET_SIZE(keys) != size || size > 1 << 20) {
-        PyErr_Format(PyExc_ValueError, "%zd prompts and %zd seeds, expected equal numbers of at most %d", size,
-                     PySequence_Fast_GET_SIZE(keys), 1 << 20);
+        PyErr_Format(PyExc_ValueError, "%zd prompts and %zd seeds, expected equal numbers of at most %d",
+                     size, PySequence_Fast_GET_SIZE(keys), 1 << 20);
         goto fail;
     }
     if ((prompts = PyMem_Calloc((size_t)size + 1, sizeof *prompts)) == NULL) {
@@ -74,8 +73,8 @@ fail:
 }
 
 /* Create drafter and session; everything is checked by the core. */
-static sd_status create(const sd_session_options* options, const sd_sampling* draft_sampling, const sd_model* draft,
-                        const sd_prompt* prompts, int n, sd_session** session) {
+static sd_status create(const sd_session_options* options, const sd_sampling* draft_sampling,
+                        const sd_model* draft, const sd_prompt* prompts, int n, sd_session** session) {
     sd_drafter* drafter = NULL;
     if (draft != NULL) {
         if (draft->config.n_vocab != options->target->config.n_vocab)
@@ -86,8 +85,8 @@ static sd_status create(const sd_session_options* options, const sd_sampling* dr
         int* n_prompt = sd_alloc((size_t)(n + 1) * sizeof *n_prompt);
         if (n_prompt == NULL) return SD_ERR_MEMORY;
         for (int i = 0; i < n; i++) n_prompt[i] = prompts[i].n;
-        const sd_model_drafter_options draft_options = {
-            draft, *draft_sampling, options->gamma, options->max_new_tokens, options->n_threads};
+        const sd_model_drafter_options draft_options = {draft, *draft_sampling, options->gamma,
+                                                        options->max_new_tokens, options->n_threads};
         sd_status status = sd_model_drafter_create(&draft_options, n_prompt, n, &drafter);
         sd_free(n_prompt);
         if (status != SD_OK) return status;
@@ -96,19 +95,21 @@ static sd_status create(const sd_session_options* options, const sd_sampling* dr
 }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"target", "draft", "prompts", "gamma", "max_new_tokens", "temperature", "top_k", "top_p",
-                            "draft_temperature", "draft_top_k", "draft_top_p", "seeds", "n_threads", "keep_logits",
-                            NULL};
+    static char* names[] = {"target",      "draft",          "prompts",
+                            "gamma",       "max_new_tokens", "temperature",
+                            "top_k",       "top_p",          "draft_temperature",
+                            "draft_top_k", "draft_top_p",    "seeds",
+                            "n_threads",   "keep_logits",    NULL};
     session_object* self = (session_object*)base;
     PyObject *target_argument, *draft_argument, *prompts_argument, *seeds;
     sd_session_options options = {0};
     sd_sampling draft_sampling = {0};
     int keep_logits;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO$iididdidOip", names, &target_argument, &draft_argument,
-                                     &prompts_argument, &options.gamma, &options.max_new_tokens,
-                                     &options.sampling.temperature, &options.sampling.top_k, &options.sampling.top_p,
-                                     &draft_sampling.temperature, &draft_sampling.top_k, &draft_sampling.top_p, &seeds,
-                                     &options.n_threads, &keep_logits))
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "OOO$iididdidOip", names, &target_argument, &draft_argument, &prompts_argument,
+            &options.gamma, &options.max_new_tokens, &options.sampling.temperature, &options.sampling.top_k,
+            &options.sampling.top_p, &draft_sampling.temperature, &draft_sampling.top_k,
+            &draft_sampling.top_p, &seeds, &options.n_threads, &keep_logits))
         return -1;
     if (self->target != NULL) {
         PyErr_SetString(PyExc_RuntimeError, "a Session cannot be initialised twice");
@@ -118,7 +119,8 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     sd_model_object* target = sd_model_from(state, target_argument, "target");
     sd_model_object* draft = NULL;
     if (target == NULL) return -1;
-    if (draft_argument != Py_None && (draft = sd_model_from(state, draft_argument, "draft")) == NULL) return -1;
+    if (draft_argument != Py_None && (draft = sd_model_from(state, draft_argument, "draft")) == NULL)
+        return -1;
     int n;
     sd_prompt* prompts = prompts_from(prompts_argument, seeds, &n);
     if (prompts == NULL) return -1;
@@ -154,10 +156,8 @@ static PyObject* prefill(PyObject* base, PyObject* ignored) {
     double begun = sd_now();
     for (int done = 0; !done;) {
         sd_status status;
-        Py_BEGIN_ALLOW_THREADS
-        status = sd_session_prefill(self->session, &done);
-        Py_END_ALLOW_THREADS
-        if (status != SD_OK) sd_raise(status);
+        Py_BEGIN_ALLOW_THREADS status = sd_session_prefill(self->session, &done);
+        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             leave(self);
             return NULL;
@@ -171,8 +171,10 @@ static PyObject* list_of_ints(const int32_t* values, int n) {
     PyObject* list = PyList_New(n);
     for (int i = 0; list != NULL && i < n; i++) {
         PyObject* item = PyLong_FromLong(values[i]);
-        if (item == NULL) Py_CLEAR(list);
-        else PyList_SET_ITEM(list, i, item);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
     }
     return list;
 }
@@ -181,8 +183,10 @@ static PyObject* list_of_floats(const double* values, int n) {
     PyObject* list = PyList_New(n);
     for (int i = 0; list != NULL && i < n; i++) {
         PyObject* item = PyFloat_FromDouble(values[i]);
-        if (item == NULL) Py_CLEAR(list);
-        else PyList_SET_ITEM(list, i, item);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
     }
     return list;
 }
@@ -193,8 +197,10 @@ static PyObject* new_tokens(const sd_record* record) {
     PyObject* list = PyList_New(v->n_path + 1);
     for (int i = 0; list != NULL && i <= v->n_path; i++) {
         PyObject* item = PyLong_FromLong(i < v->n_path ? record->tree.tokens[v->path[i]] : v->token);
-        if (item == NULL) Py_CLEAR(list);
-        else PyList_SET_ITEM(list, i, item);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
     }
     return list;
 }
@@ -221,17 +227,20 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
     double draft_s, verify_s, other_s;
     sd_session_times(self->session, &draft_s, &verify_s, &other_s);
     PyObject* parts[] = {
-        list_of_ints(record->tree.tokens + 1, n_drafted), list_of_ints(record->tree.parents + 1, n_drafted),
-        list_of_ints(v->path, v->n_path),                 new_tokens(record),
-        list_of_floats(v->betas, v->n_betas),             new_logits(self, record),
+        list_of_ints(record->tree.tokens + 1, n_drafted),
+        list_of_ints(record->tree.parents + 1, n_drafted),
+        list_of_ints(v->path, v->n_path),
+        new_tokens(record),
+        list_of_floats(v->betas, v->n_betas),
+        new_logits(self, record),
     };
     int complete = 1;
     for (int i = 0; i < 6; i++) complete = complete && parts[i] != NULL;
-    PyObject* dict =
-        complete ? Py_BuildValue("{sisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "drafted", parts[0], "parents",
-                                 parts[1], "accepted", parts[2], "tokens", parts[3], "betas", parts[4], "logits",
-                                 parts[5], "draft_s", draft_s, "verify_s", verify_s, "other_s", other_s)
-                 : NULL;
+    PyObject* dict = complete ? Py_BuildValue("{sisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence,
+                                              "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
+                                              "tokens", parts[3], "betas", parts[4], "logits", parts[5],
+                                              "draft_s", draft_s, "verify_s", verify_s, "other_s", other_s)
+                              : NULL;
     for (int i = 0; i < 6; i++) Py_XDECREF(parts[i]);
     return dict;
 }
@@ -241,10 +250,8 @@ static PyObject* round_(PyObject* base, PyObject* ignored) {
     session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = sd_session_round(self->session);
-    Py_END_ALLOW_THREADS
-    if (status != SD_OK) {
+    Py_BEGIN_ALLOW_THREADS status = sd_session_round(self->session);
+    Py_END_ALLOW_THREADS if (status != SD_OK) {
         leave(self);
         return sd_raise(status);
     }
@@ -253,8 +260,10 @@ static PyObject* round_(PyObject* base, PyObject* ignored) {
     PyObject* list = PyList_New(n);
     for (int i = 0; list != NULL && i < n; i++) {
         PyObject* item = record_to_dict(self, &records[i]);
-        if (item == NULL) Py_CLEAR(list);
-        else PyList_SET_ITEM(list, i, item);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
     }
     leave(self);
     return list;

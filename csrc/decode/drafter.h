@@ -10,12 +10,12 @@
 
 /* One sequence's part of a round. */
 typedef struct sd_proposal {
-    int sequence;           /* index in the session */
-    const int32_t* text;    /* [n_text] all tokens so far; text[n_text - 1] is the root. Borrowed. */
+    int sequence;        /* index in the session */
+    const int32_t* text; /* [n_text] all tokens so far; text[n_text - 1] is the root. Borrowed. */
     int n_text;
-    int budget;             /* guesses wanted at most, ≥ 0 */
-    sd_stream stream;       /* random numbers of this sequence */
-    sd_tree tree;           /* out: node 0 is set; room for budget more nodes, and each of their
+    int budget;       /* guesses wanted at most, ≥ 0 */
+    sd_stream stream; /* random numbers of this sequence */
+    sd_tree tree;     /* out: node 0 is set; room for budget more nodes, and each of their
                              * drawn_from has room for [n_vocab] probs */
 } sd_proposal;
 

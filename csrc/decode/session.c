@@ -5,31 +5,31 @@
 #include "clock.h"
 
 typedef struct sequence {
-    sd_cache cache;    /* of the target; holds text[0 … n_text - 2] */
-    int32_t* text;     /* [max_text] prompt and new tokens */
+    sd_cache cache; /* of the target; holds text[0 … n_text - 2] */
+    int32_t* text;  /* [max_text] prompt and new tokens */
     int n_text, max_text;
-    int n_prefilled;   /* prompt tokens in the target's cache */
-    int draft_ready;   /* the drafter has read the prompt */
+    int n_prefilled; /* prompt tokens in the target's cache */
+    int draft_ready; /* the drafter has read the prompt */
     int finished;
     sd_stream stream;
 } sequence;
 
 struct sd_session {
     sd_session_options options;
-    sd_drafter* drafter;      /* owned; NULL: plain decoding */
-    sd_workspace workspace;   /* of the target */
-    sd_arena arena;           /* owns the arrays below */
+    sd_drafter* drafter;    /* owned; NULL: plain decoding */
+    sd_workspace workspace; /* of the target */
+    sd_arena arena;         /* owns the arrays below */
     int n_sequences, max_nodes;
-    int ready;                /* the prompts are in, and no round has failed */
-    sequence* sequences;      /* [n_sequences] */
-    sd_proposal* proposals;   /* [n_sequences] of the unfinished sequences, first n_records */
-    sd_branch* branches;      /* [n_sequences] */
-    sd_record* records;       /* [n_sequences] */
+    int ready;              /* the prompts are in, and no round has failed */
+    sequence* sequences;    /* [n_sequences] */
+    sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_records */
+    sd_branch* branches;    /* [n_sequences] */
+    sd_record* records;     /* [n_sequences] */
     int n_records;
-    sd_distribution* target;  /* [max_nodes] of the sequence being verified */
-    double* uniforms;         /* [max_nodes + 1] */
-    double* residual;         /* [n_vocab] */
-    int32_t* order;           /* [n_vocab] */
+    sd_distribution* target; /* [max_nodes] of the sequence being verified */
+    double* uniforms;        /* [max_nodes + 1] */
+    double* residual;        /* [n_vocab] */
+    int32_t* order;          /* [n_vocab] */
     double draft_s, verify_s, other_s;
 };
 
@@ -73,7 +73,8 @@ static void lay_out(sd_session* s, const int* max_text) {
 static sd_status check(const sd_session_options* o, const sd_prompt* prompts, int n) {
     const sd_config* c = &o->target->config;
     if (n < 1) return sd_fail(SD_ERR_VALUE, "there are no prompts");
-    if (o->gamma < 0 || o->gamma > 1024) return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to 1024", o->gamma);
+    if (o->gamma < 0 || o->gamma > 1024)
+        return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to 1024", o->gamma);
     if (o->max_new_tokens < 1)
         return sd_fail(SD_ERR_VALUE, "max_new_tokens is %d, expected at least 1", o->max_new_tokens);
     for (int i = 0; i < n; i++) {
@@ -89,8 +90,8 @@ static sd_status check(const sd_session_options* o, const sd_prompt* prompts, in
     return sd_sampling_check(&o->sampling);
 }
 
-sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n, sd_drafter* drafter,
-                            sd_session** out) {
+sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
+                            sd_drafter* drafter, sd_session** out) {
     sd_session* s = NULL;
     int* max_text = NULL;
     sd_status status = check(options, prompts, n);
@@ -117,11 +118,13 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
         q->n_text = prompts[i].n;
         q->stream = prompts[i].stream;
         q->draft_ready = drafter == NULL;
-        if ((status = sd_cache_create(&q->cache, options->target, q->max_text + s->max_nodes)) != SD_OK) goto fail;
+        if ((status = sd_cache_create(&q->cache, options->target, q->max_text + s->max_nodes)) != SD_OK)
+            goto fail;
     }
     int rows = n * s->max_nodes;
-    status = sd_workspace_create(&s->workspace, options->target, options->n_threads,
-                                 rows > SD_PROMPT_SLICE ? rows : SD_PROMPT_SLICE, rows, longest + s->max_nodes);
+    status =
+        sd_workspace_create(&s->workspace, options->target, options->n_threads,
+                            rows > SD_PROMPT_SLICE ? rows : SD_PROMPT_SLICE, rows, longest + s->max_nodes);
     if (status != SD_OK) goto fail;
     sd_free(max_text);
     *out = s;

@@ -13,27 +13,27 @@ typedef struct sd_prompt {
 } sd_prompt;
 
 typedef struct sd_session_options {
-    const sd_model* target;    /* borrowed; must outlive the session */
-    int gamma;                 /* guesses a round at most, ≥ 0 */
-    int max_new_tokens;        /* per sequence, ≥ 1 */
-    sd_sampling sampling;      /* of the target */
+    const sd_model* target; /* borrowed; must outlive the session */
+    int gamma;              /* guesses a round at most, ≥ 0 */
+    int max_new_tokens;     /* per sequence, ≥ 1 */
+    sd_sampling sampling;   /* of the target */
     int n_threads;
 } sd_session_options;
 
 /* What one round did for one sequence. Valid until the next round. */
 typedef struct sd_record {
     int sequence;
-    sd_tree tree;          /* the drafter's guesses; borrowed */
-    sd_verdict verdict;    /* borrowed */
-    ptrdiff_t logits_row;  /* row of node 0 in the session's logits; node i lies i rows further */
+    sd_tree tree;         /* the drafter's guesses; borrowed */
+    sd_verdict verdict;   /* borrowed */
+    ptrdiff_t logits_row; /* row of node 0 in the session's logits; node i lies i rows further */
 } sd_record;
 
 typedef struct sd_session sd_session;
 
 /* Create a session for n prompts. The session owns `drafter` (NULL: plain decoding) from the call
  * on, also when the call fails. */
-sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n, sd_drafter* drafter,
-                            sd_session** session);
+sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
+                            sd_drafter* drafter, sd_session** session);
 void sd_session_free(sd_session* session);
 
 /* Run one slice of one prompt; *done is set when all prompts are in. Must come before the rounds. */

@@ -11,7 +11,8 @@ static int next_child(const sd_tree* tree, int node, int after) {
 
 /* Accepted with probability min(1, T(x) / D(x)). The comparison is strict, so a token without
  * target mass is never accepted, and it is a product, so that D(x) may be as small as it likes. */
-static int accepts(const sd_distribution* target, const sd_distribution* draft, int32_t token, double uniform) {
+static int accepts(const sd_distribution* target, const sd_distribution* draft, int32_t token,
+                   double uniform) {
     return uniform * sd_prob(draft, token) < sd_prob(target, token);
 }
 

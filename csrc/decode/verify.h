@@ -5,11 +5,11 @@
 #include "tree.h"
 
 typedef struct sd_verdict {
-    int n_path;     /* accepted nodes, the root not counted */
-    int32_t* path;  /* [n_nodes] room; the accepted nodes from the root down */
-    int32_t token;  /* the token after the path: a correction, or a bonus when a leaf was reached */
-    int n_betas;    /* positions at which guesses were tested */
-    double* betas;  /* [n_nodes] room; Σ min(target, draft) at each of them */
+    int n_path;    /* accepted nodes, the root not counted */
+    int32_t* path; /* [n_nodes] room; the accepted nodes from the root down */
+    int32_t token; /* the token after the path: a correction, or a bonus when a leaf was reached */
+    int n_betas;   /* positions at which guesses were tested */
+    double* betas; /* [n_nodes] room; Σ min(target, draft) at each of them */
 } sd_verdict;
 
 /* The rejection rule (Algorithm 1; on siblings the iterative form of SpecInfer).

@@ -9,23 +9,23 @@
 
 typedef struct reader {
     sd_cache cache;
-    int n_read;      /* prompt tokens in the cache */
-    int root;        /* pending node that is the root of the last proposal */
+    int n_read; /* prompt tokens in the cache */
+    int root;   /* pending node that is the root of the last proposal */
 } reader;
 
 typedef struct model_drafter {
     sd_drafter base; /* must stay first */
     sd_model_drafter_options options;
     sd_workspace workspace;
-    sd_arena arena;       /* owns the arrays below */
+    sd_arena arena; /* owns the arrays below */
     int n_sequences;
-    reader* readers;      /* [n_sequences] */
-    sd_branch* branches;  /* [n_sequences] of the sequences still drafting in this step */
-    int* drafting;        /* [n_sequences] their proposals */
-    int32_t* tokens;      /* [n_sequences, CATCH_UP] of the step's nodes */
-    int32_t* parents;     /* [n_sequences, CATCH_UP] */
-    int32_t* path;        /* [CATCH_UP + gamma] */
-    int32_t* order;       /* [n_vocab] */
+    reader* readers;     /* [n_sequences] */
+    sd_branch* branches; /* [n_sequences] of the sequences still drafting in this step */
+    int* drafting;       /* [n_sequences] their proposals */
+    int32_t* tokens;     /* [n_sequences, CATCH_UP] of the step's nodes */
+    int32_t* parents;    /* [n_sequences, CATCH_UP] */
+    int32_t* path;       /* [CATCH_UP + gamma] */
+    int32_t* order;      /* [n_vocab] */
 } model_drafter;
 
 static void lay_out(model_drafter* d) {
@@ -92,7 +92,8 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             const sd_proposal* p = &proposals[i];
             if (p->budget <= step) continue;
             reader* r = &d->readers[p->sequence];
-            int32_t *tokens = d->tokens + n_drafting * CATCH_UP, *parents = d->parents + n_drafting * CATCH_UP;
+            int32_t *tokens = d->tokens + n_drafting * CATCH_UP,
+                    *parents = d->parents + n_drafting * CATCH_UP;
             int n_new = step == 0 ? p->n_text - r->cache.n_committed : 1;
             for (int j = 0; j < n_new; j++) {
                 tokens[j] = step == 0 ? p->text[r->cache.n_committed + j] : p->tree.tokens[step];

@@ -29,8 +29,7 @@ typedef struct sd_kernels {
     void (*rms_norm)(int n, const float* x, const float* weight, float eps, float* y);
 
     /* y = (x − mean) / sqrt(var + eps) · weight + bias. x, weight, bias, y [n] f32, borrowed. */
-    void (*layer_norm)(int n, const float* x, const float* weight, const float* bias, float eps,
-                       float* y);
+    void (*layer_norm)(int n, const float* x, const float* weight, const float* bias, float eps, float* y);
 
     /* Rotate the pairs (x[i], x[i + n_half]) by the angles of cosine, sine [n_half];
      * x [2 · n_half] f32, in place. */

@@ -10,7 +10,6 @@
 #define ISA_NAME "avx2"
 #define MAX_ROWS 6
 #define MAX_ROWS_WIDE 2
-#define MAX_ROWS_HALF 6
 
 typedef struct vec {
     __m256 a, b;

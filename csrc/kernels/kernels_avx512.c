@@ -10,7 +10,6 @@
 #define ISA_NAME "avx512"
 #define MAX_ROWS 12
 #define MAX_ROWS_WIDE 12
-#define MAX_ROWS_HALF 12
 
 typedef __m512 vec;
 #define v_load(p) _mm512_loadu_ps(p)

@@ -11,13 +11,12 @@
 #define ISA_NAME "neon"
 #define MAX_ROWS 6
 #define MAX_ROWS_WIDE 2
-#define MAX_ROWS_HALF 6
 
 typedef struct vec {
     float32x4_t q[4];
 } vec;
-#define EACH(expression)                              \
-    vec r;                                            \
+#define EACH(expression)                               \
+    vec r;                                             \
     for (int i = 0; i < 4; i++) r.q[i] = (expression); \
     return r
 static inline vec v_load(const float* p) { EACH(vld1q_f32(p + 4 * i)); }
@@ -37,7 +36,8 @@ static inline vec v_pow2(vec n) {
     EACH(vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.q[i]), vdupq_n_s32(127)), 23)));
 }
 static inline vec v_keep_from(vec x, float low, vec y) {
-    EACH(vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x.q[i], vdupq_n_f32(low)), vreinterpretq_u32_f32(y.q[i]))));
+    EACH(
+        vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x.q[i], vdupq_n_f32(low)), vreinterpretq_u32_f32(y.q[i]))));
 }
 
 #include "kernels_template.h"

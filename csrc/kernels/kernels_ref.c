@@ -11,13 +11,12 @@
 #define ISA_NAME "ref"
 #define MAX_ROWS 6
 #define MAX_ROWS_WIDE 6
-#define MAX_ROWS_HALF 6
 
 typedef struct vec {
     float f[SD_LANES];
 } vec;
-#define EACH(expression)                                     \
-    vec r;                                                   \
+#define EACH(expression)                                      \
+    vec r;                                                    \
     for (int i = 0; i < SD_LANES; i++) r.f[i] = (expression); \
     return r
 static inline vec v_load(const float* p) { EACH(p[i]); }

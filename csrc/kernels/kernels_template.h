@@ -1,13 +1,13 @@
 /* The kernels, written once over a vector of 16 floats and compiled once per instruction set.
  *
  * The including file defines
- *   ISA                     suffix of the names
+ *   ISA, ISA_NAME           suffix of the names, and the set's name as a string
  *   vec                     16 floats; v_load, v_store, v_set1, v_add, v_sub, v_mul, v_div, v_max,
  *                           v_min, v_fma(a, b, c) = a·b + c, v_round (nearest, ties to even),
  *                           v_pow2 (2^n for an integral n in [−126, 127]),
  *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
- *   MAX_ROWS_WIDE           rows of a panel block when all 32 outputs are computed at once
- *   MAX_ROWS_HALF           the same for 16 outputs at once (registers must hold the block)
+ *   MAX_ROWS                rows of a panel block, 6 or 12: its sums must fit the registers
+ *   MAX_ROWS_WIDE           up to this many rows all 32 outputs are computed at once, above 16
  * Each operation is correctly rounded, so equal sources give equal bits on every set. */
 
 #include <string.h>
@@ -32,16 +32,16 @@ INLINE void store_some(float* y, vec v, int n) {
     memcpy(y, buffer, (size_t)n * sizeof *y);
 }
 
-/* y[i] = expression(x[i]) for i < n, 16 at a time; `body` computes vec `v` from vec `x`. */
-#define FOR_EACH_16(n, i, n_here)                                    \
+/* for (i = 0, 16, … < n), with n_here = 16, or what is left at the end */
+#define FOR_EACH_16(n, i, n_here)                                      \
     for (int i = 0, n_here = (n) < SD_LANES ? (n) : SD_LANES; i < (n); \
-         i += SD_LANES, n_here = (n)-i < SD_LANES ? (n)-i : SD_LANES)
+         i += SD_LANES, n_here = (n) - i < SD_LANES ? (n) - i : SD_LANES)
 #define LOAD(x, i, n_here) (n_here == SD_LANES ? v_load((x) + (i)) : load_some((x) + (i), n_here))
-#define STORE(y, i, n_here, v)           \
-    do {                                 \
-        if (n_here == SD_LANES)          \
-            v_store((y) + (i), v);       \
-        else                             \
+#define STORE(y, i, n_here, v)                \
+    do {                                      \
+        if (n_here == SD_LANES)               \
+            v_store((y) + (i), v);            \
+        else                                  \
             store_some((y) + (i), v, n_here); \
     } while (0)
 
@@ -57,9 +57,9 @@ INLINE float tree_sum(vec v) {
  * sums live in registers. */
 INLINE void panel_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t ldx,
                         const float* panel, int n_k, float* y, ptrdiff_t ldy) {
-    vec sum[MAX_ROWS_HALF > MAX_ROWS_WIDE ? MAX_ROWS_HALF : MAX_ROWS_WIDE][2];
-    UNROLL for (int m = 0; m < n_rows; m++) UNROLL for (int h = 0; h < n_halves; h++)
-        sum[m][h] = v_set1(0.0f);
+    vec sum[MAX_ROWS][2];
+    UNROLL for (int m = 0; m < n_rows; m++) UNROLL for (int h = 0; h < n_halves; h++) sum[m][h] =
+        v_set1(0.0f);
     _Pragma("GCC unroll 4") for (int k = 0; k < n_k; k++) {
         vec w[2];
         UNROLL for (int h = 0; h < n_halves; h++) w[h] = v_load(panel + SD_LANES * h);
@@ -73,17 +73,16 @@ INLINE void panel_block(const int n_rows, const int n_halves, const float* x, pt
         v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
 }
 
-typedef void (*block_fn)(const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y,
-                         ptrdiff_t ldy);
-#define DEFINE_BLOCK(rows)                                                                     \
+typedef void (*block_fn)(const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y, ptrdiff_t ldy);
+#define DEFINE_BLOCK(rows)                                                                        \
     static void wide_##rows(const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y, \
-                            ptrdiff_t ldy) {                                                   \
-        if (rows <= MAX_ROWS_WIDE) {                                                           \
-            panel_block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, x, ldx, panel, n_k, y, ldy);      \
-        } else {                                                                               \
-            panel_block(rows, 1, x, ldx, panel, n_k, y, ldy);                                  \
-            panel_block(rows, 1, x, ldx, panel + SD_LANES, n_k, y + SD_LANES, ldy);            \
-        }                                                                                      \
+                            ptrdiff_t ldy) {                                                      \
+        if (rows <= MAX_ROWS_WIDE) {                                                              \
+            panel_block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, x, ldx, panel, n_k, y, ldy);         \
+        } else {                                                                                  \
+            panel_block(rows, 1, x, ldx, panel, n_k, y, ldy);                                     \
+            panel_block(rows, 1, x, ldx, panel + SD_LANES, n_k, y + SD_LANES, ldy);               \
+        }                                                                                         \
     }
 #define BLOCK_ENTRY(rows) wide_##rows
 #if MAX_ROWS == 12
@@ -247,7 +246,7 @@ static float NAME(max)(int n, const float* x) {
 
 static void NAME(exp)(int n, const float* x, float shift, float factor, float* y) {
     FOR_EACH_16(n, i, m)
-        STORE(y, i, m, v_exp(v_mul(v_sub(LOAD(x, i, m), v_set1(shift)), v_set1(factor))));
+    STORE(y, i, m, v_exp(v_mul(v_sub(LOAD(x, i, m), v_set1(shift)), v_set1(factor))));
 }
 
 static void NAME(lane_sum)(int n, const float* x, float* lanes) {

@@ -52,7 +52,8 @@ static float softmax(const sd_config* config, const sd_cache* cache, int node, f
             int d = cache->depths[a];
             if (d >= low && d < low + 64) by_depth[d - low] = scores[n_committed + a];
         }
-        for (int d = low; d <= depth && d < low + 64; d++) lanes[(n_committed + d) % SD_LANES] += by_depth[d - low];
+        for (int d = low; d <= depth && d < low + 64; d++)
+            lanes[(n_committed + d) % SD_LANES] += by_depth[d - low];
     }
     return 1.0f / sdk_tree_sum(lanes);
 }
@@ -62,8 +63,8 @@ static void score(const sd_cache* cache, const float* keys, int n_rows, int n_sl
                   const sd_attention_scratch* s, ptrdiff_t ldw) {
     const sd_kernels* k = sd_kernels_get();
     for (int slot = 0; slot < n_slots; slot += SD_PANEL)
-        k->panel(n_rows, s->queries, cache->d_head, keys + (size_t)slot * (size_t)cache->d_head, cache->d_head,
-                 s->weights + slot, ldw);
+        k->panel(n_rows, s->queries, cache->d_head, keys + (size_t)slot * (size_t)cache->d_head,
+                 cache->d_head, s->weights + slot, ldw);
 }
 
 static void rotate_and_store(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new,
@@ -93,7 +94,8 @@ void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int k
     int group = c->n_head / c->n_kv_head;
     ptrdiff_t first_query = (ptrdiff_t)kv_head * group * c->d_head;
     size_t row_bytes = (size_t)c->d_head * sizeof(float);
-    const float *keys = sd_cache_keys(cache, layer, kv_head), *values = sd_cache_values(cache, layer, kv_head);
+    const float *keys = sd_cache_keys(cache, layer, kv_head),
+                *values = sd_cache_values(cache, layer, kv_head);
     ptrdiff_t ldw = cache->n_slots, ld_output = (ptrdiff_t)sd_value_panels(c->d_head) * SD_PANEL;
 
     rotate_and_store(model, cache, layer, kv_head, n_new, qkv, ldq);
@@ -106,8 +108,8 @@ void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int k
         int n_slots = cache->n_committed + last_node + 1; /* later nodes are nobody's ancestors here */
         for (int r = 0; r < rows; r++) {
             int i = (first + r) / group, h = (first + r) % group;
-            memcpy(s->queries + (ptrdiff_t)r * c->d_head, qkv + i * ldq + first_query + (ptrdiff_t)h * c->d_head,
-                   row_bytes);
+            memcpy(s->queries + (ptrdiff_t)r * c->d_head,
+                   qkv + i * ldq + first_query + (ptrdiff_t)h * c->d_head, row_bytes);
         }
         score(cache, keys, rows, n_slots, s, ldw);
         float normaliser[SD_ATTENTION_ROWS];

@@ -35,12 +35,13 @@ void sd_cache_free(sd_cache* cache) { sd_arena_free(&cache->arena); }
 sd_status sd_cache_grow(sd_cache* cache, const int32_t* parents, int n, int n_ctx) {
     int end = cache->n_pending + n;
     if (n < 0 || n > cache->n_slots || cache->n_committed + end > cache->n_slots)
-        return sd_fail(SD_ERR_CONTEXT, "%d tokens and %d nodes do not fit a cache of %d", cache->n_committed, end,
-                       cache->n_slots);
+        return sd_fail(SD_ERR_CONTEXT, "%d tokens and %d nodes do not fit a cache of %d", cache->n_committed,
+                       end, cache->n_slots);
     for (int i = 0; i < n; i++) {
         int node = cache->n_pending + i, parent = parents[i];
         if (parent < -1 || parent >= node)
-            return sd_fail(SD_ERR_VALUE, "node %d: parent is %d, expected an earlier node or -1", node, parent);
+            return sd_fail(SD_ERR_VALUE, "node %d: parent is %d, expected an earlier node or -1", node,
+                           parent);
         /* parents of this call are checked before they are used, so depths are valid */
         int depth = parent < 0 ? 0 : cache->depths[parent] + 1;
         if (cache->n_committed + depth >= n_ctx)
@@ -102,7 +103,8 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
                            cache->n_pending);
         int parent = i == 0 ? -1 : path[i - 1];
         if (cache->parents[path[i]] != parent)
-            return sd_fail(SD_ERR_VALUE, "path[%d] is node %d, expected a child of node %d", i, path[i], parent);
+            return sd_fail(SD_ERR_VALUE, "path[%d] is node %d, expected a child of node %d", i, path[i],
+                           parent);
     }
     /* Nodes come after their parents, so path[i] ≥ i and no slot is overwritten before it moves. */
     for (int i = 0; i < n_path; i++)

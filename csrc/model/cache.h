@@ -11,15 +11,15 @@
 #include "weights.h"
 
 typedef struct sd_cache {
-    sd_arena arena;        /* owns the arrays below */
+    sd_arena arena; /* owns the arrays below */
     int n_layer, n_kv_head, d_head;
-    int n_slots;           /* capacity, a multiple of SD_PANEL */
-    int n_committed;       /* tokens kept */
-    int n_pending;         /* nodes computed and not yet kept or dropped */
-    int32_t* parents;      /* [n_slots] of the pending nodes; -1: hangs on the committed text */
-    int32_t* depths;       /* [n_slots] of the pending nodes; 0 where the parent is -1 */
-    float* keys;           /* [n_layer, n_kv_head, n_slots / 32, d_head, 32] rotated */
-    float* values;         /* [n_layer, n_kv_head, value panels, n_slots, 32] */
+    int n_slots;      /* capacity, a multiple of SD_PANEL */
+    int n_committed;  /* tokens kept */
+    int n_pending;    /* nodes computed and not yet kept or dropped */
+    int32_t* parents; /* [n_slots] of the pending nodes; -1: hangs on the committed text */
+    int32_t* depths;  /* [n_slots] of the pending nodes; 0 where the parent is -1 */
+    float* keys;      /* [n_layer, n_kv_head, n_slots / 32, d_head, 32] rotated */
+    float* values;    /* [n_layer, n_kv_head, value panels, n_slots, 32] */
 } sd_cache;
 
 /* Make room for `n_slots` tokens and nodes of `model`. The cache owns its memory. */
@@ -43,6 +43,7 @@ float* sd_cache_keys(const sd_cache* cache, int layer, int head);
 float* sd_cache_values(const sd_cache* cache, int layer, int head);
 
 /* Store the key and value rows [d_head] of a slot. */
-void sd_cache_store(const sd_cache* cache, int layer, int head, int slot, const float* key, const float* value);
+void sd_cache_store(const sd_cache* cache, int layer, int head, int slot, const float* key,
+                    const float* value);
 
 #endif

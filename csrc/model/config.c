@@ -8,18 +8,17 @@ sd_status sd_config_check(const sd_config* c) {
         const char* name;
         int value;
     } sizes[] = {
-        {"n_vocab", c->n_vocab}, {"n_ctx", c->n_ctx},         {"n_layer", c->n_layer},
-        {"n_head", c->n_head},   {"n_kv_head", c->n_kv_head}, {"d_model", c->d_model},
-        {"d_head", c->d_head},   {"d_ff", c->d_ff},
+        {"n_vocab", c->n_vocab},     {"n_ctx", c->n_ctx},     {"n_layer", c->n_layer}, {"n_head", c->n_head},
+        {"n_kv_head", c->n_kv_head}, {"d_model", c->d_model}, {"d_head", c->d_head},   {"d_ff", c->d_ff},
     };
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i].value < 1 || sizes[i].value > LARGEST)
-            return sd_fail(SD_ERR_VALUE, "config: %s is %d, expected 1 to %d", sizes[i].name,
-                           sizes[i].value, LARGEST);
+            return sd_fail(SD_ERR_VALUE, "config: %s is %d, expected 1 to %d", sizes[i].name, sizes[i].value,
+                           LARGEST);
     }
     if (c->n_head % c->n_kv_head != 0)
-        return sd_fail(SD_ERR_VALUE, "config: n_head is %d, expected a multiple of n_kv_head = %d",
-                       c->n_head, c->n_kv_head);
+        return sd_fail(SD_ERR_VALUE, "config: n_head is %d, expected a multiple of n_kv_head = %d", c->n_head,
+                       c->n_kv_head);
     if ((long)c->n_head * c->d_head > LARGEST)
         return sd_fail(SD_ERR_VALUE, "config: n_head * d_head is %ld, expected at most %d",
                        (long)c->n_head * c->d_head, LARGEST);

@@ -14,10 +14,10 @@ typedef struct sd_config {
     float norm_eps;
     sd_position position;
     sd_activation activation;
-    int gated;                         /* act(gate) · up instead of act(up) */
-    int tied;                          /* the head is the token embedding */
-    int qkv_bias, out_bias, mlp_bias;  /* which projections have a bias */
-    int sliding_window;                /* positions a row attends to, itself included; 0: all */
+    int gated;                        /* act(gate) · up instead of act(up) */
+    int tied;                         /* the head is the token embedding */
+    int qkv_bias, out_bias, mlp_bias; /* which projections have a bias */
+    int sliding_window;               /* positions a row attends to, itself included; 0: all */
 } sd_config;
 
 /* Refuse dimensions that are not positive, do not divide, or overflow. */

@@ -57,8 +57,8 @@ typedef struct job {
     int prompt; /* OpenBLAS computes the matrix products */
 } job;
 
-static void normalise(const sd_model* model, int n_rows, const float* x, const float* weight, const float* bias,
-                      float* y) {
+static void normalise(const sd_model* model, int n_rows, const float* x, const float* weight,
+                      const float* bias, float* y) {
     const sd_config* c = &model->config;
     const sd_kernels* k = sd_kernels_get();
     for (int m = 0; m < n_rows; m++, x += c->d_model, y += c->d_model) {
@@ -113,11 +113,11 @@ static void mlp_in(const sd_team* team, const job* j, const sd_layer* layer, con
         part.n_out = width;
         part.panels += offset * (size_t)matrix->n_in;
         int first, end;
-        sd_matrix_multiply(&alone, &part, j->prompt, j->n_rows, x, c->d_model, projected, 2 * SD_PANEL, &first,
-                           &end);
+        sd_matrix_multiply(&alone, &part, j->prompt, j->n_rows, x, c->d_model, projected, 2 * SD_PANEL,
+                           &first, &end);
         int n_out = matrix->n_out - (int)offset < width ? matrix->n_out - (int)offset : width;
-        add_bias(j->n_rows, projected, 2 * SD_PANEL, layer->mlp_in_bias ? layer->mlp_in_bias + offset : NULL, 0,
-                 n_out);
+        add_bias(j->n_rows, projected, 2 * SD_PANEL, layer->mlp_in_bias ? layer->mlp_in_bias + offset : NULL,
+                 0, n_out);
         for (int m = 0; m < j->n_rows; m++) {
             float* from = projected + (ptrdiff_t)m * 2 * SD_PANEL;
             float* to = w->activated + m * w->ld_activated + (ptrdiff_t)group * SD_PANEL;
@@ -139,8 +139,8 @@ static void attend(const sd_team* team, const job* j, int layer) {
         const sd_branch* branch = &j->branches[b];
         for (int head = 0; head < c->n_kv_head; head++, pair++) {
             if (pair < first || pair >= end) continue;
-            sd_attention(w->model, branch->cache, layer, head, branch->n_new, w->qkv + row * w->ld_qkv, w->ld_qkv,
-                         w->attended + row * d_q, d_q, &w->attention[team->thread]);
+            sd_attention(w->model, branch->cache, layer, head, branch->n_new, w->qkv + row * w->ld_qkv,
+                         w->ld_qkv, w->attended + row * d_q, d_q, &w->attention[team->thread]);
         }
         row += branch->n_new;
     }
@@ -156,15 +156,16 @@ static void run(sd_team* team, void* argument) {
     int first, end;
 
     sd_team_share(team, j->n_rows, &first, &end);
-    for (int m = first; m < end; m++) sd_model_embed(model, w->tokens[m], w->positions[m], w->hidden + m * d_model);
+    for (int m = first; m < end; m++)
+        sd_model_embed(model, w->tokens[m], w->positions[m], w->hidden + m * d_model);
     sd_pool_barrier(team);
 
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer* layer = &model->layers[i];
         /* Each thread normalises all rows for itself: cheaper than a join. */
         normalise(model, j->n_rows, w->hidden, layer->attn_norm, layer->attn_norm_bias, normed);
-        sd_matrix_multiply(team, &layer->qkv, j->prompt, j->n_rows, normed, d_model, w->qkv, w->ld_qkv, &first,
-                           &end);
+        sd_matrix_multiply(team, &layer->qkv, j->prompt, j->n_rows, normed, d_model, w->qkv, w->ld_qkv,
+                           &first, &end);
         add_bias(j->n_rows, w->qkv, w->ld_qkv, layer->qkv_bias, first, end);
         sd_pool_barrier(team);
         attend(team, j, i);
@@ -188,7 +189,8 @@ static void run(sd_team* team, void* argument) {
                   model->output_norm_bias, normed + n * d_model);
         n += branch->n_logits;
     }
-    sd_matrix_multiply(team, &model->head, j->prompt, n, normed, d_model, w->logits, w->ld_logits, &first, &end);
+    sd_matrix_multiply(team, &model->head, j->prompt, n, normed, d_model, w->logits, w->ld_logits, &first,
+                       &end);
 }
 
 sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches, sd_mode mode) {
@@ -200,15 +202,15 @@ sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches,
         assert(branch->cache->n_slots <= sd_matrix_panels(w->max_slots) * SD_PANEL);
         for (int i = 0; i < branch->n_new; i++) {
             if (branch->tokens[i] < 0 || branch->tokens[i] >= c->n_vocab)
-                return sd_fail(SD_ERR_VALUE, "token %d of node %d: expected 0 to %d", (int)branch->tokens[i], i,
-                               c->n_vocab - 1);
+                return sd_fail(SD_ERR_VALUE, "token %d of node %d: expected 0 to %d", (int)branch->tokens[i],
+                               i, c->n_vocab - 1);
         }
         j.n_rows += branch->n_new;
         j.n_logits += branch->n_logits;
     }
     if (j.n_rows > w->max_rows || j.n_logits > w->max_logits)
-        return sd_fail(SD_ERR_CONTEXT, "%d nodes with %d logits, expected at most %d with %d", j.n_rows, j.n_logits,
-                       w->max_rows, w->max_logits);
+        return sd_fail(SD_ERR_CONTEXT, "%d nodes with %d logits, expected at most %d with %d", j.n_rows,
+                       j.n_logits, w->max_rows, w->max_logits);
     for (int b = 0; b < n_branches; b++) {
         const sd_branch* branch = &branches[b];
         sd_status status = sd_cache_grow(branch->cache, branch->parents, branch->n_new, c->n_ctx);

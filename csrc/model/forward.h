@@ -14,7 +14,7 @@ typedef struct sd_branch {
     const int32_t* tokens;  /* [n_new] borrowed */
     const int32_t* parents; /* [n_new] indices among the pending nodes, or -1; borrowed */
     int n_new;
-    int n_logits;           /* logits are wanted for the last n_logits of the new nodes */
+    int n_logits; /* logits are wanted for the last n_logits of the new nodes */
 } sd_branch;
 
 typedef enum sd_mode {
@@ -27,15 +27,15 @@ typedef struct sd_workspace {
     const sd_model* model; /* borrowed */
     sd_arena arena;        /* owns the arrays below */
     int n_threads, max_rows, max_logits, max_slots;
-    int32_t *tokens, *positions;             /* [max_rows] */
-    float* hidden;                           /* [max_rows, d_model] the residual stream */
-    float* qkv;                              /* [max_rows, panels of the qkv matrix] */
-    float* attended;                         /* [max_rows, n_head · d_head] */
-    float* activated;                        /* [max_rows, panels of d_ff] */
-    float* update;                           /* [max_rows, panels of d_model] */
-    float* logits;                           /* [max_logits, ld_logits] result */
-    float* normed[SD_MAX_THREADS];           /* [max_rows, d_model] each thread's own */
-    float* projected[SD_MAX_THREADS];        /* [max_rows, 2 · SD_PANEL] gate and up of one group */
+    int32_t *tokens, *positions;      /* [max_rows] */
+    float* hidden;                    /* [max_rows, d_model] the residual stream */
+    float* qkv;                       /* [max_rows, panels of the qkv matrix] */
+    float* attended;                  /* [max_rows, n_head · d_head] */
+    float* activated;                 /* [max_rows, panels of d_ff] */
+    float* update;                    /* [max_rows, panels of d_model] */
+    float* logits;                    /* [max_logits, ld_logits] result */
+    float* normed[SD_MAX_THREADS];    /* [max_rows, d_model] each thread's own */
+    float* projected[SD_MAX_THREADS]; /* [max_rows, 2 · SD_PANEL] gate and up of one group */
     sd_attention_scratch attention[SD_MAX_THREADS];
     ptrdiff_t ld_qkv, ld_activated, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;
@@ -54,7 +54,7 @@ sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_b
 /* Append tokens [n] to a cache as committed text, in slices of SD_PROMPT_SLICE; *n_done counts
  * the tokens already in, and one call computes one slice. With `logits` the slice's rows are left
  * in workspace->logits. */
-sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
-                           int logits);
+sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
+                           int* n_done, int logits);
 
 #endif

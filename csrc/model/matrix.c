@@ -55,8 +55,9 @@ sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows,
         for (int k = 0; k < matrix->n_in; k++, to += SD_PANEL) {
             float value = sd_source_at(source, r, k);
             if (!isfinite(value))
-                return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number",
-                               name, r, k, (double)value);
+                return sd_fail(SD_ERR_NOT_FINITE,
+                               "tensor %s: element [%d, %d] is %g, expected a finite number", name, r, k,
+                               (double)value);
             *to = value;
         }
     }

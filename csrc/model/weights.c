@@ -66,8 +66,9 @@ sd_status sd_model_create(const sd_config* config, const double* inv_freq, sd_mo
         int half = config->d_head / 2;
         for (int i = 0; i < half; i++) {
             if (!(inv_freq[i] >= 0.0 && inv_freq[i] <= 1e6)) {
-                status = sd_fail(SD_ERR_VALUE, "config: inv_freq[%d] is %g, expected a frequency of 0 or more", i,
-                                 inv_freq[i]);
+                status =
+                    sd_fail(SD_ERR_VALUE, "config: inv_freq[%d] is %g, expected a frequency of 0 or more", i,
+                            inv_freq[i]);
                 goto fail;
             }
         }
@@ -106,7 +107,8 @@ static place place_of(sd_model* model, const sd_tensor_spec* spec) {
     sd_rows gate = {0, 2}, up = {c->gated ? SD_PANEL : 0, c->gated ? 2 : 1};
     switch (spec->role) {
     case SD_TOKEN_EMBEDDING:
-        return c->tied ? (place){.matrix = &model->head, .rows = all} : (place){.array = model->token_embedding};
+        return c->tied ? (place){.matrix = &model->head, .rows = all}
+                       : (place){.array = model->token_embedding};
     case SD_POSITION_EMBEDDING: return (place){.array = model->position_embedding};
     case SD_HEAD: return (place){.matrix = &model->head, .rows = all};
     case SD_OUTPUT_NORM: return (place){.array = model->output_norm};
@@ -143,8 +145,9 @@ static sd_status copy_array(float* to, const sd_source* source, const sd_tensor_
         for (int k = 0; k < n_cols; k++) {
             float value = sd_source_at(source, r, k);
             if (!isfinite(value))
-                return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number",
-                               spec->name, r, k, (double)value);
+                return sd_fail(SD_ERR_NOT_FINITE,
+                               "tensor %s: element [%d, %d] is %g, expected a finite number", spec->name, r,
+                               k, (double)value);
             to[row * (size_t)n_cols + (size_t)k] = value;
         }
     }
@@ -164,7 +167,8 @@ sd_status sd_model_set(sd_model* model, const char* name, const sd_source* sourc
     if (model->is_set[i]) return sd_fail(SD_ERR_SHAPE, "tensor %s: given twice", name);
     if (n_rows != spec.n_rows || n_cols != spec.n_cols) {
         if (spec.n_cols == 0 && n_cols == 0)
-            return sd_fail(SD_ERR_SHAPE, "tensor %s: shape is (%d,), expected (%d,)", name, n_rows, spec.n_rows);
+            return sd_fail(SD_ERR_SHAPE, "tensor %s: shape is (%d,), expected (%d,)", name, n_rows,
+                           spec.n_rows);
         return sd_fail(SD_ERR_SHAPE, "tensor %s: shape is (%d, %d), expected (%d, %d)", name, n_rows, n_cols,
                        spec.n_rows, spec.n_cols);
     }

@@ -7,26 +7,26 @@
 #include "tensors.h"
 
 typedef struct sd_layer {
-    float *attn_norm, *attn_norm_bias; /* [d_model] each; a bias is NULL where there is none */
-    float *mlp_norm, *mlp_norm_bias;   /* [d_model] */
-    sd_matrix qkv;                     /* queries, keys, values: [(n_head + 2 n_kv_head) d_head, d_model] */
-    sd_matrix attn_out;                /* [d_model, n_head · d_head] */
-    sd_matrix mlp_in;                  /* [d_ff, d_model]; gated: gate and up in alternate panels */
-    sd_matrix mlp_down;                /* [d_model, d_ff] */
-    float *qkv_bias, *attn_out_bias;   /* [outputs of qkv], [d_model] */
+    float *attn_norm, *attn_norm_bias;  /* [d_model] each; a bias is NULL where there is none */
+    float *mlp_norm, *mlp_norm_bias;    /* [d_model] */
+    sd_matrix qkv;                      /* queries, keys, values: [(n_head + 2 n_kv_head) d_head, d_model] */
+    sd_matrix attn_out;                 /* [d_model, n_head · d_head] */
+    sd_matrix mlp_in;                   /* [d_ff, d_model]; gated: gate and up in alternate panels */
+    sd_matrix mlp_down;                 /* [d_model, d_ff] */
+    float *qkv_bias, *attn_out_bias;    /* [outputs of qkv], [d_model] */
     float *mlp_in_bias, *mlp_down_bias; /* [outputs of mlp_in], [d_model] */
 } sd_layer;
 
 typedef struct sd_model {
     sd_config config;
-    sd_arena arena;            /* owns everything below */
-    sd_layer* layers;          /* [n_layer] */
-    sd_matrix head;            /* [n_vocab, d_model]; when tied, also the token embedding */
-    float* token_embedding;    /* [n_vocab, d_model] f32, NULL when tied */
-    float* position_embedding; /* [n_ctx, d_model] f32, NULL when rotary */
-    float *cosine, *sine;      /* [n_ctx, d_head / 2] f32, NULL when learned */
+    sd_arena arena;                        /* owns everything below */
+    sd_layer* layers;                      /* [n_layer] */
+    sd_matrix head;                        /* [n_vocab, d_model]; when tied, also the token embedding */
+    float* token_embedding;                /* [n_vocab, d_model] f32, NULL when tied */
+    float* position_embedding;             /* [n_ctx, d_model] f32, NULL when rotary */
+    float *cosine, *sine;                  /* [n_ctx, d_head / 2] f32, NULL when learned */
     float *output_norm, *output_norm_bias; /* [d_model] */
-    unsigned char* is_set;     /* [sd_tensor_count] which tensors have been given */
+    unsigned char* is_set;                 /* [sd_tensor_count] which tensors have been given */
     int finished;
 } sd_model;
 
