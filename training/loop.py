@@ -42,9 +42,7 @@ class Optimizers:
     def __init__(self, model: nn.Module, matrix_lr: float, other_lr: float):
         matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
         others = [p for n, p in model.named_parameters() if p.dim() != 2 or "embed" in n]
-        self.muon = torch.optim.Muon(
-            matrices, lr=matrix_lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
-        )
+        self.muon = torch.optim.Muon(matrices, lr=matrix_lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
         self.adamw = torch.optim.AdamW(others, lr=other_lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.base = {self.muon: matrix_lr, self.adamw: other_lr}
 

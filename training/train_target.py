@@ -1,7 +1,7 @@
 """Train the target of the embedded pair: one command, resumable, on a CPU.
 
-    python training/corpus.py novels.tar.xz
-    python training/train_target.py
+python training/corpus.py novels.tar.xz
+python training/train_target.py
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import argparse
 import time
 from pathlib import Path
 
-import loop
 import numpy as np
 import torch
-from network import TARGET, Decoder, save_folder
 from tqdm import tqdm
+
+import loop
+from network import TARGET, Decoder, save_folder
 
 SEED = 20230505
 TOKENS_PER_STEP = 8192

@@ -1,0 +1,87 @@
+"""Random models in the core's own terms: a canonical configuration and its tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+
+Tensors = dict[str, NDArray[np.float32]]
+
+LLAMA: dict[str, Any] = {
+    "n_vocab": 101, "n_ctx": 256, "n_layer": 3, "n_head": 6, "n_kv_head": 2, "d_model": 48, "d_head": 8,
+    "d_ff": 70, "norm": "rms", "norm_eps": 1e-5, "position": "rotary",
+    "inv_freq": [10000.0 ** (-2 * i / 8) for i in range(4)], "activation": "silu", "gated": True,
+    "tied": False, "qkv_bias": False, "out_bias": False, "mlp_bias": False, "sliding_window": 0,
+}  # fmt: skip
+
+GPT: dict[str, Any] = LLAMA | {
+    "norm": "layer", "position": "learned", "inv_freq": [], "activation": "gelu_tanh", "gated": False,
+    "tied": True, "qkv_bias": True, "out_bias": True, "mlp_bias": True, "n_kv_head": 6,
+}  # fmt: skip
+
+# Every branch of the decoder, in odd sizes that fill no panel or vector.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "llama-window-bias-tied": LLAMA | {"sliding_window": 7, "qkv_bias": True, "tied": True},
+    "llama-wide-head": LLAMA
+    | {"n_head": 2, "n_kv_head": 1, "d_head": 40, "inv_freq": [10000.0 ** (-i / 20) for i in range(20)]},
+    "gpt-tanh": GPT,
+    "gpt-gelu": GPT | {"activation": "gelu", "d_model": 33, "d_head": 11, "n_head": 3, "n_kv_head": 3},
+}
+
+
+def random_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
+    """Weights large enough that the logits of different tokens differ clearly."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in _core.tensor_shapes(config).items():
+        weight = rng.standard_normal(shape) * (0.15 if len(shape) == 2 else 0.5)
+        tensors[name] = (weight + ("norm.weight" in name)).astype(np.float32)
+    return tensors
+
+
+def perturbed(tensors: Tensors, scale: float = 0.02, seed: int = 1) -> Tensors:
+    """A draft that agrees with its target now and then."""
+    rng = np.random.default_rng(seed)
+    return {n: (t + scale * rng.standard_normal(t.shape)).astype(np.float32) for n, t in tensors.items()}
+
+
+def build(config: dict[str, Any], tensors: Tensors) -> _core.Model:
+    return _core.Model(config, ((name, tensor, "f32") for name, tensor in tensors.items()))
+
+
+def run_session(
+    target: _core.Model,
+    draft: _core.Model | None,
+    prompts: list[list[int]],
+    *,
+    gamma: int = 4,
+    max_new_tokens: int = 40,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seeds: list[tuple[int, int]] | None = None,
+    n_threads: int = 1,
+) -> tuple[list[list[int]], list[NDArray[np.float32]], list[_core.RoundRecord]]:
+    """New tokens and their logits for each prompt, and all records."""
+    session = _core.Session(
+        target, draft, prompts, gamma=gamma, max_new_tokens=max_new_tokens,
+        temperature=temperature, top_k=top_k, top_p=top_p,
+        draft_temperature=temperature, draft_top_k=top_k, draft_top_p=top_p,
+        seeds=seeds or [(1, i) for i in range(len(prompts))], n_threads=n_threads, keep_logits=True,
+    )  # fmt: skip
+    session.prefill()
+    tokens: list[list[int]] = [[] for _ in prompts]
+    logits: list[list[NDArray[np.float32]]] = [[] for _ in prompts]
+    records = []
+    while batch := session.round():
+        for record in batch:
+            tokens[record["sequence"]] += record["tokens"]
+            logits[record["sequence"]].append(record["logits"])
+            records.append(record)
+    session.close()
+    return tokens, [np.concatenate(rows) for rows in logits], records

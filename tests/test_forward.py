@@ -1,0 +1,246 @@
+"""The forward pass against the NumPy reference, and contract 2: bits of a row depend on the row alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from canonical import VARIANTS, build, random_tensors
+from specdec import _core, reference
+
+N_IDS = 150  # two full prompt slices and a rest
+
+
+@pytest.fixture(params=list(VARIANTS))
+def case(request):
+    config = VARIANTS[request.param]
+    tensors = random_tensors(config)
+    ids = np.random.default_rng(7).integers(0, config["n_vocab"], N_IDS).tolist()
+    return config, tensors, build(config, tensors), ids
+
+
+def step_by_step(model: _core.Model, ids: list[int]) -> np.ndarray:
+    decoder = _core.Decoder(model, capacity=len(ids))
+    rows = []
+    for token in ids:
+        rows.append(decoder.forward([token], [-1])[0])
+        decoder.keep([0])
+    return np.stack(rows)
+
+
+def test_prefill_and_steps_equal_the_reference(case):
+    config, tensors, model, ids = case
+    expected = reference.logits(config, tensors, ids)
+    prompt = _core.Decoder(model, capacity=N_IDS).prefill(ids, logits=True)
+    assert prompt.shape == (N_IDS, config["n_vocab"]) and prompt.dtype == np.float32
+    np.testing.assert_allclose(prompt, expected, atol=2e-5)
+    np.testing.assert_allclose(step_by_step(model, ids), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@pytest.mark.parametrize("n_nodes", [2, 3, 5, 9, 12, 13, 25])
+def test_rows_together_have_the_bits_of_rows_alone(case, n_nodes, n_threads):
+    _, _, model, ids = case
+    decoder = _core.Decoder(model, capacity=N_IDS, max_nodes=n_nodes, n_threads=n_threads)
+    rows = []
+    for first in range(0, N_IDS, n_nodes):
+        chain = ids[first : first + n_nodes]
+        rows.append(decoder.forward(chain, range(-1, len(chain) - 1)))
+        decoder.keep(range(len(chain)))
+    assert np.array_equal(np.concatenate(rows), step_by_step(model, ids))
+
+
+def test_nodes_of_a_tree_have_the_bits_of_their_path(case):
+    """Random trees grow beside the text; the kept path moves through the cache. Reference, too."""
+    config, tensors, model, ids = case
+    rng = np.random.default_rng(3)
+    alone = step_by_step(model, ids)
+    decoder = _core.Decoder(model, capacity=N_IDS, max_nodes=24, n_threads=2)
+    first = 0
+    while first < N_IDS - 8:
+        length = int(rng.integers(1, 7))
+        tokens, parents, path = [], [], []
+        for token in ids[first : first + length]:
+            for _ in range(int(rng.integers(0, 3)) if path else 0):  # wrong guesses anywhere in the tree
+                parents.append(int(rng.integers(0, len(tokens))))
+                tokens.append(int(rng.integers(0, config["n_vocab"])))
+            parents.append(path[-1] if path else -1)
+            path.append(len(tokens))
+            tokens.append(token)
+        logits = decoder.forward(tokens, parents)
+        assert np.array_equal(logits[path], alone[first : first + length])
+        if first % 5 == 0:
+            expected = reference.tree_logits(config, tensors, ids[:first], tokens, parents)
+            np.testing.assert_allclose(logits, expected, atol=2e-5)
+        decoder.keep(path)
+        decoder.keep(path)  # idempotent
+        first += length
+        assert decoder.n_committed == first
+
+
+def test_prompt_bits_do_not_depend_on_threads(case):
+    _, _, model, ids = case
+    one, two, three = (
+        _core.Decoder(model, capacity=N_IDS, n_threads=n).prefill(ids, logits=True) for n in (1, 2, 3)
+    )
+    assert np.array_equal(one, two) and np.array_equal(one, three)
+
+
+def test_instruction_sets_agree_bit_for_bit():
+    """f32 kernels sum in one order on every set (docs/NUMERICS.md), so whole forwards agree."""
+    program = (
+        "import hashlib, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_forward import digest_of_all_variants\n"
+        "from specdec import _core; print(_core.kernels(), digest_of_all_variants())"
+    )
+    digests = {}
+    for name in _core.available_kernels():
+        run = subprocess.run(
+            [sys.executable, "-c", program, os.path.dirname(__file__)],
+            env=os.environ | {"SPECDEC_KERNELS": name}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        used, digest = run.stdout.split()
+        assert used == name
+        digests[name] = digest
+    assert "ref" in digests and len(set(digests.values())) == 1, digests
+
+
+def digest_of_all_variants() -> str:
+    digest = hashlib.sha256()
+    for config in VARIANTS.values():
+        model = build(config, random_tensors(config))
+        decoder = _core.Decoder(model, capacity=64, max_nodes=7)
+        for token in range(40):
+            decoder.forward([token % config["n_vocab"]], [-1])
+            decoder.keep([0])
+        digest.update(decoder.forward([5, 6, 7, 8, 9, 10, 11], [-1, 0, 1, 1, 0, 4, 2]).tobytes())
+    return digest.hexdigest()
+
+
+def test_an_unknown_instruction_set_is_refused():
+    run = subprocess.run(
+        [sys.executable, "-c", "import specdec._core"],
+        env=os.environ | {"SPECDEC_KERNELS": "mmx"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode != 0 and 'SPECDEC_KERNELS is "mmx"' in run.stderr and "ref" in run.stderr
+
+
+def test_score_is_the_log_softmax_of_the_logits(case):
+    _, _, model, ids = case
+    logits = _core.Decoder(model, capacity=N_IDS).prefill(ids, logits=True).astype(np.float64)
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = log_probs[np.arange(N_IDS - 1), ids[1:]]
+    np.testing.assert_allclose(_core.score(model, ids), expected, atol=1e-9)
+    np.testing.assert_array_equal(_core.score(model, ids), _core.score(model, ids, n_threads=2))
+
+
+class TestBadInput:
+    @pytest.fixture
+    def model(self):
+        return build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
+
+    def test_a_failed_forward_changes_nothing(self, model):
+        decoder = _core.Decoder(model, capacity=40, max_nodes=4)
+        decoder.prefill(range(20))
+        before = decoder.forward([1, 2], [-1, 0])
+        for tokens, parents, message in [
+            ([101], [-1], "token 101"), ([-1], [-1], "token -1"), ([1, 2], [-1, 1], "node 1: parent is 1"),
+            ([1, 2], [-1, -2], "parent is -2"), ([1, 2], [-1], "equal numbers"), ([], [], "equal numbers"),
+            ([1] * 5, [-1] * 5, "max_nodes = 4"),
+        ]:  # fmt: skip
+            with pytest.raises(ValueError, match=message):
+                decoder.forward(tokens, parents)
+        with pytest.raises(ValueError, match="21 tokens do not fit the 20 free places"):
+            decoder.prefill(range(21))
+        with pytest.raises(ValueError, match="token 101"):
+            decoder.prefill([5, 101])
+        assert decoder.n_committed == 20
+        assert np.array_equal(decoder.forward([1, 2], [-1, 0]), before)
+
+    def test_a_path_must_hang_together(self, model):
+        decoder = _core.Decoder(model, capacity=40, max_nodes=4)
+        decoder.forward([1, 2, 3], [-1, 0, 0])
+        for path in ([1], [0, 1, 2], [0, 3], [-1]):
+            with pytest.raises(ValueError, match="path"):
+                decoder.keep(path)
+        decoder.keep([0, 2])
+        assert decoder.n_committed == 2
+
+    def test_positions_end_with_the_context(self, model):
+        decoder = _core.Decoder(model, capacity=300, max_nodes=4)
+        decoder.prefill([1] * 254)
+        decoder.forward([1, 2], [-1, 0])
+        with pytest.raises(ValueError, match="position is 256, expected below the context of 256"):
+            decoder.forward([1, 2, 3], [-1, 0, 1])
+        decoder.forward([1, 2, 3], [-1, 0, 0])  # three nodes, but no deeper than the context
+
+
+class TestBadWeights:
+    config = VARIANTS["llama"]
+
+    def fails(self, match: str, config=None, **changes):
+        tensors = random_tensors(self.config) | changes
+        with pytest.raises(ValueError, match=match):
+            build(config or self.config, {n: t for n, t in tensors.items() if t is not None})
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_not_finite(self, value):
+        for name in ("layers.1.mlp_up.weight", "output_norm.weight", "token_embedding"):
+            tensor = random_tensors(self.config)[name]
+            tensor.flat[-1] = value
+            self.fails(f"tensor {name}: element .* expected a finite number", **{name: tensor})
+
+    def test_missing(self):
+        self.fails("tensor layers.2.attn_k.weight: missing", **{"layers.2.attn_k.weight": None})
+
+    def test_unexpected(self):
+        self.fails(
+            "tensor layers.9.attn_k.weight: not part", **{"layers.9.attn_k.weight": np.zeros((1, 1), "f")}
+        )
+
+    def test_shape(self):
+        self.fails(
+            r"shape is \(48, 16\), expected \(16, 48\)", **{"layers.0.attn_v.weight": np.zeros((48, 16), "f")}
+        )
+
+    @pytest.mark.parametrize(
+        ("field", "value", "message"),
+        [("n_layer", 0, "n_layer is 0"), ("d_model", -4, "d_model is -4"), ("n_kv_head", 4, "a multiple"),
+         ("norm", "batch", "norm is 'batch'"), ("inv_freq", [1.0], "inv_freq has 1 entries"),
+         ("n_vocab", 2**40, "n_vocab is"), ("d_ff", "wide", "an integer"), ("norm_eps", -1.0, "norm_eps")],
+    )  # fmt: skip
+    def test_configuration(self, field, value, message):
+        self.fails(message, config=self.config | {field: value})
+        missing = {name: v for name, v in self.config.items() if name != field}
+        self.fails(f"{field} is missing", config=missing)
+
+
+@pytest.mark.parametrize("format", ["f16", "bf16"])
+def test_half_formats_are_read_exactly(format):
+    config = VARIANTS["llama"]
+    tensors = random_tensors(config)
+    if format == "f16":
+        halves = {n: t.astype(np.float16) for n, t in tensors.items()}
+        halves["token_embedding"][0, :3] = [6e-8, -6e-8, 6e-5]  # subnormal halves
+        wide = {n: t.astype(np.float32) for n, t in halves.items()}
+    else:
+        halves = {n: (t.view(np.uint32) >> 16).astype(np.uint16) for n, t in tensors.items()}
+        wide = {n: (t.astype(np.uint32) << 16).view(np.float32) for n, t in halves.items()}
+    model = _core.Model(config, [(n, t, format) for n, t in halves.items()])
+    ids = list(range(20))
+    assert np.array_equal(step_by_step(model, ids), step_by_step(build(config, wide), ids))
+
+
+def test_strided_tensors_are_read_in_place():
+    config = VARIANTS["gpt-tanh"]
+    tensors = random_tensors(config)
+    strided = {n: np.asfortranarray(t) if t.ndim == 2 else np.repeat(t, 2)[::2] for n, t in tensors.items()}
+    ids = list(range(20))
+    assert np.array_equal(
+        step_by_step(build(config, strided), ids), step_by_step(build(config, tensors), ids)
+    )

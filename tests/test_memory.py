@@ -1,0 +1,67 @@
+"""Every allocation of the core fails once, and each time there is a MemoryError and nothing leaks."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from canonical import LLAMA, build, perturbed, random_tensors, run_session
+from specdec import _core
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(_core, "_alloc_fail_after"),
+    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+)
+
+TENSORS = random_tensors(LLAMA)
+
+
+def load():
+    return build(LLAMA, TENSORS)
+
+
+def generate():
+    target = load()
+    draft = build(LLAMA, perturbed(TENSORS))
+    return run_session(target, draft, [[1, 2, 3], [4, 5]], temperature=1.0, max_new_tokens=10)
+
+
+def decode():
+    decoder = _core.Decoder(load(), capacity=70, max_nodes=4)
+    decoder.prefill(range(66))
+    return decoder.forward([1, 2], [-1, 0])
+
+
+def score():
+    return _core.score(load(), range(70))
+
+
+@pytest.mark.parametrize("work", [load, generate, decode, score])
+def test_the_nth_allocation_fails_for_every_n(work):
+    gc.collect()
+    live = _core._alloc_live()
+    expected = work()
+    gc.collect()
+    n_failures = 0
+    try:
+        for n in range(1000):
+            _core._alloc_fail_after(n)
+            try:
+                result = work()
+            except MemoryError:
+                n_failures += 1
+                gc.collect()
+                if work is not load:
+                    assert _core._alloc_live() == live
+            else:
+                break
+    finally:
+        _core._alloc_fail_after(-1)
+    assert n_failures == n and n >= 2, "every allocation before the last must have failed once"
+    if isinstance(expected, np.ndarray):
+        assert np.array_equal(result, expected)
+    del expected, result
+    gc.collect()
+    assert _core._alloc_live() == live

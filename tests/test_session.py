@@ -1,0 +1,251 @@
+"""Sessions: greedy output is plain output, sequences do not know of each other, bookkeeping at every edge."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from canonical import GPT, LLAMA, build, perturbed, random_tensors, run_session
+from specdec import _core
+
+PROMPTS = [[3], list(range(7)), list(range(30, 60)), [5, 9] * 50]
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt"])
+def models(request):
+    """Target; a draft that often agrees; a draft that knows nothing of it."""
+    config, scale = (LLAMA, 0.02) if request.param == "llama" else (GPT, 0.1)
+    tensors = random_tensors(config)
+    stranger = random_tensors(config | {"n_layer": 1, "d_ff": 20}, seed=99)
+    return (
+        build(config, tensors),
+        build(config, perturbed(tensors, scale)),
+        build(config | {"n_layer": 1, "d_ff": 20}, stranger),
+    )
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("gamma", range(9))
+def test_greedy_output_is_plain_output(models, gamma, n_threads):
+    target, friend, stranger = models
+    plain_tokens, plain_logits, records = run_session(target, None, PROMPTS)
+    assert all(len(tokens) == 40 for tokens in plain_tokens)
+    assert all(record["drafted"] == [] and record["betas"] == [] for record in records)
+    for draft in (friend, stranger, target):
+        tokens, logits, _ = run_session(target, draft, PROMPTS, gamma=gamma, n_threads=n_threads)
+        assert tokens == plain_tokens
+        for row, plain in zip(logits, plain_logits, strict=True):
+            assert np.array_equal(row, plain)
+
+
+def test_records_describe_their_rounds(models):
+    target, friend, _ = models
+    tokens, _, records = run_session(target, friend, PROMPTS, gamma=4)
+    some_accepted = some_rejected = False
+    for record in records:
+        n = len(record["accepted"])
+        assert record["parents"] == list(range(len(record["drafted"])))
+        assert record["accepted"] == list(range(1, n + 1))
+        assert record["tokens"][:-1] == record["drafted"][:n]
+        assert record["betas"] == [1.0] * n + [0.0] * (n < len(record["drafted"]))  # greedy: all or nothing
+        some_accepted |= n > 0
+        some_rejected |= n < len(record["drafted"])
+        assert min(record["draft_s"], record["verify_s"], record["other_s"]) >= 0
+    assert some_accepted and some_rejected
+    for i, new in enumerate(tokens):
+        assert [token for r in records if r["sequence"] == i for token in r["tokens"]] == new
+
+
+def test_a_draft_equal_to_its_target_is_always_right(models):
+    """All accepted: the draft's cache lags one token behind, in every round."""
+    target = models[0]
+    for temperature in (0.0, 1.0):
+        _, _, records = run_session(
+            target, target, [[1, 2, 3]], gamma=4, max_new_tokens=50, temperature=temperature
+        )
+        assert [len(r["accepted"]) for r in records] == [4] * 10
+        np.testing.assert_allclose([b for r in records for b in r["betas"]], 1.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_sequence_in_a_batch_is_what_it_is_alone(models, temperature):
+    target, friend, _ = models
+    seeds = [(11, 0), (12, 5), (11, 1), (2**64 - 1, 2**32 - 1)]
+    how = {"temperature": temperature, "top_k": 20, "top_p": 0.95}
+    together, logits, _ = run_session(target, friend, PROMPTS, seeds=seeds, n_threads=2, **how)
+    for i, prompt in enumerate(PROMPTS):
+        alone, alone_logits, _ = run_session(target, friend, [prompt], seeds=[seeds[i]], **how)
+        assert alone[0] == together[i]
+        assert np.array_equal(alone_logits[0], logits[i])
+
+
+def test_seeds(models):
+    target, friend, _ = models
+    how = {"temperature": 1.0, "max_new_tokens": 30}
+    prompts = [[1, 2, 3]] * 3
+    first, _, _ = run_session(target, friend, prompts, seeds=[(1, 0), (1, 1), (2, 0)], **how)
+    again, _, _ = run_session(target, friend, prompts, seeds=[(1, 0), (1, 1), (2, 0)], **how)
+    assert first == again
+    assert first[0] != first[1] and first[0] != first[2]
+
+
+@pytest.mark.parametrize("draft", ["none", "friend"])
+def test_the_text_ends_with_the_context(models, draft):
+    target, friend, _ = models
+    prompt = [1] * 250
+    tokens, _, _ = run_session(target, friend if draft == "friend" else None, [prompt], max_new_tokens=40)
+    assert len(tokens[0]) == 6  # the context of 256 is full
+
+
+def test_a_draft_with_a_shorter_context_falls_silent(models):
+    target = models[0]
+    short = {**target.config, "n_ctx": 64}
+    draft = build(short, random_tensors(short))
+    for n_prompt in (40, 60, 63, 64, 65, 100):
+        prompt = [i % 90 for i in range(n_prompt)]
+        plain, plain_logits, _ = run_session(target, None, [prompt])
+        tokens, logits, records = run_session(target, draft, [prompt])
+        assert tokens == plain and np.array_equal(logits[0], plain_logits[0])
+        assert any(r["drafted"] for r in records) == (n_prompt <= 64)
+        assert records[-1]["drafted"] == []
+
+
+def test_finished_sequences_take_no_rounds(models):
+    target, friend, _ = models
+    session = new_session(target, friend, PROMPTS)
+    session.prefill()
+    assert [r["sequence"] for r in session.round()] == [0, 1, 2, 3]
+    session.finish(1)
+    assert [r["sequence"] for r in session.round()] == [0, 2, 3]
+    for i in (0, 2, 3):
+        session.finish(i)
+    assert session.round() == []
+    with pytest.raises(ValueError, match="sequence is 4"):
+        session.finish(len(PROMPTS))
+
+
+def new_session(target, draft, prompts, **changes):
+    options = {
+        "gamma": 4, "max_new_tokens": 40, "temperature": 0.0, "top_k": 0, "top_p": 1.0,
+        "draft_temperature": 0.0, "draft_top_k": 0, "draft_top_p": 1.0,
+        "seeds": [(1, i) for i in range(len(prompts))], "n_threads": 1, "keep_logits": False,
+    }  # fmt: skip
+    return _core.Session(target, draft, prompts, **(options | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"gamma": -1}, "gamma is -1"), ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+     ({"temperature": -0.1}, "temperature"), ({"temperature": float("nan")}, "temperature"),
+     ({"top_k": -1}, "top_k is -1"), ({"top_p": 0.0}, "top_p is 0"), ({"draft_top_p": 1.5}, "top_p is 1.5"),
+     ({"n_threads": 0}, "n_threads is 0"), ({"n_threads": 1000}, "n_threads"), ({"seeds": []}, "0 seeds")],
+)  # fmt: skip
+def test_bad_options_are_refused(models, changes, message):
+    with pytest.raises(ValueError, match=message):
+        new_session(models[0], models[1], [[1, 2]], **changes)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "has 0 tokens"),
+        ([101], "token 0 is 101"),
+        ([1, -2], "token 1 is -2"),
+        ([1] * 256, "has 256 tokens"),
+    ],
+)
+def test_bad_prompts_are_refused(models, prompt, message):
+    with pytest.raises(ValueError, match=message):
+        new_session(models[0], models[1], [[1], prompt])
+
+
+def test_different_vocabularies_are_refused(models):
+    other = LLAMA | {"n_vocab": 100}
+    with pytest.raises(ValueError, match="the draft has 100 tokens and the target 101"):
+        new_session(models[0], build(other, random_tensors(other)), [[1]])
+
+
+def test_rounds_need_the_prompt(models):
+    session = new_session(models[0], models[1], [[1, 2, 3]])
+    with pytest.raises(RuntimeError, match="prompts have not been read"):
+        session.round()
+    session.prefill()
+    assert session.round()
+    session.close()
+    session.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        session.round()
+
+
+def test_a_second_thread_is_refused(models):
+    """Whichever thread comes second during a call gets RuntimeError, and the session goes on."""
+    config = LLAMA | {"n_layer": 8, "d_model": 512, "d_ff": 1500, "n_ctx": 4096}
+    big = build(config, random_tensors(config))
+    session = new_session(big, None, [list(range(100)) * 20], max_new_tokens=2)
+    errors, inside = [], threading.Event()
+
+    def prefill():
+        inside.set()
+        session.prefill()
+
+    thread = threading.Thread(target=prefill)
+    thread.start()
+    inside.wait()
+    while thread.is_alive():
+        try:
+            session.finish(1)
+        except RuntimeError as error:
+            errors.append(str(error))
+        except ValueError:
+            pass  # not yet or no longer inside: the call itself is refused for its argument
+    thread.join()
+    assert "in use by another thread" in " ".join(errors)
+    assert session.round()
+
+
+def test_sessions_run_side_by_side(models):
+    """Models are shared freely and sessions are independent, whoever has the thread pool."""
+    target, friend, _ = models
+    expected, _, _ = run_session(target, None, PROMPTS)
+    results = {}
+
+    def work(i):
+        results[i] = run_session(target, friend, PROMPTS, gamma=i + 1, n_threads=2)[0]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(results[i] == expected for i in range(4))
+
+
+FORKING = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from canonical import LLAMA, build, random_tensors, run_session
+model = build(LLAMA, random_tensors(LLAMA))
+expected = run_session(model, None, [[1, 2, 3]], n_threads=2)[0]
+pid = os.fork()
+same = run_session(model, None, [[1, 2, 3]], n_threads=2)[0] == expected
+if pid == 0:
+    os._exit(0 if same else 1)
+_, status = os.waitpid(pid, 0)
+print("parent", same, "child", os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_computes_with_threads_of_its_own():
+    run = subprocess.run(
+        [sys.executable, "-c", FORKING, os.path.dirname(__file__)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.stdout.split() == ["parent", "True", "child", "0"], run.stderr
