@@ -1,0 +1,49 @@
+"""A checkpoint on disk, opened and checked, its weights still in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.tokenizer import Tokenizer
+
+__all__ = ["CanonicalTensor", "Checkpoint"]
+
+CanonicalTensor: TypeAlias = tuple[str, NDArray[np.generic], str]
+"""(canonical name, array of any strides, format): format is "f32", "f16" or "bf16" (bf16 as uint16 bits)."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What every loader gives, whatever the file format.
+
+    Attributes
+    ----------
+    path : Path
+        The folder or file.
+    architecture : str
+        What the checkpoint calls its own architecture, such as "LlamaForCausalLM".
+    config : dict
+        The canonical configuration, as ``specdec._core.Model`` takes it.
+    tokenizer : Tokenizer or None
+        The tokenizer beside the weights, or the one asked for.
+    """
+
+    path: Path
+    architecture: str
+    config: Mapping[str, Any]
+    tokenizer: Tokenizer | None
+    _tensors: Callable[[], Iterator[CanonicalTensor]] = field(repr=False)
+
+    def tensors(self) -> Iterator[CanonicalTensor]:
+        """Every weight once, in the model's order, as views of the mapped file.
+
+        Nothing is read until the array is, and at most one tensor is ever copied at a time (where the file's
+        layout needs rows in another order, or starts a tensor at an unaligned byte).
+        """
+        return self._tensors()

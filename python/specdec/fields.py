@@ -1,0 +1,172 @@
+"""A JSON object read field by field, with errors that name file, field, found value and expectation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+
+__all__ = ["REQUIRED", "Fields", "read_json_object"]
+
+MAX_INT: Final = 2**31 - 1
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Final = _Required()
+"""Default of a field that has none."""
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises
+    ------
+    CheckpointNotFoundError
+        There is no such file.
+    CheckpointError
+        The file cannot be read, is not JSON, or holds something else than an object.
+    """
+    try:
+        values = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+    except FileNotFoundError as error:
+        raise CheckpointNotFoundError(f"{path}: no such file") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: holds a JSON {type(values).__name__}; expected an object")
+    return values
+
+
+class Fields:
+    """Typed access to a JSON object.
+
+    A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none.
+
+    Parameters
+    ----------
+    values : Mapping
+        The object.
+    file : Path
+        Where it was read, for messages.
+    prefix : str
+        Name of the object inside the file, with a trailing dot; empty for the whole file.
+    """
+
+    def __init__(self, values: Mapping[str, Any], file: Path, prefix: str = "") -> None:
+        self._values = values
+        self._file = file
+        self._prefix = prefix
+
+    def error(self, name: str, expectation: str) -> CheckpointError:
+        """The exception for a field whose value is wrong."""
+        return CheckpointError(self._message(name, expectation))
+
+    def unsupported(self, name: str, expectation: str) -> UnsupportedModelError:
+        """The exception for a field whose value is right but asks for what specdec does not have."""
+        return UnsupportedModelError(self._message(name, expectation))
+
+    def _message(self, name: str, expectation: str) -> str:
+        found = f"is {_shorten(self._values[name])}" if name in self._values else "is missing"
+        return f"{self._file}: field '{self._prefix}{name}' {found}; expected {expectation}"
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there, null or not."""
+        return name in self._values
+
+    def raw(self, name: str) -> Any:
+        """The value as it is, None if absent."""
+        return self._values.get(name)
+
+    def _value(self, name: str, default: Any, expectation: str) -> tuple[Any, bool]:
+        """(value, True), or (default, False) where the field is absent or null."""
+        value = self._values.get(name)
+        if value is not None:
+            return value, True
+        if default is REQUIRED:
+            raise self.error(name, expectation)
+        return default, False
+
+    def integer(self, name: str, *, minimum: int = 1, maximum: int = MAX_INT, default: Any = REQUIRED) -> Any:
+        """A whole number of [minimum, maximum]."""
+        expectation = f"a whole number from {minimum} to {maximum}"
+        value, present = self._value(name, default, expectation)
+        # bool is an int to Python, not to JSON.
+        if present and (
+            isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum
+        ):
+            raise self.error(name, expectation)
+        return value
+
+    def number(self, name: str, *, default: Any = REQUIRED) -> float:
+        """A finite number above 0."""
+        expectation = "a finite number above 0"
+        value, present = self._value(name, default, expectation)
+        if present and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise self.error(name, expectation)
+        try:
+            value = float(value)
+        except OverflowError as error:
+            raise self.error(name, expectation) from error
+        if not (math.isfinite(value) and value > 0.0):
+            raise self.error(name, expectation)
+        return value
+
+    def boolean(self, name: str, *, default: Any = REQUIRED) -> bool:
+        """true or false."""
+        value, present = self._value(name, default, "true or false")
+        if present and not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def choice(self, name: str, choices: Mapping[str, str], *, default: Any = REQUIRED) -> str:
+        """One of the strings in ``choices``, translated by it."""
+        expectation = "one of " + ", ".join(repr(choice) for choice in choices)
+        value, _ = self._value(name, default, expectation)
+        if not isinstance(value, str):
+            raise self.error(name, expectation)
+        if value not in choices:
+            raise self.unsupported(name, expectation)
+        return choices[value]
+
+    def object(self, name: str) -> Fields | None:
+        """A JSON object inside this one; None if absent, null or empty."""
+        value, present = self._value(name, None, "")
+        if not present or value == {}:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(name, "an object")
+        return Fields(value, self._file, f"{self._prefix}{name}.")
+
+    def token_ids(self, name: str, n_vocab: int) -> tuple[int, ...]:
+        """One id or a list of ids in [0, n_vocab), as ``eos_token_id`` is; () if absent."""
+        value, present = self._value(name, (), "")
+        ids = list(value) if isinstance(value, list) else [value] if present else []
+        for token in ids:
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < n_vocab:
+                raise self.error(name, f"a token id, or a list of ids, from 0 to {n_vocab - 1}")
+        return tuple(dict.fromkeys(ids))
+
+    def require(self, name: str, wanted: Any, *, because: str) -> None:
+        """Refuse any value but ``wanted`` (absent and null are fine)."""
+        value = self._values.get(name)
+        if value is not None and value != wanted:
+            raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
+
+
+def _shorten(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,392 @@
+"""A model: weights in the core, a tokenizer beside them."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from specdec import _core
+from specdec.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
+from specdec.errors import CheckpointError, InputError, SpecdecError
+from specdec.threads import default_threads
+from specdec.tokenizer import Tokenizer
+
+__all__ = ["Model", "ModelConfig", "embedded_pair", "load"]
+
+_DTYPES = ("f32",)
+
+
+@dataclass(frozen=True)
+class ModelConfig(Mapping[str, Any]):
+    """What a model is, read-only; a mapping too, as ``config["n_vocab"]``.
+
+    Attributes
+    ----------
+    n_vocab, n_ctx, n_layer : int
+        Token ids, longest sequence, layers.
+    n_head, n_kv_head : int
+        Attention heads, and how many of them have keys and values of their own.
+    d_model, d_head, d_ff : int
+        Width of the residual stream, of a head, of the feed-forward block.
+    norm : str
+        "rms" or "layer", with ``norm_eps`` inside its square root.
+    position : str
+        "rotary", turning by ``inv_freq`` radians per position (d_head/2 of them, scaling included), or
+        "learned".
+    activation : str
+        "silu", "gelu" or "gelu_tanh"; ``gated``: its product with a second projection.
+    tied : bool
+        The head is the token embedding.
+    qkv_bias, out_bias, mlp_bias : bool
+        Which projections have biases.
+    sliding_window : int
+        Positions a token attends to, itself included; 0 for all.
+    """
+
+    n_vocab: int
+    n_ctx: int
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    d_model: int
+    d_head: int
+    d_ff: int
+    norm: str
+    norm_eps: float
+    position: str
+    inv_freq: tuple[float, ...]
+    activation: str
+    gated: bool
+    tied: bool
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    sliding_window: int
+
+    @classmethod
+    def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:
+        """From a loader's dict, which has exactly these keys."""
+        return cls(**{**config, "inv_freq": tuple(config["inv_freq"])})
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dataclass_fields__)
+
+    def __len__(self) -> int:
+        return len(self.__dataclass_fields__)
+
+
+class Model:
+    """A loaded model; :func:`load` makes it. Immutable, and shared freely between threads and sessions.
+
+    Attributes
+    ----------
+    config : ModelConfig
+    tokenizer : Tokenizer or None
+        None: ids in, ids out.
+    path : Path
+        Where it was read.
+    core : specdec._core.Model
+        The packed weights.
+    """
+
+    def __init__(
+        self,
+        core: _core.Model,
+        config: ModelConfig,
+        tokenizer: Tokenizer | None,
+        path: Path,
+        architecture: str,
+    ) -> None:
+        self._core = core
+        self._config = config
+        self._tokenizer = tokenizer
+        self._path = path
+        self._architecture = architecture
+
+    @property
+    def core(self) -> _core.Model:
+        """The packed weights."""
+        return self._core
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the model is."""
+        return self._config
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Text to ids and back; None: ids in, ids out."""
+        return self._tokenizer
+
+    @property
+    def path(self) -> Path:
+        """Where it was read."""
+        return self._path
+
+    @property
+    def architecture(self) -> str:
+        """What the checkpoint calls its architecture."""
+        return self._architecture
+
+    @property
+    def n_parameters(self) -> int:
+        """Weights, a tied head counted once."""
+        return self._core.n_parameters
+
+    def __repr__(self) -> str:
+        c = self._config
+        return (
+            f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
+            "parameters, "
+            f"{c.n_layer} layers, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
+        )
+
+    def logits(self, ids: str | ArrayLike, *, n_threads: int | None = None) -> NDArray[np.float32]:
+        """The logits of the next token after each of some tokens.
+
+        Parameters
+        ----------
+        ids : str or sequence of int
+            At least one token, at most ``n_ctx``. A text is encoded with BOS, where the model has one.
+        n_threads : int, optional
+            None: :func:`specdec.threads.default_threads`. It does not change a bit of the result.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_tokens, n_vocab)
+
+        Raises
+        ------
+        InputError
+            No tokens, too many, one out of range (the message names its position), or a text without
+            tokenizer.
+        """
+        tokens = self.check_ids(ids, minimum=1)
+        threads = _check_threads(n_threads)
+        decoder = _core.Decoder(self._core, capacity=len(tokens), n_threads=threads)
+        logits = decoder.prefill(tokens, logits=True)
+        assert logits is not None
+        return logits
+
+    def score(self, ids: str | ArrayLike, *, n_threads: int | None = None) -> NDArray[np.float64]:
+        """The log-probability of each token but the first, given those before it.
+
+        Parameters
+        ----------
+        ids : str or sequence of int
+            At least two tokens, at most ``n_ctx``. A text is encoded with BOS, where the model has one.
+        n_threads : int, optional
+            None: :func:`specdec.threads.default_threads`.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_tokens - 1,)
+            ln p(ids[i + 1] | ids[: i + 1]), natural logarithm; its negated mean is the cross-entropy in nats.
+
+        Raises
+        ------
+        InputError
+            As in :meth:`logits`.
+        """
+        tokens = self.check_ids(ids, minimum=2)
+        return _core.score(self._core, tokens, n_threads=_check_threads(n_threads))
+
+    def check_ids(
+        self, ids: str | ArrayLike, *, minimum: int = 1, maximum: int | None = None
+    ) -> NDArray[np.int32]:
+        """Token ids as the core takes them.
+
+        Parameters
+        ----------
+        ids : str or sequence of int
+            A text is encoded with BOS, where the model has one.
+        minimum, maximum : int
+            How many tokens; ``maximum`` None: the context, ``n_ctx``.
+
+        Returns
+        -------
+        ndarray of int32, shape (n_tokens,)
+
+        Raises
+        ------
+        InputError
+            Which token, at which position, is wrong and what was expected.
+        """
+        if isinstance(ids, str):
+            if self._tokenizer is None:
+                raise InputError(
+                    f"a text was given, but {self._path} was loaded without tokenizer; expected token ids"
+                )
+            ids = self._tokenizer.encode(ids)
+        tokens = _as_integers(ids)
+        n_vocab = self._config.n_vocab
+        limit = self._config.n_ctx if maximum is None else maximum
+        if len(tokens) < minimum:
+            raise InputError(f"there are {len(tokens)} token ids; expected at least {minimum}")
+        if len(tokens) > limit:
+            raise InputError(
+                f"there are {len(tokens)} token ids; expected at most {limit}"
+                + (f", the context of {self._path}" if maximum is None else "")
+            )
+        for position, token in enumerate(tokens):
+            if not 0 <= token < n_vocab:
+                raise InputError(
+                    f"token id at position {position} is {token}; expected 0 to {n_vocab - 1}, the "
+                    f"ids of {self._path}"
+                )
+        return np.asarray(tokens, dtype=np.int32)
+
+
+def load(
+    path: str | os.PathLike[str],
+    dtype: str = "f32",
+    tokenizer: Tokenizer | str | os.PathLike[str] | bool | None = None,
+) -> Model:
+    """Load a model.
+
+    Parameters
+    ----------
+    path : path-like
+        A Hugging Face folder (LlamaForCausalLM, MistralForCausalLM or GPT2LMHeadModel in ``*.safetensors``
+        of f32, f16 or bf16), a llama2.c ``.bin`` file of version 0, or a name ``org/name`` on the Hugging
+        Face Hub (with the extra ``specdec[hub]``).
+    dtype : {"f32"}
+        What the model computes in. Weights of f16 and bf16 are widened, which loses nothing.
+    tokenizer : None, False, path-like or Tokenizer
+        None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
+        one at that place. An object with the methods of :class:`specdec.tokenizer.Tokenizer`: itself.
+
+    Raises
+    ------
+    CheckpointError
+        A damaged, contradictory or missing checkpoint (missing: also a FileNotFoundError), or weights that
+        are NaN or infinite.
+    UnsupportedModelError
+        An architecture or a setting that specdec does not have.
+    TokenizerError
+        A damaged tokenizer, or one whose library is not installed.
+    ValueError
+        Another ``dtype``.
+
+    Examples
+    --------
+    >>> model = specdec.load("path/to/folder")
+    >>> model.logits("Once upon a time").shape
+    (5, 4096)
+    """
+    if dtype not in _DTYPES:
+        raise InputError(f"dtype is {dtype!r}; expected 'f32', which is what this version computes in")
+    checkpoint = open_checkpoint(path, tokenizer=tokenizer)
+    try:
+        core = _core.Model(checkpoint.config, _checked(checkpoint), dtype=dtype)
+    except SpecdecError:
+        raise
+    except ValueError as error:
+        # The core's own checks, such as that of finite weights, name the tensor but not the file.
+        raise CheckpointError(f"{checkpoint.path}: {error}") from error
+    return Model(
+        core,
+        ModelConfig.from_canonical(checkpoint.config),
+        checkpoint.tokenizer,
+        checkpoint.path,
+        checkpoint.architecture,
+    )
+
+
+@functools.cache
+def embedded_pair() -> tuple[Model, Model]:
+    """The target and the draft that come with the package; loaded once.
+
+    Returns
+    -------
+    (Model, Model)
+        Target and draft, of one vocabulary, trained on English novels up to 1930.
+    """
+    folder = files("specdec") / "embedded"
+    with as_file(folder / "target") as target, as_file(folder / "draft") as draft:
+        return load(target), load(draft)
+
+
+def _checked(checkpoint: Checkpoint) -> Iterator[CanonicalTensor]:
+    """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
+    shapes = _core.tensor_shapes(checkpoint.config)
+    seen: set[str] = set()
+    for name, array, form in checkpoint.tensors():
+        if name not in shapes:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor '{name}' is not part of this model; expected none such"
+            )
+        if tuple(array.shape) != tuple(shapes[name]):
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor '{name}' has shape {list(array.shape)}; expected "
+                f"{list(shapes[name])}"
+            )
+        seen.add(name)
+        yield name, array, form
+    missing = [name for name in shapes if name not in seen]
+    if missing:
+        raise CheckpointError(
+            f"{checkpoint.path}: tensor '{missing[0]}' is missing; expected it with shape "
+            f"{list(shapes[missing[0]])}"
+        )
+
+
+def _as_integers(ids: Any) -> Sequence[int]:
+    """A flat list of integers; floats, booleans and nested lists are refused, not rounded or flattened."""
+    if isinstance(ids, np.ndarray):
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise InputError(
+                f"token ids are an array of shape {list(ids.shape)} and dtype {ids.dtype}; expected "
+                "one dimension "
+                f"of integers"
+            )
+        return [int(token) for token in ids]
+    if isinstance(ids, bytes | bytearray | Mapping):
+        raise InputError(f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text")
+    try:
+        values = list(ids)
+    except TypeError as error:
+        raise InputError(
+            f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text"
+        ) from error
+    tokens = []
+    for position, value in enumerate(values):
+        try:
+            if isinstance(value, bool | np.bool_):
+                raise TypeError
+            tokens.append(operator.index(value))
+        except TypeError as error:
+            raise InputError(
+                f"token id at position {position} is {value!r}, a {type(value).__name__}; expected an integer"
+            ) from error
+    return tokens
+
+
+def _check_threads(n_threads: int | None) -> int:
+    if n_threads is None:
+        return default_threads()
+    if isinstance(n_threads, bool) or not isinstance(n_threads, int | np.integer) or n_threads < 1:
+        raise InputError(f"n_threads is {n_threads!r}; expected a whole number of at least 1")
+    return int(n_threads)
+
+
+def _short(count: int) -> str:
+    """12,345,678 as "12.3M"."""
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return str(count)

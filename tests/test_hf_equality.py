@@ -1,0 +1,173 @@
+"""Logits against Hugging Face transformers, for randomly initialised tiny models: prefill and token by token.
+
+The oracle runs in float32 with its "eager" attention. Weights are made larger than its initialisation would
+have them, so that attention is far from uniform and an error in any part shows in the logits.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec import _core
+from specdec.checkpoints.safetensors_file import read_safetensors
+
+torch = pytest.importorskip("torch", reason="the oracle needs torch")
+transformers = pytest.importorskip("transformers", reason="the oracle is transformers")
+
+N_TOKENS = 40
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 24,
+}
+
+
+def llama(**changes: Any) -> Any:
+    settings = {
+        "vocab_size": 211,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    }
+    return transformers.LlamaConfig(**{**settings, **changes})
+
+
+def mistral(**changes: Any) -> Any:
+    settings = {
+        "vocab_size": 211,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 64,
+        "sliding_window": 7,
+    }
+    return transformers.MistralConfig(**{**settings, **changes})
+
+
+def gpt2(**changes: Any) -> Any:
+    settings = {"vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64}
+    return transformers.GPT2Config(**{**settings, "bos_token_id": 0, "eos_token_id": 0, **changes})
+
+
+MODELS = {
+    "llama": lambda: llama(),
+    "llama tied": lambda: llama(tie_word_embeddings=True),
+    "llama multi-head": lambda: llama(num_key_value_heads=6, rms_norm_eps=1e-3),
+    "llama one kv head": lambda: llama(num_key_value_heads=1),
+    "llama biases": lambda: llama(attention_bias=True, mlp_bias=True),
+    "llama head_dim": lambda: llama(head_dim=10),
+    "llama theta": lambda: llama(rope_theta=500.0),
+    "llama rope linear": lambda: llama(rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "llama rope llama3": lambda: llama(rope_scaling=dict(LLAMA3_ROPE)),
+    "mistral window": lambda: mistral(),
+    "mistral window of one": lambda: mistral(sliding_window=1),
+    "mistral": lambda: mistral(sliding_window=None, head_dim=12, tie_word_embeddings=True),
+    "gpt2": lambda: gpt2(),
+    "gpt2 gelu": lambda: gpt2(activation_function="gelu", n_inner=72),
+    "gpt2 untied": lambda: gpt2(tie_word_embeddings=False, layer_norm_epsilon=1e-3),
+}
+
+
+def build(config: Any, folder: Path, *, dtype: Any = torch.float32, **options: Any) -> Any:
+    """A random model, every parameter away from its initial value, saved by transformers in ``dtype``.
+
+    What is returned computes in float32, from the values that the file holds.
+    """
+    torch.manual_seed(7)
+    network = (
+        transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    )
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.ndim == 1:  # norms and biases, which start as ones and zeros
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+            else:
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+            parameter.copy_(parameter.to(dtype))
+    copy.deepcopy(network).to(dtype).save_pretrained(folder, **options)
+    return network
+
+
+def oracle_logits(network: Any, ids: np.ndarray) -> np.ndarray:
+    """[n_tokens, n_vocab] f32."""
+    with torch.no_grad():
+        return network(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].float().numpy()
+
+
+def random_prompt(n_vocab: int = 211) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, n_vocab, N_TOKENS)
+
+
+def step_by_step(model: specdec.Model, ids: np.ndarray) -> np.ndarray:
+    """The same logits from forwards of one token each."""
+    decoder = _core.Decoder(model.core, capacity=len(ids), n_threads=1)
+    rows = []
+    for token in ids:
+        rows.append(np.asarray(decoder.forward([int(token)], [-1]))[0].copy())
+        decoder.keep([0])
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_transformers(tmp_path, name):
+    network = build(MODELS[name](), tmp_path)
+    model = specdec.load(tmp_path)
+    ids = random_prompt()
+    expected = oracle_logits(network, ids)
+    assert expected.std() > 0.5  # logits with something in them
+    np.testing.assert_allclose(model.logits(ids), expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(step_by_step(model, ids), expected, rtol=0, atol=1e-4)
+
+
+def test_prefill_then_steps(tmp_path):
+    network = build(MODELS["mistral window"](), tmp_path)
+    model, ids = specdec.load(tmp_path), random_prompt()
+    expected = oracle_logits(network, ids)
+    decoder = _core.Decoder(model.core, capacity=N_TOKENS, n_threads=2)
+    decoder.prefill(ids[:23].astype(np.int32))
+    for at in range(23, N_TOKENS):
+        row = decoder.forward([int(ids[at])], [-1])[0]
+        np.testing.assert_allclose(row, expected[at], rtol=0, atol=1e-4)
+        decoder.keep([0])
+    assert decoder.n_committed == N_TOKENS
+
+
+@pytest.mark.parametrize(("dtype", "file_dtype"), [("bfloat16", "BF16"), ("float16", "F16")])
+def test_half_precision_checkpoints(tmp_path, dtype, file_dtype):
+    """The file's values are used as they are: f32 from them equals transformers doing the same."""
+    network = build(MODELS["llama tied"](), tmp_path, dtype=getattr(torch, dtype))
+    assert {t.dtype for t in read_safetensors(tmp_path / "model.safetensors").values()} == {file_dtype}
+    ids = random_prompt()
+    np.testing.assert_allclose(
+        specdec.load(tmp_path).logits(ids), oracle_logits(network, ids), rtol=0, atol=1e-4
+    )
+
+
+def test_shards_written_by_transformers(tmp_path):
+    network = build(MODELS["llama"](), tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    ids = random_prompt()
+    np.testing.assert_allclose(
+        specdec.load(tmp_path).logits(ids), oracle_logits(network, ids), rtol=0, atol=1e-4
+    )
+
+
+def test_score_equals_transformers(tmp_path):
+    network = build(MODELS["gpt2"](), tmp_path)
+    ids = random_prompt()
+    log_probs = torch.from_numpy(oracle_logits(network, ids)).double().log_softmax(-1).numpy()
+    expected = log_probs[np.arange(N_TOKENS - 1), ids[1:]]
+    np.testing.assert_allclose(specdec.load(tmp_path).score(ids), expected, rtol=0, atol=1e-4)

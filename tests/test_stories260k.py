@@ -1,0 +1,56 @@
+"""The two checkpoints trained elsewhere: known text and known cross-entropy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specdec
+
+REFERENCE = 1.3065  # nats per token, as the shared folder's README measured it in float32
+TOLERANCE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def stories260k(shared: Path) -> specdec.Model:
+    return specdec.load(shared / "models" / "stories260K" / "stories260K.bin")
+
+
+def stories(shared: Path) -> list[str]:
+    """Stories 20 to 59 of those longer than 100 characters."""
+    text = (shared / "data" / "tinystories" / "tiny.txt").read_text(encoding="utf-8")
+    stripped = [story.strip() for story in text.split("<|endoftext|>")]
+    return [story for story in stripped if len(story) > 100][20:60]
+
+
+def test_what_it_is(stories260k):
+    config = stories260k.config
+    assert (config.d_model, config.n_layer, config.n_head, config.n_kv_head) == (64, 5, 8, 4)
+    assert (config.d_ff, config.n_vocab, config.n_ctx, config.tied) == (172, 512, 512, True)
+    assert stories260k.tokenizer.n_vocab == 512
+    assert stories260k.n_parameters == 260_032
+
+
+def test_mean_cross_entropy(stories260k, shared):
+    losses = [-stories260k.score(stories260k.tokenizer.encode(story)[:512]) for story in stories(shared)]
+    assert len(losses) == 40 and sum(map(len, losses)) > 10_000
+    assert np.concatenate(losses).mean() == pytest.approx(REFERENCE, abs=TOLERANCE)
+
+
+def test_greedy_continuation(stories260k, shared):
+    """By path and by model; the comma belongs to the continuation."""
+    path = shared / "models" / "stories260K" / "stories260K.bin"
+    for target in (path, stories260k):
+        out = specdec.generate(target, None, "Once upon a time", max_new_tokens=40, temperature=0.0)
+        assert out.text.startswith(", there was a little girl named Lily."), out.text
+
+
+def test_chars105(shared):
+    """A character model: its text is English words, and stories are far likelier than their reverse."""
+    model = specdec.load(shared / "models" / "chars105" / "model5000.bin")
+    assert (model.config.n_vocab, model.config.n_ctx) == (105, 256)
+    story = stories(shared)[0][:200]
+    forward, backward = (model.score(text).mean() for text in (story, story[::-1]))
+    assert forward > -1.2 and backward < forward - 2.0

@@ -1,0 +1,509 @@
+"""Tokenizers against published ids, against the libraries they come from, and against each other."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
+from specdec.tokenizer import (
+    StreamDecoder,
+    Strip,
+    Tokenizer,
+    check_same_vocabulary,
+    load_tokenizer,
+    resolve_tokenizer,
+)
+from tiny_models import write_llama2c_tokenizer
+
+TEXTS = [
+    "",
+    " ",
+    "  two  spaces ",
+    "Once upon a time",
+    "naïve café, 日本語, Ελληνικά",
+    "👩‍👩‍👧 and 🏳️‍🌈\n\ttabs\r\n",
+    "<s> </s> <|endoftext|> <0x0A>",
+    "\x00\x7f\u200b\ufeff\ufffd",
+]
+
+
+def published_cases(shared: Path, name: str) -> list[tuple[str, list[int]]]:
+    """(text, ids) of llama.cpp's vocabulary tests."""
+    folder = shared / "data" / "tokenizers"
+    texts = (folder / f"{name}.inp").read_bytes().decode("utf-8").split("\n__ggml_vocab_test__\n")
+    lines = (folder / f"{name}.out").read_text().split("\n")
+    assert texts[-1] == lines[-1] == ""  # both files end with their separator
+    cases = [
+        (text, [int(i) for i in line.split()]) for text, line in zip(texts[:-1], lines[:-1], strict=True)
+    ]
+    assert len(cases) == 46
+    return cases
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("ggml-vocab-gpt-2.gguf", "gpt2_vocab.json"),
+        ("ggml-vocab-llama-spm.gguf", "llama2_tokenizer.model"),
+        ("ggml-vocab-llama-spm.gguf", "llama2_tokenizer.bin"),
+    ],
+)
+def test_published_ids(shared, name, file):
+    tokenizer = load_tokenizer(shared / "data" / "tokenizers" / file)
+    for text, ids in published_cases(shared, name):
+        assert tokenizer.encode(text, add_bos=False) == ids, text
+        assert tokenizer.decode(ids) == text
+
+
+def test_bos(shared):
+    folder = shared / "data" / "tokenizers"
+    for file in ("llama2_tokenizer.model", "llama2_tokenizer.bin"):
+        tokenizer = load_tokenizer(folder / file)
+        assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.n_vocab) == (1, (2,), 32000)
+        assert tokenizer.encode("Hello world") == [1, 15043, 3186]
+        assert tokenizer.decode([1, 15043, 3186, 2]) == "Hello world"
+    gpt2 = load_tokenizer(folder / "gpt2_vocab.json")
+    assert (gpt2.bos_id, gpt2.eos_ids, gpt2.n_vocab) == (50256, (50256,), 50257)
+    assert gpt2.encode("Hello world") == [15496, 995]  # trained without
+    assert gpt2.encode("a<|endoftext|>b") == [64, 50256, 65]
+    assert gpt2.decode([64, 50256, 65]) == "ab"
+
+
+def test_formats_of_one_vocabulary_agree(shared):
+    """SentencePiece's own encoder and llama2.c's, on stories, and token by token."""
+    tokenizers, models = shared / "data" / "tokenizers", shared / "models"
+    text = (shared / "data" / "tinystories" / "tiny.txt").read_text()[:60_000]
+    one = load_tokenizer(tokenizers / "llama2_tokenizer.model")
+    two = load_tokenizer(tokenizers / "llama2_tokenizer.bin")
+    assert one.vocabulary() == two.vocabulary() and one.fingerprint() == two.fingerprint()
+    assert one.encode(text) == two.encode(text)
+    one = load_tokenizer(models / "chars105" / "tok105.model")
+    two = load_tokenizer(models / "chars105" / "tok105.bin")
+    assert one.fingerprint() == two.fingerprint()
+    single_spaced = " ".join(text.split(" "))
+    while (
+        "  " in single_spaced
+    ):  # this file's own normaliser drops repeated spaces; llama2.c's format has none
+        single_spaced = single_spaced.replace("  ", " ")
+    for story in single_spaced.split("<|endoftext|>"):
+        assert one.encode(story.strip()) == two.encode(story.strip())
+    assert one.encode("a日本b") == two.encode("a日本b")  # unknown characters: one <unk> for the run
+
+
+def test_decode_equals_the_libraries(shared):
+    """On random ids, wherever the bytes are UTF-8; elsewhere each library counts its own U+FFFD."""
+    folder = shared / "data" / "tokenizers"
+    rng = random.Random(0)
+    gpt2, llama = (
+        load_tokenizer(folder / "gpt2_vocab.json"),
+        load_tokenizer(folder / "llama2_tokenizer.model"),
+    )
+    for ours, theirs in ((gpt2, gpt2._library.decode), (llama, llama._library.decode)):
+        compared = 0
+        for _ in range(2000):
+            ids = [rng.randrange(ours.n_vocab) for _ in range(rng.randrange(1, 10))]
+            text = ours.decode(ids)
+            if "\ufffd" not in text:
+                assert text == theirs(ids), ids
+                compared += 1
+        assert compared > 1500
+
+
+def random_ids(tokenizer: Tokenizer, rng: random.Random) -> list[int]:
+    """Ids with many single bytes among them, so that characters come in pieces and broken."""
+    byte_ids = [i for i, token in enumerate(tokenizer.vocabulary()) if token is not None and len(token) == 1]
+    return [
+        rng.choice(byte_ids) if rng.random() < 0.5 else rng.randrange(tokenizer.n_vocab)
+        for _ in range(rng.randrange(0, 14))
+    ]
+
+
+def check_streaming(
+    tokenizer: Tokenizer, ids: list[int], rng: random.Random, *, continuing: bool = False
+) -> None:
+    stream, pieces, at = StreamDecoder(tokenizer, continuing=continuing), [], 0
+    while at < len(ids):
+        step = rng.randrange(1, 4)
+        pieces.append(stream.feed(ids[at : at + step]))
+        at += step
+    pieces.append(stream.finish())
+    whole = tokenizer.decode(ids, continuing=True) if continuing else tokenizer.decode(ids)
+    assert "".join(pieces) == whole, ids
+
+
+@pytest.mark.parametrize("file", ["gpt2_vocab.json", "llama2_tokenizer.model", "llama2_tokenizer.bin"])
+def test_streaming_adds_up_to_decode(shared, file):
+    tokenizer = load_tokenizer(shared / "data" / "tokenizers" / file)
+    rng = random.Random(1)
+    for _ in range(1000):
+        check_streaming(tokenizer, random_ids(tokenizer, rng), rng, continuing=rng.random() < 0.5)
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        for start in range(len(ids)):
+            check_streaming(tokenizer, ids[start:], rng)
+        # A character is never split: without broken bytes no piece has U+FFFD.
+        if "\ufffd" not in text:
+            stream = StreamDecoder(tokenizer)
+            assert not any("\ufffd" in stream.feed([i]) for i in ids) and stream.finish() == ""
+
+
+def test_continuing_keeps_the_space(shared):
+    for file in ("llama2_tokenizer.model", "llama2_tokenizer.bin"):
+        tokenizer = load_tokenizer(shared / "data" / "tokenizers" / file)
+        ids = tokenizer.encode("Hello big world")
+        assert tokenizer.decode(ids[:2]) + tokenizer.decode(ids[2:], continuing=True) == "Hello big world"
+        assert tokenizer.decode(ids[2:]) == "big world"
+
+
+# ── tokenizer.json
+# ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def llama_json(*, decoder: str = "sequence") -> str:
+    """A Llama-like tokenizer.json: BPE with byte fallback, "▁" for spaces, BOS by template."""
+    from tokenizers import AddedToken, Regex, decoders, models, normalizers, processors
+    from tokenizers import Tokenizer as Library
+
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"<0x{byte:02X}>": 3 + byte for byte in range(256)}}
+    for token in ("▁", "a", "b", "c", "▁a", "ab", "▁ab", "é", "▁▁"):
+        vocab[token] = len(vocab)
+    merges = [("▁", "a"), ("a", "b"), ("▁a", "b"), ("▁", "▁")]
+    tokenizer = Library(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = {
+        "sequence": decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        ),
+        "metaspace": decoders.Metaspace(),
+        "never": decoders.Metaspace(prepend_scheme="never"),
+        "wordpiece": decoders.WordPiece(),
+        "strip first": decoders.Sequence([decoders.Strip(" ", 1, 0), decoders.Fuse()]),
+        "regex": decoders.Sequence([decoders.Replace(Regex("x+"), " "), decoders.Fuse()]),
+    }[decoder]
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<unk>", "<s>", "</s>")])
+    tokenizer.add_tokens(["plain added ▁"])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=9)
+    return tokenizer.to_str()
+
+
+@pytest.mark.parametrize(
+    ("decoder", "strip"),
+    [("sequence", Strip.ONE_SPACE), ("metaspace", Strip.SPACES_OF_FIRST_TOKEN), ("never", Strip.NOTHING)],
+)
+def test_llama_json(tmp_path, decoder, strip):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(llama_json(decoder=decoder))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.strip is strip
+    assert isinstance(tokenizer, Tokenizer)
+    assert (tokenizer.bos_id, tokenizer.adds_bos) == (1, True)
+    ids = tokenizer.encode("ab ca ab bé")  # longer than the truncation that the file asks for
+    assert ids[0] == 1 and ids[1:] == tokenizer.encode("ab ca ab bé", add_bos=False) and len(ids) == 9
+    rng = random.Random(2)
+    compared = 0
+    for _ in range(1500):
+        ids = random_ids(tokenizer, rng)
+        check_streaming(tokenizer, ids, rng)
+        text = tokenizer.decode(ids)
+        if decoder == "sequence" and "\ufffd" not in text:
+            assert text == tokenizer._library.decode(ids), ids
+            compared += 1
+        textual = [i for i in ids if not 3 <= i < 259]  # Metaspace alone shows byte tokens by their names
+        if decoder != "sequence":
+            assert tokenizer.decode(textual) == tokenizer._library.decode(textual), textual
+            compared += 1
+    assert compared > 100
+
+
+def test_byte_level_json_with_added_tokens(tmp_path):
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    library = Library(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<|end|>"])
+    library.add_tokens(["日本", "  two spaces  "])
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path, eos_ids=(256,))
+    assert tokenizer.eos_ids == (256,) and tokenizer.bos_id is None and not tokenizer.adds_bos
+    for text in (*TEXTS, "x日本y  two spaces  z"):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == library.decode(ids) == text
+    rng = random.Random(3)
+    for _ in range(500):
+        check_streaming(tokenizer, random_ids(tokenizer, rng), rng)
+    assert tokenizer.decode([256, *tokenizer.encode("a"), 256]) == "a"
+    assert tokenizer.vocabulary()[256] == b"<|end|>"
+
+
+def test_json_without_decoder(tmp_path):
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models, pre_tokenizers
+
+    library = Library(models.WordLevel({"the": 0, "cat": 1, "sat": 2}, unk_token="the"))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("the cat sat") == [0, 1, 2]
+    assert tokenizer.decode([0, 1, 2]) == library.decode([0, 1, 2]) == "the cat sat"
+    assert tokenizer.decode([0]) + tokenizer.decode([1], continuing=True) == "the cat"
+
+
+@pytest.mark.parametrize("decoder", ["wordpiece", "strip first", "regex"])
+def test_decoder_that_is_not_bytes(tmp_path, decoder):
+    (tmp_path / "tokenizer.json").write_text(llama_json(decoder=decoder))
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: decoder has a step .*expected ByteLevel"):
+        load_tokenizer(tmp_path)
+
+
+def test_settings_decide_about_bos(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(llama_json())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": False, "eos_token": "</s>"}))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.eos_ids == (2,) and not tokenizer.adds_bos
+    assert tokenizer.encode("a") == tokenizer.encode("a", add_bos=False)
+
+
+def test_template_decides_about_bos(tmp_path):
+    from tokenizers import Tokenizer as Library
+    from tokenizers import processors
+
+    library = Library.from_str(llama_json())
+    for template, ids, adds in (("$A </s>", [263], False), ("</s> $A", [2, 263], True)):
+        names = [("<s>", 1), ("</s>", 2)]
+        library.post_processor = processors.TemplateProcessing(single=template, special_tokens=names)
+        library.save(str(tmp_path / "tokenizer.json"))
+        tokenizer = load_tokenizer(tmp_path, bos_id=1)
+        assert (tokenizer.encode("a"), tokenizer.adds_bos) == (ids, adds)
+        assert tokenizer.bos_id == (2 if adds else 1)
+
+
+def test_folder_with_vocab_and_merges(tmp_path, shared):
+    source = shared / "data" / "tokenizers"
+    (tmp_path / "vocab.json").write_bytes((source / "gpt2_vocab.json").read_bytes())
+    with pytest.raises(TokenizerError, match=r"vocab\.json: is neither"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "merges.txt").write_bytes(b"#version: 0.2\n" + (source / "gpt2_merges.txt").read_bytes())
+    assert load_tokenizer(tmp_path).encode(" Hello world") == [18435, 995]
+
+
+# ── llama2.c's encoder
+# ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def plain_llama2c_encode(tokens: list[tuple[bytes, float]], text: str) -> list[int]:
+    """llama2.c's encoder as it is written there: scan all pairs, merge the best, again."""
+    names = [token for token, _ in tokens]
+    ids = []
+    for char in " " + text if text else "":
+        piece = char.encode()
+        ids.extend([names.index(piece)] if piece in names else [3 + byte for byte in piece])
+    while True:
+        best = None
+        for i in range(len(ids) - 1):
+            pair = names[ids[i]] + names[ids[i + 1]]
+            if pair in names and (best is None or tokens[names.index(pair)][1] > best[0]):
+                best = (tokens[names.index(pair)][1], i, names.index(pair))
+        if best is None:
+            return ids
+        ids[best[1] : best[1] + 2] = [best[2]]
+
+
+def test_llama2c_encoder_equals_the_plain_one(tmp_path):
+    rng = random.Random(4)
+    for trial in range(20):
+        tokens = [(b"<unk>", 0.0), (b"\n<s>\n", 0.0), (b"\n</s>\n", 0.0)]
+        tokens += [(b"<0x%02X>" % byte, 0.0) for byte in range(256)]
+        words = {bytes(rng.choices(b"ab ", k=rng.randrange(2, 6))) for _ in range(30)} | {
+            b"ab",
+            b"ba",
+            b" a",
+            b"aa",
+        }
+        # Few scores, so that ties decide.
+        tokens += [(word, float(rng.randrange(4))) for word in sorted(words)] + [
+            (c, -9.0) for c in (b"a", b"b", b" ")
+        ]
+        tokenizer = load_tokenizer(write_llama2c_tokenizer(tmp_path / f"{trial}.bin", tokens))
+        for _ in range(30):
+            text = "".join(rng.choices("ab é", weights=[5, 5, 2, 1], k=rng.randrange(0, 25)))
+            assert tokenizer.encode(text, add_bos=False) == plain_llama2c_encode(tokens, text), text
+            assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_special_tokens_are_not_text(shared):
+    tokenizer = load_tokenizer(shared / "data" / "tokenizers" / "llama2_tokenizer.bin")
+    for text in ("<s>", "\n<s>\n", "<0x41>", "<unk>"):
+        ids = tokenizer.encode(text, add_bos=False)
+        assert not {0, 1, 2} & set(ids) and tokenizer.decode(ids) == text
+
+
+GOOD = [(b"<unk>", 0.0), (b"\n<s>\n", 0.0), (b"\n</s>\n", 0.0), (b"a", -1.0)]
+
+
+def test_bad_llama2c_files(tmp_path):
+    path = write_llama2c_tokenizer(tmp_path / "tok.bin", GOOD)
+    content = path.read_bytes()
+    assert load_tokenizer(path).n_vocab == 4
+    cases = [
+        (b"", "has 0 bytes"),
+        (content[:7], "ends within token 0"),
+        (content[:-1], "token 3 has length 1; expected 0 to 6.* and at most the 0 bytes"),
+        (content[:4], "has 0 tokens; expected at least <unk>"),
+        (content[:8] + struct.pack("<i", -5) + content[12:], "token 0 has length -5"),
+        (content[:8] + struct.pack("<i", 7) + content[12:], "token 0 has length 7; expected 0 to 6"),
+        (
+            content[:4] + struct.pack("<f", float("nan")) + content[8:],
+            "token 0 has a score that is not a number",
+        ),
+    ]
+    for wrong, message in cases:
+        path.write_bytes(wrong)
+        with pytest.raises(TokenizerError, match=message) as caught:
+            load_tokenizer(path)
+        assert str(path) in str(caught.value)
+
+
+# ── Bad input
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", "{", "not valid JSON"),
+        ("tokenizer.json", '{"model": {}}', "not a tokenizer.json that `tokenizers` can read"),
+        ("tokenizer.json", "{}", "neither a tokenizer.json nor a vocab.json"),
+        ("tokenizer.model", "nonsense", "not a SentencePiece model"),
+        ("tokenizer.model", "", "SentencePiece model"),
+        ("vocab.json", '{"a": 0}', "neither"),
+        ("words.txt", "a b c", r"expected a folder, or a \.json, \.model or \.bin"),
+    ],
+    ids=range(7),
+)
+def test_bad_files(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(TokenizerError, match=message) as caught:
+        load_tokenizer(tmp_path / name)
+    assert name in str(caught.value)
+
+
+def test_bad_bpe_files(tmp_path):
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    (tmp_path / "merges.txt").write_text("x y\n")
+    with pytest.raises(TokenizerError, match=r"vocab\.json and merges\.txt: not a BPE vocabulary"):
+        load_tokenizer(tmp_path)
+
+
+def test_nothing_there(tmp_path):
+    assert resolve_tokenizer(None, tmp_path) is None
+    with pytest.raises(TokenizerError, match=r"holds no tokenizer; expected tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(TokenizerError, match="no such file"):
+        resolve_tokenizer(tmp_path / "tok.model", tmp_path)
+
+
+def test_missing_libraries(tmp_path, monkeypatch):
+    (tmp_path / "tokenizer.json").write_text(llama_json())
+    (tmp_path / "x.model").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(TokenizerError, match="pip install tokenizers"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(TokenizerError, match=r"pip install specdec\[sentencepiece\]"):
+        load_tokenizer(tmp_path / "x.model")
+    assert resolve_tokenizer(False, tmp_path) is None
+
+
+def test_text_that_is_none(tmp_path):
+    tokenizer = load_tokenizer(write_llama2c_tokenizer(tmp_path / "tok.bin", GOOD))
+    for text in (b"a", None, 3):
+        with pytest.raises(InputError, match="expected a str"):
+            tokenizer.encode(text)
+    with pytest.raises(InputError, match=r"lone surrogate.*position 1"):
+        tokenizer.encode("a\ud800")
+    with pytest.raises(InputError, match="token id is -1"):
+        tokenizer.decode([-1])
+    assert tokenizer.decode([3, 4, 3]) == "aa"  # a padded model's id past the vocabulary has no text
+
+
+def test_tokenizer_objects(tmp_path):
+    class Letters:
+        n_vocab, bos_id, eos_ids = 26, None, ()
+
+        def encode(self, text, *, add_bos=True):
+            return [ord(char) - 97 for char in text]
+
+        def decode(self, ids):
+            return bytes(97 + i for i in ids).decode("utf-8", "replace")
+
+    letters = Letters()
+    assert isinstance(letters, Tokenizer) and resolve_tokenizer(letters, tmp_path) is letters
+    with pytest.raises(TokenizerError, match="int without encode, decode, n_vocab"):
+        resolve_tokenizer(3, tmp_path)
+    stream = StreamDecoder(letters)
+    assert [stream.feed([7, 8]), stream.feed([]), stream.feed([9]), stream.finish()] == ["hi", "", "j", ""]
+    # 0xC3 then 0xA9 are "é": the first alone is held back, and given up at the end.
+    stream = StreamDecoder(letters)
+    assert [*(stream.feed([byte - 97]) for byte in (0xC3, 0xA9, 0xC3)), stream.finish()] == [
+        "", "é", "", "\ufffd",
+    ]  # fmt: skip
+
+    class Rewriting(Letters):
+        def decode(self, ids):
+            return "ab"[: len(ids)] if len(ids) < 3 else "xyz"
+
+    stream = StreamDecoder(Rewriting())
+    assert stream.feed([0, 1]) == "ab"
+    with pytest.raises(TokenizerError, match="changed the beginning"):
+        stream.feed([2])
+
+
+# ── Pairs
+# ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def model(n_vocab: int, tokenizer: Tokenizer | None, path: str) -> SimpleNamespace:
+    return SimpleNamespace(config={"n_vocab": n_vocab}, tokenizer=tokenizer, path=path)
+
+
+def test_same_vocabulary(tmp_path):
+    def tokenizer(name: str, tokens: list[tuple[bytes, float]]) -> Tokenizer:
+        return load_tokenizer(write_llama2c_tokenizer(tmp_path / name, tokens))
+
+    one = tokenizer("one.bin", GOOD)
+    same = tokenizer("same.bin", [(token, score - 1.0) for token, score in GOOD])
+    other = tokenizer("other.bin", [*GOOD[:3], (b"b", -1.0)])
+    longer = tokenizer("longer.bin", [*GOOD, (b"z", -1.0)])
+    check_same_vocabulary(model(4, one, "T"), model(4, same, "D"))
+    check_same_vocabulary(model(8, one, "T"), model(8, one, "D"))
+    check_same_vocabulary(model(4, None, "T"), model(4, one, "D"))
+    cases = [
+        (
+            model(4, one, "T"),
+            model(4, other, "D"),
+            "both have 4 tokens, but id 3 is 'a' in the target and 'b' in the draft",
+        ),
+        (model(4, one, "T"), model(5, longer, "D"), "the first 4 agree, id 4 is 'z' in the draft alone"),
+        (
+            model(5, longer, "T"),
+            model(5, one, "D"),
+            "target's tokenizer has 5 tokens, the draft's 4; the first 4 agree",
+        ),
+        (model(4, one, "T"), model(8, same, "D"), "to 4 ids, draft D to 8; .*agree on all 4 tokens.*padded"),
+        (model(4, None, "T"), model(8, None, "D"), "target T gives probabilities to 4 ids, draft D to 8"),
+    ]
+    for target, draft, message in cases:
+        with pytest.raises(VocabularyMismatchError, match=message):
+            check_same_vocabulary(target, draft)
