@@ -31,8 +31,8 @@ static double sum(const double* probs, int n) {
 }
 
 static void normalise(double* probs, int n) {
-    double total = sum(probs, n);
-    for (int i = 0; i < n; i++) probs[i] /= total;
+    double factor = 1.0 / sum(probs, n);
+    for (int i = 0; i < n; i++) probs[i] *= factor;
 }
 
 /* Is token a before token b in the order of probability, ids breaking ties? */
@@ -126,17 +126,28 @@ double sd_overlap(const sd_distribution* a, const sd_distribution* b, int n_voca
     return total < 1.0 ? total : 1.0;
 }
 
+/* Whole blocks of the cumulative sum are passed at the speed of a sum; one is walked. */
+#define SAMPLE_BLOCK 64
+
 int32_t sd_sample(const sd_distribution* d, int n_vocab, double uniform) {
     if (d->point >= 0) return d->point;
-    double cumulative = 0.0;
-    int32_t last = 0;
-    for (int32_t i = 0; i < n_vocab; i++) {
-        if (d->probs[i] <= 0.0) continue;
-        cumulative += d->probs[i];
-        last = i;
-        if (uniform < cumulative) break;
+    int first = 0; /* the block to walk: the one `uniform` lies in, or the last one with mass */
+    double before = 0.0, cumulative = 0.0;
+    for (int i = 0; i < n_vocab && !(uniform < cumulative); i += SAMPLE_BLOCK) {
+        double block = sum(d->probs + i, n_vocab - i < SAMPLE_BLOCK ? n_vocab - i : SAMPLE_BLOCK);
+        if (!(block > 0.0)) continue;
+        first = i;
+        before = cumulative;
+        cumulative += block;
     }
-    return last;
+    int32_t chosen = first; /* rounding may end the walk below `uniform`: then the last one with mass */
+    for (int32_t i = first; i < n_vocab && i < first + SAMPLE_BLOCK; i++) {
+        if (d->probs[i] <= 0.0) continue;
+        before += d->probs[i];
+        chosen = i;
+        if (uniform < before) break;
+    }
+    return chosen;
 }
 
 void sd_residual(sd_distribution* target, const sd_distribution* draft, int n_vocab) {
