@@ -1,0 +1,405 @@
+"""The code base itself: what ARCHITECTURE.md and CONTRIBUTING.md say of it, read from the files."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import specdec
+from specdec import _core
+
+ROOT = Path(__file__).parents[1]
+CSRC = ROOT / "csrc"
+
+FOLDERS = ["base", "kernels", "model", "decode", "draft", "binding"]
+"""Folders of the core; each may include from itself and from those before it."""
+
+PUBLIC_HEADER = "specdec.h"
+MAX_LINES = 600
+
+C_FILES = sorted(path for path in CSRC.rglob("*.[ch]"))
+HEADERS = [path for path in C_FILES if path.suffix == ".h" and not path.stem.endswith("_template")]
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^">]+)[">]', re.MULTILINE)
+
+
+def name(path: Path) -> str:
+    """Name of a file in messages and test ids."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def code(path: Path) -> str:
+    """Text of a C file with comments and string literals blanked; line numbers stay."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', blank, text, flags=re.DOTALL)
+
+
+def project_files() -> Iterator[Path]:
+    """Every text file that is, or could be, under version control."""
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        paths = [ROOT / entry for entry in listing.split("\0") if entry]
+    else:
+        parts = ["csrc", "python", "tests", "docs", "benchmarks", "notebooks", "training", "cmake"]
+        paths = [*ROOT.glob("*"), *(path for part in parts for path in (ROOT / part).rglob("*"))]
+    for path in sorted(paths):
+        if path.is_file() and b"\0" not in path.read_bytes()[:8192]:
+            yield path
+
+
+# ------------------------------------------------------------------------------------------ C sources
+
+
+def test_every_folder_is_in_the_order() -> None:
+    assert {path.name for path in CSRC.iterdir() if path.is_dir()} == set(FOLDERS)
+
+
+def test_header_names_are_unique() -> None:
+    """Sources include by bare name, so a name must mean one file."""
+    names = [path.name for path in C_FILES if path.suffix == ".h"]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("path", C_FILES, ids=name)
+def test_includes_go_one_way(path: Path) -> None:
+    home = {header.name: header.parent.name for header in C_FILES if header.suffix == ".h"}
+    own = FOLDERS.index(path.parent.name) if path.parent != CSRC else len(FOLDERS)
+    text = path.read_text(encoding="utf-8")
+    for mark, included in INCLUDE.findall(text):
+        if mark == "<":
+            assert included not in home, f"{name(path)}: <{included}> is our own; write it in quotes"
+            continue
+        assert included in home, f'{name(path)}: "{included}" is no header of csrc'
+        assert not included.endswith(".c")
+        if included == PUBLIC_HEADER:
+            assert path.parent.name == "binding", f"{name(path)} includes {PUBLIC_HEADER}"
+        else:
+            assert FOLDERS.index(home[included]) <= own, (
+                f'{name(path)} includes "{included}" of {home[included]}, which is above it'
+            )
+
+
+@pytest.mark.parametrize("path", C_FILES, ids=name)
+def test_c_files_stay_short(path: Path) -> None:
+    n_lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert n_lines <= MAX_LINES, f"{name(path)} has {n_lines} lines; split it by its nouns"
+
+
+def includers(header: str) -> set[str]:
+    return {
+        name(path)
+        for path in C_FILES
+        if header in (entry for _, entry in INCLUDE.findall(path.read_text(encoding="utf-8")))
+    }
+
+
+def test_one_file_knows_blas() -> None:
+    assert includers("cblas.h") == {"csrc/kernels/gemm.c"}
+
+
+def test_one_folder_knows_python() -> None:
+    found = includers("Python.h") | includers("numpy/arrayobject.h") | includers("structmember.h")
+    assert found
+    assert {Path(path).parent.name for path in found} == {"binding"}
+
+
+@pytest.mark.parametrize(
+    ("calls", "allowed"),
+    [
+        (("malloc", "calloc", "realloc", "aligned_alloc", "posix_memalign", "free"), {"csrc/base/memory.c"}),
+        (("pthread_create",), {"csrc/base/pool.c"}),
+        (("exit", "abort", "longjmp", "printf", "puts", "strcpy", "strcat", "sprintf", "alloca"), set()),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_calls_stay_where_they_belong(calls: tuple[str, ...], allowed: set[str]) -> None:
+    """Memory comes from sd_alloc, threads from the pool, and a library neither ends nor prints."""
+    pattern = re.compile(rf"(?<![\w.>])({'|'.join(calls)})\s*\(")
+    found = {name(path): match[1] for path in C_FILES for match in pattern.finditer(code(path))}
+    assert {path: call for path, call in found.items() if path not in allowed} == {}
+
+
+def declarations(path: Path) -> list[str]:
+    """Top-level declarations of a header, one line each, without what stands in braces."""
+    text = re.sub(r"^[ \t]*#.*(?:\\\n.*)*$", "", code(path), flags=re.MULTILINE)
+    while "{" in text:
+        text, n_blocks = re.subn(r"\{[^{}]*\}", block_end, text)
+        assert n_blocks, f"{name(path)}: braces do not match"
+    return [" ".join(entry.split()) for entry in text.split(";") if entry.strip()]
+
+
+def block_end(match: re.Match[str]) -> str:
+    """What a block leaves: nothing before the name of a type, the end of a declaration otherwise."""
+    return "" if re.match(r"\s*\w+\s*;", match.string[match.end() :]) else ";"
+
+
+def declared_name(declaration: str) -> str:
+    """The name that a top-level declaration introduces."""
+    pointer = re.search(r"\(\s*\*\s*(\w+)\s*\)\s*\(", declaration)
+    if declaration.startswith("typedef"):
+        return pointer[1] if pointer else declaration.split()[-1].lstrip("*")
+    function = re.search(r"\b(?!__attribute__|SD_)(\w+)\s*\(", declaration)
+    return function[1] if function else declaration.split()[-1]
+
+
+@pytest.mark.parametrize("path", HEADERS, ids=name)
+def test_names_in_headers_carry_the_prefix(path: Path) -> None:
+    found = [declared_name(declaration) for declaration in declarations(path)]
+    assert [entry for entry in found if not entry.startswith(("sd_", "sdk_"))] == []
+    macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", code(path), re.MULTILINE)
+    assert [macro for macro in macros if not macro.startswith(("SD_", "SDK_", "SPECDEC_", "PY_"))] == []
+
+
+@pytest.mark.parametrize("path", HEADERS, ids=name)
+def test_headers_are_guarded_and_say_what_they_are(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    guard = f"SD_{path.stem.upper()}_H" if path.name != PUBLIC_HEADER else "SPECDEC_H"
+    assert text.startswith("/* "), f"{name(path)} does not begin with a comment"
+    assert f"#ifndef {guard}\n#define {guard}\n" in text
+    assert text.rstrip().endswith("#endif")
+
+
+# ------------------------------------------------------------------------------------- the extension
+
+
+def dynamic_symbols(library: str | Path, *options: str) -> set[str]:
+    """Dynamic symbols of a library, without versions; skips where there is no ``nm`` for ELF."""
+    if sys.platform != "linux":
+        pytest.skip("reads ELF symbol tables, which this platform does not have")
+    if shutil.which("nm") is None:
+        pytest.skip("nm (binutils) is not installed")
+    command = ["nm", "-D", "--format=posix", *options, str(library)]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {line.split()[0].split("@")[0] for line in listing.splitlines() if line.strip()}
+
+
+def test_extension_exports_its_init_function_alone() -> None:
+    assert dynamic_symbols(_core.__file__, "--defined-only") == {"PyInit__core"}
+
+
+def test_openblas_is_our_own() -> None:
+    """Neither the file nor a symbol name is shared with the OpenBLAS that SciPy may have loaded."""
+    library = Path(_core.__file__).with_name("libspecdec_openblas.so")
+    if not library.exists():
+        pytest.skip("built with SPECDEC_SYSTEM_OPENBLAS")
+    wanted = {symbol for symbol in dynamic_symbols(_core.__file__, "--undefined-only") if "blas" in symbol}
+    assert "specdec_cblas_sgemm" in wanted
+    exported = dynamic_symbols(library, "--defined-only")
+    assert wanted <= exported
+    assert {symbol for symbol in exported if not symbol.startswith("specdec_")} == set()
+
+
+def test_openblas_stays_our_own_beside_scipy() -> None:
+    """Even with SciPy's copy in the global scope, neither library's threading touches the other's."""
+    script = """
+import ctypes, pathlib, scipy.linalg
+folder = pathlib.Path(scipy.__file__).parents[1] / "scipy.libs"
+libraries = sorted(folder.glob("libscipy_openblas*.so"))
+if not libraries:
+    print("skip")
+    raise SystemExit
+theirs = ctypes.CDLL(str(libraries[0]), ctypes.RTLD_GLOBAL)
+theirs.scipy_openblas_set_num_threads(2)
+import specdec._core
+specdec._core.blas_info()
+print(theirs.scipy_openblas_get_num_threads())
+"""
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    if run.stdout.strip() == "skip":
+        pytest.skip("this SciPy does not bring scipy-openblas32")
+    assert run.stdout.strip() == "2"
+
+
+# ------------------------------------------------------------------------------------------- the stub
+
+
+def stub() -> ast.Module:
+    path = ROOT / "python" / "specdec" / "_core.pyi"
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def is_typed_dict(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "TypedDict" for base in node.bases)
+
+
+def defined_names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """Public names (and ``__version__``) that a stub's module or class body defines."""
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not is_typed_dict(node):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = node
+    return {key: node for key, node in found.items() if not key.startswith("_") or key == "__version__"}
+
+
+def public(namespace: object) -> set[str]:
+    return {key for key in dir(namespace) if not key.startswith("_")}
+
+
+def test_stub_and_module_have_the_same_names() -> None:
+    assert set(defined_names(stub().body)) == public(_core) | {"__version__"}
+
+
+CLASSES = [node for node in stub().body if isinstance(node, ast.ClassDef) and not is_typed_dict(node)]
+
+
+@pytest.mark.parametrize("node", CLASSES, ids=lambda node: node.name)
+def test_stub_and_classes_have_the_same_members(node: ast.ClassDef) -> None:
+    assert set(defined_names(node.body)) == public(getattr(_core, node.name))
+
+
+def stub_functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    for node in stub().body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from (
+                (f"{node.name}.{member.name}", member)
+                for member in node.body
+                if isinstance(member, ast.FunctionDef) and not member.name.startswith("_")
+            )
+
+
+STUB_FUNCTIONS = list(stub_functions())
+
+
+@pytest.mark.parametrize(("path", "node"), STUB_FUNCTIONS, ids=[path for path, _ in STUB_FUNCTIONS])
+def test_functions_are_documented_as_the_stub_has_them(path: str, node: ast.FunctionDef) -> None:
+    """The text signature of each function has the stub's parameters, in order, with their kinds."""
+    target: object = _core
+    for part in path.split("."):
+        target = getattr(target, part)
+    assert inspect.getdoc(target), f"{path} has no docstring"
+    if any(ast.unparse(decorator) == "property" for decorator in node.decorator_list):
+        return
+    signature = getattr(target, "__text_signature__", None)
+    assert signature, f"{path} has no text signature"
+    arguments = node.args
+    wanted = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    wanted += ["*" + argument.arg for argument in arguments.kwonlyargs]
+    got = [
+        ("*" if parameter.kind is parameter.KEYWORD_ONLY else "") + parameter.name
+        for parameter in inspect.signature(target).parameters.values()  # type: ignore[arg-type]
+    ]
+    assert [entry for entry in wanted if entry != "self"] == [entry for entry in got if entry != "self"]
+
+
+# ------------------------------------------------------------------------------------- the package
+
+
+def test_import_needs_numpy_alone() -> None:
+    script = """
+import sys
+before = set(sys.modules)
+import specdec
+loaded = {module.partition(".")[0] for module in set(sys.modules) - before}
+print(*sorted(loaded - set(sys.stdlib_module_names) - {"numpy", "specdec"}))
+"""
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert run.stdout.split() == []
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for entry in specdec.__all__:
+        value = getattr(specdec, entry)
+        assert inspect.getdoc(value), f"specdec.{entry} has no docstring"
+    assert set(specdec.__all__) <= set(dir(specdec))
+    assert not hasattr(specdec, "no_such_name")
+
+
+def test_tests_run_on_what_is_installed() -> None:
+    """The package comes from an installation (editable or not), never from the current folder."""
+    assert importlib.metadata.distribution("specdec").version == specdec.__version__
+    assert Path(_core.__file__).parent != ROOT / "python" / "specdec"
+
+
+def project_version() -> str:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'^version = "([^"]+)"', text, re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def test_version_is_written_in_one_place() -> None:
+    version = project_version()
+    assert specdec.__version__ == version
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    pattern = re.compile(rf"(?<![\w.]){re.escape(version)}(?![\w.])")
+    sources = {".py", ".pyi", ".c", ".h", ".txt", ".cmake", ".md", ".toml"}
+    found = {
+        name(path)
+        for path in project_files()
+        if path.suffix in sources and pattern.search(path.read_text(encoding="utf-8"))
+    }
+    assert found - {"CHANGELOG.md"} == {"pyproject.toml"}
+
+
+# -------------------------------------------------------------------------------------- every file
+
+
+def test_no_path_of_a_machine() -> None:
+    roots = "|".join(["home", "root", "work", "mnt", "opt", "Users", "private"])
+    pattern = re.compile(rf"(?<![\w.~/:>-])/(?:{roots})/\w")
+    found = [
+        f"{name(path)}:{number}: {line.strip()[:80]}"
+        for path in project_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_architecture_page_names_every_file() -> None:
+    """The page's tables have each C file pair and each Python module, and nothing that is gone."""
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE))
+    package = ROOT / "python" / "specdec"
+    existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
+    existing |= {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
+    assert sorted(documented - existing) == [], (
+        "documented in docs/ARCHITECTURE.md, but there is no such file"
+    )
+    assert sorted(existing - documented) == [], "not in the tables of docs/ARCHITECTURE.md"
+
+
+def test_build_tools_are_the_same_everywhere() -> None:
+    """`make dev` builds without isolation, with what an isolated build would have."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    block = re.search(r"\[build-system\]\nrequires = \[(.*?)\]", text, re.DOTALL)
+    assert block
+    required = [entry.partition(";")[0].strip() for entry in re.findall(r'"([^"]+)"', block[1])]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [entry for entry in required if f'"{entry}"' not in makefile] == []
+
+
+README_COMMANDS = ['pip install . && specdec "Once upon a time"', "pip install '.[test]' && pytest"]
+
+
+@pytest.mark.parametrize("command", README_COMMANDS)
+def test_readme_has_the_two_commands(command: str) -> None:
+    assert command in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+
+
+def test_relative_links_of_the_documents_lead_somewhere() -> None:
+    missing = []
+    for path in project_files():
+        if path.suffix == ".md":
+            links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", path.read_text(encoding="utf-8"))
+            missing += [f"{name(path)}: {link}" for link in links if not (path.parent / link).exists()]
+    assert missing == []
