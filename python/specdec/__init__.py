@@ -1,0 +1,94 @@
+"""Exact speculative decoding of transformer language models on CPUs.
+
+>>> import specdec
+>>> target, draft = specdec.embedded_pair()
+>>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=4)
+>>> print(out)  # the text, a line a round, as in Figure 1 of the paper
+>>> out.trace.acceptance_rate  # and every figure of the run
+
+`import specdec` needs NumPy and the C core only; everything else is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from specdec._core import __version__, available_kernels, kernels
+
+if TYPE_CHECKING:
+    from specdec.errors import (
+        CheckpointError,
+        InputError,
+        SpecdecError,
+        TokenizerError,
+        UnsupportedModelError,
+        VocabularyMismatchError,
+    )
+    from specdec.generation import Stream, generate, stream
+    from specdec.model import Model, embedded_pair, load
+    from specdec.result import Result
+    from specdec.sampling import Sampling
+    from specdec.trace import Round, Trace
+    from specdec.verification import distribution, verify
+
+_MODULES = ("errors", "reference", "theory")  # public as modules
+_HOMES = {
+    "CheckpointError": "errors",
+    "InputError": "errors",
+    "Model": "model",
+    "Result": "result",
+    "Round": "trace",
+    "Sampling": "sampling",
+    "SpecdecError": "errors",
+    "Stream": "generation",
+    "TokenizerError": "errors",
+    "Trace": "trace",
+    "UnsupportedModelError": "errors",
+    "VocabularyMismatchError": "errors",
+    "distribution": "verification",
+    "embedded_pair": "model",
+    "generate": "generation",
+    "load": "model",
+    "stream": "generation",
+    "verify": "verification",
+}
+
+__all__ = [
+    "CheckpointError",
+    "InputError",
+    "Model",
+    "Result",
+    "Round",
+    "Sampling",
+    "SpecdecError",
+    "Stream",
+    "TokenizerError",
+    "Trace",
+    "UnsupportedModelError",
+    "VocabularyMismatchError",
+    "__version__",
+    "available_kernels",
+    "distribution",
+    "embedded_pair",
+    "generate",
+    "kernels",
+    "load",
+    "stream",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value  # found at once from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

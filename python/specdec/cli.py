@@ -1,0 +1,222 @@
+"""The command line: one prompt, decoded speculatively and plainly, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from specdec import _core
+from specdec.errors import SpecdecError
+from specdec.generation import generate
+from specdec.model import Model, embedded_pair, load
+from specdec.render import Figure, legend, line, paint, use_colour
+from specdec.request import Request
+from specdec.result import Result
+from specdec.run import Run
+
+__all__ = ["main"]
+
+_PROMPT = "It was a dark and stormy night, and"
+_N_TIMED = 3
+_TIMED_S = 20.0  # after so long one timed run of each kind is enough
+_N_WARM_UP = 8  # tokens
+
+EXIT_OK, EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_READER = 0, 1, 2, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments, by default those of the process.
+
+    Returns
+    -------
+    int
+        Exit status: 0; 1 if greedy outputs differ, which would be a fault of specdec; 2 on bad input; 130 on
+        Ctrl-C; 141 if standard output was closed.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if (arguments.target is None) != (arguments.draft is None):
+        parser.error("--target and --draft go together: give both, or neither for the pair in the package")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shall not end the run
+    try:
+        return _compare(arguments)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has gone; nothing more may be flushed to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NO_READER
+    except (SpecdecError, OSError) as error:
+        message = " ".join(str(error).split())
+    except MemoryError:
+        message = "out of memory"
+    print(f"{parser.prog}: error: {message}", file=sys.stderr)
+    return EXIT_ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specdec",
+        description="Continue a prompt by exact speculative decoding, show every round as in Figure 1 of "
+        "arXiv 2211.17192, and compare with plain decoding.",
+        epilog="Without --target and --draft the trained pair in the package is used.",
+    )
+    add = parser.add_argument
+    add("prompt", nargs="?", default=_PROMPT, help="text to continue (default: %(default)r)")
+    add("--target", metavar="MODEL", help="path or hub name of the model whose text this is")
+    add("--draft", metavar="MODEL", help="path or hub name of the model that guesses ahead")
+    add("--gamma", type=int, default=4, metavar="N", help="drafted tokens a round (default: %(default)s)")
+    add("--max-new-tokens", type=int, default=200, metavar="N", help="(default: %(default)s)")
+    add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default: %(default)s)")
+    add("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens only")
+    add("--top-p", type=float, metavar="P", help="sample from the likeliest tokens that hold mass P only")
+    add("--seed", type=int, metavar="S", help="key of the random numbers (default: a fresh one)")
+    add("--threads", type=int, metavar="N", help="(default: SPECDEC_NUM_THREADS, or the CPUs at hand)")
+    add("--stop", action="append", metavar="TEXT", help="end before this text; may be given more than once")
+    add("--no-color", action="store_true", help="marks instead of colours (as with NO_COLOR set)")
+    version = f"%(prog)s {_core.__version__} (kernels: {_core.kernels()})"
+    add("--version", action="version", version=version)
+    return parser
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    target, draft = _models(arguments)
+    options: dict[str, Any] = {
+        "max_new_tokens": arguments.max_new_tokens,
+        "temperature": arguments.temperature,
+        "top_k": arguments.top_k,
+        "top_p": arguments.top_p,
+        "seed": arguments.seed,
+        "stop": arguments.stop,
+        "n_threads": arguments.threads,
+    }
+    colour = not arguments.no_color and use_colour()
+    request = Request.prepare(
+        target, draft, arguments.prompt, gamma=arguments.gamma, logits=False, ignore_eos=False, **options
+    )
+    shown = _show(request, colour)
+    options["seed"] = [shown.seed]
+    plain, speculative = _time(target, draft, arguments.prompt, arguments.gamma, options)
+    print()
+    print(_table(plain, speculative))
+    verdict, same = _verdict(plain.result, speculative.result, greedy=request.sampling.greedy)
+    print(verdict)
+    return EXIT_OK if same else EXIT_DIFFERENT
+
+
+def _models(arguments: argparse.Namespace) -> tuple[Model, Model]:
+    if arguments.target is None:
+        return embedded_pair()
+    return load(arguments.target), load(arguments.draft)
+
+
+def _show(request: Request, colour: bool) -> Result:
+    """Carry the request out, printing each round when it is done."""
+    figure = Figure(request.target.tokenizer, request.prompts[0])
+    print(legend(colour=colour))
+    print(paint(figure.prompt, "prompt", colour), flush=True)
+    run = Run(request)
+    try:
+        for _, round_ in run.rounds():
+            print(line(round_, figure.pieces(round_), colour=colour), flush=True)
+    finally:
+        run.close()
+    return run.result(0)
+
+
+class _Timed:
+    """Equal runs that have been timed. Medians, for the machine may be busy with something else."""
+
+    def __init__(self) -> None:
+        self._results: list[Result] = []
+        self._tokens_per_s: list[float] = []
+
+    def run(self, target: Model, draft: Model | None, prompt: str, **options: Any) -> None:
+        """Time a run as a caller sees it, Python included, without the prefill."""
+        begun = time.perf_counter()
+        result = generate(target, draft, prompt, **options)
+        seconds = time.perf_counter() - begun - result.trace.prefill_s
+        self._results.append(result)
+        self._tokens_per_s.append(len(result.tokens) / seconds)
+
+    @property
+    def result(self) -> Result:
+        return self._results[-1]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return median(self._tokens_per_s)
+
+    @property
+    def call_s(self) -> float:
+        """Seconds of one run of the target."""
+        return median(result.trace.verify_s / result.trace.n_calls for result in self._results)
+
+
+def _time(
+    target: Model, draft: Model, prompt: str, gamma: int, options: dict[str, Any]
+) -> tuple[_Timed, _Timed]:
+    """(plain, speculative) runs, timed in turns so that both see the same machine."""
+    generate(target, None, prompt, **{**options, "max_new_tokens": _N_WARM_UP})
+    plain, speculative = _Timed(), _Timed()
+    begun = time.perf_counter()
+    for _ in range(_N_TIMED):
+        plain.run(target, None, prompt, **options)
+        speculative.run(target, draft, prompt, gamma=gamma, **options)
+        if time.perf_counter() - begun > _TIMED_S:
+            break
+    return plain, speculative
+
+
+def _table(plain: _Timed, speculative: _Timed) -> str:
+    """The figures of the two runs side by side, then those of the pair."""
+    both = (plain, speculative)
+    columns = [
+        ("", "plain", "speculative"),
+        ("new tokens", *(f"{timed.result.trace.n_tokens}" for timed in both)),
+        ("runs of the target", *(f"{timed.result.trace.n_calls}" for timed in both)),
+        ("tokens per run", *(f"{timed.result.trace.tokens_per_call:.2f}" for timed in both)),
+        ("tokens per second", *(f"{timed.tokens_per_s:.1f}" for timed in both)),
+    ]
+    trace = speculative.result.trace
+    low, high = trace.acceptance_interval()
+    figures = [
+        ("acceptance rate α", f"{_number(trace.acceptance_rate)} (95 %: {_number(low)} to {_number(high)})"),
+        ("cost coefficient c", _number(trace.cost_coefficient)),
+        ("verification", f"{_number(speculative.call_s / plain.call_s, 2)} times as long as a plain step"),
+        ("predicted speed-up", f"{_number(trace.predicted_speedup, 2)} (Theorem 3.8, from α and c)"),
+        ("measured speed-up", _number(speculative.tokens_per_s / plain.tokens_per_s, 2)),
+    ]
+    lines = [f"{name:<18} {one:>11} {two:>11}" for name, one, two in columns]
+    return "\n".join([*lines, "", *(f"{name:<18} {value}" for name, value in figures)])
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _verdict(plain: Result, speculative: Result, *, greedy: bool) -> tuple[str, bool]:
+    """(what to say of the two outputs, whether they are as they must be)."""
+    if not greedy:
+        seed = speculative.seed[0]
+        return f"{'outputs':<18} two samples of one distribution, the target's own (seed {seed})", True
+    if plain.tokens == speculative.tokens and plain.text == speculative.text:
+        return f"{'outputs':<18} identical, all {len(plain.tokens)} tokens", True
+    pairs = zip(plain.tokens, speculative.tokens, strict=False)
+    at = next(
+        (i for i, (a, b) in enumerate(pairs) if a != b), min(len(plain.tokens), len(speculative.tokens))
+    )
+    return f"{'outputs':<18} DIFFERENT from token {at} on; this must not happen, please report it", False

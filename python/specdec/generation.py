@@ -1,0 +1,256 @@
+"""Text from a target and a draft: `generate` gives it whole, `stream` as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from specdec.errors import InputError
+from specdec.request import ModelLike, Options, Prompt, Request, Seed, Stop
+from specdec.result import Result
+from specdec.run import Run
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Stream", "generate", "stream"]
+
+
+@overload
+def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+    target: ModelLike,
+    draft: ModelLike | None,
+    prompt: Prompt,
+    *,
+    progress: bool = False,
+    **options: Unpack[Options],
+) -> Result: ...
+@overload
+def generate(
+    target: ModelLike,
+    draft: ModelLike | None,
+    prompt: Sequence[Prompt],
+    *,
+    progress: bool = False,
+    **options: Unpack[Options],
+) -> list[Result]: ...
+
+
+def generate(
+    target: ModelLike,
+    draft: ModelLike | None,
+    prompt: Prompt | Sequence[Prompt],
+    *,
+    gamma: int = 4,
+    max_new_tokens: int | None = 200,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    n_threads: int | None = None,
+    logits: bool = False,
+    ignore_eos: bool = False,
+    progress: bool = False,
+) -> Result | list[Result]:
+    """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
+
+    The output has exactly the target's distribution under the sampling settings, whatever the draft and
+    gamma; at temperature 0 it is equal to plain decoding, tokens and logits, bit for bit.
+
+    Parameters
+    ----------
+    target : Model, path or hub name
+        The model whose text this is. A path or name is loaded with `specdec.load`; to use a model more than
+        once, load it yourself.
+    draft : Model, path, hub name or None
+        The model that guesses ahead, with the target's vocabulary. None: plain decoding, a token a run.
+    prompt : str, sequence of int, or a list of these
+        One prompt as text or as token ids, or several that are decoded as one batch; a list of integers is
+        one prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
+        it.
+    gamma : int, default 4
+        Drafted tokens a round, 0 to 1024; 0 is plain decoding.
+    max_new_tokens : int or None, default 200
+        New tokens at most, at least 1; None goes on until the context is full.
+    temperature, top_k, top_p
+        Sampling settings of target and draft alike, see `Sampling`. Temperature 0 is the argmax.
+    seed : int, or a list with an entry for each prompt, optional
+        Key of the random numbers. With an int s, prompt i of a batch uses (s, i), so that equal prompts
+        give independent samples. An entry of a list is an int s, which stands for (s, 0), or a pair (s, i),
+        such as a `Result.seed`. None draws a fresh seed, which the result records. Equal seeds and settings
+        give equal runs, whatever else is in the batch.
+    stop : str, int, or a list of these, optional
+        The text ends before the first of these strings to be completed, or before the first of these token
+        ids, exactly where plain decoding ends it, inside a block of accepted drafts too. The tokenizer's
+        end-of-text ids are always among them, save with `ignore_eos`.
+    n_threads : int, optional
+        Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use. The number
+        does not change the output.
+    logits : bool, default False
+        Keep the target's logits that each new token was chosen from, in `Result.logits`.
+    ignore_eos : bool, default False
+        Go on past the tokenizer's end-of-text ids.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+
+    Returns
+    -------
+    Result, or list of Result
+        A list, in order, if `prompt` was a list of prompts.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, a prompt is empty, holds an id that the target does not have, or fills
+        the context. The message names the argument, its value and what is expected.
+    VocabularyMismatchError
+        If target and draft have different vocabularies.
+    CheckpointError, TokenizerError
+        If a path cannot be loaded.
+    KeyboardInterrupt
+        On Ctrl-C, within a round.
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> out = specdec.generate(target, draft, "It was a dark and stormy night", max_new_tokens=50)
+    >>> out.trace.tokens_per_call > 1
+    True
+    """
+    request = Request.prepare(
+        target, draft, prompt, gamma=gamma, max_new_tokens=max_new_tokens, temperature=temperature,
+        top_k=top_k, top_p=top_p, seed=seed, stop=stop, n_threads=n_threads, logits=logits,
+        ignore_eos=ignore_eos,
+    )  # fmt: skip
+    bar = _progress_bar(request.n_new_tokens) if progress else None
+    run = Run(request)
+    try:
+        for _, round_ in run.rounds():
+            if bar is not None:
+                bar.update(round_.kept)
+    finally:
+        run.close()
+        if bar is not None:
+            bar.close()
+    results = [run.result(i) for i in range(len(request.prompts))]
+    return results if request.is_batch else results[0]
+
+
+def stream(
+    target: ModelLike,
+    draft: ModelLike | None,
+    prompt: Prompt,
+    *,
+    gamma: int = 4,
+    max_new_tokens: int | None = 200,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    n_threads: int | None = None,
+    logits: bool = False,
+    ignore_eos: bool = False,
+) -> Stream:
+    """Continue one prompt, giving its text as rounds finish.
+
+    Parameters are those of `generate`; they are checked at the call, not at the first piece. Text that may
+    be the beginning of a stop string, or of a character, is held back until that is decided. The pieces add
+    up to `Result.text`.
+
+    Returns
+    -------
+    Stream
+        An iterator of str, which has the `Result` in its attribute `result` when it has ended.
+
+    Raises
+    ------
+    InputError
+        As `generate`, and if there are several prompts or no tokenizer.
+    VocabularyMismatchError, CheckpointError, TokenizerError, KeyboardInterrupt
+        As `generate`.
+
+    Examples
+    --------
+    >>> for piece in specdec.stream(target, draft, "It was a dark and stormy night"):
+    ...     print(piece, end="", flush=True)
+    """
+    request = Request.prepare(
+        target, draft, prompt, gamma=gamma, max_new_tokens=max_new_tokens, temperature=temperature,
+        top_k=top_k, top_p=top_p, seed=seed, stop=stop, n_threads=n_threads, logits=logits,
+        ignore_eos=ignore_eos,
+    )  # fmt: skip
+    if request.is_batch:
+        raise InputError(
+            f"prompt is a list of {len(request.prompts)} prompts; stream takes one, generate several"
+        )
+    if request.target.tokenizer is None:
+        raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
+    return Stream(Run(request))
+
+
+class Stream(Iterator[str]):
+    """The pieces of a text as they come; `stream` makes it.
+
+    It may be left before its end: `close`, or the end of a ``with`` block, frees the run's memory.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._pieces = _pieces(run)
+        self._result: Result | None = None
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            return next(self._pieces)
+        except StopIteration as end:
+            if end.value is not None:  # only the first time
+                self._result = end.value
+            raise
+
+    @property
+    def result(self) -> Result:
+        """The whole result.
+
+        Raises
+        ------
+        RuntimeError
+            If the text has not come to its end, or was left before it.
+        """
+        if self._result is None:
+            raise RuntimeError("there is no result: the stream has not come to its end")
+        return self._result
+
+    def close(self) -> None:
+        """End the run now and free its memory; idempotent."""
+        self._pieces.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _pieces(run: Run) -> Generator[str, None, Result]:
+    (sequence,) = run.sequences
+    try:
+        for _ in run.rounds():
+            if piece := sequence.take_text():
+                yield piece
+    finally:
+        run.close()
+    return run.result(0)
+
+
+def _progress_bar(total: int) -> Any:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        raise InputError(
+            "progress=True needs tqdm, which is not installed: pip install 'specdec[progress]'"
+        ) from None
+    return tqdm(total=total, unit="token", dynamic_ncols=True)

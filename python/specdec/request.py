@@ -1,0 +1,224 @@
+"""What a caller asks for: the arguments of `generate` and `stream`, checked."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, TypeAlias, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.errors import InputError
+from specdec.model import Model, load
+from specdec.sampling import Sampling
+from specdec.stopping import StopRules
+from specdec.threads import default_threads
+from specdec.tokenizer import check_same_vocabulary
+
+__all__ = ["ModelLike", "Options", "Prompt", "Request", "Seed", "Stop"]
+
+ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
+Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
+Stop: TypeAlias = "str | int | Iterable[str | int] | None"
+Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments that `specdec.generate` and `specdec.stream` share, for type checkers."""
+
+    gamma: int
+    max_new_tokens: int | None
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: Seed
+    stop: Stop
+    n_threads: int | None
+    logits: bool
+    ignore_eos: bool
+
+
+_MAX_GAMMA = 1024
+_MAX_THREADS = 64
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of a run, checked before anything begins, so that it cannot fail on them half-way.
+
+    Attributes
+    ----------
+    target : Model
+    draft : Model or None
+        None where nothing is to be drafted.
+    prompts : list of list of int
+        Token ids of each prompt.
+    is_batch : bool
+        Whether the caller gave a list of prompts and expects a list of results.
+    gamma : int
+        Drafted tokens a round; 0 without a draft.
+    max_new_tokens : int or None
+    sampling : Sampling
+    seeds : list of (int, int)
+        Key (seed, sequence) of each prompt's random numbers.
+    stop : StopRules
+    n_threads : int
+    logits : bool
+    """
+
+    target: Model
+    draft: Model | None
+    prompts: list[list[int]]
+    is_batch: bool
+    gamma: int
+    max_new_tokens: int | None
+    sampling: Sampling
+    seeds: list[tuple[int, int]]
+    stop: StopRules
+    n_threads: int
+    logits: bool
+
+    @classmethod
+    def prepare(
+        cls,
+        target: ModelLike,
+        draft: ModelLike | None,
+        prompt: Prompt | Sequence[Prompt],
+        *,
+        gamma: int,
+        max_new_tokens: int | None,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+        seed: Seed,
+        stop: Stop,
+        n_threads: int | None,
+        logits: bool,
+        ignore_eos: bool,
+    ) -> Request:
+        """Check the arguments of `specdec.generate`, load models given by path, and encode the prompts.
+
+        Raises
+        ------
+        InputError, VocabularyMismatchError, CheckpointError
+            As `specdec.generate` says.
+        """
+        # What is cheap is checked before models are loaded.
+        sampling = Sampling(temperature, top_k, top_p)
+        gamma = _integer("gamma", gamma, 0, _MAX_GAMMA)
+        if max_new_tokens is not None:
+            max_new_tokens = _integer("max_new_tokens", max_new_tokens, 1)
+        if n_threads is None:
+            n_threads = min(default_threads(), _MAX_THREADS)
+        n_threads = _integer("n_threads", n_threads, 1, _MAX_THREADS)
+        given, is_batch = _split(prompt)
+        seeds = _seeds(seed, len(given))
+
+        target = _model("target", target)
+        draft = None if draft is None else _model("draft", draft)
+        if draft is not None:
+            check_same_vocabulary(target, draft)
+        tokenizer = target.tokenizer
+        rules = StopRules.parse(
+            stop,
+            n_vocab=target.config["n_vocab"],
+            has_text=tokenizer is not None,
+            eos_ids=() if ignore_eos or tokenizer is None else tokenizer.eos_ids,
+        )
+        names = [f"prompt {i}" for i in range(len(given))] if is_batch else ["prompt"]
+        drafting = draft is not None and gamma > 0
+        return cls(
+            target=target,
+            draft=draft if drafting else None,
+            prompts=[_ids(target, item, name) for item, name in zip(given, names, strict=True)],
+            is_batch=is_batch,
+            gamma=gamma if drafting else 0,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            seeds=seeds,
+            stop=rules,
+            n_threads=n_threads,
+            logits=bool(logits),
+        )
+
+    def limit(self, index: int) -> tuple[int, str]:
+        """(how many new tokens a sequence may have, the finish reason when it has them)."""
+        room = self.target.config["n_ctx"] - len(self.prompts[index])
+        if self.max_new_tokens is not None and self.max_new_tokens <= room:
+            return self.max_new_tokens, "length"
+        return room, "context"
+
+    @property
+    def n_new_tokens(self) -> int:
+        """New tokens of all sequences together, if nothing stops them early."""
+        return sum(self.limit(i)[0] for i in range(len(self.prompts)))
+
+
+def _integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or value < low or (high is not None and value > high):
+        expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
+        raise InputError(f"{name} is {value!r}; expected {expected}")
+    return int(value)
+
+
+def _model(name: str, given: object) -> Model:
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return load(given)
+    none = ", or None" if name == "draft" else ""
+    raise InputError(
+        f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name{none}"
+    )
+
+
+def _split(prompt: Any) -> tuple[list[Any], bool]:
+    """(the prompts, whether they came as a list of prompts)."""
+    if isinstance(prompt, str | np.ndarray):
+        return [prompt], False
+    if not isinstance(prompt, list | tuple):
+        raise InputError(
+            f"prompt is a {type(prompt).__name__}; expected text, token ids, or a list of prompts"
+        )
+    if not prompt:
+        raise InputError("prompt is an empty list; expected text, token ids, or a list of prompts")
+    n_prompts = sum(isinstance(item, str | list | tuple | np.ndarray) for item in prompt)
+    if n_prompts not in (0, len(prompt)):
+        raise InputError("prompt mixes prompts with token ids; expected a list of either")
+    return (list(prompt), True) if n_prompts else ([prompt], False)
+
+
+def _ids(target: Model, prompt: Any, name: str) -> list[int]:
+    n_ctx = target.config["n_ctx"]
+    try:
+        ids: list[int] = target.check_ids(prompt).tolist()
+        if len(ids) == n_ctx:
+            raise InputError(
+                f"there are {n_ctx} token ids; expected fewer, as the context of {n_ctx} is then full"
+            )
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    return ids
+
+
+def _seeds(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
+    if seed is None:
+        seed = secrets.randbits(63)
+    if not isinstance(seed, list | tuple | np.ndarray):
+        number = _integer("seed", seed, 0, 2**64 - 1)
+        return [(number, i) for i in range(n_sequences)]
+    if len(seed) != n_sequences:
+        raise InputError(f"seed has {len(seed)} entries for {n_sequences} prompts; expected one for each")
+    keys = []
+    for i, entry in enumerate(seed):
+        key = entry if isinstance(entry, list | tuple | np.ndarray) else (entry, 0)
+        if len(key) != 2:
+            raise InputError(f"seed[{i}] is {entry!r}; expected an integer or a pair (seed, sequence)")
+        number = _integer(f"seed[{i}]", key[0], 0, 2**64 - 1)
+        keys.append((number, _integer(f"sequence of seed[{i}]", key[1], 0, 2**32 - 1)))
+    return keys

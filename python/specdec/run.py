@@ -1,0 +1,187 @@
+"""A request being carried out, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.request import Request
+from specdec.result import Result
+from specdec.stopping import StopRules, StopScanner
+from specdec.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
+from specdec.trace import Round, Trace
+
+if TYPE_CHECKING:
+    from specdec._core import RoundRecord
+
+__all__ = ["Run", "SequenceState", "continuation_decoder"]
+
+
+def continuation_decoder(tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> StreamDecoder:
+    """A decoder for tokens that follow a prompt: a space at their beginning stays if the prompt has text."""
+    if isinstance(tokenizer, ByteTokenizer):
+        continuing = any(tokenizer.text_bytes(token) for token in prompt_ids)
+    else:
+        continuing = bool(tokenizer.decode(prompt_ids))
+    return StreamDecoder(tokenizer, continuing=continuing)
+
+
+class SequenceState:
+    """The new text of one sequence so far, and where it ends.
+
+    That is decided token by token, in the order of the tokens, and never by the rounds they came in; so
+    speculative and plain decoding end alike.
+
+    Parameters
+    ----------
+    decoder : StreamDecoder or None
+        Turns the tokens into text; None where there is no tokenizer.
+    stop : StopRules
+    limit : int
+        New tokens at most.
+    limit_reason : str
+        The finish reason when there are that many.
+    """
+
+    def __init__(self, decoder: StreamDecoder | None, stop: StopRules, limit: int, limit_reason: str) -> None:
+        self.tokens: list[int] = []
+        self.rounds: list[Round] = []
+        self.logits: list[NDArray[np.float32]] = []
+        self.finish_reason: str | None = None
+        self.stop: str | int | None = None
+        self._decoder = decoder
+        self._stop_ids = stop.ids
+        self._scanner = StopScanner(stop.strings)
+        self._limit = limit
+        self._limit_reason = limit_reason
+
+    def take(self, record: RoundRecord) -> Round:
+        """Add a round's tokens up to where the text ends."""
+        if self.finish_reason is not None:
+            raise ValueError("the text has already ended")
+        kept = 0
+        for token in record["tokens"]:
+            self._append(token)
+            kept += 1
+            if self.finish_reason is not None:
+                break
+        if record["logits"] is not None:
+            self.logits.append(record["logits"][:kept])
+        round_ = Round(
+            index=len(self.rounds),
+            drafted=tuple(record["drafted"]),
+            parents=tuple(record["parents"]),
+            path=tuple(record["accepted"]),
+            tokens=tuple(record["tokens"]),
+            kept=kept,
+            betas=tuple(record["betas"]),
+            draft_s=record["draft_s"],
+            verify_s=record["verify_s"],
+            other_s=record["other_s"],
+        )
+        self.rounds.append(round_)
+        return round_
+
+    def _append(self, token: int) -> None:
+        self.tokens.append(token)
+        if token in self._stop_ids:
+            self.finish_reason, self.stop = "stop", token
+            self._end_text()
+        elif self._decoder is not None and self._scanner.feed(self._decoder.feed([token])) is not None:
+            self.finish_reason, self.stop = "stop", self._scanner.match
+        elif len(self.tokens) >= self._limit:
+            self.finish_reason = self._limit_reason
+            self._end_text()
+
+    def _end_text(self) -> None:
+        # What is left of an incomplete character is text too, so it may complete a stop string.
+        if self._decoder is not None and self._scanner.feed(self._decoder.finish()) is not None:
+            self.finish_reason, self.stop = "stop", self._scanner.match
+
+    def take_text(self) -> str:
+        """Text that is new since the last call and that nothing to come can take back."""
+        return self._scanner.take(final=self.finish_reason is not None)
+
+    @property
+    def text(self) -> str | None:
+        """The text so far, None without a tokenizer."""
+        return None if self._decoder is None else self._scanner.text
+
+
+class Run:
+    """The core's session for a request, and what comes of each sequence."""
+
+    def __init__(self, request: Request) -> None:
+        tokenizer = request.target.tokenizer
+        self.request = request
+        self.sequences = [
+            SequenceState(
+                None if tokenizer is None else continuation_decoder(tokenizer, prompt),
+                request.stop,
+                *request.limit(i),
+            )
+            for i, prompt in enumerate(request.prompts)
+        ]
+        self._prefill_s = 0.0
+        self._session: _core.Session | None = None
+
+    def rounds(self) -> Generator[tuple[int, Round], None, None]:
+        """Prefill, then every round as (index of its sequence, the round), until all sequences have ended.
+
+        Signals are handled between the core's calls, so Ctrl-C raises KeyboardInterrupt within a round.
+        """
+        request = self.request
+        temperature, top_k, top_p = request.sampling.core()
+        longest = max(request.limit(i)[0] for i in range(len(request.prompts)))
+        self._session = _core.Session(
+            request.target.core,
+            None if request.draft is None else request.draft.core,
+            request.prompts,
+            gamma=request.gamma,
+            max_new_tokens=longest,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            draft_temperature=temperature,
+            draft_top_k=top_k,
+            draft_top_p=top_p,
+            seeds=request.seeds,
+            n_threads=request.n_threads,
+            keep_logits=request.logits,
+        )
+        self._prefill_s = self._session.prefill()
+        while records := self._session.round():
+            for record in records:
+                index = record["sequence"]
+                sequence = self.sequences[index]
+                round_ = sequence.take(record)
+                if sequence.finish_reason is not None:
+                    self._session.finish(index)
+                yield index, round_
+
+    def result(self, index: int) -> Result:
+        """What has come of a sequence that has ended."""
+        request, sequence = self.request, self.sequences[index]
+        if sequence.finish_reason is None:
+            raise RuntimeError(f"sequence {index} has not ended")
+        return Result(
+            text=sequence.text,
+            tokens=sequence.tokens,
+            finish_reason=sequence.finish_reason,
+            stop=sequence.stop,
+            trace=Trace(sequence.rounds, prefill_s=self._prefill_s, n_sequences=len(self.sequences)),
+            prompt_ids=request.prompts[index],
+            seed=request.seeds[index],
+            logits=np.concatenate(sequence.logits) if request.logits else None,
+            tokenizer=request.target.tokenizer,
+        )
+
+    def close(self) -> None:
+        """Free the session's memory; idempotent."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
