@@ -1,0 +1,227 @@
+"""The command line: what it prints, and what it exits with."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import specdec
+from specdec import Result, cli
+from toy_pair import load_pair
+
+TESTS = Path(__file__).parent
+Pair = tuple[specdec.Model, specdec.Model]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test does not say otherwise: the models are too small for two to pay."""
+    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+
+
+@pytest.fixture
+def embedded(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """The toy pair in the place of the trained one, which is slower."""
+    monkeypatch.setattr(cli, "embedded_pair", lambda: pair)
+    return pair
+
+
+def figure(output: str, name: str) -> str:
+    found = re.search(rf"^{re.escape(name)} +(.*)$", output, re.MULTILINE)
+    assert found, f"no {name!r} in:\n{output}"
+    return found[1]
+
+
+def test_greedy_run(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["abcab", "--max-new-tokens", "40", "--threads", "1"]) == 0
+    output, errors = capsys.readouterr()
+    assert errors == ""
+    wanted = specdec.generate(*embedded, "abcab", max_new_tokens=40, n_threads=1)
+    assert isinstance(wanted, Result)
+    rounds = [line for line in output.splitlines() if re.match(r" *\d+ +\d/\d ", line)]
+    figure_1 = str(wanted).splitlines()[2:-1]
+    assert rounds == figure_1
+    n = len(wanted.tokens)
+    assert figure(output, "new tokens").split() == [str(n), str(n)]
+    assert figure(output, "runs of the target").split() == [str(n), str(wanted.trace.n_calls)]
+    assert figure(output, "tokens per run").split() == ["1.00", f"{wanted.trace.tokens_per_call:.2f}"]
+    rates = [float(rate) for rate in figure(output, "tokens per second").split()]
+    assert min(rates) > 0
+    low, high = wanted.trace.acceptance_interval()
+    alpha = wanted.trace.acceptance_rate
+    assert figure(output, "acceptance rate α") == f"{alpha:.3f} (95 %: {low:.3f} to {high:.3f})"
+    assert float(figure(output, "cost coefficient c")) > 0
+    assert "Theorem 3.8" in figure(output, "predicted speed-up")
+    assert float(figure(output, "measured speed-up")) == pytest.approx(rates[1] / rates[0], abs=0.05)
+    assert figure(output, "outputs") == f"identical, all {n} tokens"
+
+
+def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--temperature", "0.9", "--top-k", "20", "--top-p", "0.9", "--seed", "5", "--gamma", "2"]
+    assert cli.main(["abc", "--max-new-tokens", "12", *options]) == 0
+    output = capsys.readouterr().out
+    assert "one distribution" in figure(output, "outputs")
+    assert "(seed 5)" in figure(output, "outputs")
+    wanted = specdec.generate(
+        *embedded, "abc", max_new_tokens=12, temperature=0.9, top_k=20, top_p=0.9, seed=5, gamma=2
+    )
+    assert isinstance(wanted, Result)
+    assert all(line in output for line in str(wanted).splitlines()[2:-1])
+
+
+def test_stop_strings(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    free = specdec.generate(*embedded, "abc", max_new_tokens=40)
+    assert isinstance(free, Result)
+    assert free.text is not None
+    stop = free.text[10:12]
+    wanted = specdec.generate(*embedded, "abc", max_new_tokens=40, stop=[stop, "never"])
+    assert isinstance(wanted, Result)
+    assert cli.main(["abc", "--max-new-tokens", "40", "--stop", "never", "--stop", stop]) == 0
+    assert figure(capsys.readouterr().out, "new tokens").split()[0] == str(len(wanted.tokens))
+
+
+def test_other_models_and_no_draft_tokens(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "load", {"big": pair[0], "small": pair[1]}.__getitem__)
+    options = ["--target", "big", "--draft", "small", "--max-new-tokens", "5", "--gamma", "0"]
+    assert cli.main(["abc", *options]) == 0
+    output = capsys.readouterr().out
+    assert figure(output, "acceptance rate α") == "- (95 %: - to -)"
+    assert figure(output, "predicted speed-up").startswith("1.00")
+
+
+def test_colours(embedded: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "use_colour", lambda: True)
+    assert cli.main(["abc", "--max-new-tokens", "9"]) == 0
+    assert "\x1b[32m" in capsys.readouterr().out
+    assert cli.main(["abc", "--max-new-tokens", "9", "--no-color"]) == 0
+    assert "\x1b[" not in capsys.readouterr().out
+
+
+def test_different_outputs_would_be_said_loudly(
+    embedded: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Plain decoding is made wrong from its third token on; the exit status says so."""
+
+    def wrong(*arguments: object, **options: object) -> object:
+        out = specdec.generate(*arguments, **options)  # type: ignore[arg-type]
+        if arguments[1] is None and isinstance(out, Result):
+            out.tokens[3:] = [token ^ 1 for token in out.tokens[3:]]
+        return out
+
+    monkeypatch.setattr(cli, "generate", wrong)
+    assert cli.main(["abc", "--max-new-tokens", "9"]) == 1
+    assert figure(capsys.readouterr().out, "outputs").startswith("DIFFERENT from token 3 on")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["abc", "--gamma", "-1"], "gamma is -1"),
+        (["abc", "--max-new-tokens", "0"], "max_new_tokens is 0"),
+        (["abc", "--temperature", "nan"], "temperature is nan"),
+        (["abc", "--threads", "0"], "n_threads is 0"),
+        (["abc", "--stop", ""], "empty string"),
+        (["a" * 100], "context"),
+        (["abc", "--target", "/no/such/model", "--draft", "/no/such/model"], "/no/such/model"),
+    ],
+)
+def test_errors_are_one_line(
+    embedded: Pair, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert cli.main(arguments) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith("specdec: error: ")
+    assert errors.count("\n") == 1
+    assert message in errors
+
+
+@pytest.mark.parametrize("arguments", [["--no-such-option"], ["a", "--gamma", "x"], ["a", "--target", "x"]])
+def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "specdec: error: " in capsys.readouterr().err
+
+
+def test_out_of_memory_is_an_error(
+    embedded: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr(specdec._core, "Session", fail)
+    assert cli.main(["abc"]) == 2
+    assert capsys.readouterr().err == "specdec: error: out of memory\n"
+
+
+# ------------------------------------------------------------------------------------------- as a process
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from specdec import cli
+from toy_pair import load_pair
+pair = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
+cli.embedded_pair = lambda: pair
+sys.exit(cli.main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize("command", [[sys.executable, "-m", "specdec"], ["specdec"]])
+def test_version(command: list[str]) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*command, "--version"], env=environment, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == f"specdec {specdec.__version__} (kernels: {specdec.kernels()})\n"
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(TESTS), str(tmp_path), "abc", "--max-new-tokens", "100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(20):
+            assert process.stdout.readline() != "", process.communicate()
+        process.send_signal(signal.SIGINT)
+        sent = time.perf_counter()
+        _, errors = process.communicate(timeout=60)
+        assert time.perf_counter() - sent < 20.0
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_a_reader_that_leaves(tmp_path: Path) -> None:
+    """As `specdec ... | head`: no traceback."""
+    command = [sys.executable, "-c", SCRIPT, str(TESTS), str(tmp_path), "abc", "--max-new-tokens", "100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.wait(timeout=60)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_terminal_that_cannot_show_a_character(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(TESTS), str(tmp_path), "abc", "--max-new-tokens", "5"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert done.stdout.isascii()
+    assert b"acceptance rate ?" in done.stdout

@@ -1,0 +1,230 @@
+"""Logits to probabilities: the core against the reference, on ordinary and on adversarial rows.
+
+The core exponentiates with its own float32 polynomial, so probabilities agree to a few roundings of float32.
+Which tokens keep any mass must agree wherever no cut falls between two values that are nearly alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from specdec import InputError, _core, distribution, reference
+
+Logits = NDArray[np.float32]
+
+RELATIVE = 2e-6
+"""Of a probability: the error of the polynomial."""
+EXPONENT = 2.0**-22
+"""Of an exponent x = (logit - max) / temperature, which is rounded to float32 up to four times; each moves
+exp(x) by |x| * 2**-24 of itself at most."""
+LOWEST_TEMPERATURE = 1e-30
+"""Lower ones count as this one, so that 1 / temperature is a float32."""
+SMALLEST = 1e-35
+"""Below this a float32 exponential may be flushed to zero."""
+
+
+def core(logits: Logits, temperature: float, top_k: int = 0, top_p: float = 1.0) -> NDArray[np.float64]:
+    return _core.distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+
+
+def well_separated(logits: Logits, temperature: float, top_k: int, top_p: float) -> bool:
+    """Whether rounding cannot move a cut: no near tie at the last token kept, no cumulative mass near top_p.
+
+    Equal logits are no near tie: both sides know them for equal and cut by id.
+    """
+    if temperature == 0:
+        return True
+    ordered = np.sort(logits[np.isfinite(logits)].astype(np.float64))[::-1]
+    with np.errstate(over="ignore"):
+        exponents = np.maximum((ordered - ordered[0]) / temperature, -1e300)
+
+    def near_tie(n_kept: int) -> bool:
+        last = exponents[n_kept - 1]
+        close = ordered[np.abs(exponents - last) < 1e-5 * max(1.0, -last)]
+        return bool(close.max() != close.min())
+
+    kept = exponents
+    if 0 < top_k < len(ordered):
+        if near_tie(top_k):
+            return False
+        kept = exponents[:top_k]
+    if top_p == 1:
+        return True
+    cumulative = np.cumsum(np.exp(kept)) / np.sum(np.exp(kept))
+    n_kept = int(np.searchsorted(cumulative, top_p)) + 1
+    return bool(np.min(np.abs(cumulative - top_p)) > 1e-5) and not (n_kept < len(kept) and near_tie(n_kept))
+
+
+def check(logits: Logits, temperature: float, top_k: int = 0, top_p: float = 1.0) -> None:
+    got = core(logits, temperature, top_k, top_p)
+    if temperature > 0:
+        temperature = max(temperature, LOWEST_TEMPERATURE)
+    expected = reference.distribution(logits, temperature, top_k, top_p)
+    assert got.dtype == np.float64
+    assert got.shape == logits.shape
+    assert np.all(got >= 0)
+    assert np.all(got[logits == -np.inf] == 0)
+    assert abs(math.fsum(got) - 1) <= 1e-12
+    if temperature == 0:
+        assert np.array_equal(got, expected)
+    elif well_separated(logits, temperature, top_k, top_p):
+        assert np.all(got[expected == 0] == 0)
+        with np.errstate(over="ignore"):
+            exponents = np.minimum((logits.max() - logits.astype(np.float64)) / temperature, 1000)
+        bound = (RELATIVE + EXPONENT * exponents) * expected
+        assert np.all(np.abs(got - expected) <= np.where(expected > SMALLEST, bound, SMALLEST))
+
+
+ROWS: dict[str, list[float]] = {
+    "one-token": [3.5],
+    "one-token-huge": [-3e38],
+    "two-equal": [1.0, 1.0],
+    "all-equal": [0.25] * 37,
+    "all-equal-and-huge": [3e38] * 9,
+    "ties-at-the-top": [0.0, 2.0, 1.0, 2.0, 2.0, -1.0],
+    "ties-everywhere": [float(i % 3) for i in range(40)],
+    "negative-zero-ties": [0.0, -0.0, 0.0, -0.0],
+    "excluded": [-np.inf, 1.0, -np.inf, 0.0, -np.inf],
+    "all-but-one-excluded": [-np.inf] * 5 + [-7.0] + [-np.inf] * 5,
+    "excluded-and-equal": [-np.inf, 0.0, 0.0, -np.inf, 0.0],
+    "huge-range": [3e38, -3e38, 0.0, 1e38],
+    "all-very-negative": [-3e38, -3.1e38, -3e38],
+    "subnormal": [1e-40, 0.0, -1e-40, 2e-40],
+    "underflow": [0.0, -80.0, -90.0, -100.0, -104.0, -200.0],
+    "one-rounding-apart": [1.0, float(np.nextafter(np.float32(1), np.float32(2))), 0.0],
+}
+TEMPERATURES = [0.0, 1e-300, 1e-30, 1e-3, 0.5, 1.0, 1.7, 100.0, 1e6]
+CUTS = [
+    (0, 1.0),
+    (1, 1.0),
+    (2, 1.0),
+    (3, 0.7),
+    (1000, 1.0),
+    (0, 1e-12),
+    (0, 0.3),
+    (0, 0.9),
+    (4, 0.999999),
+    (2, 0.5),
+]
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+def test_adversarial_rows(row: list[float]) -> None:
+    for temperature, (top_k, top_p) in itertools.product(TEMPERATURES, CUTS):
+        check(np.array(row, dtype=np.float32), temperature, top_k, top_p)
+
+
+@pytest.mark.parametrize("n_vocab", [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 257, 4096, 32003])
+def test_random_rows_of_every_length_around_a_vector(n_vocab: int) -> None:
+    rng = np.random.default_rng(n_vocab)
+    for scale in (0.01, 1.0, 5.0, 30.0):
+        logits = (scale * rng.standard_normal(n_vocab)).astype(np.float32)
+        check(logits, 1.0)
+        for temperature in (0.0, 0.3, 1.0, 2.5):
+            check(
+                logits, temperature, int(rng.integers(0, n_vocab + 2)), float(rng.choice([1.0, rng.random()]))
+            )
+
+
+@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@given(
+    logits=hnp.arrays(
+        np.float32,
+        st.integers(1, 40),
+        elements=st.one_of(
+            st.floats(-30, 30, width=32),
+            st.sampled_from([0.0, 1.0, 1.5, -np.inf]),
+            st.floats(-(2.0**127), 2.0**127, width=32),
+        ),
+    ).filter(lambda row: bool(np.any(np.isfinite(row)))),
+    temperature=st.one_of(st.just(0.0), st.just(1.0), st.floats(2.0**-20, 1e6)),
+    top_k=st.integers(0, 45),
+    top_p=st.one_of(st.just(1.0), st.floats(1e-6, 1.0)),
+)
+def test_any_row(logits: Logits, temperature: float, top_k: int, top_p: float) -> None:
+    check(logits, temperature, top_k, top_p)
+
+
+def test_ties_go_to_the_lowest_id() -> None:
+    level = np.zeros(50, dtype=np.float32)
+    assert np.flatnonzero(core(level, 0.0)).tolist() == [0]
+    assert np.flatnonzero(core(level, 1.0, top_k=7)).tolist() == list(range(7))
+    # 0.11 of fifty fiftieths needs six of them.
+    assert np.flatnonzero(core(level, 1.0, top_p=0.11)).tolist() == list(range(6))
+    level[[20, 33, 41]] = 1.0
+    assert np.flatnonzero(core(level, 0.0)).tolist() == [20]
+    assert np.flatnonzero(core(level, 1.0, top_k=2)).tolist() == [20, 33]
+    assert np.flatnonzero(core(level, 1.0, top_k=5)).tolist() == [0, 1, 20, 33, 41]
+
+
+def test_exactly_k_tokens_are_kept() -> None:
+    rng = np.random.default_rng(8)
+    logits = np.round(rng.standard_normal(200), 1).astype(np.float32)  # many ties
+    for top_k in range(1, 201):
+        assert np.count_nonzero(core(logits, 1.0, top_k=top_k)) == top_k
+
+
+def test_equal_logits_have_equal_probabilities() -> None:
+    """Whatever lane of a vector a token falls in."""
+    rng = np.random.default_rng(9)
+    logits = rng.choice(np.float32([-3.0, -1.0, 0.5, 2.0]), size=1003)
+    for temperature, top_k, top_p in [(1.0, 0, 1.0), (0.7, 0, 0.9), (1.3, 600, 1.0)]:
+        probs = core(logits, temperature, top_k, top_p)
+        for value in np.unique(logits):
+            kept = probs[(logits == value) & (probs > 0)]
+            assert len(np.unique(kept)) <= 1
+
+
+def test_temperature_zero_never_sees_the_exponential() -> None:
+    """The argmax of neighbours in float32 that no exponential could tell apart."""
+    top = np.float32(1000.0)
+    logits = np.array([top, np.nextafter(top, np.float32(2000.0)), top], dtype=np.float32)
+    assert core(logits, 0.0).tolist() == [0, 1, 0]
+
+
+# ---------------------------------------------------------------------- specdec.distribution
+
+
+def test_public_function_takes_rows_and_options() -> None:
+    rows = np.random.default_rng(10).standard_normal((3, 12))
+    got = distribution(rows, temperature=0.8, top_k=5, top_p=0.9)
+    assert got.shape == (3, 12)
+    for row, probs in zip(rows.astype(np.float32), got, strict=True):
+        assert np.array_equal(probs, core(row, 0.8, 5, 0.9))
+    assert np.array_equal(distribution(rows[1]), core(rows[1].astype(np.float32), 1.0))
+    assert np.array_equal(distribution(rows[:, ::2])[2], core(rows[2, ::2].astype(np.float32), 1.0))
+    assert distribution([1, 2, 3], temperature=0).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("logits", "options", "message"),
+    [
+        ([], {}, "logits has shape"),
+        (3.0, {}, "logits has shape"),
+        (np.zeros((2, 2, 2)), {}, "logits has shape"),
+        ([[1.0], [1.0, 2.0]], {}, "rectangular"),
+        (["a", "b"], {}, "logits has dtype"),
+        ([1j, 0], {}, "logits has dtype"),
+        ([np.nan, 0.0], {}, "NaN"),
+        ([np.inf, 0.0], {}, "inf"),
+        ([1e300, 0.0], {}, "inf"),
+        ([[0.0, 0.0], [-np.inf, -np.inf]], {}, "finite"),
+        ([0.0], {"temperature": -1.0}, "temperature is -1.0"),
+        ([0.0], {"temperature": np.nan}, "temperature is nan"),
+        ([0.0], {"temperature": np.inf}, "temperature is inf"),
+        ([0.0], {"top_k": 0}, "top_k is 0"),
+        ([0.0], {"top_p": 0.0}, "top_p is 0.0"),
+        ([0.0], {"top_p": 1.5}, "top_p is 1.5"),
+    ],
+)
+def test_bad_input_is_named(logits, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        distribution(logits, **options)

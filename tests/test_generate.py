@@ -1,0 +1,546 @@
+"""`generate` and `stream`: equal bits, batches, seeds, arguments, interrupts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec import _core, reference
+from specdec.errors import InputError, VocabularyMismatchError
+from tiny_models import gpt2_config, llama_config, mistral_config, write_hf
+from toy_pair import N_CTX, N_VOCAB, ToyTokenizer, WatchedSession, greedy_tokens, load_pair, write_pair
+
+TESTS = Path(__file__).parent
+PROMPT = [1, 5, 9, 30, 7, 12]
+Pair = tuple[specdec.Model, specdec.Model]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
+    """A draft that has nothing to do with the target, of another family and size."""
+    config = gpt2_config(vocab_size=N_VOCAB, n_positions=N_CTX, n_embd=16, n_layer=1, n_head=2)
+    folder = write_hf(tmp_path_factory.mktemp("stranger") / "gpt2", config, seed=9)
+    return specdec.load(folder, tokenizer=ToyTokenizer())
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test does not say otherwise: the models are too small for two to pay."""
+    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
+
+
+def run(*arguments: Any, **options: Any) -> specdec.Result:
+    out = specdec.generate(*arguments, **options)
+    assert isinstance(out, specdec.Result)
+    return out
+
+
+def digest(out: specdec.Result) -> str:
+    """Of tokens and logits, to the last bit."""
+    assert out.logits is not None
+    return hashlib.sha256(np.asarray(out.tokens, np.int64).tobytes() + out.logits.tobytes()).hexdigest()
+
+
+# -------------------------------------------------------------------------------------- contract 2: bits
+
+
+@pytest.fixture(scope="module")
+def plain(pair: Pair) -> specdec.Result:
+    return run(pair[0], None, PROMPT, max_new_tokens=40, n_threads=1, logits=True, ignore_eos=True)
+
+
+def test_plain_decoding_is_argmax_of_each_forward_pass(pair: Pair, plain: specdec.Result) -> None:
+    """Against the bare forward pass, and its logits against the NumPy specification."""
+    assert plain.tokens == greedy_tokens(pair[0], PROMPT, 40)
+    assert plain.logits is not None
+    assert plain.logits.shape == (40, N_VOCAB)
+    assert plain.logits.dtype == np.float32
+    assert np.array_equal(np.argmax(plain.logits, axis=1), plain.tokens)
+    whole = pair[0].logits([*PROMPT, *plain.tokens])[len(PROMPT) - 1 : -1]
+    assert np.allclose(plain.logits, whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("gamma", range(9))
+@pytest.mark.parametrize("drafter", ["alike", "itself", "stranger"])
+def test_greedy_speculative_equals_plain(
+    pair: Pair, stranger: specdec.Model, plain: specdec.Result, drafter: str, gamma: int, n_threads: int
+) -> None:
+    target, alike = pair
+    draft = {"alike": alike, "itself": target, "stranger": stranger}[drafter]
+    out = run(
+        target,
+        draft,
+        PROMPT,
+        gamma=gamma,
+        max_new_tokens=40,
+        n_threads=n_threads,
+        logits=True,
+        ignore_eos=True,
+    )
+    assert out.tokens == plain.tokens
+    assert np.array_equal(out.logits, plain.logits)
+    assert out.text == plain.text
+    if drafter == "itself":
+        assert out.trace.n_accepted == out.trace.n_drafted
+    if gamma == 0:
+        assert out.trace.n_drafted == 0
+        assert out.trace.n_calls == 40
+    elif drafter == "alike":
+        assert 0 < out.trace.n_accepted < out.trace.n_drafted  # else the test shows less than it seems to
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
+def test_greedy_speculative_equals_plain_in_every_family(tmp_path: Path, family: str) -> None:
+    """With more prompt than a slice, more text than a window, and a draft whose context ends first."""
+    config = {"llama": llama_config, "mistral": mistral_config, "gpt2": gpt2_config}[family]
+    n_ctx = "n_positions" if family == "gpt2" else "max_position_embeddings"
+    target = specdec.load(write_hf(tmp_path / "target", config(**{n_ctx: 160}), seed=1))
+    draft = specdec.load(write_hf(tmp_path / "draft", config(**{n_ctx: 110}), seed=2))
+    prompt = np.random.default_rng(0).integers(0, 61, 70)
+    wanted = run(target, None, prompt, max_new_tokens=None, logits=True)
+    assert len(wanted.tokens) == 90
+    for drafter, gamma in ((draft, 3), (draft, 8), (target, 5)):
+        out = run(target, drafter, prompt, gamma=gamma, max_new_tokens=None, logits=True)
+        assert out.tokens == wanted.tokens
+        assert np.array_equal(out.logits, wanted.logits)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from test_generate import PROMPT, digest, run
+from toy_pair import load_pair
+import specdec
+target, draft = load_pair(Path(sys.argv[2]), amount=0.05)
+print(specdec.kernels())
+for gamma in range(9):
+    for n_threads in (1, 2):
+        options = dict(gamma=gamma, max_new_tokens=40, n_threads=n_threads, logits=True, ignore_eos=True)
+        print(digest(run(target, draft, PROMPT, **options)))
+"""
+
+
+@pytest.mark.parametrize("kernels", specdec.available_kernels())
+def test_every_kernel_set_gives_the_same_bits(tmp_path: Path, plain: specdec.Result, kernels: str) -> None:
+    """For every gamma and 1 and 2 threads: equal to plain decoding with this process's kernels."""
+    command = [sys.executable, "-c", SCRIPT, str(TESTS), str(tmp_path)]
+    environment = {**os.environ, "SPECDEC_KERNELS": kernels}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    used, *digests = done.stdout.split()
+    assert used == kernels
+    assert len(digests) == 18
+    assert set(digests) == {digest(plain)}
+
+
+# ---------------------------------------------------------------------------------- sampling and seeds
+
+SAMPLED: dict[str, Any] = {
+    "temperature": 0.9,
+    "top_k": 30,
+    "top_p": 0.95,
+    "max_new_tokens": 30,
+    "ignore_eos": True,
+}
+
+
+def test_a_seed_gives_the_run_again(pair: Pair) -> None:
+    first = run(*pair, PROMPT, seed=11, **SAMPLED)
+    assert first.seed == (11, 0)
+    for n_threads in (1, 2):
+        again = run(*pair, PROMPT, seed=11, n_threads=n_threads, logits=True, **SAMPLED)
+        assert again.tokens == first.tokens
+    assert [r.betas for r in again.trace.rounds] == [r.betas for r in first.trace.rounds]
+    assert run(*pair, PROMPT, seed=[first.seed], **SAMPLED).tokens == first.tokens
+    assert run(*pair, PROMPT, seed=[11], **SAMPLED).tokens == first.tokens
+    assert run(*pair, PROMPT, seed=12, **SAMPLED).tokens != first.tokens
+    assert run(*pair, PROMPT, seed=[(11, 1)], **SAMPLED).tokens != first.tokens
+
+
+def test_no_seed_is_a_fresh_one_and_recorded(pair: Pair) -> None:
+    first, second = (run(*pair, PROMPT, **SAMPLED) for _ in range(2))
+    assert first.seed != second.seed
+    assert first.seed[1] == 0
+    assert run(*pair, PROMPT, seed=[first.seed], **SAMPLED).tokens == first.tokens
+
+
+def test_the_largest_keys(pair: Pair) -> None:
+    key = (2**64 - 1, 2**32 - 1)
+    out = run(*pair, PROMPT, seed=[key], **SAMPLED)
+    assert out.seed == key
+    assert out.tokens != run(*pair, PROMPT, seed=[(0, 0)], **SAMPLED).tokens
+
+
+def test_plain_sampling_draws_from_the_logits_it_reports(pair: Pair) -> None:
+    """Each token is the inverse of the adjusted distribution at the keyed uniform (NumPy specification)."""
+    out = run(pair[0], None, PROMPT, seed=3, logits=True, **SAMPLED)
+    for i, token in enumerate(out.tokens):
+        probs = reference.distribution(out.logits[i], temperature=0.9, top_k=30, top_p=0.95)
+        purpose = reference.PURPOSE_SAMPLE
+        assert token == reference.sample(probs, _core.uniform(3, 0, len(PROMPT) + i, purpose, 0))
+
+
+def test_reported_betas_are_overlaps_of_the_two_models(pair: Pair) -> None:
+    """Theorem 3.5 on the trace of a run, from the models' own logits."""
+    target, draft = pair
+    out = run(target, draft, PROMPT, gamma=3, seed=5, **SAMPLED)
+    assert 0 < out.trace.n_accepted < out.trace.n_drafted
+    text = list(PROMPT)
+    for round_ in out.trace.rounds:
+        for i, beta in enumerate(round_.betas):
+            prefix = text + list(round_.drafted[:i])
+            rows = [model.logits(prefix)[-1] for model in (target, draft)]
+            one, two = (reference.distribution(row, temperature=0.9, top_k=30, top_p=0.95) for row in rows)
+            assert beta == pytest.approx(np.minimum(one, two).sum(), abs=2e-3)
+        text += round_.tokens[: round_.kept]
+    assert text == PROMPT + out.tokens
+
+
+def test_logits_are_those_each_token_was_chosen_from(pair: Pair) -> None:
+    target, draft = pair
+    out = run(target, draft, PROMPT, gamma=4, seed=5, logits=True, **SAMPLED)
+    assert out.logits.shape == (len(out.tokens), N_VOCAB)
+    wanted = target.logits([*PROMPT, *out.tokens])[len(PROMPT) - 1 : -1]
+    assert np.allclose(out.logits, wanted, rtol=1e-4, atol=1e-4)
+    assert run(target, draft, PROMPT, max_new_tokens=3).logits is None
+
+
+# ----------------------------------------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("drafting", [True, False])
+def test_a_sequence_in_a_batch_is_what_it_is_alone(pair: Pair, temperature: float, drafting: bool) -> None:
+    """Prompts of other lengths, equal prompts, and one that a stop ends long before the others."""
+    target, draft = pair[0], pair[1] if drafting else None
+    prompts: list[Any] = [PROMPT, [7], "abcab", PROMPT, list(range(3, 61)), np.arange(20, 30)]
+    options: dict[str, Any] = {
+        "temperature": temperature, "gamma": 3, "max_new_tokens": 25, "logits": True, "stop": ["b", 40],
+    }  # fmt: skip
+    batch = specdec.generate(target, draft, prompts, seed=4, **options)
+    assert isinstance(batch, list)
+    assert [out.seed for out in batch] == [(4, i) for i in range(6)]
+    for prompt, out in zip(prompts, batch, strict=True):
+        alone = run(target, draft, prompt, seed=[out.seed], **options)
+        assert (alone.tokens, alone.text, alone.finish_reason) == (out.tokens, out.text, out.finish_reason)
+        assert np.array_equal(alone.logits, out.logits)
+        assert [r.drafted for r in alone.trace.rounds] == [r.drafted for r in out.trace.rounds]
+        assert [r.betas for r in alone.trace.rounds] == [r.betas for r in out.trace.rounds]
+        assert out.trace.n_sequences == 6
+    assert len({len(out.tokens) for out in batch}) > 1
+    if temperature:
+        assert batch[0].tokens != batch[3].tokens  # equal prompts are independent samples
+    else:
+        assert batch[0].tokens == batch[3].tokens
+
+
+def test_seeds_of_a_batch_can_be_given(pair: Pair) -> None:
+    outs = specdec.generate(*pair, [PROMPT, PROMPT, PROMPT], seed=[8, (8, 0), (8, 1)], **SAMPLED)
+    assert [out.seed for out in outs] == [(8, 0), (8, 0), (8, 1)]
+    assert outs[0].tokens == outs[1].tokens != outs[2].tokens
+
+
+def test_a_sequence_at_its_context_leaves_the_others_alone(pair: Pair) -> None:
+    prompts = [[7] * (N_CTX - 3), [7]]
+    outs = specdec.generate(*pair, prompts, max_new_tokens=50, ignore_eos=True)
+    assert [(len(out.tokens), out.finish_reason) for out in outs] == [(3, "context"), (50, "length")]
+    assert outs[1].tokens == greedy_tokens(pair[0], [7], 50)
+
+
+def test_one_prompt_in_a_list_gives_a_list(pair: Pair) -> None:
+    (out,) = specdec.generate(*pair, ["ab"], max_new_tokens=3, ignore_eos=True)
+    assert out.tokens == run(*pair, "ab", max_new_tokens=3, ignore_eos=True).tokens
+
+
+# --------------------------------------------------------------------------------------------- arguments
+
+
+def test_prompts_as_text_and_ids_are_one(pair: Pair) -> None:
+    ids = pair[0].tokenizer.encode("abc")
+    outs = [
+        run(*pair, prompt, max_new_tokens=5)
+        for prompt in ("abc", ids, tuple(ids), np.asarray(ids, np.uint16))
+    ]
+    assert all(out.prompt_ids == ids and out.tokens == outs[0].tokens for out in outs)
+    assert run(*pair, "", max_new_tokens=2).prompt_ids == [1]  # BOS alone is a prompt
+
+
+def test_models_as_paths(tmp_path: Path) -> None:
+    target, draft = write_pair(tmp_path)
+    out = run(target, str(draft), PROMPT, max_new_tokens=5)
+    assert out.text is None  # there is no tokenizer beside these
+    assert out.tokens == run(specdec.load(target), None, PROMPT, max_new_tokens=5).tokens
+
+
+BAD_ARGUMENTS = [
+    ({"gamma": -1}, "gamma is -1"),
+    ({"gamma": 1025}, "gamma is 1025"),
+    ({"gamma": 2.0}, "gamma is 2.0"),
+    ({"gamma": True}, "gamma is True"),
+    ({"gamma": None}, "gamma is None"),
+    ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+    ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
+    ({"temperature": -0.5}, "temperature is -0.5"),
+    ({"top_k": 0}, "top_k is 0"),
+    ({"top_p": 1.5}, "top_p is 1.5"),
+    ({"n_threads": 0}, "n_threads is 0"),
+    ({"n_threads": 10**6}, "n_threads is 1000000"),
+    ({"n_threads": "2"}, "n_threads is '2'"),
+    ({"seed": -1}, "seed is -1"),
+    ({"seed": 2**64}, "seed is 18446744073709551616"),
+    ({"seed": 0.5}, "seed is 0.5"),
+    ({"seed": [1, 2]}, "seed has 2 entries for 1 prompts"),
+    ({"seed": [(1, 2, 3)]}, "seed[0] is (1, 2, 3)"),
+    ({"seed": [(1, -1)]}, "sequence of seed[0] is -1"),
+    ({"stop": ""}, "stop holds an empty string"),
+    ({"stop": [N_VOCAB]}, f"stop id {N_VOCAB} is out of range"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_ARGUMENTS, ids=[message for _, message in BAD_ARGUMENTS])
+def test_bad_arguments_are_refused_and_named(pair: Pair, options: dict[str, Any], message: str) -> None:
+    for call in (specdec.generate, specdec.stream):
+        with pytest.raises(InputError) as caught:
+            call(*pair, PROMPT, **options)
+        assert message in str(caught.value)
+        assert "expected" in str(caught.value)
+
+
+BAD_PROMPTS: list[tuple[Any, str]] = [
+    ([], "prompt is an empty list"),
+    ([[]], "prompt 0: there are 0 token ids"),
+    (np.zeros(0, int), "prompt: there are 0 token ids"),
+    ([3, N_VOCAB], f"prompt: token id at position 1 is {N_VOCAB}; expected 0 to {N_VOCAB - 1}"),
+    ([[3], [3, -1]], "prompt 1: token id at position 1 is -1"),
+    ([3, 2**70], "position 1"),
+    ([3, 1.0], "position 1 is 1.0"),
+    ([3, True], "position 1 is True"),
+    ([3, None], "position 1 is None"),
+    (["a", 3], "prompt mixes prompts with token ids"),
+    ([[3], 3], "prompt mixes prompts with token ids"),
+    ([[[3]]], "prompt 0: token id at position 0 is [3]"),
+    (np.zeros((2, 2), int), "shape [2, 2]"),
+    (np.zeros(3), "float64"),
+    (None, "prompt is a NoneType"),
+    (7, "prompt is a int"),
+    (b"abc", "prompt is a bytes"),
+    ({1, 2}, "prompt is a set"),
+    ([3] * N_CTX, f"the context of {N_CTX} is then full"),
+    ([3] * (N_CTX + 1), f"expected at most {N_CTX}"),
+    ("\ud800", "surrogate"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "message"), BAD_PROMPTS, ids=range(len(BAD_PROMPTS)))
+def test_bad_prompts_are_refused_and_named(pair: Pair, prompt: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        specdec.generate(*pair, prompt)
+    assert message in str(caught.value)
+    assert "expected" in str(caught.value)
+
+
+def test_text_without_tokenizer(tmp_path: Path) -> None:
+    target, _ = write_pair(tmp_path)
+    model = specdec.load(target)
+    with pytest.raises(InputError, match="without tokenizer"):
+        specdec.generate(model, None, "text")
+    with pytest.raises(InputError, match="no tokenizer"):
+        specdec.generate(model, None, PROMPT, stop="text")
+    with pytest.raises(InputError, match="no tokenizer"):
+        specdec.stream(model, None, PROMPT)
+    out = run(model, None, PROMPT, max_new_tokens=4)
+    assert (out.text, len(out.tokens)) == (None, 4)
+
+
+def test_wrong_models_are_refused(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"target is a NoneType; expected a specdec\.Model"):
+        specdec.generate(None, None, PROMPT)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="draft is a int"):
+        specdec.generate(pair[0], 3, PROMPT)  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError):
+        specdec.generate(tmp_path / "nothing", None, PROMPT)
+    other = specdec.load(write_hf(tmp_path / "other", llama_config(vocab_size=N_VOCAB + 3)), tokenizer=False)
+    for gamma in (0, 4):
+        with pytest.raises(VocabularyMismatchError, match=f"{N_VOCAB + 3}"):
+            specdec.generate(pair[0], other, PROMPT, gamma=gamma)
+
+
+def test_nothing_is_computed_before_all_is_checked(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "Session", None)
+    with pytest.raises(InputError):
+        specdec.generate(*pair, [PROMPT, [N_VOCAB]])
+    stream = specdec.stream(*pair, PROMPT)  # a session is not made before the first piece either
+    stream.close()
+
+
+# ------------------------------------------------------------------------------------------------ results
+
+
+def test_result(pair: Pair) -> None:
+    out = run(*pair, "abc", max_new_tokens=12, gamma=4, ignore_eos=True)
+    assert out.text == pair[0].tokenizer.decode(out.tokens, continuing=True)
+    assert len(out.tokens) == out.trace.n_tokens == 12
+    assert (out.finish_reason, out.stop) == ("length", None)
+    assert out.trace.prefill_s > 0
+    assert out.trace.verify_s > 0
+    assert out.trace.draft_s > 0
+    assert repr(out).startswith("Result(text=")
+    assert "\n" not in repr(out)
+    made = [token for round_ in out.trace.rounds for token in round_.tokens]
+    assert made == out.tokens
+    assert [round_.index for round_ in out.trace.rounds] == list(range(out.trace.n_calls))
+
+
+def test_plain_has_the_same_trace_with_nothing_drafted(pair: Pair) -> None:
+    out = run(pair[0], None, PROMPT, max_new_tokens=6, ignore_eos=True)
+    assert [round_.tokens for round_ in out.trace.rounds] == [(token,) for token in out.tokens]
+    assert all(round_.origin == ("target",) and not round_.drafted for round_ in out.trace.rounds)
+    assert out.trace.draft_s == 0.0
+    assert out.trace.tokens_per_call == 1.0
+
+
+def test_progress_bar(
+    pair: Pair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(*pair, PROMPT, max_new_tokens=7, ignore_eos=True, progress=True)
+    assert "7/7" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with pytest.raises(InputError, match="pip install"):
+        specdec.generate(*pair, PROMPT, progress=True)
+
+
+# ------------------------------------------------------------------------------------------------- streams
+
+
+@pytest.mark.parametrize("prompt", ["abc", "", [5, 6]])
+def test_stream_gives_the_text(pair: Pair, prompt: Any) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 30, "seed": 2, "temperature": 1.0, "ignore_eos": True}
+    stream = specdec.stream(*pair, prompt, **options)
+    with pytest.raises(RuntimeError, match="has not come to its end"):
+        _ = stream.result
+    pieces = list(stream)
+    whole = run(*pair, prompt, **options)
+    assert "".join(pieces) == stream.result.text == whole.text
+    assert all(pieces)
+    assert 1 < len(pieces) <= whole.trace.n_calls
+    assert stream.result.tokens == whole.tokens
+    assert next(stream, None) is None
+    assert stream.result.tokens == whole.tokens
+
+
+def test_stream_left_early_frees_the_session(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "Session", WatchedSession)
+    made, closed = WatchedSession.made, WatchedSession.closed
+    with specdec.stream(*pair, PROMPT, ignore_eos=True) as stream:
+        assert WatchedSession.made == made  # nothing is held before the first piece
+        next(stream)
+        assert (WatchedSession.made, WatchedSession.closed) == (made + 1, closed)
+    assert WatchedSession.closed == closed + 1
+    stream.close()
+    assert list(stream) == []
+    with pytest.raises(RuntimeError, match="no result"):
+        _ = stream.result
+    stream = specdec.stream(*pair, PROMPT, ignore_eos=True)
+    next(stream)
+    del stream
+    assert (WatchedSession.made, WatchedSession.closed) == (made + 2, closed + 2)
+
+
+def test_a_failure_half_way_closes_the_session(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(WatchedSession):
+        n_rounds = 0
+
+        def round(self) -> Any:
+            self.n_rounds += 1
+            if self.n_rounds == 3:
+                raise MemoryError
+            return self._session.round()
+
+    monkeypatch.setattr(_core, "Session", Failing)
+    closed = WatchedSession.closed
+    with pytest.raises(MemoryError):
+        run(*pair, PROMPT, ignore_eos=True)
+    with pytest.raises(MemoryError):
+        list(specdec.stream(*pair, PROMPT, ignore_eos=True))
+    assert WatchedSession.closed == closed + 2
+
+
+def test_stream_takes_one_prompt(pair: Pair) -> None:
+    with pytest.raises(InputError, match="list of 2 prompts"):
+        specdec.stream(*pair, ["a", "b"])  # type: ignore[list-item]
+
+
+# -------------------------------------------------------------------------------------- threads, interrupts
+
+
+def test_two_python_threads_share_the_models(pair: Pair) -> None:
+    wanted = [run(*pair, PROMPT, seed=seed, **SAMPLED).tokens for seed in range(6)]
+    got: dict[int, list[int]] = {}
+
+    def work(seed: int) -> None:
+        got[seed] = run(*pair, PROMPT, seed=seed, **SAMPLED).tokens
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[seed] for seed in range(6)] == wanted
+
+
+INTERRUPTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import specdec
+from toy_pair import WatchedSession, load_pair
+target, draft = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
+specdec._core.Session = WatchedSession
+print("begun", flush=True)
+try:
+    options = dict(max_new_tokens=100_000, ignore_eos=True, n_threads=1)
+    if sys.argv[3] == "generate":
+        specdec.generate(target, draft, [1, 2, 3], **options)
+    else:
+        for piece in specdec.stream(target, draft, "abc", **options):
+            pass
+except KeyboardInterrupt:
+    print("interrupted", WatchedSession.closed, flush=True)
+    assert len(specdec.generate(target, draft, [1, 2, 3], max_new_tokens=5, ignore_eos=True).tokens) == 5
+    raise
+"""
+
+
+@pytest.mark.parametrize("call", ["generate", "stream"])
+def test_ctrl_c_ends_a_long_run_at_once(tmp_path: Path, call: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(TESTS), str(tmp_path), call]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n", process.communicate()
+        time.sleep(1.0)
+        assert process.poll() is None
+        sent = time.perf_counter()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        took = time.perf_counter() - sent
+    assert output == "interrupted 1\n"
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode == -signal.SIGINT
+    assert took < 20.0  # a round takes some 0.1 ms, the whole run minutes; the rest is for busy machines

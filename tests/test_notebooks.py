@@ -1,0 +1,50 @@
+"""The notebooks run from top to bottom, and are kept without outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def outputs(notebook: Any, kind: str) -> list[str]:
+    """The outputs of one MIME type, in order."""
+    return [
+        output["data"][kind]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if kind in output.get("data", {})
+    ]
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.name for path in NOTEBOOKS][:1] == ["01_quickstart.ipynb"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_kept_without_outputs(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+
+
+@pytest.mark.filterwarnings("default")  # what Jupyter's own packages warn of is not ours
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path: Path) -> None:
+    from nbclient import NotebookClient
+
+    notebook = read(path)
+    NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(path.parent))
+    if path.stem == "01_quickstart":
+        assert any("specdec-accepted" in html for html in outputs(notebook, "text/html"))
+        assert len(outputs(notebook, "image/png")) == 1

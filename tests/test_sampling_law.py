@@ -1,0 +1,261 @@
+"""Contract 1, distribution, on whole models: sampled continuations against the exact law of their tokens.
+
+The law comes from the target's logits alone. With a fresh seed a right program fails one of these comparisons
+with probability FALSE_ALARM. Seeds are fixed, so nothing fails at random; to change what is drawn from them
+is a fresh seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import specdec
+from canonical import GPT, LLAMA, build, random_tensors
+from specdec import _core, reference
+from tiny_models import llama2c_tensors, write_llama2c
+
+FALSE_ALARM = 1e-3
+
+Probs = NDArray[np.float64]
+Tokens = tuple[int, ...]
+
+
+def p_value(counts: dict[Tokens, int], law: dict[Tokens, float]) -> float:
+    """Pearson's p value; cells expected less than 5 times are pooled. What cannot happen has p = 0."""
+    total = sum(counts.values())
+    if not counts.keys() <= law.keys():
+        return 0.0
+    cells = [(counts.get(tokens, 0), total * probability) for tokens, probability in law.items()]
+    rare = [cell for cell in cells if cell[1] < 5]
+    cells = sorted((cell for cell in cells if cell[1] >= 5), key=lambda cell: cell[1])
+    if rare:
+        pooled = (sum(count for count, _ in rare), sum(expected for _, expected in rare))
+        if pooled[1] < 5:
+            least = cells.pop(0)
+            pooled = (pooled[0] + least[0], pooled[1] + least[1])
+        cells.append(pooled)
+    statistic = sum((count - expected) ** 2 / expected for count, expected in cells)
+    assert len(cells) > 8, "too few cells to see anything"
+    return float(stats.chi2.sf(statistic, len(cells) - 1))
+
+
+def count(samples: NDArray[np.integer]) -> dict[Tokens, int]:
+    """How often each row occurs."""
+    rows, counts = np.unique(samples, axis=0, return_counts=True)
+    return {tuple(map(int, row)): int(n) for row, n in zip(rows, counts, strict=True)}
+
+
+# ----------------------------------------------------------------------------- laws and samples
+
+Conditional = Callable[[Tokens], Probs]
+
+
+def conditional(
+    logits: Callable[[list[int]], NDArray[np.float32]], prompt: list[int], **settings: Any
+) -> Conditional:
+    """Distribution of the next token after the prompt and some new tokens, from a model's own logits."""
+    known: dict[Tokens, Probs] = {}
+
+    def probs(new: Tokens) -> Probs:
+        if new not in known:
+            known[new] = reference.distribution(logits([*prompt, *new])[-1], **settings)
+        return known[new]
+
+    return probs
+
+
+def beta(target: Conditional, draft: Conditional) -> float:
+    """Chance that the first draft is accepted."""
+    return float(np.minimum(target(()), draft(())).sum())
+
+
+def law_of(target: Conditional, length: int) -> dict[Tokens, float]:
+    """Probability of every sequence of this many new tokens."""
+    law: dict[Tokens, float] = {(): 1.0}
+    for _ in range(length):
+        law = {
+            (*new, int(token)): probability * float(target(new)[token])
+            for new, probability in law.items()
+            for token in np.flatnonzero(target(new))
+        }
+    return law
+
+
+def simulate(
+    target: Conditional, draft: Conditional, n_samples: int, *, rule: str, seed: int
+) -> NDArray[np.int64]:
+    """Two tokens from the same tables, vectorised: a draft, a rule that judges it, the target's token."""
+    rng = np.random.default_rng(seed)
+    t, d = target(()), draft(())
+    drawn = rng.choice(len(d), size=n_samples, p=d)
+    numerator, denominator = (d, t) if rule == "ratio inverted" else (t, d)
+    accept = rng.random(n_samples) * denominator[drawn] < numerator[drawn]
+    after_rejection = t if rule == "target after a rejection" else reference.residual(t, d)
+    first = np.where(accept, drawn, rng.choice(len(t), size=n_samples, p=after_rejection))
+    second = np.empty_like(first)
+    for token, accepted in itertools.product(np.unique(first), [False, True]):
+        model = draft if accepted and rule == "bonus token from the draft" else target
+        here = (first == token) & (accept == accepted)
+        second[here] = rng.choice(len(t), size=int(here.sum()), p=model((int(token),)))
+    return np.stack([first, second], axis=1)
+
+
+BROKEN = ["target after a rejection", "ratio inverted", "bonus token from the draft"]
+
+# -------------------------------------------------------------------------------- a trained pair
+
+N_SAMPLES = 100_000
+BATCH = 50
+SETTINGS = {"temperature": 1.0, "top_k": 6}
+PROMPT = [1, 370]  # "big": many things may follow
+
+
+@pytest.fixture(scope="module")
+def pair(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+    """stories260K, and as its draft the first three of its five layers."""
+    file = shared / "models" / "stories260K" / "stories260K.bin"
+    header = struct.unpack("<7i", file.read_bytes()[:28])
+    numbers, tensors = np.fromfile(file, "<f4", offset=28), {}
+    for name, like in llama2c_tensors(header).items():
+        array, numbers = numbers[: like.size].reshape(like.shape), numbers[like.size :]
+        tensors[name] = array[:3] if like.shape[0] == header[2] else array
+    assert len(numbers) == 0
+    draft = tmp_path_factory.mktemp("draft") / "draft.bin"
+    write_llama2c(draft, (*header[:2], 3, *header[3:]), tensors)
+    return specdec.load(file, tokenizer=False), specdec.load(draft, tokenizer=False)
+
+
+@pytest.fixture(scope="module")
+def tables(pair: tuple[specdec.Model, specdec.Model]) -> tuple[Conditional, Conditional]:
+    target, draft = (conditional(model.logits, PROMPT, **SETTINGS) for model in pair)
+    assert 0.1 < beta(target, draft) < 0.9, "drafts must be both accepted and rejected"
+    return target, draft
+
+
+@pytest.fixture(scope="module")
+def results(pair: tuple[specdec.Model, specdec.Model]) -> list[specdec.Result]:
+    """Continuations of equal prompts in batches, each batch with a seed of its own.
+
+    Three tokens, so that two drafts have room in the first round. One thread: to wake another costs more than
+    models of this size compute.
+    """
+    return [
+        result
+        for batch in range(N_SAMPLES // BATCH)
+        for result in specdec.generate(
+            *pair, [PROMPT] * BATCH, gamma=2, max_new_tokens=3, seed=123 + batch, n_threads=1, **SETTINGS
+        )
+    ]
+
+
+def test_two_tokens_of_a_trained_pair(
+    tables: tuple[Conditional, Conditional], results: list[specdec.Result]
+) -> None:
+    assert len(results) == N_SAMPLES
+    tokens = np.array([result.tokens[:2] for result in results])
+    assert p_value(count(tokens), law_of(tables[0], 2)) > FALSE_ALARM
+
+
+def test_drafts_are_accepted_as_often_as_theorem_3_5_says(
+    tables: tuple[Conditional, Conditional], results: list[specdec.Result]
+) -> None:
+    n_accepted = sum(result.trace.rounds[0].n_accepted > 0 for result in results)
+    assert stats.binomtest(n_accepted, N_SAMPLES, beta(*tables)).pvalue > FALSE_ALARM
+    assert results[0].trace.rounds[0].betas[0] == pytest.approx(beta(*tables), abs=1e-4)
+
+
+def test_equal_prompts_of_a_batch_are_independent(
+    tables: tuple[Conditional, Conditional], results: list[specdec.Result]
+) -> None:
+    """First tokens of neighbours in the batch, and of the same place in batches of neighbouring seeds."""
+    probs = tables[0](())
+    law = {(a, b): float(probs[a] * probs[b]) for a, b in itertools.product(range(len(probs)), repeat=2)}
+    law = {pair: probability for pair, probability in law.items() if probability > 0}
+    first = np.array([result.tokens[0] for result in results])
+    for pairs in (first.reshape(-1, 2), first.reshape(-1, 2, BATCH).swapaxes(1, 2).reshape(-1, 2)):
+        assert p_value(count(pairs), law) > FALSE_ALARM
+
+
+def test_the_right_rule_simulated_on_the_same_tables_passes(tables: tuple[Conditional, Conditional]) -> None:
+    samples = simulate(*tables, N_SAMPLES, rule="right", seed=5)
+    assert p_value(count(samples), law_of(tables[0], 2)) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_broken_rule_fails(tables: tuple[Conditional, Conditional], rule: str) -> None:
+    samples = simulate(*tables, N_SAMPLES, rule=rule, seed=5)
+    assert p_value(count(samples), law_of(tables[0], 2)) < 1e-9
+
+
+# --------------------------------------------------------------- five tokens, settings that differ
+
+
+def small(base: dict[str, Any], seed: int) -> _core.Model:
+    """A random model over five tokens."""
+    sizes = {"n_vocab": 5, "n_ctx": 16, "n_layer": 2, "d_model": 24, "d_ff": 40}
+    config = base | sizes
+    return build(config, {name: 2 * tensor for name, tensor in random_tensors(config, seed).items()})
+
+
+@pytest.mark.parametrize(
+    ("gamma", "of_target", "of_draft"),
+    [
+        (1, {}, {}),
+        (3, {"temperature": 0.8}, {"temperature": 1.5}),
+        (3, {"top_k": 3}, {"top_p": 0.7}),
+        (2, {"temperature": 1.5, "top_p": 0.8}, {"top_k": 2}),
+        (2, {}, {"temperature": 0.0}),
+    ],
+    ids=["plain", "temperatures", "top-k-and-nucleus", "nucleus-and-top-k", "greedy-draft"],
+)
+def test_three_tokens_of_a_tiny_vocabulary(
+    gamma: int, of_target: dict[str, float], of_draft: dict[str, float]
+) -> None:
+    """Target and draft are unrelated, of different families, and standardised differently."""
+    n_samples, prompt = 10_000, [1, 3, 0, 4]
+    default = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    of_target, of_draft = default | of_target, default | of_draft
+    models = small(LLAMA, seed=1), small(GPT, seed=2)
+    samples, n_accepted = [], 0
+    for batch in range(n_samples // BATCH):
+        session = _core.Session(
+            *models,
+            [prompt] * BATCH,
+            gamma=gamma,
+            max_new_tokens=5,
+            **of_target,
+            **{f"draft_{name}": value for name, value in of_draft.items()},
+            seeds=[(batch, i) for i in range(BATCH)],
+            n_threads=1,
+            keep_logits=False,
+        )
+        session.prefill()
+        texts: list[list[int]] = [[] for _ in range(BATCH)]
+        while records := session.round():
+            for record in records:
+                n_accepted += not texts[record["sequence"]] and len(record["accepted"]) > 0
+                texts[record["sequence"]] += record["tokens"]
+        session.close()
+        samples += [text[:3] for text in texts]
+    target, draft = (
+        conditional(partial(logits_of, model), prompt, **options)
+        for model, options in zip(models, (of_target, of_draft), strict=True)
+    )
+    assert p_value(count(np.array(samples)), law_of(target, 3)) > FALSE_ALARM
+    assert stats.binomtest(n_accepted, n_samples, beta(target, draft)).pvalue > FALSE_ALARM
+
+
+def logits_of(model: _core.Model, ids: list[int]) -> NDArray[np.float32]:
+    logits = _core.Decoder(model, capacity=len(ids)).prefill(ids, logits=True)
+    assert logits is not None
+    return logits

@@ -1,0 +1,320 @@
+"""Where texts end: stop strings, stop ids and limits, also inside a block of accepted drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import specdec
+from specdec.errors import InputError
+from specdec.run import SequenceState
+from specdec.stopping import StopRules, StopScanner
+from specdec.tokenizer import StreamDecoder
+from toy_pair import EOS, N_CTX, ToyTokenizer, greedy_tokens, load_pair
+
+TOKENIZER = ToyTokenizer()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Where a test does not say otherwise: the models are too small for two to pay."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECDEC_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+
+
+# -------------------------------------------------------------------------------------- the scanner
+
+
+def first_stop(text: str, strings: Sequence[str]) -> tuple[str, str] | None:
+    """(text before the stop, stop) by looking after every character, the longest of several."""
+    for end in range(1, len(text) + 1):
+        matches = [string for string in strings if text[:end].endswith(string)]
+        if matches:
+            longest = max(matches, key=len)
+            return text[: end - len(longest)], longest
+    return None
+
+
+TEXTS = st.text(alphabet="ab.", max_size=30)
+STRINGS = st.lists(st.text(alphabet="ab.", min_size=1, max_size=5), max_size=4)
+
+
+@given(text=TEXTS, strings=STRINGS, cuts=st.lists(st.integers(0, 30), max_size=8))
+@settings(deadline=None)
+def test_scanner_does_not_see_how_the_text_is_cut(text: str, strings: list[str], cuts: list[int]) -> None:
+    """Same end as looking after every character; what is given out early is never taken back."""
+    scanner, given_out = StopScanner(strings), ""
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
+    for begin, end in zip([0, *ends], ends, strict=False):
+        match = scanner.feed(text[begin:end])
+        given_out += scanner.take(final=match is not None)
+        if match is not None:
+            break
+    wanted = first_stop(text, strings)
+    assert scanner.match == (None if wanted is None else wanted[1])
+    assert scanner.text == (text if wanted is None else wanted[0])
+    assert scanner.text.startswith(given_out)
+    assert given_out + scanner.take(final=True) == scanner.text
+    if wanted is None:  # no more than the beginning of a stop string is held back
+        held = text[len(given_out) :]
+        assert held == "" or any(string.startswith(held) and string != held for string in strings)
+
+
+def test_scanner_holds_back_and_lets_go() -> None:
+    scanner = StopScanner(["</s>"])
+    assert (scanner.feed("a<"), scanner.take()) == (None, "a")
+    assert (scanner.feed("/"), scanner.take()) == (None, "")
+    assert (scanner.feed("b"), scanner.take()) == (None, "</b")
+    assert (scanner.feed("</s"), scanner.take()) == (None, "")
+    assert (scanner.feed("> and more"), scanner.take(final=True)) == ("</s>", "")
+    assert scanner.text == "a</b"
+    with pytest.raises(ValueError, match="ended"):
+        scanner.feed("more")
+
+
+# ------------------------------------------------------------------------------------------ the rules
+
+
+def parse(stop: Any, **options: Any) -> StopRules:
+    return StopRules.parse(stop, **{"n_vocab": 61, "has_text": True, **options})
+
+
+def test_rules_sort_strings_and_ids() -> None:
+    assert parse(None) == StopRules()
+    assert parse("end") == StopRules(("end",))
+    assert parse(7) == StopRules((), frozenset({7}))
+    assert parse(["a", 7, "b", "a", np.int32(8)], eos_ids=(2,)) == StopRules(("a", "b"), frozenset({2, 7, 8}))
+    assert parse(("a",)) == parse({"a"}) == StopRules(("a",))
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        ("", "empty string"),
+        (["a", ""], "empty string"),
+        (61, "61 is out of range; expected 0 to 60"),
+        (-1, "-1 is out of range"),
+        ([1.0], "1.0"),
+        (2.5, "2.5"),
+        (True, "True"),
+        (b"end", "expected a string"),
+        ([None], "None"),
+    ],
+)
+def test_rules_refuse_and_name(stop: Any, message: str) -> None:
+    with pytest.raises(InputError, match="stop") as caught:
+        parse(stop)
+    assert message in str(caught.value)
+
+
+def test_strings_need_a_tokenizer() -> None:
+    with pytest.raises(InputError, match="no tokenizer"):
+        parse("end", has_text=False)
+    assert parse(3, has_text=False).ids == {3}
+
+
+# --------------------------------------------------------------------------- a sequence, hand-made rounds
+
+
+def record(tokens: Sequence[int], *, rejected: Sequence[int] = ()) -> Any:
+    """A round of a chain that accepted all of `tokens` but the last, and then none of `rejected`."""
+    drafted = [*tokens[:-1], *rejected]
+    return {
+        "sequence": 0,
+        "drafted": drafted,
+        "parents": list(range(len(drafted))),
+        "accepted": list(range(1, len(tokens))),
+        "tokens": list(tokens),
+        "betas": [0.5] * min(len(tokens), len(drafted)),
+        "logits": np.tile(np.asarray(tokens, np.float32)[:, None], (1, 2)),
+        "draft_s": 0.0,
+        "verify_s": 0.0,
+        "other_s": 0.0,
+    }
+
+
+def state(*stop: Any, limit: int = 100, reason: str = "length", text: bool = True) -> SequenceState:
+    decoder = StreamDecoder(TOKENIZER, continuing=True) if text else None
+    return SequenceState(decoder, parse(list(stop), has_text=text), limit, reason)
+
+
+def ids(*pieces: bytes) -> list[int]:
+    """Ids of tokens by their bytes."""
+    return [TOKENIZER.vocabulary().index(piece) for piece in pieces]
+
+
+def test_stop_string_inside_a_block() -> None:
+    sequence = state("aab")
+    taken = sequence.take(record(ids(b"b", b"aa", b"ba", b"c", b"d")))
+    assert (taken.kept, len(taken.tokens)) == (3, 5)
+    assert sequence.tokens == ids(b"b", b"aa", b"ba")
+    assert (sequence.text, sequence.finish_reason, sequence.stop) == ("b", "stop", "aab")
+    assert [rows[:, 0].tolist() for rows in sequence.logits] == [sequence.tokens]
+    with pytest.raises(ValueError, match="ended"):
+        sequence.take(record(ids(b"a")))
+
+
+def test_stop_string_over_two_rounds_streams_nothing_of_it() -> None:
+    sequence = state("bab.")
+    sequence.take(record(ids(b"a", b"ab")))
+    assert sequence.take_text() == "aa"
+    sequence.take(record(ids(b"ab", b"cx")))
+    assert sequence.take_text() == "babcx"  # it was not to be
+    sequence.take(record(ids(b"ba")))
+    assert sequence.take_text() == ""
+    taken = sequence.take(record(ids(b"b", b".\n", b"a")))
+    assert taken.kept == 2
+    assert (sequence.take_text(), sequence.text, sequence.stop) == ("", "aababcx", "bab.")
+
+
+def test_stop_id_ends_tokens_with_it_and_text_before_it() -> None:
+    (z,) = ids(b"cz")
+    sequence = state(z)
+    taken = sequence.take(record([*ids(b"a", b"b"), z, *ids(b"a")]))
+    assert taken.kept == 3
+    assert sequence.tokens[-1] == z
+    assert (sequence.text, sequence.finish_reason, sequence.stop) == ("ab", "stop", z)
+
+
+def test_stop_string_before_a_stop_id_and_the_other_way_round() -> None:
+    tokens = ids(b"a", b"b", b"cz", b"aa")
+    for stop, wanted in ((["ab", tokens[2]], ("ab", 2)), (["czaa", tokens[2]], (tokens[2], 3))):
+        sequence = state(*stop)
+        assert sequence.take(record(tokens)).kept == wanted[1]
+        assert sequence.stop == wanted[0]
+
+
+def test_limit_inside_a_block() -> None:
+    sequence = state(limit=3, reason="context")
+    assert sequence.take(record(ids(b"a", b"b", b"a", b"b"))).kept == 3
+    assert (sequence.text, sequence.finish_reason, sequence.stop) == ("aba", "context", None)
+
+
+def test_stop_met_by_the_last_token_is_a_stop() -> None:
+    sequence = state("ba", limit=3)
+    sequence.take(record(ids(b"a", b"b", b"a")))
+    assert (sequence.text, sequence.finish_reason, sequence.stop) == ("a", "stop", "ba")
+
+
+def test_a_character_split_over_tokens() -> None:
+    euro = ids(b"\xe2", b"\x82", b"\xac")
+    sequence = state("€")
+    assert sequence.take(record(ids(b"a") + euro[:2])).kept == 3
+    assert sequence.take_text() == "a"
+    assert sequence.take(record([euro[2], *ids(b"a")])).kept == 1
+    assert (sequence.text, sequence.stop) == ("a", "€")
+
+
+@pytest.mark.parametrize("end", ["limit", "id"])
+def test_an_incomplete_character_at_the_end(end: str) -> None:
+    (a, lead) = ids(b"a", b"\xe2")
+    sequence = state(EOS, limit=2 if end == "limit" else 100)
+    sequence.take(record([a, lead]))
+    if end == "id":
+        assert sequence.take_text() == "a"
+        sequence.take(record([EOS]))
+    assert sequence.text == "a\ufffd"
+
+
+def test_without_a_tokenizer_ids_still_stop() -> None:
+    sequence = state(5, text=False)
+    assert sequence.take(record([3, 4, 5, 6])).kept == 3
+    assert (sequence.text, sequence.tokens, sequence.stop) == (None, [3, 4, 5], 5)
+
+
+# --------------------------------------------------------------- speculative = plain = naive, on real models
+
+
+def naive(tokens: Sequence[int], strings: Sequence[str], stop_ids: set[int], limit: int) -> tuple[Any, ...]:
+    """(tokens, text, finish reason, stop) by decoding all of the text again after every token."""
+    text = ""
+    for n in range(1, len(tokens) + 1):
+        if tokens[n - 1] in stop_ids:
+            return list(tokens[:n]), TOKENIZER.decode(tokens[: n - 1]), "stop", tokens[n - 1]
+        text = TOKENIZER.decode(tokens[:n])
+        found = first_stop(text.rstrip("\ufffd"), strings)  # U+FFFD may still become a character
+        if found is not None:
+            return list(tokens[:n]), found[0], "stop", found[1]
+        if n == limit:
+            return list(tokens[:n]), text, "length", None
+    raise AssertionError("there are too few tokens")
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(data=st.data())
+def test_stops_end_speculative_plain_and_naive_decoding_alike(
+    pair: tuple[specdec.Model, specdec.Model], data: st.DataObject
+) -> None:
+    target, draft = pair
+    prompt = data.draw(st.lists(st.integers(3, 60), min_size=1, max_size=6), label="prompt")
+    limit = data.draw(st.integers(1, 40), label="limit")
+    gamma = data.draw(st.integers(1, 8), label="gamma")
+    tokens = greedy_tokens(target, prompt, 40)
+    whole = TOKENIZER.decode(tokens).rstrip("\ufffd")
+
+    # Half of the stop strings are parts of the text, so that they are met.
+    begin = st.integers(0, max(0, len(whole) - 1))
+    parts = begin.flatmap(lambda at: st.integers(1, 6).map(lambda n: whole[at : at + n] or "a"))
+    anything = st.text(alphabet="abcxyz\n <€é", min_size=1, max_size=3)
+    strings = data.draw(st.lists(parts | anything, max_size=3), label="strings")
+    strings = [string for string in strings if "\ufffd" not in string]
+    stop_ids = set(data.draw(st.lists(st.sampled_from(tokens) | st.integers(0, 60), max_size=2), label="ids"))
+
+    wanted = naive(tokens, strings, stop_ids | {EOS}, limit)
+    options: dict[str, Any] = {"max_new_tokens": limit, "stop": [*strings, *stop_ids]}
+    for drafter in (draft, None):
+        out = specdec.generate(target, drafter, prompt, gamma=gamma, **options)
+        assert (out.tokens, out.text, out.finish_reason, out.stop) == wanted
+        stream = specdec.stream(target, drafter, prompt, gamma=gamma, **options)
+        assert "".join(stream) == out.text
+        assert stream.result.tokens == out.tokens
+        assert sum(round_.kept for round_ in out.trace.rounds) == len(out.tokens)
+
+
+def test_end_of_text_stops_unless_ignored(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """The tokenizer's end-of-text id is made one that the text has, in the middle of a block."""
+    target, draft = pair
+    prompt = [5, 9, 5]
+    free = specdec.generate(target, draft, prompt, max_new_tokens=60, gamma=4, ignore_eos=True)
+    assert len(free.tokens) == 60
+    at = next(i for i, token in enumerate(free.tokens) if i > 2 and token not in free.tokens[:i])
+    tokenizer = ToyTokenizer()
+    tokenizer._eos_ids = (free.tokens[at],)
+    changed = specdec.Model(target.core, target.config, tokenizer, target.path, target.architecture)
+    for drafter in (draft, None):
+        out = specdec.generate(changed, drafter, prompt, max_new_tokens=60, gamma=4)
+        assert out.tokens == free.tokens[: at + 1]
+        assert (out.finish_reason, out.stop) == ("stop", free.tokens[at])
+        assert out.text == TOKENIZER.decode(free.tokens[:at])
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 3, 8])
+@pytest.mark.parametrize("n_prompt", [1, 50, N_CTX - 2, N_CTX - 1])
+def test_a_full_context_ends_the_text(
+    pair: tuple[specdec.Model, specdec.Model], gamma: int, n_prompt: int
+) -> None:
+    target, draft = pair
+    out = specdec.generate(target, draft, [7] * n_prompt, gamma=gamma, max_new_tokens=None, ignore_eos=True)
+    assert len(out.tokens) == N_CTX - n_prompt
+    assert out.finish_reason == "context"
+    just = specdec.generate(
+        target,
+        draft,
+        [7] * n_prompt,
+        gamma=gamma,
+        max_new_tokens=N_CTX - n_prompt,
+        ignore_eos=True,
+        n_threads=1,
+    )
+    assert (just.tokens, just.finish_reason) == (out.tokens, "length")

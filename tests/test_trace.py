@@ -1,0 +1,300 @@
+"""The figures of a trace, against the papers' definitions and hand-made rounds."""
+
+from __future__ import annotations
+
+import json
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from specdec import Round, Sampling, Trace
+from specdec.errors import InputError
+from specdec.theory import expected_speedup, expected_tokens
+
+# ----------------------------------------------------------------------------------------- theory
+
+TABLE_4 = [  # of Leviathan et al.: gamma, alpha, c, expected improvement factor
+    (7, 0.75, 0.02, 3.2),
+    (7, 0.80, 0.04, 3.3),
+    (7, 0.82, 0.11, 2.5),
+    (7, 0.62, 0.02, 2.3),
+    (5, 0.68, 0.04, 2.4),
+    (3, 0.71, 0.11, 2.0),
+    (5, 0.65, 0.02, 2.4),
+    (5, 0.73, 0.04, 2.6),
+    (3, 0.74, 0.11, 2.0),
+    (5, 0.53, 0.02, 1.9),
+    (3, 0.55, 0.04, 1.8),
+    (3, 0.56, 0.11, 1.6),
+]
+TABLE_1 = [  # gamma, alpha, speed with c = 0
+    (2, 0.6, 1.96),
+    (3, 0.7, 2.53),
+    (2, 0.8, 2.44),
+    (5, 0.8, 3.69),
+    (2, 0.9, 2.71),
+    (10, 0.9, 6.86),
+]
+
+
+@pytest.mark.parametrize(("gamma", "alpha", "cost", "printed"), TABLE_4)
+def test_theorem_3_8_gives_table_4(gamma: int, alpha: float, cost: float, printed: float) -> None:
+    # The paper prints one decimal of figures made from unrounded alpha and c: allow one unit in it.
+    assert expected_speedup(alpha, gamma, cost) == pytest.approx(printed, abs=0.1)
+
+
+@pytest.mark.parametrize(("gamma", "alpha", "printed"), TABLE_1)
+def test_equation_1_gives_table_1(gamma: int, alpha: float, printed: float) -> None:
+    assert round(expected_speedup(alpha, gamma, 0.0), 2) == printed
+    assert round(expected_tokens(alpha, gamma), 2) == printed
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.999, 1.0 - 1e-9, 1.0 - 2**-53, 1.0])
+@pytest.mark.parametrize("gamma", [0, 1, 4, 16])
+def test_equation_1_is_the_geometric_sum(alpha: float, gamma: int) -> None:
+    assert expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**i for i in range(gamma + 1)), rel=1e-12)
+
+
+def test_theory_without_drafts_needs_no_figures() -> None:
+    assert expected_tokens(math.nan, 0) == 1.0
+    assert expected_speedup(math.nan, 0, math.nan) == 1.0
+    assert math.isnan(expected_tokens(math.nan, 3))
+    assert math.isnan(expected_speedup(0.5, 3, math.nan))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "gamma", "cost"), [(-0.1, 2, 0.1), (1.1, 2, 0.1), (0.5, -1, 0.1), (0.5, 2, -0.1)]
+)
+def test_theory_refuses_what_is_out_of_range(alpha: float, gamma: float, cost: float) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        expected_speedup(alpha, gamma, cost)
+
+
+# ----------------------------------------------------------------------------------------- rounds
+
+
+def chain(
+    index: int,
+    drafted: tuple[int, ...],
+    n_accepted: int,
+    betas: tuple[float, ...],
+    *,
+    kept: int | None = None,
+    times: tuple[float, float, float] = (0.02, 0.1, 0.005),
+) -> Round:
+    """A round of a chain; the target's own token is 99."""
+    return Round(
+        index=index,
+        drafted=drafted,
+        parents=tuple(range(len(drafted))),
+        path=tuple(range(1, n_accepted + 1)),
+        tokens=(*drafted[:n_accepted], 99),
+        kept=n_accepted + 1 if kept is None else kept,
+        betas=betas,
+        draft_s=times[0],
+        verify_s=times[1],
+        other_s=times[2],
+    )
+
+
+CORRECTED = chain(0, (11, 12, 13, 14), 2, (1.0, 0.9, 0.2))
+BONUS = chain(1, (21, 22, 23, 24), 4, (0.9, 0.8, 1.0, 0.7))
+NONE = chain(2, (31, 32, 33, 34), 0, (0.1,))
+SHORT = chain(3, (41,), 1, (0.6,), times=(0.005, 0.09, 0.005))
+TRACE = Trace([CORRECTED, BONUS, NONE, SHORT], prefill_s=0.5)
+
+
+def test_round_of_a_chain() -> None:
+    assert CORRECTED.accepted == (11, 12)
+    assert (CORRECTED.n_drafted, CORRECTED.n_accepted, CORRECTED.depth) == (4, 2, 4)
+    assert CORRECTED.token == 99
+    assert CORRECTED.origin == ("draft", "draft", "correction")
+    assert BONUS.origin == ("draft",) * 4 + ("bonus",)
+    assert NONE.origin == ("correction",)
+    assert chain(0, (), 0, ()).origin == ("target",)
+
+
+def test_round_of_a_tree() -> None:
+    """Two children of the root, the second with a child: the second path was accepted to its leaf."""
+    tree = Round(
+        index=0, drafted=(5, 6, 7), parents=(0, 0, 2), path=(2, 3), tokens=(6, 7, 8), kept=3,
+        betas=(0.5, 0.25), draft_s=0.0, verify_s=0.0, other_s=0.0,
+    )  # fmt: skip
+    assert tree.accepted == (6, 7)
+    assert tree.depth == 2
+    assert tree.origin == ("draft", "draft", "bonus")
+
+
+def test_round_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        CORRECTED.kept = 1  # type: ignore[misc]
+
+
+# ---------------------------------------------------------------------------------------- figures
+
+
+def test_counts_and_times() -> None:
+    assert TRACE.n_calls == 4
+    assert TRACE.n_drafted == 13
+    assert TRACE.n_accepted == 7
+    assert TRACE.n_verified == 9
+    assert TRACE.n_tokens == 3 + 5 + 1 + 2
+    assert TRACE.draft_s == pytest.approx(0.065)
+    assert TRACE.verify_s == pytest.approx(0.39)
+    assert TRACE.other_s == pytest.approx(0.02)
+    assert TRACE.rounds_s == pytest.approx(0.475)
+    assert TRACE.total_s == pytest.approx(0.975)
+    assert TRACE.tokens_per_s == pytest.approx(11 / 0.475)
+
+
+def test_acceptance() -> None:
+    alpha = (1.0 + 0.9 + 0.2 + 0.9 + 0.8 + 1.0 + 0.7 + 0.1 + 0.6) / 9
+    assert TRACE.acceptance_rate == pytest.approx(alpha)
+    assert TRACE.draft_acceptance_rate == pytest.approx(7 / 13)
+    assert TRACE.mean_acceptance_length == pytest.approx(1 + 7 / 4)
+    assert TRACE.acceptance_histogram == [1, 1, 1, 0, 1]
+    # Position 1: all four rounds drafted it, three accepted; positions 2 to 4: three rounds drafted them.
+    assert TRACE.acceptance_by_position == pytest.approx([3 / 4, 2 / 3, 1 / 3, 1 / 3])
+
+
+def test_speed() -> None:
+    alpha, cost = TRACE.acceptance_rate, (0.065 / 13) / (0.39 / 4)
+    tokens = (3 * (1 - alpha**5) / (1 - alpha) + (1 - alpha**2) / (1 - alpha)) / 4
+    assert TRACE.tokens_per_call == pytest.approx(11 / 4)
+    assert TRACE.cost_coefficient == pytest.approx(cost)
+    assert TRACE.expected_tokens_per_call == pytest.approx(tokens)
+    assert TRACE.predicted_speedup == pytest.approx(tokens / (13 / 4 * cost + 1))
+
+
+def test_one_gamma_throughout_is_theorem_3_8_as_printed() -> None:
+    trace = Trace([CORRECTED, BONUS, NONE])
+    alpha, cost = trace.acceptance_rate, trace.cost_coefficient
+    assert trace.expected_tokens_per_call == pytest.approx((1 - alpha**5) / (1 - alpha))
+    assert trace.predicted_speedup == pytest.approx((1 - alpha**5) / ((1 - alpha) * (4 * cost + 1)))
+
+
+def test_every_draft_accepted() -> None:
+    trace = Trace([chain(0, (1, 2, 3), 3, (1.0, 1.0, 1.0 + 2**-52))])
+    assert trace.acceptance_rate == 1.0  # rounding may lift the overlap of equal distributions above 1
+    assert trace.expected_tokens_per_call == 4.0
+    assert trace.predicted_speedup == pytest.approx(4.0 / (3 * trace.cost_coefficient + 1.0))
+
+
+def test_a_stop_cuts_tokens_and_not_acceptance() -> None:
+    cut = Trace([chain(0, (1, 2, 3, 4), 4, (1.0,) * 4, kept=2)])
+    assert cut.n_tokens == 2
+    assert cut.tokens_per_call == 2.0
+    assert cut.n_accepted == 4
+    assert cut.mean_acceptance_length == 5.0
+
+
+def test_plain_decoding() -> None:
+    trace = Trace([chain(i, (), 0, (), times=(0.0, 0.1, 0.001)) for i in range(5)])
+    assert trace.tokens_per_call == trace.mean_acceptance_length == trace.expected_tokens_per_call == 1.0
+    assert trace.predicted_speedup == 1.0
+    assert trace.acceptance_histogram == [5]
+    assert trace.acceptance_by_position == []
+    assert math.isnan(trace.acceptance_rate)
+    assert math.isnan(trace.draft_acceptance_rate)
+    assert math.isnan(trace.cost_coefficient)
+    assert all(math.isnan(end) for end in trace.acceptance_interval())
+
+
+def test_no_round_at_all() -> None:
+    trace = Trace([])
+    figures = trace.figures()
+    assert figures.pop("acceptance_interval") == pytest.approx([math.nan, math.nan], nan_ok=True)
+    assert figures["acceptance_histogram"] == figures["acceptance_by_position"] == []
+    for name in ("tokens_per_call", "mean_acceptance_length", "predicted_speedup", "tokens_per_s"):
+        assert math.isnan(figures[name]), name
+    assert "nan" in trace.summary()
+
+
+# --------------------------------------------------------------------------------------- interval
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 5), (5, 5), (3, 7), (80, 100), (999, 1000)])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
+def test_interval_is_wilsons(k: int, n: int, confidence: float) -> None:
+    """With betas of 0 and 1, as under argmax, it is the interval of a proportion: SciPy has that too."""
+    trace = Trace([chain(i, (1,), int(i < k), (float(i < k),)) for i in range(n)])
+    wanted = stats.binomtest(k, n).proportion_ci(confidence, method="wilson")
+    assert trace.acceptance_interval(confidence) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+
+
+def test_interval_of_overlaps_covers_at_least_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(5)
+    alpha, n_runs, covered = 0.7, 400, 0
+    for _ in range(n_runs):
+        betas = rng.beta(1.4, 0.6, 60)  # mean 0.7, between a constant and a coin in spread
+        low, high = Trace([chain(0, (1,), 1, (float(beta),)) for beta in betas]).acceptance_interval(0.9)
+        covered += low <= alpha <= high
+    # Below 0.9 by chance with probability less than 1e-3 if coverage were exactly 0.9.
+    assert covered / n_runs > 0.9 - NormalDist().inv_cdf(0.999) * math.sqrt(0.09 / n_runs)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, -1.0, math.nan])
+def test_interval_refuses_a_confidence_that_is_none(confidence: float) -> None:
+    with pytest.raises(ValueError, match="confidence"):
+        TRACE.acceptance_interval(confidence)
+
+
+# ------------------------------------------------------------------------------------------ views
+
+
+def test_to_dict_is_json_and_complete() -> None:
+    loaded = json.loads(json.dumps(TRACE.to_dict()))
+    figures = {name for name, value in vars(Trace).items() if isinstance(value, property)}
+    assert figures <= loaded.keys()
+    assert loaded["acceptance_rate"] == TRACE.acceptance_rate
+    assert loaded["rounds"][0]["accepted"] == [11, 12]
+    assert loaded["rounds"][0]["origin"] == ["draft", "draft", "correction"]
+    assert {name for name in Round.__dataclass_fields__} <= loaded["rounds"][0].keys()
+
+
+def test_every_figure_is_documented() -> None:
+    for owner in (Trace, Round):
+        for name, value in vars(owner).items():
+            if isinstance(value, property):
+                assert value.__doc__, f"{owner.__name__}.{name}"
+
+
+def test_summary_and_repr_show_the_figures() -> None:
+    summary = TRACE.summary()
+    assert "7 of 13 (0.538)" in summary
+    assert "batch" not in summary
+    assert "batch of  3 sequences" in Trace(TRACE.rounds, n_sequences=3).summary()
+    assert repr(TRACE).startswith(
+        "Trace(n_tokens=11, n_calls=4, n_accepted=7, n_drafted=13, acceptance_rate=0.689"
+    )
+
+
+# --------------------------------------------------------------------------------------- sampling
+
+
+def test_sampling_as_the_core_takes_it() -> None:
+    assert Sampling().core() == (0.0, 0, 1.0)
+    assert Sampling(0.5, 40, 0.9).core() == (0.5, 40, 0.9)
+    settings = Sampling(np.float32(0.5), np.int64(3), 1)  # type: ignore[arg-type]
+    assert (type(settings.temperature), type(settings.top_k), type(settings.top_p)) == (float, int, float)
+    assert Sampling().greedy
+    assert not Sampling(1e-6).greedy
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("temperature", value) for value in (-0.1, math.nan, math.inf, "1", None, True)],
+        *[("top_k", value) for value in (0, -1, 1.0, "5", True)],
+        *[("top_p", value) for value in (0.0, -0.5, 1.0001, math.nan, "1", True)],
+    ],
+)
+def test_sampling_refuses_and_names(field: str, value: object) -> None:
+    with pytest.raises(InputError) as caught:
+        Sampling(**{field: value})  # type: ignore[arg-type]
+    assert field in str(caught.value)
+    assert repr(value) in str(caught.value)
+    assert "expected" in str(caught.value)
