@@ -62,7 +62,7 @@ static void truncate(const sd_sampling* s, int n_vocab, double* probs, int32_t* 
     int k = s->top_k > 0 && s->top_k < n ? s->top_k : n, kept = 0;
     double mass = 0.0;
     /* Without top-k the kept mass is 1, so the nucleus can be cut while popping. */
-    int cut_early = k == n;
+    int cut_early = k == n && s->top_p < 1.0;
     while (kept < k && !(cut_early && mass >= s->top_p)) {
         int32_t top = heap[0];
         heap[0] = heap[n - 1 - kept];

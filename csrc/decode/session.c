@@ -98,9 +98,9 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
+    s->drafter = drafter; /* from here on it is freed with the session */
     if ((max_text = sd_alloc((size_t)n * sizeof *max_text)) == NULL) goto fail;
     s->options = *options;
-    s->drafter = drafter;
     s->n_sequences = n;
     s->max_nodes = drafter ? options->gamma + 1 : 1;
     int n_ctx = options->target->config.n_ctx, longest = 0;

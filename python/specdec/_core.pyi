@@ -46,16 +46,18 @@ class Model:
     def n_parameters(self) -> int: ...
 
 class Decoder:
-    """One sequence's KV cache and scratch over a model: the forward pass itself, without any decoding rule."""
+    """One sequence's KV cache and scratch over a model: the forward pass, without any decoding rule."""
 
     def __init__(self, model: Model, *, capacity: int, max_nodes: int = 1, n_threads: int = 1) -> None: ...
     @property
     def n_committed(self) -> int:
         """Tokens kept in the cache."""
-    def prefill(self, ids: Sequence[int] | NDArray[np.int32], *, logits: bool = False) -> NDArray[np.float32] | None:
+    def prefill(
+        self, ids: Sequence[int] | NDArray[np.int32], *, logits: bool = False
+    ) -> NDArray[np.float32] | None:
         """Append a prompt. With ``logits``, return [len(ids), n_vocab]."""
     def forward(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.float32]:
-        """Logits [n_nodes, n_vocab] of a tree that hangs on the cache; ``parents[0]`` is -1. Nothing is committed."""
+        """Logits [n_nodes, n_vocab] of a tree on the cache (``parents[0]`` is -1). Commits nothing."""
     def keep(self, path: Sequence[int]) -> None:
         """Commit the nodes of ``path`` (from node 0 down) of the last forward; drop the others."""
 

@@ -14,9 +14,9 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from specdec.tokenizer import ByteTokenizer, StreamDecoder
+from specdec.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Figure:
         What the first round continues.
     """
 
-    def __init__(self, tokenizer: Any, prompt_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, prompt_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._prompt_ids = list(prompt_ids)
         self._context = list(prompt_ids)[-_N_CONTEXT:]
@@ -173,7 +173,7 @@ class Figure:
             names = self._tokenizer.vocabulary()
             name = names[token] if token < len(names) else None
             return f"<{token}>" if name is None else visible(name.decode("utf-8", "replace"))
-        return "" if self._tokenizer.decode([token]) else f"<{token}>"
+        return "" if self._tokenizer is not None and self._tokenizer.decode([token]) else f"<{token}>"
 
     def _branch(self) -> StreamDecoder | None:
         """A decoder for what follows the tokens so far; the incomplete character they may end in included."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import render
+from specdec.tokenizer import Tokenizer
 from specdec.trace import Trace
 
 __all__ = ["Result"]
@@ -45,6 +45,8 @@ class Result:
         sequence again, alone or in any batch.
     logits : ndarray of shape (len(tokens), n_vocab), float32, or None
         The target's logits that each new token was chosen from; None unless asked for.
+    tokenizer : Tokenizer or None
+        The target's, for the figure.
     """
 
     text: str | None
@@ -55,7 +57,7 @@ class Result:
     prompt_ids: list[int]
     seed: tuple[int, int]
     logits: NDArray[np.float32] | None = None
-    tokenizer: Any = field(default=None, compare=False)
+    tokenizer: Tokenizer | None = None
 
     def __str__(self) -> str:
         return render.terminal(self)

@@ -9,6 +9,7 @@ from specdec.errors import InputError
 __all__ = ["default_threads"]
 
 _VARIABLE = "SPECDEC_NUM_THREADS"
+_MOST = 64  # SD_MAX_THREADS of the core's pool
 
 
 def default_threads() -> int:
@@ -18,7 +19,8 @@ def default_threads() -> int:
     -------
     int
         The environment variable ``SPECDEC_NUM_THREADS`` if it is set and not empty; otherwise the number of
-        CPUs this process may run on (its affinity mask, which containers and job schedulers narrow).
+        CPUs this process may run on (its affinity mask, which containers and job schedulers narrow). At
+        most 64, the size of the core's pool.
 
     Raises
     ------
@@ -32,7 +34,7 @@ def default_threads() -> int:
             raise InputError(
                 f"environment variable {_VARIABLE} is {text!r}; expected a whole number of at least 1"
             )
-        return int(text)
+        return min(int(text), _MOST)
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return min(len(os.sched_getaffinity(0)), _MOST)
+    return min(os.cpu_count() or 1, _MOST)
