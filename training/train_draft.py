@@ -1,11 +1,13 @@
 """Distill the draft of the embedded pair from the trained target: one command, resumable, on a CPU.
 
+    python training/sample_target.py
     python training/train_draft.py
 
-The draft learns the target's whole distribution after every token of the novels: first by the
+The draft learns the target's whole distribution after every token: first by the
 Kullback-Leibler divergence, then by the total variation distance, which is 1 − β of Theorem 3.5
 (Leviathan et al. 2023): the second phase maximises the acceptance rate itself, as their section 5
-proposes and DistillSpec (Zhou et al. 2023) does.
+proposes and DistillSpec (Zhou et al. 2023) does. Half of the text is the novels', half the target's
+own writing, which is what the draft will have to guess.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
 
+    samples = np.load(args.work / "samples.npy")
     train, valid = (np.load(args.work / f"{s}.npy", mmap_mode="r") for s in ("train", "valid"))
     target = Decoder(TARGET)
     target.load_state_dict(torch.load(args.work / "target.pt", map_location="cpu")["model"])
@@ -87,14 +90,16 @@ def main() -> None:
 
     compiled = torch.compile(losses, dynamic=False)
     begun, recent = time.perf_counter(), []
-    stream = loop.batches(train, TOKENS_PER_STEP, SEED, start, lambda step: CONTEXT)
-    for step, inputs, _ in tqdm(stream, initial=start, total=args.steps, mininterval=10):
+    stream = loop.batches(train, TOKENS_PER_STEP // 2, SEED, start, lambda step: CONTEXT)
+    for step, novels, _ in tqdm(stream, initial=start, total=args.steps, mininterval=10):
         if step >= args.steps:
             break
         progress = step / args.steps
         weight = torch.tensor(min(1.0, max(0.0, (progress - RAMP[0]) / (RAMP[1] - RAMP[0]))))
         parts = TOKENS_PER_STEP // TOKENS_PER_PASS
-        for x in inputs.chunk(parts):
+        rows = np.random.default_rng((SEED, step, 1)).integers(0, len(samples), len(novels))
+        written = torch.from_numpy(samples[rows, :CONTEXT].astype(np.int64))
+        for x in torch.cat((novels, written)).chunk(parts):
             with torch.autocast("cpu", torch.bfloat16):
                 loss, kl, variation = compiled(x, weight)
             (loss / parts).backward()

@@ -55,7 +55,7 @@ INLINE float tree_sum(vec v) {
 
 /* With several rows the arithmetic fills the processor's window and memory is asked too late:
  * without prefetching t(5) / t(1) was 1.9 instead of 1.1 (benchmarks/RESULTS.md). */
-#define PREFETCH_BYTES 8192
+#define PREFETCH_BYTES 12288
 
 /* n_rows rows times n_halves halves of a panel; both constant where this is inlined, so that the
  * sums live in registers. */
