@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import types
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from exact import Conditional, DisprovedError, Probs, Rule, outcome_law, prove, round_law, shapes, table
-from specdec import InputError, _core, distribution, reference, verify
+from specdec import InputError, _core, distribution, reference, verification, verify
 
 # ------------------------------------------------------------------------------------ the proof
 
@@ -360,6 +361,11 @@ def test_public_verify_on_a_chain() -> None:
     assert verify([], TARGET[:1], np.empty((0, 3)), uniforms=[0.6]).tokens == [1]
 
 
+def test_the_examples_of_the_docstrings() -> None:
+    assert doctest.testmod(verification).attempted > 3
+    assert doctest.testmod(verification).failed == 0
+
+
 def test_public_verify_on_a_tree() -> None:
     """Two drafts for one position: the second is held against norm(max(0, T - D)) = [1, 0, 0]."""
     draft = DRAFT[[0, 0]]
@@ -446,10 +452,12 @@ SHORT = np.array([[0.5, 0.25, 0.25 - 1e-8]])
         ({"parents": [1, 0]}, r"parents\[0\] is 1; draft 0 is node 1"),
         ({"parents": [-1, 0]}, r"parents\[0\] is -1"),
         ({"uniforms": [0.1, 0.2]}, r"uniforms has shape \(2,\); expected \(3,\)"),
-        ({"uniforms": [0.1, 0.2, 1.0]}, "uniforms must lie"),
-        ({"uniforms": [0.1, -0.1, 0.0]}, "uniforms must lie"),
-        ({"uniforms": [0.1, np.nan, 0.0]}, "uniforms must lie"),
+        ({"uniforms": [0.1, 0.2, 1.0]}, r"uniforms\[2\] is 1.0"),
+        ({"uniforms": [0.1, -0.1, 0.0]}, r"uniforms\[1\] is -0.1"),
+        ({"uniforms": [0.1, np.nan, 0.0]}, r"uniforms\[1\] is nan"),
         ({"seed": 1}, "both uniforms and seed"),
+        ({"uniforms": None, "seed": -1}, "seed is -1"),
+        ({"uniforms": None, "seed": 1.5}, "seed is 1.5"),
     ],
 )
 def test_public_verify_names_what_is_wrong(change: dict, message: str) -> None:

@@ -379,9 +379,14 @@ def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -
     ----------
     seed : int
         64 bits.
-    sequence, position, purpose, index : int
-        32 bits each: which sequence of the run, which position of its text, what for (``PURPOSE_...``), and
-        which of several such decisions there.
+    sequence : int
+        Which sequence of the run; this and the rest have 32 bits each.
+    position : int
+        Tokens its text had when the round began.
+    purpose : int
+        ``PURPOSE_DRAFT``, ``PURPOSE_ACCEPT`` or ``PURPOSE_SAMPLE``.
+    index : int
+        Node that is drafted or accepted; 0 for the token that ends the round.
     """
     x0, x1, _, _ = philox4x32((position, index, purpose, sequence), (seed & 0xFFFFFFFF, seed >> 32))
     return ((x0 >> 5) * 2**26 + (x1 >> 6)) / 2**53

@@ -62,7 +62,8 @@ def verify(
         Row i is the target's distribution after node i.
     draft_probs : array_like, [n_drafts, n_vocab]
         Row i is the distribution that ``tokens[i]`` was drawn from, after any temperature, top-k or nucleus.
-        The result is exact only if it is that very one. A draft that was chosen, not drawn, is a point mass.
+        The result is exact only if it is that very one, and if drafts for one position were drawn independently
+        of each other. A draft that was chosen, not drawn, is a point mass.
     parents : sequence of int, [n_drafts], optional
         Parent node of each draft, 0 for the last known token; parents come before their children, and the
         children of one node are tried in this order. By default every draft follows the one before it.
@@ -70,7 +71,7 @@ def verify(
         Random numbers in [0, 1): entry i decides ``tokens[i]``, the last one draws the final token. They must
         not have been used to draw the drafts.
     seed : int or numpy.random.Generator, optional
-        Where the random numbers come from when `uniforms` is not given (``numpy.random.default_rng(seed)``).
+        Where the random numbers come from when `uniforms` is not given: ``numpy.random.default_rng(seed)``.
         Over several rounds pass one generator, not the same number again.
 
     Returns
@@ -82,8 +83,8 @@ def verify(
     ------
     InputError
         If shapes disagree, a token or parent is out of range, a row is no distribution (negative, not finite,
-        or its sum more than 1e-9 from 1), a draft has probability 0 in the distribution it was drawn from, or
-        both `uniforms` and `seed` are given.
+        or its sum more than 1e-9 from 1), a draft has probability 0 in the distribution it was drawn from,
+        a uniform is outside [0, 1), or both `uniforms` and `seed` are given.
 
     Examples
     --------
@@ -114,7 +115,7 @@ def verify(
             )
 
     if uniforms is None:
-        numbers = np.random.default_rng(seed).random(n_drafts + 1)
+        numbers = _generator(seed).random(n_drafts + 1)
     elif seed is not None:
         raise InputError("both uniforms and seed are given; expected one of them")
     else:
@@ -123,8 +124,9 @@ def verify(
             raise InputError(
                 f"uniforms has shape {numbers.shape}; expected ({n_drafts + 1},), one more than tokens"
             )
-        if not (np.all(numbers >= 0) and np.all(numbers < 1)):
-            raise InputError("uniforms must lie in [0, 1)")
+        outside = np.flatnonzero(~((numbers >= 0) & (numbers < 1)))
+        if len(outside):
+            raise InputError(f"uniforms[{outside[0]}] is {numbers[outside[0]]}; expected a number in [0, 1)")
 
     # The core's arrays have a row for the root as well, which was not drafted.
     path, token, betas = _core.verify(
@@ -183,6 +185,13 @@ def distribution(
             rows[row], temperature=temperature, top_k=core_top_k, top_p=core_top_p
         )
     return probs
+
+
+def _generator(seed: int | np.random.Generator | None) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"seed is {seed!r}; expected an integer, 0 or more, or a Generator") from error
 
 
 def _real(values: ArrayLike, name: str) -> NDArray[np.float64]:
