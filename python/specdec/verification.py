@@ -62,8 +62,8 @@ def verify(
         Row i is the target's distribution after node i.
     draft_probs : array_like, [n_drafts, n_vocab]
         Row i is the distribution that ``tokens[i]`` was drawn from, after any temperature, top-k or nucleus.
-        The result is exact only if it is that very one, and if drafts for one position were drawn independently
-        of each other. A draft that was chosen, not drawn, is a point mass.
+        The result is exact only if it is that very one, and if drafts for one position were drawn
+        independently of each other. A draft that was chosen, not drawn, is a point mass.
     parents : sequence of int, [n_drafts], optional
         Parent node of each draft, 0 for the last known token; parents come before their children, and the
         children of one node are tried in this order. By default every draft follows the one before it.
