@@ -141,7 +141,7 @@ def new_session(target, draft, prompts, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"gamma": -1}, "gamma is -1"), ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-     ({"temperature": -0.1}, "temperature"), ({"temperature": float("nan")}, "temperature"),
+     ({"temperature": -0.1}, "temperature"), ({"temperature": float("inf")}, "temperature"),
      ({"top_k": -1}, "top_k is -1"), ({"top_p": 0.0}, "top_p is 0"), ({"draft_top_p": 1.5}, "top_p is 1.5"),
      ({"n_threads": 0}, "n_threads is 0"), ({"n_threads": 1000}, "n_threads"), ({"seeds": []}, "0 seeds")],
 )  # fmt: skip

@@ -126,12 +126,12 @@ def _forward(
         return y + tensor(f"{name}.bias") if f"{name}.bias" in tensors else y
 
     def norm(x: Array, name: str) -> Array:
-        if config["norm"] == "rms":
-            scale = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + config["norm_eps"])
-            return x / scale * tensor(f"{name}.weight")
-        x = x - np.mean(x, axis=-1, keepdims=True)
-        scale = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + config["norm_eps"])
-        return x / scale * tensor(f"{name}.weight") + tensor(f"{name}.bias")
+        """RMSNorm; LayerNorm is that of the centred row, and a bias."""
+        if config["norm"] == "layer":
+            x = x - np.mean(x, axis=-1, keepdims=True)
+        scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + config["norm_eps"])
+        y = x / scale * tensor(f"{name}.weight")
+        return y + tensor(f"{name}.bias") if config["norm"] == "layer" else y
 
     def heads(x: Array) -> Array:
         return x.reshape(n_rows, -1, config["d_head"])
@@ -170,7 +170,8 @@ def _forward(
 
 def _softmax(x: Array) -> Array:
     x = np.exp(x - x.max(axis=-1, keepdims=True))
-    return x / x.sum(axis=-1, keepdims=True)
+    total: Array = x.sum(axis=-1, keepdims=True)
+    return x / total
 
 
 def _silu(x: Array) -> Array:
@@ -178,7 +179,8 @@ def _silu(x: Array) -> Array:
 
 
 def _gelu(x: Array) -> Array:
-    return x * (0.5 + 0.5 * np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2)))
+    erf: Array = np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))
+    return x * (0.5 + 0.5 * erf)
 
 
 def _gelu_tanh(x: Array) -> Array:
@@ -211,12 +213,12 @@ def distribution(logits: ArrayLike, temperature: float, top_k: int = 0, top_p: f
     """
     logits = np.asarray(logits, dtype=np.float64)
     if temperature == 0:
-        probs = np.zeros(len(logits))
-        probs[np.argmax(logits)] = 1.0
-        return probs
+        point = np.zeros(len(logits))
+        point[np.argmax(logits)] = 1.0
+        return point
     with np.errstate(over="ignore"):  # -inf is what a small temperature means
         exponents = (logits - logits.max()) / temperature
-    probs = _softmax(exponents)
+    probs: Probs = _softmax(exponents)
     most_probable = np.argsort(-logits, kind="stable")
     if top_k > 0:
         probs[most_probable[top_k:]] = 0.0
@@ -224,7 +226,8 @@ def distribution(logits: ArrayLike, temperature: float, top_k: int = 0, top_p: f
     if top_p < 1:
         n_kept = np.searchsorted(np.cumsum(probs[most_probable]), top_p) + 1
         probs[most_probable[n_kept:]] = 0.0
-    return probs / probs.sum()
+    probs /= probs.sum()
+    return probs
 
 
 def sample(probs: ArrayLike, uniform: float) -> int:
