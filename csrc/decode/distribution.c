@@ -6,7 +6,8 @@
 
 sd_status sd_sampling_check(const sd_sampling* s) {
     if (!(s->temperature >= 0.0 && isfinite(s->temperature)))
-        return sd_fail(SD_ERR_VALUE, "temperature is %g, expected a finite number of 0 or more", s->temperature);
+        return sd_fail(SD_ERR_VALUE, "temperature is %g, expected a finite number of 0 or more",
+                       s->temperature);
     if (s->top_k < 0) return sd_fail(SD_ERR_VALUE, "top_k is %d, expected 0 (all) or more", s->top_k);
     if (!(s->top_p > 0.0 && s->top_p <= 1.0))
         return sd_fail(SD_ERR_VALUE, "top_p is %g, expected above 0 and at most 1", s->top_p);
