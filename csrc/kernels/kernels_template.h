@@ -15,11 +15,12 @@
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(base) JOIN(base, ISA)
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __SANITIZE_ADDRESS__ /* the checks of unrolled blocks take minutes to compile */
+#ifdef __SANITIZE_ADDRESS__ /* the checks of inlined and unrolled blocks take minutes to compile */
+#define INLINE static inline
 #define UNROLL
 #define UNROLL_4
 #else
+#define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #define UNROLL_4 _Pragma("GCC unroll 4")
 #endif
