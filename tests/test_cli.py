@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import specdec
 from specdec import Result, cli
-from toy_pair import load_pair
+from toy_pair import load_pair, notice_interrupts
 
 TESTS = Path(__file__).parent
 Pair = tuple[specdec.Model, specdec.Model]
@@ -194,7 +195,8 @@ def test_version(command: list[str]) -> None:
 
 def test_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(TESTS), str(tmp_path), "abc", "--max-new-tokens", "100000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=notice_interrupts) as process:
         assert process.stdout is not None
         for _ in range(20):
             assert process.stdout.readline() != "", process.communicate()

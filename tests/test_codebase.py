@@ -396,6 +396,12 @@ def test_readme_has_the_two_commands(command: str) -> None:
     assert command in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
 
 
+def test_readme_example_runs() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    subprocess.run([sys.executable, "-c", example], check=True, capture_output=True)
+
+
 def test_relative_links_of_the_documents_lead_somewhere() -> None:
     missing = []
     for path in project_files():

@@ -19,7 +19,16 @@ import specdec
 from specdec import _core, reference
 from specdec.errors import InputError, VocabularyMismatchError
 from tiny_models import gpt2_config, llama_config, mistral_config, write_hf
-from toy_pair import N_CTX, N_VOCAB, ToyTokenizer, WatchedSession, greedy_tokens, load_pair, write_pair
+from toy_pair import (
+    N_CTX,
+    N_VOCAB,
+    ToyTokenizer,
+    WatchedSession,
+    greedy_tokens,
+    load_pair,
+    notice_interrupts,
+    write_pair,
+)
 
 TESTS = Path(__file__).parent
 PROMPT = [1, 5, 9, 30, 7, 12]
@@ -531,7 +540,8 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("call", ["generate", "stream"])
 def test_ctrl_c_ends_a_long_run_at_once(tmp_path: Path, call: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED, str(TESTS), str(tmp_path), call]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=notice_interrupts) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n", process.communicate()
         time.sleep(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,3 +98,11 @@ class WatchedSession:
     def close(self) -> None:
         WatchedSession.closed += 1
         self._session.close()
+
+
+def notice_interrupts() -> None:
+    """For a child before it starts: take SIGINT as a program in a terminal does.
+
+    A job in a shell's background starts with SIGINT ignored and hands that down to its children.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
