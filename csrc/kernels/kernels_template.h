@@ -15,15 +15,8 @@
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(base) JOIN(base, ISA)
-#ifdef __SANITIZE_ADDRESS__ /* the checks of inlined and unrolled blocks take minutes to compile */
-#define INLINE static inline
-#define UNROLL
-#define UNROLL_4
-#else
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
-#define UNROLL_4 _Pragma("GCC unroll 4")
-#endif
 
 /* ------------------------------------------------------------------ loads of n < 16 elements */
 
@@ -71,7 +64,7 @@ INLINE void panel_block(const int n_rows, const int n_halves, const float* x, pt
     vec sum[MAX_ROWS][2];
     UNROLL for (int m = 0; m < n_rows; m++) UNROLL for (int h = 0; h < n_halves; h++) sum[m][h] =
         v_set1(0.0f);
-    UNROLL_4 for (int k = 0; k < n_k; k++) {
+    _Pragma("GCC unroll 4") for (int k = 0; k < n_k; k++) {
         if (n_rows > 1) { /* one row is all loads, and the processor sees far enough ahead itself */
             __builtin_prefetch((const char*)panel + PREFETCH_BYTES);
             __builtin_prefetch((const char*)panel + PREFETCH_BYTES + 64);
