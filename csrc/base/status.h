@@ -8,14 +8,13 @@
 
 typedef enum sd_status {
     SD_OK = 0,
-    SD_ERR_MEMORY,      /* an allocation failed */
-    SD_ERR_VALUE,       /* an argument is out of its range */
-    SD_ERR_SHAPE,       /* an array has the wrong shape or a tensor is missing */
-    SD_ERR_NOT_FINITE,  /* a weight is NaN or infinite */
-    SD_ERR_CONTEXT,     /* more positions than the model or the cache has */
-    SD_ERR_STATE,       /* the call is not allowed now */
-    SD_ERR_THREAD,      /* a thread could not be started */
-    SD_ERR_INTERRUPTED, /* the caller asked to stop; nothing is half-changed */
+    SD_ERR_MEMORY,     /* an allocation failed */
+    SD_ERR_VALUE,      /* an argument is out of its range */
+    SD_ERR_SHAPE,      /* an array has the wrong shape or a tensor is missing */
+    SD_ERR_NOT_FINITE, /* a weight is NaN or infinite */
+    SD_ERR_CONTEXT,    /* more positions than the model or the cache has */
+    SD_ERR_STATE,      /* the call is not allowed now */
+    SD_ERR_THREAD,     /* a thread could not be started */
 } sd_status;
 
 #if defined(__GNUC__)

@@ -10,7 +10,6 @@ PyObject* sd_raise(sd_status status) {
     case SD_ERR_SHAPE:
     case SD_ERR_NOT_FINITE:
     case SD_ERR_CONTEXT: type = PyExc_ValueError; break;
-    case SD_ERR_INTERRUPTED: type = PyExc_KeyboardInterrupt; break;
     case SD_ERR_STATE:
     case SD_ERR_THREAD:
     case SD_OK: break;
@@ -66,6 +65,30 @@ PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, 
     *data = view.buf;
     PyBuffer_Release(&view); /* NumPy keeps the memory as long as the array */
     return array;
+}
+
+PyObject* sd_list_of_ints(const int32_t* values, int n) {
+    PyObject* list = PyList_New(n);
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject* item = PyLong_FromLong(values[i]);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+PyObject* sd_list_of_floats(const double* values, int n) {
+    PyObject* list = PyList_New(n);
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject* item = PyFloat_FromDouble(values[i]);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
 }
 
 int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view) {

@@ -18,6 +18,10 @@ int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n);
  * stays valid while the array lives. dtype is "float32" or "float64". NULL with an exception. */
 PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, void** data);
 
+/* New lists of values [n], borrowed for the call. NULL with an exception. */
+PyObject* sd_list_of_ints(const int32_t* values, int n);
+PyObject* sd_list_of_floats(const double* values, int n);
+
 /* A C-contiguous float64 or float32 view of an array argument; release with PyBuffer_Release.
  * n_dims and the item format ('d' or 'f') must match. Returns 0, or -1 with an exception. */
 int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view);

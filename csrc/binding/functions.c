@@ -209,12 +209,8 @@ static PyObject* verify(PyObject* module, PyObject* args, PyObject* kwargs) {
     const sd_tree tree = {n, call.tokens, call.parents, call.drawn_from};
     sd_verdict v = {.path = call.path, .betas = call.betas};
     sd_verify_rejection(&tree, call.target, (int)target.shape[1], uniforms.buf, call.residual, &v);
-    PyObject *path = PyList_New(v.n_path), *betas = PyList_New(v.n_betas);
-    for (int i = 0; path != NULL && i < v.n_path; i++) PyList_SET_ITEM(path, i, PyLong_FromLong(v.path[i]));
-    for (int i = 0; betas != NULL && i < v.n_betas; i++)
-        PyList_SET_ITEM(betas, i, PyFloat_FromDouble(v.betas[i]));
-    if (path != NULL && betas != NULL && !PyErr_Occurred())
-        result = Py_BuildValue("OiO", path, (int)v.token, betas);
+    PyObject *path = sd_list_of_ints(v.path, v.n_path), *betas = sd_list_of_floats(v.betas, v.n_betas);
+    if (path != NULL && betas != NULL) result = Py_BuildValue("OiO", path, (int)v.token, betas);
     Py_XDECREF(path);
     Py_XDECREF(betas);
 end:

@@ -80,8 +80,6 @@ static sd_status create(const sd_session_options* options, const sd_sampling* dr
         if (draft->config.n_vocab != options->target->config.n_vocab)
             return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
                            draft->config.n_vocab, options->target->config.n_vocab);
-        if (options->gamma < 0 || options->gamma > 1024)
-            return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to 1024", options->gamma);
         int* n_prompt = sd_alloc((size_t)(n + 1) * sizeof *n_prompt);
         if (n_prompt == NULL) return SD_ERR_MEMORY;
         for (int i = 0; i < n; i++) n_prompt[i] = prompts[i].n;
@@ -167,30 +165,6 @@ static PyObject* prefill(PyObject* base, PyObject* ignored) {
     return PyFloat_FromDouble(sd_now() - begun);
 }
 
-static PyObject* list_of_ints(const int32_t* values, int n) {
-    PyObject* list = PyList_New(n);
-    for (int i = 0; list != NULL && i < n; i++) {
-        PyObject* item = PyLong_FromLong(values[i]);
-        if (item == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, item);
-    }
-    return list;
-}
-
-static PyObject* list_of_floats(const double* values, int n) {
-    PyObject* list = PyList_New(n);
-    for (int i = 0; list != NULL && i < n; i++) {
-        PyObject* item = PyFloat_FromDouble(values[i]);
-        if (item == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, item);
-    }
-    return list;
-}
-
 /* Tokens of the accepted path, then the target's own. */
 static PyObject* new_tokens(const sd_record* record) {
     const sd_verdict* v = &record->verdict;
@@ -227,11 +201,11 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
     double draft_s, verify_s, other_s;
     sd_session_times(self->session, &draft_s, &verify_s, &other_s);
     PyObject* parts[] = {
-        list_of_ints(record->tree.tokens + 1, n_drafted),
-        list_of_ints(record->tree.parents + 1, n_drafted),
-        list_of_ints(v->path, v->n_path),
+        sd_list_of_ints(record->tree.tokens + 1, n_drafted),
+        sd_list_of_ints(record->tree.parents + 1, n_drafted),
+        sd_list_of_ints(v->path, v->n_path),
         new_tokens(record),
-        list_of_floats(v->betas, v->n_betas),
+        sd_list_of_floats(v->betas, v->n_betas),
         new_logits(self, record),
     };
     int complete = 1;

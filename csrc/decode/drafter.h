@@ -8,6 +8,14 @@
 #include "rng.h"
 #include "tree.h"
 
+/* The longest chain a round may ask for. */
+#define SD_MAX_GAMMA 1024
+
+static inline sd_status sd_gamma_check(int gamma) {
+    if (gamma >= 0 && gamma <= SD_MAX_GAMMA) return SD_OK;
+    return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to %d", gamma, SD_MAX_GAMMA);
+}
+
 /* One sequence's part of a round. */
 typedef struct sd_proposal {
     int sequence;        /* index in the session */

@@ -27,6 +27,7 @@ struct sd_session {
     sd_record* records;     /* [n_sequences] */
     int n_records;
     sd_distribution* target; /* [max_nodes] of the sequence being verified */
+    int32_t* kept;           /* [max_nodes] the root and the accepted path of a sequence */
     double* uniforms;        /* [max_nodes + 1] */
     double* residual;        /* [n_vocab] */
     int32_t* order;          /* [n_vocab] */
@@ -48,6 +49,7 @@ static void lay_out(sd_session* s, const int* max_text) {
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
     s->records = sd_arena_take(arena, n, sizeof *s->records);
     s->target = sd_arena_take(arena, nodes, sizeof *s->target);
+    s->kept = sd_arena_take(arena, nodes, sizeof *s->kept);
     s->uniforms = sd_arena_take(arena, nodes + 1, sizeof *s->uniforms);
     s->residual = take_probs(s, 1);
     s->order = sd_arena_take(arena, n_vocab, sizeof *s->order);
@@ -73,8 +75,8 @@ static void lay_out(sd_session* s, const int* max_text) {
 static sd_status check(const sd_session_options* o, const sd_prompt* prompts, int n) {
     const sd_config* c = &o->target->config;
     if (n < 1) return sd_fail(SD_ERR_VALUE, "there are no prompts");
-    if (o->gamma < 0 || o->gamma > 1024)
-        return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to 1024", o->gamma);
+    sd_status status = sd_gamma_check(o->gamma);
+    if (status != SD_OK) return status;
     if (o->max_new_tokens < 1)
         return sd_fail(SD_ERR_VALUE, "max_new_tokens is %d, expected at least 1", o->max_new_tokens);
     for (int i = 0; i < n; i++) {
@@ -216,11 +218,9 @@ static void verify(sd_session* s, sd_record* record) {
 static sd_status commit(sd_session* s, const sd_record* record) {
     sequence* q = &s->sequences[record->sequence];
     const sd_verdict* v = &record->verdict;
-    const int32_t root = 0;
-    int32_t kept[1025];
-    kept[0] = root;
-    memcpy(kept + 1, v->path, (size_t)v->n_path * sizeof *kept);
-    sd_status status = sd_cache_keep(&q->cache, kept, v->n_path + 1);
+    s->kept[0] = 0; /* the root */
+    memcpy(s->kept + 1, v->path, (size_t)v->n_path * sizeof *s->kept);
+    sd_status status = sd_cache_keep(&q->cache, s->kept, v->n_path + 1);
     if (status == SD_OK && s->drafter)
         status = s->drafter->commit(s->drafter, record->sequence, v->path, v->n_path);
     if (status != SD_OK) return status;

@@ -134,7 +134,8 @@ static void release(sd_drafter* base) {
 
 sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const int* n_prompt, int n,
                                   sd_drafter** drafter) {
-    sd_status status = sd_sampling_check(&options->sampling);
+    sd_status status = sd_gamma_check(options->gamma);
+    if (status == SD_OK) status = sd_sampling_check(&options->sampling);
     if (status != SD_OK) return status;
     model_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
