@@ -36,7 +36,15 @@ class Model:
         tensors: Iterable[tuple[str, NDArray[Any], str]],
         *,
         dtype: str = "f32",
+        cache_dtype: str = "f32",
+        n_threads: int = 1,
     ) -> None: ...
+    @property
+    def dtype(self) -> str:
+        """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
+    @property
+    def cache_dtype(self) -> str:
+        """Number format of cached keys and values: "f32" or "bf16"."""
     @property
     def config(self) -> dict[str, Any]: ...
     @property
@@ -44,6 +52,8 @@ class Model:
         """Bytes of packed weights held."""
     @property
     def n_parameters(self) -> int: ...
+    def matrix(self, name: str) -> NDArray[np.float32]:
+        """A packed matrix [n_out, n_in] as the model computes with it, by canonical name."""
 
 class Decoder:
     """One sequence's KV cache and scratch over a model: the forward pass, without any decoding rule."""
@@ -96,6 +106,9 @@ def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def score(model: Model, ids: Sequence[int] | NDArray[np.int32], *, n_threads: int = 1) -> NDArray[np.float64]:
     """ln p(ids[i + 1] | ids[: i + 1]) for each i, shape (len(ids) - 1,)."""
+
+def product(x: NDArray[np.float32], weights: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """Rows [n_rows, n_in] times a matrix [n_out, n_in] packed in a format, by the row kernels in use."""
 
 def distribution(
     logits: NDArray[np.float32], *, temperature: float, top_k: int, top_p: float
