@@ -129,7 +129,9 @@ class QuantizationReport:
     def _summary(self) -> list[str]:
         lines = [
             f"{self.dtype}: {self.bits_per_weight:.3g} bits per weight, {self.n_bytes / 1e6:.1f} MB",
-            f"relative error of the weights {self.relative_error:.2e}",
+            f"relative error of the weights {self.relative_error:.2e}"
+            if self.relative_error
+            else "weights exact",
         ]
         if self.cross_entropy is not None and self.cross_entropy_f32 is not None:
             lines.append(
@@ -142,7 +144,9 @@ class QuantizationReport:
         rows = [("matrix", "shape", "relative error", "largest error", "bits per weight")]
         for matrix in self.matrices:
             shape = " × ".join(map(str, matrix.shape))
-            errors = (f"{matrix.relative_error:.2e}", f"{matrix.largest_error:.2e}")
+            errors = [
+                f"{error:.2e}" if error else "0" for error in (matrix.relative_error, matrix.largest_error)
+            ]
             rows.append((matrix.name, shape, *errors, f"{matrix.bits_per_weight:.3g}"))
         return rows
 
