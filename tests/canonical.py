@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec import _core
+from specdec import _core, reference
 
 Tensors = dict[str, NDArray[np.float32]]
 
 DTYPES = ("f32", "bf16", "int8", "int4")
+
+# Number formats of matrices and cache: what `specdec.load` pairs, and the others where they cost little.
+FORMATS = [("f32", "f32"), ("f32", "bf16"), ("bf16", "bf16"), ("int8", "f32"), ("int4", "bf16")]
 
 LLAMA: dict[str, Any] = {
     "n_vocab": 101, "n_ctx": 256, "n_layer": 3, "n_head": 6, "n_kv_head": 2, "d_model": 48, "d_head": 8,
@@ -44,6 +47,14 @@ def random_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
         weight = rng.standard_normal(shape) * (0.15 if len(shape) == 2 else 0.5)
         tensors[name] = (weight + ("norm.weight" in name)).astype(np.float32)
     return tensors
+
+
+def as_stored(tensors: Tensors, dtype: str) -> Tensors:
+    """The tensors with the matrices as a model in a number format holds them."""
+    return {
+        name: reference.stored(tensor, dtype) if tensor.ndim == 2 and name != "position_embedding" else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def perturbed(tensors: Tensors, scale: float = 0.02, seed: int = 1) -> Tensors:

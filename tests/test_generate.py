@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import specdec
+from canonical import DTYPES
 from specdec import _core, reference
 from specdec.errors import InputError, VocabularyMismatchError
 from tiny_models import gpt2_config, llama_config, mistral_config, write_hf
@@ -115,12 +116,13 @@ def test_greedy_speculative_equals_plain(
         assert 0 < out.trace.n_accepted < out.trace.n_drafted  # else the test shows less than it seems to
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
-def test_greedy_speculative_equals_plain_in_every_family(tmp_path: Path, family: str) -> None:
+def test_greedy_speculative_equals_plain_in_every_family(tmp_path: Path, family: str, dtype: str) -> None:
     """With more prompt than a slice, more text than a window, and a draft whose context ends first."""
     config = {"llama": llama_config, "mistral": mistral_config, "gpt2": gpt2_config}[family]
     n_ctx = "n_positions" if family == "gpt2" else "max_position_embeddings"
-    target = specdec.load(write_hf(tmp_path / "target", config(**{n_ctx: 160}), seed=1))
+    target = specdec.load(write_hf(tmp_path / "target", config(**{n_ctx: 160}), seed=1), dtype)
     draft = specdec.load(write_hf(tmp_path / "draft", config(**{n_ctx: 110}), seed=2))
     prompt = np.random.default_rng(0).integers(0, 61, 70)
     wanted = run(target, None, prompt, max_new_tokens=None, logits=True)
