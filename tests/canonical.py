@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec import _core, reference
+from specdec import _core
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -47,14 +47,6 @@ def random_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
         weight = rng.standard_normal(shape) * (0.15 if len(shape) == 2 else 0.5)
         tensors[name] = (weight + ("norm.weight" in name)).astype(np.float32)
     return tensors
-
-
-def as_stored(tensors: Tensors, dtype: str) -> Tensors:
-    """The tensors with the matrices as a model in a number format holds them."""
-    return {
-        name: reference.stored(tensor, dtype) if tensor.ndim == 2 and name != "position_embedding" else tensor
-        for name, tensor in tensors.items()
-    }
 
 
 def perturbed(tensors: Tensors, scale: float = 0.02, seed: int = 1) -> Tensors:

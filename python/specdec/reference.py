@@ -53,6 +53,8 @@ def logits(
     ids: Sequence[int],
     *,
     dtype: DTypeLike = np.float64,
+    format: str = "exact",
+    cache_format: str = "exact",
 ) -> Array:
     """Logits after every token of a sequence.
 
@@ -65,12 +67,16 @@ def logits(
     ids : sequence of int, [n_tokens]
     dtype : numpy dtype
         Everything is computed in it; float64 for an oracle.
+    format : {"exact", "f32", "bf16", "int8", "int4"}
+        Number format of the matrices, whose products are then those of `product`; "exact": in `dtype`.
+    cache_format : {"exact", "f32", "bf16"}
+        Keys and values are rounded to it.
 
     Returns
     -------
     ndarray, [n_tokens, n_vocab]
     """
-    return _forward(config, tensors, ids, _chain(len(ids)), dtype)
+    return _forward(config, tensors, ids, _chain(len(ids)), dtype, format, cache_format)
 
 
 def tree_logits(
@@ -81,6 +87,8 @@ def tree_logits(
     parents: Sequence[int],
     *,
     dtype: DTypeLike = np.float64,
+    format: str = "exact",
+    cache_format: str = "exact",
 ) -> Array:
     """Logits after every node of a tree that hangs on `prefix`.
 
@@ -93,14 +101,16 @@ def tree_logits(
         The committed tokens; may be empty.
     tokens, parents : sequence of int, [n_nodes]
         A parent is an earlier node; -1, the parent of node 0, is the end of the prefix.
+    dtype, format, cache_format
+        As in `logits`.
 
     Returns
     -------
     ndarray, [n_nodes, n_vocab]
     """
     n_prefix = len(prefix)
-    hung = [n_prefix + parent for parent in parents]
-    return _forward(config, tensors, [*prefix, *tokens], _chain(n_prefix) + hung, dtype)[n_prefix:]
+    hung = _chain(n_prefix) + [n_prefix + parent for parent in parents]
+    return _forward(config, tensors, [*prefix, *tokens], hung, dtype, format, cache_format)[n_prefix:]
 
 
 def _chain(n_rows: int) -> list[int]:
@@ -113,6 +123,8 @@ def _forward(
     ids: Sequence[int],
     parents: Sequence[int],
     dtype: DTypeLike,
+    format: str,
+    cache_format: str,
 ) -> Array:
     """The one forward: a sequence is a tree whose every node has one child."""
     n_rows, n_head, n_kv_head = len(ids), config["n_head"], config["n_kv_head"]
@@ -129,8 +141,11 @@ def _forward(
     def tensor(name: str) -> Array:
         return tensors[name].astype(dtype)
 
+    def times(x: Array, name: str) -> Array:
+        return x @ tensor(name).T if format == "exact" else product(x, tensors[name], format).astype(dtype)
+
     def linear(x: Array, name: str) -> Array:
-        y = x @ tensor(f"{name}.weight").T
+        y = times(x, f"{name}.weight")
         return y + tensor(f"{name}.bias") if f"{name}.bias" in tensors else y
 
     def norm(x: Array, name: str) -> Array:
@@ -156,6 +171,8 @@ def _forward(
     activation = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}[config["activation"]]
 
     x = tensor("token_embedding")[np.asarray(ids, dtype=int)]
+    if format != "exact":
+        x = stored(x, format).astype(dtype)
     if config["position"] == "learned":
         x = x + tensor("position_embedding")[position]
     for i in range(config["n_layer"]):
@@ -163,6 +180,8 @@ def _forward(
         q = rotate(heads(linear(h, f"layers.{i}.attn_q")))
         k = rotate(heads(linear(h, f"layers.{i}.attn_k")))
         v = heads(linear(h, f"layers.{i}.attn_v"))
+        if cache_format != "exact":
+            k, v = (stored(kv, cache_format).astype(dtype) for kv in (k, v))
         k, v = (np.repeat(kv, n_head // n_kv_head, axis=1) for kv in (k, v))
         scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(config["d_head"])
         weights = _softmax(np.where(visible, scores, -np.inf))
@@ -173,7 +192,7 @@ def _forward(
         up = linear(h, f"layers.{i}.mlp_up")
         hidden = activation(linear(h, f"layers.{i}.mlp_gate")) * up if config["gated"] else activation(up)
         x = x + linear(hidden, f"layers.{i}.mlp_down")
-    return norm(x, "output_norm") @ tensor("token_embedding" if config["tied"] else "head").T
+    return times(norm(x, "output_norm"), "token_embedding" if config["tied"] else "head")
 
 
 def _softmax(x: Array) -> Array:
