@@ -963,10 +963,12 @@ def test_loading_shows_a_bar(make_llama, capsys, monkeypatch):
         specdec.load(folder, progress=True)
 
 
-@pytest.mark.parametrize("n_threads", [0, -1, 1.5, True, "2"])
+@pytest.mark.parametrize("n_threads", [0, -1, 65, 1.5, True, "2"])
 def test_bad_n_threads(make_llama, n_threads):
-    with pytest.raises(InputError, match="n_threads"):
-        specdec.load(make_llama()).logits([1], n_threads=n_threads)
+    model = specdec.load(make_llama())
+    for call in (lambda **how: specdec.load(model.path, **how), lambda **how: model.logits([1], **how)):
+        with pytest.raises(InputError, match=r"^n_threads is .*; expected a whole number from 1 to 64"):
+            call(n_threads=n_threads)
 
 
 def test_default_threads(monkeypatch):

@@ -18,7 +18,7 @@ from specdec import _core
 from specdec.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 from specdec.errors import CheckpointError, InputError, SpecdecError
 from specdec.progress import reading_bar
-from specdec.threads import default_threads
+from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -491,8 +491,9 @@ def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 def _check_threads(n_threads: int | None) -> int:
     if n_threads is None:
         return default_threads()
-    if isinstance(n_threads, bool) or not isinstance(n_threads, int | np.integer) or n_threads < 1:
-        raise InputError(f"n_threads is {n_threads!r}; expected a whole number of at least 1")
+    is_integer = isinstance(n_threads, int | np.integer) and not isinstance(n_threads, bool)
+    if not is_integer or not 1 <= n_threads <= MAX_THREADS:
+        raise InputError(f"n_threads is {n_threads!r}; expected a whole number from 1 to {MAX_THREADS}")
     return int(n_threads)
 
 
