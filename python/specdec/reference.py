@@ -391,8 +391,8 @@ def _codes(blocks: Array, inverse: Array, low: int, high: int) -> Array:
 
 
 def _flush(x: Array) -> Array:
-    """Subnormal numbers as zeros."""
-    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.float32(0), x)
+    """Subnormal numbers as zeros of their sign."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
 # --------------------------------------------------------------------------------- distributions (2.2)
