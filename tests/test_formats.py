@@ -191,10 +191,16 @@ def test_quantise_activations(n_in):
 
 
 def test_activations_too_small_to_be_scaled_are_zeros():
-    """127 / 3e-37 is infinite in float32."""
-    codes, scales = reference.quantise_activations(np.float32([[3e-37, -1e-45], [1e-36, -4e-37]]))
-    assert codes.tolist() == [[0, 0], [127, -51]]
-    assert scales[0] == 0 and scales[1] == np.float32(1e-36) / np.float32(127)
+    """The next float32 below 1e-30, in a block, and 1e-30 itself."""
+    least = np.float32(1e-30)
+    below = np.nextafter(least, np.float32(0))
+    x = np.float32([[below, -1e-45], [least, -least / 2]])
+    codes, scales = reference.quantise_activations(x)
+    assert codes.tolist() == [[0, 0], [127, -64]]
+    assert scales[:, 0].tolist() == [0, least / np.float32(127)]
+    for dtype in ("int8", "int4"):
+        weights = np.float32([[1, 2], [-3e4, 3e4]])
+        np.testing.assert_array_equal(_core.product(x, weights, dtype), reference.product(x, weights, dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -303,8 +303,8 @@ def stored(weights: ArrayLike, dtype: str) -> Array:
 def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
     """Rows of activations as int8 and int4 weights meet them: int8 with one float32 scale for each block.
 
-    The scale is the largest magnitude / 127. A block of zeros, or of numbers so small that 127 divided by
-    the largest is infinite, has scale 0 and codes 0.
+    The scale is the largest magnitude / 127. A block of numbers below 1e-30, whose inverse scale might be
+    infinite, counts as zeros: scale 0 and codes 0.
 
     Parameters
     ----------
@@ -320,8 +320,8 @@ def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
     x = np.asarray(x, dtype=np.float32)
     blocks = _blocks(x)
     largest = np.abs(blocks).max(-1, keepdims=True)
-    inverse = _inverse(np.float32(127), largest)
-    scales = np.where(inverse > 0, largest / np.float32(127), np.float32(0))
+    largest = np.where(largest < np.float32(1e-30), np.float32(0), largest)
+    inverse, scales = _inverse(np.float32(127), largest), largest / np.float32(127)
     return _codes(blocks, inverse, -127, 127).reshape(len(x), -1)[:, : x.shape[1]], scales[..., 0]
 
 
@@ -380,10 +380,8 @@ def _blocks(rows: Array) -> Array:
 
 
 def _inverse(numerator: np.float32, x: Array) -> Array:
-    """numerator / x in float32; 0 where that is infinite."""
-    with np.errstate(divide="ignore", over="ignore"):
-        inverse = numerator / x
-    return np.where(np.isfinite(inverse), inverse, np.float32(0))
+    """numerator / x in float32; 0 where x is 0."""
+    return np.divide(numerator, x, out=np.zeros_like(x), where=x != 0)
 
 
 def _codes(blocks: Array, inverse: Array, low: int, high: int) -> Array:
