@@ -39,12 +39,14 @@ class Model:
         cache_dtype: str = "f32",
         n_threads: int = 1,
     ) -> None: ...
+    def matrix(self, name: str) -> NDArray[np.float32]:
+        """A packed matrix, by canonical name, as it is computed with: [n_rows, n_cols]."""
     @property
     def dtype(self) -> str:
         """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
     @property
     def cache_dtype(self) -> str:
-        """Number format of cached keys and values: "f32" or "bf16"."""
+        """Number format of keys and values: "f32" or "bf16"."""
     @property
     def config(self) -> dict[str, Any]: ...
     @property
@@ -52,8 +54,6 @@ class Model:
         """Bytes of packed weights held."""
     @property
     def n_parameters(self) -> int: ...
-    def matrix(self, name: str) -> NDArray[np.float32]:
-        """A packed matrix [n_out, n_in] as the model computes with it, by canonical name."""
 
 class Decoder:
     """One sequence's KV cache and scratch over a model: the forward pass, without any decoding rule."""
@@ -107,9 +107,6 @@ def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def score(model: Model, ids: Sequence[int] | NDArray[np.int32], *, n_threads: int = 1) -> NDArray[np.float64]:
     """ln p(ids[i + 1] | ids[: i + 1]) for each i, shape (len(ids) - 1,)."""
 
-def product(x: NDArray[np.float32], weights: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
-    """Rows [n_rows, n_in] times a matrix [n_out, n_in] packed in a format, by the row kernels in use."""
-
 def distribution(
     logits: NDArray[np.float32], *, temperature: float, top_k: int, top_p: float
 ) -> NDArray[np.float64]:
@@ -138,7 +135,9 @@ def kernels() -> str:
     """Name of the instruction set in use: "ref", "avx2", "avx512" or "neon"."""
 
 def available_kernels() -> list[str]: ...
-def blas_info() -> str:
-    """OpenBLAS's own description of itself (version, kernel), for bug reports and tests."""
+def product(
+    x: NDArray[np.float32], weights: NDArray[np.float32], dtype: str, *, n_threads: int = 1
+) -> NDArray[np.float32]:
+    """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out]."""
 
 __version__: str
