@@ -157,8 +157,8 @@ def test_half_precision_checkpoints(tmp_path, dtype, file_dtype):
 
 
 # Root mean square of the logits' errors over that of the logits about their mean, with some room: what
-# rounding activations to bf16, and blocks of weights and activations to 8 or 4 bits, makes of three layers.
-RELATIVE_ERROR = {"bf16": 0.02, "int8": 0.04, "int4": 0.4}
+# rounding activations to bf16, and blocks of weights and activations to 8 or 4 bits, makes of random layers.
+RELATIVE_ERROR = {"bf16": 0.03, "int8": 0.1, "int4": 0.7}
 
 
 @pytest.mark.parametrize("dtype", RELATIVE_ERROR)

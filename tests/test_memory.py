@@ -92,7 +92,7 @@ def test_the_nth_allocation_fails_for_every_n(work):
             assert _core._alloc_live() == live
     finally:
         _core._alloc_fail_after(-1)
-    assert n_failures == n and n >= 2, "every allocation before the last must have failed once"
+    assert n_failures == n >= 1, "every allocation before the last must have failed once"
     if isinstance(expected, np.ndarray):
         assert np.array_equal(result, expected)
     del expected, result

@@ -113,7 +113,7 @@ class OneByOne:
     def embed(self, token: int) -> np.ndarray:
         return self.tensors["token_embedding"][token].copy()
 
-    def remember(self, head: np.ndarray) -> np.ndarray:
+    def kept(self, head: np.ndarray) -> np.ndarray:
         return head
 
     def linear(self, x: np.ndarray, name: str, bias: bool) -> np.ndarray:
@@ -158,12 +158,12 @@ class OneByOne:
             h = self.norm(x, f"layers.{i}.attn_norm")
             q, k, v = (self.linear(h, f"layers.{i}.attn_{name}", config["qkv_bias"]) for name in "qkv")
             kv_heads = [slice(j * d_head, (j + 1) * d_head) for j in range(config["n_kv_head"])]
-            self.keys[i].append([self.remember(self.rotate(k[part], position)) for part in kv_heads])
-            self.values[i].append([self.remember(v[part]) for part in kv_heads])
+            self.keys[i].append([self.kept(self.rotate(k[part], position)) for part in kv_heads])
+            self.values[i].append([self.kept(v[part]) for part in kv_heads])
             first = max(0, position + 1 - config["sliding_window"]) if config["sliding_window"] else 0
             mixed: list[float] = []
             for head in range(config["n_head"]):
-                query = self.rotate(q[head * d_head : (head + 1) * d_head], position)
+                query = self.kept(self.rotate(q[head * d_head : (head + 1) * d_head], position))
                 weights = [
                     math.exp(float(np.dot(query, keys[head // group])) / d_head**0.5)
                     for keys in self.keys[i][first:]
@@ -195,9 +195,10 @@ class InFormat(OneByOne):
         return reference.product(x[None], self.tensors[name], self.format)[0].astype(np.float64)
 
     def embed(self, token: int) -> np.ndarray:
-        return reference.stored(self.tensors["token_embedding"], self.format)[token].astype(np.float64)
+        row = self.tensors["token_embedding"][token]
+        return row.copy() if self.format == "f32" else reference.round_bf16(row).astype(np.float64)
 
-    def remember(self, head: np.ndarray) -> np.ndarray:
+    def kept(self, head: np.ndarray) -> np.ndarray:
         return reference.round_bf16(head).astype(np.float64)
 
 

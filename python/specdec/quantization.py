@@ -64,7 +64,7 @@ class QuantizationReport:
     n_bytes : int
         Memory that the packed weights take.
     matrices : tuple of MatrixError
-        In the model's order.
+        In the model's order; without embeddings, unless the head is tied to them.
     relative_error : float
         That of all matrices together.
     bits_per_weight : float
@@ -202,11 +202,13 @@ def _compare(model: Model, progress: bool | None) -> tuple[list[MatrixError], fl
     if model.config != model.config.from_canonical(checkpoint.config):
         raise CheckpointError(f"{model.path}: has another configuration than when this model was loaded")
     bar = reading_bar(checkpoint.n_bytes, "comparing", progress)
+    # Embeddings are read by row, in f32 or bf16; a tied head is a matrix too.
+    tables = {"position_embedding"} if model.config.tied else {"position_embedding", "token_embedding"}
     matrices: list[MatrixError] = []
     all_lost = all_held = 0.0
     try:
         for name, array, form in checkpoint.tensors():
-            if array.ndim == 2 and name != "position_embedding":  # which is added, never multiplied
+            if array.ndim == 2 and name not in tables:
                 lost, held, largest = _difference(array, form, model.core.matrix(name))
                 matrices.append(
                     MatrixError(

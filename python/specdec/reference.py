@@ -69,8 +69,9 @@ def logits(
         Everything is computed in it; float64 for an oracle.
     format : {"exact", "f32", "bf16", "int8", "int4"}
         Number format of the matrices, whose products are then those of `product`; "exact": in `dtype`.
+        Embeddings, which are read by row, are rounded to bf16 in the last three.
     cache_format : {"exact", "f32", "bf16"}
-        Keys and values are rounded to it.
+        Queries, keys and values are rounded to bf16 in the last.
 
     Returns
     -------
@@ -171,8 +172,8 @@ def _forward(
     activation = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}[config["activation"]]
 
     x = tensor("token_embedding")[np.asarray(ids, dtype=int)]
-    if format != "exact":
-        x = stored(x, format).astype(dtype)
+    if format in ("bf16", "int8", "int4"):
+        x = round_bf16(x).astype(dtype)
     if config["position"] == "learned":
         x = x + tensor("position_embedding")[position]
     for i in range(config["n_layer"]):
@@ -180,8 +181,8 @@ def _forward(
         q = rotate(heads(linear(h, f"layers.{i}.attn_q")))
         k = rotate(heads(linear(h, f"layers.{i}.attn_k")))
         v = heads(linear(h, f"layers.{i}.attn_v"))
-        if cache_format != "exact":
-            k, v = (stored(kv, cache_format).astype(dtype) for kv in (k, v))
+        if cache_format == "bf16":
+            q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
         k, v = (np.repeat(kv, n_head // n_kv_head, axis=1) for kv in (k, v))
         scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(config["d_head"])
         weights = _softmax(np.where(visible, scores, -np.inf))
