@@ -24,7 +24,7 @@ typedef struct sd_proposal {
     int budget;       /* guesses wanted at most, ≥ 0 */
     sd_stream stream; /* random numbers of this sequence */
     sd_tree tree;     /* out: node 0 is set; room for budget more nodes, and each of their
-                             * drawn_from has room for [n_vocab] probs */
+                             * drawn_from has room for [n_vocab] weights */
 } sd_proposal;
 
 typedef struct sd_drafter sd_drafter;

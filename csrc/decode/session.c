@@ -29,13 +29,12 @@ struct sd_session {
     sd_distribution* target; /* [max_nodes] of the sequence being verified */
     int32_t* kept;           /* [max_nodes] the root and the accepted path of a sequence */
     double* uniforms;        /* [max_nodes + 1] */
-    double* residual;        /* [n_vocab] */
-    int32_t* order;          /* [n_vocab] */
+    double* scratch;         /* [2 · n_vocab] */
     double draft_s, verify_s, other_s;
 };
 
-/* Dense probabilities are needed for sampling only; at temperature 0 all mass is on one token. */
-static double* take_probs(sd_session* s, size_t n_rows) {
+/* Dense weights are needed for sampling only; at temperature 0 all mass is on one token. */
+static double* take_weights(sd_session* s, size_t n_rows) {
     size_t n_vocab = (size_t)s->options.target->config.n_vocab;
     return sd_arena_take(&s->arena, n_rows, n_vocab * sizeof(double));
 }
@@ -51,23 +50,22 @@ static void lay_out(sd_session* s, const int* max_text) {
     s->target = sd_arena_take(arena, nodes, sizeof *s->target);
     s->kept = sd_arena_take(arena, nodes, sizeof *s->kept);
     s->uniforms = sd_arena_take(arena, nodes + 1, sizeof *s->uniforms);
-    s->residual = take_probs(s, 1);
-    s->order = sd_arena_take(arena, n_vocab, sizeof *s->order);
-    double* target_probs = take_probs(s, nodes);
-    for (size_t i = 0; i < nodes && s->target; i++) s->target[i].probs = target_probs + i * n_vocab;
+    s->scratch = take_weights(s, 2);
+    double* target_weights = take_weights(s, nodes);
+    for (size_t i = 0; i < nodes && s->target; i++) s->target[i].weights = target_weights + i * n_vocab;
     for (size_t i = 0; i < n; i++) {
         int32_t* text = sd_arena_take(arena, (size_t)max_text[i], sizeof *text);
         int32_t* tokens = sd_arena_take(arena, nodes, sizeof *tokens);
         int32_t* parents = sd_arena_take(arena, nodes, sizeof *parents);
         sd_distribution* drawn_from = sd_arena_take(arena, nodes, sizeof *drawn_from);
-        double* probs = take_probs(s, s->drafter ? nodes : 0);
+        double* weights = take_weights(s, s->drafter ? nodes : 0);
         int32_t* path = sd_arena_take(arena, nodes, sizeof *path);
         double* betas = sd_arena_take(arena, nodes, sizeof *betas);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
         s->sequences[i].max_text = max_text[i];
         s->proposals[i].tree = (sd_tree){.tokens = tokens, .parents = parents, .drawn_from = drawn_from};
-        for (size_t j = 0; j < nodes && s->drafter; j++) drawn_from[j].probs = probs + j * n_vocab;
+        for (size_t j = 0; j < nodes && s->drafter; j++) drawn_from[j].weights = weights + j * n_vocab;
         s->records[i].verdict = (sd_verdict){.path = path, .betas = betas};
     }
 }
@@ -207,11 +205,11 @@ static void verify(sd_session* s, sd_record* record) {
     uint32_t position = (uint32_t)q->n_text;
     for (int i = 0; i < n_nodes; i++) {
         const float* logits = s->workspace.logits + (record->logits_row + i) * s->workspace.ld_logits;
-        sd_standardise(&s->options.sampling, n_vocab, logits, s->order, &s->target[i]);
+        sd_standardise(&s->options.sampling, n_vocab, logits, s->scratch, &s->target[i]);
         s->uniforms[i] = sd_uniform(q->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
     }
     s->uniforms[n_nodes] = sd_uniform(q->stream, position, SD_DRAW_SAMPLE, 0);
-    sd_verify_rejection(&record->tree, s->target, n_vocab, s->uniforms, s->residual, &record->verdict);
+    sd_verify_rejection(&record->tree, s->target, n_vocab, s->uniforms, s->scratch, &record->verdict);
 }
 
 /* Keep the accepted path in both caches and append the new tokens. */

@@ -1,7 +1,5 @@
 #include "verify.h"
 
-#include <string.h>
-
 /* First child of `node` after node `after`; n_nodes if there is none. */
 static int next_child(const sd_tree* tree, int node, int after) {
     int child = after + 1;
@@ -29,11 +27,9 @@ void sd_verify_rejection(const sd_tree* tree, const sd_distribution* target, int
         for (; child < tree->n_nodes; child = next_child(tree, node, child)) {
             const sd_distribution* draft = &tree->drawn_from[child];
             if (accepts(&left, draft, tree->tokens[child], uniforms[child])) break;
-            if (left.point < 0 && left.probs != residual) { /* the caller's target is not changed */
-                memcpy(residual, left.probs, (size_t)n_vocab * sizeof *residual);
-                left.probs = residual;
-            }
-            sd_residual(&left, draft, n_vocab);
+            /* neither the caller's target nor the residual it is taken from is written over */
+            double* rest = left.weights == residual ? residual + n_vocab : residual;
+            left = sd_residual(&left, draft, n_vocab, rest);
         }
         if (child == tree->n_nodes) {
             verdict->token = sd_sample(&left, n_vocab, uniforms[tree->n_nodes]);

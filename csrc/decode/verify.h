@@ -20,7 +20,7 @@ typedef struct sd_verdict {
  * last T gives the token; a leaf gives a token of its own target distribution.
  *
  * target [n_nodes]: the target's distribution after each node. uniforms [n_nodes + 1] in [0, 1):
- * one for each node (entry 0 unused), the last one draws the token. residual [n_vocab] scratch. */
+ * one for each node (entry 0 unused), the last one draws the token. residual [2 · n_vocab] scratch. */
 void sd_verify_rejection(const sd_tree* tree, const sd_distribution* target, int n_vocab,
                          const double* uniforms, double* residual, sd_verdict* verdict);
 

@@ -25,7 +25,7 @@ typedef struct model_drafter {
     int32_t* tokens;     /* [n_sequences, CATCH_UP] of the step's nodes */
     int32_t* parents;    /* [n_sequences, CATCH_UP] */
     int32_t* path;       /* [CATCH_UP + gamma] */
-    int32_t* order;      /* [n_vocab] */
+    double* scratch;     /* [2 · n_vocab] */
 } model_drafter;
 
 static void lay_out(model_drafter* d) {
@@ -37,7 +37,7 @@ static void lay_out(model_drafter* d) {
     d->tokens = sd_arena_take(arena, n, CATCH_UP * sizeof *d->tokens);
     d->parents = sd_arena_take(arena, n, CATCH_UP * sizeof *d->parents);
     d->path = sd_arena_take(arena, (size_t)(CATCH_UP + d->options.gamma), sizeof *d->path);
-    d->order = sd_arena_take(arena, (size_t)d->options.model->config.n_vocab, sizeof *d->order);
+    d->scratch = sd_arena_take(arena, 2 * (size_t)d->options.model->config.n_vocab, sizeof *d->scratch);
 }
 
 /* The draft's cache takes part of the text until that outgrows its context. */
@@ -69,7 +69,7 @@ static sd_status close_gap(model_drafter* d, reader* r, const int32_t* text, int
 static void guess(model_drafter* d, sd_proposal* p, const float* logits) {
     int n_vocab = d->options.model->config.n_vocab, node = p->tree.n_nodes++;
     sd_distribution* from = &p->tree.drawn_from[node];
-    sd_standardise(&d->options.sampling, n_vocab, logits, d->order, from);
+    sd_standardise(&d->options.sampling, n_vocab, logits, d->scratch, from);
     double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DRAFT, (uint32_t)node);
     p->tree.tokens[node] = sd_sample(from, n_vocab, u);
     p->tree.parents[node] = node - 1;

@@ -263,6 +263,8 @@ static void NAME(lane_sum)(int n, const float* x, float* lanes) {
     v_store(lanes, sum);
 }
 
+#include "probability_template.h"
+
 static const sd_kernels NAME(table) = {
     .name = ISA_NAME,
     .panel = NAME(panel),
@@ -278,4 +280,11 @@ static const sd_kernels NAME(table) = {
     .max = NAME(max),
     .exp = NAME(exp),
     .lane_sum = NAME(lane_sum),
+    .argmax = NAME(argmax),
+    .weigh = NAME(weigh),
+    .mass = NAME(mass),
+    .overlap = NAME(overlap),
+    .residual = NAME(residual),
+    .split = NAME(split),
+    .cut = NAME(cut),
 };
