@@ -28,6 +28,12 @@ def generate():
     return run_session(target, draft, [[1, 2, 3], [4, 5]], temperature=1.0, max_new_tokens=10)
 
 
+def generate_dialled():
+    target = load()
+    draft = build(LLAMA, perturbed(TENSORS))
+    return run_session(target, draft, [[1, 2, 3], [4, 5]], max_new_tokens=10, dial=(0.5, [[1, 2, 3, 4], []]))
+
+
 def decode():
     decoder = _core.Decoder(load(), capacity=70, max_nodes=4)
     decoder.prefill(range(66))
@@ -38,7 +44,7 @@ def score():
     return _core.score(load(), range(70))
 
 
-@pytest.mark.parametrize("work", [load, generate, decode, score])
+@pytest.mark.parametrize("work", [load, generate, generate_dialled, decode, score])
 def test_the_nth_allocation_fails_for_every_n(work):
     gc.collect()
     live = _core._alloc_live()

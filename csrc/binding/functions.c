@@ -190,6 +190,8 @@ static int prepare(verify_call* call, PyObject* tokens, PyObject* parents, const
     return 0;
 }
 
+static sd_distribution row_of(void* target, int node) { return ((const sd_distribution*)target)[node]; }
+
 static PyObject* verify(PyObject* module, PyObject* args, PyObject* kwargs) {
     (void)module;
     static char* names[] = {"tokens", "parents", "target_probs", "draft_probs", "uniforms", NULL};
@@ -206,7 +208,7 @@ static PyObject* verify(PyObject* module, PyObject* args, PyObject* kwargs) {
     if (prepare(&call, tokens, parents, &target, &draft, &uniforms, &n) < 0) goto end;
     const sd_tree tree = {n, call.tokens, call.parents, call.drawn_from};
     sd_verdict v = {.path = call.path, .betas = call.betas};
-    sd_verify_rejection(&tree, call.target, (int)target.shape[1], uniforms.buf, call.residual, &v);
+    sd_verify_rejection(&tree, row_of, call.target, (int)target.shape[1], uniforms.buf, call.residual, &v);
     PyObject *path = sd_list_of_ints(v.path, v.n_path), *betas = sd_list_of_floats(v.betas, v.n_betas);
     if (path != NULL && betas != NULL) result = Py_BuildValue("OiO", path, (int)v.token, betas);
     Py_XDECREF(path);

@@ -14,13 +14,13 @@ static int accepts(const sd_distribution* target, const sd_distribution* draft, 
     return uniform * sd_prob(draft, token) < sd_prob(target, token);
 }
 
-void sd_verify_rejection(const sd_tree* tree, const sd_distribution* target, int n_vocab,
+void sd_verify_rejection(const sd_tree* tree, sd_target_after target_after, void* context, int n_vocab,
                          const double* uniforms, double* residual, sd_verdict* verdict) {
     verdict->n_path = 0;
     verdict->n_betas = 0;
     int node = 0;
     for (;;) {
-        sd_distribution left = target[node]; /* T: what is left of the target at this node */
+        sd_distribution left = target_after(context, node); /* T: what is left of the target at this node */
         int child = next_child(tree, node, node);
         if (child < tree->n_nodes)
             verdict->betas[verdict->n_betas++] = sd_overlap(&left, &tree->drawn_from[child], n_vocab);

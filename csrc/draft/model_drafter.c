@@ -1,5 +1,6 @@
 #include "model_drafter.h"
 
+#include "clock.h"
 #include "forward.h"
 
 /* Tokens a draft's cache lacks at most when a round begins: after a round in which every guess
@@ -78,6 +79,7 @@ static void guess(model_drafter* d, sd_proposal* p, const float* logits) {
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     model_drafter* d = (model_drafter*)base;
     int n_ctx = d->options.model->config.n_ctx;
+    base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         /* the last guess is not read, so the draft's context may be full when it is drawn */
@@ -106,8 +108,10 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         if (n_drafting == 0) return SD_OK;
         sd_status status = sd_forward(&d->workspace, d->branches, n_drafting, SD_MODE_NODES);
         if (status != SD_OK) return status;
+        double begun = sd_now();
         for (int i = 0; i < n_drafting; i++)
             guess(d, &proposals[d->drafting[i]], d->workspace.logits + i * d->workspace.ld_logits);
+        base->other_s += sd_now() - begun;
     }
 }
 
@@ -139,7 +143,7 @@ sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const
     if (status != SD_OK) return status;
     model_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){begin, propose, commit, release};
+    d->base = (sd_drafter){0.0, begin, propose, commit, release};
     d->options = *options;
     d->n_sequences = n;
     lay_out(d);
