@@ -207,7 +207,7 @@ static sd_status run_target(sd_session* s, sd_record* records) {
         records[i].logits_row = row;
         row += p->tree.n_nodes;
     }
-    return sd_forward(&s->workspace, s->branches, s->n_open, SD_MODE_NODES);
+    return sd_forward(&s->workspace, s->branches, s->n_open);
 }
 
 /* A node being verified: what sd_verify_rejection hands to target_after. */
