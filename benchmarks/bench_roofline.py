@@ -17,14 +17,14 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from machine import DISTURBED, NUMBER_BYTES, WEIGHT_BYTES, Machine, Sample, describe, states, take_turns
 from shapes import SHAPES, random_model
+
 from specdec import _core
 
 GOALS = {"f32": 1.25, "bf16": 1.25, "int8": 1.4, "int4": 1.4}
@@ -47,11 +47,12 @@ def n_cache_bytes(config: dict[str, Any], n_tokens: int, cache_dtype: str) -> in
 
 
 def forward_jobs(
-    decoder: _core.Decoder, n_vocab: int, n_cache: int, rows: range
+    decoder: _core.Decoder, n_vocab: int, n_cache: int, rows: Sequence[int]
 ) -> dict[object, Callable[[], float]]:
     """By M: a function that returns the seconds of one forward of a chain of M nodes."""
     ids = np.random.default_rng(0).integers(0, n_vocab, n_cache + max(rows)).tolist()
-    decoder.prefill(ids[:n_cache])
+    if n_cache > 0:
+        decoder.prefill(ids[:n_cache])
 
     def job(m: int) -> Callable[[], float]:
         tokens, parents = ids[:m], list(range(-1, m - 1))
@@ -132,9 +133,7 @@ def print_table(result: dict[str, Any]) -> None:
     )
     everything = [sample for found in samples.values() for sample in found]
     disturbed = sum(sample.lost > DISTURBED for sample in everything)
-    print(
-        f"{disturbed} of {len(everything)} samples shared their cores with something else (see `Sample.lost`)."
-    )
+    print(f"{disturbed} of {len(everything)} samples shared their cores with something else.")
     for bandwidth, is_in in states(everything):
         here = {m: [s for s in found if is_in(s)] for m, found in samples.items()}
         print(
@@ -174,7 +173,9 @@ def main() -> None:
     parser.add_argument("--cache", type=int, default=128, help="tokens in the KV cache")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--json", type=Path, help="write every sample: seconds, bytes/s, share lost, times the roofline")
+    parser.add_argument(
+        "--json", type=Path, help="write every sample: seconds, bytes/s, share lost, times the roofline"
+    )
     args = parser.parse_args()
 
     machine = Machine(args.threads)
