@@ -7,19 +7,20 @@ Prints Markdown. A model that is hardly more than its attention (eight layers, n
 one forward of M nodes over caches of several lengths and over an empty one; the difference is the attention.
 Beside it stands the least time the machine needs: that of reading keys and values once, or that of the
 multiply-adds, at the peak of the cache's number format, of M rows of all query heads. Short caches of this
-small model stay in the processor's own caches and can be faster than reading memory.
+small model stay in the processor's own caches, and reading is timed there: see `Machine.bandwidth_again`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from bench_roofline import forward_jobs, n_cache_bytes
-from machine import DISTURBED, Machine, describe, states, take_turns
+from bench_roofline import forward_jobs, n_cache_bytes, n_matrix_weights
+from machine import DISTURBED, WEIGHT_BYTES, Job, Machine, Sample, describe, states, take_turns
 
 from specdec import _core
 from specdec.checkpoints import CanonicalTensor
@@ -48,47 +49,50 @@ def random_tensors(config: dict[str, Any]) -> Iterator[CanonicalTensor]:
 
 def measure(
     config: dict[str, Any], cache_dtype: str, machine: Machine, args: argparse.Namespace
-) -> dict[object, list]:
+) -> dict[tuple[int, int], list[Sample]]:
     """Samples by (cache length, M), those of the empty cache too."""
     model = _core.Model(config, random_tensors(config), dtype="f32", cache_dtype=cache_dtype)
-    jobs: dict[object, Callable[[], float]] = {}
+    n_weight_bytes = int(n_matrix_weights(config) * WEIGHT_BYTES["f32"])
+    jobs: dict[tuple[int, int], tuple[Job, int]] = {}
     for length in (0, *args.lengths):
         decoder = _core.Decoder(
             model, capacity=max(length, 1), max_nodes=max(args.rows), n_threads=args.threads
         )
-        found = forward_jobs(decoder, config["n_vocab"], length, args.rows)
-        jobs |= {(length, m): job for m, job in found.items()}
+        n_bytes = n_weight_bytes + n_cache_bytes(config, length, cache_dtype)
+        for m, job in forward_jobs(decoder, config["n_vocab"], length, args.rows).items():
+            jobs[length, m] = job, n_bytes
     machine.pin_threads()
     return take_turns(machine, jobs, args.repeats)
 
 
-def print_table(config: dict[str, Any], cache_dtype: str, samples: dict[object, list], peak: float) -> None:
+def print_table(
+    config: dict[str, Any], cache_dtype: str, samples: dict[tuple[int, int], list[Sample]], peak: float
+) -> None:
     everything = [sample for found in samples.values() for sample in found]
     disturbed = sum(sample.lost > DISTURBED for sample in everything)
-    print(f"{disturbed} of {len(everything)} samples shared their cores with something else.")
-    for bandwidth, is_in in states(everything):
-        print(
-            f"\nMemory at {bandwidth / 1e9:.0f} GB/s:\n\n"
-            "| cache | M | attention ms | t(M)/t(1) "
-            "| reading once ms | multiply-adds ms | times the greater |\n"
-            "|---|---|---|---|---|---|---|"
-        )
-        medians = {
-            key: statistics.median(sample.seconds for sample in found if is_in(sample))
-            for key, found in samples.items()
-            if any(map(is_in, found))
-        }
-        for length, m in samples:
-            if length == 0 or not {(length, m), (0, m), (length, 1), (0, 1)} <= medians.keys():
-                continue
-            seconds = medians[length, m] - medians[0, m]
-            first = medians[length, 1] - medians[0, 1]
+    print(
+        f"{disturbed} of {len(everything)} samples shared their cores with something else.\n\n"
+        "| cache | read at GB/s | M | attention ms | t(M)/t(1) | reading once ms | multiply-adds ms "
+        "| times the greater |\n|---|---|---|---|---|---|---|---|"
+    )
+    rows = sorted({m for _, m in samples})
+    nothing = {m: statistics.median(s.seconds for s in samples[0, m]) for m in rows}
+    for length in sorted({length for length, _ in samples if length > 0}):
+        for bandwidth, is_in in states([s for m in rows for s in samples[length, m]]):
             reading = n_cache_bytes(config, length, cache_dtype) / bandwidth
-            n_ops = 4 * m * length * config["n_layer"] * config["n_head"] * config["d_head"]
-            print(
-                f"| {length} | {m} | {1e3 * seconds:.3f} | {seconds / first:.2f} | {1e3 * reading:.3f} "
-                f"| {1e3 * n_ops / peak:.3f} | **{seconds / max(reading, n_ops / peak):.2f}** |"
-            )
+            first = math.nan
+            for m in rows:
+                found = [s.seconds for s in samples[length, m] if is_in(s)]
+                if not found:
+                    continue
+                seconds = statistics.median(found) - nothing[m]
+                first = seconds if m == 1 else first
+                computing = 4 * m * length * config["n_layer"] * config["n_head"] * config["d_head"] / peak
+                print(
+                    f"| {length} | {bandwidth / 1e9:.0f} | {m} | {1e3 * seconds:.3f} | {seconds / first:.2f} "
+                    f"| {1e3 * reading:.3f} | {1e3 * computing:.3f} "
+                    f"| **{seconds / max(reading, computing):.2f}** |"
+                )
 
 
 def main() -> None:

@@ -5,9 +5,10 @@
 
 Prints Markdown. roofline(M) = max(bytes / bandwidth, 2 M weights / peak) over the whole model: bytes are
 those of all packed matrices and of the KV cache, weights the matrices' elements; bandwidth is what the
-machine read right before and after each sample, peak what its multiply-add instruction reaches. The embedding
-table, of which a forward reads M rows, is not counted. The values of M take turns; medians are reported, for
-each state of the machine's memory by itself.
+machine read right before and after each sample (for small models: reading as many bytes again and again,
+which caches may hold); peak is what its multiply-add instruction reaches. The embedding table, of which a
+forward reads M rows, is not counted. The values of M take turns; medians are reported, for each state of the
+machine's memory by itself.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import DISTURBED, NUMBER_BYTES, WEIGHT_BYTES, Machine, Sample, describe, states, take_turns
+from machine import DISTURBED, NUMBER_BYTES, WEIGHT_BYTES, Job, Machine, Sample, describe, states, take_turns
 from shapes import SHAPES, random_model
 
 from specdec import _core
@@ -46,29 +47,29 @@ def n_cache_bytes(config: dict[str, Any], n_tokens: int, cache_dtype: str) -> in
     return per_token * n_tokens * NUMBER_BYTES[cache_dtype]
 
 
-def forward_jobs(
-    decoder: _core.Decoder, n_vocab: int, n_cache: int, rows: Sequence[int]
-) -> dict[object, Callable[[], float]]:
-    """By M: a function that returns the seconds of one forward of a chain of M nodes."""
+def forward_jobs(decoder: _core.Decoder, n_vocab: int, n_cache: int, rows: Sequence[int]) -> dict[int, Job]:
+    """By M: one forward of a chain of M nodes."""
     ids = np.random.default_rng(0).integers(0, n_vocab, n_cache + max(rows)).tolist()
     if n_cache > 0:
         decoder.prefill(ids[:n_cache])
 
-    def job(m: int) -> Callable[[], float]:
+    def job(m: int) -> Job:
         tokens, parents = ids[:m], list(range(-1, m - 1))
 
-        def run(n_calls: int) -> float:
-            begun = time.perf_counter()
+        def run(n_calls: int) -> tuple[float, float]:
+            begun, cpu_begun = time.perf_counter(), time.process_time()
             for _ in range(n_calls):
                 decoder.forward(tokens, parents)
-            return (time.perf_counter() - begun) / n_calls
+            cpu_seconds = time.process_time() - cpu_begun
+            return (time.perf_counter() - begun) / n_calls, cpu_seconds / n_calls
 
         run(3)
-        n_calls = math.ceil(SAMPLE_S / run(3))
+        expected, _ = run(3)
+        n_calls = math.ceil(SAMPLE_S / expected)
 
-        def sample() -> float:
-            if n_calls > 1:
-                run(1)  # the probe sent the threads to sleep and emptied the caches
+        def sample() -> tuple[float, float]:
+            if expected < 4 * SAMPLE_S:
+                run(1)  # the probe sent the threads to sleep and filled the caches with other things
             return run(n_calls)
 
         return sample
@@ -96,20 +97,20 @@ def measure(name: str, dtype: str, machine: Machine, args: argparse.Namespace) -
     jobs = forward_jobs(decoder, config["n_vocab"], args.cache, rows)
     machine.pin_threads()
     n_weights = n_matrix_weights(config)
+    n_bytes = int(n_weights * WEIGHT_BYTES[dtype]) + n_cache_bytes(config, args.cache, cache_dtype)
     return {
         "shape": name,
         "dtype": dtype,
         "n_weights": n_weights,
-        "weight_bytes": n_weights * WEIGHT_BYTES[dtype],
-        "cache_bytes": n_cache_bytes(config, args.cache, cache_dtype),
+        "n_bytes": n_bytes,
         "peak": machine.peak(dtype),
         "logits_copy_s": logits_copy_s(args.rows, config["n_vocab"]),
-        "samples": take_turns(machine, jobs, args.repeats),
+        "samples": take_turns(machine, {m: (job, n_bytes) for m, job in jobs.items()}, args.repeats),
     }
 
 
 def memory_s(result: dict[str, Any], bandwidth: float) -> float:
-    return (result["weight_bytes"] + result["cache_bytes"]) / bandwidth
+    return result["n_bytes"] / bandwidth
 
 
 def arithmetic_s(result: dict[str, Any], m: int) -> float:
@@ -126,8 +127,8 @@ def print_table(result: dict[str, Any]) -> None:
     m_last = max(samples)
     print(
         f"\n## {result['shape']}, {result['dtype']}\n\n"
-        f"{result['n_weights'] / 1e6:.1f} M weights in {result['weight_bytes'] / 1e6:.1f} MB of matrices, "
-        f"KV cache {result['cache_bytes'] / 1e6:.1f} MB; peak {result['peak'] / 1e9:.0f} Gop/s. "
+        f"{result['n_weights'] / 1e6:.1f} M weights in matrices, {result['n_bytes'] / 1e6:.1f} MB with the "
+        f"KV cache; peak {result['peak'] / 1e9:.0f} Gop/s. "
         f"Goal: at most {GOALS[result['dtype']]} times the roofline. "
         f"Handing the logits to Python is {1e3 * result['logits_copy_s']:.3f} ms of t({m_last})."
     )
