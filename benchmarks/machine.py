@@ -182,6 +182,8 @@ def states(samples: Sequence[Sample]) -> Iterator[tuple[float, Callable[[Sample]
     Two if the bandwidths spread by more than a quarter, split at their geometric middle, else one.
     """
     found = sorted(sample.bandwidth for sample in samples)
+    if not found:
+        return
     low, high = found[len(found) // 20], found[-1 - len(found) // 20]
     limit = (low * high) ** 0.5 if high > 1.25 * low else 0.0
     yield statistics.median(b for b in found if b >= limit), lambda sample: sample.bandwidth >= limit
