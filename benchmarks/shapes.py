@@ -231,7 +231,7 @@ def write_checkpoint(
         Show a progress bar.
     """
     folder, config = Path(folder), SHAPES[name]
-    said = {"shape": name, "number": number, "seed": seed, "config": config}
+    said = {"version": 2, "shape": name, "number": number, "seed": seed, "config": config}
     stamp = folder / "shape.json"
     if stamp.exists() and json.loads(stamp.read_text()) == said:
         return folder
@@ -246,8 +246,7 @@ def write_checkpoint(
         "tokenizer.json": _tokenizer(config["n_vocab"]),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": "<end>",
-            "eos_token": "<end>",
+            **dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<end>"),
             "clean_up_tokenization_spaces": False,
         },
     }.items():
