@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from shapes import SHAPES, write_checkpoint
+from shapes import SHAPES, successors, write_checkpoint
 
 #: The number formats: two stored as such, two quantised in blocks.
 FORMATS = ("f32", "bf16", "int8", "int4")
@@ -34,6 +34,7 @@ class Job:
     format: str
     work: Path
     n_threads: int
+    alpha: float = 1.0
 
     @property
     def config(self) -> dict:
@@ -41,13 +42,18 @@ class Job:
         return SHAPES[self.shape]
 
     @property
+    def name(self) -> str:
+        """What its files are called after."""
+        return self.shape if self.alpha == 1 else f"{self.shape}-alpha{self.alpha:g}"
+
+    @property
     def checkpoint(self) -> Path:
         """The Hugging Face folder every engine starts from; written if need be."""
-        return write_checkpoint(self.shape, self.work / f"{self.shape}-bf16", "bf16")
+        return write_checkpoint(self.shape, self.work / f"{self.name}-bf16", "bf16", alpha=self.alpha)
 
-    def ids(self, n: int) -> list[int]:
+    def ids(self, n: int, seed: int = 0) -> list[int]:
         """Random token ids, the same for all engines. Never the end token, which is the last id."""
-        return np.random.default_rng(1).integers(0, self.config["n_vocab"] - 1, n).tolist()
+        return np.random.default_rng(seed).integers(0, self.config["n_vocab"] - 1, n).tolist()
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
         """A file or folder in the work folder; made once, and whole or not at all."""
@@ -77,6 +83,7 @@ class Engine(ABC):
         self.job = job
 
     @classmethod
+    @abstractmethod
     def prepare(cls, job: Job) -> None:
         """Convert the model; in a process that does nothing else. Unsupported: cannot be."""
 
@@ -133,3 +140,47 @@ class Engine(ABC):
         self.trim(0)
         self.prefill(ids[: CACHE - 8])
         return np.array(self.forward(ids[CACHE - 8 :]), dtype=np.float32).reshape(8, -1)
+
+
+class Pair(ABC):
+    """One engine decoding at temperature 0, plainly or with a draft. Constructing it loads the models.
+
+    Parameters
+    ----------
+    target : Job
+    draft : Job or None
+    gamma : int
+        Drafted tokens a round; 0, and no draft, for plain decoding.
+    """
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        self.target, self.draft, self.gamma = target, draft, gamma
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert the models; in a process that does nothing else. Unsupported: cannot be."""
+
+    @abstractmethod
+    def generate(self, ids: list[int], n: int) -> list[int]:
+        """Continue a prompt by n tokens, whatever they are."""
+
+    def seconds(self, ids: list[int], n: int) -> tuple[list[int], float]:
+        """The tokens, and how long those after the first took: prompts are not what is compared."""
+        times = [time.perf_counter()]
+        for n_tokens in (1, n + 1):
+            tokens = self.generate(ids, n_tokens)
+            times.append(time.perf_counter())
+        return tokens, times[2] - times[1] - (times[1] - times[0])
+
+    def rate(self, seed: int, n: int) -> float:
+        """Tokens per second after a random prompt; checks that the text is the target's."""
+        ids = self.target.ids(CACHE, seed)
+        tokens, seconds = self.seconds(ids, n)
+        after = successors(self.target.config["n_vocab"])
+        expected = [int(after[ids[-1]])]
+        while len(expected) < n:
+            expected.append(int(after[expected[-1]]))
+        if tokens[:n] != expected:
+            raise RuntimeError(f"wrong tokens: {tokens[:8]}…, expected {expected[:8]}…")
+        return n / seconds

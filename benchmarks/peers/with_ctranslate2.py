@@ -90,4 +90,4 @@ def _folder(job: Job):
     def convert(folder) -> None:
         TransformersConverter(str(job.checkpoint), load_as_float16=False).convert(str(folder))
 
-    return job.made(f"{job.shape}-ctranslate2", convert)
+    return job.made(f"{job.name}-ctranslate2", convert)

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import gguf
@@ -10,9 +19,9 @@ import llama_cpp as llama
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
-from shapes import SHAPES, random_tensors, vocabulary
+from shapes import random_tensors, vocabulary
 
-from peers.engine import Engine, Job
+from peers.engine import Engine, Job, Pair
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
 _NAMES = {
@@ -36,7 +45,7 @@ class LlamaCpp(Engine):
         super().__init__(job)
         llama.llama_backend_init()
         of_model = llama.llama_model_default_params()
-        of_model.use_mmap = False
+        of_model.load_mode = llama.LLAMA_LOAD_MODE_NONE
         self.model = llama.llama_model_load_from_file(bytes(gguf_file(job)), of_model)
         options = llama.llama_context_default_params()
         options.n_ctx, options.n_batch, options.n_ubatch = 640, 512, 512
@@ -82,13 +91,100 @@ class LlamaCpp(Engine):
         self.length = min(self.length, n)
 
 
+class LlamaServer(Pair):
+    """llama.cpp's own server, of the sources that llama-cpp-python is built from."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        command = [server(target.work), "-m", gguf_file(target), "--port", port, "--host", "127.0.0.1"]
+        command += ["-t", target.n_threads, "-c", 1024, "-np", 1, "--load-mode", "none", "--cache-ram", 0]
+        if draft:
+            command += ["-md", gguf_file(draft), "--spec-type", "draft-simple", "-td", target.n_threads]
+            command += ["--spec-draft-n-max", gamma]
+        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL)
+        while self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health"):
+                    return
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(0.1)
+        raise RuntimeError(f"llama-server ended with status {self.process.returncode}")
+
+    def __del__(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Build the server, write the GGUF files."""
+        server(target.work)
+        for job in filter(None, (target, draft)):
+            gguf_file(job)
+
+    def _complete(self, ids: list[int], n: int) -> dict:
+        body = {
+            "prompt": ids,
+            "n_predict": n,
+            "ignore_eos": True,
+            "cache_prompt": False,
+            "return_tokens": True,
+            **{"samplers": ["top_k"], "top_k": 1},
+        }
+        request = urllib.request.Request(
+            f"{self.url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def generate(self, ids: list[int], n: int) -> list[int]:
+        """One request."""
+        return self._complete(ids, n)["tokens"]
+
+    def seconds(self, ids: list[int], n: int) -> tuple[list[int], float]:
+        """By its own clock, which leaves out HTTP."""
+        answer = self._complete(ids, n + 1)
+        timings = answer["timings"]  # the time begins with the first token, the count includes it
+        return answer["tokens"], timings["predicted_ms"] / 1000 / (timings["predicted_n"] - 1) * n
+
+
+def server(work: Path) -> Path:
+    """The server: LLAMA_SERVER in the environment, or built in the work folder, once."""
+    if "LLAMA_SERVER" in os.environ:
+        return Path(os.environ["LLAMA_SERVER"])
+    folder = work / "llama.cpp"
+    program = folder / "build" / "bin" / "llama-server"
+    if not program.exists():
+        folder.mkdir(exist_ok=True)
+        package = f"llama-cpp-python=={llama.__version__}"
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*pip, "--no-binary", ":all:", "-d", folder, package], check=True)
+        with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+            archive.extractall(folder, filter="data")
+        source = next(folder.glob("*/vendor/llama.cpp"))
+        switches = [
+            "CMAKE_BUILD_TYPE=Release",
+            "GGML_NATIVE=ON",
+            "LLAMA_OPENSSL=OFF",
+            "LLAMA_BUILD_TESTS=OFF",
+        ]
+        switches += ["LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_UI=OFF"]
+        build = folder / "build"
+        subprocess.run(["cmake", "-S", source, "-B", build, *(f"-D{s}" for s in switches)], check=True)
+        subprocess.run(["cmake", "--build", build, "-j", "--target", "llama-server"], check=True)
+    return program
+
+
 def gguf_file(job: Job) -> Path:
     """The model in llama.cpp's own file format; written once."""
-    return job.made(f"{job.shape}-{job.format}.gguf", lambda path: _write_gguf(path, job.shape, job.format))
+    return job.made(f"{job.name}-{job.format}.gguf", lambda path: _write_gguf(path, job))
 
 
-def _write_gguf(path: Path, shape: str, number: str) -> None:
-    c = SHAPES[shape]
+def _write_gguf(path: Path, job: Job) -> None:
+    c = job.config
     llama_like = c["position"] == "rotary"
     out = gguf.GGUFWriter(path, "llama" if llama_like else "gpt2")
     out.add_context_length(c["n_ctx"])
@@ -115,7 +211,7 @@ def _write_gguf(path: Path, shape: str, number: str) -> None:
     out.add_add_bos_token(False)
 
     qkv: dict[str, list[NDArray[np.float32]]] = {"weight": [], "bias": []}
-    for name, bits, _ in random_tensors(shape):
+    for name, bits, _ in random_tensors(job.shape, alpha=job.alpha):
         array = (bits.astype(np.uint32) << 16).view(np.float32)
         stored = _NAMES.get(name, name)
         if name.startswith("layers."):
@@ -125,11 +221,14 @@ def _write_gguf(path: Path, shape: str, number: str) -> None:
                 if len(qkv[kind]) < 3:
                     continue
                 array, role, qkv[kind] = np.concatenate(qkv[kind]), "attn_qkv", []
-            elif role in ("attn_q", "attn_k"):  # pairs that rotary positions turn: halves there, neighbours here
+            elif role in (
+                "attn_q",
+                "attn_k",
+            ):  # pairs that rotary positions turn: halves there, neighbours here
                 n_head = len(array) // c["d_head"]
                 array = array.reshape(n_head, 2, c["d_head"] // 2, -1).swapaxes(1, 2).reshape(array.shape)
             stored = f"blk.{layer}.{_NAMES.get(role, role)}.{kind}"
-        kind = _TYPES[number] if array.ndim == 2 and name != "position_embedding" else Type.F32
+        kind = _TYPES[job.format] if array.ndim == 2 and name != "position_embedding" else Type.F32
         out.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)
     out.write_header_to_file()
     out.write_kv_data_to_file()

@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from peers.engine import Engine, Job
+from peers.engine import Engine, Job, Pair
 
 #: How much longer than asked the cache may be when decoding is timed: see `OpenVino.trim`.
 _DRIFT = 32
@@ -22,7 +22,9 @@ class OpenVino(Engine):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        compiled = ov.Core().compile_model(openvino_folder(job) / "openvino_model.xml", "CPU", properties(job))
+        compiled = ov.Core().compile_model(
+            openvino_folder(job) / "openvino_model.xml", "CPU", properties(job)
+        )
         self.request = compiled.create_infer_request()
         self.length = 0
 
@@ -67,6 +69,36 @@ class OpenVino(Engine):
             self.forward([0])
 
 
+class OpenVinoGenAI(Pair):
+    """OpenVINO GenAI's pipeline."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        import openvino_genai
+
+        super().__init__(target, draft, gamma)
+        options = properties(target)
+        self.config = openvino_genai.GenerationConfig(ignore_eos=True, do_sample=False)
+        if draft:
+            folder = openvino_folder(draft, for_genai=True)
+            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft))
+            self.config.num_assistant_tokens = gamma
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.enable_prefix_caching = False
+        folder = openvino_folder(target, for_genai=True)
+        self.pipeline = openvino_genai.LLMPipeline(folder, "CPU", scheduler_config=scheduler, **options)
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert both."""
+        for job in filter(None, (target, draft)):
+            openvino_folder(job, for_genai=True)
+
+    def generate(self, ids: list[int], n: int) -> list[int]:
+        """Ids in, ids out."""
+        self.config.max_new_tokens = n
+        return list(self.pipeline.generate(ov.Tensor(np.array([ids], np.int64)), self.config).tokens[0])
+
+
 def properties(job: Job) -> dict[str, object]:
     """The best settings found."""
     return {
@@ -82,7 +114,7 @@ def openvino_folder(job: Job, for_genai: bool = False) -> Path:
     """The converted model. For OpenVINO GenAI: without the input `rows`, and with a tokenizer."""
     number = "f32" if job.format == "bf16" else job.format  # bf16 is how it computes, not what it reads
     kind = "genai" if for_genai else "openvino"
-    return job.made(f"{job.shape}-{number}-{kind}", lambda folder: _convert(folder, job, for_genai))
+    return job.made(f"{job.name}-{number}-{kind}", lambda folder: _convert(folder, job, for_genai))
 
 
 def _convert(folder: Path, job: Job, for_genai: bool) -> None:
@@ -100,7 +132,8 @@ def _convert(folder: Path, job: Job, for_genai: bool) -> None:
             super().__init__()
             self.body, self.head = model.base_model, model.lm_head
 
-        def forward(self, input_ids, attention_mask, position_ids, beam_idx, rows, *past):
+        def forward(self, input_ids, attention_mask, position_ids, beam_idx, *past):
+            rows, past = (None, past) if for_genai else (past[0], past[1:])
             past = [tensor.index_select(0, beam_idx) for tensor in past]
             cache = transformers.DynamicCache(config=model.config)
             for layer, keys, values in zip(cache.layers, past[::2], past[1::2], strict=True):
@@ -123,13 +156,13 @@ def _convert(folder: Path, job: Job, for_genai: bool) -> None:
         "attention_mask": torch.ones(1, 7, dtype=torch.int64),
         "position_ids": torch.arange(4, 7)[None],
         "beam_idx": torch.zeros(1, dtype=torch.int32),
-        "rows": None if for_genai else torch.arange(3),
+        **({} if for_genai else {"rows": torch.arange(3)}),
     }
     past = [f"past.{i}" for i in range(2 * c["n_layer"])]
     present = [f"present.{i}" for i in range(2 * c["n_layer"])]
     with torch.no_grad():
         converted = ov.convert_model(Step(), example_input=(*inputs.values(), *[cached] * len(past)))
-    names = [name for name, value in inputs.items() if value is not None] + past
+    names = [*inputs, *past]
     for port, name in zip(converted.inputs, names, strict=True):
         port.get_tensor().set_names({name})
         shape = [1, c["n_kv_head"], -1, c["d_head"]] if name in past else [-1] * len(port.partial_shape)
@@ -176,7 +209,8 @@ def _add_tokenizer(folder: Path, job: Job) -> None:
     from openvino_tokenizers import convert_tokenizer
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(job.checkpoint)
-    for name, part in zip(("tokenizer", "detokenizer"), convert_tokenizer(tokenizer, with_detokenizer=True)):
+    parts = convert_tokenizer(tokenizer, with_detokenizer=True)
+    for name, part in zip(("tokenizer", "detokenizer"), parts, strict=True):
         ov.save_model(part, folder / f"openvino_{name}.xml")
     for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(job.checkpoint / name, folder)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from peers.engine import Engine, Job
+from peers.engine import Engine, Job, Pair
 from specdec import _core
 
 
@@ -15,8 +15,7 @@ class Specdec(Engine):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        from shapes import random_model
-        self.model = random_model(job.shape, job.format)  # TODO with the merge: load
+        self.model = _load(job)
         self.trim(0)
 
     @classmethod
@@ -38,4 +37,35 @@ class Specdec(Engine):
     def trim(self, n: int) -> None:
         """Nothing that `forward` ran is in the cache."""
         if n == 0:
-            self.decoder = _core.Decoder(self.model.core, capacity=640, max_nodes=9, n_threads=self.job.n_threads)
+            self.decoder = _core.Decoder(
+                self.model.core, capacity=640, max_nodes=9, n_threads=self.job.n_threads
+            )
+
+
+class SpecdecPair(Pair):
+    """What a user calls: `specdec.generate`."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.models = _load(target), _load(draft) if draft else None
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Write the checkpoints."""
+        for job in filter(None, (target, draft)):
+            Specdec.prepare(job)
+
+    def generate(self, ids: list[int], n: int) -> list[int]:
+        """At temperature 0, which is the default."""
+        threads = self.target.n_threads
+        options = {"gamma": self.gamma} if self.gamma else {}
+        result = specdec.generate(
+            *self.models, ids, max_new_tokens=n, n_threads=threads, ignore_eos=True, **options
+        )
+        return list(result.tokens)
+
+
+def _load(job: Job) -> specdec.Model:
+    if not hasattr(_core.Model, "matrix"):  # TODO: remove with the merge of the formats
+        return specdec.load(job.checkpoint, job.format, tokenizer=False)
+    return specdec.load(job.checkpoint, job.format, tokenizer=False, n_threads=job.n_threads)
