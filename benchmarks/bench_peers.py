@@ -35,11 +35,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from bench_verify import machine, read_probe
 from peers import ENGINES, PAIRS
 from peers.engine import CELLS, FORMATS
 from shapes import SHAPES
-
 from specdec import _core
 
 BITS = {"f32": 32, "bf16": 16, "int8": 8.5, "int4": 4.5}

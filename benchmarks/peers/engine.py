@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
 from shapes import SHAPES, successors, write_checkpoint
 
 #: The number formats: two stored as such, two quantised in blocks.

@@ -9,9 +9,9 @@ import ctranslate2
 import numpy as np
 from ctranslate2.converters import TransformersConverter
 from numpy.typing import NDArray
-from shapes import vocabulary
 
 from peers.engine import CACHE, CELLS, Engine, Job, Unsupported
+from shapes import vocabulary
 
 _COMPUTE = {"f32": "float32", "int8": "int8_float32"}
 

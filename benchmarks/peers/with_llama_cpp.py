@@ -19,9 +19,9 @@ import llama_cpp as llama
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
-from shapes import random_tensors, vocabulary
 
 from peers.engine import Engine, Job, Pair
+from shapes import random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
 _NAMES = {

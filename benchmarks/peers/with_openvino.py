@@ -104,6 +104,7 @@ def properties(job: Job) -> dict[str, object]:
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
         "INFERENCE_NUM_THREADS": job.n_threads,
         "INFERENCE_PRECISION_HINT": "f32" if job.format == "f32" else "bf16",
         **({"KV_CACHE_PRECISION": "f32"} if job.format == "f32" else {}),
