@@ -70,7 +70,7 @@ class Worker:
             stderr=self.log.open("w"),
             text=True,
             env={**environment, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-            start_new_session=True,  # so that its children stop and end with it
+            preexec_fn=os.setpgrp,  # a group of its own: its children stop and end with it
         )
 
     def ask(self, do: str, **request: Any) -> Answer:
