@@ -107,10 +107,6 @@ def includers(header: str) -> set[str]:
     }
 
 
-def test_one_file_knows_blas() -> None:
-    assert includers("cblas.h") == {"csrc/kernels/gemm.c"}
-
-
 def test_one_folder_knows_python() -> None:
     found = includers("Python.h") | includers("numpy/arrayobject.h") | includers("structmember.h")
     assert found
@@ -189,39 +185,6 @@ def dynamic_symbols(library: str | Path, *options: str) -> set[str]:
 
 def test_extension_exports_its_init_function_alone() -> None:
     assert dynamic_symbols(_core.__file__, "--defined-only") == {"PyInit__core"}
-
-
-def test_openblas_is_our_own() -> None:
-    """Neither the file nor a symbol name is shared with the OpenBLAS that SciPy may have loaded."""
-    library = Path(_core.__file__).with_name("libspecdec_openblas.so")
-    if not library.exists():
-        pytest.skip("built with SPECDEC_SYSTEM_OPENBLAS")
-    wanted = {symbol for symbol in dynamic_symbols(_core.__file__, "--undefined-only") if "blas" in symbol}
-    assert "specdec_cblas_sgemm" in wanted
-    exported = dynamic_symbols(library, "--defined-only")
-    assert wanted <= exported
-    assert {symbol for symbol in exported if not symbol.startswith("specdec_")} == set()
-
-
-def test_openblas_stays_our_own_beside_scipy() -> None:
-    """Even with SciPy's copy in the global scope, neither library's threading touches the other's."""
-    script = """
-import ctypes, pathlib, scipy.linalg
-folder = pathlib.Path(scipy.__file__).parents[1] / "scipy.libs"
-libraries = sorted(folder.glob("libscipy_openblas*.so"))
-if not libraries:
-    print("skip")
-    raise SystemExit
-theirs = ctypes.CDLL(str(libraries[0]), ctypes.RTLD_GLOBAL)
-theirs.scipy_openblas_set_num_threads(2)
-import specdec._core
-specdec._core.blas_info()
-print(theirs.scipy_openblas_get_num_threads())
-"""
-    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    if run.stdout.strip() == "skip":
-        pytest.skip("this SciPy does not bring scipy-openblas32")
-    assert run.stdout.strip() == "2"
 
 
 # ------------------------------------------------------------------------------------------- the stub

@@ -9,9 +9,10 @@
 #include <sys/mman.h>
 #endif
 
-/* A block begins with a header line that keeps the pointer malloc gave. */
+/* A block begins with a header line that keeps what the system gave. */
 typedef struct header {
     void* block;
+    size_t mapped; /* bytes to unmap; 0: from malloc */
 } header;
 
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -30,30 +31,58 @@ static int told_to_fail(void) {
     return 0;
 }
 
+/* Large blocks are mapped: the system's pages are zero already, they are made when they are first
+ * written, by the thread that does, and 2 MiB pages save a tenth of the time that reading weights
+ * and caches takes (benchmarks/SPEED.md). Only blocks of several pages gain. */
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+static void* take_pages(size_t size, header* from) {
+    size_t total = size + HUGE_PAGE + SD_ALIGNMENT;
+    if (total < size) return NULL;
+    void* block = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED) return NULL;
+    uintptr_t start = ((uintptr_t)block + SD_ALIGNMENT + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
+    madvise((void*)start, size, MADV_HUGEPAGE);
+    *from = (header){block, total};
+    return (void*)start;
+}
+static void give_pages(const header* from) { munmap(from->block, from->mapped); }
+#define LARGE (2 * HUGE_PAGE)
+#else
+static void* take_pages(size_t size, header* from) { return (void)size, (void)from, NULL; }
+static void give_pages(const header* from) { (void)from; }
+#define LARGE SIZE_MAX
+#endif
+
+static void* take_zeroed(size_t size, header* from) {
+    size_t total = size + 2 * SD_ALIGNMENT;
+    void* block = total < size ? NULL : malloc(total);
+    if (block == NULL) return NULL;
+    uintptr_t start = ((uintptr_t)block + 2 * SD_ALIGNMENT - 1) & ~(uintptr_t)(SD_ALIGNMENT - 1);
+    memset((void*)start, 0, size);
+    *from = (header){block, 0};
+    return (void*)start;
+}
+
 void* sd_alloc(size_t size) {
-    /* Weights and caches are read in long streams: 2 MiB pages save a tenth of the time
-     * (benchmarks/RESULTS.md), and only blocks of several pages gain. */
-    size_t alignment = size >= 2 * HUGE_PAGE ? HUGE_PAGE : SD_ALIGNMENT;
-    size_t total = size + alignment + SD_ALIGNMENT;
-    void* block = total < size || told_to_fail() ? NULL : malloc(total);
-    if (block == NULL) {
+    header from;
+    char* start = told_to_fail() ? NULL : size >= LARGE ? take_pages(size, &from) : take_zeroed(size, &from);
+    if (start == NULL) {
         sd_fail(SD_ERR_MEMORY, "out of memory: %zu bytes", size);
         return NULL;
     }
-    uintptr_t start = ((uintptr_t)block + SD_ALIGNMENT + alignment - 1) & ~(uintptr_t)(alignment - 1);
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (alignment == HUGE_PAGE) madvise((void*)start, size, MADV_HUGEPAGE);
-#endif
-    memset((void*)start, 0, size);
-    ((header*)(start - SD_ALIGNMENT))->block = block;
+    *(header*)(void*)(start - SD_ALIGNMENT) = from;
     atomic_fetch_add(&n_live, 1);
-    return (void*)start;
+    return start;
 }
 
 void sd_free(void* block) {
     if (block == NULL) return;
     atomic_fetch_sub(&n_live, 1);
-    free(((header*)((uintptr_t)block - SD_ALIGNMENT))->block);
+    header from = *(header*)(void*)((char*)block - SD_ALIGNMENT);
+    if (from.mapped)
+        give_pages(&from);
+    else
+        free(from.block);
 }
 
 void* sd_arena_take(sd_arena* arena, size_t count, size_t size) {

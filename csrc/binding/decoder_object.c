@@ -152,7 +152,7 @@ static PyObject* forward(PyObject* base, PyObject* args) {
     sd_status status;
     Py_BEGIN_ALLOW_THREADS sd_cache_keep(&self->cache, NULL, 0);
     const sd_branch branch = {&self->cache, tokens, parents, n, n};
-    status = sd_forward(&self->workspace, &branch, 1, SD_MODE_NODES);
+    status = sd_forward(&self->workspace, &branch, 1);
     if (status == SD_OK) copy_logits(self, n, rows);
     Py_END_ALLOW_THREADS if (status != SD_OK) {
         sd_raise(status);

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "gemm.h"
 #include "module.h"
 
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
@@ -236,8 +235,8 @@ static PyObject* kernels(PyObject* module, PyObject* ignored) {
 
 static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
-    const sd_kernels* tables[4];
-    int n = sd_kernels_available(tables, 4);
+    const sd_kernels* tables[8];
+    int n = sd_kernels_available(tables, 8);
     PyObject* list = PyList_New(0);
     for (int i = 0; list != NULL && i < n; i++) {
         PyObject* name = PyUnicode_FromString(tables[i]->name);
@@ -245,11 +244,6 @@ static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
         Py_XDECREF(name);
     }
     return list;
-}
-
-static PyObject* blas_info(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyUnicode_FromString(sd_gemm_info());
 }
 
 #ifdef SPECDEC_TESTING
@@ -285,7 +279,9 @@ PyMethodDef sd_functions[] = {
     {"kernels", kernels, METH_NOARGS, "kernels()\n--\n\nName of the instruction set in use."},
     {"available_kernels", available_kernels, METH_NOARGS,
      "available_kernels()\n--\n\nInstruction sets of this machine, best first."},
-    {"blas_info", blas_info, METH_NOARGS, "blas_info()\n--\n\nOpenBLAS's description of itself."},
+    {"product", WITH_KEYWORDS(sd_product),
+     "product(x, weights, dtype, *, n_threads=1)\n--\n\nx · weightsᵀ by the row kernels, float32 [n_rows, "
+     "n_out]."},
 #ifdef SPECDEC_TESTING
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},

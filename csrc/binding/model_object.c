@@ -35,7 +35,7 @@ static int source_from(PyObject* array, const char* name, const char* format, Py
     return 0;
 }
 
-static int set_tensor(sd_model* model, PyObject* item) {
+static int set_tensor(sd_model* model, PyObject* item, int n_threads) {
     const char *name, *format;
     PyObject* array;
     Py_buffer view;
@@ -49,26 +49,47 @@ static int set_tensor(sd_model* model, PyObject* item) {
         return -1;
     if (source_from(array, name, format, &view, &source, shape) < 0) return -1;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS status = sd_model_set(model, name, &source, shape[0], shape[1]);
+    Py_BEGIN_ALLOW_THREADS status = sd_model_set(model, name, &source, shape[0], shape[1], n_threads);
     Py_END_ALLOW_THREADS PyBuffer_Release(&view);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;
 }
 
+int sd_format_from(const char* name, const char* argument, sd_format* format) {
+    for (int f = 0; f < SD_N_FORMATS; f++) {
+        if (strcmp(sd_format_names[f], name) != 0) continue;
+        *format = f;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "%s is \"%s\", expected \"f32\", \"bf16\", \"int8\" or \"int4\"", argument,
+                 name);
+    return -1;
+}
+
+static int numbers_from(const char* dtype, const char* cache_dtype, sd_numbers* numbers) {
+    if (sd_format_from(dtype, "dtype", &numbers->weights) < 0) return -1;
+    if (strcmp(cache_dtype, "f32") != 0 && strcmp(cache_dtype, "bf16") != 0) {
+        PyErr_Format(PyExc_ValueError, "cache_dtype is \"%s\", expected \"f32\" or \"bf16\"", cache_dtype);
+        return -1;
+    }
+    return sd_format_from(cache_dtype, "cache_dtype", &numbers->cache);
+}
+
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"config", "tensors", "dtype", NULL};
+    static char* names[] = {"config", "tensors", "dtype", "cache_dtype", "n_threads", NULL};
     sd_model_object* self = (sd_model_object*)base;
     PyObject *mapping, *tensors;
-    const char* dtype = "f32";
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$s", names, &mapping, &tensors, &dtype)) return -1;
+    const char *dtype = "f32", *cache_dtype = "f32";
+    int n_threads = 1;
+    sd_numbers numbers;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$ssi", names, &mapping, &tensors, &dtype, &cache_dtype,
+                                     &n_threads))
+        return -1;
     if (self->model != NULL) {
         PyErr_SetString(PyExc_RuntimeError, "a Model cannot be initialised twice");
         return -1;
     }
-    if (strcmp(dtype, "f32") != 0) {
-        PyErr_Format(PyExc_ValueError, "dtype is \"%s\", expected \"f32\"", dtype);
-        return -1;
-    }
+    if (numbers_from(dtype, cache_dtype, &numbers) < 0) return -1;
     sd_model* model = NULL;
     double* inv_freq = NULL;
     PyObject *config = PyDict_New(), *iterator = NULL, *item;
@@ -76,13 +97,13 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     sd_status status;
     if (config == NULL || PyDict_Update(config, mapping) < 0) goto fail;
     if (sd_config_from(config, &c, &inv_freq) < 0) goto fail;
-    if ((status = sd_model_create(&c, inv_freq, &model)) != SD_OK) {
+    if ((status = sd_model_create(&c, numbers, inv_freq, &model)) != SD_OK) {
         sd_raise(status);
         goto fail;
     }
     if ((iterator = PyObject_GetIter(tensors)) == NULL) goto fail;
     while ((item = PyIter_Next(iterator)) != NULL) {
-        int failed = set_tensor(model, item);
+        int failed = set_tensor(model, item, n_threads);
         Py_DECREF(item);
         if (failed) goto fail;
     }
@@ -150,7 +171,49 @@ static PyObject* get_n_parameters(PyObject* self, void* closure) {
     return PyLong_FromLongLong(n);
 }
 
+static PyObject* get_dtype(PyObject* self, void* closure) {
+    (void)closure;
+    const sd_model* model = ((sd_model_object*)self)->model;
+    return PyUnicode_FromString(model ? sd_format_names[model->numbers.weights] : "");
+}
+
+static PyObject* get_cache_dtype(PyObject* self, void* closure) {
+    (void)closure;
+    const sd_model* model = ((sd_model_object*)self)->model;
+    return PyUnicode_FromString(model ? sd_format_names[model->numbers.cache] : "");
+}
+
+static PyObject* matrix(PyObject* base, PyObject* argument) {
+    const sd_model* model = ((sd_model_object*)base)->model;
+    const char* name = PyUnicode_AsUTF8(argument);
+    if (name == NULL) return NULL;
+    sd_tensor_spec spec = {0};
+    int n = model ? sd_tensor_count(&model->config) : 0, i = 0;
+    for (; i < n; i++) {
+        sd_tensor_at(&model->config, i, &spec);
+        if (strcmp(spec.name, name) == 0) break;
+    }
+    if (i == n || spec.n_cols == 0)
+        return PyErr_Format(PyExc_ValueError, "tensor %s: not a matrix of this model", name);
+    float* rows;
+    PyObject* array = sd_new_array("float32", spec.n_rows, spec.n_cols, (void**)&rows);
+    if (array == NULL) return NULL;
+    sd_status status;
+    Py_BEGIN_ALLOW_THREADS status = sd_model_rows(model, name, 0, spec.n_rows, rows);
+    Py_END_ALLOW_THREADS if (status == SD_OK) return array;
+    Py_DECREF(array);
+    return sd_raise(status);
+}
+
+static PyMethodDef methods[] = {
+    {"matrix", matrix, METH_O,
+     "matrix($self, name, /)\n--\n\nA packed matrix as it is computed with, float32 [n_rows, n_cols]."},
+    {0},
+};
+
 static PyGetSetDef getters[] = {
+    {"dtype", get_dtype, NULL, "Number format of the matrices.", NULL},
+    {"cache_dtype", get_cache_dtype, NULL, "Number format of keys and values.", NULL},
     {"config", get_config, NULL, "Copy of the canonical configuration.", NULL},
     {"n_bytes", get_n_bytes, NULL, "Bytes of packed weights held.", NULL},
     {"n_parameters", get_n_parameters, NULL, "Number of weights.", NULL},
@@ -158,10 +221,13 @@ static PyGetSetDef getters[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Model(config, tensors, *, dtype='f32')\n--\n\nImmutable, packed weights."},
+    {Py_tp_doc,
+     "Model(config, tensors, *, dtype='f32', cache_dtype='f32', n_threads=1)\n--\n\n"
+     "Immutable, packed weights."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
     {Py_tp_getset, getters},
+    {Py_tp_methods, methods},
     {Py_tp_new, PyType_GenericNew},
     {0, NULL},
 };

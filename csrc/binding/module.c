@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#include "gemm.h"
-
 static int add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type) {
     *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, spec, NULL);
     return *type == NULL ? -1 : PyModule_AddType(module, *type);
@@ -17,7 +15,6 @@ static int execute(PyObject* module) {
         PyErr_SetString(PyExc_ImportError, sd_message());
         return -1;
     }
-    sd_gemm_init();
     if (add_type(module, &sd_model_spec, &state->model_type) < 0 ||
         add_type(module, &sd_decoder_spec, &state->decoder_type) < 0 ||
         add_type(module, &sd_session_spec, &state->session_type) < 0)

@@ -19,4 +19,10 @@ extern PyMethodDef sd_functions[];
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
 sd_model_object* sd_model_from(const sd_module_state* state, PyObject* object, const char* name);
 
+/* A number format by the name that Python gives it; -1 with an exception naming `argument`. */
+int sd_format_from(const char* name, const char* argument, sd_format* format);
+
+/* The module's function `product` (product.c). */
+PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs);
+
 #endif

@@ -198,7 +198,7 @@ static sd_status run_target(sd_session* s) {
         s->records[i].logits_row = row;
         row += p->tree.n_nodes;
     }
-    return sd_forward(&s->workspace, s->branches, s->n_records, SD_MODE_NODES);
+    return sd_forward(&s->workspace, s->branches, s->n_records);
 }
 
 static void verify(sd_session* s, sd_record* record) {

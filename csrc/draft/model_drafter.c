@@ -58,7 +58,7 @@ static sd_status close_gap(model_drafter* d, reader* r, const int32_t* text, int
     while (n - r->cache.n_committed > CATCH_UP) {
         const int32_t parent = -1, node = 0;
         const sd_branch branch = {&r->cache, text + r->cache.n_committed, &parent, 1, 0};
-        sd_status status = sd_forward(&d->workspace, &branch, 1, SD_MODE_NODES);
+        sd_status status = sd_forward(&d->workspace, &branch, 1);
         if (status == SD_OK) status = sd_cache_keep(&r->cache, &node, 1);
         if (status != SD_OK) return status;
     }
@@ -104,7 +104,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             d->drafting[n_drafting++] = i;
         }
         if (n_drafting == 0) return SD_OK;
-        sd_status status = sd_forward(&d->workspace, d->branches, n_drafting, SD_MODE_NODES);
+        sd_status status = sd_forward(&d->workspace, d->branches, n_drafting);
         if (status != SD_OK) return status;
         for (int i = 0; i < n_drafting; i++)
             guess(d, &proposals[d->drafting[i]], d->workspace.logits + i * d->workspace.ld_logits);

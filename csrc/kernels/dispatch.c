@@ -1,7 +1,25 @@
 /* Which table this machine can run, and which one this process uses. */
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels.h"
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+
+/* What GCC 12 has no name for. */
+static int has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 29);
+}
+
+static int has_avxvnni(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
+#endif
+
+const char* const sd_format_names[SD_N_FORMATS] = {"f32", "bf16", "int8", "int4"};
 
 static const sd_kernels* chosen;
 
@@ -13,17 +31,24 @@ float sdk_tree_sum(const float* lanes) {
     return sum[0] + sum[1];
 }
 
+#define MAX_TABLES 6
+
 int sd_kernels_available(const sd_kernels** tables, int n_max) {
-    const sd_kernels* found[4];
+    const sd_kernels* found[MAX_TABLES];
     int n = 0;
 #if defined(__x86_64__) || defined(__i386__)
     /* These built-ins also ask whether the operating system saves the wide registers. */
     __builtin_cpu_init();
-    if (sdk_table_avx512() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    /* every processor with AVX2 but one from 2012 has F16C; GCC 12 cannot ask for it */
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+    if (sdk_table_avx512() && avx512 && __builtin_cpu_supports("avx512bf16") &&
+        __builtin_cpu_supports("avx512vnni"))
         found[n++] = sdk_table_avx512();
-    if (sdk_table_avx2() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        found[n++] = sdk_table_avx2();
+    if (sdk_table_avx512f() && avx512) found[n++] = sdk_table_avx512f();
+    if (sdk_table_avxvnni() && avx2 && has_avxvnni()) found[n++] = sdk_table_avxvnni();
+    if (sdk_table_avx2() && avx2) found[n++] = sdk_table_avx2();
 #endif
     if (sdk_table_neon()) found[n++] = sdk_table_neon(); /* part of every AArch64 */
     found[n++] = sdk_table_ref();
@@ -32,8 +57,8 @@ int sd_kernels_available(const sd_kernels** tables, int n_max) {
 }
 
 sd_status sd_kernels_choose(const char* forced) {
-    const sd_kernels* tables[4];
-    int n = sd_kernels_available(tables, 4);
+    const sd_kernels* tables[MAX_TABLES];
+    int n = sd_kernels_available(tables, MAX_TABLES);
     if (forced == NULL || *forced == '\0') {
         chosen = tables[0];
         return SD_OK;
@@ -44,9 +69,12 @@ sd_status sd_kernels_choose(const char* forced) {
             return SD_OK;
         }
     }
-    return sd_fail(SD_ERR_VALUE, "SPECDEC_KERNELS is \"%s\", but this machine has: %s%s%s%s%s", forced,
-                   tables[0]->name, n > 1 ? ", " : "", n > 1 ? tables[1]->name : "", n > 2 ? ", " : "",
-                   n > 2 ? tables[2]->name : "");
+    char names[128] = "";
+    for (int i = 0; i < n; i++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", tables[i]->name);
+    }
+    return sd_fail(SD_ERR_VALUE, "SPECDEC_KERNELS is \"%s\", but this machine has: %s", forced, names);
 }
 
 const sd_kernels* sd_kernels_get(void) {

@@ -1,29 +1,46 @@
-/* The row kernels: all arithmetic of a forward pass but prompt matrix products.
+/* The row kernels: all arithmetic of a forward pass.
  *
  * One table per instruction set, chosen once per process. Every kernel defines the order of its
- * sums, and every table follows it, so f32 results agree bit for bit between instruction sets
- * (docs/NUMERICS.md). A kernel never allocates, never fails and never looks at other rows: the
+ * sums, and every table follows it, so results agree bit for bit between instruction sets, in every
+ * number format (docs/NUMERICS.md). A kernel never allocates, never fails and never looks at other rows: the
  * bits of a row do not depend on how many rows there are. */
 #ifndef SD_KERNELS_H
 #define SD_KERNELS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
+#include "format.h"
 #include "status.h"
 
-/* Outputs of a weight panel, interleaved along k: panel[k * SD_PANEL + j]. */
-#define SD_PANEL 32
 /* Partial sums of a reduction: element i goes to lane i % SD_LANES, lanes are added as a tree. */
 #define SD_LANES 16
 
 typedef struct sd_kernels {
-    const char* name; /* "ref", "avx2", "avx512", "neon" */
+    const char* name; /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "neon" */
 
-    /* y[m, j] = Σ_k x[m, k] · panel[k, j], k ascending, one fused multiply-add each, from +0.
-     * x [n_rows, n_k] rows `ldx` apart, panel [n_k, SD_PANEL], y [n_rows, SD_PANEL] rows `ldy`
-     * apart; all f32, borrowed; y does not overlap the others. */
-    void (*panel)(int n_rows, const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y,
-                  ptrdiff_t ldy);
+    /* Products with packed panels, per number format: first rows are prepared, then multiplied with
+     * any number of panels. What a prepared row looks like is private to the table; n_rows rows of
+     * n_in inputs take n_rows · sd_prepared_bytes(n_in), aligned to SD_ALIGNMENT.
+     *
+     * prepare: inputs [first, first + n) of all rows; `first` is a multiple of SD_BLOCK, and n too,
+     * unless it reaches n_in. x [n_rows, n] rows `ldx` apart, f32, borrowed; `out` borrowed. */
+    void (*prepare[SD_N_FORMATS])(int n_rows, const float* x, ptrdiff_t ldx, int n_in, int first, int n,
+                                  void* out);
+    /* y[m, j] = Σ_k x[m, k] · panel[k, j] in the format's own order, which is the same for every
+     * n_rows: f32: k ascending, one fused multiply-add each, from +0; bf16: pairs, rounded rows;
+     * int8, int4: blocks of 32, quantised rows (docs/NUMERICS.md).
+     * x: n_rows prepared rows; panel: as in format.h; y [n_rows, SD_PANEL] rows `ldy` apart, f32;
+     * all borrowed; y does not overlap the others. */
+    void (*panel[SD_N_FORMATS])(int n_rows, const void* x, const void* panel, int n_in, float* y,
+                                ptrdiff_t ldy);
+
+    /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
+     * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */
+    void (*add_values_f32)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
+    void (*add_values_bf16)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
+    /* y = x rounded to bf16, nearest even, subnormals flushed to 0; [n] */
+    void (*to_bf16)(int n, const float* x, uint16_t* y);
 
     /* y = x / sqrt(mean(x²) + eps) · weight. x, weight, y [n] f32, borrowed. */
     void (*rms_norm)(int n, const float* x, const float* weight, float eps, float* y);
@@ -52,8 +69,11 @@ typedef struct sd_kernels {
     /* y = exp((x − shift) · factor); 0 below the smallest normal number, also for −infinity.
      * x, y [n] f32, may be the same. */
     void (*exp)(int n, const float* x, float shift, float factor, float* y);
-    /* lanes[i % SD_LANES] += x[i], i ascending. x [n], lanes [SD_LANES] f32. */
-    void (*lane_sum)(int n, const float* x, float* lanes);
+
+    /* A row of scores [n], in pieces of 32 that lie `chunk` floats apart, becomes
+     * exp((x − largest) · factor), in place; lanes[i % SD_LANES] = Σ of the first n_sum of them, i
+     * ascending. Returns nothing else: whoever masks a score sets it to −infinity before. */
+    void (*softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes);
 } sd_kernels;
 
 /* The sum of lanes [SD_LANES] as a fixed tree: halves of 8, 4, 2, 1. */
@@ -62,6 +82,8 @@ float sdk_tree_sum(const float* lanes);
 /* The tables; NULL where the set is not compiled in. */
 const sd_kernels* sdk_table_ref(void);
 const sd_kernels* sdk_table_avx2(void);
+const sd_kernels* sdk_table_avxvnni(void);
+const sd_kernels* sdk_table_avx512f(void);
 const sd_kernels* sdk_table_avx512(void);
 const sd_kernels* sdk_table_neon(void);
 

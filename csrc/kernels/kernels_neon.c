@@ -7,6 +7,8 @@
 #if defined(__aarch64__) && defined(__ARM_NEON)
 #include <arm_neon.h>
 
+#include "plain_template.h"
+
 #define ISA neon
 #define ISA_NAME "neon"
 #define MAX_ROWS 6
@@ -30,6 +32,7 @@ static inline vec v_mul(vec x, vec y) { EACH(vmulq_f32(x.q[i], y.q[i])); }
 static inline vec v_div(vec x, vec y) { EACH(vdivq_f32(x.q[i], y.q[i])); }
 static inline vec v_max(vec x, vec y) { EACH(vbslq_f32(vcgtq_f32(x.q[i], y.q[i]), x.q[i], y.q[i])); }
 static inline vec v_min(vec x, vec y) { EACH(vbslq_f32(vcltq_f32(x.q[i], y.q[i]), x.q[i], y.q[i])); }
+static inline vec v_abs(vec x) { EACH(vabsq_f32(x.q[i])); }
 static inline vec v_fma(vec x, vec y, vec z) { EACH(vfmaq_f32(z.q[i], x.q[i], y.q[i])); }
 static inline vec v_round(vec x) { EACH(vrndnq_f32(x.q[i])); }
 static inline vec v_pow2(vec n) {
@@ -39,6 +42,8 @@ static inline vec v_keep_from(vec x, float low, vec y) {
     EACH(
         vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x.q[i], vdupq_n_f32(low)), vreinterpretq_u32_f32(y.q[i]))));
 }
+
+#include "plain_vector_template.h"
 
 #include "kernels_template.h"
 

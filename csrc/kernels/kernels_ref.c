@@ -6,11 +6,13 @@
 #include <string.h>
 
 #include "kernels.h"
+#include "plain_template.h"
 
 #define ISA ref
 #define ISA_NAME "ref"
 #define MAX_ROWS 6
 #define MAX_ROWS_WIDE 6
+#define UNROLL /* the vectors are arrays: there are no registers to fill */
 
 typedef struct vec {
     float f[SD_LANES];
@@ -29,6 +31,7 @@ static inline vec v_div(vec x, vec y) { EACH(x.f[i] / y.f[i]); }
 /* as the x86 instructions: the second operand wins when either is NaN */
 static inline vec v_max(vec x, vec y) { EACH(x.f[i] > y.f[i] ? x.f[i] : y.f[i]); }
 static inline vec v_min(vec x, vec y) { EACH(x.f[i] < y.f[i] ? x.f[i] : y.f[i]); }
+static inline vec v_abs(vec x) { EACH(fabsf(x.f[i])); }
 static inline vec v_fma(vec x, vec y, vec z) { EACH(fmaf(x.f[i], y.f[i], z.f[i])); }
 static inline vec v_round(vec x) { EACH(rintf(x.f[i])); }
 static inline float pow2_1(float n) {
@@ -39,6 +42,8 @@ static inline float pow2_1(float n) {
 }
 static inline vec v_pow2(vec n) { EACH(pow2_1(n.f[i])); }
 static inline vec v_keep_from(vec x, float low, vec y) { EACH(x.f[i] >= low ? y.f[i] : 0.0f); }
+
+#include "plain_vector_template.h"
 
 #include "kernels_template.h"
 

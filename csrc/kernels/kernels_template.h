@@ -6,8 +6,10 @@
  *                           v_min, v_fma(a, b, c) = a·b + c, v_round (nearest, ties to even),
  *                           v_pow2 (2^n for an integral n in [−126, 127]),
  *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
+ *   v_abs, v_largest_abs (of a vector of absolute values), v_store_int8, v_store_bf16
  *   MAX_ROWS                rows of a panel block, 6 or 12: its sums must fit the registers
  *   MAX_ROWS_WIDE           up to this many rows all 32 outputs are computed at once, above 16
+ *   and what products_template.h lists
  * Each operation is correctly rounded, so equal sources give equal bits on every set. */
 
 #include <string.h>
@@ -16,7 +18,9 @@
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(base) JOIN(base, ISA)
 #define INLINE static inline __attribute__((always_inline))
+#ifndef UNROLL
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 /* ------------------------------------------------------------------ loads of n < 16 elements */
 
@@ -51,70 +55,7 @@ INLINE float tree_sum(vec v) {
     return sdk_tree_sum(lanes);
 }
 
-/* ------------------------------------------------------------------------------- panel product */
-
-/* With several rows the arithmetic fills the processor's window and memory is asked too late:
- * without prefetching t(5) / t(1) was 1.9 instead of 1.1 (benchmarks/RESULTS.md). */
-#define PREFETCH_BYTES 12288
-
-/* n_rows rows times n_halves halves of a panel; both constant where this is inlined, so that the
- * sums live in registers. */
-INLINE void panel_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t ldx,
-                        const float* panel, int n_k, float* y, ptrdiff_t ldy) {
-    vec sum[MAX_ROWS][2];
-    UNROLL for (int m = 0; m < n_rows; m++) UNROLL for (int h = 0; h < n_halves; h++) sum[m][h] =
-        v_set1(0.0f);
-    _Pragma("GCC unroll 4") for (int k = 0; k < n_k; k++) {
-        if (n_rows > 1) { /* one row is all loads, and the processor sees far enough ahead itself */
-            __builtin_prefetch((const char*)panel + PREFETCH_BYTES);
-            __builtin_prefetch((const char*)panel + PREFETCH_BYTES + 64);
-        }
-        vec w[2];
-        UNROLL for (int h = 0; h < n_halves; h++) w[h] = v_load(panel + SD_LANES * h);
-        UNROLL for (int m = 0; m < n_rows; m++) {
-            vec b = v_set1(x[m * ldx + k]);
-            UNROLL for (int h = 0; h < n_halves; h++) sum[m][h] = v_fma(b, w[h], sum[m][h]);
-        }
-        panel += SD_PANEL;
-    }
-    UNROLL for (int m = 0; m < n_rows; m++) UNROLL for (int h = 0; h < n_halves; h++)
-        v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
-}
-
-typedef void (*block_fn)(const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y, ptrdiff_t ldy);
-#define DEFINE_BLOCK(rows)                                                                        \
-    static void wide_##rows(const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y, \
-                            ptrdiff_t ldy) {                                                      \
-        if (rows <= MAX_ROWS_WIDE) {                                                              \
-            panel_block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, x, ldx, panel, n_k, y, ldy);         \
-        } else {                                                                                  \
-            panel_block(rows, 1, x, ldx, panel, n_k, y, ldy);                                     \
-            panel_block(rows, 1, x, ldx, panel + SD_LANES, n_k, y + SD_LANES, ldy);               \
-        }                                                                                         \
-    }
-#define BLOCK_ENTRY(rows) wide_##rows
-#if MAX_ROWS == 12
-#define FOR_ALL_ROWS(f, sep) \
-    f(1) sep f(2) sep f(3) sep f(4) sep f(5) sep f(6) sep f(7) sep f(8) sep f(9) sep f(10) sep f(11) sep f(12)
-#elif MAX_ROWS == 6
-#define FOR_ALL_ROWS(f, sep) f(1) sep f(2) sep f(3) sep f(4) sep f(5) sep f(6)
-#else
-#error "MAX_ROWS must be 6 or 12"
-#endif
-#define NOTHING
-#define COMMA ,
-FOR_ALL_ROWS(DEFINE_BLOCK, NOTHING)
-static const block_fn blocks[MAX_ROWS] = {FOR_ALL_ROWS(BLOCK_ENTRY, COMMA)};
-
-static void NAME(panel)(int n_rows, const float* x, ptrdiff_t ldx, const float* panel, int n_k, float* y,
-                        ptrdiff_t ldy) {
-    int n_blocks = (n_rows + MAX_ROWS - 1) / MAX_ROWS;
-    for (int b = 0, first = 0; b < n_blocks; b++) {
-        int rows = (n_rows - first + n_blocks - b - 1) / (n_blocks - b); /* even shares */
-        blocks[rows - 1](x + first * ldx, ldx, panel, n_k, y + first * ldy, ldy);
-        first += rows;
-    }
-}
+#include "products_template.h"
 
 /* -------------------------------------------------------------------------------------- norms */
 
@@ -257,15 +198,43 @@ static void NAME(exp)(int n, const float* x, float shift, float factor, float* y
     STORE(y, i, m, v_exp(v_mul(v_sub(LOAD(x, i, m), v_set1(shift)), v_set1(factor))));
 }
 
-static void NAME(lane_sum)(int n, const float* x, float* lanes) {
-    vec sum = v_load(lanes);
-    FOR_EACH_16(n, i, m) sum = v_add(sum, LOAD(x, i, m));
+static void NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes) {
+    float largest = NAME(max)(n < SD_BLOCK ? n : SD_BLOCK, x);
+    for (int i = SD_BLOCK; i < n; i += SD_BLOCK) {
+        float here = NAME(max)(n - i < SD_BLOCK ? n - i : SD_BLOCK, x + i / SD_BLOCK * chunk);
+        largest = here > largest ? here : largest;
+    }
+    vec shift = v_set1(largest), scale = v_set1(factor), sum = v_set1(0.0f);
+    for (int i = 0; i < n; i += SD_LANES) {
+        float* at = x + i / SD_BLOCK * chunk + i % SD_BLOCK;
+        int some = n - i < SD_LANES ? n - i : SD_LANES;
+        vec e = v_exp(v_mul(v_sub(LOAD(at, 0, some), shift), scale));
+        STORE(at, 0, some, e);
+        if (i + SD_LANES <= n_sum)
+            sum = v_add(sum, e);
+        else if (i < n_sum)
+            sum = v_add(sum, load_some(at, n_sum - i));
+    }
     v_store(lanes, sum);
+}
+
+static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
+    FOR_EACH_16(n, i, m) {
+        float prepared[SD_LANES * 2] = {0};
+        v_store_bf16(prepared, LOAD(x, i, m));
+        uint16_t halves[SD_LANES * 4]; /* copied: a float may not be read as another type */
+        memcpy(halves, prepared, sizeof prepared);
+        for (int j = 0; j < m; j++) y[i + j] = BF16_PAIRS ? halves[j] : halves[2 * j + 1];
+    }
 }
 
 static const sd_kernels NAME(table) = {
     .name = ISA_NAME,
-    .panel = NAME(panel),
+    .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_int8), NAME(prepare_int4)},
+    .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4)},
+    .add_values_f32 = NAME(add_values_f32),
+    .add_values_bf16 = NAME(add_values_bf16),
+    .to_bf16 = NAME(to_bf16),
     .rms_norm = NAME(rms_norm),
     .layer_norm = NAME(layer_norm),
     .rotate = NAME(rotate),
@@ -277,5 +246,5 @@ static const sd_kernels NAME(table) = {
     .multiply = NAME(multiply),
     .max = NAME(max),
     .exp = NAME(exp),
-    .lane_sum = NAME(lane_sum),
+    .softmax = NAME(softmax),
 };

@@ -4,22 +4,28 @@
 
 #include "kernels.h"
 
-static size_t keys_per_head(const sd_cache* c) { return (size_t)c->n_slots * (size_t)c->d_head; }
+static size_t element_bytes(const sd_cache* c) { return c->format == SD_FORMAT_F32 ? 4 : 2; }
+static size_t key_panel_bytes(const sd_cache* c) { return sd_panel_bytes(c->format, (size_t)c->d_head); }
+static size_t value_panel_bytes(const sd_cache* c) {
+    return (size_t)c->n_slots * SD_PANEL * element_bytes(c);
+}
+static size_t keys_per_head(const sd_cache* c) { return (size_t)c->n_slots / SD_PANEL * key_panel_bytes(c); }
 static size_t values_per_head(const sd_cache* c) {
-    return (size_t)sd_value_panels(c->d_head) * SD_PANEL * (size_t)c->n_slots;
+    return (size_t)sd_value_panels(c->d_head) * value_panel_bytes(c);
 }
 
 static void lay_out(sd_cache* c) {
     size_t n_heads = (size_t)c->n_layer * (size_t)c->n_kv_head;
     c->parents = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->parents);
     c->depths = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->depths);
-    c->keys = sd_arena_take(&c->arena, n_heads, keys_per_head(c) * sizeof(float));
-    c->values = sd_arena_take(&c->arena, n_heads, values_per_head(c) * sizeof(float));
+    c->keys = sd_arena_take(&c->arena, n_heads, keys_per_head(c));
+    c->values = sd_arena_take(&c->arena, n_heads, values_per_head(c));
 }
 
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots) {
     const sd_config* c = &model->config;
-    *cache = (sd_cache){.n_layer = c->n_layer,
+    *cache = (sd_cache){.format = model->numbers.cache,
+                        .n_layer = c->n_layer,
                         .n_kv_head = c->n_kv_head,
                         .d_head = c->d_head,
                         .n_slots = sd_matrix_panels(n_slots) * SD_PANEL};
@@ -54,43 +60,70 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* parents, int n, int n_ct
     return SD_OK;
 }
 
-float* sd_cache_keys(const sd_cache* c, int layer, int head) {
-    return c->keys + ((size_t)layer * (size_t)c->n_kv_head + (size_t)head) * keys_per_head(c);
+static char* head_of(const sd_cache* c, char* arrays, size_t per_head, int layer, int head) {
+    return arrays + ((size_t)layer * (size_t)c->n_kv_head + (size_t)head) * per_head;
 }
 
-float* sd_cache_values(const sd_cache* c, int layer, int head) {
-    return c->values + ((size_t)layer * (size_t)c->n_kv_head + (size_t)head) * values_per_head(c);
-}
-
-/* First of the elements of a slot's key; they lie SD_PANEL apart. */
-static float* key_of(const sd_cache* c, float* keys, int slot) {
-    return keys + (size_t)(slot / SD_PANEL) * SD_PANEL * (size_t)c->d_head + slot % SD_PANEL;
+static char* key_panel(const sd_cache* c, int layer, int head, int p) {
+    return head_of(c, c->keys, keys_per_head(c), layer, head) + (size_t)p * key_panel_bytes(c);
 }
 
 /* The 32 value columns of panel p in a slot. */
-static float* value_of(const sd_cache* c, float* values, int p, int slot) {
-    return values + ((size_t)p * (size_t)c->n_slots + (size_t)slot) * SD_PANEL;
+static char* value_row(const sd_cache* c, int layer, int head, int p, int slot) {
+    return head_of(c, c->values, values_per_head(c), layer, head) + (size_t)p * value_panel_bytes(c) +
+           (size_t)slot * SD_PANEL * element_bytes(c);
+}
+
+const char* sd_cache_keys(const sd_cache* c, int layer, int head, int p) {
+    return key_panel(c, layer, head, p);
+}
+
+const char* sd_cache_values(const sd_cache* c, int layer, int head, int p, int slot) {
+    return value_row(c, layer, head, p, slot);
+}
+
+/* Element d of a slot's key, in its panel. */
+static float* key_f32(char* panel, int slot, int d) {
+    return (float*)(void*)panel + (size_t)d * SD_PANEL + slot % SD_PANEL;
+}
+static uint16_t* key_bf16(char* panel, int slot, int d) {
+    return (uint16_t*)(void*)panel + ((size_t)(d / 2) * SD_PANEL + (size_t)(slot % SD_PANEL)) * 2 + d % 2;
 }
 
 void sd_cache_store(const sd_cache* c, int layer, int head, int slot, const float* key, const float* value) {
-    float* to = key_of(c, sd_cache_keys(c, layer, head), slot);
-    for (int d = 0; d < c->d_head; d++) to[(size_t)d * SD_PANEL] = key[d];
-    float* values = sd_cache_values(c, layer, head);
+    char* panel = key_panel(c, layer, head, slot / SD_PANEL);
+    if (c->format == SD_FORMAT_F32) {
+        for (int d = 0; d < c->d_head; d++) *key_f32(panel, slot, d) = key[d];
+        for (int d = 0; d < c->d_head; d += SD_PANEL) {
+            int n = c->d_head - d < SD_PANEL ? c->d_head - d : SD_PANEL;
+            memcpy(value_row(c, layer, head, d / SD_PANEL, slot), value + d, (size_t)n * sizeof *value);
+        }
+        return;
+    }
+    const sd_kernels* k = sd_kernels_get();
     for (int d = 0; d < c->d_head; d += SD_PANEL) {
         int n = c->d_head - d < SD_PANEL ? c->d_head - d : SD_PANEL;
-        memcpy(value_of(c, values, d / SD_PANEL, slot), value + d, (size_t)n * sizeof *value);
+        uint16_t rounded[SD_PANEL];
+        k->to_bf16(n, key + d, rounded);
+        for (int i = 0; i < n; i++) *key_bf16(panel, slot, d + i) = rounded[i];
+        k->to_bf16(n, value + d, (uint16_t*)(void*)value_row(c, layer, head, d / SD_PANEL, slot));
     }
 }
 
 static void move_slot(const sd_cache* c, int from, int to) {
     for (int layer = 0; layer < c->n_layer; layer++) {
         for (int head = 0; head < c->n_kv_head; head++) {
-            float* keys = sd_cache_keys(c, layer, head);
-            float *source = key_of(c, keys, from), *target = key_of(c, keys, to);
-            for (int d = 0; d < c->d_head; d++) target[(size_t)d * SD_PANEL] = source[(size_t)d * SD_PANEL];
-            float* values = sd_cache_values(c, layer, head);
+            char* source = key_panel(c, layer, head, from / SD_PANEL);
+            char* target = key_panel(c, layer, head, to / SD_PANEL);
+            for (int d = 0; d < c->d_head; d++) {
+                if (c->format == SD_FORMAT_F32)
+                    *key_f32(target, to, d) = *key_f32(source, from, d);
+                else
+                    *key_bf16(target, to, d) = *key_bf16(source, from, d);
+            }
             for (int p = 0; p < sd_value_panels(c->d_head); p++)
-                memcpy(value_of(c, values, p, to), value_of(c, values, p, from), SD_PANEL * sizeof(float));
+                memcpy(value_row(c, layer, head, p, to), value_row(c, layer, head, p, from),
+                       SD_PANEL * element_bytes(c));
         }
     }
 }

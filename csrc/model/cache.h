@@ -11,15 +11,16 @@
 #include "weights.h"
 
 typedef struct sd_cache {
-    sd_arena arena; /* owns the arrays below */
+    sd_arena arena;   /* owns the arrays below */
+    sd_format format; /* of keys and values: f32 or bf16 */
     int n_layer, n_kv_head, d_head;
     int n_slots;      /* capacity, a multiple of SD_PANEL */
     int n_committed;  /* tokens kept */
     int n_pending;    /* nodes computed and not yet kept or dropped */
     int32_t* parents; /* [n_slots] of the pending nodes; -1: hangs on the committed text */
     int32_t* depths;  /* [n_slots] of the pending nodes; 0 where the parent is -1 */
-    float* keys;      /* [n_layer, n_kv_head, n_slots / 32, d_head, 32] rotated */
-    float* values;    /* [n_layer, n_kv_head, value panels, n_slots, 32] */
+    char* keys;       /* [n_layer, n_kv_head, n_slots / 32] panels of d_head inputs (format.h), rotated */
+    char* values;     /* [n_layer, n_kv_head, value panels, n_slots, 32] f32 or bf16 */
 } sd_cache;
 
 /* Make room for `n_slots` tokens and nodes of `model`. The cache owns its memory. */
@@ -38,9 +39,10 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
 /* Panels of 32 that hold d_head value columns. */
 static inline int sd_value_panels(int d_head) { return sd_matrix_panels(d_head); }
 
-/* Keys of one layer and head: panels [n_slots / 32, d_head, 32]; values: [panels, n_slots, 32]. */
-float* sd_cache_keys(const sd_cache* cache, int layer, int head);
-float* sd_cache_values(const sd_cache* cache, int layer, int head);
+/* One layer and head: panel p of the keys, that of slots 32p … 32p + 31; panel p of the values,
+ * [n_slots, 32], from `slot` on. */
+const char* sd_cache_keys(const sd_cache* cache, int layer, int head, int p);
+const char* sd_cache_values(const sd_cache* cache, int layer, int head, int p, int slot);
 
 /* Store the key and value rows [d_head] of a slot. */
 void sd_cache_store(const sd_cache* cache, int layer, int head, int slot, const float* key,

@@ -5,27 +5,24 @@
 
 #include "kernels.h"
 
-/* Below this many rows the row kernels beat packing a panel for OpenBLAS. */
-#define GEMM_MIN_ROWS 16
-
 static void lay_out(sd_workspace* w) {
     const sd_config* c = &w->model->config;
     sd_arena* arena = &w->arena;
-    size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model;
-    w->ld_qkv = (ptrdiff_t)SD_PANEL * sd_matrix_panels((c->n_head + 2 * c->n_kv_head) * c->d_head);
-    w->ld_activated = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->d_ff);
+    size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model, d_q = (size_t)(c->n_head * c->d_head);
+    w->ld_qkv = (ptrdiff_t)SD_PANEL * sd_matrix_panels(sd_qkv_outputs(c));
     w->ld_update = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->d_model);
     w->ld_logits = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->n_vocab);
     w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);
     w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
-    w->attended = sd_arena_take(arena, rows, (size_t)(c->n_head * c->d_head) * sizeof(float));
-    w->activated = sd_arena_take(arena, rows, (size_t)w->ld_activated * sizeof(float));
+    w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
+    w->activated = sd_arena_take(arena, rows, sd_prepared_bytes((size_t)c->d_ff));
     w->update = sd_arena_take(arena, rows, (size_t)w->ld_update * sizeof(float));
     w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
     for (int t = 0; t < w->n_threads; t++) {
         w->normed[t] = sd_arena_take(arena, rows, d_model * sizeof(float));
+        w->prepared[t] = sd_arena_take(arena, rows, sd_prepared_bytes(d_model > d_q ? d_model : d_q));
         w->projected[t] = sd_arena_take(arena, rows, 2 * SD_PANEL * sizeof(float));
         w->attention[t] = sd_attention_take(arena, c, w->max_slots);
     }
@@ -54,7 +51,6 @@ typedef struct job {
     sd_workspace* w;
     const sd_branch* branches;
     int n_branches, n_rows, n_logits;
-    int prompt; /* OpenBLAS computes the matrix products */
 } job;
 
 static void normalise(const sd_model* model, int n_rows, const float* x, const float* weight,
@@ -75,16 +71,38 @@ static void add_bias(int n_rows, float* y, ptrdiff_t ldy, const float* bias, int
     for (int m = 0; m < n_rows; m++) sd_kernels_get()->add(end - first, y + m * ldy + first, bias + first);
 }
 
-/* hidden += x · matrixᵀ + bias, this thread's columns. */
-static void add_projection(const sd_team* team, const job* j, const sd_matrix* matrix, const float* bias,
-                           const float* x, ptrdiff_t ldx) {
+static void prepare(const sd_model* model, int n_rows, const float* x, int n, void* prepared) {
+    sd_kernels_get()->prepare[model->numbers.weights](n_rows, x, n, n, 0, n, prepared);
+}
+
+/* Outputs [*first, *end) of the matrix that this thread computes next, through y; 0: none left. */
+static int next_outputs(sd_team* team, const job* j, const sd_matrix* matrix, const float* bias,
+                        const void* x, float* y, ptrdiff_t ldy, int* first, int* end) {
+    int panel, panel_end;
+    if (!sd_team_take(team, sd_matrix_panels(matrix->n_out), sd_matrix_grain(matrix, team), &panel,
+                      &panel_end))
+        return 0;
+    *first = panel * SD_PANEL;
+    *end = panel_end * SD_PANEL < matrix->n_out ? panel_end * SD_PANEL : matrix->n_out;
+    sd_matrix_multiply(matrix, panel, panel_end, j->n_rows, x, y + *first, ldy);
+    add_bias(j->n_rows, y, ldy, bias, *first, *end);
+    return 1;
+}
+
+/* y = x · matrixᵀ + bias; x is prepared. */
+static void project(sd_team* team, const job* j, const sd_matrix* matrix, const float* bias, const void* x,
+                    float* y, ptrdiff_t ldy) {
+    for (int first, end; next_outputs(team, j, matrix, bias, x, y, ldy, &first, &end);) continue;
+}
+
+/* hidden += x · matrixᵀ + bias; x is prepared. */
+static void add_projection(sd_team* team, const job* j, const sd_matrix* matrix, const float* bias,
+                           const void* x) {
     sd_workspace* w = j->w;
-    int first, end;
-    sd_matrix_multiply(team, matrix, j->prompt, j->n_rows, x, ldx, w->update, w->ld_update, &first, &end);
-    add_bias(j->n_rows, w->update, w->ld_update, bias, first, end);
-    for (int m = 0; m < j->n_rows; m++)
-        sd_kernels_get()->add(end - first, w->hidden + (ptrdiff_t)m * matrix->n_out + first,
-                              w->update + m * w->ld_update + first);
+    for (int first, end; next_outputs(team, j, matrix, bias, x, w->update, w->ld_update, &first, &end);)
+        for (int m = 0; m < j->n_rows; m++)
+            sd_kernels_get()->add(end - first, w->hidden + (ptrdiff_t)m * matrix->n_out + first,
+                                  w->update + m * w->ld_update + first);
 }
 
 static void activate(sd_activation activation, int n, const float* x, float* y) {
@@ -96,53 +114,50 @@ static void activate(sd_activation activation, int n, const float* x, float* y) 
     }
 }
 
-/* activated = act(gate) · up, or act(up): one group of panels after the other, so that the
- * activation follows its projection without a join of the threads. */
-static void mlp_in(const sd_team* team, const job* j, const sd_layer* layer, const float* x) {
+/* activated = act(gate) · up, or act(up), prepared for mlp_down: one group of panels after the
+ * other, so that what follows a projection happens without a join of the threads. */
+static void mlp_in_group(const job* j, const sd_layer* layer, const void* x, int group, float* projected) {
     sd_workspace* w = j->w;
     const sd_config* c = &w->model->config;
     const sd_kernels* k = sd_kernels_get();
     const sd_matrix* matrix = &layer->mlp_in;
-    float* projected = w->projected[team->thread];
-    const sd_team alone = {0, 1, 0};
-    int width = matrix->group * SD_PANEL, group, group_end;
-    sd_team_share(team, sd_matrix_panels(matrix->n_out) / matrix->group, &group, &group_end);
-    for (; group < group_end; group++) {
-        size_t offset = (size_t)group * (size_t)width;
-        sd_matrix part = *matrix;
-        part.n_out = width;
-        part.panels += offset * (size_t)matrix->n_in;
-        int first, end;
-        sd_matrix_multiply(&alone, &part, j->prompt, j->n_rows, x, c->d_model, projected, 2 * SD_PANEL,
-                           &first, &end);
-        int n_out = matrix->n_out - (int)offset < width ? matrix->n_out - (int)offset : width;
-        add_bias(j->n_rows, projected, 2 * SD_PANEL, layer->mlp_in_bias ? layer->mlp_in_bias + offset : NULL,
-                 0, n_out);
-        for (int m = 0; m < j->n_rows; m++) {
-            float* from = projected + (ptrdiff_t)m * 2 * SD_PANEL;
-            float* to = w->activated + m * w->ld_activated + (ptrdiff_t)group * SD_PANEL;
-            activate(c->activation, SD_PANEL, from, to);
-            if (c->gated) k->multiply(SD_PANEL, to, from + SD_PANEL);
-        }
+    const int width = matrix->group * SD_PANEL, ld = 2 * SD_PANEL;
+    int first = group * width, n_out = matrix->n_out - first < width ? matrix->n_out - first : width;
+    sd_matrix_multiply(matrix, group * matrix->group, (group + 1) * matrix->group, j->n_rows, x, projected,
+                       ld);
+    add_bias(j->n_rows, projected, ld, layer->mlp_in_bias ? layer->mlp_in_bias + first : NULL, 0, n_out);
+    for (int m = 0; m < j->n_rows; m++) {
+        float* row = projected + (ptrdiff_t)m * ld;
+        activate(c->activation, SD_PANEL, row, row);
+        if (c->gated) k->multiply(SD_PANEL, row, row + SD_PANEL);
     }
+    int column = group * SD_PANEL, n = c->d_ff - column < SD_PANEL ? c->d_ff - column : SD_PANEL;
+    k->prepare[w->model->numbers.weights](j->n_rows, projected, ld, c->d_ff, column, n, w->activated);
 }
 
-/* This thread's share of (sequence, key/value head) pairs. */
-static void attend(const sd_team* team, const job* j, int layer) {
+static void mlp_in(sd_team* team, const job* j, const sd_layer* layer, const void* x) {
+    const sd_matrix* matrix = &layer->mlp_in;
+    int n_groups = sd_matrix_panels(matrix->n_out) / matrix->group;
+    int grain = sd_matrix_grain(matrix, team) / matrix->group, group, end;
+    while (sd_team_take(team, n_groups, grain, &group, &end))
+        for (; group < end; group++) mlp_in_group(j, layer, x, group, j->w->projected[team->thread]);
+}
+
+/* Attention of (sequence, key/value head) pairs. */
+static void attend(sd_team* team, const job* j, int layer) {
     sd_workspace* w = j->w;
     const sd_config* c = &w->model->config;
     ptrdiff_t d_q = (ptrdiff_t)c->n_head * c->d_head;
-    int first, end, pair = 0;
-    ptrdiff_t row = 0;
-    sd_team_share(team, j->n_branches * c->n_kv_head, &first, &end);
-    for (int b = 0; b < j->n_branches; b++) {
-        const sd_branch* branch = &j->branches[b];
-        for (int head = 0; head < c->n_kv_head; head++, pair++) {
-            if (pair < first || pair >= end) continue;
-            sd_attention(w->model, branch->cache, layer, head, branch->n_new, w->qkv + row * w->ld_qkv,
-                         w->ld_qkv, w->attended + row * d_q, d_q, &w->attention[team->thread]);
+    int pair, end;
+    while (sd_team_take(team, j->n_branches * c->n_kv_head, 1, &pair, &end)) {
+        for (; pair < end; pair++) {
+            const sd_branch* branch = &j->branches[pair / c->n_kv_head];
+            ptrdiff_t row = 0;
+            for (const sd_branch* before = j->branches; before < branch; before++) row += before->n_new;
+            sd_attention(w->model, branch->cache, layer, pair % c->n_kv_head, branch->n_new,
+                         w->qkv + row * w->ld_qkv, w->ld_qkv, w->attended + row * d_q, d_q,
+                         &w->attention[team->thread]);
         }
-        row += branch->n_new;
     }
 }
 
@@ -153,6 +168,7 @@ static void run(sd_team* team, void* argument) {
     const sd_config* c = &model->config;
     ptrdiff_t d_model = c->d_model;
     float* normed = w->normed[team->thread];
+    void* prepared = w->prepared[team->thread];
     int first, end;
 
     sd_team_share(team, j->n_rows, &first, &end);
@@ -164,19 +180,19 @@ static void run(sd_team* team, void* argument) {
         const sd_layer* layer = &model->layers[i];
         /* Each thread normalises all rows for itself: cheaper than a join. */
         normalise(model, j->n_rows, w->hidden, layer->attn_norm, layer->attn_norm_bias, normed);
-        sd_matrix_multiply(team, &layer->qkv, j->prompt, j->n_rows, normed, d_model, w->qkv, w->ld_qkv,
-                           &first, &end);
-        add_bias(j->n_rows, w->qkv, w->ld_qkv, layer->qkv_bias, first, end);
+        prepare(model, j->n_rows, normed, c->d_model, prepared);
+        project(team, j, &layer->qkv, layer->qkv_bias, prepared, w->qkv, w->ld_qkv);
         sd_pool_barrier(team);
         attend(team, j, i);
         sd_pool_barrier(team);
-        add_projection(team, j, &layer->attn_out, layer->attn_out_bias, w->attended,
-                       (ptrdiff_t)c->n_head * c->d_head);
+        prepare(model, j->n_rows, w->attended, c->n_head * c->d_head, prepared);
+        add_projection(team, j, &layer->attn_out, layer->attn_out_bias, prepared);
         sd_pool_barrier(team);
         normalise(model, j->n_rows, w->hidden, layer->mlp_norm, layer->mlp_norm_bias, normed);
-        mlp_in(team, j, layer, normed);
+        prepare(model, j->n_rows, normed, c->d_model, prepared);
+        mlp_in(team, j, layer, prepared);
         sd_pool_barrier(team);
-        add_projection(team, j, &layer->mlp_down, layer->mlp_down_bias, w->activated, w->ld_activated);
+        add_projection(team, j, &layer->mlp_down, layer->mlp_down_bias, w->activated);
         sd_pool_barrier(team);
     }
     if (j->n_logits == 0) return;
@@ -189,11 +205,14 @@ static void run(sd_team* team, void* argument) {
                   model->output_norm_bias, normed + n * d_model);
         n += branch->n_logits;
     }
-    sd_matrix_multiply(team, &model->head, j->prompt, n, normed, d_model, w->logits, w->ld_logits, &first,
-                       &end);
+    prepare(model, n, normed, c->d_model, prepared);
+    while (
+        sd_team_take(team, sd_matrix_panels(c->n_vocab), sd_matrix_grain(&model->head, team), &first, &end))
+        sd_matrix_multiply(&model->head, first, end, n, prepared, w->logits + (ptrdiff_t)first * SD_PANEL,
+                           w->ld_logits);
 }
 
-sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches, sd_mode mode) {
+sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
     const sd_config* c = &w->model->config;
     job j = {.w = w, .branches = branches, .n_branches = n_branches};
     for (int b = 0; b < n_branches; b++) {
@@ -227,7 +246,6 @@ sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches,
             w->positions[row] = cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
         }
     }
-    j.prompt = mode == SD_MODE_PROMPT && j.n_rows >= GEMM_MIN_ROWS;
     sd_pool_run(w->n_threads, run, &j);
     return SD_OK;
 }
@@ -238,7 +256,7 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
     int n_here = n - *n_done < SD_PROMPT_SLICE ? n - *n_done : SD_PROMPT_SLICE;
     for (int i = 0; i < n_here; i++) parents[i] = i - 1, path[i] = i;
     const sd_branch branch = {cache, tokens + *n_done, parents, n_here, logits ? n_here : 0};
-    sd_status status = sd_forward(w, &branch, 1, SD_MODE_PROMPT);
+    sd_status status = sd_forward(w, &branch, 1);
     if (status != SD_OK) return status;
     status = sd_cache_keep(cache, path, n_here);
     if (status == SD_OK) *n_done += n_here;

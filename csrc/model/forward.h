@@ -4,8 +4,8 @@
 
 #include "attention.h"
 
-/* A prompt is computed in slices of this many tokens, so that its bits do not depend on anything
- * but itself; the last slice is shorter. */
+/* A prompt is read in slices of this many tokens: enough that arithmetic outweighs reading the
+ * weights. It changes no bits. */
 #define SD_PROMPT_SLICE 64
 
 /* New nodes of one sequence. */
@@ -17,11 +17,6 @@ typedef struct sd_branch {
     int n_logits; /* logits are wanted for the last n_logits of the new nodes */
 } sd_branch;
 
-typedef enum sd_mode {
-    SD_MODE_NODES,  /* row kernels: decoding, drafting, verification */
-    SD_MODE_PROMPT, /* OpenBLAS where a slice is long enough: one sequence, a chain */
-} sd_mode;
-
 /* Scratch of a forward, sized once. */
 typedef struct sd_workspace {
     const sd_model* model; /* borrowed */
@@ -31,13 +26,14 @@ typedef struct sd_workspace {
     float* hidden;                    /* [max_rows, d_model] the residual stream */
     float* qkv;                       /* [max_rows, panels of the qkv matrix] */
     float* attended;                  /* [max_rows, n_head · d_head] */
-    float* activated;                 /* [max_rows, panels of d_ff] */
+    void* activated;                  /* max_rows rows of d_ff, prepared for mlp_down */
     float* update;                    /* [max_rows, panels of d_model] */
     float* logits;                    /* [max_logits, ld_logits] result */
     float* normed[SD_MAX_THREADS];    /* [max_rows, d_model] each thread's own */
+    void* prepared[SD_MAX_THREADS];   /* max_rows rows of d_model or n_head · d_head, prepared */
     float* projected[SD_MAX_THREADS]; /* [max_rows, 2 · SD_PANEL] gate and up of one group */
     sd_attention_scratch attention[SD_MAX_THREADS];
-    ptrdiff_t ld_qkv, ld_activated, ld_update, ld_logits; /* row strides in floats */
+    ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;
 
 /* Room for forwards of up to max_rows nodes, of which max_logits need logits, on caches of up to
@@ -49,7 +45,7 @@ void sd_workspace_free(sd_workspace* workspace);
 /* Compute the new nodes of the branches and make them pending in their caches. The wanted logits
  * lie in workspace->logits, row after row in the order of branches and nodes, n_vocab of
  * ld_logits floats each. On failure no cache has changed. */
-sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches, sd_mode mode);
+sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
 /* Append tokens [n] to a cache as committed text, in slices of SD_PROMPT_SLICE; *n_done counts
  * the tokens already in, and one call computes one slice. With `logits` the slice's rows are left

@@ -1,86 +1,58 @@
 #include "matrix.h"
 
-#include <assert.h>
-#include <math.h>
-#include <string.h>
-
-#include "gemm.h"
+#include "half.h"
 #include "kernels.h"
 
-static float from_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, int n_out, int n_in, int group) {
+    size_t per_panel = sd_panel_bytes(format, (size_t)n_in);
+    char* panels = sd_arena_take(arena, (size_t)sd_matrix_panels(n_out), per_panel);
+    return (sd_matrix){n_out, n_in, group, format, panels};
 }
 
-static float from_f16(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
-    uint32_t exponent = (half >> 10) & 31, fraction = half & 0x3ff;
-    if (exponent == 31) return from_bits(sign | 0x7f800000u | fraction << 13);
-    if (exponent > 0) return from_bits(sign | (exponent + 112) << 23 | fraction << 13);
-    float tiny = (float)fraction * 0x1p-24f; /* subnormal halves are exact in f32 */
-    return sign ? -tiny : tiny;
+char* sd_matrix_panel(const sd_matrix* matrix, int panel) {
+    return matrix->panels + (size_t)panel * sd_panel_bytes(matrix->format, (size_t)matrix->n_in);
 }
 
-float sd_source_at(const sd_source* source, int row, int col) {
-    const char* at = (const char*)source->data + row * source->row_stride + col * source->col_stride;
-    float value = 0.0f;
-    uint16_t half = 0;
-    switch (source->number) {
-    case SD_F32: memcpy(&value, at, sizeof value); break;
-    case SD_F16: memcpy(&half, at, sizeof half), value = from_f16(half); break;
-    case SD_BF16: memcpy(&half, at, sizeof half), value = from_bits((uint32_t)half << 16); break;
-    }
-    return value;
+static float int8_at(const uint8_t* panel, int j, int k) {
+    const uint8_t* block = panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES;
+    const uint16_t* scales = (const uint16_t*)(const void*)(block + SD_BLOCK * SD_PANEL);
+    int code = block[k % SD_BLOCK / 4 * 4 * SD_PANEL + 4 * j + k % 4];
+    return (float)(code - 128) * sd_float_from_f16(scales[j]);
 }
 
-int sd_matrix_panels(int n_out) { return (n_out + SD_PANEL - 1) / SD_PANEL; }
-
-sd_matrix sd_matrix_take(sd_arena* arena, int n_out, int n_in, int group) {
-    size_t per_panel = (size_t)n_in * SD_PANEL * sizeof(float);
-    return (sd_matrix){n_out, n_in, group, sd_arena_take(arena, (size_t)sd_matrix_panels(n_out), per_panel)};
-}
-
-static float* element(const sd_matrix* matrix, int row, int col) {
-    size_t panel = (size_t)(row / SD_PANEL) * SD_PANEL * (size_t)matrix->n_in;
-    return matrix->panels + panel + (size_t)col * SD_PANEL + row % SD_PANEL;
-}
-
-sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows, sd_rows rows,
-                         const char* name) {
-    for (int r = 0; r < n_rows; r++) {
-        int row = rows.first + r / SD_PANEL * SD_PANEL * rows.step + r % SD_PANEL;
-        assert(row < matrix->n_out);
-        float* to = element(matrix, row, 0);
-        for (int k = 0; k < matrix->n_in; k++, to += SD_PANEL) {
-            float value = sd_source_at(source, r, k);
-            if (!isfinite(value))
-                return sd_fail(SD_ERR_NOT_FINITE,
-                               "tensor %s: element [%d, %d] is %g, expected a finite number", name, r, k,
-                               (double)value);
-            *to = value;
-        }
-    }
-    return SD_OK;
+static float int4_at(const uint8_t* panel, int j, int k) {
+    const uint8_t* block = panel + (size_t)(k / SD_BLOCK) * SD_INT4_BLOCK_BYTES;
+    const uint16_t* scales = (const uint16_t*)(const void*)(block + SD_BLOCK * SD_PANEL / 2);
+    int both = block[k % SD_BLOCK / 8 * 4 * SD_PANEL + 4 * j + k % 4];
+    int code = k % 8 < 4 ? both & 15 : both >> 4;
+    return (float)(code - 8) * sd_float_from_f16(scales[j]);
 }
 
 void sd_matrix_row(const sd_matrix* matrix, int r, float* out) {
-    const float* from = element(matrix, r, 0);
-    for (int k = 0; k < matrix->n_in; k++, from += SD_PANEL) out[k] = *from;
+    const void* panel = sd_matrix_panel(matrix, r / SD_PANEL);
+    int j = r % SD_PANEL;
+    for (int k = 0; k < matrix->n_in; k++) {
+        switch (matrix->format) {
+        case SD_FORMAT_F32: out[k] = ((const float*)panel)[(size_t)k * SD_PANEL + j]; break;
+        case SD_FORMAT_BF16:
+            out[k] =
+                sd_float_from_bf16(((const uint16_t*)panel)[((size_t)(k / 2) * SD_PANEL + j) * 2 + k % 2]);
+            break;
+        case SD_FORMAT_INT8: out[k] = int8_at(panel, j, k); break;
+        case SD_FORMAT_INT4: out[k] = int4_at(panel, j, k); break;
+        case SD_N_FORMATS: break;
+        }
+    }
 }
 
-void sd_matrix_multiply(const sd_team* team, const sd_matrix* matrix, int prompt, int n_rows, const float* x,
-                        ptrdiff_t ldx, float* y, ptrdiff_t ldy, int* first, int* end) {
-    void (*multiply)(int, const float*, ptrdiff_t, const float*, int, float*, ptrdiff_t) =
-        prompt ? sd_gemm_panel : sd_kernels_get()->panel;
-    int p, p_end;
-    sd_team_share(team, sd_matrix_panels(matrix->n_out) / matrix->group, &p, &p_end);
-    p *= matrix->group, p_end *= matrix->group;
-    *first = p * SD_PANEL;
-    for (; p < p_end; p++) {
-        const float* panel = matrix->panels + (size_t)p * SD_PANEL * (size_t)matrix->n_in;
-        multiply(n_rows, x, ldx, panel, matrix->n_in, y + (ptrdiff_t)p * SD_PANEL, ldy);
-    }
-    *end = p_end * SD_PANEL < matrix->n_out ? p_end * SD_PANEL : matrix->n_out;
-    if (*first > *end) *first = *end;
+int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
+    int pieces = 8, grain = sd_matrix_panels(matrix->n_out) / matrix->group / (pieces * team->n_threads);
+    return matrix->group * (grain > 1 ? grain : 1);
+}
+
+void sd_matrix_multiply(const sd_matrix* matrix, int first, int end, int n_rows, const void* x, float* y,
+                        ptrdiff_t ldy) {
+    const sd_kernels* kernels = sd_kernels_get();
+    for (int p = first; p < end; p++, y += SD_PANEL)
+        kernels->panel[matrix->format](n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in, y, ldy);
 }

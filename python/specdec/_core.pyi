@@ -36,7 +36,17 @@ class Model:
         tensors: Iterable[tuple[str, NDArray[Any], str]],
         *,
         dtype: str = "f32",
+        cache_dtype: str = "f32",
+        n_threads: int = 1,
     ) -> None: ...
+    def matrix(self, name: str) -> NDArray[np.float32]:
+        """A packed matrix, by canonical name, as it is computed with: [n_rows, n_cols]."""
+    @property
+    def dtype(self) -> str:
+        """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
+    @property
+    def cache_dtype(self) -> str:
+        """Number format of keys and values: "f32" or "bf16"."""
     @property
     def config(self) -> dict[str, Any]: ...
     @property
@@ -125,7 +135,9 @@ def kernels() -> str:
     """Name of the instruction set in use: "ref", "avx2", "avx512" or "neon"."""
 
 def available_kernels() -> list[str]: ...
-def blas_info() -> str:
-    """OpenBLAS's own description of itself (version, kernel), for bug reports and tests."""
+def product(
+    x: NDArray[np.float32], weights: NDArray[np.float32], dtype: str, *, n_threads: int = 1
+) -> NDArray[np.float32]:
+    """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out]."""
 
 __version__: str

@@ -1,0 +1,85 @@
+/* product: one matrix product by the row kernels, for tests of formats and for measurements. */
+#include <string.h>
+
+#include "kernels.h"
+#include "module.h"
+
+typedef struct job {
+    const sd_matrix* matrix;
+    int n_rows;
+    const void* x; /* prepared */
+    float* y;
+    ptrdiff_t ldy;
+} job;
+
+static void run(sd_team* team, void* argument) {
+    const job* j = argument;
+    int first, end;
+    while (sd_team_take(team, sd_matrix_panels(j->matrix->n_out), 1, &first, &end))
+        sd_matrix_multiply(j->matrix, first, end, j->n_rows, j->x, j->y + (ptrdiff_t)first * SD_PANEL,
+                           j->ldy);
+}
+
+/* Pack, prepare and multiply; y [n_rows, n_out]. */
+static sd_status multiply(sd_format format, int n_rows, int n_in, int n_out, const float* x,
+                          const float* weights, int n_threads, float* y) {
+    sd_arena arena = {0};
+    sd_matrix matrix;
+    void* prepared;
+    float* padded;
+    ptrdiff_t ldy = (ptrdiff_t)SD_PANEL * sd_matrix_panels(n_out);
+    sd_status status = sd_pool_reserve(n_threads);
+    for (int pass = 0; pass < 2 && status == SD_OK; pass++) { /* count, then hand out */
+        matrix = sd_matrix_take(&arena, format, n_out, n_in, 1);
+        prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in));
+        padded = sd_arena_take(&arena, (size_t)n_rows, (size_t)ldy * sizeof(float));
+        if (pass == 0) status = sd_arena_commit(&arena);
+    }
+    const sd_source source = {weights, SD_F32, (ptrdiff_t)n_in * 4, 4};
+    if (status == SD_OK)
+        status = sd_matrix_pack(&matrix, &source, n_out, (sd_rows){0, 1}, "weights", n_threads);
+    if (status == SD_OK) {
+        sd_kernels_get()->prepare[format](n_rows, x, n_in, n_in, 0, n_in, prepared);
+        job j = {&matrix, n_rows, prepared, padded, ldy};
+        sd_pool_run(n_threads, run, &j);
+        for (int m = 0; m < n_rows; m++)
+            memcpy(y + (size_t)m * (size_t)n_out, padded + m * ldy, (size_t)n_out * sizeof *y);
+    }
+    sd_arena_free(&arena);
+    return status;
+}
+
+PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"x", "weights", "dtype", "n_threads", NULL};
+    (void)module;
+    Py_buffer x = {0}, weights = {0};
+    const char* dtype;
+    int n_threads = 1;
+    sd_format format;
+    PyObject *x_argument, *weights_argument, *array = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOs|$i", names, &x_argument, &weights_argument, &dtype,
+                                     &n_threads))
+        return NULL;
+    if (sd_format_from(dtype, "dtype", &format) < 0) return NULL;
+    if (sd_view(x_argument, "x", 'f', 2, &x) < 0) return NULL;
+    if (sd_view(weights_argument, "weights", 'f', 2, &weights) < 0) goto done;
+    if (x.shape[1] != weights.shape[1] || x.shape[0] < 1 || x.shape[1] < 1 || weights.shape[0] < 1 ||
+        x.shape[0] > 1 << 20 || x.shape[1] > 1 << 20 || weights.shape[0] > 1 << 24) {
+        PyErr_SetString(PyExc_ValueError,
+                        "x and weights: expected [n_rows, n_in] and [n_out, n_in], not empty");
+        goto done;
+    }
+    int n_rows = (int)x.shape[0], n_in = (int)x.shape[1], n_out = (int)weights.shape[0];
+    float* y;
+    if ((array = sd_new_array("float32", n_rows, n_out, (void**)&y)) == NULL) goto done;
+    sd_status status;
+    Py_BEGIN_ALLOW_THREADS status = multiply(format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
+    Py_END_ALLOW_THREADS if (status != SD_OK) {
+        Py_CLEAR(array);
+        sd_raise(status);
+    }
+done:
+    PyBuffer_Release(&x);
+    if (weights.obj) PyBuffer_Release(&weights);
+    return array;
+}

@@ -1,0 +1,161 @@
+/* AVX2 with FMA: the vector of 16 is two registers; 12 sums, two weights and a broadcast.
+ *
+ * Included by kernels_avx2.c and, with AVX_VNNI 1, by kernels_avxvnni.c. */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "half.h"
+#include "kernels.h"
+
+#define MAX_ROWS 6
+#define MAX_ROWS_WIDE 2
+
+typedef struct vec {
+    __m256 a, b;
+} vec;
+#define BOTH(f, x, y) ((vec){f((x).a, (y).a), f((x).b, (y).b)})
+#define v_load(p) ((vec){_mm256_loadu_ps(p), _mm256_loadu_ps((p) + 8)})
+static inline void v_store(float* p, vec v) {
+    _mm256_storeu_ps(p, v.a);
+    _mm256_storeu_ps(p + 8, v.b);
+}
+static inline vec v_set1(float f) {
+    __m256 v = _mm256_set1_ps(f);
+    return (vec){v, v};
+}
+static inline vec v_add(vec x, vec y) { return BOTH(_mm256_add_ps, x, y); }
+static inline vec v_sub(vec x, vec y) { return BOTH(_mm256_sub_ps, x, y); }
+static inline vec v_mul(vec x, vec y) { return BOTH(_mm256_mul_ps, x, y); }
+static inline vec v_div(vec x, vec y) { return BOTH(_mm256_div_ps, x, y); }
+static inline vec v_max(vec x, vec y) { return BOTH(_mm256_max_ps, x, y); }
+static inline vec v_min(vec x, vec y) { return BOTH(_mm256_min_ps, x, y); }
+static inline vec v_fma(vec x, vec y, vec z) {
+    return (vec){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+static inline vec v_round(vec x) {
+    return (vec){_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                 _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+static inline __m256 pow2_8(__m256 n) {
+    __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
+}
+static inline vec v_pow2(vec n) { return (vec){pow2_8(n.a), pow2_8(n.b)}; }
+static inline vec v_keep_from(vec x, float low, vec y) {
+    __m256 l = _mm256_set1_ps(low);
+    return (vec){_mm256_and_ps(_mm256_cmp_ps(x.a, l, _CMP_GE_OQ), y.a),
+                 _mm256_and_ps(_mm256_cmp_ps(x.b, l, _CMP_GE_OQ), y.b)};
+}
+
+static inline vec v_abs(vec x) {
+    __m256 sign = _mm256_set1_ps(-0.0f);
+    return (vec){_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+static inline float v_largest_abs(vec x) {
+    __m256 half = _mm256_max_ps(x.a, x.b);
+    __m128 most = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+    return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
+}
+/* 32 codes, rounded to nearest even; returns their sum. */
+static inline int v_store_int8(int8_t* to, vec x, vec y) {
+    __m256i a = _mm256_cvtps_epi32(x.a), b = _mm256_cvtps_epi32(x.b);
+    __m256i c = _mm256_cvtps_epi32(y.a), d = _mm256_cvtps_epi32(y.b);
+    /* packing works in halves of a register: put the groups of four in order again */
+    __m256i codes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((void*)to, codes);
+    __m256i sums = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+
+/* ---- bf16: pairs are emulated */
+#define BF16_PAIRS 0
+/* The flags of the processor that flush subnormal operands and results, as VDPBF16PS does. */
+#define FLUSHED(statement)              \
+    do {                                \
+        unsigned before = _mm_getcsr(); \
+        _mm_setcsr(before | 0x8040);    \
+        statement;                      \
+        _mm_setcsr(before);             \
+    } while (0)
+#define v_fma_flush v_fma
+static inline __m256 wide_8(const uint16_t* p) {
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void*)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+static inline vec v_wide_bf16(const uint16_t* p) { return (vec){wide_8(p), wide_8(p + 8)}; }
+static inline __m256 even_8(const uint16_t* p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const void*)p), 16));
+}
+static inline __m256 odd_8(const uint16_t* p) {
+    __m256i high = _mm256_set1_epi32((int)0xffff0000);
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const void*)p), high));
+}
+static inline vec v_even_bf16(const uint16_t* p) { return (vec){even_8(p), even_8(p + 16)}; }
+static inline vec v_odd_bf16(const uint16_t* p) { return (vec){odd_8(p), odd_8(p + 16)}; }
+static inline __m256 round_8(__m256 v) {
+    __m256i bits = _mm256_castps_si256(v), exponent = _mm256_set1_epi32(0x7f800000);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    rounded = _mm256_and_si256(rounded, _mm256_set1_epi32((int)0xffff0000));
+    __m256i subnormal = _mm256_cmpeq_epi32(_mm256_and_si256(bits, exponent), _mm256_setzero_si256());
+    __m256i sign = _mm256_and_si256(bits, _mm256_set1_epi32((int)0x80000000));
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(rounded, sign, subnormal));
+}
+static inline void v_store_bf16(float* to, vec v) { v_store(to, (vec){round_8(v.a), round_8(v.b)}); }
+
+/* ---- int8 and int4 */
+typedef __m256 unit;
+typedef __m256i iunit;
+#define UNIT_LANES 8
+#define MAX_ROWS_DOT 6
+#define u_zero() _mm256_setzero_ps()
+#define u_load(p) _mm256_loadu_ps(p)
+#define u_store(p, v) _mm256_storeu_ps(p, v)
+#define u_set1(f) _mm256_set1_ps(f)
+#define u_sub(a, b) _mm256_sub_ps(a, b)
+#define u_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define u_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const void*)(p)))
+#define i_set1(i) _mm256_set1_epi32(i)
+#define u_of_bits(i) _mm256_castsi256_ps(i)
+#define OFFSET4 8
+typedef __m256i codes4;
+static inline __m256i c4_low(const uint8_t* p) {
+    return _mm256_and_si256(_mm256_loadu_si256((const void*)p), _mm256_set1_epi8(15));
+}
+static inline __m256i c4_high(const uint8_t* p) {
+    __m256i codes = _mm256_srli_epi16(_mm256_loadu_si256((const void*)p), 4);
+    return _mm256_and_si256(codes, _mm256_set1_epi8(15));
+}
+static inline __m256i four_codes(const int8_t* p) {
+    int x;
+    memcpy(&x, p, sizeof x);
+    return _mm256_set1_epi32(x);
+}
+#if AVX_VNNI
+#define OFFSET8 128 /* the instruction wants one operand unsigned */
+typedef __m256i codes8;
+#define c8_load(p) _mm256_loadu_si256((const void*)(p))
+#define dot8(sum, w, p) ((sum) = _mm256_dpbusd_avx_epi32(sum, w, four_codes(p)))
+#define dot4 dot8
+#else
+#define OFFSET8 0
+/* |w|, and w for its sign: pairs of products then fit 16 bits. */
+typedef struct codes8 {
+    __m256i magnitude, sign;
+} codes8;
+static inline codes8 c8_load(const uint8_t* p) {
+    __m256i w = _mm256_xor_si256(_mm256_loadu_si256((const void*)p), _mm256_set1_epi8((char)0x80));
+    return (codes8){_mm256_abs_epi8(w), w};
+}
+static inline __m256i add_products(__m256i sum, __m256i w, __m256i x) {
+    __m256i pairs = _mm256_maddubs_epi16(w, x);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#define dot8(sum, w, p) ((sum) = add_products(sum, (w).magnitude, _mm256_sign_epi8(four_codes(p), (w).sign)))
+#define dot4(sum, w, p) ((sum) = add_products(sum, w, four_codes(p)))
+#endif

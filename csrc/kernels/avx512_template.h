@@ -1,0 +1,139 @@
+/* AVX-512: one register is the vector of 16; 24 sums, two weights and an embedded broadcast.
+ *
+ * Included by kernels_avx512.c, with DOT_PRODUCTS 1, and kernels_avx512f.c, for processors without
+ * the dot product instructions of AVX512_BF16 and AVX512_VNNI. */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "half.h"
+#include "kernels.h"
+
+#define MAX_ROWS 12
+#define MAX_ROWS_WIDE 12
+
+typedef __m512 vec;
+#define v_load(p) _mm512_loadu_ps(p)
+#define v_store(p, v) _mm512_storeu_ps(p, v)
+#define v_set1(f) _mm512_set1_ps(f)
+#define v_add(a, b) _mm512_add_ps(a, b)
+#define v_sub(a, b) _mm512_sub_ps(a, b)
+#define v_mul(a, b) _mm512_mul_ps(a, b)
+#define v_div(a, b) _mm512_div_ps(a, b)
+#define v_max(a, b) _mm512_max_ps(a, b)
+#define v_min(a, b) _mm512_min_ps(a, b)
+#define v_abs(a) _mm512_abs_ps(a)
+#define v_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define v_round(a) _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define v_largest_abs(a) _mm512_reduce_max_ps(a)
+static inline vec v_pow2(vec n) {
+    __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 23));
+}
+static inline vec v_keep_from(vec x, float low, vec y) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_GE_OQ), y);
+}
+/* 32 codes, rounded to nearest even; returns their sum. */
+static inline int v_store_int8(int8_t* to, vec a, vec b) {
+    __m512i i = _mm512_cvtps_epi32(a), j = _mm512_cvtps_epi32(b);
+    _mm_storeu_si128((void*)to, _mm512_cvtsepi32_epi8(i));
+    _mm_storeu_si128((void*)(to + 16), _mm512_cvtsepi32_epi8(j));
+    return _mm512_reduce_add_epi32(_mm512_add_epi32(i, j));
+}
+
+/* ---- bf16 */
+static inline vec v_wide_bf16(const uint16_t* p) {
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void*)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+#if DOT_PRODUCTS
+#define BF16_PAIRS 1
+#define FLUSHED(statement) statement
+/* In assembly, because GCC 12 copies and spills around the intrinsic and does not broadcast inside
+ * the instruction. */
+#define v_pair(sum, w, p) \
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const int*)(const void*)(p)))
+static inline void v_store_bf16(float* to, vec v) {
+    _mm256_storeu_si256((void*)to, (__m256i)_mm512_cvtneps_pbh(v));
+}
+#else
+#define BF16_PAIRS 0
+/* The flags of the processor that flush subnormal operands and results, as VDPBF16PS does. */
+#define FLUSHED(statement)              \
+    do {                                \
+        unsigned before = _mm_getcsr(); \
+        _mm_setcsr(before | 0x8040);    \
+        statement;                      \
+        _mm_setcsr(before);             \
+    } while (0)
+#define v_fma_flush v_fma
+static inline vec v_even_bf16(const uint16_t* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
+static inline vec v_odd_bf16(const uint16_t* p) {
+    __m512i high = _mm512_set1_epi32((int)0xffff0000);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), high));
+}
+static inline void v_store_bf16(float* to, vec v) {
+    __m512i bits = _mm512_castps_si512(v), exponent = _mm512_set1_epi32(0x7f800000);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 normal = _mm512_test_epi32_mask(bits, exponent);
+    rounded = _mm512_and_si512(rounded, _mm512_set1_epi32((int)0xffff0000));
+    __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32((int)0x80000000));
+    v_store(to, _mm512_castsi512_ps(_mm512_mask_mov_epi32(sign, normal, rounded)));
+}
+#endif
+
+/* ---- int8 and int4 */
+typedef __m512 unit;
+typedef __m512i iunit;
+#define UNIT_LANES 16
+#define MAX_ROWS_DOT 9
+#define u_zero() _mm512_setzero_ps()
+#define u_load(p) _mm512_loadu_ps(p)
+#define u_store(p, v) _mm512_storeu_ps(p, v)
+#define u_set1(f) _mm512_set1_ps(f)
+#define u_sub(a, b) _mm512_sub_ps(a, b)
+#define u_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define u_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const void*)(p)))
+#define i_set1(i) _mm512_set1_epi32(i)
+#define u_of_bits(i) _mm512_castsi512_ps(i)
+#define OFFSET4 8
+typedef __m512i codes4;
+#define c4_low(p) _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(15))
+#define c4_high(p) _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(p), 4), _mm512_set1_epi8(15))
+#if DOT_PRODUCTS
+#define OFFSET8 128 /* the instruction wants one operand unsigned */
+typedef __m512i codes8;
+#define c8_load(p) _mm512_loadu_si512(p)
+#define dot8(sum, w, p) \
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const int*)(const void*)(p)))
+#define dot4 dot8
+#else
+#define OFFSET8 0
+/* |w| and where w is negative: pairs of products then fit 16 bits. */
+typedef struct codes8 {
+    __m512i magnitude;
+    __mmask64 negative;
+} codes8;
+static inline codes8 c8_load(const uint8_t* p) {
+    __m512i w = _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8((char)0x80));
+    return (codes8){_mm512_abs_epi8(w), _mm512_movepi8_mask(w)};
+}
+static inline __m512i four_codes(const int8_t* p) {
+    int x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_epi32(x);
+}
+static inline __m512i add_products(__m512i sum, __m512i w, __m512i x) {
+    __m512i pairs = _mm512_maddubs_epi16(w, x);
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
+static inline __m512i times_codes8(__m512i sum, codes8 w, const int8_t* p) {
+    __m512i x = four_codes(p);
+    return add_products(sum, w.magnitude, _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x));
+}
+#define dot8(sum, w, p) ((sum) = times_codes8(sum, w, p))
+#define dot4(sum, w, p) ((sum) = add_products(sum, w, four_codes(p)))
+#endif

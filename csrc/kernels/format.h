@@ -1,0 +1,54 @@
+/* Number formats of packed weights, and where a panel keeps what.
+ *
+ * A panel holds SD_PANEL outputs of a matrix, interleaved along the inputs k, so that one stream of
+ * memory feeds all lanes. Inputs past n_in are padded with weights of value 0.
+ *
+ *   f32    [n_in][32] f32
+ *   bf16   [⌈n_in / 2⌉][32][2] bf16: pairs along k
+ *   int8   per block of 32 k: [8][32][4] codes q + 128, then [32] scales in f16: 1088 bytes
+ *   int4   per block of 32 k: [4][32][4] bytes, then [32] scales in f16: 576 bytes; byte (s, j, i)
+ *          holds code q + 8 of k = 8s + i in its low and of k = 8s + 4 + i in its high half
+ *
+ * The value of a code is q · scale, q in [−127, 127] or [−8, 7]. A panel begins at a multiple of 64 bytes. */
+#ifndef SD_FORMAT_H
+#define SD_FORMAT_H
+
+#include <stddef.h>
+
+/* Outputs of a panel. */
+#define SD_PANEL 32
+/* Inputs that share a scale; rows of activations are laid out in chunks of as many. */
+#define SD_BLOCK 32
+
+typedef enum sd_format {
+    SD_FORMAT_F32,
+    SD_FORMAT_BF16,
+    SD_FORMAT_INT8,
+    SD_FORMAT_INT4,
+    SD_N_FORMATS
+} sd_format;
+
+/* "f32", "bf16", "int8", "int4". */
+extern const char* const sd_format_names[SD_N_FORMATS];
+
+#define SD_INT8_BLOCK_BYTES (SD_BLOCK * SD_PANEL + 2 * SD_PANEL)
+#define SD_INT4_BLOCK_BYTES (SD_BLOCK * SD_PANEL / 2 + 2 * SD_PANEL)
+
+static inline size_t sd_blocks(size_t n) { return (n + SD_BLOCK - 1) / SD_BLOCK; }
+
+/* Bytes of a panel with n_in inputs. */
+static inline size_t sd_panel_bytes(sd_format format, size_t n_in) {
+    switch (format) {
+    case SD_FORMAT_F32: return n_in * SD_PANEL * 4;
+    case SD_FORMAT_BF16: return (n_in + 1) / 2 * SD_PANEL * 4;
+    case SD_FORMAT_INT8: return sd_blocks(n_in) * SD_INT8_BLOCK_BYTES;
+    case SD_FORMAT_INT4: return sd_blocks(n_in) * SD_INT4_BLOCK_BYTES;
+    case SD_N_FORMATS: break;
+    }
+    return 0;
+}
+
+/* Bytes that one row of activations takes when prepared for a product: at most. */
+static inline size_t sd_prepared_bytes(size_t n_in) { return sd_blocks(n_in) * SD_BLOCK * 4; }
+
+#endif

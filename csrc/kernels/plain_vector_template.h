@@ -1,0 +1,37 @@
+/* Operations on the vector of 16 by way of memory, for sets without better ones; included after
+ * v_load, v_store and v_fma. */
+static inline vec v_fma_flush(vec x, vec y, vec z) {
+    vec r = v_fma(x, y, z);
+    float f[SD_LANES];
+    v_store(f, r);
+    for (int i = 0; i < SD_LANES; i++) f[i] = flushed(f[i]);
+    return v_load(f);
+}
+static inline vec v_every_bf16(const uint16_t* p, int step) {
+    float f[SD_LANES];
+    for (int i = 0; i < SD_LANES; i++) f[i] = wide_flushed(p[step * i]);
+    return v_load(f);
+}
+#define v_even_bf16(p) v_every_bf16(p, 2)
+#define v_odd_bf16(p) v_every_bf16((p) + 1, 2)
+static inline vec v_wide_bf16(const uint16_t* p) {
+    float f[SD_LANES];
+    for (int i = 0; i < SD_LANES; i++) f[i] = sd_float_from_bf16(p[i]);
+    return v_load(f);
+}
+static inline void v_store_bf16(float* to, vec v) {
+    v_store(to, v);
+    for (int i = 0; i < SD_LANES; i++) to[i] = rounded_bf16(to[i]);
+}
+static inline float v_largest_abs(vec v) {
+    float f[SD_LANES], largest = 0.0f;
+    v_store(f, v);
+    for (int i = 0; i < SD_LANES; i++) largest = f[i] > largest ? f[i] : largest;
+    return largest;
+}
+static inline int v_store_int8(int8_t* to, vec a, vec b) {
+    float f[2 * SD_LANES];
+    v_store(f, a);
+    v_store(f + SD_LANES, b);
+    return store_codes(to, f);
+}

@@ -1,0 +1,245 @@
+#include "pack.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "half.h"
+
+/* Elements that are read together: a block, and a cache line or two of the source. */
+#define TILE SD_BLOCK
+
+void sd_source_read(const sd_source* source, int row, int col, int n, float* out) {
+    const char* at = (const char*)source->data + row * source->row_stride + col * source->col_stride;
+    uint16_t half;
+    switch (source->number) {
+    case SD_F32:
+        for (int i = 0; i < n; i++, at += source->col_stride) memcpy(&out[i], at, sizeof *out);
+        break;
+    case SD_F16:
+        for (int i = 0; i < n; i++, at += source->col_stride)
+            memcpy(&half, at, sizeof half), out[i] = sd_float_from_f16(half);
+        break;
+    case SD_BF16:
+        for (int i = 0; i < n; i++, at += source->col_stride)
+            memcpy(&half, at, sizeof half), out[i] = sd_float_from_bf16(half);
+        break;
+    }
+}
+
+typedef struct job {
+    sd_matrix* matrix;
+    const sd_source* source;
+    int n_rows;
+    sd_rows rows;
+    atomic_long first_bad; /* r · n_in + k of the first value that cannot be packed; LONG_MAX: none */
+} job;
+
+static void report(job* j, long bad) {
+    long before = atomic_load(&j->first_bad);
+    while (bad < before && !atomic_compare_exchange_weak(&j->first_bad, &before, bad)) continue;
+}
+
+static int is_finite(float x) { return (sd_bits_of_float(x) & 0x7f800000u) != 0x7f800000u; }
+
+/* ------------------------------------------------------------------ one tile of up to 32 · 32 */
+
+/* tile[j][i] is row j, input k + i; n inputs (even, but at the end of the row). */
+typedef float tile_rows[SD_PANEL][TILE];
+
+static void put_f32(float* panel, tile_rows tile, int k, int n) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < SD_PANEL; j++) panel[(size_t)(k + i) * SD_PANEL + j] = tile[j][i];
+}
+
+static void put_bf16(uint16_t* panel, tile_rows tile, int k, int n) {
+    for (int i = 0; i < n; i += 2) {
+        uint16_t* pair = panel + (size_t)(k + i) * SD_PANEL;
+        for (int j = 0; j < SD_PANEL; j++) {
+            pair[2 * j] = sd_bf16_from_float(tile[j][i]);
+            pair[2 * j + 1] = i + 1 < n ? sd_bf16_from_float(tile[j][i + 1]) : 0;
+        }
+    }
+}
+
+/* q = x / scale to nearest even, 0 for scale 0. Adding 1.5 · 2²³ leaves the integer in the low bits. */
+static void quantise(const float* x, float scale, int lowest, int highest, int* q) {
+    float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+    for (int i = 0; i < SD_BLOCK; i++) {
+        float v = x[i] * inverse;
+        v = v<(float)lowest ? (float)lowest : v>(float) highest ? (float)highest : v;
+        q[i] = (int)(sd_bits_of_float(v + 12582912.0f) - 0x4b400000u);
+    }
+}
+
+static float largest_magnitude(const float* x) {
+    uint32_t largest = 0;
+    for (int i = 0; i < SD_BLOCK; i++) {
+        uint32_t bits = sd_bits_of_float(x[i]) & 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    return sd_float_from_bits(largest);
+}
+
+/* Returns the first row whose scale is infinite, else -1. */
+static int put_int8(uint8_t* block, tile_rows tile) {
+    uint16_t* scales = (uint16_t*)(void*)(block + SD_BLOCK * SD_PANEL);
+    for (int j = 0; j < SD_PANEL; j++) {
+        scales[j] = sd_f16_from_float(largest_magnitude(tile[j]) / 127.0f);
+        float scale = sd_float_from_f16(scales[j]);
+        if (!is_finite(scale)) return j;
+        int q[SD_BLOCK];
+        quantise(tile[j], scale, -127, 127, q);
+        for (int i = 0; i < SD_BLOCK; i++)
+            block[i / 4 * 4 * SD_PANEL + 4 * j + i % 4] = (uint8_t)(q[i] + 128);
+    }
+    return -1;
+}
+
+static int put_int4(uint8_t* block, tile_rows tile) {
+    uint16_t* scales = (uint16_t*)(void*)(block + SD_BLOCK * SD_PANEL / 2);
+    for (int j = 0; j < SD_PANEL; j++) {
+        /* −8 is the code that reaches furthest: the largest element, with its sign, gets it */
+        float largest = largest_magnitude(tile[j]), extreme = 0.0f;
+        for (int i = SD_BLOCK - 1; i >= 0; i--)
+            if (fabsf(tile[j][i]) == largest) extreme = tile[j][i];
+        scales[j] = sd_f16_from_float(extreme / -8.0f);
+        float scale = sd_float_from_f16(scales[j]);
+        if (!is_finite(scale)) return j;
+        int q[SD_BLOCK];
+        quantise(tile[j], scale, -8, 7, q);
+        for (int i = 0; i < SD_BLOCK; i++) q[i] += 8;
+        for (int s = 0; s < 4; s++)
+            for (int i = 0; i < 4; i++)
+                block[4 * SD_PANEL * s + 4 * j + i] = (uint8_t)(q[8 * s + i] | q[8 * s + 4 + i] << 4);
+    }
+    return -1;
+}
+
+/* Pack inputs k … k + n of the tile into the panel; 0, or -1 if a value could not be packed. */
+static int put_tile(const sd_matrix* matrix, char* panel, tile_rows tile, int k, int n) {
+    switch (matrix->format) {
+    case SD_FORMAT_F32: put_f32((float*)(void*)panel, tile, k, n); return -1;
+    case SD_FORMAT_BF16: put_bf16((uint16_t*)(void*)panel, tile, k, n); return -1;
+    case SD_FORMAT_INT8:
+        return put_int8((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES, tile);
+    case SD_FORMAT_INT4:
+        return put_int4((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT4_BLOCK_BYTES, tile);
+    case SD_N_FORMATS: break;
+    }
+    return -1;
+}
+
+/* Read n inputs from input k of n_rows rows from row r, the rest of the tile zero. */
+static void read_tile(const sd_source* source, int r, int n_rows, int k, int n, tile_rows tile) {
+    if (n < TILE || n_rows < SD_PANEL) memset(tile, 0, sizeof(tile_rows));
+    ptrdiff_t size = source->number == SD_F32 ? 4 : 2;
+    if (source->row_stride == size && source->col_stride != size) { /* transposed: read along the rows */
+        const sd_source turned = {source->data, source->number, source->col_stride, source->row_stride};
+        float line[SD_PANEL];
+        for (int i = 0; i < n; i++) {
+            sd_source_read(&turned, k + i, r, n_rows, line);
+            for (int j = 0; j < n_rows; j++) tile[j][i] = line[j];
+        }
+        return;
+    }
+    for (int j = 0; j < n_rows; j++) sd_source_read(source, r + j, k, n, tile[j]);
+}
+
+static void pack_by_tiles(job* j, char* panel, int r, int n_rows) {
+    const sd_matrix* matrix = j->matrix;
+    tile_rows tile;
+    for (int k = 0; k < matrix->n_in; k += TILE) {
+        int n = matrix->n_in - k < TILE ? matrix->n_in - k : TILE;
+        read_tile(j->source, r, n_rows, k, n, tile);
+        for (int row = 0; row < n_rows; row++) {
+            int bad = 0;
+            for (int i = 0; i < TILE; i++) bad |= !is_finite(tile[row][i]);
+            for (int i = 0; bad && i < n; i++) {
+                if (is_finite(tile[row][i])) continue;
+                report(j, (long)(r + row) * matrix->n_in + k + i);
+                return;
+            }
+        }
+        int bad_row = put_tile(matrix, panel, tile, k, n);
+        if (bad_row >= 0) {
+            report(j, (long)(r + bad_row) * matrix->n_in + k);
+            return;
+        }
+    }
+}
+
+/* ------------------------------------------------------- copying, where the number stays the same */
+
+/* Rows of 32-bit words (f32, or pairs of bf16), contiguous: a transposition at the speed of memory. */
+static void pack_by_words(job* j, char* panel, int r, int n_rows) {
+    enum { LINE = 16 }; /* words of a cache line of the source */
+    const sd_source* source = j->source;
+    int is_f32 = source->number == SD_F32, n_words = is_f32 ? j->matrix->n_in : j->matrix->n_in / 2;
+    /* the exponents that mean NaN or infinity, of a word or of its halves */
+    uint32_t high = 0x7f800000u, low = is_f32 ? 0 : 0x7f80u;
+    uint32_t* to = (uint32_t*)(void*)panel;
+    for (int k = 0; k < n_words; k += LINE) {
+        int n = n_words - k < LINE ? n_words - k : LINE;
+        for (int row = 0; row < n_rows; row++) {
+            const char* from = (const char*)source->data + (r + row) * source->row_stride + (size_t)k * 4;
+            uint32_t words[LINE];
+            int bad = 0;
+            memcpy(words, from, (size_t)n * sizeof *words);
+            for (int i = 0; i < n; i++) {
+                bad |= ((words[i] & high) == high) | (low && (words[i] & low) == low);
+                to[(size_t)(k + i) * SD_PANEL + row] = words[i];
+            }
+            if (!bad) continue;
+            float values[2 * LINE];
+            int n_values = is_f32 ? n : 2 * n, first = is_f32 ? k : 2 * k;
+            sd_source_read(source, r + row, first, n_values, values);
+            for (int i = 0; i < n_values; i++)
+                if (!is_finite(values[i])) report(j, (long)(r + row) * j->matrix->n_in + first + i);
+        }
+    }
+}
+
+static int same_words(const sd_matrix* matrix, const sd_source* source) {
+    if (source->number == SD_F32) return matrix->format == SD_FORMAT_F32 && source->col_stride == 4;
+    return source->number == SD_BF16 && matrix->format == SD_FORMAT_BF16 && source->col_stride == 2 &&
+           matrix->n_in % 2 == 0;
+}
+
+static void run(sd_team* team, void* argument) {
+    job* j = argument;
+    int first, end, copied = same_words(j->matrix, j->source);
+    sd_team_share(team, sd_matrix_panels(j->n_rows), &first, &end);
+    for (int group = first; group < end; group++) {
+        int r = group * SD_PANEL, n_rows = j->n_rows - r < SD_PANEL ? j->n_rows - r : SD_PANEL;
+        int row = j->rows.first + r * j->rows.step;
+        assert(row % SD_PANEL == 0 && row + n_rows <= j->matrix->n_out);
+        char* panel = sd_matrix_panel(j->matrix, row / SD_PANEL);
+        if (copied)
+            pack_by_words(j, panel, r, n_rows);
+        else
+            pack_by_tiles(j, panel, r, n_rows);
+    }
+}
+
+sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows, sd_rows rows,
+                         const char* name, int n_threads) {
+    job j = {.matrix = matrix, .source = source, .n_rows = n_rows, .rows = rows};
+    atomic_init(&j.first_bad, LONG_MAX);
+    sd_pool_run(n_threads, run, &j);
+    long bad = atomic_load(&j.first_bad);
+    if (bad == LONG_MAX) return SD_OK;
+    int r = (int)(bad / matrix->n_in), k = (int)(bad % matrix->n_in);
+    float value;
+    sd_source_read(source, r, k, 1, &value);
+    if (!is_finite(value))
+        return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name,
+                       r, k, (double)value);
+    return sd_fail(
+        SD_ERR_VALUE,
+        "tensor %s: the block at [%d, %d] has a value too large for a 16-bit scale, expected weights "
+        "below %g",
+        name, r, k, matrix->format == SD_FORMAT_INT8 ? 65504.0 * 127 : 65504.0 * 8);
+}

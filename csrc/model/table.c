@@ -1,0 +1,79 @@
+#include "table.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "half.h"
+
+static size_t number_bytes(sd_number number) { return number == SD_F32 ? 4 : 2; }
+
+sd_table sd_table_take(sd_arena* arena, sd_number number, int n_rows, int n_cols) {
+    size_t row_bytes = (size_t)n_cols * number_bytes(number);
+    return (sd_table){n_rows, n_cols, number, sd_arena_take(arena, (size_t)n_rows, row_bytes)};
+}
+
+typedef struct job {
+    sd_table* table;
+    const sd_source* source;
+    atomic_int bad_row; /* the first with a value that is not finite; INT_MAX: none */
+} job;
+
+/* First column whose value is not finite, or -1. */
+static int find_bad(const float* values, int n) {
+    for (int i = 0; i < n; i++)
+        if (!isfinite(values[i])) return i;
+    return -1;
+}
+
+static void fill_row(job* j, int r) {
+    enum { PIECE = 64 };
+    const sd_table* t = j->table;
+    char* to = t->data + (size_t)r * (size_t)t->n_cols * number_bytes(t->number);
+    for (int col = 0; col < t->n_cols; col += PIECE) {
+        int n = t->n_cols - col < PIECE ? t->n_cols - col : PIECE;
+        float values[PIECE];
+        uint16_t halves[PIECE];
+        sd_source_read(j->source, r, col, n, values);
+        int before = atomic_load(&j->bad_row);
+        if (find_bad(values, n) >= 0)
+            while (r < before && !atomic_compare_exchange_weak(&j->bad_row, &before, r)) continue;
+        for (int i = 0; i < n; i++) halves[i] = sd_bf16_from_float(values[i]);
+        const void* from = t->number == SD_F32 ? (const void*)values : halves;
+        memcpy(to + (size_t)col * number_bytes(t->number), from, (size_t)n * number_bytes(t->number));
+    }
+}
+
+static void run(sd_team* team, void* argument) {
+    job* j = argument;
+    int r, end;
+    sd_team_share(team, j->table->n_rows, &r, &end);
+    for (; r < end; r++) fill_row(j, r);
+}
+
+sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* name, int n_threads) {
+    job j = {.table = table, .source = source};
+    atomic_init(&j.bad_row, INT_MAX);
+    sd_pool_run(n_threads, run, &j);
+    int r = atomic_load(&j.bad_row);
+    if (r == INT_MAX) return SD_OK;
+    float value = 0.0f;
+    int col = 0;
+    for (; col < table->n_cols; col++) {
+        sd_source_read(source, r, col, 1, &value);
+        if (!isfinite(value)) break;
+    }
+    return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name, r,
+                   col, (double)value);
+}
+
+void sd_table_row(const sd_table* table, int r, float* out) {
+    const char* row = table->data + (size_t)r * (size_t)table->n_cols * number_bytes(table->number);
+    if (table->number == SD_F32) {
+        memcpy(out, row, (size_t)table->n_cols * sizeof *out);
+        return;
+    }
+    const uint16_t* halves = (const uint16_t*)(const void*)row;
+    for (int i = 0; i < table->n_cols; i++) out[i] = sd_float_from_bf16(halves[i]);
+}
