@@ -1,10 +1,16 @@
 """Models of random weights in the shapes that the benchmarks compare: in memory, or as Hugging Face folders.
 
     python benchmarks/shapes.py L1B FOLDER --number bf16
+    python benchmarks/shapes.py L60M FOLDER --alpha 0.8
 
 Every weight is a number of bf16 (nearest even), also where it is stored as f32: all number formats of all
-engines start from the same model. Speed does not depend on the values; what they compute can still be
-compared between engines.
+engines start from the same model.
+
+Speed does not depend on the values, acceptance does. So the head is the embedding with its rows permuted:
+whatever the layers add, the likeliest token after t is the successor of t on one random cycle through the
+vocabulary. Models of one vocabulary then agree at temperature 0; a draft made with ``alpha`` agrees after
+that share of the tokens, chosen at random, and names another one after the rest. So any engine can be
+given a pair of known acceptance, and all of them meet the same rejections at the same places.
 """
 
 from __future__ import annotations
@@ -71,18 +77,44 @@ def round_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
 
 
-def random_tensors(name: str, seed: int = 0) -> Iterator[CanonicalTensor]:
-    """The weights of a shape, as the core takes them, in bf16: normal, deviation 0.02; norms around 1."""
+def successors(n_vocab: int, alpha: float = 1.0) -> NDArray[np.int64]:
+    """The likeliest token after each token: a random cycle, but for a share 1 - alpha of the tokens.
+
+    The last id ends a text; it has itself as successor, and nothing leads there.
+    """
+    rng = np.random.default_rng(n_vocab)
+    cycle, wrong = rng.permutation(n_vocab - 1), rng.permutation(n_vocab - 1)
+    after = np.arange(n_vocab)
+    after[cycle] = np.roll(cycle, -1)
+    wrong = wrong[: round((1 - alpha) * len(wrong))]
+    after[wrong] = np.roll(after[wrong], 1)
+    return after
+
+
+def random_tensors(name: str, seed: int = 0, alpha: float = 1.0) -> Iterator[CanonicalTensor]:
+    """The weights of a shape, as the core takes them, in bf16.
+
+    Normal, of deviation 0.02, but for norms (around 1), the embedding (deviation 1) and the head (see above).
+    """
     for index, (tensor, shape) in enumerate(_core.tensor_shapes(SHAPES[name]).items()):
-        values = np.random.default_rng([seed, index]).standard_normal(shape, dtype=np.float32)
-        values *= np.float32(0.02)
+        stream = 0 if tensor in ("token_embedding", "head") else 1 + index
+        values = np.random.default_rng([seed, stream]).standard_normal(shape, dtype=np.float32)
+        if tensor == "head":
+            values[successors(len(values), alpha)] = values.copy()
+        if tensor != "token_embedding":
+            values *= np.float32(0.02)
         if tensor.endswith("norm.weight"):
             values += 1
         yield tensor, round_to_bf16(values), "bf16"
 
 
 def random_model(
-    name: str, dtype: str = "f32", cache_dtype: str | None = None, seed: int = 0, n_threads: int = 2
+    name: str,
+    dtype: str = "f32",
+    cache_dtype: str | None = None,
+    seed: int = 0,
+    n_threads: int = 2,
+    alpha: float = 1.0,
 ) -> specdec.Model:
     """A model of a shape, straight from memory.
 
@@ -96,12 +128,14 @@ def random_model(
         Same seed, same weights, in every format.
     n_threads : int
         Threads that pack the weights.
+    alpha : float
+        After which share of the tokens it agrees with models of alpha 1, at temperature 0.
     """
     config = SHAPES[name]
     formats = {"cache_dtype": cache_dtype or ("f32" if dtype == "f32" else "bf16"), "n_threads": n_threads}
     if not hasattr(_core.Model, "matrix"):
         formats = {}  # TODO: remove with the merge of the formats
-    core = _core.Model(config, random_tensors(name, seed), dtype=dtype, **formats)
+    core = _core.Model(config, random_tensors(name, seed, alpha), dtype=dtype, **formats)
     return specdec.Model(core, ModelConfig.from_canonical(config), None, Path(name), "random weights")
 
 
@@ -213,7 +247,12 @@ def _tokenizer(n_vocab: int) -> dict[str, Any]:
 
 
 def write_checkpoint(
-    name: str, folder: str | Path, number: str = "bf16", seed: int = 0, progress: bool = False
+    name: str,
+    folder: str | Path,
+    number: str = "bf16",
+    seed: int = 0,
+    alpha: float = 1.0,
+    progress: bool = False,
 ) -> Path:
     """Write a shape as a Hugging Face folder, with a byte-level tokenizer; return the folder.
 
@@ -225,13 +264,13 @@ def write_checkpoint(
         Made if need be. A folder that already holds this very model is left as it is.
     number : {"bf16", "f32"}
         How the weights are stored; their values are the same.
-    seed : int
-        That of :func:`random_model`.
+    seed, alpha
+        Those of :func:`random_model`.
     progress : bool
         Show a progress bar.
     """
     folder, config = Path(folder), SHAPES[name]
-    said = {"shape": name, "number": number, "seed": seed, "config": config}
+    said = {"version": 3, "shape": name, "number": number, "seed": seed, "alpha": alpha, "config": config}
     stamp = folder / "shape.json"
     if stamp.exists() and json.loads(stamp.read_text()) == said:
         return folder
@@ -246,8 +285,7 @@ def write_checkpoint(
         "tokenizer.json": _tokenizer(config["n_vocab"]),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": "<end>",
-            "eos_token": "<end>",
+            **dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<end>"),
             "clean_up_tokenization_spaces": False,
         },
     }.items():
@@ -267,7 +305,7 @@ def write_checkpoint(
         tqdm(total=end, unit="B", unit_scale=True, desc=f"{name} {number}", disable=not progress) as bar,
     ):
         file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for _, array in _as_stored(name, random_tensors(name, seed)):
+        for _, array in _as_stored(name, random_tensors(name, seed, alpha)):
             array = np.ascontiguousarray(array)
             if number == "f32":
                 array = array.astype(np.uint32) << 16
@@ -284,8 +322,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--number", choices=("bf16", "f32"), default="bf16")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--alpha", type=float, default=1.0)
     args = parser.parse_args()
-    write_checkpoint(args.shape, args.folder, args.number, args.seed, progress=True)
+    write_checkpoint(args.shape, args.folder, args.number, args.seed, args.alpha, progress=True)
 
 
 if __name__ == "__main__":

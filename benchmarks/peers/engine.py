@@ -1,0 +1,187 @@
+"""What every engine can be asked: to hold a model and one sequence, and to run positions on its KV cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes import SHAPES, successors, write_checkpoint
+
+#: The number formats: two stored as such, two quantised in blocks.
+FORMATS = ("f32", "bf16", "int8", "int4")
+#: Tokens in the cache when decoding is timed.
+CACHE = 128
+#: What is timed: how many positions at once, on an empty cache (prefill) or on CACHE tokens.
+CELLS = {"plain": 1, "t(5)": 5, "t(9)": 9, "prefill 128": 128, "prefill 512": 512}
+
+
+class Unsupported(Exception):  # noqa: N818
+    """What was asked is not to be had from this engine; says why."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model in a number format, and where its files may be put."""
+
+    shape: str
+    format: str
+    work: Path
+    n_threads: int
+    alpha: float = 1.0
+
+    @property
+    def config(self) -> dict:
+        """The canonical configuration."""
+        return SHAPES[self.shape]
+
+    @property
+    def name(self) -> str:
+        """What its files are called after."""
+        return self.shape if self.alpha == 1 else f"{self.shape}-alpha{self.alpha:g}"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The Hugging Face folder every engine starts from; written if need be."""
+        return write_checkpoint(self.shape, self.work / f"{self.name}-bf16", "bf16", alpha=self.alpha)
+
+    def ids(self, n: int, seed: int = 0) -> list[int]:
+        """Random token ids, the same for all engines. Never the end token, which is the last id."""
+        return np.random.default_rng(seed).integers(0, self.config["n_vocab"] - 1, n).tolist()
+
+    def made(self, name: str, make: Callable[[Path], object]) -> Path:
+        """A file or folder in the work folder; made once, and whole or not at all."""
+        path = self.work / name
+        if not path.exists():
+            partial = path.with_name(f"{name}.{os.getpid()}.part")
+            make(partial)
+            if path.exists():
+                shutil.rmtree(partial)
+            else:
+                partial.rename(path)
+        return path
+
+
+class Engine(ABC):
+    """One engine holding one model and one sequence. Constructing it loads the model.
+
+    Attributes
+    ----------
+    settings : str
+        What differs from the engine's defaults, for the report.
+    """
+
+    settings: str = ""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, job: Job) -> None:
+        """Convert the model; in a process that does nothing else. Unsupported: cannot be."""
+
+    @abstractmethod
+    def prefill(self, ids: list[int]) -> NDArray[np.float32]:
+        """Run a prompt on an empty cache; return the last position's logits [n_vocab]."""
+
+    @abstractmethod
+    def forward(self, ids: list[int]) -> NDArray[np.float32]:
+        """Run positions on the cache at once; return the logits of all [n_ids, n_vocab]."""
+
+    @abstractmethod
+    def trim(self, n: int) -> None:
+        """Drop all but the first `n` tokens from the cache. Not timed."""
+
+    def timer(self, cell: str) -> Callable[[], list[float]]:
+        """A function that runs a cell once (or a few times) and returns seconds."""
+        m = CELLS[cell]
+        ids = self.job.ids(max(m, CACHE))
+        if cell.startswith("prefill"):
+
+            def once() -> list[float]:
+                self.trim(0)
+                begun = time.perf_counter()
+                self.prefill(ids[:m])
+                return [time.perf_counter() - begun]
+
+        else:
+            self.trim(0)
+            self.prefill(ids[:CACHE])
+
+            def once() -> list[float]:
+                self.trim(CACHE)
+                begun = time.perf_counter()
+                self.forward(ids[:m])
+                return [time.perf_counter() - begun]
+
+        return once
+
+    def burst(self, cell: str, seconds: float) -> list[float]:
+        """Samples of a cell for about so many seconds, after a short warming up."""
+        once = self.timer(cell)
+        if not cell.startswith("prefill"):
+            once(), once()
+        samples: list[float] = []
+        begun = time.perf_counter()
+        while not samples or time.perf_counter() - begun < seconds:
+            samples += once()
+        return samples
+
+    def check(self) -> NDArray[np.float32]:
+        """Logits [8, n_vocab] of eight positions on a cache of 120, to compare engines by."""
+        ids = self.job.ids(CACHE)
+        self.trim(0)
+        self.prefill(ids[: CACHE - 8])
+        return np.array(self.forward(ids[CACHE - 8 :]), dtype=np.float32).reshape(8, -1)
+
+
+class Pair(ABC):
+    """One engine decoding at temperature 0, plainly or with a draft. Constructing it loads the models.
+
+    Parameters
+    ----------
+    target : Job
+    draft : Job or None
+    gamma : int
+        Drafted tokens a round; 0, and no draft, for plain decoding.
+    """
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        self.target, self.draft, self.gamma = target, draft, gamma
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert the models; in a process that does nothing else. Unsupported: cannot be."""
+
+    @abstractmethod
+    def generate(self, ids: list[int], n: int) -> list[int]:
+        """Continue a prompt by n tokens, whatever they are."""
+
+    def seconds(self, ids: list[int], n: int) -> tuple[list[int], float]:
+        """The tokens, and how long those after the first took: prompts are not what is compared."""
+        times = [time.perf_counter()]
+        for n_tokens in (1, n + 1):
+            tokens = self.generate(ids, n_tokens)
+            times.append(time.perf_counter())
+        return tokens, times[2] - times[1] - (times[1] - times[0])
+
+    def rate(self, seed: int, n: int) -> float:
+        """Tokens per second after a random prompt; checks that the text is the target's."""
+        ids = self.target.ids(CACHE, seed)
+        tokens, seconds = self.seconds(ids, n)
+        after = successors(self.target.config["n_vocab"])
+        expected = [int(after[ids[-1]])]
+        while len(expected) < n:
+            expected.append(int(after[expected[-1]]))
+        if tokens[:n] != expected:
+            raise RuntimeError(f"wrong tokens: {tokens[:8]}…, expected {expected[:8]}…")
+        return n / seconds

@@ -1,0 +1,236 @@
+"""llama.cpp, through llama-cpp-python built from source for this processor."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import gguf
+import llama_cpp as llama
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+from numpy.typing import NDArray
+
+from peers.engine import Engine, Job, Pair
+from shapes import random_tensors, vocabulary
+
+_TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
+_NAMES = {
+    "token_embedding": "token_embd.weight",
+    "position_embedding": "position_embd.weight",
+    "head": "output.weight",
+    "attn_out": "attn_output",
+    "mlp_norm": "ffn_norm",
+    "mlp_gate": "ffn_gate",
+    "mlp_up": "ffn_up",
+    "mlp_down": "ffn_down",
+}
+
+
+class LlamaCpp(Engine):
+    """Its C interface: a context of 2 threads, weights repacked into memory of their own."""
+
+    settings = "q8_0 and q4_0 for int8 and int4, head and embedding too; weights repacked; f16 cache"
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        llama.llama_backend_init()
+        of_model = llama.llama_model_default_params()
+        of_model.load_mode = llama.LLAMA_LOAD_MODE_NONE
+        self.model = llama.llama_model_load_from_file(bytes(gguf_file(job)), of_model)
+        options = llama.llama_context_default_params()
+        options.n_ctx, options.n_batch, options.n_ubatch = 640, 512, 512
+        options.n_threads = options.n_threads_batch = job.n_threads
+        self.context = llama.llama_init_from_model(self.model, options)
+        self.memory = llama.llama_get_memory(self.context)
+        self.batch = batch = llama.llama_batch_init(512, 0, 1)
+        for i in range(512):
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+        arrays = (batch.token, batch.pos, batch.logits)
+        self.tokens, self.positions, self.wanted = (np.ctypeslib.as_array(a, (512,)) for a in arrays)
+        self.length = 0
+
+    @classmethod
+    def prepare(cls, job: Job) -> None:
+        """Write the GGUF file."""
+        gguf_file(job)
+
+    def _run(self, ids: list[int], n_logits: int) -> NDArray[np.float32]:
+        n = self.batch.n_tokens = len(ids)
+        self.tokens[:n] = ids
+        self.positions[:n] = range(self.length, self.length + n)
+        self.wanted[:n] = 0
+        self.wanted[n - n_logits : n] = 1
+        if llama.llama_decode(self.context, self.batch):
+            raise RuntimeError("llama_decode failed")
+        self.length += n
+        first = llama.llama_get_logits(self.context)
+        pointer = ctypes.cast(first, ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(pointer, (n_logits, self.job.config["n_vocab"]))
+
+    def prefill(self, ids: list[int]) -> NDArray[np.float32]:
+        """One batch; logits of the last position only."""
+        return self._run(ids, 1)[0]
+
+    def forward(self, ids: list[int]) -> NDArray[np.float32]:
+        """One batch; logits of all positions."""
+        return self._run(ids, len(ids))
+
+    def trim(self, n: int) -> None:
+        """Free, in llama.cpp."""
+        llama.llama_memory_seq_rm(self.memory, 0, n, -1)
+        self.length = min(self.length, n)
+
+
+class LlamaServer(Pair):
+    """llama.cpp's own server, of the sources that llama-cpp-python is built from."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        command = [server(target.work), "-m", gguf_file(target), "--port", port, "--host", "127.0.0.1"]
+        command += ["-t", target.n_threads, "-c", 1024, "-np", 1, "--load-mode", "none", "--cache-ram", 0]
+        if draft:
+            command += ["-md", gguf_file(draft), "--spec-type", "draft-simple", "-td", target.n_threads]
+            command += ["--spec-draft-n-max", gamma]
+        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL)
+        while self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health"):
+                    return
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(0.1)
+        raise RuntimeError(f"llama-server ended with status {self.process.returncode}")
+
+    def __del__(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Build the server, write the GGUF files."""
+        server(target.work)
+        for job in filter(None, (target, draft)):
+            gguf_file(job)
+
+    def _complete(self, ids: list[int], n: int) -> dict:
+        body = {
+            "prompt": ids,
+            "n_predict": n,
+            "ignore_eos": True,
+            "cache_prompt": False,
+            "return_tokens": True,
+            **{"samplers": ["top_k"], "top_k": 1},
+        }
+        request = urllib.request.Request(
+            f"{self.url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def generate(self, ids: list[int], n: int) -> list[int]:
+        """One request."""
+        return self._complete(ids, n)["tokens"]
+
+    def seconds(self, ids: list[int], n: int) -> tuple[list[int], float]:
+        """By its own clock, which leaves out HTTP."""
+        answer = self._complete(ids, n + 1)
+        timings = answer["timings"]  # the time begins with the first token, the count includes it
+        return answer["tokens"], timings["predicted_ms"] / 1000 / (timings["predicted_n"] - 1) * n
+
+
+def server(work: Path) -> Path:
+    """The server: LLAMA_SERVER in the environment, or built in the work folder, once."""
+    if "LLAMA_SERVER" in os.environ:
+        return Path(os.environ["LLAMA_SERVER"])
+    folder = work / "llama.cpp"
+    program = folder / "build" / "bin" / "llama-server"
+    if not program.exists():
+        folder.mkdir(exist_ok=True)
+        package = f"llama-cpp-python=={llama.__version__}"
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*pip, "--no-binary", ":all:", "-d", folder, package], check=True)
+        with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+            archive.extractall(folder, filter="data")
+        source = next(folder.glob("*/vendor/llama.cpp"))
+        switches = [
+            "CMAKE_BUILD_TYPE=Release",
+            "GGML_NATIVE=ON",
+            "LLAMA_OPENSSL=OFF",
+            "LLAMA_BUILD_TESTS=OFF",
+        ]
+        switches += ["LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_UI=OFF"]
+        build = folder / "build"
+        subprocess.run(["cmake", "-S", source, "-B", build, *(f"-D{s}" for s in switches)], check=True)
+        subprocess.run(["cmake", "--build", build, "-j", "--target", "llama-server"], check=True)
+    return program
+
+
+def gguf_file(job: Job) -> Path:
+    """The model in llama.cpp's own file format; written once."""
+    return job.made(f"{job.name}-{job.format}.gguf", lambda path: _write_gguf(path, job))
+
+
+def _write_gguf(path: Path, job: Job) -> None:
+    c = job.config
+    llama_like = c["position"] == "rotary"
+    out = gguf.GGUFWriter(path, "llama" if llama_like else "gpt2")
+    out.add_context_length(c["n_ctx"])
+    out.add_embedding_length(c["d_model"])
+    out.add_block_count(c["n_layer"])
+    out.add_feed_forward_length(c["d_ff"])
+    out.add_head_count(c["n_head"])
+    out.add_head_count_kv(c["n_kv_head"])
+    out.add_vocab_size(c["n_vocab"])
+    if llama_like:
+        out.add_layer_norm_rms_eps(c["norm_eps"])
+        out.add_rope_dimension_count(c["d_head"])
+        out.add_rope_freq_base(10_000.0)
+    else:
+        out.add_layer_norm_eps(c["norm_eps"])
+    n = c["n_vocab"]
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("default")
+    out.add_token_list(vocabulary(n))
+    out.add_token_types([gguf.TokenType.NORMAL] * (n - 1) + [gguf.TokenType.CONTROL])
+    out.add_token_merges(["! !"])  # it insists on some; this one's product is no token
+    out.add_eos_token_id(n - 1)
+    out.add_bos_token_id(n - 1)
+    out.add_add_bos_token(False)
+
+    qkv: dict[str, list[NDArray[np.float32]]] = {"weight": [], "bias": []}
+    for name, bits, _ in random_tensors(job.shape, alpha=job.alpha):
+        array = (bits.astype(np.uint32) << 16).view(np.float32)
+        stored = _NAMES.get(name, name)
+        if name.startswith("layers."):
+            _, layer, role, kind = name.split(".")
+            if not llama_like and role in ("attn_q", "attn_k", "attn_v"):
+                qkv[kind].append(array)
+                if len(qkv[kind]) < 3:
+                    continue
+                array, role, qkv[kind] = np.concatenate(qkv[kind]), "attn_qkv", []
+            elif role in (
+                "attn_q",
+                "attn_k",
+            ):  # pairs that rotary positions turn: halves there, neighbours here
+                n_head = len(array) // c["d_head"]
+                array = array.reshape(n_head, 2, c["d_head"] // 2, -1).swapaxes(1, 2).reshape(array.shape)
+            stored = f"blk.{layer}.{_NAMES.get(role, role)}.{kind}"
+        kind = _TYPES[job.format] if array.ndim == 2 and name != "position_embedding" else Type.F32
+        out.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()

@@ -1,0 +1,71 @@
+"""specdec itself."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specdec
+from peers.engine import Engine, Job, Pair
+from specdec import _core
+
+
+class Specdec(Engine):
+    """The core's decoder, as sessions drive it."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.model = _load(job)
+        self.trim(0)
+
+    @classmethod
+    def prepare(cls, job: Job) -> None:
+        """Write the checkpoint all others start from."""
+        job.checkpoint  # noqa: B018
+
+    def prefill(self, ids: list[int]) -> NDArray[np.float32]:
+        """All but the last token, then the last: only its logits are wanted."""
+        self.decoder.prefill(ids[:-1])
+        logits = self.decoder.forward(ids[-1:], [-1])
+        self.decoder.keep([0])
+        return logits[0]
+
+    def forward(self, ids: list[int]) -> NDArray[np.float32]:
+        """A chain, not committed."""
+        return self.decoder.forward(ids, list(range(-1, len(ids) - 1)))
+
+    def trim(self, n: int) -> None:
+        """Nothing that `forward` ran is in the cache."""
+        if n == 0:
+            self.decoder = _core.Decoder(
+                self.model.core, capacity=640, max_nodes=9, n_threads=self.job.n_threads
+            )
+
+
+class SpecdecPair(Pair):
+    """What a user calls: `specdec.generate`."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.models = _load(target), _load(draft) if draft else None
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Write the checkpoints."""
+        for job in filter(None, (target, draft)):
+            Specdec.prepare(job)
+
+    def generate(self, ids: list[int], n: int) -> list[int]:
+        """At temperature 0, which is the default."""
+        threads = self.target.n_threads
+        options = {"gamma": self.gamma} if self.gamma else {}
+        result = specdec.generate(
+            *self.models, ids, max_new_tokens=n, n_threads=threads, ignore_eos=True, **options
+        )
+        return list(result.tokens)
+
+
+def _load(job: Job) -> specdec.Model:
+    if not hasattr(_core.Model, "matrix"):  # TODO: remove with the merge of the formats
+        return specdec.load(job.checkpoint, job.format, tokenizer=False)
+    return specdec.load(job.checkpoint, job.format, tokenizer=False, n_threads=job.n_threads)
