@@ -107,6 +107,11 @@ static inline __m256 round_8(__m256 v) {
     return _mm256_castsi256_ps(_mm256_blendv_epi8(rounded, sign, subnormal));
 }
 static inline void v_store_bf16(float* to, vec v) { v_store(to, (vec){round_8(v.a), round_8(v.b)}); }
+static inline void v_to_bf16(uint16_t* to, vec v) {
+    __m256i a = _mm256_srli_epi32(_mm256_castps_si256(round_8(v.a)), 16);
+    __m256i b = _mm256_srli_epi32(_mm256_castps_si256(round_8(v.b)), 16);
+    _mm256_storeu_si256((void*)to, _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
+}
 
 /* ---- int8 and int4 */
 typedef __m256 unit;

@@ -53,9 +53,10 @@ static inline vec v_wide_bf16(const uint16_t* p) {
  * the instruction. */
 #define v_pair(sum, w, p) \
     __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const int*)(const void*)(p)))
-static inline void v_store_bf16(float* to, vec v) {
+static inline void v_to_bf16(uint16_t* to, vec v) {
     _mm256_storeu_si256((void*)to, (__m256i)_mm512_cvtneps_pbh(v));
 }
+#define v_store_bf16(to, v) v_to_bf16((uint16_t*)(void*)(to), v)
 #else
 #define BF16_PAIRS 0
 /* The flags of the processor that flush subnormal operands and results, as VDPBF16PS does. */
@@ -82,6 +83,12 @@ static inline void v_store_bf16(float* to, vec v) {
     rounded = _mm512_and_si512(rounded, _mm512_set1_epi32((int)0xffff0000));
     __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32((int)0x80000000));
     v_store(to, _mm512_castsi512_ps(_mm512_mask_mov_epi32(sign, normal, rounded)));
+}
+static inline void v_to_bf16(uint16_t* to, vec v) {
+    float rounded[16];
+    v_store_bf16(rounded, v);
+    __m512i bits = _mm512_srli_epi32(_mm512_loadu_si512(rounded), 16);
+    _mm256_storeu_si256((void*)to, _mm512_cvtepi32_epi16(bits));
 }
 #endif
 

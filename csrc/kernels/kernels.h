@@ -52,10 +52,10 @@ typedef struct sd_kernels {
      * x [2 · n_half] f32, in place. */
     void (*rotate)(int n_half, float* x, const float* cosine, const float* sine);
 
-    /* x += y, both [n] f32. */
-    void (*add)(int n, float* x, const float* y);
-    /* x *= factor, x [n] f32. */
-    void (*scale)(int n, float* x, float factor);
+    /* x += y, both [n_rows, n] f32, rows ldx and ldy apart; ldy 0 adds one row to all. */
+    void (*add)(int n_rows, int n, float* x, ptrdiff_t ldx, const float* y, ptrdiff_t ldy);
+    /* y = x · factor, x, y [n] f32, may be the same. */
+    void (*scale)(int n, const float* x, float factor, float* y);
 
     /* y = act(x), x, y [n] f32, may be the same: x·sigmoid(x); x·Φ(x); the tanh form of x·Φ(x). */
     void (*silu)(int n, const float* x, float* y);
@@ -113,8 +113,9 @@ const sd_kernels* sdk_table_neon(void);
 /* The table of this process: the one named `forced` (NULL or "": the best one), among those that
  * this machine has. Unknown or missing names fail. Call once, before any other thread computes. */
 sd_status sd_kernels_choose(const char* forced);
-/* The chosen table; the best one of the machine if none was forced. Borrowed, static. */
-const sd_kernels* sd_kernels_get(void);
+/* The chosen table. Borrowed, static; NULL before sd_kernels_choose. */
+extern const sd_kernels* sd_kernels_chosen;
+static inline const sd_kernels* sd_kernels_get(void) { return sd_kernels_chosen; }
 /* Tables this machine has, best first: writes up to `n_max`, returns how many there are. */
 int sd_kernels_available(const sd_kernels** tables, int n_max);
 
