@@ -255,6 +255,14 @@ static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject* arena_guard(PyObject* module, PyObject* argument) {
+    (void)module;
+    int on = PyObject_IsTrue(argument);
+    if (on < 0) return NULL;
+    sd_arena_guard(on);
+    return Py_NewRef(Py_None);
+}
+
 static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(sd_alloc_live());
@@ -284,6 +292,7 @@ PyMethodDef sd_functions[] = {
      "n_out]."},
 #ifdef SPECDEC_TESTING
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
+    {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
 #endif
     {0},
