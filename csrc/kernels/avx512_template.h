@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "half.h"
 #include "kernels.h"
 
 #define MAX_ROWS 12
@@ -93,11 +94,11 @@ typedef __m512i iunit;
 #define u_load(p) _mm512_loadu_ps(p)
 #define u_store(p, v) _mm512_storeu_ps(p, v)
 #define u_set1(f) _mm512_set1_ps(f)
-#define u_mul(a, b) _mm512_mul_ps(a, b)
+#define u_sub(a, b) _mm512_sub_ps(a, b)
 #define u_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define u_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const void*)(p)))
 #define i_set1(i) _mm512_set1_epi32(i)
-#define i_float(i) _mm512_cvtepi32_ps(i)
+#define u_of_bits(i) _mm512_castsi512_ps(i)
 #define OFFSET4 8
 typedef __m512i codes4;
 #define c4_low(p) _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(15))
@@ -136,3 +137,30 @@ static inline __m512i times_codes8(__m512i sum, codes8 w, const int8_t* p) {
 #define dot8(sum, w, p) ((sum) = times_codes8(sum, w, p))
 #define dot4(sum, w, p) ((sum) = add_products(sum, w, four_codes(p)))
 #endif
+
+/* ---- doubles */
+static inline int v_any_from(vec x, float low) {
+    return _mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_GE_OQ) != 0;
+}
+
+typedef __m512d dvec;
+#define d_load(p) _mm512_loadu_pd(p)
+#define d_store(p, v) _mm512_storeu_pd(p, v)
+#define d_set1(f) _mm512_set1_pd(f)
+#define d_add(a, b) _mm512_add_pd(a, b)
+#define d_sub(a, b) _mm512_sub_pd(a, b)
+#define d_mul(a, b) _mm512_mul_pd(a, b)
+#define d_min(a, b) _mm512_min_pd(a, b)
+#define d_max(a, b) _mm512_max_pd(a, b)
+#define d_low(v) _mm512_cvtps_pd(_mm512_castps512_ps256(v))
+#define d_high(v) _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1))
+static inline dvec d_keep_from(dvec x, double low, dvec y) {
+    return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(x, _mm512_set1_pd(low), _CMP_GE_OQ), y);
+}
+/* compressed in a register: the compressing store is microcode on some processors */
+static inline int d_compress(double* out, dvec x, double low, double high) {
+    __mmask8 some = _mm512_cmp_pd_mask(x, _mm512_set1_pd(low), _CMP_GE_OQ) &
+                    _mm512_cmp_pd_mask(x, _mm512_set1_pd(high), _CMP_LT_OQ);
+    _mm512_storeu_pd(out, _mm512_maskz_compress_pd(some, x));
+    return __builtin_popcount(some);
+}

@@ -228,6 +228,8 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
     }
 }
 
+#include "probability_template.h"
+
 static const sd_kernels NAME(table) = {
     .name = ISA_NAME,
     .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_int8), NAME(prepare_int4)},
@@ -247,4 +249,11 @@ static const sd_kernels NAME(table) = {
     .max = NAME(max),
     .exp = NAME(exp),
     .softmax = NAME(softmax),
+    .argmax = NAME(argmax),
+    .weigh = NAME(weigh),
+    .mass = NAME(mass),
+    .overlap = NAME(overlap),
+    .residual = NAME(residual),
+    .split = NAME(split),
+    .cut = NAME(cut),
 };

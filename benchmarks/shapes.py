@@ -1,0 +1,292 @@
+"""Models of random weights in the shapes that the benchmarks compare: in memory, or as Hugging Face folders.
+
+    python benchmarks/shapes.py L1B FOLDER --number bf16
+
+Every weight is a number of bf16 (nearest even), also where it is stored as f32: all number formats of all
+engines start from the same model. Speed does not depend on the values; what they compute can still be
+compared between engines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+import specdec
+from specdec import _core
+from specdec.checkpoints import CanonicalTensor
+from specdec.checkpoints.rotary import rotary_frequencies
+from specdec.model import ModelConfig
+
+
+def _gpt2(n_layer: int, n_head: int, d_model: int, d_ff: int, n_vocab: int) -> dict[str, Any]:
+    """GPT-2's layout with a head of its own: layer norm, learned positions, biases."""
+    return {
+        **_sizes(n_layer, n_head, n_head, d_model, d_ff, n_vocab, n_ctx=1024),
+        **{"norm": "layer", "norm_eps": 1e-5, "position": "learned", "inv_freq": []},
+        **{"activation": "gelu_tanh", "gated": False},
+        **{"qkv_bias": True, "out_bias": True, "mlp_bias": True},
+    }
+
+
+def _llama(
+    n_layer: int, n_head: int, n_kv_head: int, d_model: int, d_ff: int, n_vocab: int
+) -> dict[str, Any]:
+    return {
+        **_sizes(n_layer, n_head, n_kv_head, d_model, d_ff, n_vocab, n_ctx=2048),
+        **{"norm": "rms", "norm_eps": 1e-5, "position": "rotary"},
+        **{"inv_freq": rotary_frequencies(d_model // n_head, 10_000.0)},
+        **{"activation": "silu", "gated": True},
+        **{"qkv_bias": False, "out_bias": False, "mlp_bias": False},
+    }
+
+
+def _sizes(n_layer, n_head, n_kv_head, d_model, d_ff, n_vocab, n_ctx) -> dict[str, Any]:
+    return {
+        **{"n_vocab": n_vocab, "n_ctx": n_ctx, "n_layer": n_layer, "n_head": n_head, "n_kv_head": n_kv_head},
+        **{"d_model": d_model, "d_head": d_model // n_head, "d_ff": d_ff, "tied": False, "sliding_window": 0},
+    }
+
+
+#: The canonical configurations: the paper's pair (section 4.2: 97M and 6M parameters), and TinyLlama's
+#: shape with a draft of 60M.
+SHAPES: dict[str, dict[str, Any]] = {
+    "paper6": _gpt2(n_layer=2, n_head=4, d_model=256, d_ff=1024, n_vocab=8192),
+    "paper97": _gpt2(n_layer=12, n_head=12, d_model=768, d_ff=3072, n_vocab=8192),
+    "L60M": _llama(n_layer=8, n_head=8, n_kv_head=8, d_model=512, d_ff=1376, n_vocab=32000),
+    "L1B": _llama(n_layer=22, n_head=32, n_kv_head=4, d_model=2048, d_ff=5632, n_vocab=32000),
+}
+
+
+def round_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The upper halves of finite float32 numbers, rounded to nearest even."""
+    bits = x.view(np.uint32)
+    return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+
+
+def random_tensors(name: str, seed: int = 0) -> Iterator[CanonicalTensor]:
+    """The weights of a shape, as the core takes them, in bf16: normal, deviation 0.02; norms around 1."""
+    for index, (tensor, shape) in enumerate(_core.tensor_shapes(SHAPES[name]).items()):
+        values = np.random.default_rng([seed, index]).standard_normal(shape, dtype=np.float32)
+        values *= np.float32(0.02)
+        if tensor.endswith("norm.weight"):
+            values += 1
+        yield tensor, round_to_bf16(values), "bf16"
+
+
+def random_model(
+    name: str, dtype: str = "f32", cache_dtype: str | None = None, seed: int = 0, n_threads: int = 2
+) -> specdec.Model:
+    """A model of a shape, straight from memory.
+
+    Parameters
+    ----------
+    name : str
+        One of `SHAPES`.
+    dtype, cache_dtype : str
+        As for :func:`specdec.load`.
+    seed : int
+        Same seed, same weights, in every format.
+    n_threads : int
+        Threads that pack the weights.
+    """
+    config = SHAPES[name]
+    formats = {"cache_dtype": cache_dtype or ("f32" if dtype == "f32" else "bf16"), "n_threads": n_threads}
+    if not hasattr(_core.Model, "matrix"):
+        formats = {}  # TODO: remove with the merge of the formats
+    core = _core.Model(config, random_tensors(name, seed), dtype=dtype, **formats)
+    return specdec.Model(core, ModelConfig.from_canonical(config), None, Path(name), "random weights")
+
+
+_LLAMA_NAMES = {
+    "token_embedding": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "head": "lm_head.weight",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_out": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp_gate": "mlp.gate_proj",
+    "mlp_up": "mlp.up_proj",
+    "mlp_down": "mlp.down_proj",
+}
+_GPT2_NAMES = {
+    "token_embedding": "transformer.wte.weight",
+    "position_embedding": "transformer.wpe.weight",
+    "output_norm.weight": "transformer.ln_f.weight",
+    "output_norm.bias": "transformer.ln_f.bias",
+    "head": "lm_head.weight",
+    "attn_norm": "ln_1",
+    "attn_out": "attn.c_proj",
+    "mlp_norm": "ln_2",
+    "mlp_up": "mlp.c_fc",
+    "mlp_down": "mlp.c_proj",
+}
+
+
+def _as_stored(name: str, tensors: Iterable[CanonicalTensor]) -> Iterator[tuple[str, NDArray[np.uint16]]]:
+    """The tensors by the names, and in the layouts, of the Hugging Face architecture."""
+    llama = SHAPES[name]["position"] == "rotary"
+    qkv: dict[str, list[NDArray[np.uint16]]] = {"weight": [], "bias": []}
+    for canonical, array, _ in tensors:
+        if not canonical.startswith("layers."):
+            yield (_LLAMA_NAMES if llama else _GPT2_NAMES)[canonical], array
+            continue
+        _, layer, role, kind = canonical.split(".")
+        if llama:
+            yield f"model.layers.{layer}.{_LLAMA_NAMES[role]}.{kind}", array
+        elif role in ("attn_q", "attn_k", "attn_v"):  # one c_attn there; all come before another role does
+            qkv[kind].append(array)
+            if len(qkv[kind]) == 3:
+                yield f"transformer.h.{layer}.attn.c_attn.{kind}", np.concatenate(qkv[kind]).T
+                qkv[kind] = []
+        else:
+            yield f"transformer.h.{layer}.{_GPT2_NAMES[role]}.{kind}", array.T  # Conv1D: [n_in, n_out]
+
+
+def _hf_config(c: Mapping[str, Any], number: str) -> dict[str, Any]:
+    end = c["n_vocab"] - 1
+    common = {
+        "vocab_size": c["n_vocab"],
+        "tie_word_embeddings": c["tied"],
+        "torch_dtype": {"f32": "float32", "bf16": "bfloat16"}[number],
+        "bos_token_id": end,
+        "eos_token_id": end,
+    }
+    if c["position"] == "rotary":
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": c["d_model"],
+            "intermediate_size": c["d_ff"],
+            "num_hidden_layers": c["n_layer"],
+            "num_attention_heads": c["n_head"],
+            "num_key_value_heads": c["n_kv_head"],
+            "max_position_embeddings": c["n_ctx"],
+            "hidden_act": "silu",
+            "rms_norm_eps": c["norm_eps"],
+            "rope_theta": 10_000.0,
+            **common,
+        }
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_embd": c["d_model"],
+        "n_inner": c["d_ff"],
+        "n_layer": c["n_layer"],
+        "n_head": c["n_head"],
+        "n_positions": c["n_ctx"],
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": c["norm_eps"],
+        **common,
+    }
+
+
+def vocabulary(n_vocab: int) -> list[str]:
+    """Tokens of a byte-level vocabulary of any size: the bytes (in GPT-2's alphabet), fillers, the end."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = (byte for byte in range(256) if byte not in printable)
+    alphabet = [chr(b) for b in printable] + [chr(256 + i) for i, _ in enumerate(others)]
+    return alphabet + [f"<{i}>" for i in range(len(alphabet), n_vocab - 1)] + ["<end>"]
+
+
+def _tokenizer(n_vocab: int) -> dict[str, Any]:
+    tokens = vocabulary(n_vocab)
+    end = {"id": n_vocab - 1, "content": "<end>", "special": True, "normalized": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [end | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": []},
+    }
+
+
+def write_checkpoint(
+    name: str, folder: str | Path, number: str = "bf16", seed: int = 0, progress: bool = False
+) -> Path:
+    """Write a shape as a Hugging Face folder, with a byte-level tokenizer; return the folder.
+
+    Parameters
+    ----------
+    name : str
+        One of `SHAPES`.
+    folder : path-like
+        Made if need be. A folder that already holds this very model is left as it is.
+    number : {"bf16", "f32"}
+        How the weights are stored; their values are the same.
+    seed : int
+        That of :func:`random_model`.
+    progress : bool
+        Show a progress bar.
+    """
+    folder, config = Path(folder), SHAPES[name]
+    said = {"shape": name, "number": number, "seed": seed, "config": config}
+    stamp = folder / "shape.json"
+    if stamp.exists() and json.loads(stamp.read_text()) == said:
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp.unlink(missing_ok=True)
+    for file, content in {
+        "config.json": _hf_config(config, number),
+        "generation_config.json": {
+            "bos_token_id": config["n_vocab"] - 1,
+            "eos_token_id": config["n_vocab"] - 1,
+        },
+        "tokenizer.json": _tokenizer(config["n_vocab"]),
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": "<end>",
+            "eos_token": "<end>",
+            "clean_up_tokenization_spaces": False,
+        },
+    }.items():
+        (folder / file).write_text(json.dumps(content, ensure_ascii=False))
+
+    shapes = _core.tensor_shapes(config)
+    empty = ((tensor, np.empty(shape, np.uint16), "bf16") for tensor, shape in shapes.items())
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end, width = 0, {"bf16": 2, "f32": 4}[number]
+    for stored, array in _as_stored(name, empty):
+        begin, end = end, end + array.size * width
+        header[stored] = {"dtype": number.upper(), "shape": array.shape, "data_offsets": [begin, end]}
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with (
+        open(folder / "model.safetensors", "wb") as file,
+        tqdm(total=end, unit="B", unit_scale=True, desc=f"{name} {number}", disable=not progress) as bar,
+    ):
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for _, array in _as_stored(name, random_tensors(name, seed)):
+            array = np.ascontiguousarray(array)
+            if number == "f32":
+                array = array.astype(np.uint32) << 16
+            bar.update(file.write(array.data))
+    stamp.write_text(json.dumps(said))
+    return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--number", choices=("bf16", "f32"), default="bf16")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    write_checkpoint(args.shape, args.folder, args.number, args.seed, progress=True)
+
+
+if __name__ == "__main__":
+    main()
