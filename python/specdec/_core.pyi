@@ -148,7 +148,7 @@ def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -
     """The counter-based uniform in [0, 1) that the core uses for this key."""
 
 def kernels() -> str:
-    """Name of the instruction set in use: "ref", "avx2", "avx512" or "neon"."""
+    """Name of the instruction set in use: "ref", "avx2", "avxvnni", "avx512f", "avx512" or "neon"."""
 
 def available_kernels() -> list[str]: ...
 def product(

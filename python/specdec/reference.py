@@ -324,7 +324,8 @@ def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
     mantissa, exponent = np.frexp(largest)  # largest = mantissa * 2**exponent, mantissa in [1/2, 1)
     exponent = np.minimum(exponent - 7 + (mantissa > np.float32(127 / 128)), 100)
     scales = np.where(largest < np.float32(2.0**-100), np.float32(0), np.ldexp(np.float32(1), exponent))
-    return _codes(blocks, _inverse(np.float32(1), scales), -127, 127).reshape(len(x), -1)[:, : x.shape[1]], scales[..., 0]
+    codes = _codes(blocks, _inverse(np.float32(1), scales), -127, 127)
+    return codes.reshape(len(x), -1)[:, : x.shape[1]], scales[..., 0]
 
 
 def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
