@@ -11,6 +11,11 @@ from specdec import _core
 
 Tensors = dict[str, NDArray[np.float32]]
 
+DTYPES = ("f32", "bf16", "int8", "int4")
+
+# Number formats of matrices and cache: what `specdec.load` pairs, and the others where they cost little.
+FORMATS = [("f32", "f32"), ("f32", "bf16"), ("bf16", "bf16"), ("int8", "f32"), ("int4", "bf16")]
+
 LLAMA: dict[str, Any] = {
     "n_vocab": 101, "n_ctx": 256, "n_layer": 3, "n_head": 6, "n_kv_head": 2, "d_model": 48, "d_head": 8,
     "d_ff": 70, "norm": "rms", "norm_eps": 1e-5, "position": "rotary",
@@ -50,8 +55,11 @@ def perturbed(tensors: Tensors, scale: float = 0.02, seed: int = 1) -> Tensors:
     return {n: (t + scale * rng.standard_normal(t.shape)).astype(np.float32) for n, t in tensors.items()}
 
 
-def build(config: dict[str, Any], tensors: Tensors) -> _core.Model:
-    return _core.Model(config, ((name, tensor, "f32") for name, tensor in tensors.items()))
+def build(
+    config: dict[str, Any], tensors: Tensors, *, dtype: str = "f32", cache_dtype: str = "f32"
+) -> _core.Model:
+    given = ((name, tensor, "f32") for name, tensor in tensors.items())
+    return _core.Model(config, given, dtype=dtype, cache_dtype=cache_dtype)
 
 
 def run_session(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import _core
+from specdec import _core, progress
 from specdec.checkpoints import hub, open_checkpoint
 from specdec.checkpoints.safetensors_file import read_safetensors
 from specdec.errors import (
@@ -873,16 +873,102 @@ def test_score_needs_two_tokens(make_llama):
         specdec.load(make_llama()).score([1])
 
 
-def test_other_dtype(make_llama):
-    for dtype in ("bf16", "int8", None, 4):
-        with pytest.raises(ValueError, match="expected 'f32'"):
-            specdec.load(make_llama(), dtype=dtype)
+def test_unknown_formats_are_refused(make_llama):
+    folder = make_llama()
+    for dtype in ("f16", "F32", "", 4, ["f32"]):
+        with pytest.raises(InputError, match=r"^dtype is .*; expected None or one of 'f32', 'bf16', 'int8'"):
+            specdec.load(folder, dtype)
+    for dtype in ("int8", "BF16", 4):
+        with pytest.raises(InputError, match=r"^cache_dtype is .*; expected None or one of 'f32', 'bf16'$"):
+            specdec.load(folder, cache_dtype=dtype)
 
 
-@pytest.mark.parametrize("n_threads", [0, -1, 1.5, True, "2"])
+def test_a_checkpoint_says_what_it_holds(tmp_path):
+    """bf16 only if every matrix is stored in it; norms may be wider."""
+    config = llama_config()
+    tensors = llama_tensors(config)
+    matrices = {name: "BF16" for name, array in tensors.items() if array.ndim == 2}
+    cases = {"F32": "f32", "F16": "f32", "BF16": "bf16", "matrices": "bf16", "but one": "f32"}
+    for case, expected in cases.items():
+        dtype = {"matrices": matrices, "but one": {**matrices, "lm_head.weight": "F32"}}.get(case, case)
+        checkpoint = open_checkpoint(write_hf(tmp_path / case, config, tensors, dtype=dtype))
+        assert checkpoint.dtype == expected
+        assert checkpoint.n_bytes == sum(array.nbytes for _, array, _ in checkpoint.tensors())
+    for other in (
+        write_hf(tmp_path / "gpt2", gpt2_config(), dtype="BF16"), write_llama2c(tmp_path / "model.bin")
+    ):  # fmt: skip
+        checkpoint = open_checkpoint(other)
+        assert checkpoint.dtype == ("f32" if other.suffix else "bf16")
+        assert checkpoint.n_bytes == sum(array.nbytes for _, array, _ in checkpoint.tensors())
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "cache_dtype", "expected"),
+    [
+        ("F32", None, None, ("f32", "f32")),
+        ("F16", None, None, ("f32", "f32")),
+        ("BF16", None, None, ("bf16", "bf16")),
+        ("BF16", "f32", None, ("f32", "f32")),
+        ("BF16", None, "f32", ("bf16", "f32")),
+        ("F32", "bf16", None, ("bf16", "bf16")),
+        ("F32", "int8", None, ("int8", "bf16")),
+        ("F16", "int4", "f32", ("int4", "f32")),
+        ("F32", "f32", "bf16", ("f32", "bf16")),
+    ],
+)
+def test_formats_of_a_model(make_llama, stored, dtype, cache_dtype, expected):
+    model = specdec.load(make_llama(dtype=stored), dtype, cache_dtype=cache_dtype)
+    assert (model.dtype, model.cache_dtype) == expected
+    assert f" in {model.dtype} (" in repr(model)
+    assert model.n_bytes == model.core.n_bytes > model.n_parameters / 2
+
+
+def test_fewer_bits_take_less_memory(make_llama):
+    folder = make_llama(hidden_size=256, intermediate_size=512, vocab_size=512, num_attention_heads=8)
+    sizes = [specdec.load(folder, dtype).n_bytes for dtype in ("f32", "bf16", "int8", "int4")]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > 3 * sizes[3]
+
+
+def test_a_weight_too_large_for_a_format_is_named(make_llama):
+    tensors = llama_tensors(llama_config())
+    tensors["lm_head.weight"][5, 7] = 1e8
+    folder = make_llama(tensors=tensors)
+    specdec.load(folder, "bf16")
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(folder))}: .*head"):
+        specdec.load(folder, "int8")
+
+
+def test_loading_shows_a_bar(make_llama, capsys, monkeypatch):
+    """When asked to; and unasked for large checkpoints, in a terminal, with tqdm."""
+    folder = make_llama()
+    specdec.load(folder)
+    assert capsys.readouterr().err == ""
+    specdec.load(folder, progress=True)
+    shown = capsys.readouterr().err
+    assert "loading in f32: 100%" in shown
+    for large, in_terminal in ((10**6, True), (1000, False)):
+        monkeypatch.setattr(progress, "_LARGE", large)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda answer=in_terminal: answer)
+        specdec.load(folder)
+        assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    specdec.load(folder)
+    assert "loading in f32: 100%" in capsys.readouterr().err
+    specdec.load(folder, progress=False)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    specdec.load(folder)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(InputError, match="pip install"):
+        specdec.load(folder, progress=True)
+
+
+@pytest.mark.parametrize("n_threads", [0, -1, 65, 1.5, True, "2"])
 def test_bad_n_threads(make_llama, n_threads):
-    with pytest.raises(InputError, match="n_threads"):
-        specdec.load(make_llama()).logits([1], n_threads=n_threads)
+    model = specdec.load(make_llama())
+    for call in (lambda **how: specdec.load(model.path, **how), lambda **how: model.logits([1], **how)):
+        with pytest.raises(InputError, match=r"^n_threads is .*; expected a whole number from 1 to 64"):
+            call(n_threads=n_threads)
 
 
 def test_default_threads(monkeypatch):
@@ -900,7 +986,7 @@ def test_half_precision_model_equals_the_widened_one(tmp_path):
     config = llama_config()
     tensors = llama_tensors(config)
     for dtype in ("F16", "BF16"):
-        half = specdec.load(write_hf(tmp_path / dtype, config, tensors, dtype=dtype))
+        half = specdec.load(write_hf(tmp_path / dtype, config, tensors, dtype=dtype), "f32")
         wide = {
             n: bf16_values(a) if dtype == "BF16" else np.frombuffer(encode(a, "F16"), "<f2").reshape(a.shape)
             for n, a in tensors.items()

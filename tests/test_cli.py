@@ -35,7 +35,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.fixture
 def embedded(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """The toy pair in the place of the trained one, which is slower."""
-    monkeypatch.setattr(cli, "embedded_pair", lambda: pair)
+    monkeypatch.setattr(cli, "embedded_pair", lambda *_: pair)
     return pair
 
 
@@ -96,7 +96,7 @@ def test_stop_strings(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> Non
 def test_other_models_and_no_draft_tokens(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "load", {"big": pair[0], "small": pair[1]}.__getitem__)
+    monkeypatch.setattr(cli, "load", lambda name, dtype: {"big": pair[0], "small": pair[1]}[name])
     options = ["--target", "big", "--draft", "small", "--max-new-tokens", "5", "--gamma", "0"]
     assert cli.main(["abc", *options]) == 0
     output = capsys.readouterr().out
@@ -159,6 +159,31 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str]) 
     assert "specdec: error: " in capsys.readouterr().err
 
 
+def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of the pair in the package, and of models given by path."""
+    asked = []
+
+    def given(*formats: str | None) -> Pair:
+        asked.append(formats)
+        return pair
+
+    monkeypatch.setattr(cli, "embedded_pair", given)
+    run = ["abc", "--max-new-tokens", "4"]
+    assert cli.main(run) == 0
+    assert cli.main([*run, "--dtype", "bf16", "--draft-dtype", "int4"]) == 0
+    assert asked == [(None, None), ("bf16", "int4")]
+
+    def load(path: str, dtype: str | None) -> specdec.Model:
+        asked.append((path, dtype))
+        return pair[path == "draft"]
+
+    monkeypatch.setattr(cli, "load", load)
+    assert cli.main([*run, "--target", "target", "--draft", "draft", "--draft-dtype", "int8"]) == 0
+    assert asked[2:] == [("target", None), ("draft", "int8")]
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*run, "--dtype", "f16"])
+
+
 def test_out_of_memory_is_an_error(
     embedded: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,7 +204,7 @@ from pathlib import Path
 from specdec import cli
 from toy_pair import load_pair
 pair = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
-cli.embedded_pair = lambda: pair
+cli.embedded_pair = lambda *_: pair
 sys.exit(cli.main(sys.argv[3:]))
 """
 

@@ -152,8 +152,25 @@ def test_half_precision_checkpoints(tmp_path, dtype, file_dtype):
     assert {t.dtype for t in read_safetensors(tmp_path / "model.safetensors").values()} == {file_dtype}
     ids = random_prompt()
     np.testing.assert_allclose(
-        specdec.load(tmp_path).logits(ids), oracle_logits(network, ids), rtol=0, atol=1e-4
+        specdec.load(tmp_path, "f32").logits(ids), oracle_logits(network, ids), rtol=0, atol=1e-4
     )
+
+
+# Root mean square of the logits' errors over that of the logits about their mean, with some room: what
+# rounding activations to bf16, and blocks of weights and activations to 8 or 4 bits, makes of random layers.
+RELATIVE_ERROR = {"bf16": 0.03, "int8": 0.1, "int4": 0.7}
+
+
+@pytest.mark.parametrize("dtype", RELATIVE_ERROR)
+@pytest.mark.parametrize("name", ["llama tied", "mistral window", "gpt2"])
+def test_other_formats_are_near_transformers(tmp_path, name, dtype):
+    network = build(MODELS[name](), tmp_path, dtype=torch.bfloat16)
+    ids = random_prompt()
+    expected = oracle_logits(network, ids)
+    model = specdec.load(tmp_path, dtype)
+    for found in (model.logits(ids), step_by_step(model, ids)):
+        error = np.sqrt(np.square(found - expected).mean()) / expected.std()
+        assert 0.05 * RELATIVE_ERROR[dtype] < error < RELATIVE_ERROR[dtype]
 
 
 def test_shards_written_by_transformers(tmp_path):

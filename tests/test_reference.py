@@ -107,8 +107,17 @@ class OneByOne:
         self.keys: list[list[list[np.ndarray]]] = [[] for _ in range(config["n_layer"])]
         self.values: list[list[list[np.ndarray]]] = [[] for _ in range(config["n_layer"])]
 
+    def times(self, x: np.ndarray, name: str) -> np.ndarray:
+        return np.array([np.dot(row, x) for row in self.tensors[name]])
+
+    def embed(self, token: int) -> np.ndarray:
+        return self.tensors["token_embedding"][token].copy()
+
+    def kept(self, head: np.ndarray) -> np.ndarray:
+        return head
+
     def linear(self, x: np.ndarray, name: str, bias: bool) -> np.ndarray:
-        y = np.array([np.dot(row, x) for row in self.tensors[f"{name}.weight"]])
+        y = self.times(x, f"{name}.weight")
         return y + self.tensors[f"{name}.bias"] if bias else y
 
     def norm(self, x: np.ndarray, name: str) -> np.ndarray:
@@ -142,19 +151,19 @@ class OneByOne:
     def step(self, token: int) -> np.ndarray:
         config, position = self.config, len(self.keys[0])
         d_head, group = config["d_head"], config["n_head"] // config["n_kv_head"]
-        x = self.tensors["token_embedding"][token].copy()
+        x = self.embed(token)
         if config["position"] == "learned":
             x += self.tensors["position_embedding"][position]
         for i in range(config["n_layer"]):
             h = self.norm(x, f"layers.{i}.attn_norm")
             q, k, v = (self.linear(h, f"layers.{i}.attn_{name}", config["qkv_bias"]) for name in "qkv")
             kv_heads = [slice(j * d_head, (j + 1) * d_head) for j in range(config["n_kv_head"])]
-            self.keys[i].append([self.rotate(k[part], position) for part in kv_heads])
-            self.values[i].append([v[part] for part in kv_heads])
+            self.keys[i].append([self.kept(self.rotate(k[part], position)) for part in kv_heads])
+            self.values[i].append([self.kept(v[part]) for part in kv_heads])
             first = max(0, position + 1 - config["sliding_window"]) if config["sliding_window"] else 0
             mixed: list[float] = []
             for head in range(config["n_head"]):
-                query = self.rotate(q[head * d_head : (head + 1) * d_head], position)
+                query = self.kept(self.rotate(q[head * d_head : (head + 1) * d_head], position))
                 weights = [
                     math.exp(float(np.dot(query, keys[head // group])) / d_head**0.5)
                     for keys in self.keys[i][first:]
@@ -172,8 +181,25 @@ class OneByOne:
             else:
                 hidden = self.activate(hidden)
             x = x + self.linear(hidden, f"layers.{i}.mlp_down", config["mlp_bias"])
-        head_matrix = self.tensors["token_embedding" if config["tied"] else "head"]
-        return np.array([np.dot(row, self.norm(x, "output_norm")) for row in head_matrix])
+        return self.times(self.norm(x, "output_norm"), "token_embedding" if config["tied"] else "head")
+
+
+class InFormat(OneByOne):
+    """The same in a number format; what its products are is test_formats.py's to say."""
+
+    def __init__(self, config: dict[str, Any], tensors: dict[str, np.ndarray], format: str) -> None:
+        super().__init__(config, tensors)
+        self.format = format
+
+    def times(self, x: np.ndarray, name: str) -> np.ndarray:
+        return reference.product(x[None], self.tensors[name], self.format)[0].astype(np.float64)
+
+    def embed(self, token: int) -> np.ndarray:
+        row = self.tensors["token_embedding"][token]
+        return row.copy() if self.format == "f32" else reference.round_bf16(row).astype(np.float64)
+
+    def kept(self, head: np.ndarray) -> np.ndarray:
+        return reference.round_bf16(head).astype(np.float64)
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
@@ -188,6 +214,19 @@ def test_logits_equal_a_decoder_that_takes_one_token_at_a_time(config: dict[str,
     single = reference.logits(config, tensors, ids, dtype=np.float32)
     assert single.dtype == np.float32
     np.testing.assert_allclose(single, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("format", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+def test_logits_in_number_formats(config: dict[str, Any], format: str) -> None:
+    tensors = random_tensors(config, seed=1)
+    ids = np.random.default_rng(2).integers(config["n_vocab"], size=9).tolist()
+    decoder = InFormat(config, tensors, format)
+    expected = np.array([decoder.step(token) for token in ids])
+    got = reference.logits(config, tensors, ids, format=format, cache_format="bf16")
+    # Only the order of sums in norms and attention differs, in double precision.
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+    assert np.abs(got - reference.logits(config, tensors, ids)).max() > 1e-4
 
 
 @pytest.mark.parametrize("n_prefix", [0, 1, 5])

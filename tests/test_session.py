@@ -29,14 +29,32 @@ def models(request):
     )
 
 
-@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("llama", "f32", "f32", "f32"), ("gpt", "f32", "f32", "int4"), ("llama", "f32", "bf16", "f32"),
+        ("llama", "bf16", "bf16", "int4"), ("gpt", "int8", "f32", "int8"), ("llama", "int4", "bf16", "bf16"),
+    ],
+    ids="-".join,
+)  # fmt: skip
+def formats(request):
+    """Target and drafts as above in other formats, the drafts in one of their own; and the plain output."""
+    family, dtype, cache_dtype, draft_dtype = request.param
+    config, scale = (LLAMA, 0.02) if family == "llama" else (GPT, 0.1)
+    tensors = random_tensors(config)
+    small = config | {"n_layer": 1, "d_ff": 20}
+    target = build(config, tensors, dtype=dtype, cache_dtype=cache_dtype)
+    friend = build(config, perturbed(tensors, scale), dtype=draft_dtype, cache_dtype=cache_dtype)
+    stranger = build(small, random_tensors(small, seed=99), dtype=draft_dtype)
+    return target, friend, stranger, run_session(target, None, PROMPTS)
+
+
 @pytest.mark.parametrize("gamma", range(9))
-def test_greedy_output_is_plain_output(models, gamma, n_threads):
-    target, friend, stranger = models
-    plain_tokens, plain_logits, records = run_session(target, None, PROMPTS)
+def test_greedy_output_is_plain_output(formats, gamma):
+    target, friend, stranger, (plain_tokens, plain_logits, records) = formats
     assert all(len(tokens) == 40 for tokens in plain_tokens)
     assert all(record["drafted"] == [] and record["betas"] == [] for record in records)
-    for draft in (friend, stranger, target):
+    for draft, n_threads in ((friend, 1), (friend, 2), (stranger, 2), (target, 1)):
         tokens, logits, _ = run_session(target, draft, PROMPTS, gamma=gamma, n_threads=n_threads)
         assert tokens == plain_tokens
         for row, plain in zip(logits, plain_logits, strict=True):
@@ -73,8 +91,8 @@ def test_a_draft_equal_to_its_target_is_always_right(models):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_sequence_in_a_batch_is_what_it_is_alone(models, temperature):
-    target, friend, _ = models
+def test_a_sequence_in_a_batch_is_what_it_is_alone(formats, temperature):
+    target, friend, _, _ = formats
     seeds = [(11, 0), (12, 5), (11, 1), (2**64 - 1, 2**32 - 1)]
     how = {"temperature": temperature, "top_k": 20, "top_p": 0.95}
     together, logits, _ = run_session(target, friend, PROMPTS, seeds=seeds, n_threads=2, **how)

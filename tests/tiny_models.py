@@ -152,14 +152,17 @@ def bf16_values(array: NDArray[np.float32]) -> NDArray[np.float32]:
     return bits.view(np.float32).reshape(array.shape)
 
 
-def safetensors_bytes(tensors: Mapping[str, NDArray[np.float32]], dtype: str = "F32") -> bytes:
-    """A safetensors file."""
+def safetensors_bytes(
+    tensors: Mapping[str, NDArray[np.float32]], dtype: str | Mapping[str, str] = "F32"
+) -> bytes:
+    """A safetensors file; the dtype is that of all tensors, or of those named, the others being F32."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, array in tensors.items():
-        raw = encode(array, dtype)
+        form = dtype if isinstance(dtype, str) else dtype.get(name, "F32")
+        raw = encode(array, form)
         header[name] = {
-            "dtype": dtype,
+            "dtype": form,
             "shape": list(array.shape),
             "data_offsets": [len(data), len(data) + len(raw)],
         }
@@ -179,7 +182,7 @@ def write_hf(
     config: Mapping[str, Any],
     tensors: Mapping[str, NDArray[np.float32]] | None = None,
     *,
-    dtype: str = "F32",
+    dtype: str | Mapping[str, str] = "F32",
     n_shards: int = 1,
     seed: int = 0,
 ) -> Path:

@@ -41,6 +41,10 @@ static struct {
     _Alignas(64) atomic_uint n_returned;
     _Alignas(64) atomic_uint n_arrived;
     _Alignas(64) atomic_uint n_barriers;
+    /* Items taken of each thread's share, for the stretches after even and odd barriers. */
+    struct {
+        _Alignas(64) atomic_int n;
+    } taken[2][SD_MAX_THREADS];
 } pool = {.turn = PTHREAD_MUTEX_INITIALIZER,
           .mutex = PTHREAD_MUTEX_INITIALIZER,
           .wake_up = PTHREAD_COND_INITIALIZER};
@@ -72,7 +76,7 @@ static void* worker_main(void* argument) {
             atomic_fetch_add_explicit(&pool.n_returned, 1, memory_order_release);
             continue;
         }
-        sd_team team = {self->index, pool.n_threads, 0};
+        sd_team team = {.thread = self->index, .n_threads = pool.n_threads};
         pool.task(&team, pool.argument);
         atomic_fetch_add_explicit(&pool.n_returned, 1, memory_order_release);
     }
@@ -129,7 +133,7 @@ sd_status sd_pool_reserve(int n_threads) {
 
 void sd_pool_run(int n_threads, sd_task task, void* argument) {
     if (n_threads == 1) {
-        sd_team alone = {0, 1, 0};
+        sd_team alone = {.n_threads = 1};
         task(&alone, argument);
         return;
     }
@@ -146,6 +150,7 @@ void sd_pool_run(int n_threads, sd_task task, void* argument) {
     atomic_store(&pool.n_returned, 0);
     atomic_store(&pool.n_arrived, 0);
     atomic_store(&pool.n_barriers, 0);
+    for (int t = 0; t < n_threads; t++) pool.taken[0][t].n = pool.taken[1][t].n = 0;
     atomic_fetch_add(&pool.generation, 1);
     /* A worker counts itself as sleeping before it looks at the generation a last time, and both
      * are sequentially consistent: it either sees the new generation or is seen here. */
@@ -153,17 +158,41 @@ void sd_pool_run(int n_threads, sd_task task, void* argument) {
     if (pool.n_sleeping > 0) pthread_cond_broadcast(&pool.wake_up);
     pthread_mutex_unlock(&pool.mutex);
 
-    sd_team team = {0, n_threads, 0};
+    sd_team team = {.n_threads = n_threads};
     task(&team, argument);
     wait_for_returned((unsigned)pool.n_workers);
     pthread_mutex_unlock(&pool.turn);
 }
 
+int sd_team_take(sd_team* team, int n, int grain, int* first, int* last) {
+    if (team->n_threads == 1) { /* other callers may be running: nothing of the pool is ours */
+        *first = 0, *last = n;
+        return team->n_emptied++ == 0 && n > 0;
+    }
+    for (; team->n_emptied < team->n_threads; team->n_emptied++) {
+        sd_team owner = {.thread = (team->thread + team->n_emptied) % team->n_threads,
+                         .n_threads = team->n_threads};
+        int begin, end;
+        sd_team_share(&owner, n, &begin, &end);
+        atomic_int* taken = &pool.taken[team->n_waits % 2][owner.thread].n;
+        begin += atomic_fetch_add_explicit(taken, grain, memory_order_relaxed);
+        if (begin >= end) continue;
+        *first = begin;
+        *last = end - begin < grain ? end : begin + grain;
+        return 1;
+    }
+    return 0;
+}
+
 void sd_pool_barrier(sd_team* team) {
+    team->n_emptied = 0;
     if (team->n_threads == 1) return;
     unsigned before = team->n_waits++;
     if (atomic_fetch_add_explicit(&pool.n_arrived, 1, memory_order_acq_rel) ==
         (unsigned)team->n_threads - 1) {
+        /* nobody takes any more from the stretch that ends here */
+        for (int t = 0; t < team->n_threads; t++)
+            atomic_store_explicit(&pool.taken[before % 2][t].n, 0, memory_order_relaxed);
         atomic_store_explicit(&pool.n_arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&pool.n_barriers, before + 1, memory_order_release);
         return;

@@ -16,6 +16,7 @@ typedef struct sd_team {
     int thread;       /* 0 … n_threads - 1; 0 is the caller */
     int n_threads;    /* threads in this run */
     unsigned n_waits; /* barriers passed; private to the thread */
+    int n_emptied;    /* shares found empty by sd_team_take since the last barrier; private too */
 } sd_team;
 
 typedef void (*sd_task)(sd_team* team, void* argument);
@@ -34,5 +35,10 @@ static inline void sd_team_share(const sd_team* team, int n, int* first, int* la
     *first = (int)((long)n * team->thread / team->n_threads);
     *last = (int)((long)n * (team->thread + 1) / team->n_threads);
 }
+
+/* The next piece [*first, *last) of n items, of at most `grain`: piece by piece of the thread's own
+ * share, then of what others have left of theirs. 0 when nothing is left. Once between two
+ * barriers each thread may take one set of items to its end; n is the same for all. */
+int sd_team_take(sd_team* team, int n, int grain, int* first, int* last);
 
 #endif

@@ -15,7 +15,9 @@ typedef struct job {
 static void run(sd_team* team, void* argument) {
     const job* j = argument;
     int first, end;
-    sd_matrix_multiply(team, j->matrix, j->n_rows, j->x, j->y, j->ldy, &first, &end);
+    while (sd_team_take(team, sd_matrix_panels(j->matrix->n_out), 1, &first, &end))
+        sd_matrix_multiply(j->matrix, first, end, j->n_rows, j->x, j->y + (ptrdiff_t)first * SD_PANEL,
+                           j->ldy);
 }
 
 /* Pack, prepare and multiply; y [n_rows, n_out]. */

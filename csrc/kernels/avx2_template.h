@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "half.h"
 #include "kernels.h"
 
 #define MAX_ROWS 6
@@ -116,11 +117,11 @@ typedef __m256i iunit;
 #define u_load(p) _mm256_loadu_ps(p)
 #define u_store(p, v) _mm256_storeu_ps(p, v)
 #define u_set1(f) _mm256_set1_ps(f)
-#define u_mul(a, b) _mm256_mul_ps(a, b)
+#define u_sub(a, b) _mm256_sub_ps(a, b)
 #define u_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define u_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const void*)(p)))
 #define i_set1(i) _mm256_set1_epi32(i)
-#define i_float(i) _mm256_cvtepi32_ps(i)
+#define u_of_bits(i) _mm256_castsi256_ps(i)
 #define OFFSET4 8
 typedef __m256i codes4;
 static inline __m256i c4_low(const uint8_t* p) {

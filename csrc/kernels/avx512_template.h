@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "half.h"
 #include "kernels.h"
 
 #define MAX_ROWS 12
@@ -93,11 +94,11 @@ typedef __m512i iunit;
 #define u_load(p) _mm512_loadu_ps(p)
 #define u_store(p, v) _mm512_storeu_ps(p, v)
 #define u_set1(f) _mm512_set1_ps(f)
-#define u_mul(a, b) _mm512_mul_ps(a, b)
+#define u_sub(a, b) _mm512_sub_ps(a, b)
 #define u_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define u_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const void*)(p)))
 #define i_set1(i) _mm512_set1_epi32(i)
-#define i_float(i) _mm512_cvtepi32_ps(i)
+#define u_of_bits(i) _mm512_castsi512_ps(i)
 #define OFFSET4 8
 typedef __m512i codes4;
 #define c4_low(p) _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(15))

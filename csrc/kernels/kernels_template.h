@@ -222,7 +222,8 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
     FOR_EACH_16(n, i, m) {
         float prepared[SD_LANES * 2] = {0};
         v_store_bf16(prepared, LOAD(x, i, m));
-        const uint16_t* halves = (const uint16_t*)(const void*)prepared;
+        uint16_t halves[SD_LANES * 4]; /* copied: a float may not be read as another type */
+        memcpy(halves, prepared, sizeof prepared);
         for (int j = 0; j < m; j++) y[i + j] = BF16_PAIRS ? halves[j] : halves[2 * j + 1];
     }
 }

@@ -37,11 +37,11 @@ static inline unit u_set1(float f) { EACH_LANE(unit, f, f); }
 static inline unit u_zero(void) { return u_set1(0.0f); }
 static inline unit u_load(const float* p) { EACH_LANE(unit, f, p[l]); }
 static inline void u_store(float* p, unit u) { memcpy(p, u.f, sizeof u.f); }
-static inline unit u_mul(unit a, unit b) { EACH_LANE(unit, f, a.f[l] * b.f[l]); }
+static inline unit u_sub(unit a, unit b) { EACH_LANE(unit, f, a.f[l] - b.f[l]); }
 static inline unit u_fma(unit a, unit b, unit c) { EACH_LANE(unit, f, fmaf(a.f[l], b.f[l], c.f[l])); }
 static inline unit u_half(const uint16_t* p) { EACH_LANE(unit, f, sd_float_from_f16(p[l])); }
 static inline iunit i_set1(int32_t i) { EACH_LANE(iunit, i, i); }
-static inline unit i_float(iunit i) { EACH_LANE(unit, f, (float)i.i[l]); }
+static inline unit u_of_bits(iunit i) { EACH_LANE(unit, f, sd_float_from_bits((uint32_t)i.i[l])); }
 static inline codes8 c8_load(const uint8_t* p) {
     codes8 r;
     memcpy(r.c, p, sizeof r.c);

@@ -6,8 +6,8 @@
  *   BF16_PAIRS                      1: v_pair(sum, w, p) multiplies 16 pairs w with the pair at p in one
  *                                   instruction; 0: pairs are emulated
  *   FLUSHED(statement)              run it with subnormals flushed to zero in v_fma_flush
- *   unit, iunit                     UNIT_LANES (16 or 8) floats, as many int32; u_zero, u_set1, u_mul, u_fma,
- *                                   u_store, u_half (from f16), i_set1, i_float
+ *   unit, iunit                     UNIT_LANES (16 or 8) floats, as many int32; u_zero, u_set1, u_sub, u_fma,
+ *                                   u_load, u_store, u_half (from f16), u_of_bits(iunit), i_set1
  *   dot8(sum, w, p), dot4           sum += Σ of the 4 codes of each lane times the 4 int8 at p
  *   codes8, c8_load(p); codes4, c4_low(p), c4_high(p)   UNIT_LANES groups of 4 codes
  *   OFFSET8, OFFSET4                how much dot8 and dot4 take a code to be above q
@@ -120,10 +120,12 @@ INLINE void bf16_block(const int n_rows, const int n_halves, const float* x, ptr
 
 /* ----------------------------------------------------------------------------- int8 and int4 */
 
-/* What a block of a row starts from and is multiplied with. */
+/* What a block of a row adds to. Its scale is a power of two, 2^e, so that neither a conversion nor a
+ * product is needed to apply it: a sum of integers that starts from the bits of 1.5 · 2^(23 + e) is,
+ * read as a float, 2^e · (1.5 · 2²³ + sum), exactly. */
 typedef struct row_block {
-    int32_t offset; /* −OFFSET · Σ codes of the row, so that the sum counts q alone */
-    float scale;
+    int32_t start; /* those bits − OFFSET · Σ codes of the row, so that the sum counts q alone */
+    float base;    /* 1.5 · 2^(23 + e): what is to be taken off */
 } row_block;
 
 #define N_UNITS (SD_PANEL / UNIT_LANES)
@@ -144,7 +146,7 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
             /* Or the compiler keeps the starts of the next unit in registers that the sums need. */
             __asm__("" : "+r"(block));
             iunit dot[MAX_ROWS_DOT];
-            FOR_ROWS dot[m] = i_set1(block[m].offset);
+            FOR_ROWS dot[m] = i_set1(block[m].start);
             if (is_int4) {
                 UNROLL for (int s = 0; s < 4; s++) {
                     const uint8_t* codes = panel + 128 * s + STEP * u;
@@ -163,7 +165,7 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
             }
             unit scale = u_half((const uint16_t*)(const void*)(panel + bytes) + UNIT_LANES * u);
             FOR_ROWS {
-                unit scaled = u_mul(i_float(dot[m]), u_set1(block[m].scale));
+                unit scaled = u_sub(u_of_bits(dot[m]), u_set1(block[m].base));
                 sum[m][u] = u_fma(scaled, scale, sum[m][u]);
             }
         }
@@ -343,7 +345,14 @@ static void NAME(prepare_bf16)(int n_rows, const float* x, ptrdiff_t ldx, int n_
     }
 }
 
-/* Per row and block of 32: scale = absmax / 127, codes = x · (127 / absmax) to nearest even. */
+/* Per row and block of 32: the smallest power of two 2^e with absmax ≤ 127 · 2^e is the scale, codes
+ * are x / 2^e to nearest even. A block below 2⁻¹⁰⁰ counts as zero. */
+INLINE int block_exponent(float largest) {
+    uint32_t bits = sd_bits_of_float(largest);
+    int exponent = (int)(bits >> 23) - 127 - 6 + ((bits & 0x7fffff) > 0x7e0000); /* 127 = 1.984375 · 2⁶ */
+    return exponent > 100 ? 100 : exponent; /* larger ones saturate: the sum must stay a float */
+}
+
 INLINE void prepare_int(int offset, int n_rows, const float* x, ptrdiff_t ldx, int n_in, int first, int n,
                         void* out) {
     row_block* blocks = row_blocks(out, n_rows, n_in);
@@ -360,11 +369,11 @@ INLINE void prepare_int(int offset, int n_rows, const float* x, ptrdiff_t ldx, i
                 if (n_here > SD_LANES) b = load_some(from + SD_LANES, n_here - SD_LANES);
             }
             float largest = v_largest_abs(v_max(v_abs(a), v_abs(b)));
-            /* smaller blocks count as zero: 127 / largest must be finite */
-            float factor = largest < 1e-30f ? 0.0f : 127.0f / largest;
-            int8_t* codes = (int8_t*)out + at * SD_BLOCK;
-            int sum = v_store_int8(codes, v_mul(a, v_set1(factor)), v_mul(b, v_set1(factor)));
-            blocks[at] = (row_block){-offset * sum, largest < 1e-30f ? 0.0f : largest / 127.0f};
+            int is_zero = largest < 0x1p-100f, e = is_zero ? 0 : block_exponent(largest);
+            vec factor = v_set1(is_zero ? 0.0f : sd_float_from_bits((uint32_t)(127 - e) << 23));
+            int sum = v_store_int8((int8_t*)out + at * SD_BLOCK, v_mul(a, factor), v_mul(b, factor));
+            uint32_t base = (uint32_t)(127 + 23 + e) << 23 | 0x400000;
+            blocks[at] = (row_block){(int32_t)base - offset * sum, sd_float_from_bits(base)};
         }
     }
 }

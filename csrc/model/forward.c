@@ -75,16 +75,34 @@ static void prepare(const sd_model* model, int n_rows, const float* x, int n, vo
     sd_kernels_get()->prepare[model->numbers.weights](n_rows, x, n, n, 0, n, prepared);
 }
 
-/* hidden += x · matrixᵀ + bias, this thread's columns; x is prepared. */
-static void add_projection(const sd_team* team, const job* j, const sd_matrix* matrix, const float* bias,
+/* Outputs [*first, *end) of the matrix that this thread computes next, through y; 0: none left. */
+static int next_outputs(sd_team* team, const job* j, const sd_matrix* matrix, const float* bias,
+                        const void* x, float* y, ptrdiff_t ldy, int* first, int* end) {
+    int panel, panel_end;
+    if (!sd_team_take(team, sd_matrix_panels(matrix->n_out), sd_matrix_grain(matrix, team), &panel,
+                      &panel_end))
+        return 0;
+    *first = panel * SD_PANEL;
+    *end = panel_end * SD_PANEL < matrix->n_out ? panel_end * SD_PANEL : matrix->n_out;
+    sd_matrix_multiply(matrix, panel, panel_end, j->n_rows, x, y + *first, ldy);
+    add_bias(j->n_rows, y, ldy, bias, *first, *end);
+    return 1;
+}
+
+/* y = x · matrixᵀ + bias; x is prepared. */
+static void project(sd_team* team, const job* j, const sd_matrix* matrix, const float* bias, const void* x,
+                    float* y, ptrdiff_t ldy) {
+    for (int first, end; next_outputs(team, j, matrix, bias, x, y, ldy, &first, &end);) continue;
+}
+
+/* hidden += x · matrixᵀ + bias; x is prepared. */
+static void add_projection(sd_team* team, const job* j, const sd_matrix* matrix, const float* bias,
                            const void* x) {
     sd_workspace* w = j->w;
-    int first, end;
-    sd_matrix_multiply(team, matrix, j->n_rows, x, w->update, w->ld_update, &first, &end);
-    add_bias(j->n_rows, w->update, w->ld_update, bias, first, end);
-    for (int m = 0; m < j->n_rows; m++)
-        sd_kernels_get()->add(end - first, w->hidden + (ptrdiff_t)m * matrix->n_out + first,
-                              w->update + m * w->ld_update + first);
+    for (int first, end; next_outputs(team, j, matrix, bias, x, w->update, w->ld_update, &first, &end);)
+        for (int m = 0; m < j->n_rows; m++)
+            sd_kernels_get()->add(end - first, w->hidden + (ptrdiff_t)m * matrix->n_out + first,
+                                  w->update + m * w->ld_update + first);
 }
 
 static void activate(sd_activation activation, int n, const float* x, float* y) {
@@ -98,52 +116,48 @@ static void activate(sd_activation activation, int n, const float* x, float* y) 
 
 /* activated = act(gate) · up, or act(up), prepared for mlp_down: one group of panels after the
  * other, so that what follows a projection happens without a join of the threads. */
-static void mlp_in(const sd_team* team, const job* j, const sd_layer* layer, const void* x) {
+static void mlp_in_group(const job* j, const sd_layer* layer, const void* x, int group, float* projected) {
     sd_workspace* w = j->w;
     const sd_config* c = &w->model->config;
     const sd_kernels* k = sd_kernels_get();
     const sd_matrix* matrix = &layer->mlp_in;
-    float* projected = w->projected[team->thread];
-    const sd_team alone = {0, 1, 0};
-    int width = matrix->group * SD_PANEL, group, group_end;
-    sd_team_share(team, sd_matrix_panels(matrix->n_out) / matrix->group, &group, &group_end);
-    for (; group < group_end; group++) {
-        size_t offset = (size_t)group * (size_t)width;
-        sd_matrix part = *matrix;
-        part.n_out = width;
-        part.panels = sd_matrix_panel(matrix, group * matrix->group);
-        int first, end;
-        sd_matrix_multiply(&alone, &part, j->n_rows, x, projected, 2 * SD_PANEL, &first, &end);
-        int n_out = matrix->n_out - (int)offset < width ? matrix->n_out - (int)offset : width;
-        add_bias(j->n_rows, projected, 2 * SD_PANEL, layer->mlp_in_bias ? layer->mlp_in_bias + offset : NULL,
-                 0, n_out);
-        for (int m = 0; m < j->n_rows; m++) {
-            float* row = projected + (ptrdiff_t)m * 2 * SD_PANEL;
-            activate(c->activation, SD_PANEL, row, row);
-            if (c->gated) k->multiply(SD_PANEL, row, row + SD_PANEL);
-        }
-        int column = group * SD_PANEL, n = c->d_ff - column < SD_PANEL ? c->d_ff - column : SD_PANEL;
-        k->prepare[w->model->numbers.weights](j->n_rows, projected, 2 * SD_PANEL, c->d_ff, column, n,
-                                              w->activated);
+    const int width = matrix->group * SD_PANEL, ld = 2 * SD_PANEL;
+    int first = group * width, n_out = matrix->n_out - first < width ? matrix->n_out - first : width;
+    sd_matrix_multiply(matrix, group * matrix->group, (group + 1) * matrix->group, j->n_rows, x, projected,
+                       ld);
+    add_bias(j->n_rows, projected, ld, layer->mlp_in_bias ? layer->mlp_in_bias + first : NULL, 0, n_out);
+    for (int m = 0; m < j->n_rows; m++) {
+        float* row = projected + (ptrdiff_t)m * ld;
+        activate(c->activation, SD_PANEL, row, row);
+        if (c->gated) k->multiply(SD_PANEL, row, row + SD_PANEL);
     }
+    int column = group * SD_PANEL, n = c->d_ff - column < SD_PANEL ? c->d_ff - column : SD_PANEL;
+    k->prepare[w->model->numbers.weights](j->n_rows, projected, ld, c->d_ff, column, n, w->activated);
 }
 
-/* This thread's share of (sequence, key/value head) pairs. */
-static void attend(const sd_team* team, const job* j, int layer) {
+static void mlp_in(sd_team* team, const job* j, const sd_layer* layer, const void* x) {
+    const sd_matrix* matrix = &layer->mlp_in;
+    int n_groups = sd_matrix_panels(matrix->n_out) / matrix->group;
+    int grain = sd_matrix_grain(matrix, team) / matrix->group, group, end;
+    while (sd_team_take(team, n_groups, grain, &group, &end))
+        for (; group < end; group++) mlp_in_group(j, layer, x, group, j->w->projected[team->thread]);
+}
+
+/* Attention of (sequence, key/value head) pairs. */
+static void attend(sd_team* team, const job* j, int layer) {
     sd_workspace* w = j->w;
     const sd_config* c = &w->model->config;
     ptrdiff_t d_q = (ptrdiff_t)c->n_head * c->d_head;
-    int first, end, pair = 0;
-    ptrdiff_t row = 0;
-    sd_team_share(team, j->n_branches * c->n_kv_head, &first, &end);
-    for (int b = 0; b < j->n_branches; b++) {
-        const sd_branch* branch = &j->branches[b];
-        for (int head = 0; head < c->n_kv_head; head++, pair++) {
-            if (pair < first || pair >= end) continue;
-            sd_attention(w->model, branch->cache, layer, head, branch->n_new, w->qkv + row * w->ld_qkv,
-                         w->ld_qkv, w->attended + row * d_q, d_q, &w->attention[team->thread]);
+    int pair, end;
+    while (sd_team_take(team, j->n_branches * c->n_kv_head, 1, &pair, &end)) {
+        for (; pair < end; pair++) {
+            const sd_branch* branch = &j->branches[pair / c->n_kv_head];
+            ptrdiff_t row = 0;
+            for (const sd_branch* before = j->branches; before < branch; before++) row += before->n_new;
+            sd_attention(w->model, branch->cache, layer, pair % c->n_kv_head, branch->n_new,
+                         w->qkv + row * w->ld_qkv, w->ld_qkv, w->attended + row * d_q, d_q,
+                         &w->attention[team->thread]);
         }
-        row += branch->n_new;
     }
 }
 
@@ -167,8 +181,7 @@ static void run(sd_team* team, void* argument) {
         /* Each thread normalises all rows for itself: cheaper than a join. */
         normalise(model, j->n_rows, w->hidden, layer->attn_norm, layer->attn_norm_bias, normed);
         prepare(model, j->n_rows, normed, c->d_model, prepared);
-        sd_matrix_multiply(team, &layer->qkv, j->n_rows, prepared, w->qkv, w->ld_qkv, &first, &end);
-        add_bias(j->n_rows, w->qkv, w->ld_qkv, layer->qkv_bias, first, end);
+        project(team, j, &layer->qkv, layer->qkv_bias, prepared, w->qkv, w->ld_qkv);
         sd_pool_barrier(team);
         attend(team, j, i);
         sd_pool_barrier(team);
@@ -193,7 +206,10 @@ static void run(sd_team* team, void* argument) {
         n += branch->n_logits;
     }
     prepare(model, n, normed, c->d_model, prepared);
-    sd_matrix_multiply(team, &model->head, n, prepared, w->logits, w->ld_logits, &first, &end);
+    while (
+        sd_team_take(team, sd_matrix_panels(c->n_vocab), sd_matrix_grain(&model->head, team), &first, &end))
+        sd_matrix_multiply(&model->head, first, end, n, prepared, w->logits + (ptrdiff_t)first * SD_PANEL,
+                           w->ld_logits);
 }
 
 sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {

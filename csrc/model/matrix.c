@@ -45,16 +45,14 @@ void sd_matrix_row(const sd_matrix* matrix, int r, float* out) {
     }
 }
 
-void sd_matrix_multiply(const sd_team* team, const sd_matrix* matrix, int n_rows, const void* x, float* y,
-                        ptrdiff_t ldy, int* first, int* end) {
+int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
+    int pieces = 8, grain = sd_matrix_panels(matrix->n_out) / matrix->group / (pieces * team->n_threads);
+    return matrix->group * (grain > 1 ? grain : 1);
+}
+
+void sd_matrix_multiply(const sd_matrix* matrix, int first, int end, int n_rows, const void* x, float* y,
+                        ptrdiff_t ldy) {
     const sd_kernels* kernels = sd_kernels_get();
-    int p, p_end;
-    sd_team_share(team, sd_matrix_panels(matrix->n_out) / matrix->group, &p, &p_end);
-    p *= matrix->group, p_end *= matrix->group;
-    *first = p * SD_PANEL;
-    for (; p < p_end; p++)
-        kernels->panel[matrix->format](n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in,
-                                       y + (ptrdiff_t)p * SD_PANEL, ldy);
-    *end = p_end * SD_PANEL < matrix->n_out ? p_end * SD_PANEL : matrix->n_out;
-    if (*first > *end) *first = *end;
+    for (int p = first; p < end; p++, y += SD_PANEL)
+        kernels->panel[matrix->format](n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in, y, ldy);
 }

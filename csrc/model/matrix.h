@@ -27,11 +27,14 @@ char* sd_matrix_panel(const sd_matrix* matrix, int panel);
 /* Row r as it is computed with, to out [n_in] f32, borrowed. */
 void sd_matrix_row(const sd_matrix* matrix, int r, float* out);
 
-/* y[m, j] = Σ_k x[m, k] · matrix[j, k] for the panels in this thread's share, all rows.
+/* How many panels a thread takes at a time: few enough that threads end together, a multiple of
+ * the group. */
+int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team);
+
+/* y[m, j] = Σ_k x[m, k] · matrix[j, k] for the outputs of panels [first, end), all rows.
  * x: n_rows rows of n_in inputs, prepared for the matrix's format (kernels.h), borrowed;
- * y [n_rows, 32 · n_panels] f32, rows ldy apart, borrowed. The columns written are *first … *end,
- * below n_out. */
-void sd_matrix_multiply(const sd_team* team, const sd_matrix* matrix, int n_rows, const void* x, float* y,
-                        ptrdiff_t ldy, int* first, int* end);
+ * y [n_rows, 32 · (end − first)] f32, rows ldy apart, borrowed. */
+void sd_matrix_multiply(const sd_matrix* matrix, int first, int end, int n_rows, const void* x, float* y,
+                        ptrdiff_t ldy);
 
 #endif

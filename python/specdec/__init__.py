@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from specdec.generation import Stream, generate, stream
     from specdec.model import Model, embedded_pair, load
+    from specdec.quantization import QuantizationReport
     from specdec.result import Result
     from specdec.sampling import Sampling
     from specdec.trace import Round, Trace
@@ -37,6 +38,7 @@ _HOMES = {
     "CheckpointError": "errors",
     "InputError": "errors",
     "Model": "model",
+    "QuantizationReport": "quantization",
     "Result": "result",
     "Round": "trace",
     "Sampling": "sampling",
@@ -58,6 +60,7 @@ __all__ = [
     "CheckpointError",
     "InputError",
     "Model",
+    "QuantizationReport",
     "Result",
     "Round",
     "Sampling",

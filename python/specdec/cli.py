@@ -78,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     add("prompt", nargs="?", default=_PROMPT, help="text to continue (default: %(default)r)")
     add("--target", metavar="MODEL", help="path or hub name of the model whose text this is")
     add("--draft", metavar="MODEL", help="path or hub name of the model that guesses ahead")
+    formats: dict[str, Any] = {"choices": ("f32", "bf16", "int8", "int4"), "metavar": "FORMAT"}
+    add("--dtype", **formats, help="f32, bf16, int8 or int4 (default: what the checkpoint holds)")
+    add("--draft-dtype", **formats, help="the same for the draft")
     add("--gamma", type=int, default=4, metavar="N", help="drafted tokens a round (default: %(default)s)")
     add("--max-new-tokens", type=int, default=200, metavar="N", help="(default: %(default)s)")
     add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default: %(default)s)")
@@ -119,8 +122,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _models(arguments: argparse.Namespace) -> tuple[Model, Model]:
     if arguments.target is None:
-        return embedded_pair()
-    return load(arguments.target), load(arguments.draft)
+        return embedded_pair(arguments.dtype, arguments.draft_dtype)
+    return load(arguments.target, arguments.dtype), load(arguments.draft, arguments.draft_dtype)
 
 
 def _show(request: Request, colour: bool) -> Result:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from specdec.errors import InputError
+from specdec.progress import progress_bar
 from specdec.request import ModelLike, Options, Prompt, Request, Seed, Stop
 from specdec.result import Result
 from specdec.run import Run
@@ -61,8 +62,8 @@ def generate(
     Parameters
     ----------
     target : Model, path or hub name
-        The model whose text this is. A path or name is loaded with `specdec.load`; to use a model more than
-        once, load it yourself.
+        The model whose text this is. A path or name is loaded with `specdec.load`, in the number format that
+        the checkpoint holds; to use a model more than once, or in another format, load it yourself.
     draft : Model, path, hub name or None
         The model that guesses ahead, with the target's vocabulary. None: plain decoding, a token a run.
     prompt : str, sequence of int, or a list of these
@@ -123,7 +124,7 @@ def generate(
         top_k=top_k, top_p=top_p, seed=seed, stop=stop, n_threads=n_threads, logits=logits,
         ignore_eos=ignore_eos,
     )  # fmt: skip
-    bar = _progress_bar(request.n_new_tokens) if progress else None
+    bar = progress_bar(request.n_new_tokens, "token") if progress else None
     run = Run(request)
     try:
         for _, round_ in run.rounds():
@@ -244,13 +245,3 @@ def _pieces(run: Run) -> Generator[str, None, Result]:
     finally:
         run.close()
     return run.result(0)
-
-
-def _progress_bar(total: int) -> Any:
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        raise InputError(
-            "progress=True needs tqdm, which is not installed: pip install 'specdec[progress]'"
-        ) from None
-    return tqdm(total=total, unit="token", dynamic_ncols=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,12 +17,17 @@ from numpy.typing import ArrayLike, NDArray
 from specdec import _core
 from specdec.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 from specdec.errors import CheckpointError, InputError, SpecdecError
-from specdec.threads import default_threads
+from specdec.progress import reading_bar
+from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from specdec.quantization import QuantizationReport
 
 __all__ = ["Model", "ModelConfig", "embedded_pair", "load"]
 
-_DTYPES = ("f32",)
+_DTYPES = ("f32", "bf16", "int8", "int4")
+_CACHE_DTYPES = ("f32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,21 @@ class Model:
         return self._architecture
 
     @property
+    def dtype(self) -> str:
+        """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
+        return self._core.dtype
+
+    @property
+    def cache_dtype(self) -> str:
+        """Number format of the keys and values that sessions keep: "f32" or "bf16"."""
+        return self._core.cache_dtype
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the packed weights take."""
+        return self._core.n_bytes
+
+    @property
     def n_parameters(self) -> int:
         """Weights, a tied head counted once."""
         return self._core.n_parameters
@@ -151,7 +171,7 @@ class Model:
         c = self._config
         return (
             f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
-            "parameters, "
+            f"parameters in {self.dtype} ({_short(self.n_bytes, 'G')}B), "
             f"{c.n_layer} layers, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
         )
 
@@ -205,6 +225,51 @@ class Model:
         tokens = self.check_ids(ids, minimum=2)
         return _core.score(self._core, tokens, n_threads=_check_threads(n_threads))
 
+    def quantization_report(
+        self,
+        ids: str | ArrayLike | None = None,
+        *,
+        n_threads: int | None = None,
+        progress: bool | None = None,
+    ) -> QuantizationReport:
+        """What this model's number format costs, measured against its checkpoint.
+
+        The checkpoint is opened again, and each matrix compared with the one that is computed with. Where
+        there is a text, its cross-entropy is measured with this model and with the same checkpoint in f32,
+        which is loaded for it and needs 4 bytes a weight.
+
+        Parameters
+        ----------
+        ids : str or sequence of int, optional
+            At least two tokens; what exceeds the context, ``n_ctx``, is read in pieces of that length, each
+            by itself. None: a page of an English novel for a model with a tokenizer, no text for one without.
+        n_threads : int, optional
+            None: :func:`specdec.threads.default_threads`.
+        progress : bool, optional
+            Show progress bars; None: for large checkpoints, in a terminal.
+
+        Returns
+        -------
+        QuantizationReport
+            ``print`` shows all of it.
+
+        Raises
+        ------
+        InputError
+            Fewer than two tokens, one out of range, or a text without tokenizer.
+        CheckpointError
+            The checkpoint is no longer there, or is another one than was loaded.
+
+        Examples
+        --------
+        >>> report = specdec.load("path/to/folder", dtype="int4").quantization_report()
+        >>> report.perplexity / report.perplexity_f32
+        1.04
+        """
+        from specdec.quantization import measure
+
+        return measure(self, ids, n_threads=_check_threads(n_threads), progress=progress)
+
     def check_ids(
         self, ids: str | ArrayLike, *, minimum: int = 1, maximum: int | None = None
     ) -> NDArray[np.int32]:
@@ -253,8 +318,12 @@ class Model:
 
 def load(
     path: str | os.PathLike[str],
-    dtype: str = "f32",
+    dtype: str | None = None,
+    *,
+    cache_dtype: str | None = None,
     tokenizer: Tokenizer | str | os.PathLike[str] | bool | None = None,
+    n_threads: int | None = None,
+    progress: bool | None = None,
 ) -> Model:
     """Load a model.
 
@@ -264,23 +333,32 @@ def load(
         A Hugging Face folder (LlamaForCausalLM, MistralForCausalLM or GPT2LMHeadModel in ``*.safetensors``
         of f32, f16 or bf16), a llama2.c ``.bin`` file of version 0, or a name ``org/name`` on the Hugging
         Face Hub (with the extra ``specdec[hub]``).
-    dtype : {"f32"}
-        What the model computes in. Weights of f16 and bf16 are widened, which loses nothing.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
+        which is bf16 if all its matrices are stored so, and f32 otherwise. In bf16 activations are rounded to
+        it where they meet a matrix. int8 and int4 have blocks of 32 weights with one scale each and quantise
+        activations to int8 by rows and blocks. :meth:`Model.quantization_report` says what a format costs.
+    cache_dtype : {None, "f32", "bf16"}
+        The number format of cached keys and values. None: f32 for a model in f32, else bf16.
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
         one at that place. An object with the methods of :class:`specdec.tokenizer.Tokenizer`: itself.
+    n_threads : int, optional
+        Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
+    progress : bool, optional
+        Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
 
     Raises
     ------
     CheckpointError
         A damaged, contradictory or missing checkpoint (missing: also a FileNotFoundError), or weights that
-        are NaN or infinite.
+        are NaN, infinite or too large for ``dtype``.
     UnsupportedModelError
         An architecture or a setting that specdec does not have.
     TokenizerError
         A damaged tokenizer, or one whose library is not installed.
-    ValueError
-        Another ``dtype``.
+    InputError
+        An argument that is none of the above.
 
     Examples
     --------
@@ -288,16 +366,29 @@ def load(
     >>> model.logits("Once upon a time").shape
     (5, 4096)
     """
-    if dtype not in _DTYPES:
-        raise InputError(f"dtype is {dtype!r}; expected 'f32', which is what this version computes in")
+    _check_choice("dtype", dtype, _DTYPES)
+    _check_choice("cache_dtype", cache_dtype, _CACHE_DTYPES)
+    threads = _check_threads(n_threads)
     checkpoint = open_checkpoint(path, tokenizer=tokenizer)
+    dtype = dtype or checkpoint.dtype
+    cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
+    bar = reading_bar(checkpoint.n_bytes, f"loading in {dtype}", progress)
     try:
-        core = _core.Model(checkpoint.config, _checked(checkpoint), dtype=dtype)
+        core = _core.Model(
+            checkpoint.config,
+            _counted(_checked(checkpoint), bar),
+            dtype=dtype,
+            cache_dtype=cache_dtype,
+            n_threads=threads,
+        )
     except SpecdecError:
         raise
     except ValueError as error:
         # The core's own checks, such as that of finite weights, name the tensor but not the file.
         raise CheckpointError(f"{checkpoint.path}: {error}") from error
+    finally:
+        if bar is not None:
+            bar.close()
     return Model(
         core,
         ModelConfig.from_canonical(checkpoint.config),
@@ -307,18 +398,26 @@ def load(
     )
 
 
-@functools.cache
-def embedded_pair() -> tuple[Model, Model]:
-    """The target and the draft that come with the package; loaded once.
+def embedded_pair(dtype: str | None = None, draft_dtype: str | None = None) -> tuple[Model, Model]:
+    """The target and the draft that come with the package; each is loaded once in a format.
+
+    Parameters
+    ----------
+    dtype, draft_dtype : {None, "f32", "bf16", "int8", "int4"}
+        Number formats of target and draft, as in :func:`load`. None: bf16, in which they are stored.
 
     Returns
     -------
     (Model, Model)
         Target and draft, of one vocabulary, trained on English novels up to 1930.
     """
-    folder = files("specdec") / "embedded"
-    with as_file(folder / "target") as target, as_file(folder / "draft") as draft:
-        return load(target), load(draft)
+    return _embedded("target", dtype), _embedded("draft", draft_dtype)
+
+
+@functools.cache
+def _embedded(name: str, dtype: str | None) -> Model:
+    with as_file(files("specdec") / "embedded" / name) as folder:
+        return load(folder, dtype)
 
 
 def _checked(checkpoint: Checkpoint) -> Iterator[CanonicalTensor]:
@@ -343,6 +442,14 @@ def _checked(checkpoint: Checkpoint) -> Iterator[CanonicalTensor]:
             f"{checkpoint.path}: tensor '{missing[0]}' is missing; expected it with shape "
             f"{list(shapes[missing[0]])}"
         )
+
+
+def _counted(tensors: Iterable[CanonicalTensor], bar: Any) -> Iterator[CanonicalTensor]:
+    """The tensors; a bar, if there is one, counts the bytes of those that are done with."""
+    for tensor in tensors:
+        yield tensor
+        if bar is not None:
+            bar.update(tensor[1].nbytes)
 
 
 def _as_integers(ids: Any) -> Sequence[int]:
@@ -376,17 +483,23 @@ def _as_integers(ids: Any) -> Sequence[int]:
     return tokens
 
 
+def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value is not None and value not in choices:
+        raise InputError(f"{name} is {value!r}; expected None or one of {', '.join(map(repr, choices))}")
+
+
 def _check_threads(n_threads: int | None) -> int:
     if n_threads is None:
         return default_threads()
-    if isinstance(n_threads, bool) or not isinstance(n_threads, int | np.integer) or n_threads < 1:
-        raise InputError(f"n_threads is {n_threads!r}; expected a whole number of at least 1")
+    is_integer = isinstance(n_threads, int | np.integer) and not isinstance(n_threads, bool)
+    if not is_integer or not 1 <= n_threads <= MAX_THREADS:
+        raise InputError(f"n_threads is {n_threads!r}; expected a whole number from 1 to {MAX_THREADS}")
     return int(n_threads)
 
 
-def _short(count: int) -> str:
+def _short(count: int, billion: str = "B") -> str:
     """12,345,678 as "12.3M"."""
-    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+    for size, unit in ((10**9, billion), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.3g}{unit}"
     return str(count)

@@ -17,16 +17,24 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 __all__ = [
+    "BLOCK",
     "PURPOSE_ACCEPT",
     "PURPOSE_DRAFT",
     "PURPOSE_SAMPLE",
     "accept_probability",
+    "dequantise",
     "distribution",
+    "fma",
     "logits",
     "philox4x32",
+    "product",
+    "quantise",
+    "quantise_activations",
     "residual",
+    "round_bf16",
     "sample",
     "speculative_step",
+    "stored",
     "tree_logits",
     "uniform",
     "verify",
@@ -45,6 +53,8 @@ def logits(
     ids: Sequence[int],
     *,
     dtype: DTypeLike = np.float64,
+    format: str = "exact",
+    cache_format: str = "exact",
 ) -> Array:
     """Logits after every token of a sequence.
 
@@ -57,12 +67,17 @@ def logits(
     ids : sequence of int, [n_tokens]
     dtype : numpy dtype
         Everything is computed in it; float64 for an oracle.
+    format : {"exact", "f32", "bf16", "int8", "int4"}
+        Number format of the matrices, whose products are then those of `product`; "exact": in `dtype`.
+        Embeddings, which are read by row, are rounded to bf16 in the last three.
+    cache_format : {"exact", "f32", "bf16"}
+        Queries, keys and values are rounded to bf16 in the last.
 
     Returns
     -------
     ndarray, [n_tokens, n_vocab]
     """
-    return _forward(config, tensors, ids, _chain(len(ids)), dtype)
+    return _forward(config, tensors, ids, _chain(len(ids)), dtype, format, cache_format)
 
 
 def tree_logits(
@@ -73,6 +88,8 @@ def tree_logits(
     parents: Sequence[int],
     *,
     dtype: DTypeLike = np.float64,
+    format: str = "exact",
+    cache_format: str = "exact",
 ) -> Array:
     """Logits after every node of a tree that hangs on `prefix`.
 
@@ -85,14 +102,16 @@ def tree_logits(
         The committed tokens; may be empty.
     tokens, parents : sequence of int, [n_nodes]
         A parent is an earlier node; -1, the parent of node 0, is the end of the prefix.
+    dtype, format, cache_format
+        As in `logits`.
 
     Returns
     -------
     ndarray, [n_nodes, n_vocab]
     """
     n_prefix = len(prefix)
-    hung = [n_prefix + parent for parent in parents]
-    return _forward(config, tensors, [*prefix, *tokens], _chain(n_prefix) + hung, dtype)[n_prefix:]
+    hung = _chain(n_prefix) + [n_prefix + parent for parent in parents]
+    return _forward(config, tensors, [*prefix, *tokens], hung, dtype, format, cache_format)[n_prefix:]
 
 
 def _chain(n_rows: int) -> list[int]:
@@ -105,6 +124,8 @@ def _forward(
     ids: Sequence[int],
     parents: Sequence[int],
     dtype: DTypeLike,
+    format: str,
+    cache_format: str,
 ) -> Array:
     """The one forward: a sequence is a tree whose every node has one child."""
     n_rows, n_head, n_kv_head = len(ids), config["n_head"], config["n_kv_head"]
@@ -121,8 +142,11 @@ def _forward(
     def tensor(name: str) -> Array:
         return tensors[name].astype(dtype)
 
+    def times(x: Array, name: str) -> Array:
+        return x @ tensor(name).T if format == "exact" else product(x, tensors[name], format).astype(dtype)
+
     def linear(x: Array, name: str) -> Array:
-        y = x @ tensor(f"{name}.weight").T
+        y = times(x, f"{name}.weight")
         return y + tensor(f"{name}.bias") if f"{name}.bias" in tensors else y
 
     def norm(x: Array, name: str) -> Array:
@@ -148,6 +172,8 @@ def _forward(
     activation = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}[config["activation"]]
 
     x = tensor("token_embedding")[np.asarray(ids, dtype=int)]
+    if format in ("bf16", "int8", "int4"):
+        x = round_bf16(x).astype(dtype)
     if config["position"] == "learned":
         x = x + tensor("position_embedding")[position]
     for i in range(config["n_layer"]):
@@ -155,6 +181,8 @@ def _forward(
         q = rotate(heads(linear(h, f"layers.{i}.attn_q")))
         k = rotate(heads(linear(h, f"layers.{i}.attn_k")))
         v = heads(linear(h, f"layers.{i}.attn_v"))
+        if cache_format == "bf16":
+            q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
         k, v = (np.repeat(kv, n_head // n_kv_head, axis=1) for kv in (k, v))
         scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(config["d_head"])
         weights = _softmax(np.where(visible, scores, -np.inf))
@@ -165,7 +193,7 @@ def _forward(
         up = linear(h, f"layers.{i}.mlp_up")
         hidden = activation(linear(h, f"layers.{i}.mlp_gate")) * up if config["gated"] else activation(up)
         x = x + linear(hidden, f"layers.{i}.mlp_down")
-    return norm(x, "output_norm") @ tensor("token_embedding" if config["tied"] else "head").T
+    return times(norm(x, "output_norm"), "token_embedding" if config["tied"] else "head")
 
 
 def _softmax(x: Array) -> Array:
@@ -185,6 +213,186 @@ def _gelu(x: Array) -> Array:
 
 def _gelu_tanh(x: Array) -> Array:
     return x * (0.5 + 0.5 * np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+# ------------------------------------------------------------------------------------ number formats
+#
+# What a row kernel computes, to the bit, in each format: every operation below is rounded once, to nearest
+# with ties to even, where and only where it says so.
+
+BLOCK = 32
+"""Numbers along the inputs that share one scale in int8 and int4; the last block is padded with zeros."""
+
+
+def fma(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
+    """x * y + z of float32, rounded once, elementwise.
+
+    The product is exact in float64. The sum there is rounded to odd (its last bit tells that something was
+    lost), so that rounding it again, to float32, gives what one rounding would have given.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN come out as they should
+        product, z = np.asarray(x, np.float64) * np.asarray(y, np.float64), np.asarray(z, np.float64)
+        total = np.asarray(product + z)
+        part = total - product
+        lost = (product - (total - part)) + (z - part)  # exactly (Knuth's two-sum)
+        even = total.view(np.int64) & 1 == 0
+        odd = np.nextafter(total, np.copysign(np.inf, lost))
+        return np.where(even & np.isfinite(lost) & (lost != 0), odd, total).astype(np.float32)
+
+
+def round_bf16(x: ArrayLike) -> Array:
+    """Finite float32 rounded to the nearest bf16, ties to even, given as float32."""
+    bits = np.asarray(x, dtype=np.float32).view(np.uint32)
+    carry = np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    return (bits + carry & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def quantise(weights: ArrayLike, dtype: str) -> tuple[Array, Array]:
+    """A matrix of weights in int8 or int4.
+
+    In int8 the scale of a block is its largest magnitude / 127, so codes go from -127 to 127; in int4 it is
+    its element of largest magnitude (the first of several) / -8, which makes that element -8, so codes go
+    from -8 to 7 and a scale may be negative. The scale is rounded to f16 before it is used. A block whose
+    scale is 0, or rounds to it, has codes 0.
+
+    Parameters
+    ----------
+    weights : array_like, [n_out, n_in]
+        Taken as float32, in which everything is computed.
+    dtype : {"int8", "int4"}
+
+    Returns
+    -------
+    codes : ndarray of int8, [n_out, n_in]
+    scales : ndarray of float16, [n_out, n_blocks]
+        Of each row and block of 32 inputs.
+
+    Raises
+    ------
+    ValueError
+        A weight so large that its scale is infinite in f16.
+    """
+    divisor, low, high = {"int8": (127, -127, 127), "int4": (-8, -8, 7)}[dtype]
+    weights = np.asarray(weights, dtype=np.float32)
+    blocks = _blocks(weights)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1, keepdims=True), -1)
+    if dtype == "int8":
+        largest = np.abs(largest)
+    with np.errstate(over="ignore"):
+        scales = (largest / np.float32(divisor)).astype(np.float16)
+    if np.isinf(scales).any():
+        raise ValueError(f"a weight of {largest[np.isinf(scales)][0]:g} has no finite scale in {dtype}")
+    codes = _codes(blocks, _inverse(np.float32(1), scales.astype(np.float32)), low, high)
+    return codes.reshape(len(weights), -1)[:, : weights.shape[1]], scales[..., 0]
+
+
+def dequantise(codes: ArrayLike, scales: ArrayLike) -> Array:
+    """The float32 weights that codes and scales stand for; the products are exact."""
+    codes = np.asarray(codes)
+    widened = np.repeat(np.asarray(scales, dtype=np.float32), BLOCK, axis=-1)
+    weights: Array = codes.astype(np.float32) * widened[:, : codes.shape[1]]
+    return weights
+
+
+def stored(weights: ArrayLike, dtype: str) -> Array:
+    """A matrix as the model computes with it once it is packed in a format: float32, [n_out, n_in]."""
+    if dtype == "f32":
+        return np.asarray(weights, dtype=np.float32)
+    return round_bf16(weights) if dtype == "bf16" else dequantise(*quantise(weights, dtype))
+
+
+def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
+    """Rows of activations as int8 and int4 weights meet them: int8 with one float32 scale for each block.
+
+    The scale is the smallest power of two 2^e with largest magnitude <= 127 * 2^e (e at most 100). A block of
+    numbers below 2^-100 counts as zeros: scale 0 and codes 0.
+
+    Parameters
+    ----------
+    x : array_like, [n_rows, n_in]
+        Taken as float32, in which everything is computed.
+
+    Returns
+    -------
+    codes : ndarray of int8, [n_rows, n_in]
+        From -127 to 127.
+    scales : ndarray of float32, [n_rows, n_blocks]
+    """
+    x = np.asarray(x, dtype=np.float32)
+    blocks = _blocks(x)
+    largest = np.abs(blocks).max(-1, keepdims=True)
+    mantissa, exponent = np.frexp(largest)  # largest = mantissa * 2**exponent, mantissa in [1/2, 1)
+    exponent = np.minimum(exponent - 7 + (mantissa > np.float32(127 / 128)), 100)
+    scales = np.where(largest < np.float32(2.0**-100), np.float32(0), np.ldexp(np.float32(1), exponent))
+    return _codes(blocks, _inverse(np.float32(1), scales), -127, 127).reshape(len(x), -1)[:, : x.shape[1]], scales[..., 0]
+
+
+def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
+    """Rows of activations times a matrix of weights, with the bits of the core's row kernels.
+
+    Every output is one chain along the inputs, so it depends on its row and its weights alone:
+
+    - f32: ``sum = fma(x[k], w[k], sum)``, k ascending;
+    - bf16: both sides rounded to bf16, then by pairs, the second of a pair first,
+      ``sum = fma(x[k], w[k], fma(x[k + 1], w[k + 1], sum))``, a missing last one being 0; subnormal numbers
+      are zero, among the factors and after each fma. This is the instruction VDPBF16PS;
+    - int8, int4: block after block, ``sum = fma(block_sum * x_scale, w_scale, sum)`` with the exact integer
+      sum of the products of codes; its product with a power of two is exact too.
+
+    Parameters
+    ----------
+    x : array_like, [n_rows, n_in]
+        Activations, taken as float32.
+    weights : array_like, [n_out, n_in]
+        Before rounding or quantising; this does it.
+    dtype : {"f32", "bf16", "int8", "int4"}
+
+    Returns
+    -------
+    ndarray of float32, [n_rows, n_out]
+    """
+    x, weights = np.asarray(x, dtype=np.float32), np.asarray(weights, dtype=np.float32)
+    total = np.zeros((len(x), len(weights)), dtype=np.float32)
+    if dtype == "f32":
+        for k in range(x.shape[1]):
+            total = fma(x[:, k, None], weights[:, k], total)
+    elif dtype == "bf16":
+        x, weights = (_flush(round_bf16(_padded(rows, 2))) for rows in (x, weights))
+        for k in range(0, x.shape[1], 2):
+            for i in (k + 1, k):
+                total = _flush(fma(x[:, i, None], weights[:, i], total))
+    else:
+        x_codes, x_scales = quantise_activations(x)
+        w_codes, w_scales = quantise(weights, dtype)
+        x_blocks, w_blocks = (_blocks(codes.astype(np.int32)) for codes in (x_codes, w_codes))
+        for b in range(x_blocks.shape[1]):
+            block_sum = (x_blocks[:, b] @ w_blocks[:, b].T).astype(np.float32)  # below 2**24, so exact
+            total = fma(block_sum * x_scales[:, b, None], w_scales[:, b].astype(np.float32), total)
+    return total
+
+
+def _padded(rows: Array, multiple: int) -> Array:
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % multiple)))
+
+
+def _blocks(rows: Array) -> Array:
+    """[n_rows, n_in] as [n_rows, n_blocks, 32]."""
+    padded = _padded(rows, BLOCK)
+    return padded.reshape(len(rows), padded.shape[1] // BLOCK, BLOCK)
+
+
+def _inverse(numerator: np.float32, x: Array) -> Array:
+    """numerator / x in float32; 0 where x is 0."""
+    return np.divide(numerator, x, out=np.zeros_like(x), where=x != 0)
+
+
+def _codes(blocks: Array, inverse: Array, low: int, high: int) -> Array:
+    return np.clip(np.rint(blocks * inverse), low, high).astype(np.int8)
+
+
+def _flush(x: Array) -> Array:
+    """Subnormal numbers as zeros of their sign."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
 # --------------------------------------------------------------------------------- distributions (2.2)

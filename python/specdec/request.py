@@ -16,7 +16,7 @@ from specdec.errors import InputError
 from specdec.model import Model, load
 from specdec.sampling import Sampling
 from specdec.stopping import StopRules
-from specdec.threads import default_threads
+from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import check_same_vocabulary
 
 __all__ = ["ModelLike", "Options", "Prompt", "Request", "Seed", "Stop"]
@@ -43,7 +43,6 @@ class Options(TypedDict, total=False):
 
 
 _MAX_GAMMA = 1024
-_MAX_THREADS = 64
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,8 @@ class Request:
         if max_new_tokens is not None:
             max_new_tokens = _integer("max_new_tokens", max_new_tokens, 1)
         if n_threads is None:
-            n_threads = min(default_threads(), _MAX_THREADS)
-        n_threads = _integer("n_threads", n_threads, 1, _MAX_THREADS)
+            n_threads = default_threads()
+        n_threads = _integer("n_threads", n_threads, 1, MAX_THREADS)
         given, is_batch = _split(prompt)
         seeds = _seeds(seed, len(given))
 

@@ -6,10 +6,10 @@ import os
 
 from specdec.errors import InputError
 
-__all__ = ["default_threads"]
+__all__ = ["MAX_THREADS", "default_threads"]
 
 _VARIABLE = "SPECDEC_NUM_THREADS"
-_MOST = 64  # SD_MAX_THREADS of the core's pool
+MAX_THREADS = 64  # SD_MAX_THREADS of the core's pool
 
 
 def default_threads() -> int:
@@ -34,7 +34,7 @@ def default_threads() -> int:
             raise InputError(
                 f"environment variable {_VARIABLE} is {text!r}; expected a whole number of at least 1"
             )
-        return min(int(text), _MOST)
+        return min(int(text), MAX_THREADS)
     if hasattr(os, "sched_getaffinity"):
-        return min(len(os.sched_getaffinity(0)), _MOST)
-    return min(os.cpu_count() or 1, _MOST)
+        return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+    return min(os.cpu_count() or 1, MAX_THREADS)

@@ -32,12 +32,19 @@ class Checkpoint:
         The canonical configuration, as ``specdec._core.Model`` takes it.
     tokenizer : Tokenizer or None
         The tokenizer beside the weights, or the one asked for.
+    dtype : str
+        The number format in which a model of the file is the file's own: "bf16" where all matrices are stored
+        in it, else "f32", which holds f16 exactly too.
+    n_bytes : int
+        How much :meth:`tensors` reads.
     """
 
     path: Path
     architecture: str
     config: Mapping[str, Any]
     tokenizer: Tokenizer | None
+    dtype: str
+    n_bytes: int
     _tensors: Callable[[], Iterator[CanonicalTensor]] = field(repr=False)
 
     def tensors(self) -> Iterator[CanonicalTensor]:

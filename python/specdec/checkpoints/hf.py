@@ -84,6 +84,9 @@ def open_folder(folder: Path, tokenizer: Any = None) -> Checkpoint:
     tensors = _match(folder, family, config)
     bos_id, eos_ids = _end_ids(folder, fields, config["n_vocab"])
 
+    used = {source.stored for source in family.sources(config)}
+    matrices = {tensors[stored].format for stored in used if len(tensors[stored].shape) == 2}
+
     def canonical() -> Iterator[CanonicalTensor]:
         for source in family.sources(config):
             stored = tensors[source.stored]
@@ -94,6 +97,8 @@ def open_folder(folder: Path, tokenizer: Any = None) -> Checkpoint:
         architecture=architecture,
         config=config,
         tokenizer=resolve_tokenizer(tokenizer, folder, bos_id=bos_id, eos_ids=eos_ids),
+        dtype="bf16" if matrices == {"bf16"} else "f32",
+        n_bytes=sum(tensors[stored].n_bytes for stored in used),
         _tensors=canonical,
     )
 

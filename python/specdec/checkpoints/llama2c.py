@@ -105,6 +105,8 @@ def open_file(path: Path, tokenizer: Any = None) -> Checkpoint:
         architecture="llama2.c version 0",
         config=config,
         tokenizer=_tokenizer(path, header.vocab_size, tokenizer),
+        dtype="f32",
+        n_bytes=sum(array.nbytes for name, array in arrays.items() if not name.startswith("freq_cis")),
         _tensors=lambda: _canonical(header, arrays),
     )
 

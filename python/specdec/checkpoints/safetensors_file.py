@@ -80,6 +80,11 @@ class StoredTensor:
             )
         return _FORMATS[self.dtype][0]
 
+    @property
+    def n_bytes(self) -> int:
+        """How much of the file it takes."""
+        return self._bytes.size
+
     def array(self) -> NDArray[np.generic]:
         """The numbers, shape ``self.shape``: float32, float16, or uint16 with the bits of bf16.
 

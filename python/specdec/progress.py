@@ -1,0 +1,48 @@
+"""Progress bars, where tqdm is installed."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from specdec.errors import InputError
+
+__all__ = ["progress_bar", "reading_bar"]
+
+_LARGE = 200_000_000  # bytes; less is there before a bar is read
+
+
+def progress_bar(total: int, unit: str, **options: Any) -> Any:
+    """A bar of tqdm.
+
+    Raises
+    ------
+    InputError
+        tqdm is not installed.
+    """
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        raise InputError(
+            "progress=True needs tqdm, which is not installed: pip install 'specdec[progress]'"
+        ) from None
+    return tqdm(total=total, unit=unit, dynamic_ncols=True, **options)
+
+
+def reading_bar(n_bytes: int, what: str, progress: bool | None) -> Any:
+    """A bar of bytes read, or None where none is wanted.
+
+    Parameters
+    ----------
+    n_bytes : int
+        How much will be read.
+    what : str
+        Stands before the bar.
+    progress : bool or None
+        What the caller asks for; None: a bar for much to read, in a terminal, with tqdm installed.
+    """
+    if progress is None:
+        in_terminal = sys.stderr is not None and sys.stderr.isatty()
+        progress = n_bytes >= _LARGE and in_terminal and find_spec("tqdm") is not None
+    return progress_bar(n_bytes, "B", desc=what, unit_scale=True) if progress else None

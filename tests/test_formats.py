@@ -1,0 +1,305 @@
+"""Number formats: the specification against exact fractions, the core against it, to the bit."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from canonical import DTYPES, VARIANTS, build, random_tensors
+from specdec import _core, reference
+
+# --------------------------------------------------- the specification, against arithmetic on fractions
+
+
+def nearest(value: Fraction, digits: int, lowest: int) -> Fraction:
+    """The nearest number of `digits` binary digits that is a multiple of 2**lowest, ties to even."""
+    if value == 0:
+        return value
+    exponent = abs(value.numerator).bit_length() - value.denominator.bit_length()  # of the value, or one more
+    if abs(value) < Fraction(2) ** exponent:
+        exponent -= 1
+    unit = Fraction(2) ** max(exponent - digits + 1, lowest)
+    return round(value / unit) * unit
+
+
+def f32(value: Fraction) -> Fraction:
+    return nearest(value, 24, -149)
+
+
+def f16(value: Fraction) -> Fraction:
+    return nearest(value, 11, -24)
+
+
+def bf16(value: Fraction) -> Fraction:
+    return nearest(value, 8, -133)
+
+
+def flushed(value: Fraction) -> Fraction:
+    return value if abs(value) >= Fraction(2) ** -126 else Fraction(0)
+
+
+def fractions(row: np.ndarray) -> list[Fraction]:
+    return [Fraction(float(value)) for value in row]
+
+
+def slow_quantise(row: list[Fraction], dtype: str) -> tuple[list[int], list[Fraction]]:
+    """Codes and scales of one row of weights."""
+    codes, scales = [], []
+    for first in range(0, len(row), 32):
+        block = row[first : first + 32]
+        if dtype == "int8":
+            scale, low, high = f16(f32(max(map(abs, block)) / 127)), -127, 127
+        else:
+            scale, low, high = f16(max(block, key=abs) / -8), -8, 7  # max gives the first of several
+        for value in block:
+            code = round(f32(value * f32(1 / scale))) if scale else 0
+            codes.append(min(max(code, low), high))
+        scales.append(scale)
+    return codes, scales
+
+
+def slow_activations(row: list[Fraction]) -> tuple[list[int], list[Fraction]]:
+    codes, scales = [], []
+    for first in range(0, len(row), 32):
+        block = row[first : first + 32]
+        largest = max(map(abs, block))
+        exponent = -150
+        while largest > 127 * Fraction(2) ** exponent:
+            exponent += 1
+        scale = Fraction(2) ** exponent if largest else Fraction(0)
+        codes += [round(value / scale) if largest else 0 for value in block]
+        scales.append(scale)
+    return codes, scales
+
+
+def slow_product(x: list[Fraction], w: list[Fraction], dtype: str) -> Fraction:
+    """One output: the chain of docs/NUMERICS.md."""
+    total = Fraction(0)
+    if dtype == "f32":
+        for a, b in zip(x, w, strict=True):
+            total = f32(a * b + total)
+        return total
+    if dtype == "bf16":
+        x, w = ([flushed(bf16(value)) for value in (*row, *[Fraction(0)] * (len(row) % 2))] for row in (x, w))
+        for k in range(0, len(x), 2):
+            total = flushed(f32(x[k + 1] * w[k + 1] + total))
+            total = flushed(f32(x[k] * w[k] + total))
+        return total
+    x_codes, x_scales = slow_activations(x)
+    w_codes, w_scales = slow_quantise(w, dtype)
+    for b, (x_scale, w_scale) in enumerate(zip(x_scales, w_scales, strict=True)):
+        block = slice(32 * b, 32 * b + 32)
+        block_sum = sum(p * q for p, q in zip(x_codes[block], w_codes[block], strict=True))
+        total = f32(f32(block_sum * x_scale) * w_scale + total)
+    return total
+
+
+float32s = st.floats(width=32, allow_nan=False, allow_infinity=False)
+smaller = st.floats(width=32, min_value=-(2.0**60), max_value=2.0**60)
+
+
+@given(x=smaller, y=smaller, z=smaller)
+@example(x=2.0**-75, y=2.0**-75, z=1.0)
+@example(x=1 + 2.0**-12, y=1 + 2.0**-12, z=2.0**-60)  # a tie of the product alone: rounding twice loses it
+@example(x=1 + 2.0**-12, y=1 + 2.0**-12, z=-(2.0**-60))
+@example(x=2.0**-74, y=-(2.0**-75), z=2.0**-126)
+@example(x=1.0, y=-1.0, z=1.0)
+def test_fma_is_rounded_once(x, y, z):
+    expected = f32(Fraction(x) * Fraction(y) + Fraction(z))
+    assert Fraction(float(reference.fma(x, y, z))) == expected
+
+
+def test_fma_overflows_to_infinity():
+    large = np.float32(3e38)
+    assert reference.fma(large, large, 0) == np.inf and reference.fma(large, -large, 0) == -np.inf
+    assert reference.fma(large, 1, large) == np.inf and reference.fma(large, 1, -large) == 0
+
+
+@given(x=float32s)
+@example(x=1 + 2.0**-8)
+@example(x=1 + 3 * 2.0**-8)
+@example(x=1 + 2.0**-8 + 2.0**-23)
+def test_bf16_is_rounded_to_nearest_even(x):
+    expected = bf16(Fraction(x))
+    rounded = float(reference.round_bf16(x))
+    assert rounded == (np.copysign(np.inf, x) if abs(expected) >= 2**128 else expected)
+
+
+def rows(rng: np.random.Generator, n_rows: int, n_in: int) -> np.ndarray:
+    """Rows with what is awkward: blocks of one element, of zeros, of tiny and of large numbers, and ties."""
+    x = rng.standard_normal((n_rows, n_in)).astype(np.float32)
+    x[:, ::7] = np.round(x[:, ::7] * 4) / 4
+    for i, scale in enumerate((0.0, 3e-6, 1e-8, 2e4)):
+        x[i % n_rows, 32 * i : 32 * i + 32] *= np.float32(scale)
+    return x
+
+
+N_INS = [1, 31, 32, 33, 100, 257]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize("n_in", N_INS)
+def test_quantise(dtype, n_in):
+    weights = rows(np.random.default_rng(n_in), 5, n_in)
+    codes, scales = reference.quantise(weights, dtype)
+    assert codes.dtype == np.int8 and codes.shape == weights.shape
+    assert scales.dtype == np.float16 and scales.shape == (5, -(-n_in // 32))
+    for row, row_codes, row_scales in zip(weights, codes, scales, strict=True):
+        slow_codes, slow_scales = slow_quantise(fractions(row), dtype)
+        assert row_codes.tolist() == slow_codes and fractions(row_scales) == slow_scales
+    expected = [[Fraction(int(q)) * Fraction(float(s[k // 32])) for k, q in enumerate(row)]
+                for row, s in zip(codes, scales, strict=True)]  # fmt: skip
+    held = reference.dequantise(codes, scales)
+    assert held.dtype == np.float32 and [fractions(row) for row in held] == expected
+    np.testing.assert_array_equal(reference.stored(weights, dtype), held)
+
+
+def test_int4_takes_the_first_of_equal_magnitudes():
+    """It becomes -8 exactly; the other sign is cut off at 7."""
+    weights = np.float32([[1, -2, 2, 0.5], [1, 2, -2, 0.5]])
+    codes, scales = reference.quantise(weights, "int4")
+    assert scales[:, 0].tolist() == [0.25, -0.25]
+    assert codes.tolist() == [[4, -8, 7, 2], [-4, -8, 7, -2]]
+
+
+def test_codes_are_cut_off_where_the_scale_was_rounded_down():
+    """9e-6 / 127 is 1.19 of the smallest f16, 2**-24; 6e-7 / -8 is -1.26 of it."""
+    codes, scales = reference.quantise(np.float32([[9e-6, -9e-6, 3e-6]]), "int8")
+    assert scales[0, 0] == 2.0**-24 and codes.tolist() == [[127, -127, 50]]
+    codes, scales = reference.quantise(np.float32([[6e-7, -6e-7, 3e-7]]), "int4")
+    assert scales[0, 0] == -(2.0**-24) and codes.tolist() == [[-8, 7, -5]]
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [("int8", 127 * 65504.0), ("int4", 8 * 65504.0)])
+def test_a_weight_without_finite_scale_is_refused(dtype, largest):
+    weights = np.zeros((2, 40), dtype=np.float32)
+    weights[1, 35] = -largest
+    assert np.abs(reference.dequantise(*reference.quantise(weights, dtype))).max() == np.float32(largest)
+    weights[1, 35] *= 1.001
+    with pytest.raises(ValueError, match="no finite scale"):
+        reference.quantise(weights, dtype)
+
+
+@pytest.mark.parametrize("n_in", N_INS)
+def test_quantise_activations(n_in):
+    x = rows(np.random.default_rng(n_in), 5, n_in)
+    codes, scales = reference.quantise_activations(x)
+    assert codes.dtype == np.int8 and scales.dtype == np.float32
+    for row, row_codes, row_scales in zip(x, codes, scales, strict=True):
+        slow_codes, slow_scales = slow_activations(fractions(row))
+        assert row_codes.tolist() == slow_codes and fractions(row_scales) == slow_scales
+
+
+def test_activations_too_small_to_be_scaled_are_zeros():
+    """The next float32 below 2**-100, in a block, and 2**-100 itself."""
+    least = np.float32(2.0**-100)
+    below = np.nextafter(least, np.float32(0))
+    x = np.float32([[below, -1e-45], [least, -least / 2]])
+    codes, scales = reference.quantise_activations(x)
+    assert codes.tolist() == [[0, 0], [64, -32]]
+    assert scales[:, 0].tolist() == [0, 2.0**-106]
+    for dtype in ("int8", "int4"):
+        weights = np.float32([[1, 2], [-3e4, 3e4]])
+        np.testing.assert_array_equal(_core.product(x, weights, dtype), reference.product(x, weights, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_in", [1, 31, 33, 100])
+def test_product(dtype, n_in):
+    rng = np.random.default_rng(n_in)
+    x, weights = rows(rng, 3, n_in), rows(rng, 4, n_in)
+    found = reference.product(x, weights, dtype)
+    assert found.dtype == np.float32
+    for i, x_row in enumerate(x):
+        for j, w_row in enumerate(weights):
+            assert float(found[i, j]) == slow_product(fractions(x_row), fractions(w_row), dtype)
+
+
+# A factor, the sum after the first fma of a pair, and that after the second, each below 2**-126.
+TINY = 2.0**-126
+FLUSHED = (
+    np.float32([[TINY / 2, 0, 0, 0], [2 * TINY, 1.5 * TINY, 1, -TINY], [1, 1, 0, 0]]),
+    np.float32([[2.0**100, 0, 0, 0], [0.5, 0.5, -1, 1], [TINY, -1.5 * TINY, 0, 0]]),
+)
+
+
+def test_bf16_products_flush_subnormal_numbers():
+    x, weights = FLUSHED
+    found = reference.product(x, weights, "bf16")
+    slow = [[slow_product(fractions(a), fractions(b), "bf16") for b in weights] for a in x]
+    assert [fractions(row) for row in found] == slow
+    assert (found == 0).sum() > (reference.product(x, weights, "f32") == 0).sum()
+
+
+def test_errors_are_those_of_a_known_quantiser():
+    """Blocks of the same size and scale in GGUF, whose rounding differs in ties and in the scale's order."""
+    quants = pytest.importorskip("gguf.quants", reason="the other quantiser is gguf's")
+    weights = np.random.default_rng(5).standard_normal((64, 1024)).astype(np.float32)
+    for dtype, theirs in (
+        ("int8", quants.GGMLQuantizationType.Q8_0),
+        ("int4", quants.GGMLQuantizationType.Q4_0),
+    ):
+        held = quants.dequantize(quants.quantize(weights, theirs), theirs)
+        error, expected = (
+            np.linalg.norm(weights - other) / np.linalg.norm(weights)
+            for other in (reference.stored(weights, dtype), held)
+        )
+        assert error == pytest.approx(expected, rel=0.02)
+
+
+# ----------------------------------------------------------------- the core, against the specification
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_matrices_are_held_as_specified(variant, dtype):
+    """Whatever the size, and whatever is in a block."""
+    config = VARIANTS[variant]
+    tensors = random_tensors(config)
+    for seed, (name, tensor) in enumerate(tensors.items()):
+        if tensor.ndim == 2:
+            tensors[name] = rows(np.random.default_rng(seed), *tensor.shape)
+    model = build(config, tensors, dtype=dtype)
+    assert model.dtype == dtype
+    for name, tensor in tensors.items():
+        if tensor.ndim != 2 or name == "position_embedding":
+            continue
+        if name == "token_embedding" and not config["tied"]:
+            with pytest.raises(ValueError, match="token_embedding: not a matrix"):
+                model.matrix(name)
+        else:
+            held = model.matrix(name)
+            assert held.dtype == np.float32
+            np.testing.assert_array_equal(held, reference.stored(tensor, dtype), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_the_core_names_a_tensor_without_finite_scale(dtype):
+    tensors = random_tensors(VARIANTS["llama"])
+    tensors["layers.1.mlp_up.weight"][3, 40] = 1e7
+    with pytest.raises(ValueError, match=r"layers\.1\.mlp_up\.weight"):
+        build(VARIANTS["llama"], tensors, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_out", [1, 31, 33, 70])
+@pytest.mark.parametrize("n_in", [1, 31, 33, 100, 257])
+def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype):
+    """For any number of rows; so a row's bits do not depend on the others, and any subset has the same."""
+    rng = np.random.default_rng(n_in * n_out)
+    x, weights = rows(rng, 64, n_in), rows(rng, n_out, n_in)
+    expected = reference.product(x, weights, dtype)
+    for n_rows in (*range(1, 21), 64):
+        found = _core.product(x[:n_rows], weights, dtype, n_threads=1 + n_rows % 2)
+        assert found.dtype == np.float32 and found.shape == (n_rows, n_out)
+        np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")
+    some = rng.permutation(64)[:17]
+    np.testing.assert_array_equal(_core.product(x[some], weights, dtype), expected[some])
+
+
+def test_the_core_flushes_subnormal_numbers_of_bf16():
+    np.testing.assert_array_equal(_core.product(*FLUSHED, "bf16"), reference.product(*FLUSHED, "bf16"))
