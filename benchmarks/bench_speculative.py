@@ -17,8 +17,8 @@ Columns, for each alpha and gamma:
 - *Theorem 3.8*: (1 − alpha^(gamma + 1)) / ((1 − alpha)(gamma c + 1)), where verification is free;
 - *machinery*: share of a round that is no forward pass of either model.
 
-Every run is measured beside a plain one and beside its forward passes, and medians over the repeats are
-reported: the speed of a shared machine changes within seconds.
+Each speculative run takes turns with a plain one and with forward passes, every 20 ms, and medians over the
+repeats are reported: the speed of a shared machine changes within seconds.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
-from bench_verify import machine
+from machine import describe
 from shapes import random_model
 
 import specdec
@@ -46,15 +45,42 @@ def load_pair(name: str, dtype: str) -> tuple[specdec.Model, specdec.Model]:
     if name != "embedded":
         target, draft = name.split("+")
         return random_model(target, dtype), random_model(draft, dtype)
-    return specdec.embedded_pair() if dtype == "f32" else specdec.embedded_pair(dtype=dtype)
+    return specdec.embedded_pair(dtype)
 
 
-@dataclass
-class Run:
-    """One decoding of the benchmark's text."""
+class Decoding:
+    """One decoding of the benchmark's text, slice by slice, as `specdec.generate` does it."""
 
-    state: SequenceState
-    wall_s: float
+    def __init__(self, bench: Bench, gamma: int, dial: tuple | None, seed: int, sampling: dict) -> None:
+        settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, **sampling}
+        self._session = _core.Session(
+            bench.target.core, bench.draft.core if gamma else None, [bench.prompt], gamma=gamma,
+            max_new_tokens=bench.n_tokens, seeds=[(seed, 0)], n_threads=bench.n_threads, dial=dial,
+            **settings, **{f"draft_{key}": value for key, value in settings.items()},
+        )  # fmt: skip
+        self._session.prefill()
+        tokenizer = bench.target.tokenizer
+        decoder = None if tokenizer is None else continuation_decoder(tokenizer, bench.prompt)
+        self.state = SequenceState(decoder, StopRules(), bench.n_tokens, "length")
+        self.wall_s = 0.0
+
+    def advance(self) -> int:
+        """Do the rounds of one slice; return how many they were."""
+        begun = time.perf_counter()
+        records = self._session.round(SLICE_S)
+        for record in records:
+            self.state.take(record)
+        if self.state.finish_reason is not None:
+            _ = self.state.text
+        self.wall_s += time.perf_counter() - begun
+        return len(records)
+
+    def finish(self) -> Decoding:
+        """Do all rounds that are left."""
+        while self.advance():
+            pass
+        self._session.close()
+        return self
 
     @property
     def n_rounds(self) -> int:
@@ -62,24 +88,14 @@ class Run:
         return len(self.state.rounds)
 
     @property
-    def n_drafted(self) -> int:
-        """Guesses in all rounds."""
-        return sum(r.n_drafted for r in self.state.rounds)
-
-    @property
     def token_s(self) -> float:
         """Seconds a token."""
         return self.wall_s / len(self.state.tokens)
 
     @property
-    def forward_s(self) -> float:
-        """Seconds in the forward passes of both models."""
-        return sum(r.draft_s + r.verify_s for r in self.state.rounds)
-
-    @property
-    def machinery(self) -> float:
-        """Share of the time that is no forward pass."""
-        return 1.0 - self.forward_s / self.wall_s
+    def machinery_s(self) -> float:
+        """Seconds that were no forward pass of either model."""
+        return self.wall_s - sum(r.draft_s + r.verify_s for r in self.state.rounds)
 
 
 class Bench:
@@ -99,76 +115,62 @@ class Bench:
         ]
         for decoder in self.decoders:
             decoder.prefill(self.ids[:cache])
-        self.text = self.prompt + self.run(0).state.tokens
+        self.text = self.prompt + self.decode(0).finish().state.tokens
 
-    def run(self, gamma: int, alpha: float | None = None, seed: int = 0, **sampling: float) -> Run:
-        """Decode; with an alpha, by a dialled draft."""
-        settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, **sampling}
-        session = _core.Session(
-            self.target.core, self.draft.core if gamma else None, [self.prompt], gamma=gamma,
-            max_new_tokens=self.n_tokens, seeds=[(seed, 0)], n_threads=self.n_threads, **settings,
-            **{f"draft_{key}": value for key, value in settings.items()},
-            dial=None if alpha is None else (alpha, [self.text]),
-        )  # fmt: skip
-        session.prefill()
-        tokenizer = self.target.tokenizer
-        decoder = None if tokenizer is None else continuation_decoder(tokenizer, self.prompt)
-        state = SequenceState(decoder, StopRules(), self.n_tokens, "length")
-        begun = time.perf_counter()
-        while records := session.round(SLICE_S):
-            for record in records:
-                state.take(record)
-        _ = state.text
-        wall_s = time.perf_counter() - begun
-        session.close()
-        if alpha is not None:
-            assert self.prompt + state.tokens == self.text, "speculative and plain decoding differ"
-        return Run(state, wall_s)
+    def decode(self, gamma: int, alpha: float | None = None, seed: int = 0, **sampling: float) -> Decoding:
+        """A decoding; with an alpha, by a dialled draft."""
+        return Decoding(self, gamma, None if alpha is None else (alpha, [self.text]), seed, sampling)
 
-    def forward_times(self, gamma: int, repeats: int) -> tuple[float, float]:
-        """Mean seconds of a draft step and of the target's gamma + 1 rows, in the order of a round."""
+    def forward_s(self, gamma: int) -> tuple[float, float]:
+        """Seconds of gamma draft steps, and of the target's gamma + 1 rows after them."""
         target, draft = self.decoders
         tokens, parents = self.ids[: gamma + 1], list(range(-1, gamma))
-        steps_s = rows_s = 0.0
-        for _ in range(repeats):
-            begun = time.perf_counter()
-            for token in tokens[:gamma]:
-                draft.forward([token], [-1])
-            drafted = time.perf_counter()
-            target.forward(tokens, parents)
-            rows_s += time.perf_counter() - drafted
-            steps_s += drafted - begun
-        return steps_s / (repeats * max(gamma, 1)), rows_s / repeats
+        begun = time.perf_counter()
+        for token in tokens[:gamma]:
+            draft.forward([token], [-1])
+        drafted = time.perf_counter()
+        target.forward(tokens, parents)
+        return drafted - begun, time.perf_counter() - drafted
+
+    def cell(self, alpha: float, gamma: int, seed: int) -> dict[str, float]:
+        """Everything about one alpha and gamma: plain, speculative and forward passes take turns."""
+        plain, run = self.decode(0), self.decode(gamma, alpha, seed)
+        one, steps, rows = [], [], []
+        running = True
+        while running:
+            n_plain, n_rounds = plain.advance(), run.advance()
+            running = n_plain + n_rounds > 0
+            one += [self.forward_s(0)[1] for _ in range(n_plain)]
+            for _ in range(n_rounds):
+                steps_s, rows_s = self.forward_s(gamma)
+                steps.append(steps_s / gamma)
+                rows.append(rows_s)
+        assert self.prompt + run.state.tokens == self.text, "speculative and plain decoding differ"
+        t_one, t_draft, t_rows = (statistics.mean(times) for times in (one, steps, rows))
+        round_s = gamma * t_draft + t_rows
+        # The last rounds draft fewer; they are taken to cost in proportion.
+        full = sum(r.n_drafted for r in run.state.rounds) / gamma
+        predicted_s = full * round_s + (run.n_rounds - full) * t_one
+        speedup = plain.token_s / run.token_s
+        return {
+            "as_run": self.n_tokens / run.n_rounds,
+            "measured": speedup,
+            "law": expected_tokens(alpha, gamma) * t_one / round_s,
+            "ratio": speedup * predicted_s / (self.n_tokens * t_one),
+            "theorem": expected_speedup(alpha, gamma, t_draft / t_one),
+            "c": t_draft / t_one,
+            "machinery": run.machinery_s / run.wall_s,
+            "round_s": run.wall_s / run.n_rounds,
+        }
 
 
-def table(bench: Bench, alphas: list[float], gammas: list[int], repeats: int, n_cycles: int) -> None:
+def table(bench: Bench, alphas: list[float], gammas: list[int], repeats: int) -> None:
     """Print a row for every alpha and gamma, and what they come to."""
     cells: dict[tuple[float, int], list[dict[str, float]]] = {(a, g): [] for a in alphas for g in gammas}
-    for gamma in (0, max(gammas)):
-        bench.run(gamma, None if gamma == 0 else 0.8)  # warm caches and threads
+    bench.cell(alphas[0], max(gammas), 0)  # warm caches and threads
     for repeat in range(repeats):
-        for alpha, gamma in cells:
-            plain = bench.run(0)
-            _, t_one = bench.forward_times(0, n_cycles)
-            t_draft, t_rows = bench.forward_times(gamma, n_cycles)
-            run = bench.run(gamma, alpha, seed=repeat)
-            round_s = gamma * t_draft + t_rows
-            # The last rounds draft fewer; they are taken to cost in proportion.
-            full = run.n_drafted / gamma
-            predicted_s = full * round_s + (run.n_rounds - full) * t_one
-            speedup = plain.token_s / run.token_s
-            cells[alpha, gamma].append(
-                {
-                    "as_run": len(run.state.tokens) / run.n_rounds,
-                    "measured": speedup,
-                    "law": expected_tokens(alpha, gamma) * t_one / round_s,
-                    "ratio": speedup * predicted_s / (len(run.state.tokens) * t_one),
-                    "theorem": expected_speedup(alpha, gamma, t_draft / t_one),
-                    "c": t_draft / t_one,
-                    "machinery": run.machinery,
-                    "round_s": run.wall_s / run.n_rounds,
-                }
-            )
+        for (alpha, gamma), found in cells.items():
+            found.append(bench.cell(alpha, gamma, repeat))
     print(
         "| alpha | gamma | tokens per round | (expected) | **measured** | law | ratio | Theorem 3.8 | c "
         "| round ms | machinery |\n|---|---|---|---|---|---|---|---|---|---|---|"
@@ -203,17 +205,17 @@ def sampling_table(bench: Bench, gammas: Iterable[int], repeats: int) -> None:
         "temperature 1, top_p 0.9": {"temperature": 1.0, "top_p": 0.9},
     }
     for gamma in gammas:
-        runs: dict[str, list[Run]] = {way: [] for way in ways}
+        runs: dict[str, list[Decoding]] = {way: [] for way in ways}
         for repeat in range(repeats):
             for way, sampling in ways.items():
-                runs[way].append(bench.run(gamma, seed=repeat, **sampling))
+                runs[way].append(bench.decode(gamma, seed=repeat, **sampling).finish())
         for way, found in runs.items():
             rounds = [run.n_rounds for run in found]
             print(
                 f"| {way} | {gamma} | {statistics.mean(bench.n_tokens / n for n in rounds):.2f} "
                 f"| {1e3 * statistics.median(run.wall_s / run.n_rounds for run in found):.2f} "
-                f"| {1e6 * statistics.median(r.machinery * r.wall_s / r.n_rounds for r in found):.0f} "
-                f"| {100 * statistics.median(run.machinery for run in found):.1f} % |"
+                f"| {1e6 * statistics.median(run.machinery_s / run.n_rounds for run in found):.0f} "
+                f"| {100 * statistics.median(run.machinery_s / run.wall_s for run in found):.1f} % |"
             )
     print()
 
@@ -228,16 +230,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100, help="new tokens of a run")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--cycles", type=int, default=20, help="forward passes timed alone, each repeat")
     args = parser.parse_args()
     if not all(0 < alpha < 1 for alpha in args.alpha) or min(args.gamma) < 1:
         parser.error("expected alphas between 0 and 1 and gammas of at least 1")
-    print(f"{machine()}, {args.threads} threads, {args.tokens} tokens, cache {args.cache}\n")
+    print(f"{describe()}, {args.threads} threads, {args.tokens} tokens, cache {args.cache}\n")
     for name in args.pairs:
         for dtype in args.dtype:
             bench = Bench(name, dtype, args.cache, args.tokens, args.threads)
             print(f"## {name}, {dtype}\n")
-            table(bench, args.alpha, args.gamma, args.repeats, args.cycles)
+            table(bench, args.alpha, args.gamma, args.repeats)
             sampling_table(bench, [g for g in (4,) if g in args.gamma] or args.gamma[:1], args.repeats)
 
 
