@@ -10,25 +10,27 @@ must still be that of plain decoding, token by token, which is checked.
 Columns, for each alpha and gamma:
 
 - *measured*: seconds per token of plain decoding over those of speculative decoding, by the clock on the
-  wall, all work of a round included (records, text);
+  wall, all work of a round included (records, text); of slices of 20 ms the median one;
 - *law*: E(tokens) · t(1) / (gamma · t_draft + t(gamma + 1)) with E(tokens) of equation (1), and forward
   passes timed alone, in the order of a round and on a cache as long as the text is on average;
 - *ratio*: measured over law at the tokens per round that came about, which differ from E(tokens) by chance;
 - *Theorem 3.8*: (1 − alpha^(gamma + 1)) / ((1 − alpha)(gamma c + 1)), where verification is free;
 - *machinery*: share of a round that is no forward pass of either model.
 
-Each speculative run takes turns with a plain one and with forward passes, every 20 ms, and medians over the
-repeats are reported: the speed of a shared machine changes within seconds.
+Each speculative run takes turns with a plain one and with forward passes, slice by slice, and medians over
+the repeats are reported: the speed of a shared machine changes within seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Iterable
 
 import numpy as np
+from bench_roofline import logits_copy_s
 from machine import describe
 from shapes import random_model
 
@@ -62,7 +64,7 @@ class Decoding:
         tokenizer = bench.target.tokenizer
         decoder = None if tokenizer is None else continuation_decoder(tokenizer, bench.prompt)
         self.state = SequenceState(decoder, StopRules(), bench.n_tokens, "length")
-        self.wall_s = 0.0
+        self.slices: list[tuple[float, int]] = []  # seconds and rounds of each
 
     def advance(self) -> int:
         """Do the rounds of one slice; return how many they were."""
@@ -72,7 +74,8 @@ class Decoding:
             self.state.take(record)
         if self.state.finish_reason is not None:
             _ = self.state.text
-        self.wall_s += time.perf_counter() - begun
+        if records:
+            self.slices.append((time.perf_counter() - begun, len(records)))
         return len(records)
 
     def finish(self) -> Decoding:
@@ -88,14 +91,19 @@ class Decoding:
         return len(self.state.rounds)
 
     @property
-    def token_s(self) -> float:
-        """Seconds a token."""
-        return self.wall_s / len(self.state.tokens)
+    def round_s(self) -> float:
+        """Seconds a round by the clock on the wall: the median slice, because some are interrupted."""
+        return statistics.median(seconds / n for seconds, n in self.slices)
 
     @property
     def machinery_s(self) -> float:
-        """Seconds that were no forward pass of either model."""
-        return self.wall_s - sum(r.draft_s + r.verify_s for r in self.state.rounds)
+        """Seconds a round that were no forward pass of either model, in the median slice."""
+        rounds = iter(self.state.rounds)
+        others = []
+        for seconds, n in self.slices:
+            forward = sum(r.draft_s + r.verify_s for r in itertools.islice(rounds, n))
+            others.append((seconds - forward) / n)
+        return statistics.median(others)
 
 
 class Bench:
@@ -146,21 +154,20 @@ class Bench:
                 steps.append(steps_s / gamma)
                 rows.append(rows_s)
         assert self.prompt + run.state.tokens == self.text, "speculative and plain decoding differ"
-        t_one, t_draft, t_rows = (statistics.mean(times) for times in (one, steps, rows))
-        round_s = gamma * t_draft + t_rows
-        # The last rounds draft fewer; they are taken to cost in proportion.
-        full = sum(r.n_drafted for r in run.state.rounds) / gamma
-        predicted_s = full * round_s + (run.n_rounds - full) * t_one
-        speedup = plain.token_s / run.token_s
+        # a Decoder hands out its logits in new arrays, which no round does
+        copy_one, copy_rows = (logits_copy_s(m, self.target.config.n_vocab) for m in (1, gamma + 1))
+        t_one, t_draft = statistics.median(one) - copy_one, statistics.median(steps) - copy_one
+        t_rows = statistics.median(rows) - copy_rows
+        round_s, as_run = gamma * t_draft + t_rows, self.n_tokens / run.n_rounds
         return {
-            "as_run": self.n_tokens / run.n_rounds,
-            "measured": speedup,
+            "as_run": as_run,
+            "measured": plain.round_s * as_run / run.round_s,
             "law": expected_tokens(alpha, gamma) * t_one / round_s,
-            "ratio": speedup * predicted_s / (self.n_tokens * t_one),
+            "ratio": (plain.round_s / run.round_s) / (t_one / round_s),
             "theorem": expected_speedup(alpha, gamma, t_draft / t_one),
             "c": t_draft / t_one,
-            "machinery": run.machinery_s / run.wall_s,
-            "round_s": run.wall_s / run.n_rounds,
+            "machinery": run.machinery_s / run.round_s,
+            "round_s": run.round_s,
         }
 
 
@@ -213,9 +220,9 @@ def sampling_table(bench: Bench, gammas: Iterable[int], repeats: int) -> None:
             rounds = [run.n_rounds for run in found]
             print(
                 f"| {way} | {gamma} | {statistics.mean(bench.n_tokens / n for n in rounds):.2f} "
-                f"| {1e3 * statistics.median(run.wall_s / run.n_rounds for run in found):.2f} "
-                f"| {1e6 * statistics.median(run.machinery_s / run.n_rounds for run in found):.0f} "
-                f"| {100 * statistics.median(run.machinery_s / run.wall_s for run in found):.1f} % |"
+                f"| {1e3 * statistics.median(run.round_s for run in found):.2f} "
+                f"| {1e6 * statistics.median(run.machinery_s for run in found):.0f} "
+                f"| {100 * statistics.median(run.machinery_s / run.round_s for run in found):.1f} % |"
             )
     print()
 
