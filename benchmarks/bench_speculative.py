@@ -10,27 +10,28 @@ must still be that of plain decoding, token by token, which is checked.
 Columns, for each alpha and gamma:
 
 - *measured*: seconds per token of plain decoding over those of speculative decoding, by the clock on the
-  wall, all work of a round included (records, text);
+  wall, all work of a round included (records, text); of slices of 20 ms the median one;
 - *law*: E(tokens) · t(1) / (gamma · t_draft + t(gamma + 1)) with E(tokens) of equation (1), and forward
   passes timed alone, in the order of a round and on a cache as long as the text is on average;
 - *ratio*: measured over law at the tokens per round that came about, which differ from E(tokens) by chance;
 - *Theorem 3.8*: (1 − alpha^(gamma + 1)) / ((1 − alpha)(gamma c + 1)), where verification is free;
 - *machinery*: share of a round that is no forward pass of either model.
 
-Every gamma is measured beside a plain run and beside its forward passes, alphas in turn, and medians over the
-repeats are reported: the speed of a shared machine changes within seconds.
+Each speculative run takes turns with a plain one and with forward passes, slice by slice, and medians over
+the repeats are reported: the speed of a shared machine changes within seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
-from bench_verify import machine
+from bench_roofline import logits_copy_s
+from machine import describe
 from shapes import random_model
 
 import specdec
@@ -46,15 +47,43 @@ def load_pair(name: str, dtype: str) -> tuple[specdec.Model, specdec.Model]:
     if name != "embedded":
         target, draft = name.split("+")
         return random_model(target, dtype), random_model(draft, dtype)
-    return specdec.embedded_pair() if dtype == "f32" else specdec.embedded_pair(dtype=dtype)
+    return specdec.embedded_pair(dtype)
 
 
-@dataclass
-class Run:
-    """One decoding of the benchmark's text."""
+class Decoding:
+    """One decoding of the benchmark's text, slice by slice, as `specdec.generate` does it."""
 
-    state: SequenceState
-    wall_s: float
+    def __init__(self, bench: Bench, gamma: int, dial: tuple | None, seed: int, sampling: dict) -> None:
+        settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, **sampling}
+        self._session = _core.Session(
+            bench.target.core, bench.draft.core if gamma else None, [bench.prompt], gamma=gamma,
+            max_new_tokens=bench.n_tokens, seeds=[(seed, 0)], n_threads=bench.n_threads, dial=dial,
+            **settings, **{f"draft_{key}": value for key, value in settings.items()},
+        )  # fmt: skip
+        self._session.prefill()
+        tokenizer = bench.target.tokenizer
+        decoder = None if tokenizer is None else continuation_decoder(tokenizer, bench.prompt)
+        self.state = SequenceState(decoder, StopRules(), bench.n_tokens, "length")
+        self.slices: list[tuple[float, int]] = []  # seconds and rounds of each
+
+    def advance(self) -> int:
+        """Do the rounds of one slice; return how many they were."""
+        begun = time.perf_counter()
+        records = self._session.round(SLICE_S)
+        for record in records:
+            self.state.take(record)
+        if self.state.finish_reason is not None:
+            _ = self.state.text
+        if records:
+            self.slices.append((time.perf_counter() - begun, len(records)))
+        return len(records)
+
+    def finish(self) -> Decoding:
+        """Do all rounds that are left."""
+        while self.advance():
+            pass
+        self._session.close()
+        return self
 
     @property
     def n_rounds(self) -> int:
@@ -62,24 +91,19 @@ class Run:
         return len(self.state.rounds)
 
     @property
-    def n_drafted(self) -> int:
-        """Guesses in all rounds."""
-        return sum(r.n_drafted for r in self.state.rounds)
+    def round_s(self) -> float:
+        """Seconds a round by the clock on the wall: the median slice, because some are interrupted."""
+        return statistics.median(seconds / n for seconds, n in self.slices)
 
     @property
-    def token_s(self) -> float:
-        """Seconds a token."""
-        return self.wall_s / len(self.state.tokens)
-
-    @property
-    def forward_s(self) -> float:
-        """Seconds in the forward passes of both models."""
-        return sum(r.draft_s + r.verify_s for r in self.state.rounds)
-
-    @property
-    def machinery(self) -> float:
-        """Share of the time that is no forward pass."""
-        return 1.0 - self.forward_s / self.wall_s
+    def machinery_s(self) -> float:
+        """Seconds a round that were no forward pass of either model, in the median slice."""
+        rounds = iter(self.state.rounds)
+        others = []
+        for seconds, n in self.slices:
+            forward = sum(r.draft_s + r.verify_s for r in itertools.islice(rounds, n))
+            others.append((seconds - forward) / n)
+        return statistics.median(others)
 
 
 class Bench:
@@ -99,78 +123,61 @@ class Bench:
         ]
         for decoder in self.decoders:
             decoder.prefill(self.ids[:cache])
-        self.text = self.prompt + self.run(0).state.tokens
+        self.text = self.prompt + self.decode(0).finish().state.tokens
 
-    def run(self, gamma: int, alpha: float | None = None, seed: int = 0, **sampling: float) -> Run:
-        """Decode; with an alpha, by a dialled draft."""
-        settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, **sampling}
-        session = _core.Session(
-            self.target.core, self.draft.core if gamma else None, [self.prompt], gamma=gamma,
-            max_new_tokens=self.n_tokens, seeds=[(seed, 0)], n_threads=self.n_threads, **settings,
-            **{f"draft_{key}": value for key, value in settings.items()},
-            dial=None if alpha is None else (alpha, [self.text]),
-        )  # fmt: skip
-        session.prefill()
-        tokenizer = self.target.tokenizer
-        decoder = None if tokenizer is None else continuation_decoder(tokenizer, self.prompt)
-        state = SequenceState(decoder, StopRules(), self.n_tokens, "length")
-        begun = time.perf_counter()
-        while records := session.round(SLICE_S):
-            for record in records:
-                state.take(record)
-        _ = state.text
-        wall_s = time.perf_counter() - begun
-        session.close()
-        if alpha is not None:
-            assert self.prompt + state.tokens == self.text, "speculative and plain decoding differ"
-        return Run(state, wall_s)
+    def decode(self, gamma: int, alpha: float | None = None, seed: int = 0, **sampling: float) -> Decoding:
+        """A decoding; with an alpha, by a dialled draft."""
+        return Decoding(self, gamma, None if alpha is None else (alpha, [self.text]), seed, sampling)
 
-    def forward_times(self, gamma: int, repeats: int) -> tuple[float, float]:
-        """Median seconds of a draft step and of the target's gamma + 1 rows, in the order of a round."""
+    def forward_s(self, gamma: int) -> tuple[float, float]:
+        """Seconds of gamma draft steps, and of the target's gamma + 1 rows after them."""
         target, draft = self.decoders
         tokens, parents = self.ids[: gamma + 1], list(range(-1, gamma))
-        steps, rows = [], []
-        for _ in range(repeats):
-            begun = time.perf_counter()
-            for token in tokens[:gamma]:
-                draft.forward([token], [-1])
-            drafted = time.perf_counter()
-            target.forward(tokens, parents)
-            rows.append(time.perf_counter() - drafted)
-            steps.append((drafted - begun) / max(gamma, 1))
-        return statistics.median(steps), statistics.median(rows)
+        begun = time.perf_counter()
+        for token in tokens[:gamma]:
+            draft.forward([token], [-1])
+        drafted = time.perf_counter()
+        target.forward(tokens, parents)
+        return drafted - begun, time.perf_counter() - drafted
+
+    def cell(self, alpha: float, gamma: int, seed: int) -> dict[str, float]:
+        """Everything about one alpha and gamma: plain, speculative and forward passes take turns."""
+        plain, run = self.decode(0), self.decode(gamma, alpha, seed)
+        one, steps, rows = [], [], []
+        running = True
+        while running:
+            n_plain, n_rounds = plain.advance(), run.advance()
+            running = n_plain + n_rounds > 0
+            one += [self.forward_s(0)[1] for _ in range(n_plain)]
+            for _ in range(n_rounds):
+                steps_s, rows_s = self.forward_s(gamma)
+                steps.append(steps_s / gamma)
+                rows.append(rows_s)
+        assert self.prompt + run.state.tokens == self.text, "speculative and plain decoding differ"
+        # a Decoder hands out its logits in new arrays, which no round does
+        copy_one, copy_rows = (logits_copy_s(m, self.target.config.n_vocab) for m in (1, gamma + 1))
+        t_one, t_draft = statistics.median(one) - copy_one, statistics.median(steps) - copy_one
+        t_rows = statistics.median(rows) - copy_rows
+        round_s, as_run = gamma * t_draft + t_rows, self.n_tokens / run.n_rounds
+        return {
+            "as_run": as_run,
+            "measured": plain.round_s * as_run / run.round_s,
+            "law": expected_tokens(alpha, gamma) * t_one / round_s,
+            "ratio": (plain.round_s / run.round_s) / (t_one / round_s),
+            "theorem": expected_speedup(alpha, gamma, t_draft / t_one),
+            "c": t_draft / t_one,
+            "machinery": run.machinery_s / run.round_s,
+            "round_s": run.round_s,
+        }
 
 
-def table(bench: Bench, alphas: list[float], gammas: list[int], repeats: int, n_cycles: int) -> None:
+def table(bench: Bench, alphas: list[float], gammas: list[int], repeats: int) -> None:
     """Print a row for every alpha and gamma, and what they come to."""
     cells: dict[tuple[float, int], list[dict[str, float]]] = {(a, g): [] for a in alphas for g in gammas}
-    for gamma in (0, max(gammas)):
-        bench.run(gamma, None if gamma == 0 else 0.8)  # warm caches and threads
+    bench.cell(alphas[0], max(gammas), 0)  # warm caches and threads
     for repeat in range(repeats):
-        for gamma in gammas:
-            plain = bench.run(0)
-            _, t_one = bench.forward_times(0, n_cycles)
-            t_draft, t_rows = bench.forward_times(gamma, n_cycles)
-            round_s = gamma * t_draft + t_rows
-            for alpha in alphas:
-                run = bench.run(gamma, alpha, seed=repeat)
-                # The last rounds draft fewer; they are taken to cost in proportion.
-                full = run.n_drafted / gamma
-                predicted_s = full * round_s + (run.n_rounds - full) * t_one
-                as_run = len(run.state.tokens) / run.n_rounds
-                speedup = plain.token_s / run.token_s
-                cells[alpha, gamma].append(
-                    {
-                        "as_run": as_run,
-                        "measured": speedup,
-                        "law": expected_tokens(alpha, gamma) * t_one / round_s,
-                        "ratio": speedup * predicted_s / (len(run.state.tokens) * t_one),
-                        "theorem": expected_speedup(alpha, gamma, t_draft / t_one),
-                        "c": t_draft / t_one,
-                        "machinery": run.machinery,
-                        "round_s": run.wall_s / run.n_rounds,
-                    }
-                )
+        for (alpha, gamma), found in cells.items():
+            found.append(bench.cell(alpha, gamma, repeat))
     print(
         "| alpha | gamma | tokens per round | (expected) | **measured** | law | ratio | Theorem 3.8 | c "
         "| round ms | machinery |\n|---|---|---|---|---|---|---|---|---|---|---|"
@@ -205,17 +212,17 @@ def sampling_table(bench: Bench, gammas: Iterable[int], repeats: int) -> None:
         "temperature 1, top_p 0.9": {"temperature": 1.0, "top_p": 0.9},
     }
     for gamma in gammas:
-        runs: dict[str, list[Run]] = {way: [] for way in ways}
+        runs: dict[str, list[Decoding]] = {way: [] for way in ways}
         for repeat in range(repeats):
             for way, sampling in ways.items():
-                runs[way].append(bench.run(gamma, seed=repeat, **sampling))
+                runs[way].append(bench.decode(gamma, seed=repeat, **sampling).finish())
         for way, found in runs.items():
             rounds = [run.n_rounds for run in found]
             print(
                 f"| {way} | {gamma} | {statistics.mean(bench.n_tokens / n for n in rounds):.2f} "
-                f"| {1e3 * statistics.median(run.wall_s / run.n_rounds for run in found):.2f} "
-                f"| {1e6 * statistics.median(r.machinery * r.wall_s / r.n_rounds for r in found):.0f} "
-                f"| {100 * statistics.median(run.machinery for run in found):.1f} % |"
+                f"| {1e3 * statistics.median(run.round_s for run in found):.2f} "
+                f"| {1e6 * statistics.median(run.machinery_s for run in found):.0f} "
+                f"| {100 * statistics.median(run.machinery_s / run.round_s for run in found):.1f} % |"
             )
     print()
 
@@ -230,16 +237,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100, help="new tokens of a run")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--cycles", type=int, default=20, help="forward passes timed alone, each repeat")
     args = parser.parse_args()
     if not all(0 < alpha < 1 for alpha in args.alpha) or min(args.gamma) < 1:
         parser.error("expected alphas between 0 and 1 and gammas of at least 1")
-    print(f"{machine()}, {args.threads} threads, {args.tokens} tokens, cache {args.cache}\n")
+    print(f"{describe()}, {args.threads} threads, {args.tokens} tokens, cache {args.cache}\n")
     for name in args.pairs:
         for dtype in args.dtype:
             bench = Bench(name, dtype, args.cache, args.tokens, args.threads)
             print(f"## {name}, {dtype}\n")
-            table(bench, args.alpha, args.gamma, args.repeats, args.cycles)
+            table(bench, args.alpha, args.gamma, args.repeats)
             sampling_table(bench, [g for g in (4,) if g in args.gamma] or args.gamma[:1], args.repeats)
 
 
