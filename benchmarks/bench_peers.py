@@ -194,6 +194,12 @@ def compete(
     return contest
 
 
+def available_gigabytes() -> float:
+    """Memory that can be had without swapping."""
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * 1024 / 1e9
+
+
 def n_gigabytes(shape: str, number: str) -> float:
     """What a model's weights and a process around them take."""
     weights = sum(np.prod(s, dtype=float) for s in _core.tensor_shapes(SHAPES[shape]).values())
@@ -381,7 +387,7 @@ def main() -> None:
     args.engines = ["specdec", *(name for name in args.engines if name != "specdec")]
     args.pair_engines = [name for name in args.engines if name in PAIRS]
     if args.memory is None:
-        args.memory = 0.75 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+        args.memory = 0.75 * available_gigabytes()
 
     probe = read_probe()
     speeds = sorted(1 / probe() for _ in range(20))

@@ -132,10 +132,10 @@ def random_model(
         After which share of the tokens it agrees with models of alpha 1, at temperature 0.
     """
     config = SHAPES[name]
-    formats = {"cache_dtype": cache_dtype or ("f32" if dtype == "f32" else "bf16"), "n_threads": n_threads}
-    if not hasattr(_core.Model, "matrix"):
-        formats = {}  # TODO: remove with the merge of the formats
-    core = _core.Model(config, random_tensors(name, seed, alpha), dtype=dtype, **formats)
+    cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
+    core = _core.Model(
+        config, random_tensors(name, seed, alpha), dtype=dtype, cache_dtype=cache_dtype, n_threads=n_threads
+    )
     return specdec.Model(core, ModelConfig.from_canonical(config), None, Path(name), "random weights")
 
 

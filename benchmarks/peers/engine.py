@@ -20,7 +20,8 @@ FORMATS = ("f32", "bf16", "int8", "int4")
 #: Tokens in the cache when decoding is timed.
 CACHE = 128
 #: What is timed: how many positions at once, on an empty cache (prefill) or on CACHE tokens.
-CELLS = {"plain": 1, "t(5)": 5, "t(9)": 9, "prefill 128": 128, "prefill 512": 512}
+#: The last leaves the cache as the first wants it.
+CELLS = {"plain": 1, "t(5)": 5, "t(9)": 9, "prefill 512": 512, "prefill 128": 128}
 
 
 class Unsupported(Exception):  # noqa: N818
@@ -82,6 +83,7 @@ class Engine(ABC):
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.cached = 0  # tokens of the prompt that timing left in the cache
 
     @classmethod
     @abstractmethod
@@ -110,11 +112,14 @@ class Engine(ABC):
                 self.trim(0)
                 begun = time.perf_counter()
                 self.prefill(ids[:m])
+                self.cached = m
                 return [time.perf_counter() - begun]
 
         else:
-            self.trim(0)
-            self.prefill(ids[:CACHE])
+            if self.cached != CACHE:
+                self.trim(0)
+                self.prefill(ids[:CACHE])
+                self.cached = CACHE
 
             def once() -> list[float]:
                 self.trim(CACHE)
@@ -138,6 +143,7 @@ class Engine(ABC):
     def check(self) -> NDArray[np.float32]:
         """Logits [8, n_vocab] of eight positions on a cache of 120, to compare engines by."""
         ids = self.job.ids(CACHE)
+        self.cached = 0
         self.trim(0)
         self.prefill(ids[: CACHE - 8])
         return np.array(self.forward(ids[CACHE - 8 :]), dtype=np.float32).reshape(8, -1)

@@ -66,6 +66,4 @@ class SpecdecPair(Pair):
 
 
 def _load(job: Job) -> specdec.Model:
-    if not hasattr(_core.Model, "matrix"):  # TODO: remove with the merge of the formats
-        return specdec.load(job.checkpoint, job.format, tokenizer=False)
     return specdec.load(job.checkpoint, job.format, tokenizer=False, n_threads=job.n_threads)
