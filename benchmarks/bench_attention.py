@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
 from bench_roofline import forward_jobs, n_cache_bytes, n_matrix_weights
 from machine import DISTURBED, WEIGHT_BYTES, Job, Machine, Sample, describe, states, take_turns
-
 from specdec import _core
 from specdec.checkpoints import CanonicalTensor
 from specdec.checkpoints.rotary import rotary_frequencies

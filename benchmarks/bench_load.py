@@ -22,10 +22,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-from machine import describe
-from shapes import SHAPES, write_checkpoint
 
 import specdec
+from machine import describe
+from shapes import SHAPES, write_checkpoint
 from specdec import _core
 
 GOAL_TIME = 1.5  # times the copy

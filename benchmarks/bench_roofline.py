@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from machine import DISTURBED, NUMBER_BYTES, WEIGHT_BYTES, Job, Machine, Sample, describe, states, take_turns
 from shapes import SHAPES, random_model
-
 from specdec import _core
 
 GOALS = {"f32": 1.25, "bf16": 1.25, "int8": 1.4, "int4": 1.4}
