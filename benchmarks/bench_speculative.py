@@ -30,11 +30,11 @@ import time
 from collections.abc import Iterable
 
 import numpy as np
+
+import specdec
 from bench_roofline import logits_copy_s
 from machine import describe
 from shapes import random_model
-
-import specdec
 from specdec import _core
 from specdec.run import SLICE_S, SequenceState, continuation_decoder
 from specdec.stopping import StopRules

@@ -16,7 +16,7 @@ from specdec import _core
 
 pytestmark = pytest.mark.skipif(
     not hasattr(_core, "_arena_guard") or sys.platform != "linux",
-    reason="needs Linux and the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+    reason="needs Linux and a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
 )
 
 SCRIPT = """

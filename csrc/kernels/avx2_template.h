@@ -118,6 +118,7 @@ typedef __m256 unit;
 typedef __m256i iunit;
 #define UNIT_LANES 8
 #define MAX_ROWS_DOT 6
+#define MAX_ROWS_DOT_WIDE 1
 #define u_zero() _mm256_setzero_ps()
 #define u_load(p) _mm256_loadu_ps(p)
 #define u_store(p, v) _mm256_storeu_ps(p, v)

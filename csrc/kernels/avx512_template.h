@@ -97,6 +97,7 @@ typedef __m512 unit;
 typedef __m512i iunit;
 #define UNIT_LANES 16
 #define MAX_ROWS_DOT 9
+#define MAX_ROWS_DOT_WIDE 7
 #define u_zero() _mm512_setzero_ps()
 #define u_load(p) _mm512_loadu_ps(p)
 #define u_store(p, v) _mm512_storeu_ps(p, v)

@@ -12,6 +12,7 @@
  *   codes8, c8_load(p); codes4, c4_low(p), c4_high(p)   UNIT_LANES groups of 4 codes
  *   OFFSET8, OFFSET4                how much dot8 and dot4 take a code to be above q
  *   MAX_ROWS_DOT                    rows of a block in int8 and int4
+ *   MAX_ROWS_DOT_WIDE               up to this many rows all 32 outputs are computed at once
  *
  * Prepared rows lie chunk by chunk: the 32 inputs of chunk c of row m begin at element
  * (c · n_rows + m) · 32. So a block of rows is reached from one address with constant offsets, rows
@@ -139,9 +140,9 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
                       ptrdiff_t ldy) {
     enum { STEP = UNIT_LANES * 4, N_STEPS = 128 / STEP };
     const int bytes = is_int4 ? SD_BLOCK * SD_PANEL / 2 : SD_BLOCK * SD_PANEL;
-    /* All units at once read memory in order. One after the other would skip every other line, which
-     * the processor does not prefetch, but takes fewer registers. */
-    const int at_once = n_rows * N_UNITS <= 2 * MAX_ROWS_DOT ? N_UNITS : 1;
+    /* All units at once read memory in order; one after the other skips every other line, which the
+     * processor does not prefetch, but takes fewer registers. */
+    const int at_once = n_rows <= MAX_ROWS_DOT_WIDE ? N_UNITS : 1;
     unit sum[MAX_ROWS_DOT][N_UNITS];
     FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) sum[m][u] =
         add ? u_load(y + m * ldy + UNIT_LANES * u) : u_zero();

@@ -5,13 +5,20 @@
 
 #include "kernels.h"
 
+/* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
+ * apart would share few places of the first-level cache, so they get a panel more. */
+static ptrdiff_t row_stride(int n) {
+    ptrdiff_t floats = (ptrdiff_t)SD_PANEL * sd_matrix_panels(n);
+    return floats % 1024 == 0 ? floats + SD_PANEL : floats;
+}
+
 static void lay_out(sd_workspace* w) {
     const sd_config* c = &w->model->config;
     sd_arena* arena = &w->arena;
     size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model, d_q = (size_t)(c->n_head * c->d_head);
-    w->ld_qkv = (ptrdiff_t)SD_PANEL * sd_matrix_panels(sd_qkv_outputs(c));
-    w->ld_update = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->d_model);
-    w->ld_logits = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->n_vocab);
+    w->ld_qkv = row_stride(sd_qkv_outputs(c));
+    w->ld_update = row_stride(c->d_model);
+    w->ld_logits = row_stride(c->n_vocab);
     w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);
     w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
