@@ -303,3 +303,25 @@ def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype):
 
 def test_the_core_flushes_subnormal_numbers_of_bf16():
     np.testing.assert_array_equal(_core.product(*FLUSHED, "bf16"), reference.product(*FLUSHED, "bf16"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "weight", "message"),
+    [
+        ("bf16", "head", 3.4e38, r"head: the block at \[3, 32\] has a value too large for bf16"),
+        ("int8", "head", 8.4e6, r"head: the block at \[3, 32\] has a value too large for int8"),
+        ("int4", "head", 5.3e5, r"head: the block at \[3, 32\] has a value too large for int4"),
+        (
+            "int4",
+            "token_embedding",
+            3.4e38,
+            r"token_embedding: element \[3, 40\] is 3.4e\+38, too large for bf16",
+        ),
+        ("bf16", "head", np.nan, r"head: element \[3, 40\] is nan, expected a finite number"),
+    ],
+)
+def test_a_weight_that_the_format_cannot_hold_is_refused(dtype, name, weight, message):
+    tensors = random_tensors(VARIANTS["llama"])
+    tensors[name][3, 40] = weight
+    with pytest.raises(ValueError, match=message):
+        build(VARIANTS["llama"], tensors, dtype=dtype)

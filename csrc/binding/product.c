@@ -39,7 +39,7 @@ static sd_status multiply(sd_format format, int n_rows, int n_in, int n_out, con
     if (status == SD_OK)
         status = sd_matrix_pack(&matrix, &source, n_out, (sd_rows){0, 1}, "weights", n_threads);
     if (status == SD_OK) {
-        sd_kernels_get()->prepare[format](n_rows, x, n_in, n_in, 0, n_in, prepared);
+        sd_kernels_get()->prepare[format]((sd_part){n_rows, 0, n_rows, 0, n_in}, x, n_in, n_in, prepared);
         job j = {&matrix, n_rows, prepared, padded, ldy};
         sd_pool_run(n_threads, run, &j);
         for (int m = 0; m < n_rows; m++)

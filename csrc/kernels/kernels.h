@@ -16,6 +16,12 @@
 /* Partial sums of a reduction: element i goes to lane i % SD_LANES, lanes are added as a tree. */
 #define SD_LANES 16
 
+/* A part of a matrix of rows: rows [row, row + n_rows) of n_all, inputs [input, input + n_inputs).
+ * `input` is a multiple of SD_BLOCK, n_inputs too, unless the part reaches the last input. */
+typedef struct sd_part {
+    int n_all, row, n_rows, input, n_inputs;
+} sd_part;
+
 typedef struct sd_kernels {
     const char* name; /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "neon" */
 
@@ -23,10 +29,9 @@ typedef struct sd_kernels {
      * any number of panels. What a prepared row looks like is private to the table; n_rows rows of
      * n_in inputs take n_rows · sd_prepared_bytes(n_in), aligned to SD_ALIGNMENT.
      *
-     * prepare: inputs [first, first + n) of all rows; `first` is a multiple of SD_BLOCK, and n too,
-     * unless it reaches n_in. x [n_rows, n] rows `ldx` apart, f32, borrowed; `out` borrowed. */
-    void (*prepare[SD_N_FORMATS])(int n_rows, const float* x, ptrdiff_t ldx, int n_in, int first, int n,
-                                  void* out);
+     * prepare: a part of them; x [part.n_rows, part.n_inputs] f32, rows `ldx` apart, borrowed; `out`:
+     * all prepared rows, borrowed. */
+    void (*prepare[SD_N_FORMATS])(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out);
     /* y[m, j] = Σ_k x[m, k] · panel[k, j] in the format's own order, which is the same for every
      * n_rows: f32: k ascending, one fused multiply-add each, from +0; bf16: pairs, rounded rows;
      * int8, int4: blocks of 32, quantised rows (docs/NUMERICS.md).

@@ -325,25 +325,23 @@ static void NAME(add_values_bf16)(int n_rows, const float* x, const void* panel,
 
 /* --------------------------------------------------------------------------- preparing rows */
 
-static void NAME(prepare_f32)(int n_rows, const float* x, ptrdiff_t ldx, int n_in, int first, int n,
-                              void* out) {
+static void NAME(prepare_f32)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
     (void)n_in;
-    for (int i = 0; i < n; i += SD_BLOCK) {
-        int n_here = n - i < SD_BLOCK ? n - i : SD_BLOCK;
-        float* to = (float*)out + (ptrdiff_t)(first + i) * n_rows;
-        for (int m = 0; m < n_rows; m++, to += SD_BLOCK)
+    for (int i = 0; i < part.n_inputs; i += SD_BLOCK) {
+        int n_here = part.n_inputs - i < SD_BLOCK ? part.n_inputs - i : SD_BLOCK;
+        float* to = (float*)out + ((ptrdiff_t)(part.input + i) / SD_BLOCK * part.n_all + part.row) * SD_BLOCK;
+        for (int m = 0; m < part.n_rows; m++, to += SD_BLOCK)
             FOR_EACH_16(n_here, j, some) v_store(to + j, LOAD(x + m * ldx + i, j, some));
     }
 }
 
-static void NAME(prepare_bf16)(int n_rows, const float* x, ptrdiff_t ldx, int n_in, int first, int n,
-                               void* out) {
+static void NAME(prepare_bf16)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
     (void)n_in;
     const int row = PAIR_FLOATS * SD_BLOCK / 2;
-    for (int i = 0; i < n; i += SD_BLOCK) {
-        int n_here = n - i < SD_BLOCK ? n - i : SD_BLOCK;
-        float* to = (float*)out + (ptrdiff_t)(first + i) / SD_BLOCK * n_rows * row;
-        for (int m = 0; m < n_rows; m++, to += row)
+    for (int i = 0; i < part.n_inputs; i += SD_BLOCK) {
+        int n_here = part.n_inputs - i < SD_BLOCK ? part.n_inputs - i : SD_BLOCK;
+        float* to = (float*)out + ((ptrdiff_t)(part.input + i) / SD_BLOCK * part.n_all + part.row) * row;
+        for (int m = 0; m < part.n_rows; m++, to += row)
             for (int j = 0; j < SD_BLOCK; j += SD_LANES) { /* a missing second of a pair must be 0 */
                 int some = n_here - j < 0 ? 0 : n_here - j < SD_LANES ? n_here - j : SD_LANES;
                 vec v = some == SD_LANES ? v_load(x + m * ldx + i + j) : load_some(x + m * ldx + i + j, some);
@@ -360,13 +358,12 @@ INLINE int block_exponent(float largest) {
     return exponent > 100 ? 100 : exponent; /* larger ones saturate: the sum must stay a float */
 }
 
-INLINE void prepare_int(int offset, int n_rows, const float* x, ptrdiff_t ldx, int n_in, int first, int n,
-                        void* out) {
-    row_block* blocks = row_blocks(out, n_rows, n_in);
-    for (int i = 0; i < n; i += SD_BLOCK) {
-        int n_here = n - i < SD_BLOCK ? n - i : SD_BLOCK;
-        ptrdiff_t at = (ptrdiff_t)(first + i) / SD_BLOCK * n_rows;
-        for (int m = 0; m < n_rows; m++, at++) {
+INLINE void prepare_int(int offset, sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
+    row_block* blocks = row_blocks(out, part.n_all, n_in);
+    for (int i = 0; i < part.n_inputs; i += SD_BLOCK) {
+        int n_here = part.n_inputs - i < SD_BLOCK ? part.n_inputs - i : SD_BLOCK;
+        ptrdiff_t at = (ptrdiff_t)(part.input + i) / SD_BLOCK * part.n_all + part.row;
+        for (int m = 0; m < part.n_rows; m++, at++) {
             const float* from = x + m * ldx + i;
             vec a, b = v_set1(0.0f);
             if (n_here == SD_BLOCK) {
@@ -384,11 +381,9 @@ INLINE void prepare_int(int offset, int n_rows, const float* x, ptrdiff_t ldx, i
         }
     }
 }
-static void NAME(prepare_int8)(int n_rows, const float* x, ptrdiff_t ldx, int n_in, int first, int n,
-                               void* out) {
-    prepare_int(OFFSET8, n_rows, x, ldx, n_in, first, n, out);
+static void NAME(prepare_int8)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
+    prepare_int(OFFSET8, part, x, ldx, n_in, out);
 }
-static void NAME(prepare_int4)(int n_rows, const float* x, ptrdiff_t ldx, int n_in, int first, int n,
-                               void* out) {
-    prepare_int(OFFSET4, n_rows, x, ldx, n_in, first, n, out);
+static void NAME(prepare_int4)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
+    prepare_int(OFFSET4, part, x, ldx, n_in, out);
 }

@@ -137,7 +137,8 @@ void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int k
             memcpy(s->queries + (ptrdiff_t)r * c->d_head,
                    qkv + i * ldq + first_query + (ptrdiff_t)h * c->d_head, row_bytes);
         }
-        k->prepare[cache->format](rows, s->queries, c->d_head, c->d_head, 0, c->d_head, s->prepared);
+        k->prepare[cache->format]((sd_part){rows, 0, rows, 0, c->d_head}, s->queries, c->d_head, c->d_head,
+                                  s->prepared);
         score(cache, layer, kv_head, rows, n_slots, s);
         float normaliser[SD_ATTENTION_ROWS];
         for (int r = 0; r < rows; r++) {

@@ -77,8 +77,31 @@ static void add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bi
     if (bias != NULL) sd_kernels_get()->add(n_rows, n, y, ldy, bias, 0);
 }
 
-static void prepare(const sd_model* model, int n_rows, const float* x, int n, void* prepared) {
-    sd_kernels_get()->prepare[model->numbers.weights](n_rows, x, n, n, 0, n, prepared);
+/* With as many rows as this the threads prepare some each and meet; with fewer each prepares all for
+ * itself, which is quicker than a join. */
+#define SHARED_ROWS 4
+
+/* A norm before a product; weight NULL: none. */
+typedef struct norm {
+    const float *weight, *bias;
+} norm;
+
+/* The n_rows rows x [n_rows, n], normalised, as input of a product; the threads may meet. */
+static const void* prepare(sd_team* team, const job* j, int n_rows, const float* x, int n, norm norm) {
+    sd_workspace* w = j->w;
+    int shared = team->n_threads > 1 && n_rows >= SHARED_ROWS, first = 0, end = n_rows;
+    void* prepared = w->prepared[shared ? 0 : team->thread];
+    if (shared) sd_team_share(team, n_rows, &first, &end);
+    x += (ptrdiff_t)first * n;
+    if (norm.weight) {
+        float* normed = w->normed[team->thread];
+        normalise(w->model, end - first, x, norm.weight, norm.bias, normed);
+        x = normed;
+    }
+    const sd_part part = {n_rows, first, end - first, 0, n};
+    sd_kernels_get()->prepare[w->model->numbers.weights](part, x, n, n, prepared);
+    if (shared) sd_pool_barrier(team);
+    return prepared;
 }
 
 /* Outputs [*first, *end) of the matrix that this thread computes next, through y; 0: none left. */
@@ -137,7 +160,8 @@ static void mlp_in_group(const job* j, const sd_layer* layer, const void* x, int
     activate(c->activation, n_gates, projected, projected);
     if (c->gated) k->multiply(n_gates, projected, projected + n_gates);
     int column = group * SD_PANEL, n = c->d_ff - column < SD_PANEL ? c->d_ff - column : SD_PANEL;
-    k->prepare[w->model->numbers.weights](j->n_rows, projected, SD_PANEL, c->d_ff, column, n, w->activated);
+    const sd_part part = {j->n_rows, 0, j->n_rows, column, n};
+    k->prepare[w->model->numbers.weights](part, projected, SD_PANEL, c->d_ff, w->activated);
 }
 
 static void mlp_in(sd_team* team, const job* j, const sd_layer* layer, const void* x) {
@@ -166,14 +190,24 @@ static void attend(sd_team* team, const job* j, int layer) {
     }
 }
 
+/* The rows of hidden that need logits, [n_logits, d_model], in the order of branches and nodes. */
+static void gather(const job* j, float* to) {
+    size_t d_model = (size_t)j->w->model->config.d_model;
+    const float* from = j->w->hidden;
+    for (int b = 0; b < j->n_branches; b++) {
+        size_t n_new = (size_t)j->branches[b].n_new, n = (size_t)j->branches[b].n_logits;
+        memcpy(to, from + (n_new - n) * d_model, n * d_model * sizeof *to);
+        from += n_new * d_model;
+        to += n * d_model;
+    }
+}
+
 static void run(sd_team* team, void* argument) {
     const job* j = argument;
     sd_workspace* w = j->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
     ptrdiff_t d_model = c->d_model;
-    float* normed = w->normed[team->thread];
-    void* prepared = w->prepared[team->thread];
     int first, end;
 
     sd_team_share(team, j->n_rows, &first, &end);
@@ -183,38 +217,34 @@ static void run(sd_team* team, void* argument) {
 
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer* layer = &model->layers[i];
-        /* Each thread normalises all rows for itself: cheaper than a join. */
-        normalise(model, j->n_rows, w->hidden, layer->attn_norm, layer->attn_norm_bias, normed);
-        prepare(model, j->n_rows, normed, c->d_model, prepared);
-        project(team, j, &layer->qkv, layer->qkv_bias, prepared, w->qkv, w->ld_qkv);
+        const norm attn_norm = {layer->attn_norm, layer->attn_norm_bias};
+        const norm mlp_norm = {layer->mlp_norm, layer->mlp_norm_bias};
+        const void* x = prepare(team, j, j->n_rows, w->hidden, c->d_model, attn_norm);
+        project(team, j, &layer->qkv, layer->qkv_bias, x, w->qkv, w->ld_qkv);
         sd_pool_barrier(team);
         attend(team, j, i);
         sd_pool_barrier(team);
-        prepare(model, j->n_rows, w->attended, c->n_head * c->d_head, prepared);
-        add_projection(team, j, &layer->attn_out, layer->attn_out_bias, prepared);
+        x = prepare(team, j, j->n_rows, w->attended, c->n_head * c->d_head, (norm){0});
+        add_projection(team, j, &layer->attn_out, layer->attn_out_bias, x);
         sd_pool_barrier(team);
-        normalise(model, j->n_rows, w->hidden, layer->mlp_norm, layer->mlp_norm_bias, normed);
-        prepare(model, j->n_rows, normed, c->d_model, prepared);
-        mlp_in(team, j, layer, prepared);
+        x = prepare(team, j, j->n_rows, w->hidden, c->d_model, mlp_norm);
+        mlp_in(team, j, layer, x);
         sd_pool_barrier(team);
         add_projection(team, j, &layer->mlp_down, layer->mlp_down_bias, w->activated);
         sd_pool_barrier(team);
     }
     if (j->n_logits == 0) return;
 
-    int row = 0, n = 0; /* gather the rows that need logits; every thread for itself */
-    for (int b = 0; b < j->n_branches; b++) {
-        const sd_branch* branch = &j->branches[b];
-        row += branch->n_new;
-        normalise(model, branch->n_logits, w->hidden + (row - branch->n_logits) * d_model, model->output_norm,
-                  model->output_norm_bias, normed + n * d_model);
-        n += branch->n_logits;
+    /* Move the rows that need logits together; the first thread for all. */
+    const float* rows = w->hidden;
+    if (j->n_logits < j->n_rows) {
+        if (team->thread == 0) gather(j, w->update);
+        sd_pool_barrier(team);
+        rows = w->update;
     }
-    prepare(model, n, normed, c->d_model, prepared);
-    while (
-        sd_team_take(team, sd_matrix_panels(c->n_vocab), sd_matrix_grain(&model->head, team), &first, &end))
-        sd_matrix_multiply(&model->head, first, end, n, prepared, w->logits + (ptrdiff_t)first * SD_PANEL,
-                           w->ld_logits);
+    const norm output_norm = {model->output_norm, model->output_norm_bias};
+    const void* x = prepare(team, j, j->n_logits, rows, c->d_model, output_norm);
+    project(team, &(job){.w = w, .n_rows = j->n_logits}, &model->head, NULL, x, w->logits, w->ld_logits);
 }
 
 sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {

@@ -54,14 +54,19 @@ static void put_f32(float* panel, tile_rows tile, int k, int n) {
         for (int j = 0; j < SD_PANEL; j++) panel[(size_t)(k + i) * SD_PANEL + j] = tile[j][i];
 }
 
-static void put_bf16(uint16_t* panel, tile_rows tile, int k, int n) {
-    for (int i = 0; i < n; i += 2) {
-        uint16_t* pair = panel + (size_t)(k + i) * SD_PANEL;
-        for (int j = 0; j < SD_PANEL; j++) {
-            pair[2 * j] = sd_bf16_from_float(tile[j][i]);
-            pair[2 * j + 1] = i + 1 < n ? sd_bf16_from_float(tile[j][i + 1]) : 0;
+/* Returns the first row with a value that rounds to infinity, else -1. */
+static int put_bf16(uint16_t* panel, tile_rows tile, int k, int n) {
+    int bad = -1;
+    for (int j = SD_PANEL - 1; j >= 0; j--) {
+        for (int i = 0; i < n; i += 2) {
+            uint16_t first = sd_bf16_from_float(tile[j][i]);
+            uint16_t second = i + 1 < n ? sd_bf16_from_float(tile[j][i + 1]) : 0;
+            uint16_t* pair = panel + ((size_t)(k + i) / 2 * SD_PANEL + (size_t)j) * 2;
+            pair[0] = first, pair[1] = second;
+            if ((first & 0x7f80) == 0x7f80 || (second & 0x7f80) == 0x7f80) bad = j;
         }
     }
+    return bad;
 }
 
 /* q = x / scale to nearest even, 0 for scale 0. Adding 1.5 · 2²³ leaves the integer in the low bits. */
@@ -118,11 +123,11 @@ static int put_int4(uint8_t* block, tile_rows tile) {
     return -1;
 }
 
-/* Pack inputs k … k + n of the tile into the panel; 0, or -1 if a value could not be packed. */
+/* Pack inputs k … k + n of the tile into the panel; the first row that cannot be packed, or -1. */
 static int put_tile(const sd_matrix* matrix, char* panel, tile_rows tile, int k, int n) {
     switch (matrix->format) {
     case SD_FORMAT_F32: put_f32((float*)(void*)panel, tile, k, n); return -1;
-    case SD_FORMAT_BF16: put_bf16((uint16_t*)(void*)panel, tile, k, n); return -1;
+    case SD_FORMAT_BF16: return put_bf16((uint16_t*)(void*)panel, tile, k, n);
     case SD_FORMAT_INT8:
         return put_int8((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES, tile);
     case SD_FORMAT_INT4:
@@ -237,9 +242,8 @@ sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows,
     if (!is_finite(value))
         return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name,
                        r, k, (double)value);
-    return sd_fail(
-        SD_ERR_VALUE,
-        "tensor %s: the block at [%d, %d] has a value too large for a 16-bit scale, expected weights "
-        "below %g",
-        name, r, k, matrix->format == SD_FORMAT_INT8 ? 65504.0 * 127 : 65504.0 * 8);
+    const char* limits[SD_N_FORMATS] = {"", "3.39e38", "8.32e6", "5.24e5"};
+    return sd_fail(SD_ERR_VALUE,
+                   "tensor %s: the block at [%d, %d] has a value too large for %s, expected below %s", name,
+                   r, k, sd_format_names[matrix->format], limits[matrix->format]);
 }

@@ -20,10 +20,15 @@ typedef struct job {
     atomic_int bad_row; /* the first with a value that is not finite; INT_MAX: none */
 } job;
 
-/* First column whose value is not finite, or -1. */
-static int find_bad(const float* values, int n) {
+/* Can the table hold it: is it finite, also when it is rounded? */
+static int fits(const sd_table* table, float value) {
+    return isfinite(table->number == SD_F32 ? value : sd_float_from_bf16(sd_bf16_from_float(value)));
+}
+
+/* First column whose value does not fit, or -1. */
+static int find_bad(const sd_table* table, const float* values, int n) {
     for (int i = 0; i < n; i++)
-        if (!isfinite(values[i])) return i;
+        if (!fits(table, values[i])) return i;
     return -1;
 }
 
@@ -37,7 +42,7 @@ static void fill_row(job* j, int r) {
         uint16_t halves[PIECE];
         sd_source_read(j->source, r, col, n, values);
         int before = atomic_load(&j->bad_row);
-        if (find_bad(values, n) >= 0)
+        if (find_bad(t, values, n) >= 0)
             while (r < before && !atomic_compare_exchange_weak(&j->bad_row, &before, r)) continue;
         for (int i = 0; i < n; i++) halves[i] = sd_bf16_from_float(values[i]);
         const void* from = t->number == SD_F32 ? (const void*)values : halves;
@@ -62,8 +67,12 @@ sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* na
     int col = 0;
     for (; col < table->n_cols; col++) {
         sd_source_read(source, r, col, 1, &value);
-        if (!isfinite(value)) break;
+        if (!fits(table, value)) break;
     }
+    if (isfinite(value))
+        return sd_fail(SD_ERR_VALUE,
+                       "tensor %s: element [%d, %d] is %g, too large for bf16, expected below 3.39e38", name,
+                       r, col, (double)value);
     return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name, r,
                    col, (double)value);
 }
