@@ -79,7 +79,7 @@ static void add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bi
 
 /* With as many rows as this the threads prepare some each and meet; with fewer each prepares all for
  * itself, which is quicker than a join. */
-#define SHARED_ROWS 4
+#define SHARED_ROWS 12
 
 /* A norm before a product; weight NULL: none. */
 typedef struct norm {
