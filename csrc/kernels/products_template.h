@@ -268,7 +268,7 @@ static const block_fn int4_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, INT4_ENTRY)};
 static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 128, 6};
 static const block_set values_set = {values_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, 6};
 static const block_set bf16_set = {bf16_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, BF16_PAIRS ? 6 : 3};
-static const block_set int8_set = {int8_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, 6};
+static const block_set int8_set = {int8_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, 4};
 static const block_set int4_set = {int4_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1024, 3};
 
 /* Far enough that memory has answered, near enough to find it in the second-level cache. */
