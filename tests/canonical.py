@@ -74,6 +74,7 @@ def run_session(
     top_p: float = 1.0,
     seeds: list[tuple[int, int]] | None = None,
     n_threads: int = 1,
+    dial: tuple[float, list[list[int]]] | None = None,
 ) -> tuple[list[list[int]], list[NDArray[np.float32]], list[_core.RoundRecord]]:
     """New tokens and their logits for each prompt, and all records."""
     session = _core.Session(
@@ -81,6 +82,7 @@ def run_session(
         temperature=temperature, top_k=top_k, top_p=top_p,
         draft_temperature=temperature, draft_top_k=top_k, draft_top_p=top_p,
         seeds=seeds or [(1, i) for i in range(len(prompts))], n_threads=n_threads, keep_logits=True,
+        dial=dial,
     )  # fmt: skip
     session.prefill()
     tokens: list[list[int]] = [[] for _ in prompts]

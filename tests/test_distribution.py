@@ -6,8 +6,12 @@ Which tokens keep any mass must agree wherever no cut falls between two values t
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -170,6 +174,89 @@ def test_exactly_k_tokens_are_kept() -> None:
     logits = np.round(rng.standard_normal(200), 1).astype(np.float32)  # many ties
     for top_k in range(1, 201):
         assert np.count_nonzero(core(logits, 1.0, top_k=top_k)) == top_k
+
+
+def large_rows(n_vocab: int) -> dict[str, Logits]:
+    """Rows that lead the search for a cut through each of its branches."""
+    rng = np.random.default_rng(n_vocab)
+    flat = rng.standard_normal(n_vocab)
+    needle = np.full(n_vocab, -8.0)
+    needle[[n_vocab // 3, n_vocab // 2]] = 3.0
+    rows = {
+        "flat": flat,
+        "peaked": 4 * flat,
+        "very-peaked": 20 * flat,
+        "falling": np.linspace(5, -40, n_vocab),
+        "rising": np.linspace(-40, 5, n_vocab),
+        "underflow": np.linspace(0, -200, n_vocab),
+        "two-values": rng.choice([0.0, 1.0], n_vocab),
+        "few-values": rng.choice([-2.0, -1.0, 0.0, 0.5, 4.0], n_vocab),
+        "level": np.zeros(n_vocab),
+        "needles": needle,
+        "mostly-excluded": np.where(rng.random(n_vocab) < 0.95, -np.inf, flat) + (np.arange(n_vocab) == 1),
+    }
+    rows["mostly-excluded"][1] = 1.0
+    return {name: row.astype(np.float32) for name, row in rows.items()}
+
+
+@pytest.mark.parametrize("kind", large_rows(2))
+@pytest.mark.parametrize("n_vocab", [31, 32, 33, 40, 999, 4096, 20011])
+def test_cuts_of_large_rows_are_exact(kind: str, n_vocab: int) -> None:
+    """The most probable tokens, ties to the lowest id, and not one more than it takes."""
+    logits = large_rows(n_vocab)[kind]
+    probs = core(logits, 1.0)
+    order = np.argsort(-probs, kind="stable")
+    for top_k, top_p in itertools.product(
+        [0, 1, 2, 5, 50, n_vocab // 2, n_vocab - 1], [1e-9, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9, 1.0]
+    ):
+        got = core(logits, 1.0, top_k, top_p)
+        ordered = probs[order][: top_k or n_vocab]
+        ordered = ordered[ordered > 0]
+        mass = math.fsum(ordered)
+        n_kept = np.count_nonzero(got)
+        assert np.all(got[order[:n_kept]] > 0)
+        if top_p == 1:
+            assert n_kept == len(ordered)
+        else:
+            assert math.fsum(ordered[:n_kept]) >= (top_p - 1e-11) * mass
+            assert math.fsum(ordered[: n_kept - 1]) < (top_p + 1e-11) * mass
+        kept = probs[order[:n_kept]]
+        np.testing.assert_allclose(got[order[:n_kept]], kept / math.fsum(kept), rtol=1e-12)
+
+
+def digest_of_many_rows() -> str:
+    """Of the core's distributions, and of what its rule makes of them."""
+    digest = hashlib.sha256()
+    for n_vocab, (top_k, top_p) in itertools.product(
+        [3, 7, 16, 37, 1003, 8192], [(0, 1.0), (5, 1.0), (0, 0.9), (40, 0.7)]
+    ):
+        for row in large_rows(n_vocab).values():
+            target, draft = (core(logits, 0.9, top_k, top_p) for logits in (row, row[::-1].copy()))
+            digest.update(target.tobytes() + draft.tobytes() + core(row, 0.0).tobytes())
+            for u in (0.0, 0.3, 0.999):
+                uniforms = np.array([0.0, 0.999999, 0.9999999, u])
+                verdict = _core.verify(
+                    [0, 0, 0], [-1, 0, 0], np.stack([target] * 3), np.stack([draft] * 3), uniforms
+                )
+                digest.update(repr(verdict).encode())
+    return digest.hexdigest()
+
+
+def test_every_instruction_set_gives_the_same_bits() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_distribution import digest_of_many_rows\n"
+        "from specdec import _core; print(_core.kernels(), digest_of_many_rows())"
+    )
+    found = {}
+    for name in _core.available_kernels():
+        run = subprocess.run(
+            [sys.executable, "-c", program, os.path.dirname(__file__)],
+            env=os.environ | {"SPECDEC_KERNELS": name}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        used, found[name] = run.stdout.split()
+        assert used == name
+    assert len(found) == len(_core.available_kernels()) and len(set(found.values())) == 1, found
 
 
 def test_equal_logits_have_equal_probabilities() -> None:

@@ -67,8 +67,12 @@ def slow_activations(row: list[Fraction]) -> tuple[list[int], list[Fraction]]:
     for first in range(0, len(row), 32):
         block = row[first : first + 32]
         largest = max(map(abs, block))
-        codes += [round(f32(value * f32(127 / largest))) if largest else 0 for value in block]
-        scales.append(f32(largest / 127))
+        exponent = -150
+        while largest > 127 * Fraction(2) ** exponent:
+            exponent += 1
+        scale = Fraction(2) ** exponent if largest else Fraction(0)
+        codes += [round(value / scale) if largest else 0 for value in block]
+        scales.append(scale)
     return codes, scales
 
 
@@ -191,13 +195,13 @@ def test_quantise_activations(n_in):
 
 
 def test_activations_too_small_to_be_scaled_are_zeros():
-    """The next float32 below 1e-30, in a block, and 1e-30 itself."""
-    least = np.float32(1e-30)
+    """The next float32 below 2**-100, in a block, and 2**-100 itself."""
+    least = np.float32(2.0**-100)
     below = np.nextafter(least, np.float32(0))
     x = np.float32([[below, -1e-45], [least, -least / 2]])
     codes, scales = reference.quantise_activations(x)
-    assert codes.tolist() == [[0, 0], [127, -64]]
-    assert scales[:, 0].tolist() == [0, least / np.float32(127)]
+    assert codes.tolist() == [[0, 0], [64, -32]]
+    assert scales[:, 0].tolist() == [0, 2.0**-106]
     for dtype in ("int8", "int4"):
         weights = np.float32([[1, 2], [-3e4, 3e4]])
         np.testing.assert_array_equal(_core.product(x, weights, dtype), reference.product(x, weights, dtype))

@@ -478,11 +478,11 @@ def test_a_failure_half_way_closes_the_session(pair: Pair, monkeypatch: pytest.M
     class Failing(WatchedSession):
         n_rounds = 0
 
-        def round(self) -> Any:
+        def round(self, seconds: float) -> Any:
             self.n_rounds += 1
             if self.n_rounds == 3:
                 raise MemoryError
-            return self._session.round()
+            return self._session.round()  # a few rounds a call would leave no half way
 
     monkeypatch.setattr(_core, "Session", Failing)
     closed = WatchedSession.closed

@@ -56,6 +56,12 @@ def product():
     return _core.product(TENSORS["head"][:9], TENSORS["head"], "int4")
 
 
+def generate_dialled():
+    target = load()
+    draft = build(LLAMA, perturbed(TENSORS))
+    return run_session(target, draft, [[1, 2, 3], [4, 5]], max_new_tokens=10, dial=(0.5, [[1, 2, 3, 4], []]))
+
+
 def decode():
     decoder = _core.Decoder(load(), capacity=70, max_nodes=4)
     decoder.prefill(range(66))
@@ -67,11 +73,10 @@ def score():
 
 
 LOADS = [load, load_bf16, load_int8]
+RUNS = [generate, generate_in_other_formats, generate_dialled, decode, decode_int8, matrix, product, score]
 
 
-@pytest.mark.parametrize(
-    "work", [*LOADS, generate, generate_in_other_formats, decode, decode_int8, matrix, product, score]
-)
+@pytest.mark.parametrize("work", [*LOADS, *RUNS])
 def test_the_nth_allocation_fails_for_every_n(work):
     gc.collect()
     live = _core._alloc_live()

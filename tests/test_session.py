@@ -147,6 +147,106 @@ def test_finished_sequences_take_no_rounds(models):
         session.finish(len(PROMPTS))
 
 
+def all_records(session, seconds=0.0):
+    """Every record of a session without its times, and the number of calls that gave them."""
+    session.prefill()
+    records, n_calls = [], 0
+    while batch := session.round(seconds):
+        records += [{key: value for key, value in r.items() if not key.endswith("_s")} for r in batch]
+        n_calls += 1
+    return records, n_calls
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("n_prompts", [1, 4, 70])
+def test_several_rounds_in_one_call_are_the_same_rounds(models, temperature, n_prompts):
+    """More sequences than a call has room for too: then it makes one round."""
+    how = {"temperature": temperature, "draft_temperature": temperature, "max_new_tokens": 100}
+    prompts = [[i % 90, 5] for i in range(n_prompts)]
+    expected, n_rounds = all_records(new_session(*models[:2], prompts, **how))
+    records, n_calls = all_records(new_session(*models[:2], prompts, **how), seconds=60.0)
+    assert records == expected
+    assert n_calls == n_rounds if n_prompts == 70 else n_calls < n_rounds
+
+
+def test_kept_logits_are_those_of_their_round(models):
+    how = {"max_new_tokens": 20, "keep_logits": True}
+    rows = []
+    for seconds in (0.0, 60.0):
+        session = new_session(*models[:2], [[1, 2]], **how)
+        session.prefill()
+        found = []
+        while batch := session.round(seconds=seconds):
+            found += [record["logits"] for record in batch]
+        rows.append(np.concatenate(found))
+    assert np.array_equal(*rows)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_a_stop_id_ends_its_sequence(models, seconds):
+    target, friend, _ = models
+    plain, _, _ = run_session(target, None, PROMPTS, max_new_tokens=60)
+    stop_ids = [plain[1][30], plain[2][7]]
+    session = new_session(target, friend, PROMPTS, max_new_tokens=60, stop_ids=stop_ids)
+    records, _ = all_records(session, seconds)
+    for i, expected in enumerate(plain):
+        rounds = [r["tokens"] for r in records if r["sequence"] == i]
+        tokens = [token for new in rounds for token in new]
+        assert tokens == expected[: len(tokens)]
+        ends = [bool(set(new) & set(stop_ids)) for new in rounds]
+        assert not any(ends[:-1]) and (ends[-1] or len(tokens) == 60)
+        assert (len(tokens) < 60) == bool(set(expected) & set(stop_ids))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.8, 1.0])
+def test_a_dialled_draft_is_right_as_often_as_it_is_told(models, alpha):
+    target, _, stranger = models
+    prompts = [[i, 7] for i in range(24)]
+    plain, logits, _ = run_session(target, None, prompts, max_new_tokens=200)
+    texts = [prompt + new for prompt, new in zip(prompts, plain, strict=True)]
+    dialled = {"max_new_tokens": 200, "gamma": 4, "dial": (alpha, texts), "n_threads": 2}
+    tokens, dialled_logits, records = run_session(target, stranger, prompts, **dialled)
+    assert tokens == plain
+    assert all(np.array_equal(*rows) for rows in zip(logits, dialled_logits, strict=True))
+    betas = [beta for r in records for beta in r["betas"]]
+    assert set(betas) <= {0.0, 1.0} and len(betas) > 1000
+    if alpha in (0.0, 1.0):
+        assert np.mean(betas) == alpha
+        return
+    deviation = np.sqrt(alpha * (1 - alpha) / len(betas))
+    assert abs(np.mean(betas) - alpha) < 4 * deviation
+    # each guess by itself: a right one says nothing about the next (equation 1 of the paper)
+    whole = [len(r["tokens"]) for r in records if len(r["drafted"]) == 4]
+    expected = (1 - alpha**5) / (1 - alpha)
+    assert abs(np.mean(whole) - expected) < 4 * np.std(whole) / np.sqrt(len(whole))
+
+
+def test_a_dial_stands_past_its_text(models):
+    target, friend, _ = models
+    plain, _, _ = run_session(target, None, [[1, 2]])
+    tokens, _, records = run_session(target, friend, [[1, 2]], dial=(1.0, [[1, 2, *plain[0][:9]]]))
+    assert tokens == plain
+    assert [len(r["accepted"]) for r in records[:1]] == [4]
+
+
+@pytest.mark.parametrize(
+    ("dial", "error", "message"),
+    [
+        ((1.5, [[1]]), ValueError, "alpha is 1.5"),
+        ((float("nan"), [[1]]), ValueError, "alpha is nan"),
+        ((0.5, [[1, 101]]), ValueError, "text 0: token 1 is 101"),
+        ((0.5, [[1], [2]]), ValueError, "2 prompts and 1 seeds"),
+        (0.5, TypeError, "alpha, texts"),
+        ((0.5, 3), TypeError, "sequence"),
+    ],
+)
+def test_bad_dials_are_refused(models, dial, error, message):
+    with pytest.raises(error, match=message):
+        new_session(models[0], models[1], [[1]], dial=dial)
+    with pytest.raises(ValueError, match="there is no draft"):
+        new_session(models[0], None, [[1]], dial=(0.5, [[1]]))
+
+
 def new_session(target, draft, prompts, **changes):
     options = {
         "gamma": 4, "max_new_tokens": 40, "temperature": 0.0, "top_k": 0, "top_p": 1.0,

@@ -31,6 +31,25 @@ static int told_to_fail(void) {
     return 0;
 }
 
+#if defined(__linux__)
+#define GUARD_PAGE ((size_t)4096)
+static int guarded;
+void sd_arena_guard(int on) { guarded = on; }
+
+/* As sd_arena_take: the piece ends where a page ends, and the next page is forbidden. */
+static void* take_guarded(sd_arena* arena, size_t bytes) {
+    size_t end = (arena->used + bytes + GUARD_PAGE - 1) / GUARD_PAGE * GUARD_PAGE;
+    arena->used = end + GUARD_PAGE;
+    if (arena->base == NULL) return NULL;
+    mprotect(arena->base + end, GUARD_PAGE, PROT_NONE);
+    return arena->base + end - bytes;
+}
+#else
+enum { guarded = 0 };
+void sd_arena_guard(int on) { (void)on; }
+static void* take_guarded(sd_arena* arena, size_t bytes) { return (void)arena, (void)bytes, NULL; }
+#endif
+
 /* Large blocks are mapped: the system's pages are zero already, they are made when they are first
  * written, by the thread that does, and 2 MiB pages save a tenth of the time that reading weights
  * and caches takes (benchmarks/SPEED.md). Only blocks of several pages gain. */
@@ -65,7 +84,9 @@ static void* take_zeroed(size_t size, header* from) {
 
 void* sd_alloc(size_t size) {
     header from;
-    char* start = told_to_fail() ? NULL : size >= LARGE ? take_pages(size, &from) : take_zeroed(size, &from);
+    char* start = NULL; /* guarded pages are never given back to malloc */
+    if (!told_to_fail())
+        start = size >= LARGE || guarded ? take_pages(size, &from) : take_zeroed(size, &from);
     if (start == NULL) {
         sd_fail(SD_ERR_MEMORY, "out of memory: %zu bytes", size);
         return NULL;
@@ -92,6 +113,7 @@ void* sd_arena_take(sd_arena* arena, size_t count, size_t size) {
         return NULL;
     }
     bytes = (bytes + SD_ALIGNMENT - 1) / SD_ALIGNMENT * SD_ALIGNMENT;
+    if (guarded) return take_guarded(arena, bytes);
     char* piece = arena->base ? arena->base + arena->used : NULL;
     arena->used += bytes;
     assert(arena->base == NULL || arena->used <= arena->size);

@@ -23,6 +23,9 @@ void sd_free(void* block);
 void sd_alloc_fail_after(long n);
 /* Testing: blocks handed out and not yet freed. */
 long sd_alloc_live(void);
+/* Testing: from now on arenas put a page that may not be touched behind every piece they hand out.
+ * Change it only while no arena is being laid out. Nothing happens where pages cannot be guarded. */
+void sd_arena_guard(int on);
 
 /* An arena is laid out twice with the same calls: once with base == NULL, which only counts, and
  * once over a block of that size, which hands out the pieces. */

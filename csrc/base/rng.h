@@ -12,6 +12,7 @@ typedef enum sd_purpose {
     SD_DRAW_DRAFT = 0,  /* the draft's own choice of a token */
     SD_DRAW_ACCEPT = 1, /* accept or reject a drafted node (r_i of Algorithm 1) */
     SD_DRAW_SAMPLE = 2, /* the token the target adds (t of Algorithm 1) */
+    SD_DRAW_DIAL = 3,   /* is a guess of a dialled drafter right? */
 } sd_purpose;
 
 /* Who is drawing: one sequence of one seeded run. */

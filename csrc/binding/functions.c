@@ -114,20 +114,17 @@ static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs
         PyErr_SetString(PyExc_ValueError, "logits: expected at least one finite number");
         goto end;
     }
-    int32_t* order = PyMem_Malloc((size_t)n_vocab * sizeof *order);
-    if (order == NULL)
+    double* scratch = PyMem_Malloc(2 * (size_t)n_vocab * sizeof *scratch);
+    if (scratch == NULL)
         PyErr_NoMemory();
     else
         array = sd_new_array("float64", n_vocab, -1, (void**)&probs);
     if (array != NULL) {
-        sd_distribution d = {.point = -1, .probs = probs};
-        sd_standardise(&sampling, n_vocab, logits.buf, order, &d);
-        if (d.point >= 0) {
-            memset(probs, 0, (size_t)n_vocab * sizeof *probs);
-            probs[d.point] = 1.0;
-        }
+        sd_distribution d = {.weights = probs};
+        sd_standardise(&sampling, n_vocab, logits.buf, scratch, &d);
+        for (int i = 0; i < n_vocab; i++) probs[i] = sd_prob(&d, i);
     }
-    PyMem_Free(order);
+    PyMem_Free(scratch);
 end:
     PyBuffer_Release(&logits);
     return array;
@@ -178,18 +175,21 @@ static int prepare(verify_call* call, PyObject* tokens, PyObject* parents, const
     call->target = PyMem_Calloc(count, sizeof *call->target);
     call->drawn_from = PyMem_Calloc(count, sizeof *call->drawn_from);
     call->betas = PyMem_Calloc(count, sizeof *call->betas);
-    call->residual = PyMem_Calloc((size_t)n_vocab, sizeof *call->residual);
+    call->residual = PyMem_Calloc(2 * (size_t)n_vocab, sizeof *call->residual);
     if (!call->path || !call->target || !call->drawn_from || !call->betas || !call->residual) {
         PyErr_NoMemory();
         return -1;
     }
     for (int i = 0; i < n; i++) {
-        call->target[i] = (sd_distribution){-1, (double*)target->buf + (ptrdiff_t)i * n_vocab};
-        call->drawn_from[i] = (sd_distribution){-1, (double*)draft->buf + (ptrdiff_t)i * n_vocab};
+        ptrdiff_t row = (ptrdiff_t)i * n_vocab;
+        call->target[i] = (sd_distribution){-1, (double*)target->buf + row, 1.0, 1.0};
+        call->drawn_from[i] = (sd_distribution){-1, (double*)draft->buf + row, 1.0, 1.0};
     }
     *n_nodes = n;
     return 0;
 }
+
+static sd_distribution row_of(void* target, int node) { return ((const sd_distribution*)target)[node]; }
 
 static PyObject* verify(PyObject* module, PyObject* args, PyObject* kwargs) {
     (void)module;
@@ -207,7 +207,7 @@ static PyObject* verify(PyObject* module, PyObject* args, PyObject* kwargs) {
     if (prepare(&call, tokens, parents, &target, &draft, &uniforms, &n) < 0) goto end;
     const sd_tree tree = {n, call.tokens, call.parents, call.drawn_from};
     sd_verdict v = {.path = call.path, .betas = call.betas};
-    sd_verify_rejection(&tree, call.target, (int)target.shape[1], uniforms.buf, call.residual, &v);
+    sd_verify_rejection(&tree, row_of, call.target, (int)target.shape[1], uniforms.buf, call.residual, &v);
     PyObject *path = sd_list_of_ints(v.path, v.n_path), *betas = sd_list_of_floats(v.betas, v.n_betas);
     if (path != NULL && betas != NULL) result = Py_BuildValue("OiO", path, (int)v.token, betas);
     Py_XDECREF(path);
@@ -255,6 +255,14 @@ static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject* arena_guard(PyObject* module, PyObject* argument) {
+    (void)module;
+    int on = PyObject_IsTrue(argument);
+    if (on < 0) return NULL;
+    sd_arena_guard(on);
+    return Py_NewRef(Py_None);
+}
+
 static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(sd_alloc_live());
@@ -284,6 +292,7 @@ PyMethodDef sd_functions[] = {
      "n_out]."},
 #ifdef SPECDEC_TESTING
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
+    {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
 #endif
     {0},

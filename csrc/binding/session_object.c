@@ -72,45 +72,101 @@ fail:
     return NULL;
 }
 
-/* Create drafter and session; everything is checked by the core. */
-static sd_status create(const sd_session_options* options, const sd_sampling* draft_sampling,
-                        const sd_model* draft, const sd_prompt* prompts, int n, sd_session** session) {
-    sd_drafter* drafter = NULL;
-    if (draft != NULL) {
-        if (draft->config.n_vocab != options->target->config.n_vocab)
-            return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
-                           draft->config.n_vocab, options->target->config.n_vocab);
-        int* n_prompt = sd_alloc((size_t)(n + 1) * sizeof *n_prompt);
-        if (n_prompt == NULL) return SD_ERR_MEMORY;
-        for (int i = 0; i < n; i++) n_prompt[i] = prompts[i].n;
-        const sd_model_drafter_options draft_options = {draft, *draft_sampling, options->gamma,
-                                                        options->max_new_tokens, options->n_threads};
-        sd_status status = sd_model_drafter_create(&draft_options, n_prompt, n, &drafter);
-        sd_free(n_prompt);
-        if (status != SD_OK) return status;
+/* What Session.__init__ is given, as the core takes it. */
+typedef struct arguments {
+    sd_session_options options;
+    sd_sampling draft_sampling;
+    const sd_model* draft; /* or NULL */
+    sd_prompt* prompts;    /* [n_prompts] */
+    int n_prompts;
+    sd_prompt* foreseen; /* [n_foreseen] of a dialled drafter; NULL: none */
+    int n_foreseen;
+    double alpha;
+    int32_t* stop_ids;
+} arguments;
+
+/* The drafter of a session; everything is checked by the core. */
+static sd_status create_drafter(const arguments* a, sd_drafter** drafter) {
+    const sd_session_options* o = &a->options;
+    int n = a->n_prompts, n_vocab = o->target->config.n_vocab;
+    if (a->draft->config.n_vocab != n_vocab)
+        return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
+                       a->draft->config.n_vocab, n_vocab);
+    int* n_prompt = sd_alloc((size_t)(n + 1) * sizeof *n_prompt);
+    if (n_prompt == NULL) return SD_ERR_MEMORY;
+    for (int i = 0; i < n; i++) n_prompt[i] = a->prompts[i].n;
+    const sd_model_drafter_options options = {a->draft, a->draft_sampling, o->gamma, o->max_new_tokens,
+                                              o->n_threads};
+    sd_status status = sd_model_drafter_create(&options, n_prompt, n, drafter);
+    sd_free(n_prompt);
+    if (status != SD_OK || a->foreseen == NULL) return status;
+    sd_foreseen* foreseen = sd_alloc((size_t)(n + 1) * sizeof *foreseen);
+    if (foreseen == NULL) {
+        (*drafter)->free(*drafter);
+        return SD_ERR_MEMORY;
     }
-    return sd_session_create(options, prompts, n, drafter, session);
+    for (int i = 0; i < n; i++) foreseen[i] = (sd_foreseen){a->foreseen[i].tokens, a->foreseen[i].n};
+    status = sd_dialled_drafter_create(*drafter, a->alpha, n_vocab, foreseen, n, drafter);
+    sd_free(foreseen);
+    return status;
+}
+
+static sd_status create(const arguments* a, sd_session** session) {
+    sd_drafter* drafter = NULL;
+    sd_status status = a->draft ? create_drafter(a, &drafter) : SD_OK;
+    if (status != SD_OK) return status;
+    return sd_session_create(&a->options, a->prompts, a->n_prompts, drafter, session);
+}
+
+/* dial=(alpha, texts): the texts of a dialled drafter, one for each prompt. */
+static int dial_from(PyObject* dial, PyObject* seeds, arguments* a) {
+    PyObject* texts;
+    if (!PyTuple_Check(dial) || !PyArg_ParseTuple(dial, "dO", &a->alpha, &texts)) {
+        PyErr_SetString(PyExc_TypeError, "dial: expected (alpha, texts)");
+        return -1;
+    }
+    if (a->draft == NULL) {
+        PyErr_SetString(PyExc_ValueError, "dial: there is no draft");
+        return -1;
+    }
+    a->foreseen = prompts_from(texts, seeds, &a->n_foreseen);
+    return a->foreseen == NULL ? -1 : 0;
 }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"target",      "draft",          "prompts",
-                            "gamma",       "max_new_tokens", "temperature",
-                            "top_k",       "top_p",          "draft_temperature",
-                            "draft_top_k", "draft_top_p",    "seeds",
-                            "n_threads",   "keep_logits",    NULL};
+    static char* names[] = {"target",
+                            "draft",
+                            "prompts",
+                            "gamma",
+                            "max_new_tokens",
+                            "temperature",
+                            "top_k",
+                            "top_p",
+                            "draft_temperature",
+                            "draft_top_k",
+                            "draft_top_p",
+                            "seeds",
+                            "n_threads",
+                            "keep_logits",
+                            "stop_ids",
+                            "dial",
+                            NULL};
     session_object* self = (session_object*)base;
-    PyObject *target_argument, *draft_argument, *prompts_argument, *seeds;
-    sd_session_options options = {0};
-    sd_sampling draft_sampling = {0};
-    int keep_logits;
+    PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *dial = Py_None;
+    /* what is not given is refused by the core's checks, but for what stands behind n_threads */
+    arguments a = {.options = {.gamma = -1, .sampling = {.temperature = -1.0}}};
+    a.draft_sampling.temperature = -1.0;
+    sd_session_options* o = &a.options;
+    int keep_logits = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OOO$iididdidOip", names, &target_argument, &draft_argument, &prompts_argument,
-            &options.gamma, &options.max_new_tokens, &options.sampling.temperature, &options.sampling.top_k,
-            &options.sampling.top_p, &draft_sampling.temperature, &draft_sampling.top_k,
-            &draft_sampling.top_p, &seeds, &options.n_threads, &keep_logits))
+            args, kwargs, "OOO|$iididdidOipOO", names, &target_argument, &draft_argument, &prompts, &o->gamma,
+            &o->max_new_tokens, &o->sampling.temperature, &o->sampling.top_k, &o->sampling.top_p,
+            &a.draft_sampling.temperature, &a.draft_sampling.top_k, &a.draft_sampling.top_p, &seeds,
+            &o->n_threads, &keep_logits, &stop_ids, &dial))
         return -1;
-    if (self->target != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a Session cannot be initialised twice");
+    if (self->target != NULL || seeds == NULL) {
+        PyErr_SetString(self->target ? PyExc_RuntimeError : PyExc_TypeError,
+                        self->target ? "a Session cannot be initialised twice" : "seeds are missing");
         return -1;
     }
     sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
@@ -119,22 +175,27 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (target == NULL) return -1;
     if (draft_argument != Py_None && (draft = sd_model_from(state, draft_argument, "draft")) == NULL)
         return -1;
-    int n;
-    sd_prompt* prompts = prompts_from(prompts_argument, seeds, &n);
-    if (prompts == NULL) return -1;
-    options.target = target->model;
-    sd_session* session = NULL;
-    sd_status status = create(&options, &draft_sampling, draft ? draft->model : NULL, prompts, n, &session);
-    free_prompts(prompts, n);
+    o->target = target->model;
+    a.draft = draft ? draft->model : NULL;
+    int result = -1;
+    if ((a.prompts = prompts_from(prompts, seeds, &a.n_prompts)) == NULL) goto end;
+    if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a.stop_ids, &o->n_stop_ids) < 0) goto end;
+    o->stop_ids = a.stop_ids;
+    if (dial != Py_None && dial_from(dial, seeds, &a) < 0) goto end;
+    sd_status status = create(&a, &self->session);
     if (status != SD_OK) {
         sd_raise(status);
-        return -1;
+        goto end;
     }
-    self->session = session;
     self->target = (sd_model_object*)Py_NewRef((PyObject*)target);
     if (draft) self->draft = (sd_model_object*)Py_NewRef((PyObject*)draft);
     self->keep_logits = keep_logits;
-    return 0;
+    result = 0;
+end:
+    free_prompts(a.prompts, a.n_prompts);
+    free_prompts(a.foreseen, a.n_foreseen);
+    PyMem_Free(a.stop_ids);
+    return result;
 }
 
 static void dealloc(PyObject* base) {
@@ -198,8 +259,6 @@ static PyObject* new_logits(const session_object* self, const sd_record* record)
 static PyObject* record_to_dict(const session_object* self, const sd_record* record) {
     const sd_verdict* v = &record->verdict;
     int n_drafted = record->tree.n_nodes - 1;
-    double draft_s, verify_s, other_s;
-    sd_session_times(self->session, &draft_s, &verify_s, &other_s);
     PyObject* parts[] = {
         sd_list_of_ints(record->tree.tokens + 1, n_drafted),
         sd_list_of_ints(record->tree.parents + 1, n_drafted),
@@ -210,21 +269,25 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
     };
     int complete = 1;
     for (int i = 0; i < 6; i++) complete = complete && parts[i] != NULL;
-    PyObject* dict = complete ? Py_BuildValue("{sisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence,
-                                              "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
-                                              "tokens", parts[3], "betas", parts[4], "logits", parts[5],
-                                              "draft_s", draft_s, "verify_s", verify_s, "other_s", other_s)
-                              : NULL;
+    PyObject* dict =
+        complete ? Py_BuildValue("{sisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "drafted", parts[0],
+                                 "parents", parts[1], "accepted", parts[2], "tokens", parts[3], "betas",
+                                 parts[4], "logits", parts[5], "draft_s", record->draft_s, "verify_s",
+                                 record->verify_s, "other_s", record->other_s)
+                 : NULL;
     for (int i = 0; i < 6; i++) Py_XDECREF(parts[i]);
     return dict;
 }
 
-static PyObject* round_(PyObject* base, PyObject* ignored) {
-    (void)ignored;
+static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"seconds", NULL};
     session_object* self = (session_object*)base;
+    double seconds = 0.0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d", names, &seconds)) return NULL;
     if (enter(self) < 0) return NULL;
+    if (self->keep_logits) seconds = 0.0; /* only the last round's are there */
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS status = sd_session_round(self->session);
+    Py_BEGIN_ALLOW_THREADS status = sd_session_rounds(self->session, seconds);
     Py_END_ALLOW_THREADS if (status != SD_OK) {
         leave(self);
         return sd_raise(status);
@@ -267,7 +330,9 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
 
 static PyMethodDef methods[] = {
     {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompts; return seconds."},
-    {"round", round_, METH_NOARGS, "round($self, /)\n--\n\nOne round for every unfinished sequence."},
+    {"round", (PyCFunction)(void (*)(void))round_, METH_VARARGS | METH_KEYWORDS,
+     "round($self, seconds=0.0)\n--\n\nRounds for every unfinished sequence: one, and more within "
+     "`seconds`."},
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
     {0},

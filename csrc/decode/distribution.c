@@ -1,6 +1,7 @@
 #include "distribution.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels.h"
 
@@ -14,158 +15,180 @@ sd_status sd_sampling_check(const sd_sampling* s) {
     return SD_OK;
 }
 
-int32_t sd_argmax(int n_vocab, const float* logits) {
-    float best = sd_kernels_get()->max(n_vocab, logits);
-    for (int32_t i = 0; i < n_vocab; i++)
-        if (logits[i] == best) return i;
-    return 0;
+static void set_mass(sd_distribution* d, double mass) {
+    d->mass = mass;
+    d->factor = 1.0 / mass;
 }
 
-/* Sum of probs [n] over eight lanes: a fixed order that compilers turn into vectors. */
-static double sum(const double* probs, int n) {
-    double lanes[8] = {0};
-    int i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int l = 0; l < 8; l++) lanes[l] += probs[i + l];
-    for (int l = 0; i < n; i++, l++) lanes[l] += probs[i];
-    return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
-}
+/* ---------------------------------------------------------------------------------- truncation */
 
-static void normalise(double* probs, int n) {
-    double factor = 1.0 / sum(probs, n);
-    for (int i = 0; i < n; i++) probs[i] *= factor;
-}
+/* A look at this many weights tells roughly where a cut falls; so few are simply sorted. */
+#define LOOK 32
 
-/* Is token a before token b in the order of probability, ids breaking ties? */
-static int before(const double* probs, int32_t a, int32_t b) {
-    return probs[a] != probs[b] ? probs[a] > probs[b] : a < b;
-}
-
-static void sift_down(const double* probs, int32_t* heap, int n, int at) {
-    int32_t moving = heap[at];
-    for (int child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && before(probs, heap[child + 1], heap[child])) child++;
-        if (before(probs, moving, heap[child])) break;
-        heap[at] = heap[child];
+/* Sort x [n] from the largest down. */
+static void sort_down(double* x, int n) {
+    for (int i = 1; i < n; i++) {
+        double moving = x[i];
+        int at = i;
+        for (; at > 0 && x[at - 1] < moving; at--) x[at] = x[at - 1];
+        x[at] = moving;
     }
-    heap[at] = moving;
 }
 
-/* Zero all but the kept tokens, which leave a heap most probable first: the first k of them, then
- * as few of these as have top_p of their mass. */
-static void truncate(const sd_sampling* s, int n_vocab, double* probs, int32_t* heap) {
-    int n = 0;
-    for (int32_t i = 0; i < n_vocab; i++)
-        if (probs[i] > 0.0) heap[n++] = i;
-    for (int at = n / 2 - 1; at >= 0; at--) sift_down(probs, heap, n, at);
+/* What a token of this weight counts for: 1, or its weight rounded to the grid (sd_kernels.split). */
+static double value(double weight, double grid) { return grid > 0.0 ? (weight + grid) - grid : 1.0; }
 
-    /* Popped tokens collect behind the shrinking heap: the j-th popped lies at heap[n - 1 - j]. */
-    int k = s->top_k > 0 && s->top_k < n ? s->top_k : n, kept = 0;
-    double mass = 0.0;
-    /* Without top-k the kept mass is 1, so the nucleus can be cut while popping. */
-    int cut_early = k == n && s->top_p < 1.0;
-    while (kept < k && !(cut_early && mass >= s->top_p)) {
-        int32_t top = heap[0];
-        heap[0] = heap[n - 1 - kept];
-        heap[n - 1 - kept] = top;
-        sift_down(probs, heap, n - 1 - kept, 0);
-        mass += probs[top];
-        kept++;
+/* Where the row is cut: the last weight to keep, how many tokens have it, the value of those above. */
+typedef struct cut {
+    double weight;
+    int n_equal;
+    double above;
+} cut;
+
+/* The cut that reaches `goal`, among n candidates in order of weight; weight 0 if they do not. */
+static cut cut_sorted(const double* sorted, int n, double above, double goal, double grid) {
+    for (int i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && sorted[end] == sorted[i];) end++;
+        double here = (end - i) * value(sorted[i], grid);
+        if (above + here >= goal) return (cut){sorted[i], end - i, above};
+        above += here;
     }
-    if (!cut_early && s->top_p < 1.0) {
-        double limit = s->top_p * mass;
-        mass = 0.0;
-        int nucleus = 0;
-        while (nucleus < kept && mass < limit) mass += probs[heap[n - 1 - nucleus++]];
-        kept = nucleus;
-    }
-    /* Everything not kept: what is still in the heap, and popped tokens past the nucleus. */
-    for (int i = 0; i < n - kept; i++) probs[heap[i]] = 0.0;
+    return (cut){0.0, 0, above};
 }
 
-void sd_standardise(const sd_sampling* s, int n_vocab, const float* logits, int32_t* order,
-                    sd_distribution* out) {
-    if (s->temperature == 0.0) {
-        out->point = sd_argmax(n_vocab, logits);
-        return;
-    }
+/* The cut that reaches `goal`. It is looked for among candidates: at first all weights, then those
+ * between two bounds that a sorted look at 32 of them suggests, which one pass counts and copies.
+ * A pass leaves a fifth of them or so. Sums of values are exact, so the way does not matter. */
+static cut find_cut(int n, const double* weights, double mass, double goal, double grid, double* scratch) {
     const sd_kernels* k = sd_kernels_get();
-    float best = k->max(n_vocab, logits);
+    const double* candidates = weights;
+    double *inside = scratch, *other = scratch + n;
+    double look[LOOK], sums[2];
+    double above = 0.0;                    /* value of the tokens above all candidates */
+    double within = grid > 0.0 ? mass : n; /* value of the candidates; roughly will do */
+    int margin = 3;
+    while (n > LOOK) {
+        double looked = 0.0, reached = 0.0;
+        for (int i = 0; i < LOOK; i++) {
+            look[i] = candidates[(long)n * i / LOOK];
+            looked += value(look[i], grid);
+        }
+        sort_down(look, LOOK);
+        int at = 0; /* the cut, were these all */
+        while (at < LOOK - 1 && (reached += value(look[at], grid)) * within < (goal - above) * looked) at++;
+        int upper = at - margin, lower = at + margin;
+        double high = upper >= 0 ? nextafter(look[upper], INFINITY) : INFINITY;
+        double low = lower < LOOK ? look[lower] : 0.0;
+        int n_inside = k->split(n, candidates, low, high, grid, inside, sums);
+        if (above + sums[0] >= goal) { /* further up than it seemed */
+            n_inside = k->split(n, candidates, high, INFINITY, grid, inside, sums);
+            within = sums[1];
+        } else if (above + sums[1] >= goal) {
+            above += sums[0];
+            within = sums[1] - sums[0];
+            if (upper >= 0 && lower < LOOK && look[upper] == low) return (cut){low, n_inside, above};
+        } else { /* further down */
+            above += sums[1];
+            within -= sums[1];
+            n_inside = k->split(n, candidates, 0.0, low, grid, inside, sums);
+        }
+        margin = n_inside < n ? 3 : 0; /* few different weights: then one of them at a time */
+        n = n_inside;
+        candidates = inside;
+        inside = other;
+        other = (double*)candidates;
+    }
+    memcpy(look, candidates, (size_t)n * sizeof *look);
+    sort_down(look, n);
+    return cut_sorted(look, n, above, goal, grid);
+}
+
+/* Zero all but the fewest of the largest weights, ties to the lowest id, whose values reach `goal`;
+ * if all together do not, keep all. Returns the mass kept. scratch [2 · n]. */
+static double keep_largest(int n, double* weights, double mass, double goal, double grid, double* scratch) {
+    cut at = find_cut(n, weights, mass, goal, grid, scratch);
+    if (at.n_equal > 0) { /* of equal weights as many as it takes, lowest ids first */
+        double each = value(at.weight, grid);
+        int wanted = (int)((goal - at.above) / each);
+        while (wanted > 1 && at.above + (wanted - 1) * each >= goal) wanted--;
+        while (wanted < at.n_equal && at.above + wanted * each < goal) wanted++;
+        for (int i = n - 1, surplus = at.n_equal - wanted; surplus > 0; i--)
+            if (weights[i] == at.weight) weights[i] = 0.0, surplus--;
+    }
+    return sd_kernels_get()->cut(n, weights, at.weight);
+}
+
+void sd_standardise(const sd_sampling* s, int n_vocab, const float* logits, double* scratch,
+                    sd_distribution* out) {
+    const sd_kernels* k = sd_kernels_get();
+    int32_t best = k->argmax(n_vocab, logits);
+    out->point = s->temperature == 0.0 ? best : -1;
+    if (out->point >= 0) return;
     /* capped, because 0 · infinity is not 0 */
     float factor = s->temperature > 1e-30 ? (float)(1.0 / s->temperature) : 1e30f;
-    float block[256];
-    out->point = -1;
-    for (int i = 0; i < n_vocab; i += 256) {
-        int n = n_vocab - i < 256 ? n_vocab - i : 256;
-        k->exp(n, logits + i, best, factor, block);
-        for (int j = 0; j < n; j++) out->probs[i + j] = (double)block[j];
+    double mass = k->weigh(n_vocab, logits, logits[best], factor, out->weights);
+    if (s->top_k > 0 && s->top_k < n_vocab)
+        mass = keep_largest(n_vocab, out->weights, mass, s->top_k, 0.0, scratch);
+    if (s->top_p < 1.0) {
+        /* At twice the mass or more, rounded up to a power of two, doubles lie so far apart that
+         * sums of their multiples up to the mass need no rounding. */
+        int exponent;
+        frexp(mass, &exponent);
+        mass = keep_largest(n_vocab, out->weights, mass, s->top_p * mass, ldexp(1.0, exponent + 1), scratch);
     }
-    normalise(out->probs, n_vocab);
-    if ((s->top_k > 0 && s->top_k < n_vocab) || s->top_p < 1.0) {
-        truncate(s, n_vocab, out->probs, order);
-        normalise(out->probs, n_vocab);
-    }
+    set_mass(out, mass);
 }
 
+/* ------------------------------------------------------------------------------- distributions */
+
 double sd_prob(const sd_distribution* d, int32_t token) {
-    return d->point < 0 ? d->probs[token] : d->point == token ? 1.0 : 0.0;
+    return d->point < 0 ? d->weights[token] * d->factor : d->point == token ? 1.0 : 0.0;
 }
 
 double sd_overlap(const sd_distribution* a, const sd_distribution* b, int n_vocab) {
     if (a->point >= 0) return sd_prob(b, a->point);
     if (b->point >= 0) return sd_prob(a, b->point);
-    double lanes[8] = {0};
-    int i = 0;
-    for (; i + 8 <= n_vocab; i += 8) {
-        for (int l = 0; l < 8; l++) {
-            double x = a->probs[i + l], y = b->probs[i + l];
-            lanes[l] += x < y ? x : y;
-        }
-    }
-    for (int l = 0; i < n_vocab; i++, l++) lanes[l] += a->probs[i] < b->probs[i] ? a->probs[i] : b->probs[i];
-    double total = sum(lanes, 8);
+    double total = sd_kernels_get()->overlap(n_vocab, a->weights, a->factor, b->weights, b->factor);
     return total < 1.0 ? total : 1.0;
 }
 
 /* Whole blocks of the cumulative sum are passed at the speed of a sum; one is walked. */
-#define SAMPLE_BLOCK 64
+#define SAMPLE_BLOCK 128
 
 int32_t sd_sample(const sd_distribution* d, int n_vocab, double uniform) {
     if (d->point >= 0) return d->point;
-    int first = 0; /* the block to walk: the one `uniform` lies in, or the last one with mass */
-    double before = 0.0, cumulative = 0.0;
-    for (int i = 0; i < n_vocab && !(uniform < cumulative); i += SAMPLE_BLOCK) {
-        double block = sum(d->probs + i, n_vocab - i < SAMPLE_BLOCK ? n_vocab - i : SAMPLE_BLOCK);
+    const sd_kernels* k = sd_kernels_get();
+    double goal = uniform * d->mass, before = 0.0, cumulative = 0.0;
+    int first = 0; /* the block to walk: the one `goal` lies in, or the last one with mass */
+    for (int i = 0; i < n_vocab && !(goal < cumulative); i += SAMPLE_BLOCK) {
+        double block = k->mass(n_vocab - i < SAMPLE_BLOCK ? n_vocab - i : SAMPLE_BLOCK, d->weights + i);
         if (!(block > 0.0)) continue;
         first = i;
         before = cumulative;
         cumulative += block;
     }
-    int32_t chosen = first; /* rounding may end the walk below `uniform`: then the last one with mass */
+    int32_t chosen = first; /* rounding may end the walk below `goal`: then the last one with mass */
     for (int32_t i = first; i < n_vocab && i < first + SAMPLE_BLOCK; i++) {
-        if (d->probs[i] <= 0.0) continue;
-        before += d->probs[i];
+        if (d->weights[i] <= 0.0) continue;
+        before += d->weights[i];
         chosen = i;
-        if (uniform < before) break;
+        if (goal < before) break;
     }
     return chosen;
 }
 
-void sd_residual(sd_distribution* target, const sd_distribution* draft, int n_vocab) {
-    if (target->point >= 0) return; /* what is left of a point mass lies on the same token */
-    double left = 0.0;
+sd_distribution sd_residual(const sd_distribution* target, const sd_distribution* draft, int n_vocab,
+                            double* left) {
+    if (target->point >= 0) return *target; /* what is left of a point mass lies on the same token */
+    const sd_kernels* k = sd_kernels_get();
+    sd_distribution rest = {.point = -1, .weights = left};
     if (draft->point >= 0) {
-        left = sum(target->probs, n_vocab) - target->probs[draft->point];
-        if (!(left > 0.0)) return;
-        target->probs[draft->point] = 0.0;
-        normalise(target->probs, n_vocab);
-        return;
+        memcpy(left, target->weights, (size_t)n_vocab * sizeof *left);
+        left[draft->point] = 0.0;
+        set_mass(&rest, k->mass(n_vocab, left));
+    } else {
+        set_mass(&rest,
+                 k->residual(n_vocab, target->weights, target->factor, draft->weights, draft->factor, left));
     }
-    for (int i = 0; i < n_vocab && !(left > 0.0); i++) left = target->probs[i] - draft->probs[i];
-    if (!(left > 0.0)) return;
-    for (int i = 0; i < n_vocab; i++) {
-        double d = target->probs[i] - draft->probs[i];
-        target->probs[i] = d > 0.0 ? d : 0.0;
-    }
-    normalise(target->probs, n_vocab);
+    return rest.mass > 0.0 && isfinite(rest.factor) ? rest : *target;
 }

@@ -16,15 +16,18 @@ typedef struct sd_sampling {
 
 sd_status sd_sampling_check(const sd_sampling* sampling);
 
-/* A distribution over the vocabulary: dense, or all mass on one token. */
+/* A distribution over the vocabulary: dense, or all mass on one token. A dense one is not divided
+ * by its sum but carries it: nobody then walks the row once more. */
 typedef struct sd_distribution {
-    int32_t point; /* the one token, or -1 when dense */
-    double* probs; /* [n_vocab] when dense; borrowed */
+    int32_t point;   /* the one token, or -1 when dense */
+    double* weights; /* [n_vocab] when dense, ≥ 0; borrowed */
+    double mass;     /* their sum */
+    double factor;   /* 1 / mass: what makes a weight a probability */
 } sd_distribution;
 
-/* Standardise logits [n_vocab] into out->probs (used unless temperature is 0) and out->point.
- * order [n_vocab] is scratch. Logits may be −infinity but not all of them, and not NaN. */
-void sd_standardise(const sd_sampling* sampling, int n_vocab, const float* logits, int32_t* order,
+/* Standardise logits [n_vocab] into out->weights (used unless temperature is 0) and the rest of
+ * `out`. scratch [2 · n_vocab]. Logits may be −infinity but not all of them, and not NaN. */
+void sd_standardise(const sd_sampling* sampling, int n_vocab, const float* logits, double* scratch,
                     sd_distribution* out);
 
 /* Probability of a token. */
@@ -37,11 +40,9 @@ double sd_overlap(const sd_distribution* a, const sd_distribution* b, int n_voca
  * without mass is never returned. */
 int32_t sd_sample(const sd_distribution* distribution, int n_vocab, double uniform);
 
-/* target ← norm(max(0, target − draft)), in place in target->probs, which a dense target must own.
- * If no mass is left (equal distributions up to rounding) the target stays as it is. */
-void sd_residual(sd_distribution* target, const sd_distribution* draft, int n_vocab);
-
-/* Index of the largest logit, the lowest on ties. */
-int32_t sd_argmax(int n_vocab, const float* logits);
+/* max(0, target − draft), with its weights in left [n_vocab], which is neither's own. If no mass is
+ * left (equal distributions up to rounding) it is the target. */
+sd_distribution sd_residual(const sd_distribution* target, const sd_distribution* draft, int n_vocab,
+                            double* left);
 
 #endif

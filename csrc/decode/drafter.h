@@ -24,12 +24,13 @@ typedef struct sd_proposal {
     int budget;       /* guesses wanted at most, ≥ 0 */
     sd_stream stream; /* random numbers of this sequence */
     sd_tree tree;     /* out: node 0 is set; room for budget more nodes, and each of their
-                             * drawn_from has room for [n_vocab] probs */
+                             * drawn_from has room for [n_vocab] weights */
 } sd_proposal;
 
 typedef struct sd_drafter sd_drafter;
 
 struct sd_drafter {
+    double other_s; /* of the last propose: seconds that were not the draft's forward passes */
     /* Read the next part of a sequence's prompt; *done is set when all of it is in. */
     sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt, int* done);
     /* Fill the trees of n proposals, each of another sequence. */

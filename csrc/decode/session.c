@@ -22,20 +22,23 @@ struct sd_session {
     int n_sequences, max_nodes;
     int ready;              /* the prompts are in, and no round has failed */
     sequence* sequences;    /* [n_sequences] */
-    sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_records */
+    sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
     sd_branch* branches;    /* [n_sequences] */
-    sd_record* records;     /* [n_sequences] */
-    int n_records;
-    sd_distribution* target; /* [max_nodes] of the sequence being verified */
-    int32_t* kept;           /* [max_nodes] the root and the accepted path of a sequence */
-    double* uniforms;        /* [max_nodes + 1] */
-    double* residual;        /* [n_vocab] */
-    int32_t* order;          /* [n_vocab] */
-    double draft_s, verify_s, other_s;
+    int n_open;
+    sd_record* records; /* [max_records] of the rounds of a call; the last n_open are of this round */
+    int n_records, max_records;
+    sd_distribution target; /* after the node being verified */
+    int32_t* stop_ids;      /* [options.n_stop_ids] */
+    int32_t* kept;          /* [max_nodes] the root and the accepted path of a sequence */
+    double* uniforms;       /* [max_nodes + 1] */
+    double* scratch;        /* [2 · n_vocab] */
 };
 
-/* Dense probabilities are needed for sampling only; at temperature 0 all mass is on one token. */
-static double* take_probs(sd_session* s, size_t n_rows) {
+/* Records that a call may return, where one round has fewer. */
+#define RECORDS 64
+
+/* Dense weights are needed for sampling only; at temperature 0 all mass is on one token. */
+static double* take_weights(sd_session* s, size_t n_rows) {
     size_t n_vocab = (size_t)s->options.target->config.n_vocab;
     return sd_arena_take(&s->arena, n_rows, n_vocab * sizeof(double));
 }
@@ -47,27 +50,29 @@ static void lay_out(sd_session* s, const int* max_text) {
     s->sequences = sd_arena_take(arena, n, sizeof *s->sequences);
     s->proposals = sd_arena_take(arena, n, sizeof *s->proposals);
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
-    s->records = sd_arena_take(arena, n, sizeof *s->records);
-    s->target = sd_arena_take(arena, nodes, sizeof *s->target);
+    s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
+    s->stop_ids = sd_arena_take(arena, (size_t)s->options.n_stop_ids, sizeof *s->stop_ids);
     s->kept = sd_arena_take(arena, nodes, sizeof *s->kept);
     s->uniforms = sd_arena_take(arena, nodes + 1, sizeof *s->uniforms);
-    s->residual = take_probs(s, 1);
-    s->order = sd_arena_take(arena, n_vocab, sizeof *s->order);
-    double* target_probs = take_probs(s, nodes);
-    for (size_t i = 0; i < nodes && s->target; i++) s->target[i].probs = target_probs + i * n_vocab;
+    s->scratch = take_weights(s, 2);
+    s->target.weights = take_weights(s, 1);
     for (size_t i = 0; i < n; i++) {
         int32_t* text = sd_arena_take(arena, (size_t)max_text[i], sizeof *text);
-        int32_t* tokens = sd_arena_take(arena, nodes, sizeof *tokens);
-        int32_t* parents = sd_arena_take(arena, nodes, sizeof *parents);
         sd_distribution* drawn_from = sd_arena_take(arena, nodes, sizeof *drawn_from);
-        double* probs = take_probs(s, s->drafter ? nodes : 0);
-        int32_t* path = sd_arena_take(arena, nodes, sizeof *path);
-        double* betas = sd_arena_take(arena, nodes, sizeof *betas);
+        double* weights = take_weights(s, s->drafter ? nodes : 0);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
         s->sequences[i].max_text = max_text[i];
-        s->proposals[i].tree = (sd_tree){.tokens = tokens, .parents = parents, .drawn_from = drawn_from};
-        for (size_t j = 0; j < nodes && s->drafter; j++) drawn_from[j].probs = probs + j * n_vocab;
+        s->proposals[i].tree.drawn_from = drawn_from;
+        for (size_t j = 0; j < nodes && s->drafter; j++) drawn_from[j].weights = weights + j * n_vocab;
+    }
+    for (int i = 0; i < s->max_records; i++) {
+        int32_t* tokens = sd_arena_take(arena, nodes, sizeof *tokens);
+        int32_t* parents = sd_arena_take(arena, nodes, sizeof *parents);
+        int32_t* path = sd_arena_take(arena, nodes, sizeof *path);
+        double* betas = sd_arena_take(arena, nodes, sizeof *betas);
+        if (arena->base == NULL) continue;
+        s->records[i].tree = (sd_tree){.tokens = tokens, .parents = parents};
         s->records[i].verdict = (sd_verdict){.path = path, .betas = betas};
     }
 }
@@ -105,6 +110,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     s->options = *options;
     s->n_sequences = n;
     s->max_nodes = drafter ? options->gamma + 1 : 1;
+    s->max_records = n > RECORDS ? n : RECORDS;
     int n_ctx = options->target->config.n_ctx, longest = 0;
     for (int i = 0; i < n; i++) {
         long wanted = (long)prompts[i].n + options->max_new_tokens;
@@ -114,6 +120,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     lay_out(s, max_text);
     if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
     lay_out(s, max_text);
+    for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     for (int i = 0; i < n; i++) {
         sequence* q = &s->sequences[i];
         memcpy(q->text, prompts[i].tokens, (size_t)prompts[i].n * sizeof *q->text);
@@ -166,11 +173,12 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
 /* Collect the unfinished sequences and say how far each may guess: a round adds at most one token
  * more than it guesses, and the text must not pass its length. */
 static void open_round(sd_session* s) {
-    s->n_records = 0;
+    s->n_open = 0;
     for (int i = 0; i < s->n_sequences; i++) {
         const sequence* q = &s->sequences[i];
         if (q->finished) continue;
-        sd_proposal* p = &s->proposals[s->n_records];
+        sd_proposal* p = &s->proposals[s->n_open];
+        sd_record* record = &s->records[s->n_records + s->n_open++];
         int room = q->max_text - q->n_text - 1;
         p->sequence = i;
         p->text = q->text;
@@ -178,40 +186,60 @@ static void open_round(sd_session* s) {
         p->stream = q->stream;
         p->budget = s->max_nodes - 1 < room ? s->max_nodes - 1 : room;
         p->tree.n_nodes = 1;
+        p->tree.tokens = record->tree.tokens; /* the guesses go where they are kept */
+        p->tree.parents = record->tree.parents;
         p->tree.tokens[0] = q->text[q->n_text - 1];
         p->tree.parents[0] = -1;
-        s->n_records++;
     }
 }
 
-static sd_status run_target(sd_session* s) {
+static sd_status run_target(sd_session* s, sd_record* records) {
     ptrdiff_t row = 0;
-    for (int i = 0; i < s->n_records; i++) {
+    for (int i = 0; i < s->n_open; i++) {
         const sd_proposal* p = &s->proposals[i];
         s->branches[i] = (sd_branch){.cache = &s->sequences[p->sequence].cache,
                                      .tokens = p->tree.tokens,
                                      .parents = p->tree.parents,
                                      .n_new = p->tree.n_nodes,
                                      .n_logits = p->tree.n_nodes};
-        s->records[i].sequence = p->sequence;
-        s->records[i].tree = p->tree;
-        s->records[i].logits_row = row;
+        records[i].sequence = p->sequence;
+        records[i].tree = p->tree;
+        records[i].logits_row = row;
         row += p->tree.n_nodes;
     }
-    return sd_forward(&s->workspace, s->branches, s->n_records);
+    return sd_forward(&s->workspace, s->branches, s->n_open);
+}
+
+/* A node being verified: what sd_verify_rejection hands to target_after. */
+typedef struct verification {
+    sd_session* session;
+    const float* logits; /* of the sequence's node 0 */
+} verification;
+
+static sd_distribution target_after(void* context, int node) {
+    const verification* v = context;
+    sd_session* s = v->session;
+    sd_standardise(&s->options.sampling, s->options.target->config.n_vocab,
+                   v->logits + node * s->workspace.ld_logits, s->scratch, &s->target);
+    return s->target;
 }
 
 static void verify(sd_session* s, sd_record* record) {
     int n_vocab = s->options.target->config.n_vocab, n_nodes = record->tree.n_nodes;
     const sequence* q = &s->sequences[record->sequence];
     uint32_t position = (uint32_t)q->n_text;
-    for (int i = 0; i < n_nodes; i++) {
-        const float* logits = s->workspace.logits + (record->logits_row + i) * s->workspace.ld_logits;
-        sd_standardise(&s->options.sampling, n_vocab, logits, s->order, &s->target[i]);
+    for (int i = 1; i < n_nodes; i++)
         s->uniforms[i] = sd_uniform(q->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
-    }
     s->uniforms[n_nodes] = sd_uniform(q->stream, position, SD_DRAW_SAMPLE, 0);
-    sd_verify_rejection(&record->tree, s->target, n_vocab, s->uniforms, s->residual, &record->verdict);
+    verification v = {s, s->workspace.logits + record->logits_row * s->workspace.ld_logits};
+    sd_verify_rejection(&record->tree, target_after, &v, n_vocab, s->uniforms, s->scratch, &record->verdict);
+}
+
+/* Append a new token; the text ends at its length and with a stop id. */
+static void append(sd_session* s, sequence* q, int32_t token) {
+    q->text[q->n_text++] = token;
+    q->finished |= q->n_text >= q->max_text;
+    for (int i = 0; i < s->options.n_stop_ids; i++) q->finished |= token == s->stop_ids[i];
 }
 
 /* Keep the accepted path in both caches and append the new tokens. */
@@ -224,34 +252,46 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     if (status == SD_OK && s->drafter)
         status = s->drafter->commit(s->drafter, record->sequence, v->path, v->n_path);
     if (status != SD_OK) return status;
-    for (int i = 0; i < v->n_path; i++) q->text[q->n_text++] = record->tree.tokens[v->path[i]];
-    q->text[q->n_text++] = v->token;
-    q->finished = q->n_text >= q->max_text;
+    for (int i = 0; i < v->n_path; i++) append(s, q, record->tree.tokens[v->path[i]]);
+    append(s, q, v->token);
     return SD_OK;
 }
 
-sd_status sd_session_round(sd_session* s) {
-    if (!s->ready) return sd_fail(SD_ERR_STATE, "the prompts have not been read, or a round has failed");
+/* One round of the open sequences. */
+static sd_status run_round(sd_session* s) {
     double begun = sd_now();
-    open_round(s);
-    s->draft_s = s->verify_s = s->other_s = 0.0;
-    if (s->n_records == 0) return SD_OK;
-    s->ready = 0; /* until the round is through: a failed one leaves nodes behind */
+    sd_record* records = s->records + s->n_records;
     sd_status status = SD_OK;
-    if (s->drafter) status = s->drafter->propose(s->drafter, s->proposals, s->n_records);
+    if (s->drafter) status = s->drafter->propose(s->drafter, s->proposals, s->n_open);
     if (status != SD_OK) return status;
     double drafted = sd_now();
-    status = run_target(s);
+    status = run_target(s, records);
     if (status != SD_OK) return status;
     double verified = sd_now();
-    for (int i = 0; i < s->n_records && status == SD_OK; i++) {
-        verify(s, &s->records[i]);
-        status = commit(s, &s->records[i]);
+    for (int i = 0; i < s->n_open && status == SD_OK; i++) {
+        verify(s, &records[i]);
+        status = commit(s, &records[i]);
     }
-    s->draft_s = s->drafter ? drafted - begun : 0.0;
-    s->verify_s = verified - drafted;
-    s->other_s = sd_now() - begun - s->draft_s - s->verify_s;
-    s->ready = status == SD_OK;
+    double draft_s = s->drafter ? drafted - begun - s->drafter->other_s : 0.0;
+    double verify_s = verified - drafted, other_s = sd_now() - begun - draft_s - verify_s;
+    for (int i = 0; i < s->n_open; i++)
+        records[i].draft_s = draft_s, records[i].verify_s = verify_s, records[i].other_s = other_s;
+    s->n_records += s->n_open;
+    return status;
+}
+
+sd_status sd_session_rounds(sd_session* s, double seconds) {
+    if (!s->ready) return sd_fail(SD_ERR_STATE, "the prompts have not been read, or a round has failed");
+    double begun = sd_now();
+    sd_status status = SD_OK;
+    s->n_records = 0;
+    do {
+        open_round(s);
+        if (s->n_open == 0) break;
+        status = run_round(s);
+    } while (status == SD_OK && s->n_records + s->n_sequences <= s->max_records &&
+             sd_now() - begun < seconds);
+    s->ready = status == SD_OK; /* a failed round leaves nodes behind */
     return status;
 }
 
@@ -263,12 +303,6 @@ const sd_record* sd_session_records(const sd_session* s, int* n) {
 const float* sd_session_logits(const sd_session* s, ptrdiff_t* stride) {
     *stride = s->workspace.ld_logits;
     return s->workspace.logits;
-}
-
-void sd_session_times(const sd_session* s, double* draft_s, double* verify_s, double* other_s) {
-    *draft_s = s->draft_s;
-    *verify_s = s->verify_s;
-    *other_s = s->other_s;
 }
 
 sd_status sd_session_finish(sd_session* s, int sequence) {

@@ -13,19 +13,24 @@ typedef struct sd_prompt {
 } sd_prompt;
 
 typedef struct sd_session_options {
-    const sd_model* target; /* borrowed; must outlive the session */
-    int gamma;              /* guesses a round at most, ≥ 0 */
-    int max_new_tokens;     /* per sequence, ≥ 1 */
-    sd_sampling sampling;   /* of the target */
+    const sd_model* target;  /* borrowed; must outlive the session */
+    int gamma;               /* guesses a round at most, ≥ 0 */
+    int max_new_tokens;      /* per sequence, ≥ 1 */
+    sd_sampling sampling;    /* of the target */
+    const int32_t* stop_ids; /* [n_stop_ids] a sequence ends with the round that gives one; borrowed
+                              * while the session is created */
+    int n_stop_ids;
     int n_threads;
 } sd_session_options;
 
-/* What one round did for one sequence. Valid until the next round. */
+/* What one round did for one sequence. Valid until the next call. */
 typedef struct sd_record {
     int sequence;
     sd_tree tree;         /* the drafter's guesses; borrowed */
     sd_verdict verdict;   /* borrowed */
-    ptrdiff_t logits_row; /* row of node 0 in the session's logits; node i lies i rows further */
+    ptrdiff_t logits_row; /* row of node 0 in the logits of its round; node i lies i rows further */
+    /* Seconds the round spent in the draft's forward, in the target's, and elsewhere; of the batch. */
+    double draft_s, verify_s, other_s;
 } sd_record;
 
 typedef struct sd_session sd_session;
@@ -39,15 +44,15 @@ void sd_session_free(sd_session* session);
 /* Run one slice of one prompt; *done is set when all prompts are in. Must come before the rounds. */
 sd_status sd_session_prefill(sd_session* session, int* done);
 
-/* One round for every unfinished sequence: draft, verify, commit. */
-sd_status sd_session_round(sd_session* session);
+/* Rounds for every unfinished sequence: draft, verify, commit. One round, then others as long as
+ * `seconds` have not passed: whoever looks at every record does it with cold caches, so it is
+ * cheaper to look at several. */
+sd_status sd_session_rounds(sd_session* session, double seconds);
 
-/* Records of the last round [*n], in the order of sequences; borrowed. */
+/* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */
 const sd_record* sd_session_records(const sd_session* session, int* n);
 /* Logits of the last round [rows, stride] f32; borrowed. */
 const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
-/* Seconds the last round spent drafting, in the target's forward, and elsewhere. */
-void sd_session_times(const sd_session* session, double* draft_s, double* verify_s, double* other_s);
 
 /* Take no more rounds for a sequence. */
 sd_status sd_session_finish(sd_session* session, int sequence);

@@ -12,6 +12,10 @@ typedef struct sd_verdict {
     double* betas; /* [n_nodes] room; Σ min(target, draft) at each of them */
 } sd_verdict;
 
+/* The target's distribution after a node. It is asked for when the node is reached, in order down the
+ * path, and is read until the next is asked for. */
+typedef sd_distribution (*sd_target_after)(void* context, int node);
+
 /* The rejection rule (Algorithm 1; on siblings the iterative form of SpecInfer).
  *
  * From the root down: the children of a node are tested in order, child x drawn from D against
@@ -19,9 +23,8 @@ typedef struct sd_verdict {
  * T ← norm(max(0, T − D)). The first accepted child is the next node. If none is accepted the
  * last T gives the token; a leaf gives a token of its own target distribution.
  *
- * target [n_nodes]: the target's distribution after each node. uniforms [n_nodes + 1] in [0, 1):
- * one for each node (entry 0 unused), the last one draws the token. residual [n_vocab] scratch. */
-void sd_verify_rejection(const sd_tree* tree, const sd_distribution* target, int n_vocab,
+ * uniforms [n_nodes + 1] in [0, 1): one for each node (entry 0 unused), the last one draws the token. residual [2 · n_vocab] scratch. */
+void sd_verify_rejection(const sd_tree* tree, sd_target_after target_after, void* context, int n_vocab,
                          const double* uniforms, double* residual, sd_verdict* verdict);
 
 #endif

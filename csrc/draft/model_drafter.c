@@ -1,5 +1,6 @@
 #include "model_drafter.h"
 
+#include "clock.h"
 #include "forward.h"
 
 /* Tokens a draft's cache lacks at most when a round begins: after a round in which every guess
@@ -25,7 +26,7 @@ typedef struct model_drafter {
     int32_t* tokens;     /* [n_sequences, CATCH_UP] of the step's nodes */
     int32_t* parents;    /* [n_sequences, CATCH_UP] */
     int32_t* path;       /* [CATCH_UP + gamma] */
-    int32_t* order;      /* [n_vocab] */
+    double* scratch;     /* [2 · n_vocab] */
 } model_drafter;
 
 static void lay_out(model_drafter* d) {
@@ -37,7 +38,7 @@ static void lay_out(model_drafter* d) {
     d->tokens = sd_arena_take(arena, n, CATCH_UP * sizeof *d->tokens);
     d->parents = sd_arena_take(arena, n, CATCH_UP * sizeof *d->parents);
     d->path = sd_arena_take(arena, (size_t)(CATCH_UP + d->options.gamma), sizeof *d->path);
-    d->order = sd_arena_take(arena, (size_t)d->options.model->config.n_vocab, sizeof *d->order);
+    d->scratch = sd_arena_take(arena, 2 * (size_t)d->options.model->config.n_vocab, sizeof *d->scratch);
 }
 
 /* The draft's cache takes part of the text until that outgrows its context. */
@@ -69,7 +70,7 @@ static sd_status close_gap(model_drafter* d, reader* r, const int32_t* text, int
 static void guess(model_drafter* d, sd_proposal* p, const float* logits) {
     int n_vocab = d->options.model->config.n_vocab, node = p->tree.n_nodes++;
     sd_distribution* from = &p->tree.drawn_from[node];
-    sd_standardise(&d->options.sampling, n_vocab, logits, d->order, from);
+    sd_standardise(&d->options.sampling, n_vocab, logits, d->scratch, from);
     double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DRAFT, (uint32_t)node);
     p->tree.tokens[node] = sd_sample(from, n_vocab, u);
     p->tree.parents[node] = node - 1;
@@ -78,6 +79,7 @@ static void guess(model_drafter* d, sd_proposal* p, const float* logits) {
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     model_drafter* d = (model_drafter*)base;
     int n_ctx = d->options.model->config.n_ctx;
+    base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         /* the last guess is not read, so the draft's context may be full when it is drawn */
@@ -106,8 +108,10 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         if (n_drafting == 0) return SD_OK;
         sd_status status = sd_forward(&d->workspace, d->branches, n_drafting);
         if (status != SD_OK) return status;
+        double begun = sd_now();
         for (int i = 0; i < n_drafting; i++)
             guess(d, &proposals[d->drafting[i]], d->workspace.logits + i * d->workspace.ld_logits);
+        base->other_s += sd_now() - begun;
     }
 }
 
@@ -139,7 +143,7 @@ sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const
     if (status != SD_OK) return status;
     model_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){begin, propose, commit, release};
+    d->base = (sd_drafter){0.0, begin, propose, commit, release};
     d->options = *options;
     d->n_sequences = n;
     lay_out(d);

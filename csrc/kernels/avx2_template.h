@@ -107,12 +107,18 @@ static inline __m256 round_8(__m256 v) {
     return _mm256_castsi256_ps(_mm256_blendv_epi8(rounded, sign, subnormal));
 }
 static inline void v_store_bf16(float* to, vec v) { v_store(to, (vec){round_8(v.a), round_8(v.b)}); }
+static inline void v_to_bf16(uint16_t* to, vec v) {
+    __m256i a = _mm256_srli_epi32(_mm256_castps_si256(round_8(v.a)), 16);
+    __m256i b = _mm256_srli_epi32(_mm256_castps_si256(round_8(v.b)), 16);
+    _mm256_storeu_si256((void*)to, _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
+}
 
 /* ---- int8 and int4 */
 typedef __m256 unit;
 typedef __m256i iunit;
 #define UNIT_LANES 8
 #define MAX_ROWS_DOT 6
+#define MAX_ROWS_DOT_WIDE 1
 #define u_zero() _mm256_setzero_ps()
 #define u_load(p) _mm256_loadu_ps(p)
 #define u_store(p, v) _mm256_storeu_ps(p, v)
@@ -159,3 +165,57 @@ static inline __m256i add_products(__m256i sum, __m256i w, __m256i x) {
 #define dot8(sum, w, p) ((sum) = add_products(sum, (w).magnitude, _mm256_sign_epi8(four_codes(p), (w).sign)))
 #define dot4(sum, w, p) ((sum) = add_products(sum, w, four_codes(p)))
 #endif
+
+/* ---- doubles */
+static inline int v_any_from(vec x, float low) {
+    __m256 l = _mm256_set1_ps(low);
+    return _mm256_movemask_ps(
+               _mm256_or_ps(_mm256_cmp_ps(x.a, l, _CMP_GE_OQ), _mm256_cmp_ps(x.b, l, _CMP_GE_OQ))) != 0;
+}
+
+typedef struct dvec {
+    __m256d a, b;
+} dvec;
+#define D_BOTH(f, x, y) ((dvec){f((x).a, (y).a), f((x).b, (y).b)})
+#define d_load(p) ((dvec){_mm256_loadu_pd(p), _mm256_loadu_pd((p) + 4)})
+static inline void d_store(double* p, dvec v) {
+    _mm256_storeu_pd(p, v.a);
+    _mm256_storeu_pd(p + 4, v.b);
+}
+static inline dvec d_set1(double f) {
+    __m256d v = _mm256_set1_pd(f);
+    return (dvec){v, v};
+}
+static inline dvec d_add(dvec x, dvec y) { return D_BOTH(_mm256_add_pd, x, y); }
+static inline dvec d_sub(dvec x, dvec y) { return D_BOTH(_mm256_sub_pd, x, y); }
+static inline dvec d_mul(dvec x, dvec y) { return D_BOTH(_mm256_mul_pd, x, y); }
+static inline dvec d_min(dvec x, dvec y) { return D_BOTH(_mm256_min_pd, x, y); }
+static inline dvec d_max(dvec x, dvec y) { return D_BOTH(_mm256_max_pd, x, y); }
+static inline dvec widen_8(__m256 v) {
+    return (dvec){_mm256_cvtps_pd(_mm256_castps256_ps128(v)), _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))};
+}
+static inline dvec d_low(vec v) { return widen_8(v.a); }
+static inline dvec d_high(vec v) { return widen_8(v.b); }
+static inline dvec d_keep_from(dvec x, double low, dvec y) {
+    __m256d l = _mm256_set1_pd(low);
+    return (dvec){_mm256_and_pd(_mm256_cmp_pd(x.a, l, _CMP_GE_OQ), y.a),
+                  _mm256_and_pd(_mm256_cmp_pd(x.b, l, _CMP_GE_OQ), y.b)};
+}
+/* Halves of the doubles to move to the front, by the mask of four comparisons. */
+static const int32_t fronts[16][8] = {
+    {0, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 0, 0, 0, 0, 0, 0}, {2, 3, 0, 0, 0, 0, 0, 0}, {0, 1, 2, 3, 0, 0, 0, 0},
+    {4, 5, 0, 0, 0, 0, 0, 0}, {0, 1, 4, 5, 0, 0, 0, 0}, {2, 3, 4, 5, 0, 0, 0, 0}, {0, 1, 2, 3, 4, 5, 0, 0},
+    {6, 7, 0, 0, 0, 0, 0, 0}, {0, 1, 6, 7, 0, 0, 0, 0}, {2, 3, 6, 7, 0, 0, 0, 0}, {0, 1, 2, 3, 6, 7, 0, 0},
+    {4, 5, 6, 7, 0, 0, 0, 0}, {0, 1, 4, 5, 6, 7, 0, 0}, {2, 3, 4, 5, 6, 7, 0, 0}, {0, 1, 2, 3, 4, 5, 6, 7},
+};
+static inline int compress_4(double* out, __m256d x, double low, double high) {
+    int some = _mm256_movemask_pd(_mm256_and_pd(_mm256_cmp_pd(x, _mm256_set1_pd(low), _CMP_GE_OQ),
+                                                _mm256_cmp_pd(x, _mm256_set1_pd(high), _CMP_LT_OQ)));
+    __m256i front = _mm256_loadu_si256((const __m256i*)fronts[some]);
+    _mm256_storeu_pd(out, _mm256_castps_pd(_mm256_permutevar8x32_ps(_mm256_castpd_ps(x), front)));
+    return __builtin_popcount((unsigned)some);
+}
+static inline int d_compress(double* out, dvec x, double low, double high) {
+    int n = compress_4(out, x.a, low, high);
+    return n + compress_4(out + n, x.b, low, high);
+}

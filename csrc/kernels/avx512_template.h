@@ -53,9 +53,10 @@ static inline vec v_wide_bf16(const uint16_t* p) {
  * the instruction. */
 #define v_pair(sum, w, p) \
     __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const int*)(const void*)(p)))
-static inline void v_store_bf16(float* to, vec v) {
+static inline void v_to_bf16(uint16_t* to, vec v) {
     _mm256_storeu_si256((void*)to, (__m256i)_mm512_cvtneps_pbh(v));
 }
+#define v_store_bf16(to, v) v_to_bf16((uint16_t*)(void*)(to), v)
 #else
 #define BF16_PAIRS 0
 /* The flags of the processor that flush subnormal operands and results, as VDPBF16PS does. */
@@ -83,6 +84,12 @@ static inline void v_store_bf16(float* to, vec v) {
     __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32((int)0x80000000));
     v_store(to, _mm512_castsi512_ps(_mm512_mask_mov_epi32(sign, normal, rounded)));
 }
+static inline void v_to_bf16(uint16_t* to, vec v) {
+    float rounded[16];
+    v_store_bf16(rounded, v);
+    __m512i bits = _mm512_srli_epi32(_mm512_loadu_si512(rounded), 16);
+    _mm256_storeu_si256((void*)to, _mm512_cvtepi32_epi16(bits));
+}
 #endif
 
 /* ---- int8 and int4 */
@@ -90,6 +97,7 @@ typedef __m512 unit;
 typedef __m512i iunit;
 #define UNIT_LANES 16
 #define MAX_ROWS_DOT 9
+#define MAX_ROWS_DOT_WIDE 7
 #define u_zero() _mm512_setzero_ps()
 #define u_load(p) _mm512_loadu_ps(p)
 #define u_store(p, v) _mm512_storeu_ps(p, v)
@@ -137,3 +145,30 @@ static inline __m512i times_codes8(__m512i sum, codes8 w, const int8_t* p) {
 #define dot8(sum, w, p) ((sum) = times_codes8(sum, w, p))
 #define dot4(sum, w, p) ((sum) = add_products(sum, w, four_codes(p)))
 #endif
+
+/* ---- doubles */
+static inline int v_any_from(vec x, float low) {
+    return _mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_GE_OQ) != 0;
+}
+
+typedef __m512d dvec;
+#define d_load(p) _mm512_loadu_pd(p)
+#define d_store(p, v) _mm512_storeu_pd(p, v)
+#define d_set1(f) _mm512_set1_pd(f)
+#define d_add(a, b) _mm512_add_pd(a, b)
+#define d_sub(a, b) _mm512_sub_pd(a, b)
+#define d_mul(a, b) _mm512_mul_pd(a, b)
+#define d_min(a, b) _mm512_min_pd(a, b)
+#define d_max(a, b) _mm512_max_pd(a, b)
+#define d_low(v) _mm512_cvtps_pd(_mm512_castps512_ps256(v))
+#define d_high(v) _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1))
+static inline dvec d_keep_from(dvec x, double low, dvec y) {
+    return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(x, _mm512_set1_pd(low), _CMP_GE_OQ), y);
+}
+/* compressed in a register: the compressing store is microcode on some processors */
+static inline int d_compress(double* out, dvec x, double low, double high) {
+    __mmask8 some = _mm512_cmp_pd_mask(x, _mm512_set1_pd(low), _CMP_GE_OQ) &
+                    _mm512_cmp_pd_mask(x, _mm512_set1_pd(high), _CMP_LT_OQ);
+    _mm512_storeu_pd(out, _mm512_maskz_compress_pd(some, x));
+    return __builtin_popcount(some);
+}

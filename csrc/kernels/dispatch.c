@@ -21,7 +21,7 @@ static int has_avxvnni(void) {
 
 const char* const sd_format_names[SD_N_FORMATS] = {"f32", "bf16", "int8", "int4"};
 
-static const sd_kernels* chosen;
+const sd_kernels* sd_kernels_chosen;
 
 float sdk_tree_sum(const float* lanes) {
     float sum[SD_LANES / 2];
@@ -60,12 +60,12 @@ sd_status sd_kernels_choose(const char* forced) {
     const sd_kernels* tables[MAX_TABLES];
     int n = sd_kernels_available(tables, MAX_TABLES);
     if (forced == NULL || *forced == '\0') {
-        chosen = tables[0];
+        sd_kernels_chosen = tables[0];
         return SD_OK;
     }
     for (int i = 0; i < n; i++) {
         if (strcmp(forced, tables[i]->name) == 0) {
-            chosen = tables[i];
+            sd_kernels_chosen = tables[i];
             return SD_OK;
         }
     }
@@ -75,9 +75,4 @@ sd_status sd_kernels_choose(const char* forced) {
         snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", tables[i]->name);
     }
     return sd_fail(SD_ERR_VALUE, "SPECDEC_KERNELS is \"%s\", but this machine has: %s", forced, names);
-}
-
-const sd_kernels* sd_kernels_get(void) {
-    if (chosen == NULL) sd_kernels_choose(NULL);
-    return chosen;
 }

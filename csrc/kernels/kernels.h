@@ -52,10 +52,10 @@ typedef struct sd_kernels {
      * x [2 · n_half] f32, in place. */
     void (*rotate)(int n_half, float* x, const float* cosine, const float* sine);
 
-    /* x += y, both [n] f32. */
-    void (*add)(int n, float* x, const float* y);
-    /* x *= factor, x [n] f32. */
-    void (*scale)(int n, float* x, float factor);
+    /* x += y, both [n_rows, n] f32, rows ldx and ldy apart; ldy 0 adds one row to all. */
+    void (*add)(int n_rows, int n, float* x, ptrdiff_t ldx, const float* y, ptrdiff_t ldy);
+    /* y = x · factor, x, y [n] f32, may be the same. */
+    void (*scale)(int n, const float* x, float factor, float* y);
 
     /* y = act(x), x, y [n] f32, may be the same: x·sigmoid(x); x·Φ(x); the tanh form of x·Φ(x). */
     void (*silu)(int n, const float* x, float* y);
@@ -69,11 +69,34 @@ typedef struct sd_kernels {
     /* y = exp((x − shift) · factor); 0 below the smallest normal number, also for −infinity.
      * x, y [n] f32, may be the same. */
     void (*exp)(int n, const float* x, float shift, float factor, float* y);
-
     /* A row of scores [n], in pieces of 32 that lie `chunk` floats apart, becomes
      * exp((x − largest) · factor), in place; lanes[i % SD_LANES] = Σ of the first n_sum of them, i
      * ascending. Returns nothing else: whoever masks a score sets it to −infinity before. */
     void (*softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes);
+
+    /* Sampling: rows over the vocabulary. Weights are probabilities up to a factor, ≥ 0, f64.
+     * Sums add element i to one of 8 lanes, lane i % 8, i ascending, then ((0+4)+(2+6)) +
+     * ((1+5)+(3+7)). All pointers borrowed, rows [n], n ≥ 1. */
+
+    /* Index of the largest of x f32, the lowest on ties. */
+    int32_t (*argmax)(int n, const float* x);
+    /* weights = exp((x − shift) · factor) as of `exp`, widened; returns their sum. x f32. */
+    double (*weigh)(int n, const float* x, float shift, float factor, double* weights);
+    /* Σ weights. */
+    double (*mass)(int n, const double* weights);
+    /* Σ min(a · a_factor, b · b_factor). */
+    double (*overlap)(int n, const double* a, double a_factor, const double* b, double b_factor);
+    /* left = max(0, a · a_factor − b · b_factor), which may be a or b; returns its sum. */
+    double (*residual)(int n, const double* a, double a_factor, const double* b, double b_factor,
+                       double* left);
+    /* Copy the weights in [low, high) to `inside` [n], in order; returns how many they are. `inside`
+     * may be `weights`. sums[0] and sums[1]: the sums of those ≥ high and ≥ low, each weight rounded
+     * to a multiple of the distance of doubles at `grid`, or counted as 1 if grid is 0. The caller
+     * chooses a grid at which these sums are exact. */
+    int (*split)(int n, const double* weights, double low, double high, double grid, double* inside,
+                 double sums[2]);
+    /* Weights below `low` become 0, in place; returns the sum of the others. */
+    double (*cut)(int n, double* weights, double low);
 } sd_kernels;
 
 /* The sum of lanes [SD_LANES] as a fixed tree: halves of 8, 4, 2, 1. */
@@ -90,8 +113,9 @@ const sd_kernels* sdk_table_neon(void);
 /* The table of this process: the one named `forced` (NULL or "": the best one), among those that
  * this machine has. Unknown or missing names fail. Call once, before any other thread computes. */
 sd_status sd_kernels_choose(const char* forced);
-/* The chosen table; the best one of the machine if none was forced. Borrowed, static. */
-const sd_kernels* sd_kernels_get(void);
+/* The chosen table. Borrowed, static; NULL before sd_kernels_choose. */
+extern const sd_kernels* sd_kernels_chosen;
+static inline const sd_kernels* sd_kernels_get(void) { return sd_kernels_chosen; }
 /* Tables this machine has, best first: writes up to `n_max`, returns how many there are. */
 int sd_kernels_available(const sd_kernels** tables, int n_max);
 

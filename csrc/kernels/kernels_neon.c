@@ -43,6 +43,47 @@ static inline vec v_keep_from(vec x, float low, vec y) {
         vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x.q[i], vdupq_n_f32(low)), vreinterpretq_u32_f32(y.q[i]))));
 }
 
+static inline int v_any_from(vec x, float low) {
+    uint32x4_t any = vcgeq_f32(x.q[0], vdupq_n_f32(low));
+    for (int i = 1; i < 4; i++) any = vorrq_u32(any, vcgeq_f32(x.q[i], vdupq_n_f32(low)));
+    return vmaxvq_u32(any) != 0;
+}
+
+typedef struct dvec {
+    float64x2_t q[4];
+} dvec;
+#define D_EACH(expression)                             \
+    dvec r;                                            \
+    for (int i = 0; i < 4; i++) r.q[i] = (expression); \
+    return r
+static inline dvec d_load(const double* p) { D_EACH(vld1q_f64(p + 2 * i)); }
+static inline void d_store(double* p, dvec v) {
+    for (int i = 0; i < 4; i++) vst1q_f64(p + 2 * i, v.q[i]);
+}
+static inline dvec d_set1(double f) { D_EACH(vdupq_n_f64(f)); }
+static inline dvec d_add(dvec x, dvec y) { D_EACH(vaddq_f64(x.q[i], y.q[i])); }
+static inline dvec d_sub(dvec x, dvec y) { D_EACH(vsubq_f64(x.q[i], y.q[i])); }
+static inline dvec d_mul(dvec x, dvec y) { D_EACH(vmulq_f64(x.q[i], y.q[i])); }
+static inline dvec d_min(dvec x, dvec y) { D_EACH(vbslq_f64(vcltq_f64(x.q[i], y.q[i]), x.q[i], y.q[i])); }
+static inline dvec d_max(dvec x, dvec y) { D_EACH(vbslq_f64(vcgtq_f64(x.q[i], y.q[i]), x.q[i], y.q[i])); }
+static inline float64x2_t widen_2(float32x4_t v, int high) {
+    return high ? vcvt_high_f64_f32(v) : vcvt_f64_f32(vget_low_f32(v));
+}
+static inline dvec d_low(vec v) { D_EACH(widen_2(v.q[i / 2], i % 2)); }
+static inline dvec d_high(vec v) { D_EACH(widen_2(v.q[2 + i / 2], i % 2)); }
+static inline dvec d_keep_from(dvec x, double low, dvec y) {
+    D_EACH(
+        vreinterpretq_f64_u64(vandq_u64(vcgeq_f64(x.q[i], vdupq_n_f64(low)), vreinterpretq_u64_f64(y.q[i]))));
+}
+static inline int d_compress(double* out, dvec x, double low, double high) {
+    double all[8];
+    d_store(all, x);
+    int n = 0;
+    for (int i = 0; i < 8; i++)
+        if (all[i] >= low && all[i] < high) out[n++] = all[i];
+    return n;
+}
+
 #include "plain_vector_template.h"
 
 #include "kernels_template.h"

@@ -43,6 +43,37 @@ static inline float pow2_1(float n) {
 static inline vec v_pow2(vec n) { EACH(pow2_1(n.f[i])); }
 static inline vec v_keep_from(vec x, float low, vec y) { EACH(x.f[i] >= low ? y.f[i] : 0.0f); }
 
+static inline int v_any_from(vec x, float low) {
+    int any = 0;
+    for (int i = 0; i < SD_LANES; i++) any |= x.f[i] >= low;
+    return any;
+}
+
+typedef struct dvec {
+    double f[8];
+} dvec;
+#define D_EACH(expression)                             \
+    dvec r;                                            \
+    for (int i = 0; i < 8; i++) r.f[i] = (expression); \
+    return r
+static inline dvec d_load(const double* p) { D_EACH(p[i]); }
+static inline void d_store(double* p, dvec v) { memcpy(p, v.f, sizeof v.f); }
+static inline dvec d_set1(double f) { D_EACH(f); }
+static inline dvec d_add(dvec x, dvec y) { D_EACH(x.f[i] + y.f[i]); }
+static inline dvec d_sub(dvec x, dvec y) { D_EACH(x.f[i] - y.f[i]); }
+static inline dvec d_mul(dvec x, dvec y) { D_EACH(x.f[i] * y.f[i]); }
+static inline dvec d_min(dvec x, dvec y) { D_EACH(x.f[i] < y.f[i] ? x.f[i] : y.f[i]); }
+static inline dvec d_max(dvec x, dvec y) { D_EACH(x.f[i] > y.f[i] ? x.f[i] : y.f[i]); }
+static inline dvec d_low(vec v) { D_EACH(v.f[i]); }
+static inline dvec d_high(vec v) { D_EACH(v.f[i + 8]); }
+static inline dvec d_keep_from(dvec x, double low, dvec y) { D_EACH(x.f[i] >= low ? y.f[i] : 0.0); }
+static inline int d_compress(double* out, dvec x, double low, double high) {
+    int n = 0;
+    for (int i = 0; i < 8; i++)
+        if (x.f[i] >= low && x.f[i] < high) out[n++] = x.f[i];
+    return n;
+}
+
 #include "plain_vector_template.h"
 
 #include "kernels_template.h"

@@ -6,7 +6,8 @@
  *                           v_min, v_fma(a, b, c) = a·b + c, v_round (nearest, ties to even),
  *                           v_pow2 (2^n for an integral n in [−126, 127]),
  *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
- *   v_abs, v_largest_abs (of a vector of absolute values), v_store_int8, v_store_bf16
+ *   v_abs, v_largest_abs (of a vector of absolute values), v_store_int8, v_store_bf16 (as a
+ *                           prepared row has it), v_to_bf16
  *   MAX_ROWS                rows of a panel block, 6 or 12: its sums must fit the registers
  *   MAX_ROWS_WIDE           up to this many rows all 32 outputs are computed at once, above 16
  *   and what products_template.h lists
@@ -102,12 +103,13 @@ static void NAME(rotate)(int n_half, float* x, const float* cosine, const float*
     }
 }
 
-static void NAME(add)(int n, float* x, const float* y) {
-    FOR_EACH_16(n, i, m) STORE(x, i, m, v_add(LOAD(x, i, m), LOAD(y, i, m)));
+static void NAME(add)(int n_rows, int n, float* x, ptrdiff_t ldx, const float* y, ptrdiff_t ldy) {
+    for (int m = 0; m < n_rows; m++, x += ldx, y += ldy)
+        FOR_EACH_16(n, i, some) STORE(x, i, some, v_add(LOAD(x, i, some), LOAD(y, i, some)));
 }
 
-static void NAME(scale)(int n, float* x, float factor) {
-    FOR_EACH_16(n, i, m) STORE(x, i, m, v_mul(LOAD(x, i, m), v_set1(factor)));
+static void NAME(scale)(int n, const float* x, float factor, float* y) {
+    FOR_EACH_16(n, i, m) STORE(y, i, m, v_mul(LOAD(x, i, m), v_set1(factor)));
 }
 
 static void NAME(multiply)(int n, float* x, const float* y) {
@@ -219,14 +221,14 @@ static void NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_
 }
 
 static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
-    FOR_EACH_16(n, i, m) {
-        float prepared[SD_LANES * 2] = {0};
-        v_store_bf16(prepared, LOAD(x, i, m));
-        uint16_t halves[SD_LANES * 4]; /* copied: a float may not be read as another type */
-        memcpy(halves, prepared, sizeof prepared);
-        for (int j = 0; j < m; j++) y[i + j] = BF16_PAIRS ? halves[j] : halves[2 * j + 1];
-    }
+    int i = 0;
+    for (; i + SD_LANES <= n; i += SD_LANES) v_to_bf16(y + i, v_load(x + i));
+    uint16_t rest[SD_LANES];
+    if (i < n) v_to_bf16(rest, load_some(x + i, n - i));
+    for (int j = i; j < n; j++) y[j] = rest[j - i];
 }
+
+#include "probability_template.h"
 
 static const sd_kernels NAME(table) = {
     .name = ISA_NAME,
@@ -247,4 +249,11 @@ static const sd_kernels NAME(table) = {
     .max = NAME(max),
     .exp = NAME(exp),
     .softmax = NAME(softmax),
+    .argmax = NAME(argmax),
+    .weigh = NAME(weigh),
+    .mass = NAME(mass),
+    .overlap = NAME(overlap),
+    .residual = NAME(residual),
+    .split = NAME(split),
+    .cut = NAME(cut),
 };

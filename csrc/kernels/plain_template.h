@@ -18,6 +18,7 @@ static inline float rounded_bf16(float x) { return sd_float_from_bf16(sd_bf16_fr
 /* ---- int8 and int4 */
 #define UNIT_LANES 16
 #define MAX_ROWS_DOT 6
+#define MAX_ROWS_DOT_WIDE 6
 #define OFFSET8 128
 #define OFFSET4 8
 typedef struct unit {

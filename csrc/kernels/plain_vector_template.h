@@ -23,6 +23,11 @@ static inline void v_store_bf16(float* to, vec v) {
     v_store(to, v);
     for (int i = 0; i < SD_LANES; i++) to[i] = rounded_bf16(to[i]);
 }
+static inline void v_to_bf16(uint16_t* to, vec v) {
+    float f[SD_LANES];
+    v_store(f, v);
+    for (int i = 0; i < SD_LANES; i++) to[i] = sd_bf16_from_float(flushed(f[i]));
+}
 static inline float v_largest_abs(vec v) {
     float f[SD_LANES], largest = 0.0f;
     v_store(f, v);

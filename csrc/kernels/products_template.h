@@ -12,6 +12,7 @@
  *   codes8, c8_load(p); codes4, c4_low(p), c4_high(p)   UNIT_LANES groups of 4 codes
  *   OFFSET8, OFFSET4                how much dot8 and dot4 take a code to be above q
  *   MAX_ROWS_DOT                    rows of a block in int8 and int4
+ *   MAX_ROWS_DOT_WIDE               up to this many rows all 32 outputs are computed at once
  *
  * Prepared rows lie chunk by chunk: the 32 inputs of chunk c of row m begin at element
  * (c · n_rows + m) · 32. So a block of rows is reached from one address with constant offsets, rows
@@ -129,6 +130,7 @@ typedef struct row_block {
 } row_block;
 
 #define N_UNITS (SD_PANEL / UNIT_LANES)
+#define FOR_UNITS UNROLL for (int u = first; u < first + at_once; u++)
 
 /* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum), blocks ascending; the inner sums are
  * integers, exact, so their order is free. x and block: of the first row in the first block; `n_all`
@@ -138,35 +140,40 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
                       ptrdiff_t ldy) {
     enum { STEP = UNIT_LANES * 4, N_STEPS = 128 / STEP };
     const int bytes = is_int4 ? SD_BLOCK * SD_PANEL / 2 : SD_BLOCK * SD_PANEL;
+    /* All units at once read memory in order; one after the other skips every other line, which the
+     * processor does not prefetch, but takes fewer registers. */
+    const int at_once = n_rows <= MAX_ROWS_DOT_WIDE ? N_UNITS : 1;
     unit sum[MAX_ROWS_DOT][N_UNITS];
     FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) sum[m][u] =
         add ? u_load(y + m * ldy + UNIT_LANES * u) : u_zero();
     for (; n_k > 0; n_k -= SD_BLOCK) {
-        UNROLL for (int u = 0; u < N_UNITS; u++) {
+        UNROLL for (int first = 0; first < N_UNITS; first += at_once) {
             /* Or the compiler keeps the starts of the next unit in registers that the sums need. */
             __asm__("" : "+r"(block));
-            iunit dot[MAX_ROWS_DOT];
-            FOR_ROWS dot[m] = i_set1(block[m].start);
+            iunit dot[MAX_ROWS_DOT][N_UNITS];
+            FOR_ROWS FOR_UNITS dot[m][u] = i_set1(block[m].start);
             if (is_int4) {
-                UNROLL for (int s = 0; s < 4; s++) {
+                UNROLL for (int s = 0; s < 4; s++) FOR_UNITS {
                     const uint8_t* codes = panel + 128 * s + STEP * u;
                     if (STEP * u % 64 == 0) FETCH(codes + (u == 0 ? fetch.even : fetch.odd));
                     codes4 low = c4_low(codes), high = c4_high(codes);
-                    FOR_ROWS dot4(dot[m], low, x + m * SD_BLOCK + 8 * s);
-                    FOR_ROWS dot4(dot[m], high, x + m * SD_BLOCK + 8 * s + 4);
+                    FOR_ROWS dot4(dot[m][u], low, x + m * SD_BLOCK + 8 * s);
+                    FOR_ROWS dot4(dot[m][u], high, x + m * SD_BLOCK + 8 * s + 4);
                 }
             } else {
-                UNROLL for (int s = 0; s < 8; s++) {
+                UNROLL for (int s = 0; s < 8; s++) FOR_UNITS {
                     const uint8_t* codes = panel + 128 * s + STEP * u;
                     if (STEP * u % 64 == 0) FETCH(codes + (u == 0 ? fetch.even : fetch.odd));
                     codes8 w = c8_load(codes);
-                    FOR_ROWS dot8(dot[m], w, x + m * SD_BLOCK + 4 * s);
+                    FOR_ROWS dot8(dot[m][u], w, x + m * SD_BLOCK + 4 * s);
                 }
             }
-            unit scale = u_half((const uint16_t*)(const void*)(panel + bytes) + UNIT_LANES * u);
-            FOR_ROWS {
-                unit scaled = u_sub(u_of_bits(dot[m]), u_set1(block[m].base));
-                sum[m][u] = u_fma(scaled, scale, sum[m][u]);
+            FOR_UNITS {
+                unit scale = u_half((const uint16_t*)(const void*)(panel + bytes) + UNIT_LANES * u);
+                FOR_ROWS {
+                    unit scaled = u_sub(u_of_bits(dot[m][u]), u_set1(block[m].base));
+                    sum[m][u] = u_fma(scaled, scale, sum[m][u]);
+                }
             }
         }
         FETCH(panel + bytes + fetch.even);

@@ -149,8 +149,7 @@ void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int k
         for (int r = 0; r < rows; r++) {
             int i = (first + r) / group, h = (first + r) % group;
             float* to = out + i * ldo + first_query + (ptrdiff_t)h * c->d_head;
-            memcpy(to, s->output + r * ld_output, row_bytes);
-            k->scale(c->d_head, to, normaliser[r]);
+            k->scale(c->d_head, s->output + r * ld_output, normaliser[r], to);
         }
     }
 }

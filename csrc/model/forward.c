@@ -5,13 +5,20 @@
 
 #include "kernels.h"
 
+/* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
+ * apart would share few places of the first-level cache, so they get a panel more. */
+static ptrdiff_t row_stride(int n) {
+    ptrdiff_t floats = (ptrdiff_t)SD_PANEL * sd_matrix_panels(n);
+    return floats % 1024 == 0 ? floats + SD_PANEL : floats;
+}
+
 static void lay_out(sd_workspace* w) {
     const sd_config* c = &w->model->config;
     sd_arena* arena = &w->arena;
     size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model, d_q = (size_t)(c->n_head * c->d_head);
-    w->ld_qkv = (ptrdiff_t)SD_PANEL * sd_matrix_panels(sd_qkv_outputs(c));
-    w->ld_update = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->d_model);
-    w->ld_logits = (ptrdiff_t)SD_PANEL * sd_matrix_panels(c->n_vocab);
+    w->ld_qkv = row_stride(sd_qkv_outputs(c));
+    w->ld_update = row_stride(c->d_model);
+    w->ld_logits = row_stride(c->n_vocab);
     w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);
     w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
@@ -65,10 +72,9 @@ static void normalise(const sd_model* model, int n_rows, const float* x, const f
     }
 }
 
-/* y[:, first:end] += bias[first:end] for all rows; without bias nothing happens. */
-static void add_bias(int n_rows, float* y, ptrdiff_t ldy, const float* bias, int first, int end) {
-    if (bias == NULL) return;
-    for (int m = 0; m < n_rows; m++) sd_kernels_get()->add(end - first, y + m * ldy + first, bias + first);
+/* y += bias for all rows of n columns; without bias nothing happens. */
+static void add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) {
+    if (bias != NULL) sd_kernels_get()->add(n_rows, n, y, ldy, bias, 0);
 }
 
 static void prepare(const sd_model* model, int n_rows, const float* x, int n, void* prepared) {
@@ -85,7 +91,7 @@ static int next_outputs(sd_team* team, const job* j, const sd_matrix* matrix, co
     *first = panel * SD_PANEL;
     *end = panel_end * SD_PANEL < matrix->n_out ? panel_end * SD_PANEL : matrix->n_out;
     sd_matrix_multiply(matrix, panel, panel_end, j->n_rows, x, y + *first, ldy);
-    add_bias(j->n_rows, y, ldy, bias, *first, *end);
+    add_bias(j->n_rows, *end - *first, y + *first, ldy, bias ? bias + *first : NULL);
     return 1;
 }
 
@@ -100,9 +106,8 @@ static void add_projection(sd_team* team, const job* j, const sd_matrix* matrix,
                            const void* x) {
     sd_workspace* w = j->w;
     for (int first, end; next_outputs(team, j, matrix, bias, x, w->update, w->ld_update, &first, &end);)
-        for (int m = 0; m < j->n_rows; m++)
-            sd_kernels_get()->add(end - first, w->hidden + (ptrdiff_t)m * matrix->n_out + first,
-                                  w->update + m * w->ld_update + first);
+        sd_kernels_get()->add(j->n_rows, end - first, w->hidden + first, matrix->n_out, w->update + first,
+                              w->ld_update);
 }
 
 static void activate(sd_activation activation, int n, const float* x, float* y) {
@@ -121,18 +126,18 @@ static void mlp_in_group(const job* j, const sd_layer* layer, const void* x, int
     const sd_config* c = &w->model->config;
     const sd_kernels* k = sd_kernels_get();
     const sd_matrix* matrix = &layer->mlp_in;
-    const int width = matrix->group * SD_PANEL, ld = 2 * SD_PANEL;
-    int first = group * width, n_out = matrix->n_out - first < width ? matrix->n_out - first : width;
-    sd_matrix_multiply(matrix, group * matrix->group, (group + 1) * matrix->group, j->n_rows, x, projected,
-                       ld);
-    add_bias(j->n_rows, projected, ld, layer->mlp_in_bias ? layer->mlp_in_bias + first : NULL, 0, n_out);
-    for (int m = 0; m < j->n_rows; m++) {
-        float* row = projected + (ptrdiff_t)m * ld;
-        activate(c->activation, SD_PANEL, row, row);
-        if (c->gated) k->multiply(SD_PANEL, row, row + SD_PANEL);
+    for (int i = 0; i < matrix->group; i++) { /* gate, then up, each contiguous */
+        int panel = group * matrix->group + i, first = panel * SD_PANEL;
+        int n = matrix->n_out - first < SD_PANEL ? matrix->n_out - first : SD_PANEL;
+        float* y = projected + (ptrdiff_t)i * j->n_rows * SD_PANEL;
+        sd_matrix_multiply(matrix, panel, panel + 1, j->n_rows, x, y, SD_PANEL);
+        add_bias(j->n_rows, n, y, SD_PANEL, layer->mlp_in_bias ? layer->mlp_in_bias + first : NULL);
     }
+    int n_gates = j->n_rows * SD_PANEL;
+    activate(c->activation, n_gates, projected, projected);
+    if (c->gated) k->multiply(n_gates, projected, projected + n_gates);
     int column = group * SD_PANEL, n = c->d_ff - column < SD_PANEL ? c->d_ff - column : SD_PANEL;
-    k->prepare[w->model->numbers.weights](j->n_rows, projected, ld, c->d_ff, column, n, w->activated);
+    k->prepare[w->model->numbers.weights](j->n_rows, projected, SD_PANEL, c->d_ff, column, n, w->activated);
 }
 
 static void mlp_in(sd_team* team, const job* j, const sd_layer* layer, const void* x) {

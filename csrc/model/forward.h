@@ -31,7 +31,7 @@ typedef struct sd_workspace {
     float* logits;                    /* [max_logits, ld_logits] result */
     float* normed[SD_MAX_THREADS];    /* [max_rows, d_model] each thread's own */
     void* prepared[SD_MAX_THREADS];   /* max_rows rows of d_model or n_head · d_head, prepared */
-    float* projected[SD_MAX_THREADS]; /* [max_rows, 2 · SD_PANEL] gate and up of one group */
+    float* projected[SD_MAX_THREADS]; /* [2, max_rows, SD_PANEL] gate and up of one group */
     sd_attention_scratch attention[SD_MAX_THREADS];
     ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;

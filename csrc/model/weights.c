@@ -227,5 +227,5 @@ void sd_model_embed(const sd_model* model, int token, int position, float* out) 
     if (model->position_embedding.n_rows == 0) return;
     const float* at = (const float*)(const void*)model->position_embedding.data;
     int d = model->config.d_model;
-    sd_kernels_get()->add(d, out, at + (size_t)position * (size_t)d);
+    sd_kernels_get()->add(1, d, out, d, at + (size_t)position * (size_t)d, d);
 }

@@ -7,7 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 class RoundRecord(TypedDict):
-    """What one round did for one sequence. Times are of the whole batch's round, in seconds."""
+    """What one round did for one sequence.
+
+    Times are of the whole batch's round, in seconds: in the draft's forward passes, in the target's,
+    elsewhere.
+    """
 
     sequence: int
     """Index of the sequence in the batch."""
@@ -90,12 +94,24 @@ class Session:
         draft_top_p: float,
         seeds: Sequence[tuple[int, int]],
         n_threads: int,
-        keep_logits: bool,
-    ) -> None: ...
+        keep_logits: bool = False,
+        stop_ids: Sequence[int] = (),
+        dial: tuple[float, Sequence[Sequence[int]]] | None = None,
+    ) -> None:
+        """A sequence ends with the round that gives a stop id.
+
+        ``dial=(alpha, texts)`` is for benchmarks: the draft does its work, but then each of its guesses
+        becomes, with probability alpha, the next token of its prompt's text in `texts` (prompt and
+        continuation, as plain decoding gives it), else another. At temperature 0 the acceptance rate is
+        alpha.
+        """
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices."""
-    def round(self) -> list[RoundRecord]:
-        """One round for every unfinished sequence, without the GIL. [] when all have finished."""
+    def round(self, seconds: float = 0.0) -> list[RoundRecord]:
+        """One round for every unfinished sequence, without the GIL. [] when all have finished.
+
+        More rounds follow until `seconds` have passed, or some 64 records are there; not with `keep_logits`.
+        """
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence."""
     def close(self) -> None:
@@ -132,7 +148,7 @@ def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -
     """The counter-based uniform in [0, 1) that the core uses for this key."""
 
 def kernels() -> str:
-    """Name of the instruction set in use: "ref", "avx2", "avx512" or "neon"."""
+    """Name of the instruction set in use: "ref", "avx2", "avxvnni", "avx512f", "avx512" or "neon"."""
 
 def available_kernels() -> list[str]: ...
 def product(

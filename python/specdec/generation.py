@@ -188,7 +188,7 @@ def stream(
         )
     if request.target.tokenizer is None:
         raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
-    return Stream(Run(request))
+    return Stream(Run(request, streaming=True))
 
 
 class Stream(Iterator[str]):

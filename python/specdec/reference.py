@@ -304,8 +304,8 @@ def stored(weights: ArrayLike, dtype: str) -> Array:
 def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
     """Rows of activations as int8 and int4 weights meet them: int8 with one float32 scale for each block.
 
-    The scale is the largest magnitude / 127. A block of numbers below 1e-30, whose inverse scale might be
-    infinite, counts as zeros: scale 0 and codes 0.
+    The scale is the smallest power of two 2^e with largest magnitude <= 127 * 2^e (e at most 100). A block of
+    numbers below 2^-100 counts as zeros: scale 0 and codes 0.
 
     Parameters
     ----------
@@ -321,9 +321,11 @@ def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
     x = np.asarray(x, dtype=np.float32)
     blocks = _blocks(x)
     largest = np.abs(blocks).max(-1, keepdims=True)
-    largest = np.where(largest < np.float32(1e-30), np.float32(0), largest)
-    inverse, scales = _inverse(np.float32(127), largest), largest / np.float32(127)
-    return _codes(blocks, inverse, -127, 127).reshape(len(x), -1)[:, : x.shape[1]], scales[..., 0]
+    mantissa, exponent = np.frexp(largest)  # largest = mantissa * 2**exponent, mantissa in [1/2, 1)
+    exponent = np.minimum(exponent - 7 + (mantissa > np.float32(127 / 128)), 100)
+    scales = np.where(largest < np.float32(2.0**-100), np.float32(0), np.ldexp(np.float32(1), exponent))
+    codes = _codes(blocks, _inverse(np.float32(1), scales), -127, 127)
+    return codes.reshape(len(x), -1)[:, : x.shape[1]], scales[..., 0]
 
 
 def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
@@ -335,8 +337,8 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
     - bf16: both sides rounded to bf16, then by pairs, the second of a pair first,
       ``sum = fma(x[k], w[k], fma(x[k + 1], w[k + 1], sum))``, a missing last one being 0; subnormal numbers
       are zero, among the factors and after each fma. This is the instruction VDPBF16PS;
-    - int8, int4: block after block, ``sum = fma(float(block_sum) * x_scale, w_scale, sum)`` with the exact
-      integer sum of the products of codes and the inner product rounded to float32.
+    - int8, int4: block after block, ``sum = fma(block_sum * x_scale, w_scale, sum)`` with the exact integer
+      sum of the products of codes; its product with a power of two is exact too.
 
     Parameters
     ----------

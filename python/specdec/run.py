@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "SequenceState", "continuation_decoder"]
 
+SLICE_S = 0.02
+"""Seconds of rounds between two looks at their records. A model's weights push the interpreter out of the
+caches, so the first record looked at takes some 50 microseconds, and those after it a few."""
+
 
 def continuation_decoder(tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> StreamDecoder:
     """A decoder for tokens that follow a prompt: a space at their beginning stays if the prompt has text."""
@@ -56,6 +60,8 @@ class SequenceState:
         self._decoder = decoder
         self._stop_ids = stop.ids
         self._scanner = StopScanner(stop.strings)
+        self._n_read = 0  # tokens that have become text
+        self._whole = False  # and the end of the text has
         self._limit = limit
         self._limit_reason = limit_reason
 
@@ -90,32 +96,52 @@ class SequenceState:
         self.tokens.append(token)
         if token in self._stop_ids:
             self.finish_reason, self.stop = "stop", token
-            self._end_text()
-        elif self._decoder is not None and self._scanner.feed(self._decoder.feed([token])) is not None:
-            self.finish_reason, self.stop = "stop", self._scanner.match
-        elif len(self.tokens) >= self._limit:
+        elif self._scanner.strings:
+            self._read()
+        if self.finish_reason is None and len(self.tokens) >= self._limit:
             self.finish_reason = self._limit_reason
-            self._end_text()
+        if self.finish_reason is not None and self._scanner.strings:
+            self._read()
 
-    def _end_text(self) -> None:
-        # What is left of an incomplete character is text too, so it may complete a stop string.
-        if self._decoder is not None and self._scanner.feed(self._decoder.finish()) is not None:
+    def _read(self) -> None:
+        """Turn new tokens into text and look for stop strings; without such, when the text is wanted."""
+        if self._decoder is None or self._whole or self._scanner.match is not None:
+            return
+        end = len(self.tokens) - isinstance(self.stop, int)  # a stop id is no text
+        piece = self._decoder.feed(self.tokens[self._n_read : end]) if end > self._n_read else ""
+        self._n_read = end
+        if self.finish_reason is not None:
+            # What is left of an incomplete character is text too, so it may complete a stop string.
+            piece += self._decoder.finish()
+            self._whole = True
+        if self._scanner.feed(piece) is not None:
             self.finish_reason, self.stop = "stop", self._scanner.match
 
     def take_text(self) -> str:
         """Text that is new since the last call and that nothing to come can take back."""
+        self._read()
         return self._scanner.take(final=self.finish_reason is not None)
 
     @property
     def text(self) -> str | None:
         """The text so far, None without a tokenizer."""
-        return None if self._decoder is None else self._scanner.text
+        if self._decoder is None:
+            return None
+        self._read()
+        return self._scanner.text
 
 
 class Run:
-    """The core's session for a request, and what comes of each sequence."""
+    """The core's session for a request, and what comes of each sequence.
 
-    def __init__(self, request: Request) -> None:
+    Parameters
+    ----------
+    request : Request
+    streaming : bool, default False
+        Give every round when it is through, not several at a time.
+    """
+
+    def __init__(self, request: Request, *, streaming: bool = False) -> None:
         tokenizer = request.target.tokenizer
         self.request = request
         self.sequences = [
@@ -127,12 +153,15 @@ class Run:
             for i, prompt in enumerate(request.prompts)
         ]
         self._prefill_s = 0.0
+        # The core ends a text at its length and at stop ids; a stop string must be looked for each round.
+        self._slice_s = 0.0 if streaming or request.stop.strings else SLICE_S
         self._session: _core.Session | None = None
 
     def rounds(self) -> Generator[tuple[int, Round], None, None]:
         """Prefill, then every round as (index of its sequence, the round), until all sequences have ended.
 
-        Signals are handled between the core's calls, so Ctrl-C raises KeyboardInterrupt within a round.
+        Signals are handled between the core's calls, so Ctrl-C raises KeyboardInterrupt within a round or
+        `SLICE_S`.
         """
         request = self.request
         temperature, top_k, top_p = request.sampling.core()
@@ -152,9 +181,10 @@ class Run:
             seeds=request.seeds,
             n_threads=request.n_threads,
             keep_logits=request.logits,
+            stop_ids=sorted(request.stop.ids),
         )
         self._prefill_s = self._session.prefill()
-        while records := self._session.round():
+        while records := self._session.round(self._slice_s):
             for record in records:
                 index = record["sequence"]
                 sequence = self.sequences[index]

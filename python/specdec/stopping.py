@@ -91,8 +91,8 @@ class StopScanner:
 
     def __init__(self, strings: Iterable[str]) -> None:
         self.match: str | None = None
-        self._strings = tuple(strings)
-        self._reach = max(map(len, self._strings), default=1) - 1
+        self.strings = tuple(strings)
+        self._reach = max(map(len, self.strings), default=1) - 1
         self._tail = ""  # the last characters, in which a match may begin
         self._n_held = 0  # of them, those that begin one so far
         self._taken: list[str] = []
@@ -109,7 +109,7 @@ class StopScanner:
             return None
         window = self._tail + piece
         found: tuple[int, int, str] | None = None
-        for string in self._strings:
+        for string in self.strings:
             begin = window.find(string, max(0, len(self._tail) - len(string) + 1))
             if begin >= 0 and (found is None or (begin + len(string), begin) < found[:2]):
                 found = (begin + len(string), begin, string)
@@ -120,7 +120,7 @@ class StopScanner:
             self._n_held = 0
             self.match = found[2]
             return self.match
-        self._n_held = max((_overlap(window, string) for string in self._strings), default=0)
+        self._n_held = max((_overlap(window, string) for string in self.strings), default=0)
         self._tail = window[-self._reach :] if self._reach else ""
         return None
 

@@ -38,7 +38,8 @@ class Round:
         sum(min(target, draft)) (Theorem 3.5) at each verified position, in order of position. Positions
         behind a rejected draft are not verified.
     draft_s, verify_s, other_s : float
-        Seconds spent drafting, running the target, and on the rest (distributions, acceptance, bookkeeping).
+        Seconds spent in the draft's forward passes, in the target's, and on the rest (distributions of both,
+        acceptance, bookkeeping).
         In a batch these are the times of the whole batch's round.
     """
 

@@ -1,0 +1,55 @@
+"""No kernel touches memory behind an array: each array of the core ends at a forbidden page.
+
+The pages are forbidden in a process of their own, which a stray access ends.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specdec import _core
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(_core, "_arena_guard") or sys.platform != "linux",
+    reason="needs Linux and a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+)
+
+SCRIPT = """
+import numpy as np
+from canonical import DTYPES, FORMATS, VARIANTS, build, perturbed, random_tensors, run_session
+from specdec import _core
+
+_core._arena_guard(True)
+rng = np.random.default_rng(0)
+for dtype in DTYPES:
+    for n_in in (1, 31, 33, 100, 257):
+        for n_rows in (1, 5, 9, 13, 64):
+            x = rng.standard_normal((n_rows, n_in), dtype=np.float32)
+            w = rng.standard_normal((70, n_in), dtype=np.float32)
+            assert np.isfinite(_core.product(x, w, dtype, n_threads=2)).all()
+for config in VARIANTS.values():
+    tensors = random_tensors(config)
+    for dtype, cache_dtype in FORMATS:
+        model = build(config, tensors, dtype=dtype, cache_dtype=cache_dtype)
+        draft = build(config, perturbed(tensors), dtype=dtype, cache_dtype=cache_dtype)
+        for temperature in (0.0, 1.0):
+            run_session(model, draft, [[1, 2, 3], [4] * 37], temperature=temperature, max_new_tokens=30)
+        decoder = _core.Decoder(model, capacity=100, max_nodes=9, n_threads=2)
+        decoder.prefill(range(5, 75))
+        decoder.forward([1, 2, 3, 4, 5, 6, 7, 8, 9], [-1, 0, 0, 1, 2, 2, 5, 6, 3])
+        decoder.keep([0, 2, 5])
+        decoder.forward([1], [-1])
+print("done")
+"""
+
+
+def test_every_array_ends_at_a_forbidden_page() -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    run = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, f"ended by {run.returncode}: {run.stderr}"
+    assert run.stdout == "done\n"
