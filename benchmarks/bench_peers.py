@@ -22,6 +22,7 @@ says how far eight positions' logits are from specdec's in f32, in standard devi
 from __future__ import annotations
 
 import argparse
+import atexit
 import itertools
 import json
 import os
@@ -31,6 +32,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,15 @@ from peers.engine import CELLS, FORMATS
 from shapes import SHAPES
 from specdec import _core
 
+PACKAGES = (
+    "llama_cpp_python",
+    "openvino",
+    "openvino_genai",
+    "onnxruntime_genai",
+    "transformers",
+    "torch",
+    "ctranslate2",
+)
 BITS = {"f32": 32, "bf16": 16, "int8": 8.5, "int4": 4.5}
 Answer = dict[str, Any]
 
@@ -72,6 +83,7 @@ class Worker:
             env={**environment, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
             preexec_fn=os.setpgrp,  # a group of its own: its children stop and end with it
         )
+        atexit.register(self.close)
 
     def ask(self, do: str, **request: Any) -> Answer:
         """Send a request and wait for the answer."""
@@ -83,12 +95,13 @@ class Worker:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            return {"error": f"its process ended with status {self.process.wait()}; see {self.log}"}
+            return {"error": f"its process ended with status {self.process.wait()}, see {self.log}"}
         os.killpg(self.process.pid, signal.SIGSTOP)
         return json.loads(answer)
 
     def close(self) -> None:
         """End it and its children."""
+        atexit.unregister(self.close)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -107,21 +120,23 @@ class Column:
         """Note why, if the answer says that it cannot."""
         if "error" in answer:
             print(answer["error"], file=sys.stderr)
-        self.reason = answer.get("unsupported") or answer.get("error", "").strip().splitlines()[-1:] or ""
-        self.reason = self.reason if isinstance(self.reason, str) else self.reason[0]
-        return bool(self.reason)
+            self.reason = answer["error"].strip().splitlines()[-1]
+        self.reason = answer.get("unsupported", self.reason)
+        return "error" in answer or "unsupported" in answer
 
 
 @dataclass
 class Contest:
-    """specdec and its peers on one thing to do. `groups` holds, for each peer, specdec's values beside it."""
+    """specdec and its peers on one thing to do; for each peer, specdec's values in the peer's rounds."""
 
     columns: dict[str, Column]
     beside: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def ratio(self, peer: str, cell: str, higher_is_better: bool) -> float:
         """How many times as fast as a peer specdec is: the median over rounds."""
-        rounds = zip(self.beside[peer][cell], self.columns[peer].values[cell], strict=True)
+        rounds = zip(
+            self.beside[peer][cell], self.columns[peer].values[cell], strict=False
+        )  # one may end early
         return statistics.median(
             ours / theirs if higher_is_better else theirs / ours for ours, theirs in rounds
         )
@@ -175,10 +190,10 @@ def compete(
                 workers[name] = worker
                 check(worker, column)
         beside: dict[str, list[float]] = {}
-        for round_ in range(args.rounds if "specdec" in workers else 0):
+        for round_ in range(args.rounds):
             for cell, request in turns(round_):
-                names = list(workers)
-                for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
+                names = list(workers) if "specdec" in workers else []
+                for name in names[round_ % len(names) :] + names[: round_ % len(names)] if names else []:
                     answer = workers[name].ask(**request)
                     if contest.columns[name].refuse(answer):
                         workers.pop(name).close()
@@ -192,6 +207,14 @@ def compete(
         for cell, values in beside.items():
             contest.columns["specdec"].values.setdefault(cell, []).extend(values)
     return contest
+
+
+def installed(package: str) -> str:
+    """Its version."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def available_gigabytes() -> float:
@@ -269,19 +292,21 @@ def compare(shape: str, number: str, args: argparse.Namespace, references: dict[
     ratios, goals = [], []
     for cell in cells:
         peers = [name for name in contest.beside if cell in contest.columns[name].values]
-        complete = [name for name in peers if len(contest.columns[name].values[cell]) == args.rounds]
-        if not complete:
+        if not peers or contest.columns["specdec"].reason:
             ratios.append("no peer")
             goals.append("")
             continue
-        best = {name: contest.ratio(name, cell, higher_is_better=False) for name in complete}
+        best = {name: contest.ratio(name, cell, higher_is_better=False) for name in peers}
         peer = min(best, key=best.__getitem__)
         wanted = goal(shape, number, cell)
         found["cells"][cell] = {"peer": peer, "ratio": best[peer], "goal": wanted, "ratios": best}
         ratios.append(f"**{best[peer]:.2f}** ({peer})")
         goals.append(verdict(best[peer], wanted))
     print("| *specdec, times the best peer* |", " | ".join(ratios), "| |")
-    print("| *goal* |", " | ".join(goals), "| |", flush=True)
+    print("| *goal* |", " | ".join(goals), "| |\n")
+    for name, column in contest.columns.items():
+        if column.settings:
+            print(f"{name}: {column.settings}.", flush=True)
     return found
 
 
@@ -305,11 +330,15 @@ def end_to_end(pair: str, number: str, args: argparse.Namespace) -> list[dict[st
         contest = compete(args.pair_engines, load, turns, gigabytes, args)
         rates, reasons = {}, {}
         for name, column in contest.columns.items():
-            if column.reason:
-                reasons[name] = column.reason
-            else:
+            if "rate" in column.values and not column.reason:
                 rates[name] = statistics.median(column.values["rate"])
-        ratios = {p: contest.ratio(p, "rate", higher_is_better=True) for p in contest.beside if p in rates}
+            else:
+                reasons[name] = column.reason or "–"
+        ratios = {
+            p: contest.ratio(p, "rate", higher_is_better=True)
+            for p in contest.beside
+            if {p, "specdec"} <= rates.keys()
+        }
         peer = min(ratios, key=ratios.__getitem__, default=None)
         wanted = 1.5 if gamma else None
         texts = [f"{rates[name]:,.1f}" if name in rates else reasons[name] for name in args.pair_engines]
@@ -389,6 +418,8 @@ def main() -> None:
     if args.memory is None:
         args.memory = 0.75 * available_gigabytes()
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that workers end too
+    print("; ".join(f"{package} {installed(package)}" for package in PACKAGES) + ".")
     probe = read_probe()
     speeds = sorted(1 / probe() for _ in range(20))
     print(f"{machine()}; {args.threads} threads, {args.rounds} rounds; one thread reads")

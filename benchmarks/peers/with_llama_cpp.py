@@ -140,12 +140,8 @@ class LlamaServer(Pair):
         with urllib.request.urlopen(request) as answer:
             return json.load(answer)
 
-    def generate(self, ids: list[int], n: int) -> list[int]:
-        """One request."""
-        return self._complete(ids, n)["tokens"]
-
-    def seconds(self, ids: list[int], n: int) -> tuple[list[int], float]:
-        """By its own clock, which leaves out HTTP."""
+    def generate(self, ids: list[int], n: int) -> tuple[list[int], float]:
+        """One request, timed from the first token on by its own clock, which leaves out HTTP."""
         answer = self._complete(ids, n + 1)
         timings = answer["timings"]  # the time begins with the first token, the count includes it
         return answer["tokens"], timings["predicted_ms"] / 1000 / (timings["predicted_n"] - 1) * n

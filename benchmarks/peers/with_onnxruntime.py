@@ -68,12 +68,8 @@ class OnnxRuntimePair(Pair):
         for job in filter(None, (target, draft)):
             OnnxRuntime.prepare(job)
 
-    def generate(self, ids: list[int], n: int) -> list[int]:
-        """The loop of its documentation."""
-        return self.seconds(ids, n)[0]
-
-    def seconds(self, ids: list[int], n: int) -> tuple[list[int], float]:
-        """The loop shows where the first token is done."""
+    def generate(self, ids: list[int], n: int) -> tuple[list[int], float]:
+        """The loop of its documentation, timed from the first token on."""
         params = og.GeneratorParams(self.model)
         params.set_search_options(max_length=len(ids) + n + 32, do_sample=False)
         if self.draft:
