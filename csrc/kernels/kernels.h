@@ -36,8 +36,9 @@ typedef struct sd_kernels {
      * n_rows: f32: k ascending, one fused multiply-add each, from +0; bf16: pairs, rounded rows;
      * int8, int4: blocks of 32, quantised rows (docs/NUMERICS.md).
      * x: n_rows prepared rows; panel: as in format.h; y [n_rows, SD_PANEL] rows `ldy` apart, f32;
-     * all borrowed; y does not overlap the others. */
-    void (*panel[SD_N_FORMATS])(int n_rows, const void* x, const void* panel, int n_in, float* y,
+     * all borrowed; y does not overlap the others. `near`: the panels are likely in a cache; it
+     * changes only when memory is asked for. */
+    void (*panel[SD_N_FORMATS])(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
                                 ptrdiff_t ldy);
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:

@@ -94,7 +94,7 @@ static void score(const sd_cache* cache, int layer, int kv_head, int n_rows, int
     const sd_kernels* k = sd_kernels_get();
     for (int p = 0; p < sd_matrix_panels(n_slots); p++)
         k->panel[cache->format](n_rows, s->prepared, sd_cache_keys(cache, layer, kv_head, p), cache->d_head,
-                                s->weights + (ptrdiff_t)p * n_rows * SD_PANEL, SD_PANEL);
+                                0, s->weights + (ptrdiff_t)p * n_rows * SD_PANEL, SD_PANEL);
 }
 
 /* output [n_rows, …] = Σ weight · value, one chain over the slots per column. */

@@ -3,10 +3,14 @@
 #include "half.h"
 #include "kernels.h"
 
+/* What the last level of cache has on the machines that were measured. */
+#define SHARED_CACHE ((size_t)32 << 20)
+
 sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, int n_out, int n_in, int group) {
     size_t per_panel = sd_panel_bytes(format, (size_t)n_in);
     char* panels = sd_arena_take(arena, (size_t)sd_matrix_panels(n_out), per_panel);
-    return (sd_matrix){n_out, n_in, group, format, panels};
+    int near = arena->base != NULL && arena->size < SHARED_CACHE;
+    return (sd_matrix){n_out, n_in, group, format, near, panels};
 }
 
 char* sd_matrix_panel(const sd_matrix* matrix, int panel) {
@@ -54,5 +58,6 @@ void sd_matrix_multiply(const sd_matrix* matrix, int first, int end, int n_rows,
                         ptrdiff_t ldy) {
     const sd_kernels* kernels = sd_kernels_get();
     for (int p = first; p < end; p++, y += SD_PANEL)
-        kernels->panel[matrix->format](n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in, y, ldy);
+        kernels->panel[matrix->format](n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in, matrix->near, y,
+                                       ldy);
 }

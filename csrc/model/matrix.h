@@ -12,13 +12,14 @@ typedef struct sd_matrix {
     int n_out, n_in;
     int group; /* panels that one thread computes together: 2 for gate and up, else 1 */
     sd_format format;
+    int near;     /* the whole model is so small that it stays in a cache between forwards */
     char* panels; /* [n_panels] of sd_panel_bytes each, owned by the model's arena */
 } sd_matrix;
 
 /* Panels of a matrix with n_out outputs. */
 static inline int sd_matrix_panels(int n_out) { return (n_out + SD_PANEL - 1) / SD_PANEL; }
 
-/* Take room for an empty matrix from the arena (which may be counting). */
+/* Take room for an empty matrix from the arena of its model (which may be counting). */
 sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, int n_out, int n_in, int group);
 
 /* First byte of a panel. */
