@@ -188,12 +188,7 @@ static PyObject* matrix(PyObject* base, PyObject* argument) {
     const char* name = PyUnicode_AsUTF8(argument);
     if (name == NULL) return NULL;
     sd_tensor_spec spec = {0};
-    int n = model ? sd_tensor_count(&model->config) : 0, i = 0;
-    for (; i < n; i++) {
-        sd_tensor_at(&model->config, i, &spec);
-        if (strcmp(spec.name, name) == 0) break;
-    }
-    if (i == n || spec.n_cols == 0)
+    if (model == NULL || sd_tensor_find(&model->config, name, &spec) < 0 || spec.n_cols == 0)
         return PyErr_Format(PyExc_ValueError, "tensor %s: not a matrix of this model", name);
     float* rows;
     PyObject* array = sd_new_array("float32", spec.n_rows, spec.n_cols, (void**)&rows);

@@ -72,9 +72,6 @@ typedef struct sd_kernels {
 
     /* Largest of x [n] f32, n ≥ 1. */
     float (*max)(int n, const float* x);
-    /* y = exp((x − shift) · factor); 0 below the smallest normal number, also for −infinity.
-     * x, y [n] f32, may be the same. */
-    void (*exp)(int n, const float* x, float shift, float factor, float* y);
     /* A row of scores [n], in pieces of 32 that lie `chunk` floats apart, becomes
      * exp((x − largest) · factor), in place; lanes[i % SD_LANES] = Σ of the first n_sum of them, i
      * ascending. Returns nothing else: whoever masks a score sets it to −infinity before. */

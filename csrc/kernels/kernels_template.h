@@ -195,11 +195,6 @@ static float NAME(max)(int n, const float* x) {
     return best;
 }
 
-static void NAME(exp)(int n, const float* x, float shift, float factor, float* y) {
-    FOR_EACH_16(n, i, m)
-    STORE(y, i, m, v_exp(v_mul(v_sub(LOAD(x, i, m), v_set1(shift)), v_set1(factor))));
-}
-
 static void NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes) {
     float largest = NAME(max)(n < SD_BLOCK ? n : SD_BLOCK, x);
     for (int i = SD_BLOCK; i < n; i += SD_BLOCK) {
@@ -247,7 +242,6 @@ static const sd_kernels NAME(table) = {
     .gelu_tanh = NAME(gelu_tanh),
     .multiply = NAME(multiply),
     .max = NAME(max),
-    .exp = NAME(exp),
     .softmax = NAME(softmax),
     .argmax = NAME(argmax),
     .weigh = NAME(weigh),

@@ -37,46 +37,39 @@ typedef struct ahead {
 /* --------------------------------------------------------------------------------------- f32 */
 
 /* n_rows rows times n_halves halves of a panel, both constant where this is inlined, so that the
- * sums live in registers. With `add` the chains go on from y. x: chunks `chunk` floats apart. */
-INLINE void f32_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
-                      const float* panel, int n_k, ahead fetch, int add, float* y, ptrdiff_t ldy) {
+ * sums live in registers; so is `widened`: the panel is [n_k][32] of bf16, the values of a bf16 cache.
+ * With `add` the chains go on from y. x: chunks `chunk` floats apart. */
+INLINE void float_block(const int n_rows, const int n_halves, const int widened, const float* x,
+                        ptrdiff_t chunk, const char* panel, int n_k, ahead fetch, int add, float* y,
+                        ptrdiff_t ldy) {
     vec sum[MAX_ROWS][2];
     FOR_ROWS FOR_HALVES sum[m][h] = add ? v_load(y + m * ldy + SD_LANES * h) : v_set1(0.0f);
     for (; n_k > 0; n_k -= SD_BLOCK, x += chunk) {
         int n_here = n_k < SD_BLOCK ? n_k : SD_BLOCK;
         _Pragma("GCC unroll 4") for (int k = 0; k < n_here; k++) {
-            FETCH_PAIR(panel);
+            FETCH(panel + fetch.even);
+            if (!widened) FETCH(panel + 64 + fetch.odd);
             vec w[2];
-            FOR_HALVES w[h] = v_load(panel + SD_LANES * h);
+            FOR_HALVES w[h] = widened ? v_wide_bf16((const uint16_t*)(const void*)panel + SD_LANES * h)
+                                      : v_load((const float*)(const void*)panel + SD_LANES * h);
             FOR_ROWS {
                 vec b = v_set1(x[m * SD_BLOCK + k]);
                 FOR_HALVES sum[m][h] = v_fma(b, w[h], sum[m][h]);
             }
-            panel += SD_PANEL;
+            panel += SD_PANEL * (widened ? sizeof(uint16_t) : sizeof(float));
         }
     }
     FOR_ROWS FOR_HALVES v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
 }
 
-/* The same with a panel [n_k][32] of bf16, widened: the values of a bf16 cache. */
+INLINE void f32_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
+                      const float* panel, int n_k, ahead fetch, int add, float* y, ptrdiff_t ldy) {
+    float_block(n_rows, n_halves, 0, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
+}
+
 INLINE void values_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
                          const uint16_t* panel, int n_k, ahead fetch, int add, float* y, ptrdiff_t ldy) {
-    vec sum[MAX_ROWS][2];
-    FOR_ROWS FOR_HALVES sum[m][h] = add ? v_load(y + m * ldy + SD_LANES * h) : v_set1(0.0f);
-    for (; n_k > 0; n_k -= SD_BLOCK, x += chunk) {
-        int n_here = n_k < SD_BLOCK ? n_k : SD_BLOCK;
-        _Pragma("GCC unroll 4") for (int k = 0; k < n_here; k++) {
-            FETCH((const char*)panel + fetch.even);
-            vec w[2];
-            FOR_HALVES w[h] = v_wide_bf16(panel + SD_LANES * h);
-            FOR_ROWS {
-                vec b = v_set1(x[m * SD_BLOCK + k]);
-                FOR_HALVES sum[m][h] = v_fma(b, w[h], sum[m][h]);
-            }
-            panel += SD_PANEL;
-        }
-    }
-    FOR_ROWS FOR_HALVES v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
+    float_block(n_rows, n_halves, 1, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
 }
 
 /* -------------------------------------------------------------------------------------- bf16 */
@@ -138,7 +131,7 @@ typedef struct row_block {
 INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, const row_block* block,
                       ptrdiff_t n_all, const uint8_t* panel, int n_k, ahead fetch, int add, float* y,
                       ptrdiff_t ldy) {
-    enum { STEP = UNIT_LANES * 4, N_STEPS = 128 / STEP };
+    enum { STEP = UNIT_LANES * 4 };
     const int bytes = is_int4 ? SD_BLOCK * SD_PANEL / 2 : SD_BLOCK * SD_PANEL;
     /* All units at once read memory in order; one after the other skips every other line, which the
      * processor does not prefetch, but takes fewer registers. */

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 
 static const char* const names[SD_N_ROLES] = {
     [SD_TOKEN_EMBEDDING] = "token_embedding",
@@ -93,4 +94,13 @@ void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec) {
         snprintf(spec->name, sizeof spec->name, "%s", names[role]);
     else
         snprintf(spec->name, sizeof spec->name, "layers.%d.%s", layer, names[role]);
+}
+
+int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* spec) {
+    int n = sd_tensor_count(config);
+    for (int i = 0; i < n; i++) {
+        sd_tensor_at(config, i, spec);
+        if (strcmp(spec->name, name) == 0) return i;
+    }
+    return -1;
 }

@@ -45,4 +45,7 @@ int sd_tensor_count(const sd_config* config);
 /* The index-th of them, 0 ≤ index < count. */
 void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec);
 
+/* Index and description of the tensor of that name; -1 if there is none. */
+int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* spec);
+
 #endif

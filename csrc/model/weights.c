@@ -163,21 +163,11 @@ static sd_status copy_vector(float* to, const sd_source* source, const sd_tensor
     return SD_OK;
 }
 
-/* Index and description of the tensor of that name; -1 if there is none. */
-static int find_tensor(const sd_config* config, const char* name, sd_tensor_spec* spec) {
-    int n = sd_tensor_count(config);
-    for (int i = 0; i < n; i++) {
-        sd_tensor_at(config, i, spec);
-        if (strcmp(spec->name, name) == 0) return i;
-    }
-    return -1;
-}
-
 sd_status sd_model_set(sd_model* model, const char* name, const sd_source* source, int n_rows, int n_cols,
                        int n_threads) {
     assert(!model->finished);
     sd_tensor_spec spec;
-    int i = find_tensor(&model->config, name, &spec);
+    int i = sd_tensor_find(&model->config, name, &spec);
     if (i < 0) return sd_fail(SD_ERR_SHAPE, "tensor %.64s: not part of a model of this configuration", name);
     if (model->is_set[i]) return sd_fail(SD_ERR_SHAPE, "tensor %s: given twice", name);
     if (n_rows != spec.n_rows || n_cols != spec.n_cols) {
@@ -213,7 +203,7 @@ sd_status sd_model_finish(sd_model* model) {
 sd_status sd_model_rows(const sd_model* model, const char* name, int first, int n, float* out) {
     sd_tensor_spec spec;
     place at = {0};
-    if (find_tensor(&model->config, name, &spec) >= 0) at = place_of((sd_model*)model, &spec);
+    if (sd_tensor_find(&model->config, name, &spec) >= 0) at = place_of((sd_model*)model, &spec);
     if (at.matrix == NULL) return sd_fail(SD_ERR_VALUE, "tensor %.64s: not a matrix of this model", name);
     for (int r = first; r < first + n; r++, out += spec.n_cols) {
         int row = at.rows.first + r / SD_PANEL * SD_PANEL * at.rows.step + r % SD_PANEL;
