@@ -54,11 +54,11 @@ class Decoding:
     """One decoding of the benchmark's text, slice by slice, as `specdec.generate` does it."""
 
     def __init__(self, bench: Bench, gamma: int, dial: tuple | None, seed: int, sampling: dict) -> None:
-        settings = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, **sampling}
+        settings = {"temperature": 0.0, **sampling}
         self._session = _core.Session(
             bench.target.core, bench.draft.core if gamma else None, [bench.prompt], gamma=gamma,
             max_new_tokens=bench.n_tokens, seeds=[(seed, 0)], n_threads=bench.n_threads, dial=dial,
-            **settings, **{f"draft_{key}": value for key, value in settings.items()},
+            sampling=settings, draft_sampling=settings,
         )  # fmt: skip
         self._session.prefill()
         tokenizer = bench.target.tokenizer

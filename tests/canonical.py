@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,20 +70,22 @@ def run_session(
     *,
     gamma: int = 4,
     max_new_tokens: int = 40,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
     seeds: list[tuple[int, int]] | None = None,
     n_threads: int = 1,
     dial: tuple[float, list[list[int]]] | None = None,
+    rule: str = "rejection",
+    lenience: float = 1.0,
+    transform: Callable[..., Any] | None = None,
+    draft_sampling: dict[str, Any] | None = None,
+    **sampling: Any,
 ) -> tuple[list[list[int]], list[NDArray[np.float32]], list[_core.RoundRecord]]:
-    """New tokens and their logits for each prompt, and all records."""
+    """New tokens and their logits for each prompt, and all records. `sampling` is of both models."""
     session = _core.Session(
         target, draft, prompts, gamma=gamma, max_new_tokens=max_new_tokens,
-        temperature=temperature, top_k=top_k, top_p=top_p,
-        draft_temperature=temperature, draft_top_k=top_k, draft_top_p=top_p,
+        sampling={"temperature": 0.0} | sampling,
+        draft_sampling={"temperature": 0.0} | sampling if draft_sampling is None else draft_sampling,
         seeds=seeds or [(1, i) for i in range(len(prompts))], n_threads=n_threads, keep_logits=True,
-        dial=dial,
+        dial=dial, rule=rule, lenience=lenience, transform=transform,
     )  # fmt: skip
     session.prefill()
     tokens: list[list[int]] = [[] for _ in prompts]

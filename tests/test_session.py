@@ -161,7 +161,8 @@ def all_records(session, seconds=0.0):
 @pytest.mark.parametrize("n_prompts", [1, 4, 70])
 def test_several_rounds_in_one_call_are_the_same_rounds(models, temperature, n_prompts):
     """More sequences than a call has room for too: then it makes one round."""
-    how = {"temperature": temperature, "draft_temperature": temperature, "max_new_tokens": 100}
+    settings = {"temperature": temperature}
+    how = {"sampling": settings, "draft_sampling": settings, "max_new_tokens": 100}
     prompts = [[i % 90, 5] for i in range(n_prompts)]
     expected, n_rounds = all_records(new_session(*models[:2], prompts, **how))
     records, n_calls = all_records(new_session(*models[:2], prompts, **how), seconds=60.0)
@@ -249,18 +250,29 @@ def test_bad_dials_are_refused(models, dial, error, message):
 
 def new_session(target, draft, prompts, **changes):
     options = {
-        "gamma": 4, "max_new_tokens": 40, "temperature": 0.0, "top_k": 0, "top_p": 1.0,
-        "draft_temperature": 0.0, "draft_top_k": 0, "draft_top_p": 1.0,
+        "gamma": 4, "max_new_tokens": 40,
+        "sampling": {"temperature": 0.0}, "draft_sampling": {"temperature": 0.0},
         "seeds": [(1, i) for i in range(len(prompts))], "n_threads": 1, "keep_logits": False,
     }  # fmt: skip
     return _core.Session(target, draft, prompts, **(options | changes))
 
 
+def sampling(which="sampling", **settings):
+    return {which: {"temperature": 0.0} | settings}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"gamma": -1}, "gamma is -1"), ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-     ({"temperature": -0.1}, "temperature"), ({"temperature": float("inf")}, "temperature"),
-     ({"top_k": -1}, "top_k is -1"), ({"top_p": 0.0}, "top_p is 0"), ({"draft_top_p": 1.5}, "top_p is 1.5"),
+     (sampling(temperature=-0.1), "temperature"), (sampling(temperature=float("inf")), "temperature"),
+     (sampling(top_k=-1), "top_k is -1"), (sampling(top_p=0.0), "top_p is 0"),
+     (sampling("draft_sampling", top_p=1.5), "top_p is 1.5"), (sampling(min_p=1.5), "min_p is 1.5"),
+     (sampling(repetition_penalty=0.0), "repetition_penalty is 0"),
+     (sampling("draft_sampling", repetition_penalty=-1.0), "repetition_penalty is -1"),
+     (sampling(logit_bias={101: 1.0}), "logit_bias: token 101, expected 0 to"),
+     (sampling(logit_bias={3: float("nan")}), "logit_bias.3. is nan"),
+     ({"rule": "fair"}, "the rule is 'fair'"), ({"lenience": 0.0}, "lenience is 0"),
+     ({"rule": "block", "lenience": 0.5}, "'block' is never lenient"),
      ({"n_threads": 0}, "n_threads is 0"), ({"n_threads": 1000}, "n_threads"), ({"seeds": []}, "0 seeds")],
 )  # fmt: skip
 def test_bad_options_are_refused(models, changes, message):

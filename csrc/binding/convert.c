@@ -13,6 +13,7 @@ PyObject* sd_raise(sd_status status) {
     case SD_ERR_STATE:
     case SD_ERR_THREAD:
     case SD_OK: break;
+    case SD_ERR_CALLBACK: return NULL; /* its exception is set */
     }
     PyErr_SetString(type, sd_message());
     return NULL;
@@ -101,6 +102,58 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
         return -1;
     }
     return 0;
+}
+
+/* {token: bias} as two arrays of the settings. */
+static int biases_from(PyObject* dict, sd_settings* settings) {
+    size_t n = (size_t)PyDict_GET_SIZE(dict);
+    if (n > INT32_MAX) n = 0;
+    settings->biased = PyMem_Calloc(n + 1, sizeof *settings->biased);
+    settings->biases = PyMem_Calloc(n + 1, sizeof *settings->biases);
+    if (settings->biased == NULL || settings->biases == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    for (size_t i = 0; i < n && PyDict_Next(dict, &at, &key, &value); i++) {
+        long token = PyLong_AsLong(key);
+        double bias = PyFloat_AsDouble(value);
+        if (PyErr_Occurred()) return -1;
+        settings->biased[i] = token < 0 || token > INT32_MAX ? -1 : (int32_t)token; /* refused by the core */
+        settings->biases[i] = (float)bias;
+    }
+    settings->adjustment.n_biased = (int)n;
+    settings->adjustment.biased = settings->biased;
+    settings->adjustment.biases = settings->biases;
+    return 0;
+}
+
+int sd_settings_from(PyObject* mapping, const char* name, sd_settings* settings) {
+    static char* names[] = {"temperature",        "top_k",      "top_p", "min_p",
+                            "repetition_penalty", "logit_bias", NULL};
+    *settings = (sd_settings){.sampling = {.temperature = -1.0, .top_p = 1.0},
+                              .adjustment = {.repetition_penalty = 1.0}};
+    sd_sampling* s = &settings->sampling;
+    if (!PyDict_Check(mapping)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected a dict", name);
+        return -1;
+    }
+    PyObject *nothing = PyTuple_New(0), *bias = NULL;
+    int result = -1;
+    if (nothing != NULL && PyArg_ParseTupleAndKeywords(
+                               nothing, mapping, "|$didddO!", names, &s->temperature, &s->top_k, &s->top_p,
+                               &s->min_p, &settings->adjustment.repetition_penalty, &PyDict_Type, &bias))
+        result = bias ? biases_from(bias, settings) : 0;
+    Py_XDECREF(nothing);
+    if (result < 0) sd_settings_free(settings);
+    return result;
+}
+
+void sd_settings_free(sd_settings* settings) {
+    PyMem_Free(settings->biased);
+    PyMem_Free(settings->biases);
+    *settings = (sd_settings){0};
 }
 
 static PyObject* field(PyObject* dict, const char* name) {

@@ -26,6 +26,20 @@ PyObject* sd_list_of_floats(const double* values, int n);
  * n_dims and the item format ('d' or 'f') must match. Returns 0, or -1 with an exception. */
 int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view);
 
+/* How a distribution is made from logits, and the arrays that belong to it. */
+typedef struct sd_settings {
+    sd_sampling sampling;
+    sd_adjustment adjustment; /* borrows the arrays below */
+    int32_t* biased;          /* owned, sd_settings_free */
+    float* biases;            /* owned */
+} sd_settings;
+
+/* A dict with keys temperature (which has no default), top_k, top_p, min_p, repetition_penalty and
+ * logit_bias {token: bias}; values are checked by the core. Returns 0, or -1 with an exception and
+ * nothing owned. */
+int sd_settings_from(PyObject* mapping, const char* name, sd_settings* settings);
+void sd_settings_free(sd_settings* settings);
+
 /* config dict → sd_config and rotary frequencies (PyMem_Free). Returns 0, or -1 with an exception. */
 int sd_config_from(PyObject* dict, sd_config* config, double** inv_freq);
 

@@ -88,13 +88,13 @@ end:
 
 static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs) {
     (void)module;
-    static char* names[] = {"logits", "temperature", "top_k", "top_p", NULL};
+    static char* names[] = {"logits", "temperature", "top_k", "top_p", "min_p", NULL};
     PyObject* argument;
-    sd_sampling sampling;
+    sd_sampling sampling = {.temperature = -1.0, .top_p = 1.0}; /* the first must be given */
     Py_buffer logits;
     double* probs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$did", names, &argument, &sampling.temperature,
-                                     &sampling.top_k, &sampling.top_p))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$didd", names, &argument, &sampling.temperature,
+                                     &sampling.top_k, &sampling.top_p, &sampling.min_p))
         return NULL;
     sd_status status = sd_sampling_check(&sampling);
     if (status != SD_OK) return sd_raise(status);
@@ -130,102 +130,28 @@ end:
     return array;
 }
 
-/* Memory of one call of verify. */
-typedef struct verify_call {
-    int32_t *tokens, *parents, *path;
-    sd_distribution *target, *drawn_from;
-    double *betas, *residual;
-} verify_call;
-
-static void free_call(verify_call* call) {
-    void* parts[] = {call->tokens,     call->parents, call->path,    call->target,
-                     call->drawn_from, call->betas,   call->residual};
-    for (int i = 0; i < 7; i++) PyMem_Free(parts[i]);
-}
-
-/* Check a tree from Python and allocate what its verification needs. Returns 0, or -1. */
-static int prepare(verify_call* call, PyObject* tokens, PyObject* parents, const Py_buffer* target,
-                   const Py_buffer* draft, const Py_buffer* uniforms, int* n_nodes) {
-    int n, n_parents;
-    if (sd_ids_from(tokens, "tokens", &call->tokens, &n) < 0) return -1;
-    if (sd_ids_from(parents, "parents", &call->parents, &n_parents) < 0) return -1;
-    int n_vocab = (int)target->shape[1];
-    if (n < 1 || n_parents != n || n_vocab < 1 || target->shape[0] != n || draft->shape[0] != n ||
-        draft->shape[1] != n_vocab || uniforms->shape[0] != n + 1) {
-        PyErr_SetString(
-            PyExc_ValueError,
-            "expected tokens [n], parents [n], target_probs and draft_probs [n, n_vocab], uniforms [n + 1]");
-        return -1;
-    }
-    for (int i = 0; i < n; i++) {
-        int root = i == 0;
-        if (root ? call->parents[0] != -1 : call->parents[i] < 0 || call->parents[i] >= i) {
-            PyErr_Format(PyExc_ValueError, "parents[%d] is %d, expected %s", i, (int)call->parents[i],
-                         root ? "-1" : "an earlier node");
-            return -1;
-        }
-        if (!root && (call->tokens[i] < 0 || call->tokens[i] >= n_vocab)) {
-            PyErr_Format(PyExc_ValueError, "tokens[%d] is %d, expected 0 to %d", i, (int)call->tokens[i],
-                         n_vocab - 1);
-            return -1;
-        }
-    }
-    size_t count = (size_t)n;
-    call->path = PyMem_Calloc(count, sizeof *call->path);
-    call->target = PyMem_Calloc(count, sizeof *call->target);
-    call->drawn_from = PyMem_Calloc(count, sizeof *call->drawn_from);
-    call->betas = PyMem_Calloc(count, sizeof *call->betas);
-    call->residual = PyMem_Calloc(2 * (size_t)n_vocab, sizeof *call->residual);
-    if (!call->path || !call->target || !call->drawn_from || !call->betas || !call->residual) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (int i = 0; i < n; i++) {
-        ptrdiff_t row = (ptrdiff_t)i * n_vocab;
-        call->target[i] = (sd_distribution){-1, (double*)target->buf + row, 1.0, 1.0};
-        call->drawn_from[i] = (sd_distribution){-1, (double*)draft->buf + row, 1.0, 1.0};
-    }
-    *n_nodes = n;
-    return 0;
-}
-
-static sd_distribution row_of(void* target, int node) { return ((const sd_distribution*)target)[node]; }
-
-static PyObject* verify(PyObject* module, PyObject* args, PyObject* kwargs) {
-    (void)module;
-    static char* names[] = {"tokens", "parents", "target_probs", "draft_probs", "uniforms", NULL};
-    PyObject *tokens, *parents, *target_argument, *draft_argument, *uniforms_argument, *result = NULL;
-    Py_buffer target = {0}, draft = {0}, uniforms = {0};
-    verify_call call = {0};
-    int n;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOO", names, &tokens, &parents, &target_argument,
-                                     &draft_argument, &uniforms_argument))
-        return NULL;
-    if (sd_view(target_argument, "target_probs", 'd', 2, &target) < 0) return NULL;
-    if (sd_view(draft_argument, "draft_probs", 'd', 2, &draft) < 0) goto end;
-    if (sd_view(uniforms_argument, "uniforms", 'd', 1, &uniforms) < 0) goto end;
-    if (prepare(&call, tokens, parents, &target, &draft, &uniforms, &n) < 0) goto end;
-    const sd_tree tree = {n, call.tokens, call.parents, call.drawn_from};
-    sd_verdict v = {.path = call.path, .betas = call.betas};
-    sd_verify_rejection(&tree, row_of, call.target, (int)target.shape[1], uniforms.buf, call.residual, &v);
-    PyObject *path = sd_list_of_ints(v.path, v.n_path), *betas = sd_list_of_floats(v.betas, v.n_betas);
-    if (path != NULL && betas != NULL) result = Py_BuildValue("OiO", path, (int)v.token, betas);
-    Py_XDECREF(path);
-    Py_XDECREF(betas);
-end:
-    free_call(&call);
-    PyBuffer_Release(&target);
-    if (draft.obj) PyBuffer_Release(&draft);
-    if (uniforms.obj) PyBuffer_Release(&uniforms);
-    return result;
-}
-
 static PyObject* uniform(PyObject* module, PyObject* args) {
     (void)module;
     unsigned long long seed;
     unsigned int sequence, position, purpose, index;
     if (!PyArg_ParseTuple(args, "KIIII", &seed, &sequence, &position, &purpose, &index)) return NULL;
     return PyFloat_FromDouble(sd_uniform((sd_stream){seed, sequence}, position, (sd_purpose)purpose, index));
+}
+
+static PyObject* noise(PyObject* module, PyObject* args) {
+    (void)module;
+    unsigned long long seed;
+    unsigned int sequence, position;
+    int n_vocab;
+    double* values;
+    if (!PyArg_ParseTuple(args, "KIIi", &seed, &sequence, &position, &n_vocab)) return NULL;
+    if (n_vocab < 1) {
+        PyErr_Format(PyExc_ValueError, "n_vocab is %d, expected at least 1", n_vocab);
+        return NULL;
+    }
+    PyObject* array = sd_new_array("float64", n_vocab, -1, (void**)&values);
+    if (array != NULL) sd_noise((sd_stream){seed, sequence}, position, n_vocab, values);
+    return array;
 }
 
 static PyObject* kernels(PyObject* module, PyObject* ignored) {
@@ -277,13 +203,17 @@ PyMethodDef sd_functions[] = {
     {"score", WITH_KEYWORDS(score),
      "score(model, ids, *, n_threads=1)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 [len(ids) - 1]."},
     {"distribution", WITH_KEYWORDS(distribution),
-     "distribution(logits, *, temperature, top_k, top_p)\n--\n\nStandardised probabilities, float64 "
+     "distribution(logits, *, temperature, top_k=0, top_p=1.0, min_p=0.0)\n--\n\nStandardised probabilities, "
+     "float64 "
      "[n_vocab]."},
-    {"verify", WITH_KEYWORDS(verify),
-     "verify(tokens, parents, target_probs, draft_probs, uniforms)\n--\n\n"
-     "The rejection rule on a tree: (path, token, betas)."},
+    {"verify", WITH_KEYWORDS(sd_verify_arrays),
+     "verify(tokens, parents, target_probs, draft_probs, uniforms, *, rule='rejection', lenience=1.0, "
+     "order=None, noise=None)\n--\n\nA rule of verification on a tree: (path, token, betas)."},
     {"uniform", uniform, METH_VARARGS,
      "uniform(seed, sequence, position, purpose, index, /)\n--\n\nThe core's random number of this key."},
+    {"noise", noise, METH_VARARGS,
+     "noise(seed, sequence, position, n_vocab, /)\n--\n\nThe uniforms of the coupled rule at a position, "
+     "float64 [n_vocab]."},
     {"kernels", kernels, METH_NOARGS, "kernels()\n--\n\nName of the instruction set in use."},
     {"available_kernels", available_kernels, METH_NOARGS,
      "available_kernels()\n--\n\nInstruction sets of this machine, best first."},

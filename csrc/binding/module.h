@@ -22,7 +22,8 @@ sd_model_object* sd_model_from(const sd_module_state* state, PyObject* object, c
 /* A number format by the name that Python gives it; -1 with an exception naming `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);
 
-/* The module's function `product` (product.c). */
+/* The module's functions `product` (product.c) and `verify` (verification.c). */
 PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs);
+PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs);
 
 #endif

@@ -4,10 +4,13 @@
 
 #include "clock.h"
 #include "module.h"
+#include "transform.h"
 
 typedef struct session_object {
-    PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
-    sd_model_object *target, *draft;   /* strong references; draft may be NULL */
+    PyObject_HEAD sd_session* session;    /* owned; NULL before __init__ and after close */
+    sd_model_object *target, *draft;      /* strong references; draft may be NULL */
+    sd_settings settings, draft_settings; /* owned; the session borrows their arrays */
+    sd_python_transform transform;
     int keep_logits;
     atomic_flag busy;
 } session_object;
@@ -75,7 +78,7 @@ fail:
 /* What Session.__init__ is given, as the core takes it. */
 typedef struct arguments {
     sd_session_options options;
-    sd_sampling draft_sampling;
+    sd_settings draft_settings;
     const sd_model* draft; /* or NULL */
     sd_prompt* prompts;    /* [n_prompts] */
     int n_prompts;
@@ -95,8 +98,15 @@ static sd_status create_drafter(const arguments* a, sd_drafter** drafter) {
     int* n_prompt = sd_alloc((size_t)(n + 1) * sizeof *n_prompt);
     if (n_prompt == NULL) return SD_ERR_MEMORY;
     for (int i = 0; i < n; i++) n_prompt[i] = a->prompts[i].n;
-    const sd_model_drafter_options options = {a->draft, a->draft_sampling, o->gamma, o->max_new_tokens,
-                                              o->n_threads};
+    const sd_model_drafter_options options = {
+        .model = a->draft,
+        .adjustment = a->draft_settings.adjustment,
+        .sampling = a->draft_settings.sampling,
+        .coupled = o->rule == SD_RULE_COUPLED,
+        .gamma = o->gamma,
+        .max_new_tokens = o->max_new_tokens,
+        .n_threads = o->n_threads,
+    };
     sd_status status = sd_model_drafter_create(&options, n_prompt, n, drafter);
     sd_free(n_prompt);
     if (status != SD_OK || a->foreseen == NULL) return status;
@@ -133,36 +143,50 @@ static int dial_from(PyObject* dial, PyObject* seeds, arguments* a) {
     return a->foreseen == NULL ? -1 : 0;
 }
 
+/* The rule's name and lenience, and the sampling settings of both models. */
+static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_sampling, PyObject* transform,
+                      session_object* self, arguments* a) {
+    sd_session_options* o = &a->options;
+    sd_status status = sd_rule_find(rule, &o->rule);
+    if (status != SD_OK) {
+        sd_raise(status);
+        return -1;
+    }
+    if (sampling == NULL || (a->draft && draft_sampling == NULL)) {
+        PyErr_SetString(PyExc_TypeError, "sampling or draft_sampling is missing");
+        return -1;
+    }
+    if (sd_settings_from(sampling, "sampling", &self->settings) < 0) return -1;
+    o->sampling = self->settings.sampling;
+    o->adjustment = self->settings.adjustment;
+    if (a->draft && sd_settings_from(draft_sampling, "draft_sampling", &self->draft_settings) < 0) return -1;
+    a->draft_settings = self->draft_settings;
+    return sd_transform_from(transform, &self->transform, &o->transform);
+}
+
+/* Forget what a failed __init__ has taken. */
+static void forget(session_object* self) {
+    sd_settings_free(&self->settings);
+    sd_settings_free(&self->draft_settings);
+    Py_CLEAR(self->transform.function);
+}
+
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"target",
-                            "draft",
-                            "prompts",
-                            "gamma",
-                            "max_new_tokens",
-                            "temperature",
-                            "top_k",
-                            "top_p",
-                            "draft_temperature",
-                            "draft_top_k",
-                            "draft_top_p",
-                            "seeds",
-                            "n_threads",
-                            "keep_logits",
-                            "stop_ids",
-                            "dial",
-                            NULL};
+    static char* names[] = {"target",      "draft",     "prompts", "gamma",    "max_new_tokens", "sampling",
+                            "seeds",       "n_threads", "rule",    "lenience", "draft_sampling", "transform",
+                            "keep_logits", "stop_ids",  "dial",    NULL};
     session_object* self = (session_object*)base;
     PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *dial = Py_None;
+    PyObject *sampling = NULL, *draft_sampling = NULL, *transform = Py_None;
+    const char* rule = "rejection";
     /* what is not given is refused by the core's checks, but for what stands behind n_threads */
-    arguments a = {.options = {.gamma = -1, .sampling = {.temperature = -1.0}}};
-    a.draft_sampling.temperature = -1.0;
+    arguments a = {.options = {.gamma = -1, .lenience = 1.0}};
     sd_session_options* o = &a.options;
     int keep_logits = 0;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OOO|$iididdidOipOO", names, &target_argument, &draft_argument, &prompts, &o->gamma,
-            &o->max_new_tokens, &o->sampling.temperature, &o->sampling.top_k, &o->sampling.top_p,
-            &a.draft_sampling.temperature, &a.draft_sampling.top_k, &a.draft_sampling.top_p, &seeds,
-            &o->n_threads, &keep_logits, &stop_ids, &dial))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOO", names, &target_argument,
+                                     &draft_argument, &prompts, &o->gamma, &o->max_new_tokens, &sampling,
+                                     &seeds, &o->n_threads, &rule, &o->lenience, &draft_sampling, &transform,
+                                     &keep_logits, &stop_ids, &dial))
         return -1;
     if (self->target != NULL || seeds == NULL) {
         PyErr_SetString(self->target ? PyExc_RuntimeError : PyExc_TypeError,
@@ -178,6 +202,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     o->target = target->model;
     a.draft = draft ? draft->model : NULL;
     int result = -1;
+    if (rules_from(rule, sampling, draft_sampling, transform, self, &a) < 0) goto end;
     if ((a.prompts = prompts_from(prompts, seeds, &a.n_prompts)) == NULL) goto end;
     if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a.stop_ids, &o->n_stop_ids) < 0) goto end;
     o->stop_ids = a.stop_ids;
@@ -192,6 +217,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     self->keep_logits = keep_logits;
     result = 0;
 end:
+    if (result < 0) forget(self);
     free_prompts(a.prompts, a.n_prompts);
     free_prompts(a.foreseen, a.n_foreseen);
     PyMem_Free(a.stop_ids);
@@ -202,6 +228,7 @@ static void dealloc(PyObject* base) {
     session_object* self = (session_object*)base;
     PyTypeObject* type = Py_TYPE(base);
     sd_session_free(self->session);
+    forget(self);
     Py_XDECREF((PyObject*)self->target);
     Py_XDECREF((PyObject*)self->draft);
     type->tp_free(base);
@@ -285,10 +312,11 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     double seconds = 0.0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d", names, &seconds)) return NULL;
     if (enter(self) < 0) return NULL;
-    if (self->keep_logits) seconds = 0.0; /* only the last round's are there */
-    sd_status status;
-    Py_BEGIN_ALLOW_THREADS status = sd_session_rounds(self->session, seconds);
-    Py_END_ALLOW_THREADS if (status != SD_OK) {
+    if (self->keep_logits) seconds = 0.0;          /* only the last round's are there */
+    self->transform.outside = PyEval_SaveThread(); /* kept, because a transform comes back for a while */
+    sd_status status = sd_session_rounds(self->session, seconds);
+    PyEval_RestoreThread(self->transform.outside);
+    if (status != SD_OK) {
         leave(self);
         return sd_raise(status);
     }

@@ -12,6 +12,8 @@ sd_status sd_sampling_check(const sd_sampling* s) {
     if (s->top_k < 0) return sd_fail(SD_ERR_VALUE, "top_k is %d, expected 0 (all) or more", s->top_k);
     if (!(s->top_p > 0.0 && s->top_p <= 1.0))
         return sd_fail(SD_ERR_VALUE, "top_p is %g, expected above 0 and at most 1", s->top_p);
+    if (!(s->min_p >= 0.0 && s->min_p <= 1.0))
+        return sd_fail(SD_ERR_VALUE, "min_p is %g, expected 0 to 1", s->min_p);
     return SD_OK;
 }
 
@@ -136,6 +138,7 @@ void sd_standardise(const sd_sampling* s, int n_vocab, const float* logits, doub
         frexp(mass, &exponent);
         mass = keep_largest(n_vocab, out->weights, mass, s->top_p * mass, ldexp(1.0, exponent + 1), scratch);
     }
+    if (s->min_p > 0.0) mass = k->cut(n_vocab, out->weights, s->min_p * out->weights[best]);
     set_mass(out, mass);
 }
 
@@ -145,11 +148,20 @@ double sd_prob(const sd_distribution* d, int32_t token) {
     return d->point < 0 ? d->weights[token] * d->factor : d->point == token ? 1.0 : 0.0;
 }
 
-double sd_overlap(const sd_distribution* a, const sd_distribution* b, int n_vocab) {
-    if (a->point >= 0) return sd_prob(b, a->point);
-    if (b->point >= 0) return sd_prob(a, b->point);
-    double total = sd_kernels_get()->overlap(n_vocab, a->weights, a->factor, b->weights, b->factor);
-    return total < 1.0 ? total : 1.0;
+int32_t sd_most_probable(const sd_distribution* d, int n_vocab) {
+    if (d->point >= 0) return d->point;
+    int32_t best = 0;
+    for (int32_t i = 1; i < n_vocab; i++)
+        if (d->weights[i] > d->weights[best]) best = i;
+    return best;
+}
+
+double sd_overlap(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab) {
+    if (target->point >= 0) return fmin(scale, sd_prob(draft, target->point));
+    if (draft->point >= 0) return fmin(scale * sd_prob(target, draft->point), 1.0);
+    double factor = scale * target->factor;
+    return fmin(sd_kernels_get()->overlap(n_vocab, target->weights, factor, draft->weights, draft->factor),
+                1.0);
 }
 
 /* Whole blocks of the cumulative sum are passed at the speed of a sum; one is walked. */
@@ -177,18 +189,46 @@ int32_t sd_sample(const sd_distribution* d, int n_vocab, double uniform) {
     return chosen;
 }
 
-sd_distribution sd_residual(const sd_distribution* target, const sd_distribution* draft, int n_vocab,
-                            double* left) {
-    if (target->point >= 0) return *target; /* what is left of a point mass lies on the same token */
+/* −ln(1 − v) for a multiple v < 1 of 2^-53, so that 1 − v is exact: −ln(m 2^e) = −e ln 2 − 2 atanh s
+ * with s = (m − 1) / (m + 1), |s| < 0.172. Not the C library's, whose last bits vary. */
+static double exponential(double v) {
+    int e;
+    double m = frexp(1.0 - v, &e);
+    if (m < 0.70710678118654752) m *= 2.0, e--;
+    double s = (m - 1.0) / (m + 1.0), square = s * s, series = 0.0;
+    for (int k = 23; k > 0; k -= 2) series = series * square + 1.0 / k;
+    return -e * 0.69314718055994531 - 2.0 * s * series;
+}
+
+int32_t sd_race(const sd_distribution* d, int n_vocab, const double* noise) {
+    if (d->point >= 0) return d->point;
+    int32_t winner = -1;
+    double best = INFINITY;
+    for (int32_t i = 0; i < n_vocab; i++) {
+        if (!(noise[i] < best * d->weights[i])) continue; /* −ln(1 − v) ≥ v: few get past this */
+        double time = exponential(noise[i]) / d->weights[i];
+        if (time < best) best = time, winner = i;
+    }
+    return winner;
+}
+
+double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
+                   double* left, sd_distribution* rest) {
     const sd_kernels* k = sd_kernels_get();
-    sd_distribution rest = {.point = -1, .weights = left};
+    *rest = *target;
+    /* what is left of a point mass lies on the same token */
+    if (target->point >= 0) return fmax(0.0, scale - sd_prob(draft, target->point));
+    double factor = scale * target->factor, mass, sum;
     if (draft->point >= 0) {
         memcpy(left, target->weights, (size_t)n_vocab * sizeof *left);
-        left[draft->point] = 0.0;
-        set_mass(&rest, k->mass(n_vocab, left));
+        left[draft->point] = fmax(0.0, left[draft->point] - 1.0 / factor);
+        mass = k->mass(n_vocab, left);
+        sum = mass * factor;
     } else {
-        set_mass(&rest,
-                 k->residual(n_vocab, target->weights, target->factor, draft->weights, draft->factor, left));
+        sum = mass = k->residual(n_vocab, target->weights, factor, draft->weights, draft->factor, left);
     }
-    return rest.mass > 0.0 && isfinite(rest.factor) ? rest : *target;
+    if (!(mass > 0.0 && isfinite(1.0 / mass))) return 0.0;
+    rest->weights = left;
+    set_mass(rest, mass);
+    return sum;
 }

@@ -7,11 +7,12 @@
 
 #include "status.h"
 
-/* How logits become a distribution: temperature, then top-k, then nucleus on what is left. */
+/* How logits become a distribution: temperature, top-k, nucleus on what is left, min-p. */
 typedef struct sd_sampling {
     double temperature; /* ≥ 0; 0: all mass on the argmax, lowest id on ties */
     int top_k;          /* keep the k most probable, ties to the lowest id; 0: all */
     double top_p;       /* keep the smallest set of at least this mass; 1: all */
+    double min_p;       /* keep those at least this times as probable as the most probable; 0: all */
 } sd_sampling;
 
 sd_status sd_sampling_check(const sd_sampling* sampling);
@@ -22,7 +23,7 @@ typedef struct sd_distribution {
     int32_t point;   /* the one token, or -1 when dense */
     double* weights; /* [n_vocab] when dense, ≥ 0; borrowed */
     double mass;     /* their sum */
-    double factor;   /* 1 / mass: what makes a weight a probability */
+    double factor; /* what makes a weight a probability: 1 / mass, but for what lenience changes (rules.c) */
 } sd_distribution;
 
 /* Standardise logits [n_vocab] into out->weights (used unless temperature is 0) and the rest of
@@ -33,16 +34,25 @@ void sd_standardise(const sd_sampling* sampling, int n_vocab, const float* logit
 /* Probability of a token. */
 double sd_prob(const sd_distribution* distribution, int32_t token);
 
-/* Σ min(a, b): the acceptance rate β of drafts from b under target a (Theorem 3.5). */
-double sd_overlap(const sd_distribution* a, const sd_distribution* b, int n_vocab);
+/* The most probable token, the lowest id on ties. */
+int32_t sd_most_probable(const sd_distribution* distribution, int n_vocab);
+
+/* Σ min(scale · target, draft), at most 1: with scale 1 the acceptance rate β (Theorem 3.5). */
+double sd_overlap(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab);
 
 /* The token at `uniform` in [0, 1) of the cumulative distribution, in order of ids. A token
  * without mass is never returned. */
 int32_t sd_sample(const sd_distribution* distribution, int n_vocab, double uniform);
 
-/* max(0, target − draft), with its weights in left [n_vocab], which is neither's own. If no mass is
- * left (equal distributions up to rounding) it is the target. */
-sd_distribution sd_residual(const sd_distribution* target, const sd_distribution* draft, int n_vocab,
-                            double* left);
+/* The token that wins an exponential race: the least −ln(1 − noise) / probability, the lowest id on
+ * ties. With noise [n_vocab] uniform in [0, 1) this is a draw (Gumbel-max), and the same noise gives
+ * like distributions the same token more often than not. */
+int32_t sd_race(const sd_distribution* distribution, int n_vocab, const double* noise);
+
+/* max(0, scale · target − draft) as a distribution in *rest, its weights in left [n_vocab], which
+ * is neither's own; returns the sum of it. If that is 0 (equal distributions up to rounding), *rest
+ * is the target. */
+double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
+                   double* left, sd_distribution* rest);
 
 #endif

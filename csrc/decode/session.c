@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "kernels.h"
 
 typedef struct sequence {
     sd_cache cache; /* of the target; holds text[0 … n_text - 2] */
@@ -30,8 +31,12 @@ struct sd_session {
     sd_distribution target; /* after the node being verified */
     int32_t* stop_ids;      /* [options.n_stop_ids] */
     int32_t* kept;          /* [max_nodes] the root and the accepted path of a sequence */
+    int32_t* nodes;         /* [2 · max_nodes] scratch of the rule */
+    int32_t* tokens;        /* [longest text + max_nodes] what a transform is told */
     double* uniforms;       /* [max_nodes + 1] */
     double* scratch;        /* [2 · n_vocab] */
+    double* noise;          /* [n_vocab] of the coupled rule */
+    float* adjusted;        /* [n_vocab] logits */
 };
 
 /* Records that a call may return, where one round has fewer. */
@@ -43,7 +48,7 @@ static double* take_weights(sd_session* s, size_t n_rows) {
     return sd_arena_take(&s->arena, n_rows, n_vocab * sizeof(double));
 }
 
-static void lay_out(sd_session* s, const int* max_text) {
+static void lay_out(sd_session* s, const int* max_text, int longest) {
     sd_arena* arena = &s->arena;
     size_t n = (size_t)s->n_sequences, nodes = (size_t)s->max_nodes;
     size_t n_vocab = (size_t)s->options.target->config.n_vocab;
@@ -53,8 +58,12 @@ static void lay_out(sd_session* s, const int* max_text) {
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     s->stop_ids = sd_arena_take(arena, (size_t)s->options.n_stop_ids, sizeof *s->stop_ids);
     s->kept = sd_arena_take(arena, nodes, sizeof *s->kept);
+    s->nodes = sd_arena_take(arena, 2 * nodes, sizeof *s->nodes);
+    s->tokens = sd_arena_take(arena, (size_t)longest + nodes, sizeof *s->tokens);
     s->uniforms = sd_arena_take(arena, nodes + 1, sizeof *s->uniforms);
     s->scratch = take_weights(s, 2);
+    s->noise = take_weights(s, 1);
+    s->adjusted = sd_arena_take(arena, n_vocab, sizeof *s->adjusted);
     s->target.weights = take_weights(s, 1);
     for (size_t i = 0; i < n; i++) {
         int32_t* text = sd_arena_take(arena, (size_t)max_text[i], sizeof *text);
@@ -94,7 +103,9 @@ static sd_status check(const sd_session_options* o, const sd_prompt* prompts, in
                                (int)prompts[i].tokens[j], c->n_vocab - 1);
         }
     }
-    return sd_sampling_check(&o->sampling);
+    status = sd_sampling_check(&o->sampling);
+    if (status == SD_OK) status = sd_adjustment_check(&o->adjustment, c->n_vocab);
+    return status == SD_OK ? sd_rule_check(o->rule, o->lenience) : status;
 }
 
 sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
@@ -117,9 +128,9 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
         max_text[i] = wanted < n_ctx ? (int)wanted : n_ctx;
         longest = max_text[i] > longest ? max_text[i] : longest;
     }
-    lay_out(s, max_text);
+    lay_out(s, max_text, longest);
     if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
-    lay_out(s, max_text);
+    lay_out(s, max_text, longest);
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     for (int i = 0; i < n; i++) {
         sequence* q = &s->sequences[i];
@@ -210,29 +221,83 @@ static sd_status run_target(sd_session* s, sd_record* records) {
     return sd_forward(&s->workspace, s->branches, s->n_open);
 }
 
-/* A node being verified: what sd_verify_rejection hands to target_after. */
+/* A tree being verified: what sd_verify asks about its nodes. */
 typedef struct verification {
     sd_session* session;
-    const float* logits; /* of the sequence's node 0 */
+    const sequence* sequence;
+    const sd_tree* tree;
+    const float* logits; /* of node 0 */
+    sd_status status;    /* of the transforms */
 } verification;
 
-static sd_distribution target_after(void* context, int node) {
-    const verification* v = context;
+static int depth_of(const sd_tree* tree, int node) {
+    int depth = 0;
+    for (; node > 0; node = tree->parents[node]) depth++;
+    return depth;
+}
+
+/* Let the caller change the distribution after a node. */
+static sd_status transform(const verification* v, int node) {
     sd_session* s = v->session;
-    sd_standardise(&s->options.sampling, s->options.target->config.n_vocab,
-                   v->logits + node * s->workspace.ld_logits, s->scratch, &s->target);
+    sd_distribution* d = &s->target;
+    int n_vocab = s->options.target->config.n_vocab, n_text = v->sequence->n_text;
+    int n_tokens = n_text + depth_of(v->tree, node);
+    memcpy(s->tokens, v->sequence->text, (size_t)n_text * sizeof *s->tokens);
+    for (int i = node, at = n_tokens; i > 0; i = v->tree->parents[i]) s->tokens[--at] = v->tree->tokens[i];
+    for (int i = 0; i < n_vocab; i++) d->weights[i] = sd_prob(d, i);
+    const sd_transform* t = &s->options.transform;
+    sd_status status = t->apply(t->context, s->tokens, n_tokens, d->weights, n_vocab);
+    if (status != SD_OK) return status;
+    d->point = -1;
+    d->mass = sd_kernels_get()->mass(n_vocab, d->weights);
+    d->factor = 1.0 / d->mass;
+    return SD_OK;
+}
+
+static sd_distribution target_after(void* context, int node) {
+    verification* v = context;
+    sd_session* s = v->session;
+    int n_vocab = s->options.target->config.n_vocab;
+    const float* logits =
+        sd_logits_adjust(&s->options.adjustment, n_vocab, v->logits + node * s->workspace.ld_logits,
+                         v->sequence->text, v->sequence->n_text, v->tree, node, s->adjusted);
+    sd_standardise(&s->options.sampling, n_vocab, logits, s->scratch, &s->target);
+    if (s->options.transform.apply && v->status == SD_OK) v->status = transform(v, node);
     return s->target;
 }
 
-static void verify(sd_session* s, sd_record* record) {
-    int n_vocab = s->options.target->config.n_vocab, n_nodes = record->tree.n_nodes;
+/* Coupled: the noise belongs to the new token's place in the text, so it is the same in every round,
+ * tree and run that comes to that place. */
+static int32_t token_after(void* context, int node, const sd_distribution* target) {
+    const verification* v = context;
+    sd_session* s = v->session;
+    int n_vocab = s->options.target->config.n_vocab;
+    uint32_t position = (uint32_t)(v->sequence->n_text + depth_of(v->tree, node));
+    if (target->point < 0) sd_noise(v->sequence->stream, position, n_vocab, s->noise);
+    return sd_race(target, n_vocab, s->noise);
+}
+
+static sd_status verify(sd_session* s, sd_record* record) {
+    int n_nodes = record->tree.n_nodes;
     const sequence* q = &s->sequences[record->sequence];
     uint32_t position = (uint32_t)q->n_text;
     for (int i = 1; i < n_nodes; i++)
         s->uniforms[i] = sd_uniform(q->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
     s->uniforms[n_nodes] = sd_uniform(q->stream, position, SD_DRAW_SAMPLE, 0);
-    verification v = {s, s->workspace.logits + record->logits_row * s->workspace.ld_logits};
-    sd_verify_rejection(&record->tree, target_after, &v, n_vocab, s->uniforms, s->scratch, &record->verdict);
+    const float* logits = s->workspace.logits + record->logits_row * s->workspace.ld_logits;
+    verification v = {s, q, &record->tree, logits, SD_OK};
+    const sd_question question = {.rule = s->options.rule,
+                                  .lenience = s->options.lenience,
+                                  .tree = &record->tree,
+                                  .n_vocab = s->options.target->config.n_vocab,
+                                  .target_after = target_after,
+                                  .token_after = token_after,
+                                  .context = &v,
+                                  .uniforms = s->uniforms,
+                                  .residual = s->scratch,
+                                  .nodes = s->nodes};
+    sd_verify(&question, &record->verdict);
+    return v.status;
 }
 
 /* Append a new token; the text ends at its length and with a stop id. */
@@ -269,8 +334,8 @@ static sd_status run_round(sd_session* s) {
     if (status != SD_OK) return status;
     double verified = sd_now();
     for (int i = 0; i < s->n_open && status == SD_OK; i++) {
-        verify(s, &records[i]);
-        status = commit(s, &records[i]);
+        status = verify(s, &records[i]);
+        if (status == SD_OK) status = commit(s, &records[i]);
     }
     double draft_s = s->drafter ? drafted - begun - s->drafter->other_s : 0.0;
     double verify_s = verified - drafted, other_s = sd_now() - begun - draft_s - verify_s;

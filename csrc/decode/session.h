@@ -2,6 +2,7 @@
 #ifndef SD_SESSION_H
 #define SD_SESSION_H
 
+#include "adjustment.h"
 #include "drafter.h"
 #include "forward.h"
 #include "verify.h"
@@ -12,11 +13,23 @@ typedef struct sd_prompt {
     sd_stream stream;      /* random numbers of this sequence */
 } sd_prompt;
 
+/* The caller's own change of the target's distribution. */
+typedef struct sd_transform {
+    /* probs [n_vocab] of the token after tokens [n_tokens] are changed in place and stay a distribution
+     * up to a factor. NULL: there is none. */
+    sd_status (*apply)(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab);
+    void* context; /* borrowed; must outlive the session */
+} sd_transform;
+
 typedef struct sd_session_options {
-    const sd_model* target;  /* borrowed; must outlive the session */
-    int gamma;               /* guesses a round at most, ≥ 0 */
-    int max_new_tokens;      /* per sequence, ≥ 1 */
-    sd_sampling sampling;    /* of the target */
+    const sd_model* target;   /* borrowed; must outlive the session */
+    int gamma;                /* guesses a round at most, ≥ 0 */
+    int max_new_tokens;       /* per sequence, ≥ 1 */
+    sd_adjustment adjustment; /* of the target's logits; its arrays must outlive the session */
+    sd_sampling sampling;     /* of the target */
+    sd_transform transform;
+    sd_rule rule;
+    double lenience;
     const int32_t* stop_ids; /* [n_stop_ids] a sequence ends with the round that gives one; borrowed
                               * while the session is created */
     int n_stop_ids;

@@ -1,41 +1,89 @@
 #include "verify.h"
 
-/* First child of `node` after node `after`; n_nodes if there is none. */
-static int next_child(const sd_tree* tree, int node, int after) {
-    int child = after + 1;
-    while (child < tree->n_nodes && tree->parents[child] != node) child++;
-    return child;
-}
+#include <string.h>
 
-/* Accepted with probability min(1, T(x) / D(x)). The comparison is strict, so a token without
- * target mass is never accepted, and it is a product, so that D(x) may be as small as it likes. */
-static int accepts(const sd_distribution* target, const sd_distribution* draft, int32_t token,
-                   double uniform) {
-    return uniform * sd_prob(draft, token) < sd_prob(target, token);
-}
+#include "block.h"
+#include "rules.h"
 
-void sd_verify_rejection(const sd_tree* tree, sd_target_after target_after, void* context, int n_vocab,
-                         const double* uniforms, double* residual, sd_verdict* verdict) {
-    verdict->n_path = 0;
-    verdict->n_betas = 0;
-    int node = 0;
-    for (;;) {
-        sd_distribution left = target_after(context, node); /* T: what is left of the target at this node */
-        int child = next_child(tree, node, node);
-        if (child < tree->n_nodes)
-            verdict->betas[verdict->n_betas++] = sd_overlap(&left, &tree->drawn_from[child], n_vocab);
-        for (; child < tree->n_nodes; child = next_child(tree, node, child)) {
-            const sd_distribution* draft = &tree->drawn_from[child];
-            if (accepts(&left, draft, tree->tokens[child], uniforms[child])) break;
-            /* neither the caller's target nor the residual it is taken from is written over */
-            double* rest = left.weights == residual ? residual + n_vocab : residual;
-            left = sd_residual(&left, draft, n_vocab, rest);
-        }
-        if (child == tree->n_nodes) {
-            verdict->token = sd_sample(&left, n_vocab, uniforms[tree->n_nodes]);
-            return;
-        }
-        verdict->path[verdict->n_path++] = child;
-        node = child;
+static const struct {
+    const char* name;
+    sd_judge judge; /* NULL: judges no single place */
+} RULES[SD_N_RULES] = {
+    [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection},
+    [SD_RULE_GREEDY] = {"greedy", sd_judge_greedy},
+    [SD_RULE_COUPLED] = {"coupled", sd_judge_coupled},
+    [SD_RULE_BLOCK] = {"block", NULL},
+    [SD_RULE_K_SEQUENTIAL] = {"k-sequential", sd_judge_k_sequential},
+    [SD_RULE_CLASSICAL] = {"classical", sd_judge_classical},
+};
+
+const char* sd_rule_name(sd_rule rule) { return RULES[rule].name; }
+
+sd_status sd_rule_find(const char* name, sd_rule* rule) {
+    for (int i = 0; i < SD_N_RULES; i++) {
+        if (strcmp(name, RULES[i].name) != 0) continue;
+        *rule = (sd_rule)i;
+        return SD_OK;
     }
+    return sd_fail(SD_ERR_VALUE,
+                   "the rule is '%s', expected rejection, greedy, coupled, block, k-sequential or classical",
+                   name);
+}
+
+sd_status sd_rule_check(sd_rule rule, double lenience) {
+    if (!(lenience > 0.0 && lenience <= 1.0))
+        return sd_fail(SD_ERR_VALUE, "lenience is %g, expected above 0 and at most 1", lenience);
+    if (lenience < 1.0 && rule != SD_RULE_REJECTION && rule != SD_RULE_GREEDY)
+        return sd_fail(SD_ERR_VALUE, "lenience is %g, expected 1: the rule '%s' is never lenient", lenience,
+                       RULES[rule].name);
+    return SD_OK;
+}
+
+int sd_tree_is_chain(const sd_tree* tree) {
+    for (int i = 0; i < tree->n_nodes; i++)
+        if (tree->parents[i] != i - 1) return 0;
+    return 1;
+}
+
+/* Collect the guesses for the token after a place, level[i] == depth of whose nodes, in the order
+ * in which they are tried. Returns how many they are. */
+static int collect_guesses(const sd_question* q, const int32_t* level, int32_t depth, int first,
+                           int32_t* guesses) {
+    const sd_tree* tree = q->tree;
+    int n = 0;
+    for (int i = first + 1; i < tree->n_nodes; i++) {
+        if (level[tree->parents[i]] != depth) continue;
+        int at = n++;
+        for (; at > 0 && q->order && q->order[guesses[at - 1]] > q->order[i]; at--)
+            guesses[at] = guesses[at - 1];
+        guesses[at] = i;
+    }
+    return n;
+}
+
+void sd_verify(const sd_question* q, sd_verdict* verdict) {
+    if (q->rule == SD_RULE_BLOCK) {
+        sd_verify_block(q, verdict);
+        return;
+    }
+    const sd_tree* tree = q->tree;
+    int32_t *guesses = q->nodes, *level = q->nodes + tree->n_nodes; /* 1 + depth of the nodes on the way */
+    memset(level, 0, (size_t)tree->n_nodes * sizeof *level);
+    level[0] = 1;
+    verdict->n_path = verdict->n_betas = 0;
+    sd_place place = {.question = q, .guesses = guesses};
+    int node = 0; /* the guess that was accepted */
+    for (int first = 0;; first = place.node) {
+        int32_t depth = verdict->n_path + 1;
+        place.n_guesses = collect_guesses(q, level, depth, first, guesses);
+        place.target = q->target_after(q->context, place.node);
+        if (place.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_place_beta(&place);
+        int accepted = RULES[q->rule].judge(&place, &verdict->token);
+        if (accepted == place.n_guesses) break;
+        node = guesses[accepted];
+        place.node = node;
+        level[node] = depth + 1;
+        verdict->n_path++;
+    }
+    for (int i = verdict->n_path; i > 0; i--, node = tree->parents[node]) verdict->path[i - 1] = node;
 }

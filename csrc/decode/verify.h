@@ -4,27 +4,60 @@
 
 #include "tree.h"
 
+/* How guesses are judged. Each leaves the target's distribution as it is, but for lenience. */
+typedef enum sd_rule {
+    SD_RULE_REJECTION,    /* Leviathan's Algorithm 1; on siblings the iterative form of SpecInfer */
+    SD_RULE_GREEDY,       /* the most probable token */
+    SD_RULE_COUPLED,      /* the token that plain decoding would draw with the same random numbers */
+    SD_RULE_BLOCK,        /* a chain judged as a whole (Sun et al. 2024, Algorithm 2) */
+    SD_RULE_K_SEQUENTIAL, /* SpecTr's selection from k draws of one distribution (Sun et al. 2023) */
+    SD_RULE_CLASSICAL,    /* rejection sampling without its loop (appendix A.2), to compare with */
+    SD_N_RULES
+} sd_rule;
+
+/* The name of a rule, and the rule of a name; static strings. */
+const char* sd_rule_name(sd_rule rule);
+sd_status sd_rule_find(const char* name, sd_rule* rule);
+
+/* A rule and its lenience l: in (0, 1], and 1 for rules other than rejection and greedy. */
+sd_status sd_rule_check(sd_rule rule, double lenience);
+
 typedef struct sd_verdict {
     int n_path;    /* accepted nodes, the root not counted */
     int32_t* path; /* [n_nodes] room; the accepted nodes from the root down */
     int32_t token; /* the token after the path: a correction, or a bonus when a leaf was reached */
     int n_betas;   /* positions at which guesses were tested */
-    double* betas; /* [n_nodes] room; Σ min(target, draft) at each of them */
+    double* betas; /* [n_nodes] room; at each of them Σ min(target / l, draft) of the first guess: its
+                    * chance to be accepted by rejection. Greedy: Σ draft over what is accepted */
 } sd_verdict;
 
-/* The target's distribution after a node. It is asked for when the node is reached, in order down the
- * path, and is read until the next is asked for. */
-typedef sd_distribution (*sd_target_after)(void* context, int node);
+/* What is to be verified. All pointers are borrowed. */
+typedef struct sd_question {
+    sd_rule rule;
+    double lenience;
+    const sd_tree* tree;
+    int n_vocab;
+    /* The target's distribution after a node. It is read until the next is asked for. */
+    sd_distribution (*target_after)(void* context, int node);
+    /* Coupled only: the token that the target's own draw gives there, `target` being target_after(node). */
+    int32_t (*token_after)(void* context, int node, const sd_distribution* target);
+    void* context;
+    const double* uniforms; /* [n_nodes + 1] in [0, 1): one for each node (entry 0 unused), the last
+                             * one draws the token */
+    const double* order;    /* [n_nodes] siblings are tried in ascending order of these (entry 0 unused);
+                             * NULL: as they stand. It must not depend on the tokens */
+    double* residual;       /* [2 · n_vocab] scratch */
+    int32_t* nodes;         /* [2 · n_nodes] scratch */
+} sd_question;
 
-/* The rejection rule (Algorithm 1; on siblings the iterative form of SpecInfer).
+/* Walk from the root down. At each place the rule accepts one of the guesses for the next token,
+ * and the walk goes on there, or says the token itself, and the walk ends; where there is no guess
+ * the token is the target's.
  *
- * From the root down: the children of a node are tested in order, child x drawn from D against
- * what is left of the target, T: accepted if uniforms[x] < T(x) / D(x), else
- * T ← norm(max(0, T − D)). The first accepted child is the next node. If none is accepted the
- * last T gives the token; a leaf gives a token of its own target distribution.
- *
- * uniforms [n_nodes + 1] in [0, 1): one for each node (entry 0 unused), the last one draws the token. residual [2 · n_vocab] scratch. */
-void sd_verify_rejection(const sd_tree* tree, sd_target_after target_after, void* context, int n_vocab,
-                         const double* uniforms, double* residual, sd_verdict* verdict);
+ * SD_RULE_BLOCK takes chains only. */
+void sd_verify(const sd_question* question, sd_verdict* verdict);
+
+/* Is each node the child of the one before it? */
+int sd_tree_is_chain(const sd_tree* tree);
 
 #endif

@@ -1,6 +1,6 @@
 """The C core as Python sees it. Everything public is re-exported, with its documentation, by `specdec`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
@@ -86,19 +86,22 @@ class Session:
         *,
         gamma: int,
         max_new_tokens: int,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        draft_temperature: float,
-        draft_top_k: int,
-        draft_top_p: float,
+        sampling: dict[str, Any],
         seeds: Sequence[tuple[int, int]],
         n_threads: int,
+        rule: str = "rejection",
+        lenience: float = 1.0,
+        draft_sampling: dict[str, Any] = ...,
+        transform: Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | None = None,
         keep_logits: bool = False,
         stop_ids: Sequence[int] = (),
         dial: tuple[float, Sequence[Sequence[int]]] | None = None,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
+
+        `sampling` and, with a draft, `draft_sampling` have the keys temperature (no default), top_k (0: all),
+        top_p, min_p, repetition_penalty and logit_bias {token: bias}. `rule` is one of `verify`; "greedy" is
+        argmax of the distribution that `sampling` makes, with `lenience`.
 
         ``dial=(alpha, texts)`` is for benchmarks: the draft does its work, but then each of its guesses
         becomes, with probability alpha, the next token of its prompt's text in `texts` (prompt and
@@ -124,7 +127,7 @@ def score(model: Model, ids: Sequence[int] | NDArray[np.int32], *, n_threads: in
     """ln p(ids[i + 1] | ids[: i + 1]) for each i, shape (len(ids) - 1,)."""
 
 def distribution(
-    logits: NDArray[np.float32], *, temperature: float, top_k: int, top_p: float
+    logits: NDArray[np.float32], *, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> NDArray[np.float64]:
     """Standardised probabilities (section 2.2) [n_vocab] of one row of logits [n_vocab]."""
 
@@ -134,18 +137,29 @@ def verify(
     target_probs: NDArray[np.float64],
     draft_probs: NDArray[np.float64],
     uniforms: NDArray[np.float64],
+    *,
+    rule: str = "rejection",
+    lenience: float = 1.0,
+    order: NDArray[np.float64] | None = None,
+    noise: NDArray[np.float64] | None = None,
 ) -> tuple[list[int], int, list[float]]:
-    """The rejection rule on a tree: (accepted path without the root, next token, betas).
+    """A rule on a tree: (accepted path without the root, next token, betas).
 
     tokens, parents : [n_nodes]; node 0 is the root (``tokens[0]`` unused, ``parents[0] == -1``).
     target_probs : [n_nodes, n_vocab], the target after each node.
     draft_probs : [n_nodes, n_vocab], row i the distribution node i was drawn from (row 0 unused).
     uniforms : [n_nodes + 1] in [0, 1): entry i decides node i (i ≥ 1), entry 0 is unused,
         entry n_nodes draws the final token.
+    rule : "rejection", "greedy", "coupled", "block", "k-sequential" or "classical".
+    order : [n_nodes], siblings are tried in ascending order of these (entry 0 unused).
+    noise : [max_depth + 1, n_vocab] in [0, 1), of the rule "coupled".
     """
 
 def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
     """The counter-based uniform in [0, 1) that the core uses for this key."""
+
+def noise(seed: int, sequence: int, position: int, n_vocab: int) -> NDArray[np.float64]:
+    """The uniforms in [0, 1) of the rule "coupled" for each token at a position of the text, [n_vocab]."""
 
 def kernels() -> str:
     """Name of the instruction set in use: "ref", "avx2", "avxvnni", "avx512f", "avx512" or "neon"."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
 from specdec.errors import InputError
 from specdec.progress import progress_bar
-from specdec.request import ModelLike, Options, Prompt, Request, Seed, Stop
+from specdec.request import ModelLike, Options, Prompt, Request, Seed, Stop, Transform
 from specdec.result import Result
 from specdec.run import Run
+from specdec.sampling import Sampling
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,6 +48,13 @@ def generate(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    draft_sampling: Sampling | None = None,
+    transform: Transform | None = None,
+    verify: str = "rejection",
+    lenience: float = 1.0,
     seed: Seed = None,
     stop: Stop = None,
     n_threads: int | None = None,
@@ -74,8 +82,25 @@ def generate(
         Drafted tokens a round, 0 to 1024; 0 is plain decoding.
     max_new_tokens : int or None, default 200
         New tokens at most, at least 1; None goes on until the context is full.
-    temperature, top_k, top_p
-        Sampling settings of target and draft alike, see `Sampling`. Temperature 0 is the argmax.
+    temperature, top_k, top_p, min_p, repetition_penalty, logit_bias
+        Sampling settings, see `Sampling`. Temperature 0 is the argmax.
+    draft_sampling : Sampling, optional
+        The draft's own settings (section 6 of the paper); by default those of the target. They change how
+        often drafts are accepted, never the distribution of the output.
+    transform : callable, optional
+        ``transform(probs, tokens)``: the distribution of the next token, float64 [n_vocab], after the
+        settings above, and the token ids so far, prompt included; returns the one to sample from, [n_vocab],
+        which need not sum to 1. It must be a function of its arguments alone, for it is called once for every
+        verified position, also for positions that are then dropped.
+    verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
+        The rule of verification, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
+        accepts more with gamma above 1. With "coupled" the same seed gives the same tokens for every draft
+        and gamma, equal to plain decoding with that seed. "k-sequential" differs from "rejection" only where
+        a draft guesses several tokens for one position, "classical" is there to compare with.
+    lenience : float, default 1.0
+        l of appendix A.5, above 0, for "rejection": below 1 more drafts are accepted and the output is no
+        longer exact, but no token is more than 1 / l times as probable as under the target. At temperature 0
+        a draft is accepted if the target finds it at least l times as probable as its most probable token.
     seed : int, or a list with an entry for each prompt, optional
         Key of the random numbers. With an int s, prompt i of a batch uses (s, i), so that equal prompts
         give independent samples. An entry of a list is an int s, which stands for (s, 0), or a pair (s, i),
@@ -121,8 +146,9 @@ def generate(
     """
     request = Request.prepare(
         target, draft, prompt, gamma=gamma, max_new_tokens=max_new_tokens, temperature=temperature,
-        top_k=top_k, top_p=top_p, seed=seed, stop=stop, n_threads=n_threads, logits=logits,
-        ignore_eos=ignore_eos,
+        top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, logit_bias=logit_bias,
+        draft_sampling=draft_sampling, transform=transform, verify=verify, lenience=lenience, seed=seed,
+        stop=stop, n_threads=n_threads, logits=logits, ignore_eos=ignore_eos,
     )  # fmt: skip
     bar = progress_bar(request.n_new_tokens, "token") if progress else None
     run = Run(request)
@@ -148,6 +174,13 @@ def stream(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    draft_sampling: Sampling | None = None,
+    transform: Transform | None = None,
+    verify: str = "rejection",
+    lenience: float = 1.0,
     seed: Seed = None,
     stop: Stop = None,
     n_threads: int | None = None,
@@ -179,8 +212,9 @@ def stream(
     """
     request = Request.prepare(
         target, draft, prompt, gamma=gamma, max_new_tokens=max_new_tokens, temperature=temperature,
-        top_k=top_k, top_p=top_p, seed=seed, stop=stop, n_threads=n_threads, logits=logits,
-        ignore_eos=ignore_eos,
+        top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, logit_bias=logit_bias,
+        draft_sampling=draft_sampling, transform=transform, verify=verify, lenience=lenience, seed=seed,
+        stop=stop, n_threads=n_threads, logits=logits, ignore_eos=ignore_eos,
     )  # fmt: skip
     if request.is_batch:
         raise InputError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from numbers import Integral
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -19,12 +19,16 @@ from specdec.stopping import StopRules
 from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import check_same_vocabulary
 
-__all__ = ["ModelLike", "Options", "Prompt", "Request", "Seed", "Stop"]
+__all__ = ["RULES", "ModelLike", "Options", "Prompt", "Request", "Seed", "Stop", "Transform"]
+
+RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
+"""The rules that `generate` takes; greedy is what they all are at temperature 0."""
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
 Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
 Stop: TypeAlias = "str | int | Iterable[str | int] | None"
 Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
+Transform: TypeAlias = "Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]]"
 
 
 class Options(TypedDict, total=False):
@@ -35,6 +39,13 @@ class Options(TypedDict, total=False):
     temperature: float
     top_k: int | None
     top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    draft_sampling: Sampling | None
+    transform: Transform | None
+    verify: str
+    lenience: float
     seed: Seed
     stop: Stop
     n_threads: int | None
@@ -61,7 +72,11 @@ class Request:
     gamma : int
         Drafted tokens a round; 0 without a draft.
     max_new_tokens : int or None
-    sampling : Sampling
+    sampling, draft_sampling : Sampling
+    transform : callable or None
+    rule : str
+        As the core names it: "greedy" for argmax with lenience.
+    lenience : float
     seeds : list of (int, int)
         Key (seed, sequence) of each prompt's random numbers.
     stop : StopRules
@@ -76,6 +91,10 @@ class Request:
     gamma: int
     max_new_tokens: int | None
     sampling: Sampling
+    draft_sampling: Sampling
+    transform: Transform | None
+    rule: str
+    lenience: float
     seeds: list[tuple[int, int]]
     stop: StopRules
     n_threads: int
@@ -93,6 +112,13 @@ class Request:
         temperature: float,
         top_k: int | None,
         top_p: float | None,
+        min_p: float | None,
+        repetition_penalty: float | None,
+        logit_bias: Mapping[int, float] | None,
+        draft_sampling: Sampling | None,
+        transform: Transform | None,
+        verify: str,
+        lenience: float,
         seed: Seed,
         stop: Stop,
         n_threads: int | None,
@@ -107,7 +133,18 @@ class Request:
             As `specdec.generate` says.
         """
         # What is cheap is checked before models are loaded.
-        sampling = Sampling(temperature, top_k, top_p)
+        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, logit_bias)
+        if draft_sampling is None:
+            draft_sampling = sampling
+        elif not isinstance(draft_sampling, Sampling):
+            raise InputError(
+                f"draft_sampling is a {type(draft_sampling).__name__}; expected a specdec.Sampling, or None"
+            )
+        if transform is not None and not callable(transform):
+            raise InputError(
+                f"transform is a {type(transform).__name__}; expected a function of (probs, tokens), or None"
+            )
+        sampling, rule, lenience = _rule(verify, lenience, sampling)
         gamma = _integer("gamma", gamma, 0, _MAX_GAMMA)
         if max_new_tokens is not None:
             max_new_tokens = _integer("max_new_tokens", max_new_tokens, 1)
@@ -121,6 +158,8 @@ class Request:
         draft = None if draft is None else _model("draft", draft)
         if draft is not None:
             check_same_vocabulary(target, draft)
+        for settings in (sampling, draft_sampling):
+            settings.check_vocabulary(target.config["n_vocab"])
         tokenizer = target.tokenizer
         rules = StopRules.parse(
             stop,
@@ -138,6 +177,10 @@ class Request:
             gamma=gamma if drafting else 0,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
+            draft_sampling=draft_sampling,
+            transform=transform,
+            rule=rule,
+            lenience=lenience,
             seeds=seeds,
             stop=rules,
             n_threads=n_threads,
@@ -163,6 +206,28 @@ def _integer(name: str, value: Any, low: int, high: int | None = None) -> int:
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
         raise InputError(f"{name} is {value!r}; expected {expected}")
     return int(value)
+
+
+def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str, float]:
+    """(sampling of the target, the core's rule, lenience)."""
+    if verify not in RULES:
+        raise InputError(f"verify is {verify!r}; expected one of {', '.join(map(repr, RULES))}")
+    if isinstance(lenience, bool) or not isinstance(lenience, Real) or not 0.0 < lenience <= 1.0:
+        raise InputError(f"lenience is {lenience!r}; expected a number above 0, at most 1")
+    if lenience == 1.0:
+        return sampling, verify, 1.0
+    if verify != "rejection":
+        raise InputError(
+            f"lenience is {lenience!r}; expected 1 with verify={verify!r}, which is never lenient"
+        )
+    if sampling.greedy:
+        # Lenience for argmax looks at the distribution before it is standardised (appendix A.5).
+        return (
+            replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None),
+            "greedy",
+            float(lenience),
+        )
+    return sampling, verify, float(lenience)
 
 
 def _model(name: str, given: object) -> Model:

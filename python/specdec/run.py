@@ -164,7 +164,6 @@ class Run:
         `SLICE_S`.
         """
         request = self.request
-        temperature, top_k, top_p = request.sampling.core()
         longest = max(request.limit(i)[0] for i in range(len(request.prompts)))
         self._session = _core.Session(
             request.target.core,
@@ -172,12 +171,11 @@ class Run:
             request.prompts,
             gamma=request.gamma,
             max_new_tokens=longest,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            draft_temperature=temperature,
-            draft_top_k=top_k,
-            draft_top_p=top_p,
+            sampling=request.sampling.core(),
+            draft_sampling=request.draft_sampling.core(),
+            transform=request.transform,
+            rule=request.rule,
+            lenience=request.lenience,
             seeds=request.seeds,
             n_threads=request.n_threads,
             keep_logits=request.logits,

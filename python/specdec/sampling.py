@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 from specdec.errors import InputError
 
@@ -15,9 +17,11 @@ __all__ = ["Sampling"]
 class Sampling:
     """The adjusted distribution that tokens are drawn from (section 2.2 of the paper).
 
-    The logits are divided by the temperature and turned into probabilities; then only the `top_k` likeliest
-    tokens are kept, then the smallest set of the likeliest ones that holds at least `top_p` of what is left;
-    then the rest is normalised. The same settings apply to target and draft. Exactness holds for any.
+    In this order: logits of tokens that have occurred are penalised, `logit_bias` is added, the logits are
+    divided by the temperature and turned into probabilities; then only the `top_k` likeliest tokens are kept,
+    then the smallest set of the likeliest ones that holds at least `top_p` of what is left, then those that
+    are at least `min_p` times as likely as the likeliest; then the rest is normalised. Exactness holds for
+    any settings, and for other ones of the draft's.
 
     Parameters
     ----------
@@ -27,6 +31,14 @@ class Sampling:
         Keep this many tokens; None keeps all.
     top_p : float, optional
         Probability mass to keep, in (0, 1]; None keeps all.
+    min_p : float, optional
+        Least probability to keep as a share of the largest, in [0, 1]; None keeps all.
+    repetition_penalty : float, optional
+        Logits of tokens in the prompt or the text so far are divided by it where positive and multiplied by
+        it where negative (Keskar et al., arXiv 1909.05858, section 4.1), however often the token has
+        occurred; above 0; None or 1 changes nothing.
+    logit_bias : mapping of int to float, optional
+        Added to the logits of these token ids; -inf forbids a token.
 
     Raises
     ------
@@ -37,6 +49,9 @@ class Sampling:
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
         temperature = _real("temperature", self.temperature, "a finite number, at least 0")
@@ -55,17 +70,63 @@ class Sampling:
                 raise InputError(f"top_p is {self.top_p!r}; expected a number in (0, 1], or None")
             object.__setattr__(self, "top_p", top_p)
 
+        if self.min_p is not None:
+            min_p = _real("min_p", self.min_p, "a number in [0, 1], or None")
+            if not 0.0 <= min_p <= 1.0:
+                raise InputError(f"min_p is {self.min_p!r}; expected a number in [0, 1], or None")
+            object.__setattr__(self, "min_p", min_p)
+
+        if self.repetition_penalty is not None:
+            expected = "a finite number above 0, or None"
+            penalty = _real("repetition_penalty", self.repetition_penalty, expected)
+            if not (math.isfinite(penalty) and penalty > 0.0):
+                raise InputError(f"repetition_penalty is {self.repetition_penalty!r}; expected {expected}")
+            object.__setattr__(self, "repetition_penalty", penalty)
+
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+
     @property
     def greedy(self) -> bool:
         """Whether the next token is the argmax, with no randomness."""
         return self.temperature == 0.0
 
-    def core(self) -> tuple[float, int, float]:
-        """The settings as the C core takes them: (temperature, top_k or 0, top_p or 1.0)."""
-        return self.temperature, self.top_k or 0, 1.0 if self.top_p is None else self.top_p
+    def core(self) -> dict[str, Any]:
+        """The settings as the C core takes them."""
+        return {
+            "temperature": self.temperature,
+            "top_k": self.top_k or 0,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "min_p": self.min_p or 0.0,
+            "repetition_penalty": 1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            "logit_bias": dict(self.logit_bias or {}),
+        }
+
+    def check_vocabulary(self, n_vocab: int) -> None:
+        """Raise InputError if `logit_bias` names a token that such a vocabulary lacks, or forbids all."""
+        biases = self.logit_bias or {}
+        for token in biases:
+            if token >= n_vocab:
+                raise InputError(f"logit_bias has token {token}; expected ids from 0 to {n_vocab - 1}")
+        if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
+            raise InputError("logit_bias forbids every token; expected at least one that is allowed")
 
 
 def _real(field: str, value: object, expected: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{field} is {value!r}; expected {expected}")
     return float(value)
+
+
+def _biases(given: object) -> dict[int, float]:
+    if not isinstance(given, Mapping):
+        raise InputError(f"logit_bias is {given!r}; expected a mapping of token id to number, or None")
+    biases = {}
+    for token, bias in given.items():
+        if isinstance(token, bool) or not isinstance(token, Integral) or token < 0:
+            raise InputError(f"logit_bias has the key {token!r}; expected a token id, 0 or more")
+        number = _real(f"logit_bias[{token}]", bias, "a number")
+        if math.isnan(number) or number == math.inf:
+            raise InputError(f"logit_bias[{token}] is {bias!r}; expected a finite number or -inf")
+        biases[int(token)] = number
+    return biases

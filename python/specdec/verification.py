@@ -1,6 +1,6 @@
-"""The rejection rule and the distributions it compares, for callers with models of their own.
+"""The rules of verification and the distributions they compare, for callers with models of their own.
 
-The rule knows no model: distributions and random numbers go in, an accepted path and a token come out. So it
+A rule knows no model: distributions and random numbers go in, an accepted path and a token come out. So it
 serves whatever runs ahead on a cheap guess of an expensive distribution: stochastic speculative execution
 (Leviathan et al., arXiv 2211.17192, section 6).
 """
@@ -8,6 +8,7 @@ serves whatever runs ahead on a cheap guess of an expensive distribution: stocha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -17,22 +18,26 @@ from specdec import _core
 from specdec.errors import InputError
 from specdec.sampling import Sampling
 
-__all__ = ["SUM_TOLERANCE", "Verification", "distribution", "verify"]
+__all__ = ["RULES", "SUM_TOLERANCE", "Verification", "distribution", "verify"]
+
+RULES = ("rejection", "greedy", "coupled", "block", "k-sequential", "classical")
+"""The rules of verification, by the names that `verify` takes."""
 
 SUM_TOLERANCE = 1e-9
 """How far the sum of a distribution may be from 1."""
 
 
 class Verification(NamedTuple):
-    """What the rejection rule made of a tree of drafts."""
+    """What a rule made of a tree of drafts."""
 
     path: list[int]
     """Accepted nodes from the root (excluded) down; a chain that is accepted whole is 1, 2, ..., n_drafts."""
     token: int
     """The token after them, drawn from the target's distribution or from what rejections left of it."""
     betas: list[float]
-    """Chance of acceptance of the first child of every node passed that has children:
-    sum(min(target, draft)) (Leviathan, Theorem 3.5)."""
+    """Chance that rejection accepts the first draft, at each position passed that has drafts:
+    sum(min(target / l, draft)) with l the lenience (Leviathan, Theorem 3.5; appendix A.5). Greedy: how much
+    of the draft lies on what is accepted."""
     tokens: list[int]
     """The new tokens: those of the path, then `token`."""
 
@@ -43,16 +48,35 @@ def verify(
     draft_probs: ArrayLike,
     *,
     parents: Sequence[int] | NDArray[np.integer] | None = None,
+    rule: str = "rejection",
+    lenience: float = 1.0,
+    order: ArrayLike | str | None = None,
     uniforms: ArrayLike | None = None,
+    noise: ArrayLike | None = None,
     seed: int | np.random.Generator | None = None,
 ) -> Verification:
     """Accept or reject drafts so that what comes out is distributed exactly as the target.
 
-    A draft is accepted with probability min(1, target / draft), and after a rejection the next token comes
-    from norm(max(0, target - draft)) (Leviathan et al., Algorithm 1). Of several drafts for one position,
-    each is held against what the rejected ones before it left of the target (SpecInfer, arXiv 2305.09781).
+    The drafts and node 0, the last known token, make a tree: node i is ``tokens[i - 1]``. From the root down,
+    a rule accepts one of the drafts for the next token, or says that token itself and ends. With T and D the
+    target's and the draft's distributions there:
 
-    The drafts and node 0, the last known token, make a tree: node i is ``tokens[i - 1]``.
+    - "rejection": a draft x is accepted with probability min(1, T(x) / D(x)), and after a rejection the next
+      token comes from norm(max(0, T - D)) (Leviathan et al., Algorithm 1). Of several drafts for one
+      position, each is held against what the rejected ones before it left of the target (SpecInfer, arXiv
+      2305.09781).
+    - "greedy": the most probable token of T, whether drafted or not.
+    - "coupled": the token that T gives under `noise`, whether drafted or not: by an exponential race, which
+      is Gumbel-max. Equal noise, equal tokens, for every draft.
+    - "block": a chain is judged as a whole; the expected number of accepted drafts is never below that of
+      "rejection" (Sun et al. 2024, arXiv 2403.10444, Algorithm 2).
+    - "k-sequential": SpecTr's selection from k independent draws of one D (Sun et al. 2023, arXiv
+      2310.15141).
+    - "classical": rejection sampling without its loop, T(x) / (M D(x)) with M = max T / D (appendix A.2):
+      exact, and worse than "rejection"; there to compare with.
+
+    Nodes with the same tokens from the root are one position: the drafts after it are the children of all of
+    them. So K sequences side by side need not be merged, and each counts as a draw.
 
     Parameters
     ----------
@@ -62,16 +86,27 @@ def verify(
         Row i is the target's distribution after node i.
     draft_probs : array_like, [n_drafts, n_vocab]
         Row i is the distribution that ``tokens[i]`` was drawn from, after any temperature, top-k or nucleus.
-        The result is exact only if it is that very one, and if drafts for one position were drawn
-        independently of each other. A draft that was chosen, not drawn, is a point mass.
+        The result is exact only if it is that very one. Drafts for one position are drawn independently of
+        each other; or, with "rejection" and in the order of drawing, each from its own distribution given
+        those before it, as without replacement. A draft that was chosen, not drawn, is a point mass.
     parents : sequence of int, [n_drafts], optional
-        Parent node of each draft, 0 for the last known token; parents come before their children, and the
-        children of one node are tried in this order. By default every draft follows the one before it.
+        Parent node of each draft, 0 for the last known token; parents come before their children. By default
+        every draft follows the one before it.
+    rule : {"rejection", "greedy", "coupled", "block", "k-sequential", "classical"}
+    lenience : float, default 1.0
+        l of appendix A.5, in (0, 1]; below 1 for "rejection" and "greedy" only. Rejection holds x against
+        T(x) / l: no token gets more than T(x) / l, whatever the number of drafts. Greedy accepts x if
+        T(x) >= l max T (the paper prints <=, which cannot be meant).
+    order : "random" or array_like, [n_drafts], optional
+        Drafts for one position are tried in ascending order of these numbers, by default in that of the
+        nodes. "random" draws them (SpecInfer's order). They must not depend on the tokens.
     uniforms : array_like, [n_drafts + 1], optional
         Random numbers in [0, 1): entry i decides ``tokens[i]``, the last one draws the final token. They must
         not have been used to draw the drafts.
+    noise : array_like, [max_depth + 1, n_vocab], optional
+        For "coupled": uniforms in [0, 1), a row for each position from the root on.
     seed : int or numpy.random.Generator, optional
-        Where the random numbers come from when `uniforms` is not given: ``numpy.random.default_rng(seed)``.
+        Where the random numbers come from that are not given: ``numpy.random.default_rng(seed)``.
         Over several rounds pass one generator, not the same number again.
 
     Returns
@@ -83,8 +118,9 @@ def verify(
     ------
     InputError
         If shapes disagree, a token or parent is out of range, a row is no distribution (negative, not finite,
-        or its sum more than 1e-9 from 1), a draft has probability 0 in the distribution it was drawn from,
-        a uniform is outside [0, 1), or both `uniforms` and `seed` are given.
+        or its sum more than 1e-9 from 1), a draft has probability 0 in the distribution it was drawn from, a
+        uniform is outside [0, 1), a rule is unknown, is lenient and cannot be, or gets what it does not take,
+        or `seed` is given and nothing is left to draw.
 
     Examples
     --------
@@ -104,6 +140,7 @@ def verify(
         nodes = _integers(parents, "parents", n_drafts, 0, max(n_drafts, 1), "nodes")
     draft = _probabilities(draft_probs, "draft_probs", shape=(n_drafts, n_vocab))
 
+    depths = np.zeros(n_drafts + 1, dtype=int)
     for i in range(n_drafts):
         if nodes[i] > i:
             raise InputError(
@@ -113,20 +150,23 @@ def verify(
             raise InputError(
                 f"draft_probs[{i}, {drafts[i]}] is 0, but token {drafts[i]} was drawn from this row"
             )
+        depths[i + 1] = depths[nodes[i]] + 1
+    _check_rule(rule, lenience, nodes, order, noise)
 
-    if uniforms is None:
-        numbers = _generator(seed).random(n_drafts + 1)
-    elif seed is not None:
+    needs_noise, draws_order = rule == "coupled", isinstance(order, str)
+    draws_something = uniforms is None or (needs_noise and noise is None) or draws_order
+    if seed is not None and not draws_something:
         raise InputError("both uniforms and seed are given; expected one of them")
-    else:
-        numbers = _real(uniforms, "uniforms")
-        if numbers.shape != (n_drafts + 1,):
-            raise InputError(
-                f"uniforms has shape {numbers.shape}; expected ({n_drafts + 1},), one more than tokens"
-            )
-        outside = np.flatnonzero(~((numbers >= 0) & (numbers < 1)))
-        if len(outside):
-            raise InputError(f"uniforms[{outside[0]}] is {numbers[outside[0]]}; expected a number in [0, 1)")
+    generator = _generator(seed)
+    numbers = _uniforms(uniforms, "uniforms", (n_drafts + 1,), generator)
+    if needs_noise:
+        noise = _uniforms(noise, "noise", (depths.max() + 1, n_vocab), generator)
+    if draws_order:
+        keys = generator.random(n_drafts)
+    elif order is not None:
+        keys = _real(order, "order")
+        if keys.shape != (n_drafts,) or np.any(np.isnan(keys)):
+            raise InputError(f"order has shape {keys.shape}; expected ({n_drafts},), and no NaN")
 
     # The core's arrays have a row for the root as well, which was not drafted.
     path, token, betas = _core.verify(
@@ -135,17 +175,57 @@ def verify(
         target,
         np.vstack([np.zeros((1, n_vocab)), draft]),
         np.concatenate([[0.0], numbers]),
+        rule=rule,
+        lenience=lenience,
+        order=None if order is None else np.concatenate([[0.0], keys]),
+        noise=noise,
     )
     return Verification(path, token, betas, [*(int(drafts[node - 1]) for node in path), token])
 
 
+def _check_rule(rule: str, lenience: float, nodes: NDArray[np.int64], order: object, noise: object) -> None:
+    if rule not in RULES:
+        raise InputError(f"rule is {rule!r}; expected one of {', '.join(map(repr, RULES))}")
+    if isinstance(lenience, bool) or not isinstance(lenience, Real) or not 0.0 < lenience <= 1.0:
+        raise InputError(f"lenience is {lenience!r}; expected a number above 0, at most 1")
+    if lenience < 1.0 and rule not in ("rejection", "greedy"):
+        raise InputError(f"lenience is {lenience!r}; expected 1 with rule={rule!r}, which is never lenient")
+    if rule == "block" and np.any(nodes != np.arange(len(nodes))):
+        raise InputError("rule 'block' takes a chain: every draft follows the one before it")
+    if noise is not None and rule != "coupled":
+        raise InputError(f"noise is given; expected None with rule={rule!r}")
+    if isinstance(order, str) and order != "random":
+        raise InputError(f"order is {order!r}; expected 'random', numbers, or None")
+
+
+def _uniforms(
+    given: ArrayLike | None, name: str, shape: tuple[int, ...], generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """Numbers in [0, 1), checked, or drawn where none are given."""
+    if given is None:
+        return generator.random(shape)
+    numbers = _real(given, name)
+    if numbers.shape != shape:
+        raise InputError(f"{name} has shape {numbers.shape}; expected {shape}")
+    outside = np.argwhere(~((numbers >= 0) & (numbers < 1)))
+    if len(outside):
+        where = ", ".join(map(str, outside[0]))
+        raise InputError(f"{name}[{where}] is {numbers[tuple(outside[0])]}; expected a number in [0, 1)")
+    return numbers
+
+
 def distribution(
-    logits: ArrayLike, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+    logits: ArrayLike,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
 ) -> NDArray[np.float64]:
     """Probabilities that sampling with these settings gives to each token.
 
-    Softmax, then top-k, then nucleus on what top-k left, so that every way of sampling is plain sampling from
-    the result (Leviathan et al., section 2.2). Ties go to the lowest id.
+    Softmax, then top-k, then nucleus on what top-k left, then min-p, so that every way of sampling is plain
+    sampling from the result (Leviathan et al., section 2.2). Ties go to the lowest id.
 
     Parameters
     ----------
@@ -157,6 +237,8 @@ def distribution(
         Keep exactly this many most probable tokens.
     top_p : float, optional
         Keep the smallest set of most probable tokens whose mass is at least this.
+    min_p : float, optional
+        Keep the tokens that are at least this times as probable as the most probable one.
 
     Returns
     -------
@@ -168,7 +250,8 @@ def distribution(
     InputError
         If a setting is out of range, or a row has NaN, +inf or no finite entry.
     """
-    temperature, core_top_k, core_top_p = Sampling(temperature, top_k, top_p).core()
+    settings = Sampling(temperature, top_k, top_p, min_p).core()
+    options = {name: settings[name] for name in ("temperature", "top_k", "top_p", "min_p")}
     with np.errstate(over="ignore"):  # what becomes infinite is refused below
         rows = _real(logits, "logits").astype(np.float32)
     if rows.ndim not in (1, 2) or rows.shape[-1] == 0:
@@ -181,9 +264,7 @@ def distribution(
         raise InputError("logits has a row without any finite entry")
     probs = np.empty(rows.shape)
     for row in np.ndindex(rows.shape[:-1]):
-        probs[row] = _core.distribution(
-            rows[row], temperature=temperature, top_k=core_top_k, top_p=core_top_p
-        )
+        probs[row] = _core.distribution(rows[row], **options)
     return probs
 
 

@@ -1,0 +1,153 @@
+/* The function `verify`: a rule on NumPy arrays. */
+#include <string.h>
+
+#include "module.h"
+
+/* What one call holds. */
+typedef struct call {
+    Py_buffer target, draft, uniforms, order, noise; /* views; obj is NULL where there is none */
+    int32_t *tokens, *parents, *path, *nodes;
+    sd_distribution *target_rows, *drawn_from;
+    double *betas, *residual;
+    const int32_t* depths; /* [n] in `nodes`, behind its scratch */
+    int n, n_vocab;
+} call;
+
+static void free_call(call* c) {
+    void* parts[] = {c->tokens,      c->parents,    c->path,  c->nodes,
+                     c->target_rows, c->drawn_from, c->betas, c->residual};
+    for (int i = 0; i < 8; i++) PyMem_Free(parts[i]);
+    Py_buffer* views[] = {&c->target, &c->draft, &c->uniforms, &c->order, &c->noise};
+    for (int i = 0; i < 5; i++)
+        if (views[i]->obj) PyBuffer_Release(views[i]);
+}
+
+/* Check the tree. */
+static int check_nodes(const call* c) {
+    for (int i = 0; i < c->n; i++) {
+        int root = i == 0;
+        if (root ? c->parents[0] != -1 : c->parents[i] < 0 || c->parents[i] >= i) {
+            PyErr_Format(PyExc_ValueError, "parents[%d] is %d, expected %s", i, (int)c->parents[i],
+                         root ? "-1" : "an earlier node");
+            return -1;
+        }
+        if (!root && (c->tokens[i] < 0 || c->tokens[i] >= c->n_vocab)) {
+            PyErr_Format(PyExc_ValueError, "tokens[%d] is %d, expected 0 to %d", i, (int)c->tokens[i],
+                         c->n_vocab - 1);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Check what came from Python and allocate what verification needs. */
+static int prepare(call* c, PyObject* tokens, PyObject* parents, PyObject* order, PyObject* noise) {
+    int n_parents;
+    if (sd_ids_from(tokens, "tokens", &c->tokens, &c->n) < 0) return -1;
+    if (sd_ids_from(parents, "parents", &c->parents, &n_parents) < 0) return -1;
+    if (order != Py_None && sd_view(order, "order", 'd', 1, &c->order) < 0) return -1;
+    if (noise != Py_None && sd_view(noise, "noise", 'd', 2, &c->noise) < 0) return -1;
+    int n = c->n;
+    c->n_vocab = (int)c->target.shape[1];
+    if (n < 1 || n_parents != n || c->n_vocab < 1 || c->target.shape[0] != n || c->draft.shape[0] != n ||
+        c->draft.shape[1] != c->n_vocab || c->uniforms.shape[0] != n + 1 ||
+        (c->order.obj && c->order.shape[0] != n)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "expected tokens, parents and order [n], target_probs and draft_probs [n, n_vocab], "
+                        "uniforms [n + 1]");
+        return -1;
+    }
+    if (check_nodes(c) < 0) return -1;
+    size_t count = (size_t)n;
+    c->path = PyMem_Calloc(count, sizeof *c->path);
+    c->nodes = PyMem_Calloc(3 * count, sizeof *c->nodes);
+    c->target_rows = PyMem_Calloc(count, sizeof *c->target_rows);
+    c->drawn_from = PyMem_Calloc(count, sizeof *c->drawn_from);
+    c->betas = PyMem_Calloc(count, sizeof *c->betas);
+    c->residual = PyMem_Calloc(2 * (size_t)c->n_vocab, sizeof *c->residual);
+    if (!c->path || !c->nodes || !c->target_rows || !c->drawn_from || !c->betas || !c->residual) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    int32_t *depths = c->nodes + 2 * n, deepest = 0;
+    for (int i = 0; i < n; i++) {
+        ptrdiff_t row = (ptrdiff_t)i * c->n_vocab;
+        c->target_rows[i] = (sd_distribution){-1, (double*)c->target.buf + row, 1.0, 1.0};
+        c->drawn_from[i] = (sd_distribution){-1, (double*)c->draft.buf + row, 1.0, 1.0};
+        depths[i] = i == 0 ? 0 : depths[c->parents[i]] + 1;
+        deepest = depths[i] > deepest ? depths[i] : deepest;
+    }
+    c->depths = depths;
+    if (c->noise.obj && (c->noise.shape[0] <= deepest || c->noise.shape[1] != c->n_vocab)) {
+        PyErr_Format(PyExc_ValueError, "noise: expected at least %d rows of %d", (int)deepest + 1,
+                     c->n_vocab);
+        return -1;
+    }
+    return 0;
+}
+
+static sd_distribution target_after(void* context, int node) {
+    return ((const call*)context)->target_rows[node];
+}
+
+static int32_t token_after(void* context, int node, const sd_distribution* target) {
+    const call* c = context;
+    return sd_race(target, c->n_vocab, (const double*)c->noise.buf + (ptrdiff_t)c->depths[node] * c->n_vocab);
+}
+
+/* Is the rule one for this tree, and is all there that it needs? */
+static int check_rule(const call* c, const char* name, double lenience, sd_rule* rule) {
+    const sd_tree tree = {.n_nodes = c->n, .parents = c->parents};
+    sd_status status = sd_rule_find(name, rule);
+    if (status == SD_OK) status = sd_rule_check(*rule, lenience);
+    if (status == SD_OK && *rule == SD_RULE_BLOCK && !sd_tree_is_chain(&tree))
+        status = sd_fail(SD_ERR_VALUE,
+                         "the rule 'block' takes a chain, in which each node is the child of the "
+                         "one before it");
+    if (status == SD_OK && *rule == SD_RULE_COUPLED && c->noise.obj == NULL)
+        status = sd_fail(SD_ERR_VALUE, "the rule 'coupled' needs noise");
+    if (status == SD_OK) return 0;
+    sd_raise(status);
+    return -1;
+}
+
+PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
+    (void)module;
+    static char* names[] = {"tokens", "parents",  "target_probs", "draft_probs", "uniforms",
+                            "rule",   "lenience", "order",        "noise",       NULL};
+    PyObject *tokens, *parents, *target, *draft, *uniforms, *order = Py_None, *noise = Py_None,
+                                                            *result = NULL;
+    const char* name = "rejection";
+    double lenience = 1.0;
+    sd_rule rule;
+    call c = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOO|$sdOO", names, &tokens, &parents, &target, &draft,
+                                     &uniforms, &name, &lenience, &order, &noise))
+        return NULL;
+    if (sd_view(target, "target_probs", 'd', 2, &c.target) < 0) goto end;
+    if (sd_view(draft, "draft_probs", 'd', 2, &c.draft) < 0) goto end;
+    if (sd_view(uniforms, "uniforms", 'd', 1, &c.uniforms) < 0) goto end;
+    if (prepare(&c, tokens, parents, order, noise) < 0) goto end;
+    if (check_rule(&c, name, lenience, &rule) < 0) goto end;
+    const sd_tree tree = {c.n, c.tokens, c.parents, c.drawn_from};
+    const sd_question question = {.rule = rule,
+                                  .lenience = lenience,
+                                  .tree = &tree,
+                                  .n_vocab = c.n_vocab,
+                                  .target_after = target_after,
+                                  .token_after = token_after,
+                                  .context = &c,
+                                  .uniforms = c.uniforms.buf,
+                                  .order = c.order.buf,
+                                  .residual = c.residual,
+                                  .nodes = c.nodes};
+    sd_verdict v = {.path = c.path, .betas = c.betas};
+    sd_verify(&question, &v);
+    PyObject *path = sd_list_of_ints(v.path, v.n_path), *betas = sd_list_of_floats(v.betas, v.n_betas);
+    if (path != NULL && betas != NULL) result = Py_BuildValue("OiO", path, (int)v.token, betas);
+    Py_XDECREF(path);
+    Py_XDECREF(betas);
+end:
+    free_call(&c);
+    return result;
+}

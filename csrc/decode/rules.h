@@ -1,0 +1,28 @@
+/* The rules that judge one place of a tree at a time. */
+#ifndef SD_RULES_H
+#define SD_RULES_H
+
+#include "verify.h"
+
+/* A place that was reached, and the guesses for its next token. */
+typedef struct sd_place {
+    const sd_question* question;
+    sd_distribution target; /* after the place */
+    int node;               /* of the place */
+    const int32_t* guesses; /* [n_guesses] nodes, in the order in which they are tried; borrowed */
+    int n_guesses;
+} sd_place;
+
+/* Index of the guess that is accepted, or n_guesses; then *token is the next token. */
+typedef int (*sd_judge)(const sd_place* place, int32_t* token);
+
+int sd_judge_rejection(const sd_place* place, int32_t* token);
+int sd_judge_greedy(const sd_place* place, int32_t* token);
+int sd_judge_coupled(const sd_place* place, int32_t* token);
+int sd_judge_k_sequential(const sd_place* place, int32_t* token);
+int sd_judge_classical(const sd_place* place, int32_t* token);
+
+/* Chance that the first of the guesses is accepted: sd_verdict.betas. */
+double sd_place_beta(const sd_place* place);
+
+#endif
