@@ -239,6 +239,15 @@ def digest_of_many_rows() -> str:
                     [0, 0, 0], [-1, 0, 0], np.stack([target] * 3), np.stack([draft] * 3), uniforms
                 )
                 digest.update(repr(verdict).encode())
+        noise = _core.noise(5, n_vocab, 77, n_vocab)
+        digest.update(noise.tobytes())
+        for rule in ("coupled", "block", "k-sequential", "classical"):
+            noises = noise[None].repeat(2, axis=0) if rule == "coupled" else None
+            verdict = _core.verify(
+                [0, 1], [-1, 0], np.stack([target] * 2), np.stack([draft] * 2), uniforms[:3], rule=rule,
+                noise=noises,
+            )  # fmt: skip
+            digest.update(repr(verdict).encode())
     return digest.hexdigest()
 
 

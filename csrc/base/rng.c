@@ -16,31 +16,11 @@ void sd_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* Two words as a number of [0, 1) with 53 random bits. */
-static double uniform_of(const uint32_t word[2]) {
-    uint64_t bits = ((uint64_t)(word[0] >> 5) << 26) | (word[1] >> 6);
-    return (double)bits * 0x1p-53;
-}
-
-/* One block for a key. */
-static void block_of(sd_stream stream, uint32_t position, sd_purpose purpose, uint32_t index,
-                     uint32_t word[4]) {
+double sd_uniform(sd_stream stream, uint32_t position, sd_purpose purpose, uint32_t index) {
     const uint32_t counter[4] = {position, index, (uint32_t)purpose, stream.sequence};
     const uint32_t key[2] = {(uint32_t)stream.seed, (uint32_t)(stream.seed >> 32)};
-    sd_philox(counter, key, word);
-}
-
-double sd_uniform(sd_stream stream, uint32_t position, sd_purpose purpose, uint32_t index) {
     uint32_t word[4];
-    block_of(stream, position, purpose, index, word);
-    return uniform_of(word);
-}
-
-void sd_noise(sd_stream stream, uint32_t position, int n_vocab, double* noise) {
-    for (int t = 0; t < n_vocab; t += 2) {
-        uint32_t word[4];
-        block_of(stream, position, SD_DRAW_NOISE, (uint32_t)t / 2, word);
-        noise[t] = uniform_of(word);
-        if (t + 1 < n_vocab) noise[t + 1] = uniform_of(word + 2);
-    }
+    sd_philox(counter, key, word);
+    uint64_t bits = ((uint64_t)(word[0] >> 5) << 26) | (word[1] >> 6);
+    return (double)bits * 0x1p-53;
 }

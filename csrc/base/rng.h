@@ -13,7 +13,7 @@ typedef enum sd_purpose {
     SD_DRAW_ACCEPT = 1, /* accept or reject a drafted node (r_i of Algorithm 1) */
     SD_DRAW_SAMPLE = 2, /* the token the target adds (t of Algorithm 1) */
     SD_DRAW_DIAL = 3,   /* is a guess of a dialled drafter right? */
-    SD_DRAW_NOISE = 4,  /* one number for every token of the vocabulary: sd_noise */
+    SD_DRAW_NOISE = 4,  /* one number for every token of the vocabulary (distribution.h) */
 } sd_purpose;
 
 /* Who is drawing: one sequence of one seeded run. */
@@ -28,9 +28,5 @@ void sd_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]
 /* Uniform in [0, 1) with 53 random bits. `position` is the length of the text when the round
  * begins, so no two rounds share a number; `index` tells the draws of one round apart. */
 double sd_uniform(sd_stream stream, uint32_t position, sd_purpose purpose, uint32_t index);
-
-/* Uniforms in [0, 1) for the tokens 0 … n_vocab − 1 as the one at `position` of the text: token t has
- * words 2 (t % 2) and 2 (t % 2) + 1 of block t / 2. noise [n_vocab]. */
-void sd_noise(sd_stream stream, uint32_t position, int n_vocab, double* noise);
 
 #endif

@@ -189,6 +189,12 @@ int32_t sd_sample(const sd_distribution* d, int n_vocab, double uniform) {
     return chosen;
 }
 
+void sd_noise(sd_stream stream, uint32_t position, int n_vocab, double* noise) {
+    const uint32_t counter[4] = {position, 0, SD_DRAW_NOISE, stream.sequence};
+    const uint32_t key[2] = {(uint32_t)stream.seed, (uint32_t)(stream.seed >> 32)};
+    sd_kernels_get()->noise(n_vocab, counter, key, noise);
+}
+
 /* −ln(1 − v) for a multiple v < 1 of 2^-53, so that 1 − v is exact: −ln(m 2^e) = −e ln 2 − 2 atanh s
  * with s = (m − 1) / (m + 1), |s| < 0.172. Not the C library's, whose last bits vary. */
 static double exponential(double v) {

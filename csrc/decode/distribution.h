@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "rng.h"
 #include "status.h"
 
 /* How logits become a distribution: temperature, top-k, nucleus on what is left, min-p. */
@@ -43,6 +44,10 @@ double sd_overlap(const sd_distribution* target, double scale, const sd_distribu
 /* The token at `uniform` in [0, 1) of the cumulative distribution, in order of ids. A token
  * without mass is never returned. */
 int32_t sd_sample(const sd_distribution* distribution, int n_vocab, double uniform);
+
+/* The noise of a place in the text: noise [n_vocab] uniform in [0, 1), one number for each token as the one
+ * behind `position` tokens. */
+void sd_noise(sd_stream stream, uint32_t position, int n_vocab, double* noise);
 
 /* The token that wins an exponential race: the least −ln(1 − noise) / probability, the lowest id on
  * ties. With noise [n_vocab] uniform in [0, 1) this is a draw (Gumbel-max), and the same noise gives

@@ -219,3 +219,27 @@ static inline int d_compress(double* out, dvec x, double low, double high) {
     int n = compress_4(out, x.a, low, high);
     return n + compress_4(out + n, x.b, low, high);
 }
+
+typedef struct wvec {
+    __m256i a, b;
+} wvec;
+#define W_BOTH(f, x, y) ((wvec){f((x).a, (y).a), f((x).b, (y).b)})
+static inline wvec w_set1(uint64_t n) {
+    __m256i v = _mm256_set1_epi64x((long long)n);
+    return (wvec){v, v};
+}
+static inline wvec w_count(uint64_t from) {
+    wvec v = w_set1(from), more = {_mm256_set_epi64x(3, 2, 1, 0), _mm256_set_epi64x(7, 6, 5, 4)};
+    return W_BOTH(_mm256_add_epi64, v, more);
+}
+static inline wvec w_mul_low(wvec x, wvec y) { return W_BOTH(_mm256_mul_epu32, x, y); }
+static inline wvec w_high(wvec x) { return (wvec){_mm256_srli_epi64(x.a, 32), _mm256_srli_epi64(x.b, 32)}; }
+static inline wvec w_xor(wvec x, wvec y) { return W_BOTH(_mm256_xor_si256, x, y); }
+static inline wvec w_and(wvec x, wvec y) { return W_BOTH(_mm256_and_si256, x, y); }
+/* the bits of 2^52 + x, less 2^52 */
+static inline dvec w_to_double(wvec x) {
+    wvec low = w_and(x, w_set1(0xffffffff)), exponent = w_set1(0x4330000000000000);
+    wvec bits = W_BOTH(_mm256_or_si256, low, exponent);
+    dvec wide = {_mm256_castsi256_pd(bits.a), _mm256_castsi256_pd(bits.b)};
+    return d_sub(wide, d_set1(0x1p52));
+}

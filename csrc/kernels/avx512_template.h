@@ -172,3 +172,16 @@ static inline int d_compress(double* out, dvec x, double low, double high) {
     _mm512_storeu_pd(out, _mm512_maskz_compress_pd(some, x));
     return __builtin_popcount(some);
 }
+
+typedef __m512i wvec;
+#define w_set1(n) _mm512_set1_epi64((long long)(n))
+#define w_count(from) _mm512_add_epi64(w_set1(from), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0))
+#define w_mul_low(x, y) _mm512_mul_epu32(x, y)
+#define w_high(x) _mm512_srli_epi64(x, 32)
+#define w_xor(x, y) _mm512_xor_si512(x, y)
+#define w_and(x, y) _mm512_and_si512(x, y)
+/* the bits of 2^52 + x, less 2^52 */
+static inline dvec w_to_double(wvec x) {
+    wvec bits = _mm512_or_si512(w_and(x, w_set1(0xffffffff)), w_set1(0x4330000000000000));
+    return _mm512_sub_pd(_mm512_castsi512_pd(bits), _mm512_set1_pd(0x1p52));
+}

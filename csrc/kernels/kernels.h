@@ -100,6 +100,9 @@ typedef struct sd_kernels {
                  double sums[2]);
     /* Weights below `low` become 0, in place; returns the sum of the others. */
     double (*cut)(int n, double* weights, double low);
+    /* Uniforms of [0, 1): element t of noise [n] from words 2 (t % 2) and 2 (t % 2) + 1 of the block of
+     * Philox4x32-10 (rng.h) whose second counter is counter[1] + t / 2. */
+    void (*noise)(int n, const uint32_t counter[4], const uint32_t key[2], double* noise);
 } sd_kernels;
 
 /* The sum of lanes [SD_LANES] as a fixed tree: halves of 8, 4, 2, 1. */

@@ -250,4 +250,5 @@ static const sd_kernels NAME(table) = {
     .residual = NAME(residual),
     .split = NAME(split),
     .cut = NAME(cut),
+    .noise = NAME(noise),
 };

@@ -40,3 +40,23 @@ static inline int v_store_int8(int8_t* to, vec a, vec b) {
     v_store(f + SD_LANES, b);
     return store_codes(to, f);
 }
+
+/* 8 whole numbers of 64 bits. */
+typedef struct wvec {
+    uint64_t w[8];
+} wvec;
+#define W_EACH(expression)                             \
+    wvec r;                                            \
+    for (int i = 0; i < 8; i++) r.w[i] = (expression); \
+    return r
+static inline wvec w_set1(uint64_t n) { W_EACH(n); }
+static inline wvec w_count(uint64_t from) { W_EACH(from + (uint64_t)i); }
+static inline wvec w_mul_low(wvec x, wvec y) { W_EACH((x.w[i] & 0xffffffff) * (y.w[i] & 0xffffffff)); }
+static inline wvec w_high(wvec x) { W_EACH(x.w[i] >> 32); }
+static inline wvec w_xor(wvec x, wvec y) { W_EACH(x.w[i] ^ y.w[i]); }
+static inline wvec w_and(wvec x, wvec y) { W_EACH(x.w[i] & y.w[i]); }
+static inline dvec w_to_double(wvec x) {
+    double wide[8];
+    for (int i = 0; i < 8; i++) wide[i] = (double)(x.w[i] & 0xffffffff);
+    return d_load(wide);
+}

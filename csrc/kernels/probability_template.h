@@ -8,6 +8,9 @@
  *   d_low(v), d_high(v)      the first and the last 8 floats of a vec, widened
  *   d_compress(out, x, low, high)  store the x in [low, high) one after the other, return how many;
  *                            all 8 places at `out` may be written
+ *   wvec                     8 whole numbers of 64 bits; w_set1, w_count(n) = n, n + 1, …, w_xor, w_and,
+ *                            w_mul_low = the product of the low halves, w_high = the high half,
+ *                            w_to_double = the low half as a double
  * Element i is added to lane i % 8, and the lanes as a tree; what pads a row is +0, which changes
  * no lane. So a sum has the same bits on every set. */
 
@@ -139,4 +142,34 @@ static double NAME(cut)(int n, double* weights, double low) {
         sum = d_add(sum, kept);
     }
     return d_tree_sum(sum);
+}
+
+/* 53 bits of two words as a number of [0, 1): 27 of the first, 26 of the second; exact. */
+INLINE dvec w_uniform(wvec first, wvec second) {
+    dvec high = w_to_double(w_and(first, w_set1(0xffffffe0)));
+    dvec low = w_to_double(w_and(second, w_set1(0xffffffc0)));
+    return d_add(d_mul(high, d_set1(0x1p-32)), d_mul(low, d_set1(0x1p-59)));
+}
+
+/* Eight blocks at a time. The high halves of the counters may hold anything: the multiplication does
+ * not see them. */
+static void NAME(noise)(int n, const uint32_t counter[4], const uint32_t key[2], double* noise) {
+    for (int t = 0; t < n; t += 2 * D_LANES) {
+        wvec c0 = w_set1(counter[0]), c1 = w_count((uint64_t)counter[1] + (uint64_t)t / 2);
+        wvec c2 = w_set1(counter[2]), c3 = w_set1(counter[3]);
+        uint32_t k0 = key[0], k1 = key[1];
+        for (int round = 0; round < 10; round++) {
+            wvec p0 = w_mul_low(c0, w_set1(0xD2511F53)), p1 = w_mul_low(c2, w_set1(0xCD9E8D57));
+            c0 = w_xor(w_xor(w_high(p1), c1), w_set1(k0));
+            c2 = w_xor(w_xor(w_high(p0), c3), w_set1(k1));
+            c1 = p1;
+            c3 = p0;
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        double even[D_LANES], odd[D_LANES];
+        d_store(even, w_uniform(c0, c1));
+        d_store(odd, w_uniform(c2, c3));
+        for (int i = 0; i < 2 * D_LANES && t + i < n; i++) noise[t + i] = i % 2 ? odd[i / 2] : even[i / 2];
+    }
 }
