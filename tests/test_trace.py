@@ -12,66 +12,6 @@ from scipy import stats
 
 from specdec import Round, Sampling, Trace
 from specdec.errors import InputError
-from specdec.theory import expected_speedup, expected_tokens
-
-# ----------------------------------------------------------------------------------------- theory
-
-TABLE_4 = [  # of Leviathan et al.: gamma, alpha, c, expected improvement factor
-    (7, 0.75, 0.02, 3.2),
-    (7, 0.80, 0.04, 3.3),
-    (7, 0.82, 0.11, 2.5),
-    (7, 0.62, 0.02, 2.3),
-    (5, 0.68, 0.04, 2.4),
-    (3, 0.71, 0.11, 2.0),
-    (5, 0.65, 0.02, 2.4),
-    (5, 0.73, 0.04, 2.6),
-    (3, 0.74, 0.11, 2.0),
-    (5, 0.53, 0.02, 1.9),
-    (3, 0.55, 0.04, 1.8),
-    (3, 0.56, 0.11, 1.6),
-]
-TABLE_1 = [  # gamma, alpha, speed with c = 0
-    (2, 0.6, 1.96),
-    (3, 0.7, 2.53),
-    (2, 0.8, 2.44),
-    (5, 0.8, 3.69),
-    (2, 0.9, 2.71),
-    (10, 0.9, 6.86),
-]
-
-
-@pytest.mark.parametrize(("gamma", "alpha", "cost", "printed"), TABLE_4)
-def test_theorem_3_8_gives_table_4(gamma: int, alpha: float, cost: float, printed: float) -> None:
-    # The paper prints one decimal of figures made from unrounded alpha and c: allow one unit in it.
-    assert expected_speedup(alpha, gamma, cost) == pytest.approx(printed, abs=0.1)
-
-
-@pytest.mark.parametrize(("gamma", "alpha", "printed"), TABLE_1)
-def test_equation_1_gives_table_1(gamma: int, alpha: float, printed: float) -> None:
-    assert round(expected_speedup(alpha, gamma, 0.0), 2) == printed
-    assert round(expected_tokens(alpha, gamma), 2) == printed
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.999, 1.0 - 1e-9, 1.0 - 2**-53, 1.0])
-@pytest.mark.parametrize("gamma", [0, 1, 4, 16])
-def test_equation_1_is_the_geometric_sum(alpha: float, gamma: int) -> None:
-    assert expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**i for i in range(gamma + 1)), rel=1e-12)
-
-
-def test_theory_without_drafts_needs_no_figures() -> None:
-    assert expected_tokens(math.nan, 0) == 1.0
-    assert expected_speedup(math.nan, 0, math.nan) == 1.0
-    assert math.isnan(expected_tokens(math.nan, 3))
-    assert math.isnan(expected_speedup(0.5, 3, math.nan))
-
-
-@pytest.mark.parametrize(
-    ("alpha", "gamma", "cost"), [(-0.1, 2, 0.1), (1.1, 2, 0.1), (0.5, -1, 0.1), (0.5, 2, -0.1)]
-)
-def test_theory_refuses_what_is_out_of_range(alpha: float, gamma: float, cost: float) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        expected_speedup(alpha, gamma, cost)
-
 
 # ----------------------------------------------------------------------------------------- rounds
 

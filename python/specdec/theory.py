@@ -1,63 +1,465 @@
-"""What the paper's formulas predict, as plain functions of its three quantities.
+"""What the papers' formulas predict, as functions of plain arrays.
 
-`alpha` is the mean acceptance rate (Corollary 3.6), `gamma` the number of drafted tokens a round, and
-`cost` the cost coefficient c (Definition 3.7): the time of one run of the draft over the time of one run of
-the target. A NaN among them gives NaN, save with gamma 0, where plain decoding needs neither alpha nor
-cost.
+Sections, theorems and tables are those of Leviathan et al., arXiv 2211.17192. `alpha` is the mean acceptance
+rate (Corollary 3.6), `gamma` the number of drafted tokens a round, and `cost` the cost coefficient c
+(Definition 3.7): the time of one run of the draft over the time of one run of the target.
+
+Arguments are numbers or arrays that broadcast against each other; numbers give a number, arrays an array of
+float64. A NaN among them gives NaN, save with gamma 0, where plain decoding needs neither alpha nor cost.
+Distributions lie along the last axis.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["expected_speedup", "expected_tokens"]
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from specdec.errors import InputError
+
+__all__ = [
+    "acceptance_rate",
+    "classical_acceptance_rate",
+    "divergence",
+    "expected_operations",
+    "expected_speedup",
+    "expected_tokens",
+    "expected_tree_tokens",
+    "greedy_acceptance_rate",
+    "improves",
+    "least_speedup",
+    "mean_acceptance_rate",
+    "optimal_gamma",
+    "oracle_speedup",
+]
+
+Array = NDArray[np.float64]
+
+_SUM_TOLERANCE = 1e-6  # how far a distribution's sum may be from 1; float32 softmax rows pass
 
 
-def expected_tokens(alpha: float, gamma: float) -> float:
+# ------------------------------------------------------------------------------- acceptance (3.2, A.2, A.5)
+
+
+def acceptance_rate(
+    target_probs: ArrayLike, draft_probs: ArrayLike, *, lenience: ArrayLike = 1.0
+) -> float | Array:
+    """Chance β that a token drawn from the draft is accepted, Theorem 3.5: Σ min(target, draft).
+
+    With a lenience l it is Σ min(target / l, draft) (appendix A.5).
+
+    Parameters
+    ----------
+    target_probs, draft_probs : array_like, [..., n_vocab]
+        Distributions, both after their own standardisation.
+    lenience : array_like, default 1.0
+        l in (0, 1], broadcast against the leading axes; 1 is the exact rule.
+
+    Returns
+    -------
+    float or ndarray of float64, [...]
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit, a row is no distribution, or l is out of its range.
+    """
+    target, draft = _distributions(target_probs, draft_probs)
+    leniences = _in_range("lenience", lenience, 0.0, 1.0, open_low=True)
+    overlap = np.minimum(target / leniences[..., None], draft).sum(axis=-1)
+    return _plain(np.minimum(1.0, overlap))  # equal rows may overlap by a rounding more than 1
+
+
+def greedy_acceptance_rate(
+    target_probs: ArrayLike, draft_probs: ArrayLike, *, lenience: float = 1.0
+) -> float | Array:
+    """Chance that a token drawn from the draft is accepted when the target decodes by argmax (appendix A.5).
+
+    Accepted are the target's argmax, the lowest id among equals, and with a lenience l < 1 every token x with
+    target(x) ≥ l · max(target). (A.5 prints ≤, which cannot be meant: l = 1 must be the argmax alone.)
+
+    Parameters
+    ----------
+    target_probs : array_like, [..., n_vocab]
+        The target's distribution *before* the argmax, at temperature 1.
+    draft_probs : array_like, [..., n_vocab]
+        What drafts are drawn from: a point mass where the draft decodes by argmax too.
+    lenience : float, default 1.0
+        l in (0, 1].
+
+    Returns
+    -------
+    float or ndarray of float64, [...]
+
+    Raises
+    ------
+    InputError
+        As `acceptance_rate`.
+    """
+    target, draft = _distributions(target_probs, draft_probs)
+    leniences = _in_range("lenience", lenience, 0.0, 1.0, open_low=True)
+    if leniences.ndim:
+        raise InputError(f"lenience has shape {leniences.shape}; expected one number")
+    best = target.argmax(axis=-1)[..., None]
+    accepted = np.arange(target.shape[-1]) == best
+    if leniences < 1.0:
+        accepted |= target >= leniences * np.take_along_axis(target, best, axis=-1)
+    return _plain(np.minimum(1.0, np.where(accepted, draft, 0.0).sum(axis=-1)))
+
+
+def classical_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> float | Array:
+    """Chance of acceptance under non-iterative classical rejection sampling, appendix A.2: 1 / M.
+
+    M = max target(x) / draft(x); where the target has mass outside the draft's, M is infinite and the rate 0.
+    Never more than `acceptance_rate`.
+
+    Parameters
+    ----------
+    target_probs, draft_probs : array_like, [..., n_vocab]
+
+    Returns
+    -------
+    float or ndarray of float64, [...]
+
+    Raises
+    ------
+    InputError
+        As `acceptance_rate`.
+    """
+    target, draft = _distributions(target_probs, draft_probs)
+    ratio = np.divide(draft, target, out=np.full(target.shape, np.inf), where=target > 0.0)
+    return _plain(np.minimum(1.0, ratio.min(axis=-1)))
+
+
+def divergence(target_probs: ArrayLike, draft_probs: ArrayLike) -> float | Array:
+    """D_LK of Definition 3.2: Σ |target − (target + draft) / 2| = 1 − Σ min(target, draft) (Lemma 3.3).
+
+    Parameters
+    ----------
+    target_probs, draft_probs : array_like, [..., n_vocab]
+
+    Returns
+    -------
+    float or ndarray of float64, [...]
+        In [0, 1]: 0 for equal distributions, 1 for those that share no token (Corollary 3.4).
+
+    Raises
+    ------
+    InputError
+        As `acceptance_rate`.
+    """
+    target, draft = _distributions(target_probs, draft_probs)
+    return _plain(np.minimum(1.0, 0.5 * np.abs(target - draft).sum(axis=-1)))
+
+
+def mean_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> float:
+    """α of Corollary 3.6, E(min(target, draft)): the mean of `acceptance_rate` over all rows.
+
+    Parameters
+    ----------
+    target_probs, draft_probs : array_like, [..., n_vocab]
+        At least one row.
+
+    Raises
+    ------
+    InputError
+        As `acceptance_rate`, and if there is no row.
+    """
+    rates = np.asarray(acceptance_rate(target_probs, draft_probs))
+    if not rates.size:
+        raise InputError("target_probs has no row; expected at least one")
+    return float(rates.mean())
+
+
+# ------------------------------------------------------------------------------------- tokens a round (3.1)
+
+
+def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> float | Array:
     """Expected number of tokens one run of the target yields, equation (1): (1 − α^(γ+1)) / (1 − α).
 
     Parameters
     ----------
-    alpha : float
+    alpha : array_like
         Mean acceptance rate, in [0, 1]; at 1 the result is the limit γ + 1.
-    gamma : float
+    gamma : array_like
         Drafted tokens a round, at least 0; a mean over rounds need not be an integer.
+
+    Returns
+    -------
+    float or ndarray of float64
 
     Raises
     ------
-    ValueError
+    InputError
         If a quantity is out of its range.
     """
-    if gamma < 0.0:
-        raise ValueError(f"gamma is {gamma!r}; expected a number, at least 0")
-    if alpha < 0.0 or alpha > 1.0:
-        raise ValueError(f"alpha is {alpha!r}; expected a number in [0, 1]")
-    if gamma == 0.0 or alpha == 0.0:
-        return 1.0
-    if alpha == 1.0:
-        return gamma + 1.0
-    return -math.expm1((gamma + 1.0) * math.log(alpha)) / (1.0 - alpha)  # expm1: no cancellation near 1
+    alphas = _in_range("alpha", alpha, 0.0, 1.0)
+    gammas = _in_range("gamma", gamma, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # alpha 0 and 1; expm1: no cancellation near 1
+        tokens = -np.expm1((gammas + 1.0) * np.log(alphas)) / (1.0 - alphas)
+    tokens = np.where(alphas == 1.0, gammas + 1.0, tokens)
+    return _plain(np.where(gammas == 0.0, 1.0, tokens))
 
 
-def expected_speedup(alpha: float, gamma: float, cost: float) -> float:
-    """Expected improvement factor in wall time, Theorem 3.8: (1 − α^(γ+1)) / ((1 − α)(γc + 1)).
+def expected_tree_tokens(
+    alpha: ArrayLike, parents: Sequence[int] | NDArray[np.integer[Any]]
+) -> float | Array:
+    """Expected number of tokens one run of the target yields from a tree of drafts.
 
-    It assumes acceptances that are independent and alike, and a target that verifies γ + 1 positions in the
-    time of one.
+    The children of a node are tried in order, each against what the rejected ones before it left of the
+    target (iterative speculative sampling; SpecInfer, arXiv 2305.09781). The k-th is accepted with
+    probability alpha[k], given that those before it were not, alike at every node; the target's own token is
+    counted. A chain gives equation (1).
 
     Parameters
     ----------
-    alpha, gamma : float
-        As in `expected_tokens`.
-    cost : float
-        The cost coefficient c, at least 0.
+    alpha : array_like, [] or [..., n_ranks]
+        Acceptance rates in [0, 1], by rank among siblings; one number is the rate of every rank.
+    parents : sequence of int, [n_drafts]
+        Parent node of each draft, as in `specdec.verify`: draft i is node i + 1, node 0 is the last known
+        token, and parents come before their children.
+
+    Returns
+    -------
+    float or ndarray of float64, [...]
 
     Raises
     ------
-    ValueError
+    InputError
+        If a rate is out of its range, a parent is none, or a node has more children than there are rates.
+    """
+    rates = _in_range("alpha", alpha, 0.0, 1.0)
+    nodes = np.asarray(parents)
+    if nodes.ndim != 1 or (nodes.size and nodes.dtype.kind not in "iu"):
+        raise InputError(
+            f"parents has shape {nodes.shape} and dtype {nodes.dtype}; expected integers, [n_drafts]"
+        )
+    ones = np.ones(rates.shape[:-1])
+    reached = [ones]  # chance that a node is accepted
+    left = [ones]  # and that every child of it that was tried so far was rejected
+    n_children = [0]
+    for i, parent in enumerate(nodes.tolist()):
+        if not 0 <= parent <= i:
+            raise InputError(f"parents[{i}] is {parent}; expected 0 to {i}, a node before node {i + 1}")
+        rank = n_children[parent]
+        if rates.ndim and rank >= rates.shape[-1]:
+            raise InputError(f"alpha has {rates.shape[-1]} ranks; node {parent} has more children")
+        rate = rates[..., rank] if rates.ndim else rates
+        reached.append(left[parent] * rate)
+        left[parent] = left[parent] * (1.0 - rate)
+        left.append(reached[-1])
+        n_children[parent] += 1
+        n_children.append(0)
+    return _plain(np.sum(reached, axis=0))
+
+
+# --------------------------------------------------------------------------- time and operations (3.3, 3.4)
+
+
+def expected_speedup(
+    alpha: ArrayLike, gamma: ArrayLike, cost: ArrayLike, verify_ratio: ArrayLike = 1.0
+) -> float | Array:
+    """Expected improvement factor in wall time, Theorem 3.8: (1 − α^(γ+1)) / ((1 − α)(γc + 1)).
+
+    The theorem assumes acceptances that are independent and alike, and a target that verifies γ + 1 positions
+    in the time of one. With a measured `verify_ratio` the second assumption goes: the 1 in γc + 1 becomes
+    t(γ + 1) / t(1).
+
+    Parameters
+    ----------
+    alpha, gamma : array_like
+        As in `expected_tokens`.
+    cost : array_like
+        The cost coefficient c, at least 0.
+    verify_ratio : array_like, default 1.0
+        t(γ + 1) / t(1), above 0: the target's time for γ + 1 positions over that for one. Where gamma is 0 it
+        is not looked at.
+
+    Returns
+    -------
+    float or ndarray of float64
+
+    Raises
+    ------
+    InputError
         If a quantity is out of its range.
     """
-    if cost < 0.0:
-        raise ValueError(f"cost is {cost!r}; expected a number, at least 0")
-    tokens = expected_tokens(alpha, gamma)
-    return tokens if gamma == 0.0 else tokens / (gamma * cost + 1.0)
+    tokens = np.asarray(expected_tokens(alpha, gamma))
+    gammas = np.asarray(gamma, dtype=np.float64)
+    costs = _in_range("cost", cost, 0.0)
+    ratios = _in_range("verify_ratio", verify_ratio, 0.0, open_low=True)
+    return _plain(np.where(gammas == 0.0, tokens, tokens / (gammas * costs + ratios)))
+
+
+def expected_operations(
+    alpha: ArrayLike, gamma: ArrayLike, operations_cost: ArrayLike = 0.0
+) -> float | Array:
+    """Expected factor of increase in arithmetic operations, Theorem 3.11.
+
+    (1 − α)(γĉ + γ + 1) / (1 − α^(γ+1)): operations of a round, over its tokens and those of plain decoding.
+
+    Parameters
+    ----------
+    alpha, gamma : array_like
+        As in `expected_tokens`.
+    operations_cost : array_like, default 0.0
+        ĉ of Definition 3.10, at least 0: operations per token of the draft over those of the target.
+
+    Returns
+    -------
+    float or ndarray of float64
+
+    Raises
+    ------
+    InputError
+        If a quantity is out of its range.
+    """
+    tokens = np.asarray(expected_tokens(alpha, gamma))
+    gammas = np.asarray(gamma, dtype=np.float64)
+    costs = _in_range("operations_cost", operations_cost, 0.0)
+    return _plain(np.where(gammas == 0.0, 1.0, (gammas * costs + gammas + 1.0) / tokens))
+
+
+def improves(alpha: ArrayLike, cost: ArrayLike) -> bool | NDArray[np.bool_]:
+    """Whether some gamma makes decoding faster, the condition of Corollary 3.9: α > c. False for NaN."""
+    better = _in_range("alpha", alpha, 0.0, 1.0) > _in_range("cost", cost, 0.0)
+    return better if np.ndim(better) else bool(better)
+
+
+def least_speedup(alpha: ArrayLike, cost: ArrayLike) -> float | Array:
+    """Improvement factor that the best gamma reaches at least, Corollary 3.9: (1 + α) / (1 + c) where α > c.
+
+    It is Theorem 3.8 at γ = 1. Where α ≤ c nothing is promised, and plain decoding's 1 is returned.
+
+    Raises
+    ------
+    InputError
+        If a quantity is out of its range.
+    """
+    alphas, costs = _in_range("alpha", alpha, 0.0, 1.0), _in_range("cost", cost, 0.0)
+    return _plain(np.maximum(1.0, (1.0 + alphas) / (1.0 + costs)))
+
+
+# ----------------------------------------------------------------------------------------- choosing γ (3.5)
+
+
+def optimal_gamma(
+    alpha: ArrayLike, cost: ArrayLike, *, verify_ratios: ArrayLike | None = None, max_gamma: int = 256
+) -> int | NDArray[np.int64]:
+    """The gamma of the largest `expected_speedup` (section 3.5, Figure 3); the smallest of equals.
+
+    Parameters
+    ----------
+    alpha, cost : array_like
+        As in `expected_speedup`. Where one is NaN, the result is 0.
+    verify_ratios : array_like, [..., n_rows], optional
+        A measured law: entry M - 1 is t(M) / t(1), the target's time for M positions over that for one. Then
+        gamma is at most n_rows - 1. By default verification takes as long as one position (Theorem 3.8).
+    max_gamma : int, default 256
+        The largest gamma looked at. It is the answer where more is always better (c = 0, or α = 1 > c).
+
+    Returns
+    -------
+    int or ndarray of int64
+        From 0 (plain decoding is best) to max_gamma.
+
+    Raises
+    ------
+    InputError
+        If a quantity is out of its range.
+    """
+    alphas = _in_range("alpha", alpha, 0.0, 1.0)[..., None]
+    costs = _in_range("cost", cost, 0.0)[..., None]
+    if isinstance(max_gamma, bool) or not isinstance(max_gamma, int | np.integer) or max_gamma < 0:
+        raise InputError(f"max_gamma is {max_gamma!r}; expected an integer, at least 0")
+    if verify_ratios is None:
+        # Going from γ to γ + 1 pays while α^(γ+1) (γc + 1) > c E(tokens). The difference of the two only
+        # falls with γ, so the answer is how often that holds; a maximum of quotients would drown in rounding.
+        gammas = np.arange(max_gamma)
+        pays = alphas ** (gammas + 1) * (gammas * costs + 1.0) > costs * expected_tokens(alphas, gammas)
+        best = pays.sum(axis=-1)
+    else:
+        ratios = _in_range("verify_ratios", verify_ratios, 0.0, open_low=True)
+        if not ratios.ndim or not ratios.shape[-1]:
+            raise InputError(f"verify_ratios has shape {ratios.shape}; expected [..., n_rows], n_rows >= 1")
+        ratios = ratios[..., : max_gamma + 1]
+        speedups = np.asarray(expected_speedup(alphas, np.arange(ratios.shape[-1]), costs, ratios))
+        best = np.where(np.isnan(speedups), -np.inf, speedups).argmax(axis=-1)
+    return best.astype(np.int64) if np.ndim(best) else int(best)
+
+
+def oracle_speedup(alpha: ArrayLike, cost: ArrayLike = 0.0) -> float | Array:
+    """Improvement factor with an oracle that drafts exactly the tokens that will be accepted (section 3.5).
+
+    Then E(tokens) = 1 / (1 − α), of which α / (1 − α) were drafted at cost c each, so the factor is
+    1 / (1 − α + αc). It exceeds that of the best fixed gamma by at most 58 %, whatever α and c (the paper
+    says ~60 %).
+
+    Parameters
+    ----------
+    alpha : array_like
+        Mean acceptance rate, in [0, 1].
+    cost : array_like, default 0.0
+        The cost coefficient c, at least 0.
+
+    Returns
+    -------
+    float or ndarray of float64
+        Infinite at α = 1, c = 0.
+
+    Raises
+    ------
+    InputError
+        If a quantity is out of its range.
+    """
+    alphas, costs = _in_range("alpha", alpha, 0.0, 1.0), _in_range("cost", cost, 0.0)
+    with np.errstate(divide="ignore"):
+        return _plain(np.divide(1.0, 1.0 - alphas + alphas * costs))
+
+
+# ------------------------------------------------------------------------------------------------ arguments
+
+
+def _plain(values: Array) -> float | Array:
+    """An array, or a float where there is but one number."""
+    return values if np.ndim(values) else float(values)
+
+
+def _in_range(
+    name: str, value: ArrayLike, low: float, high: float = np.inf, *, open_low: bool = False
+) -> Array:
+    """The value as float64; NaN passes."""
+    array = np.asarray(value, dtype=np.float64)
+    wrong = (array < low) | (array > high) | (open_low & (array == low))
+    if wrong.any():
+        bound = f"a number, {'above' if open_low else 'at least'} {low:g}"
+        expected = bound if high == np.inf else f"a number in {'(' if open_low else '['}{low:g}, {high:g}]"
+        found = float(array[np.unravel_index(wrong.argmax(), wrong.shape)])
+        raise InputError(f"{name} is {found!r}; expected {expected}")
+    return array
+
+
+def _distributions(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[Array, Array]:
+    arrays = []
+    for name, probs in (("target_probs", target_probs), ("draft_probs", draft_probs)):
+        array = np.asarray(probs, dtype=np.float64)
+        if not array.ndim or not array.shape[-1]:
+            raise InputError(f"{name} has shape {array.shape}; expected [..., n_vocab], n_vocab >= 1")
+        sums = array.sum(axis=-1)
+        if not (np.all(array >= 0.0) and np.all(np.abs(sums - 1.0) <= _SUM_TOLERANCE)):
+            raise InputError(f"{name} has a row that is no distribution; expected numbers >= 0 with sum 1")
+        arrays.append(array)
+    target, draft = arrays
+    if target.shape[-1] != draft.shape[-1]:
+        raise InputError(
+            f"target_probs has {target.shape[-1]} tokens and draft_probs {draft.shape[-1]}; expected equals"
+        )
+    try:
+        target, draft = np.broadcast_arrays(target, draft)
+    except ValueError:
+        raise InputError(
+            f"target_probs has shape {target.shape}, draft_probs {draft.shape}; expected such as broadcast"
+        ) from None
+    return target, draft

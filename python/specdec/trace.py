@@ -318,7 +318,7 @@ class Trace:
         length limit drafts fewer). 1 if nothing was drafted, NaN if there was no round.
         """
         alpha = self.acceptance_rate
-        return _ratio(math.fsum(expected_tokens(alpha, r.depth) for r in self.rounds), self.n_calls)
+        return _ratio(math.fsum(expected_tokens(alpha, [r.depth for r in self.rounds])), self.n_calls)
 
     @property
     def predicted_speedup(self) -> float:

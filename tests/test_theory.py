@@ -1,0 +1,319 @@
+"""The formulas, against the numbers that the papers print, sums written out, and the rules themselves."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec import reference, theory
+from specdec.errors import InputError
+
+# ------------------------------------------------------------------------------------ the paper's tables
+
+TABLE_4 = [  # of Leviathan et al.: gamma, alpha, c, expected improvement factor
+    (7, 0.75, 0.02, 3.2),
+    (7, 0.80, 0.04, 3.3),
+    (7, 0.82, 0.11, 2.5),
+    (7, 0.62, 0.02, 2.3),
+    (5, 0.68, 0.04, 2.4),
+    (3, 0.71, 0.11, 2.0),
+    (5, 0.65, 0.02, 2.4),
+    (5, 0.73, 0.04, 2.6),
+    (3, 0.74, 0.11, 2.0),
+    (5, 0.53, 0.02, 1.9),
+    (3, 0.55, 0.04, 1.8),
+    (3, 0.56, 0.11, 1.6),
+]
+PRINTED_FROM_UNROUNDED = {(5, 0.68, 0.04): 2.35, (3, 0.71, 0.11): 1.93, (3, 0.56, 0.11): 1.54}
+"""Cells of Table 4 that do not follow from the printed alpha and c: those were rounded to two decimals, and
+the factor, to judge by its first decimal, was not made from the rounded ones."""
+
+TABLE_1 = [  # alpha, gamma, operations, speed with c = 0
+    (0.6, 2, 1.53, 1.96),
+    (0.7, 3, 1.58, 2.53),
+    (0.8, 2, 1.23, 2.44),
+    (0.8, 5, 1.63, 3.69),
+    (0.9, 2, 1.11, 2.71),
+    (0.9, 10, 1.60, 6.86),
+]
+
+
+@pytest.mark.parametrize(("gamma", "alpha", "cost", "printed"), TABLE_4)
+def test_theorem_3_8_gives_table_4(gamma: int, alpha: float, cost: float, printed: float) -> None:
+    found = theory.expected_speedup(alpha, gamma, cost)
+    if (gamma, alpha, cost) in PRINTED_FROM_UNROUNDED:
+        assert round(found, 2) == PRINTED_FROM_UNROUNDED[gamma, alpha, cost]
+        low = theory.expected_speedup(alpha - 0.005, gamma, cost + 0.005)
+        high = theory.expected_speedup(alpha + 0.005, gamma, cost - 0.005)
+        assert low < printed + 0.05 and high > printed - 0.05
+    else:
+        assert round(found, 1) == printed
+
+
+@pytest.mark.parametrize(("alpha", "gamma", "operations", "speed"), TABLE_1)
+def test_table_1(alpha: float, gamma: int, operations: float, speed: float) -> None:
+    assert round(theory.expected_operations(alpha, gamma), 2) == operations
+    assert round(theory.expected_speedup(alpha, gamma, 0.0), 2) == speed
+    assert round(theory.expected_tokens(alpha, gamma), 2) == speed
+
+
+def test_bigram_draft_of_section_3_6() -> None:
+    assert round(theory.expected_speedup(0.2, 3, 0.0), 2) == 1.25
+
+
+def test_lenience_of_appendix_a5_for_argmax() -> None:
+    """alpha 0.75, 0.75, 0.8, 0.87 with c = 0.015 and gamma = 8 give 3.3X, 3.3X, 3.9X, 4.9X."""
+    found = theory.expected_speedup([0.75, 0.75, 0.8, 0.87], 8, 0.015)
+    np.testing.assert_array_equal(np.round(found, 1), [3.3, 3.3, 3.9, 4.9])
+
+
+def test_lenience_of_appendix_a5_for_sampling() -> None:
+    """Table 5's alpha with c = 0.015: the paper says 2.5X, 3.1X, 3.6X and 5X.
+
+    Theorem 3.8 gives less at every gamma, also with the largest alpha and the smallest c that are printed
+    so: the first three cells do not follow from it. All four do, within their digits, with half that c.
+    """
+    alpha = np.array([0.62, 0.71, 0.76, 0.84])
+    printed, half = np.array([2.5, 3.1, 3.6, 5.0]), np.array([0.05, 0.05, 0.05, 0.5])
+    gamma = theory.optimal_gamma(alpha, 0.015)
+    np.testing.assert_array_equal(gamma, [7, 9, 10, 15])
+    best = theory.expected_speedup(alpha, gamma, 0.015)
+    np.testing.assert_array_equal(np.round(best, 2), [2.33, 2.94, 3.45, 4.79])
+
+    def reached(cost: float, change: float) -> np.ndarray:
+        changed = alpha + change
+        return np.asarray(theory.expected_speedup(changed, theory.optimal_gamma(changed, cost), cost))
+
+    np.testing.assert_array_equal(reached(0.0145, 0.005) > printed - half, [False, False, False, True])
+    assert np.all(reached(0.0075, 0.005) > printed - half)
+    assert np.all(reached(0.0075, -0.005) < printed + half)
+
+
+def test_the_oracle_of_section_3_5_gains_some_60_percent_at_most() -> None:
+    alpha = np.linspace(0.0, 1.0, 1001)[:, None]
+    cost = np.array([0.002, 0.005, 0.01, 0.02, 0.05, 0.11, 0.3, 0.9])
+    best = theory.expected_speedup(alpha, theory.optimal_gamma(alpha, cost, max_gamma=2000), cost)
+    gain = theory.oracle_speedup(alpha, cost) / best
+    assert np.all(gain >= 1.0 - 1e-12)
+    assert 1.57 < gain.max() < 1.583  # the limit for c → 0 with 1 − α in proportion is 1.582
+    assert theory.oracle_speedup(0.75) == 4.0  # 1 / (1 − α)
+    assert theory.oracle_speedup(1.0) == math.inf
+
+
+# -------------------------------------------------------------------------------------------- equation (1)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.999, 1.0 - 1e-9, 1.0 - 2**-53, 1.0])
+@pytest.mark.parametrize("gamma", [0, 1, 4, 16])
+def test_equation_1_is_the_geometric_sum(alpha: float, gamma: int) -> None:
+    assert theory.expected_tokens(alpha, gamma) == pytest.approx(
+        sum(alpha**i for i in range(gamma + 1)), rel=1e-12
+    )
+
+
+def test_without_drafts_no_figure_is_needed() -> None:
+    assert theory.expected_tokens(math.nan, 0) == 1.0
+    assert theory.expected_speedup(math.nan, 0, math.nan) == 1.0
+    assert theory.expected_operations(math.nan, 0, math.nan) == 1.0
+    assert math.isnan(theory.expected_tokens(math.nan, 3))
+    assert math.isnan(theory.expected_speedup(0.5, 3, math.nan))
+    assert math.isnan(theory.least_speedup(0.5, math.nan))
+    assert theory.optimal_gamma(math.nan, 0.1) == theory.optimal_gamma(0.5, math.nan) == 0
+
+
+def test_numbers_give_a_number_and_arrays_an_array_of_their_common_shape() -> None:
+    assert type(theory.expected_speedup(0.5, 2, 0.1)) is float
+    assert type(theory.optimal_gamma(0.5, 0.1)) is int
+    assert type(theory.improves(0.5, 0.1)) is bool
+    grid = theory.expected_speedup(np.full((3, 1), 0.5), np.arange(4), 0.1)
+    assert grid.shape == (3, 4)
+    assert grid[1, 2] == theory.expected_speedup(0.5, 2, 0.1)
+    assert theory.optimal_gamma([0.2, 0.9], [[0.1], [0.2], [0.3]]).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "gamma", "cost"), [(-0.1, 2, 0.1), (1.1, 2, 0.1), (0.5, -1, 0.1), (0.5, 2, -0.1)]
+)
+def test_what_is_out_of_range_is_refused(alpha: float, gamma: float, cost: float) -> None:
+    with pytest.raises(InputError, match="expected"):
+        theory.expected_speedup(alpha, gamma, cost)
+    with pytest.raises(InputError, match=r"is -0\.1; expected"):
+        theory.expected_tokens([0.5, -0.1, 0.2], 3)
+
+
+# ---------------------------------------------------------------------------------------- speed and gamma
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.5))
+def test_optimal_gamma_is_the_best_of_all(alpha: float, cost: float) -> None:
+    gamma = theory.optimal_gamma(alpha, cost, max_gamma=40)
+    speedups = theory.expected_speedup(alpha, np.arange(41), cost)
+    assert speedups[gamma] == pytest.approx(speedups.max(), rel=1e-12)
+    assert 0 <= gamma <= 40
+
+
+def test_optimal_gamma_at_the_edges() -> None:
+    assert theory.optimal_gamma(0.5, 0.0, max_gamma=100) == 100  # more is always better, if by nothing
+    assert theory.optimal_gamma(1.0, 0.5, max_gamma=7) == 7
+    assert theory.optimal_gamma(1.0, 1.0) == theory.optimal_gamma(0.0, 0.0) == 0
+    assert theory.optimal_gamma(0.3, 0.3) == 0  # Corollary 3.9: no improvement at α = c
+    assert theory.optimal_gamma(0.31, 0.3) == 1
+
+
+def test_optimal_gamma_under_a_measured_law() -> None:
+    """t(M) that stays at t(1) up to 4 positions and then rises steeply, as where arithmetic becomes dear."""
+    ratios = [1.0, 1.02, 1.05, 1.1, 2.0, 2.5, 3.0]
+    found = [theory.expected_tokens(0.8, g) / (g * 0.05 + ratios[g]) for g in range(1, 7)]
+    assert theory.expected_speedup(0.8, np.arange(1, 7), 0.05, ratios[1:]) == pytest.approx(found)
+    assert theory.optimal_gamma(0.8, 0.05, verify_ratios=ratios) == 3
+    assert theory.optimal_gamma(0.8, 0.05) == 8
+    assert theory.optimal_gamma(0.8, 0.05, verify_ratios=ratios, max_gamma=2) == 2
+    assert theory.optimal_gamma([0.8, 0.1], 0.3, verify_ratios=[1.0, 2.0, 3.0]).tolist() == [0, 0]
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.5))
+def test_corollary_3_9(alpha: float, cost: float) -> None:
+    best = theory.expected_speedup(alpha, theory.optimal_gamma(alpha, cost), cost)
+    assert best >= theory.least_speedup(alpha, cost) - 1e-12
+    if theory.improves(alpha, cost):
+        assert theory.least_speedup(alpha, cost) == pytest.approx(theory.expected_speedup(alpha, 1, cost))
+    else:
+        assert theory.least_speedup(alpha, cost) == 1.0
+
+
+def test_theorem_3_11_counts_operations() -> None:
+    """gamma runs of the draft at 0.1 and gamma + 1 of the target for each round's tokens."""
+    assert theory.expected_operations(0.5, 3, 0.1) == pytest.approx((3 * 0.1 + 4) / (1 + 0.5 + 0.25 + 0.125))
+    assert theory.expected_operations(1.0, 5) == 1.0  # all accepted: nothing is wasted
+
+
+# -------------------------------------------------------------------------------------------------- trees
+
+
+def exact_tree_tokens(alpha: list[float], parents: list[int]) -> float:
+    """Sum over every outcome of every node's own coin."""
+    children: dict[int, list[int]] = {}
+    for i, parent in enumerate(parents):
+        children.setdefault(parent, []).append(i + 1)
+    total = 0.0
+    for accepted in itertools.product([False, True], repeat=len(parents)):
+        chance, n_tokens, node = 1.0, 1, 0
+        for siblings in children.values():
+            for rank, child in enumerate(siblings):
+                chance *= alpha[rank] if accepted[child - 1] else 1.0 - alpha[rank]
+        while True:
+            taken = [child for child in children.get(node, []) if accepted[child - 1]]
+            if not taken:
+                break
+            node, n_tokens = taken[0], n_tokens + 1
+        total += chance * n_tokens
+    return total
+
+
+@pytest.mark.parametrize(
+    "parents", [[], [0], [0, 1, 2], [0, 0, 0], [0, 0, 1, 1, 2], [0, 0, 2, 2, 2, 1, 6], [0, 1, 0, 3, 0, 5]]
+)
+def test_expected_length_of_a_tree_is_the_sum_over_all_outcomes(parents: list[int]) -> None:
+    alpha = [0.6, 0.3, 0.15]
+    assert theory.expected_tree_tokens(alpha, parents) == pytest.approx(exact_tree_tokens(alpha, parents))
+    alike = theory.expected_tree_tokens(0.4, parents)
+    assert alike == pytest.approx(exact_tree_tokens([0.4] * 3, parents))
+    both = theory.expected_tree_tokens([alpha, [0.4] * 3], parents)
+    assert both == pytest.approx([theory.expected_tree_tokens(alpha, parents), alike])
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 5])
+def test_expected_length_of_a_chain_is_equation_1(gamma: int) -> None:
+    assert theory.expected_tree_tokens(0.7, list(range(gamma))) == pytest.approx(
+        theory.expected_tokens(0.7, gamma)
+    )
+
+
+def test_trees_that_are_none_are_refused() -> None:
+    with pytest.raises(InputError, match=r"parents\[1\] is 2; expected 0 to 1"):
+        theory.expected_tree_tokens(0.5, [0, 2])
+    with pytest.raises(InputError, match="alpha has 1 ranks; node 0 has more children"):
+        theory.expected_tree_tokens([0.5], [0, 0])
+    with pytest.raises(InputError, match="parents has shape"):
+        theory.expected_tree_tokens(0.5, [0.5])
+
+
+# -------------------------------------------------------------------------------------------- acceptance
+
+RNG = np.random.default_rng(7)
+TARGET = RNG.dirichlet(np.full(5, 0.5), (4, 3))
+DRAFT = RNG.dirichlet(np.full(5, 0.5), (4, 3))
+
+
+def test_theorem_3_5_is_the_chance_that_the_rule_accepts() -> None:
+    found = theory.acceptance_rate(TARGET, DRAFT)
+    assert found.shape == (4, 3)
+    for row in np.ndindex(4, 3):
+        target, draft = TARGET[row], DRAFT[row]
+        wanted = sum(draft[x] * reference.accept_probability(target, draft, x) for x in range(5))
+        assert found[row] == pytest.approx(wanted)
+    assert theory.mean_acceptance_rate(TARGET, DRAFT) == pytest.approx(found.mean())
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.5, 0.3, 0.1])
+def test_lenience_is_the_chance_of_the_rule_in_a5(lenience: float) -> None:
+    ratio = np.minimum(1.0, TARGET / (lenience * DRAFT))
+    assert theory.acceptance_rate(TARGET, DRAFT, lenience=lenience) == pytest.approx((DRAFT * ratio).sum(-1))
+    several = theory.acceptance_rate(TARGET[0], DRAFT[0], lenience=np.array([[1.0], [lenience]]))
+    assert several.shape == (2, 3)
+    assert several[1] == pytest.approx((DRAFT * ratio).sum(-1)[0])
+
+
+def test_greedy_lenience_by_hand() -> None:
+    target, draft = [0.4, 0.1, 0.3, 0.2], [0.1, 0.2, 0.3, 0.4]
+    assert theory.greedy_acceptance_rate(target, draft) == pytest.approx(0.1)
+    assert theory.greedy_acceptance_rate(target, draft, lenience=0.74) == pytest.approx(0.1 + 0.3)
+    assert theory.greedy_acceptance_rate(target, draft, lenience=0.5) == pytest.approx(0.1 + 0.3 + 0.4)
+    assert theory.greedy_acceptance_rate([0.4, 0.4, 0.2], [0.0, 1.0, 0.0]) == 0.0  # ties: the lowest id
+    assert theory.greedy_acceptance_rate([0.4, 0.4, 0.2], [0.0, 1.0, 0.0], lenience=0.99) == 1.0
+
+
+def test_divergence_has_both_forms_of_lemma_3_3_and_the_ends_of_corollary_3_4() -> None:
+    found = theory.divergence(TARGET, DRAFT)
+    assert found == pytest.approx(np.abs(TARGET - (TARGET + DRAFT) / 2).sum(-1))
+    assert found == pytest.approx(1.0 - theory.acceptance_rate(TARGET, DRAFT))
+    assert found == pytest.approx(theory.divergence(DRAFT, TARGET))
+    assert theory.divergence(TARGET[0, 0], TARGET[0, 0]) == 0.0
+    assert theory.divergence([0.5, 0.5, 0.0], [0.0, 0.0, 1.0]) == 1.0
+
+
+def test_classical_rejection_of_a2() -> None:
+    largest = (TARGET / DRAFT).max(-1, keepdims=True)
+    wanted = (DRAFT * TARGET / (largest * DRAFT)).sum(-1)
+    found = theory.classical_acceptance_rate(TARGET, DRAFT)
+    assert found == pytest.approx(wanted)
+    assert np.all(found <= theory.acceptance_rate(TARGET, DRAFT))
+    assert theory.classical_acceptance_rate([0.5, 0.5], [1.0, 0.0]) == 0.0
+    assert theory.classical_acceptance_rate([1.0, 0.0], [0.25, 0.75]) == 0.25
+    assert theory.classical_acceptance_rate([0.3, 0.7], [0.3, 0.7]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "lenience", "message"),
+    [
+        ([0.5, 0.6], [0.5, 0.5], 1.0, "target_probs has a row that is no distribution"),
+        ([0.5, 0.5], [1.5, -0.5], 1.0, "draft_probs has a row that is no distribution"),
+        ([0.5, 0.5], [math.nan, 0.5], 1.0, "draft_probs has a row that is no distribution"),
+        ([0.5, 0.5], [1.0], 1.0, "target_probs has 2 tokens and draft_probs 1"),
+        ([[0.5, 0.5]] * 2, [[0.5, 0.5]] * 3, 1.0, "expected such as broadcast"),
+        ([0.5, 0.5], 1.0, 1.0, r"draft_probs has shape \(\)"),
+        ([0.5, 0.5], [0.5, 0.5], 0.0, r"lenience is 0.0; expected a number in \(0, 1\]"),
+        ([0.5, 0.5], [0.5, 0.5], 1.1, "lenience is 1.1; expected"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(
+    target: object, draft: object, lenience: float, message: str
+) -> None:
+    for rate in (theory.acceptance_rate, theory.greedy_acceptance_rate):
+        with pytest.raises(InputError, match=message):
+            rate(target, draft, lenience=lenience)  # type: ignore[operator]
