@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         VocabularyMismatchError,
     )
     from specdec.generation import Stream, generate, stream
+    from specdec.measurement import Measurement, MeasurementRow
     from specdec.model import Model, embedded_pair, load
     from specdec.quantization import QuantizationReport
     from specdec.result import Result
@@ -37,6 +38,8 @@ _MODULES = ("errors", "reference", "theory")  # public as modules
 _HOMES = {
     "CheckpointError": "errors",
     "InputError": "errors",
+    "Measurement": "measurement",
+    "MeasurementRow": "measurement",
     "Model": "model",
     "QuantizationReport": "quantization",
     "Result": "result",
@@ -59,6 +62,8 @@ _HOMES = {
 __all__ = [
     "CheckpointError",
     "InputError",
+    "Measurement",
+    "MeasurementRow",
     "Model",
     "QuantizationReport",
     "Result",
