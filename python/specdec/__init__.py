@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from specdec.trace import Round, Trace
     from specdec.verification import distribution, verify
 
-_MODULES = ("errors", "reference", "theory")  # public as modules
+_MODULES = ("drafts", "errors", "reference", "theory")  # public as modules
 _HOMES = {
     "CheckpointError": "errors",
     "InputError": "errors",

@@ -171,7 +171,7 @@ class Measurement:
         }
 
     def tables(self) -> list[Table]:
-        """The paper's Tables 2 to 5, the law of verification, and the test of independence; those there are."""
+        """The paper's Tables 2 to 5, the law of verification, the test of independence, where there are."""
         found = tables(self.rows, self.target)
         if self.verify_ratio:
             ratios = [f"{ratio:.2f}" for ratio in self.verify_ratio.values()]

@@ -1,0 +1,8 @@
+"""Drafts that are no neural model: n-gram tables (arXiv 2211.17192, sections 3.6 and 4.2)."""
+
+from __future__ import annotations
+
+from specdec.drafts.bigram import Bigram
+from specdec.drafts.unigram import Unigram
+
+__all__ = ["Bigram", "Unigram"]
