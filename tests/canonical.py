@@ -65,7 +65,7 @@ def build(
 
 def run_session(
     target: _core.Model,
-    draft: _core.Model | None,
+    draft: _core.Model | _core.Bigram | None,
     prompts: list[list[int]],
     *,
     gamma: int = 4,

@@ -96,8 +96,12 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
     if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) return -1;
     if (view->ndim != n_dims || view->format == NULL || view->format[0] != format ||
         view->format[1] != '\0') {
+        const char* type = format == 'd'   ? "float64"
+                           : format == 'f' ? "float32"
+                           : format == 'i' ? "int32"
+                                           : "int64";
         PyErr_Format(PyExc_ValueError, "%s: expected a C-contiguous array of %d dimensions and type %s", name,
-                     n_dims, format == 'd' ? "float64" : "float32");
+                     n_dims, type);
         PyBuffer_Release(view);
         return -1;
     }

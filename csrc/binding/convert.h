@@ -22,8 +22,8 @@ PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, 
 PyObject* sd_list_of_ints(const int32_t* values, int n);
 PyObject* sd_list_of_floats(const double* values, int n);
 
-/* A C-contiguous float64 or float32 view of an array argument; release with PyBuffer_Release.
- * n_dims and the item format ('d' or 'f') must match. Returns 0, or -1 with an exception. */
+/* A C-contiguous view of an array argument; release with PyBuffer_Release. n_dims and the item format
+ * ('d' and 'f', 'i', 'l' or 'q' of 32 and 64 bits) must match. Returns 0, or -1 with an exception. */
 int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view);
 
 /* How a distribution is made from logits, and the arrays that belong to it. */

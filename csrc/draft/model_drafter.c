@@ -26,8 +26,7 @@ typedef struct model_drafter {
     int32_t* tokens;     /* [n_sequences, CATCH_UP] of the step's nodes */
     int32_t* parents;    /* [n_sequences, CATCH_UP] */
     int32_t* path;       /* [CATCH_UP + gamma] */
-    double* scratch;     /* [2 · n_vocab] */
-    float* adjusted;     /* [n_vocab] logits */
+    sd_guesser guesser;
 } model_drafter;
 
 static void lay_out(model_drafter* d) {
@@ -39,8 +38,7 @@ static void lay_out(model_drafter* d) {
     d->tokens = sd_arena_take(arena, n, CATCH_UP * sizeof *d->tokens);
     d->parents = sd_arena_take(arena, n, CATCH_UP * sizeof *d->parents);
     d->path = sd_arena_take(arena, (size_t)(CATCH_UP + d->options.gamma), sizeof *d->path);
-    d->scratch = sd_arena_take(arena, 2 * (size_t)d->options.model->config.n_vocab, sizeof *d->scratch);
-    d->adjusted = sd_arena_take(arena, (size_t)d->options.model->config.n_vocab, sizeof *d->adjusted);
+    d->guesser = sd_guesser_take(arena, &d->options.guessing, d->options.model->config.n_vocab);
 }
 
 /* The draft's cache takes part of the text until that outgrows its context. */
@@ -66,23 +64,6 @@ static sd_status close_gap(model_drafter* d, reader* r, const int32_t* text, int
         if (status != SD_OK) return status;
     }
     return SD_OK;
-}
-
-/* Draw the next guess of a proposal from a row of logits. */
-static void guess(model_drafter* d, sd_proposal* p, const float* logits) {
-    int n_vocab = d->options.model->config.n_vocab, node = p->tree.n_nodes++;
-    sd_distribution* from = &p->tree.drawn_from[node];
-    logits = sd_logits_adjust(&d->options.adjustment, n_vocab, logits, p->text, p->n_text, &p->tree, node - 1,
-                              d->adjusted);
-    sd_standardise(&d->options.sampling, n_vocab, logits, d->scratch, from);
-    p->tree.parents[node] = node - 1;
-    if (d->options.coupled) {
-        if (from->point < 0) sd_noise(p->stream, (uint32_t)(p->n_text + node - 1), n_vocab, d->scratch);
-        p->tree.tokens[node] = sd_race(from, n_vocab, d->scratch);
-    } else {
-        double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DRAFT, (uint32_t)node);
-        p->tree.tokens[node] = sd_sample(from, n_vocab, u);
-    }
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
@@ -119,7 +100,8 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         if (status != SD_OK) return status;
         double begun = sd_now();
         for (int i = 0; i < n_drafting; i++)
-            guess(d, &proposals[d->drafting[i]], d->workspace.logits + i * d->workspace.ld_logits);
+            sd_guess(&d->guesser, &proposals[d->drafting[i]],
+                     d->workspace.logits + i * d->workspace.ld_logits);
         base->other_s += sd_now() - begun;
     }
 }
@@ -148,8 +130,7 @@ static void release(sd_drafter* base) {
 sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const int* n_prompt, int n,
                                   sd_drafter** drafter) {
     sd_status status = sd_gamma_check(options->gamma);
-    if (status == SD_OK) status = sd_sampling_check(&options->sampling);
-    if (status == SD_OK) status = sd_adjustment_check(&options->adjustment, options->model->config.n_vocab);
+    if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
     if (status != SD_OK) return status;
     model_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;

@@ -2,17 +2,14 @@
 #ifndef SD_MODEL_DRAFTER_H
 #define SD_MODEL_DRAFTER_H
 
-#include "adjustment.h"
-#include "drafter.h"
+#include "guess.h"
 #include "weights.h"
 
 typedef struct sd_model_drafter_options {
-    const sd_model* model;    /* borrowed; must outlive the drafter; vocabulary of the target */
-    sd_adjustment adjustment; /* of the draft's logits; its arrays must outlive the drafter */
-    sd_sampling sampling;     /* the draft's own standardisation */
-    int coupled;              /* draw with the noise of SD_RULE_COUPLED */
-    int gamma;                /* longest chain asked for */
-    int max_new_tokens;       /* as in the session */
+    const sd_model* model; /* borrowed; must outlive the drafter; vocabulary of the target */
+    sd_guessing guessing;
+    int gamma;          /* longest chain asked for */
+    int max_new_tokens; /* as in the session */
     int n_threads;
 } sd_model_drafter_options;
 

@@ -59,6 +59,23 @@ class Model:
     @property
     def n_parameters(self) -> int: ...
 
+class Bigram:
+    """A table of what follows each token: an immutable draft that costs next to nothing."""
+
+    def __init__(
+        self,
+        base: NDArray[np.float32],
+        shifts: NDArray[np.float32],
+        starts: NDArray[np.int64],
+        successors: NDArray[np.int32],
+        logits: NDArray[np.float32],
+    ) -> None:
+        """ln P(x | y) is ``logits[i]`` for ``x = successors[i]``, ``starts[y] <= i < starts[y + 1]``, else
+        ``base[x] + shifts[y]``. The arrays are copied.
+
+        base, shifts : [n_vocab]; starts : [n_vocab + 1]; successors, logits : [n_pairs].
+        """
+
 class Decoder:
     """One sequence's KV cache and scratch over a model: the forward pass, without any decoding rule."""
 
@@ -81,7 +98,7 @@ class Session:
     def __init__(
         self,
         target: Model,
-        draft: Model | None,
+        draft: Model | Bigram | None,
         prompts: Sequence[Sequence[int]],
         *,
         gamma: int,

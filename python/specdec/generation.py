@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, overload
 
 from specdec.errors import InputError
 from specdec.progress import progress_bar
-from specdec.request import ModelLike, Options, Prompt, Request, Seed, Stop, Transform
+from specdec.request import DraftLike, ModelLike, Options, Prompt, Request, Seed, Stop, Transform
 from specdec.result import Result
 from specdec.run import Run
 from specdec.sampling import Sampling
@@ -21,7 +21,7 @@ __all__ = ["Stream", "generate", "stream"]
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
     target: ModelLike,
-    draft: ModelLike | None,
+    draft: DraftLike | None,
     prompt: Prompt,
     *,
     progress: bool = False,
@@ -30,7 +30,7 @@ def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str to
 @overload
 def generate(
     target: ModelLike,
-    draft: ModelLike | None,
+    draft: DraftLike | None,
     prompt: Sequence[Prompt],
     *,
     progress: bool = False,
@@ -40,7 +40,7 @@ def generate(
 
 def generate(
     target: ModelLike,
-    draft: ModelLike | None,
+    draft: DraftLike | None,
     prompt: Prompt | Sequence[Prompt],
     *,
     gamma: int = 4,
@@ -72,8 +72,9 @@ def generate(
     target : Model, path or hub name
         The model whose text this is. A path or name is loaded with `specdec.load`, in the number format that
         the checkpoint holds; to use a model more than once, or in another format, load it yourself.
-    draft : Model, path, hub name or None
-        The model that guesses ahead, with the target's vocabulary. None: plain decoding, a token a run.
+    draft : Model, path, hub name, Unigram, Bigram or None
+        The model that guesses ahead, with the target's vocabulary, or a table of `specdec.drafts`. None:
+        plain decoding, a token a run.
     prompt : str, sequence of int, or a list of these
         One prompt as text or as token ids, or several that are decoded as one batch; a list of integers is
         one prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
@@ -166,7 +167,7 @@ def generate(
 
 def stream(
     target: ModelLike,
-    draft: ModelLike | None,
+    draft: DraftLike | None,
     prompt: Prompt,
     *,
     gamma: int = 4,

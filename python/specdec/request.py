@@ -12,19 +12,21 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import InputError
+from specdec.drafts import Bigram, Unigram
+from specdec.errors import InputError, VocabularyMismatchError
 from specdec.model import Model, load
 from specdec.sampling import Sampling
 from specdec.stopping import StopRules
 from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import check_same_vocabulary
 
-__all__ = ["RULES", "ModelLike", "Options", "Prompt", "Request", "Seed", "Stop", "Transform"]
+__all__ = ["RULES", "DraftLike", "ModelLike", "Options", "Prompt", "Request", "Seed", "Stop", "Transform"]
 
 RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
 """The rules that `generate` takes; greedy is what they all are at temperature 0."""
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
+DraftLike: TypeAlias = "Model | Unigram | Bigram | str | os.PathLike[str]"
 Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
 Stop: TypeAlias = "str | int | Iterable[str | int] | None"
 Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
@@ -63,7 +65,7 @@ class Request:
     Attributes
     ----------
     target : Model
-    draft : Model or None
+    draft : Model, Unigram, Bigram or None
         None where nothing is to be drafted.
     prompts : list of list of int
         Token ids of each prompt.
@@ -85,7 +87,7 @@ class Request:
     """
 
     target: Model
-    draft: Model | None
+    draft: Model | Unigram | Bigram | None
     prompts: list[list[int]]
     is_batch: bool
     gamma: int
@@ -104,7 +106,7 @@ class Request:
     def prepare(
         cls,
         target: ModelLike,
-        draft: ModelLike | None,
+        draft: DraftLike | None,
         prompt: Prompt | Sequence[Prompt],
         *,
         gamma: int,
@@ -155,9 +157,7 @@ class Request:
         seeds = _seeds(seed, len(given))
 
         target = _model("target", target)
-        draft = None if draft is None else _model("draft", draft)
-        if draft is not None:
-            check_same_vocabulary(target, draft)
+        draft = None if draft is None else _draft(target, draft)
         for settings in (sampling, draft_sampling):
             settings.check_vocabulary(target.config["n_vocab"])
         tokenizer = target.tokenizer
@@ -230,12 +230,25 @@ def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str
     return sampling, verify, float(lenience)
 
 
+def _draft(target: Model, given: object) -> Model | Unigram | Bigram:
+    if isinstance(given, Unigram | Bigram):
+        n_vocab = target.config["n_vocab"]
+        if given.n_vocab != n_vocab:
+            raise VocabularyMismatchError(
+                f"draft has {given.n_vocab} tokens; expected the target's {n_vocab}"
+            )
+        return given
+    draft = _model("draft", given)
+    check_same_vocabulary(target, draft)
+    return draft
+
+
 def _model(name: str, given: object) -> Model:
     if isinstance(given, Model):
         return given
     if isinstance(given, str | os.PathLike):
         return load(given)
-    none = ", or None" if name == "draft" else ""
+    none = ", a table of specdec.drafts, or None" if name == "draft" else ""
     raise InputError(
         f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name{none}"
     )

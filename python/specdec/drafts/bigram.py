@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec import _core
 from specdec.drafts.unigram import Ids, Unigram, check_ids, check_texts
 
 __all__ = ["Bigram"]
@@ -80,6 +82,22 @@ class Bigram:
             row[self.successors[found]] += counts
             row /= counts.sum() + n_different
         return rows
+
+    @cached_property
+    def core(self) -> _core.Bigram:
+        """The table as the C core reads it: pairs that occurred; for the others P(x) and a factor of y's."""
+        n_different = np.diff(self.starts)
+        before = np.repeat(np.arange(self.n_vocab), n_different)
+        n = np.bincount(before, weights=self.counts, minlength=self.n_vocab)
+        mass = self.counts + n_different[before] * self.unigram.probs[self.successors]
+        factor = np.divide(n_different, n + n_different, out=np.ones(self.n_vocab), where=n_different > 0)
+        return _core.Bigram(
+            np.log(self.unigram.probs).astype(np.float32),
+            np.log(factor).astype(np.float32),
+            np.ascontiguousarray(self.starts, np.int64),
+            self.successors.astype(np.int32),
+            np.log(mass / (n + n_different)[before]).astype(np.float32),
+        )
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.Bigram of {self.n_vocab} tokens, {len(self.counts)} pairs>"

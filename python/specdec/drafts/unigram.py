@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec import _core
 from specdec.errors import InputError
 
 __all__ = ["Ids", "Unigram", "check_ids", "check_texts"]
@@ -67,6 +69,18 @@ class Unigram:
             If a token is not in 0 to n_vocab - 1.
         """
         return np.tile(self.probs, (len(check_ids(ids, self.n_vocab)), 1))
+
+    @cached_property
+    def core(self) -> _core.Bigram:
+        """The table as the C core reads it: no token has successors of its own."""
+        nothing = np.zeros(self.n_vocab + 1, np.int64)
+        return _core.Bigram(
+            np.log(self.probs).astype(np.float32),
+            np.zeros(self.n_vocab, np.float32),
+            nothing,
+            np.empty(0, np.int32),
+            np.empty(0, np.float32),
+        )
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.Unigram of {self.n_vocab} tokens>"

@@ -1,0 +1,42 @@
+/* The arguments of Session.__init__, as the core takes them. */
+#ifndef SD_SESSION_ARGUMENTS_H
+#define SD_SESSION_ARGUMENTS_H
+
+#include "module.h"
+#include "transform.h"
+
+/* What a session borrows as long as it lives. */
+typedef struct sd_session_needs {
+    sd_model_object* target; /* strong reference */
+    PyObject* draft;         /* strong reference to a Model or a Bigram, or NULL */
+    sd_settings settings, draft_settings;
+    sd_python_transform transform; /* its function is a strong reference or NULL */
+} sd_session_needs;
+
+void sd_session_needs_free(sd_session_needs* needs);
+
+/* What is borrowed only while a session is created. */
+typedef struct sd_session_arguments {
+    sd_session_options options;
+    sd_guessing guessing;
+    int drafting;
+    const sd_model* draft;   /* who drafts: this */
+    const sd_bigram* bigram; /* or this */
+    sd_prompt* prompts;      /* [n_prompts] owned */
+    int n_prompts;
+    sd_prompt* foreseen; /* [n_foreseen] owned, of a dialled drafter; NULL: none */
+    int n_foreseen;
+    double alpha;
+    int32_t* stop_ids; /* owned */
+    int keep_logits;
+} sd_session_arguments;
+
+/* Returns 0, or -1 with an exception; either way both outputs are to be freed. */
+int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
+                              sd_session_needs* needs, sd_session_arguments* arguments);
+void sd_session_arguments_free(sd_session_arguments* arguments);
+
+/* A session and its drafter. `needs` must outlive it. */
+sd_status sd_session_make(const sd_session_arguments* arguments, sd_session** session);
+
+#endif

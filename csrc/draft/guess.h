@@ -1,0 +1,31 @@
+/* From the draft's logits to a guess: what drafters that guess by distributions have in common. */
+#ifndef SD_GUESS_H
+#define SD_GUESS_H
+
+#include "adjustment.h"
+#include "drafter.h"
+#include "memory.h"
+
+/* How a draft chooses. */
+typedef struct sd_guessing {
+    sd_adjustment adjustment; /* of the draft's logits; its arrays must outlive the drafter */
+    sd_sampling sampling;     /* the draft's own standardisation */
+    int coupled;              /* draw with the noise of SD_RULE_COUPLED */
+} sd_guessing;
+
+typedef struct sd_guesser {
+    sd_guessing how;
+    int n_vocab;
+    double* scratch; /* [2 · n_vocab] */
+    float* adjusted; /* [n_vocab] logits */
+} sd_guesser;
+
+sd_status sd_guessing_check(const sd_guessing* how, int n_vocab);
+
+/* A guesser whose arrays are pieces of the arena. */
+sd_guesser sd_guesser_take(sd_arena* arena, const sd_guessing* how, int n_vocab);
+
+/* Append to a chain the next guess, drawn from the distribution of these logits [n_vocab]. */
+void sd_guess(const sd_guesser* guesser, sd_proposal* proposal, const float* logits);
+
+#endif
