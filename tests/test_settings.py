@@ -1,0 +1,291 @@
+"""Settings beyond temperature and cuts, on whole runs: penalties, biases, transforms, the draft's own.
+
+Plain decoding is held against a loop in NumPy, speculative decoding against plain decoding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specdec
+from specdec import InputError, Sampling, _core, reference
+from toy_pair import EOS, load_pair
+
+PROMPT = [1, 9, 30, 9, 44]
+N_NEW = 40
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+    return load_pair(tmp_path_factory.mktemp("pair"))
+
+
+def generate(pair: tuple[Any, ...], draft: bool, **how: Any) -> specdec.Result:
+    options = {"max_new_tokens": N_NEW, "ignore_eos": True, "logits": True, "seed": 11} | how
+    return specdec.generate(pair[0], pair[1] if draft else None, PROMPT, **options)
+
+
+def adjusted(
+    logits: NDArray[np.float32], tokens: Sequence[int], penalty: float, biases: dict[int, float]
+) -> NDArray[np.float32]:
+    """Penalty of every token that has occurred, once, then the biases; in float32 as the core does it."""
+    logits = logits.copy()
+    seen = np.unique(tokens)
+    logits[seen] = np.where(
+        logits[seen] > 0, logits[seen] / np.float32(penalty), logits[seen] * np.float32(penalty)
+    )
+    for token, bias in biases.items():
+        logits[token] += np.float32(bias)
+    return logits
+
+
+def decode(model: specdec.Model, choose: Any) -> list[int]:
+    """N_NEW tokens, one forward of one node each: ``choose(logits, tokens)`` says the next."""
+    decoder, tokens = _core.Decoder(model.core, capacity=len(PROMPT) + N_NEW), list(PROMPT)
+    decoder.prefill(PROMPT[:-1])
+    for _ in range(N_NEW):
+        logits = decoder.forward([tokens[-1]], [-1])[0]
+        decoder.keep([0])
+        tokens.append(int(choose(logits, tokens)))
+    return tokens[len(PROMPT) :]
+
+
+ADJUSTMENTS = [
+    (1.3, {}),
+    (0.8, {}),
+    (1.0, {7: 2.5, 30: -1.0}),
+    (1.2, {EOS: -math.inf, 9: 1.0, 60: 0.5}),
+]
+
+
+@pytest.mark.parametrize(("penalty", "biases"), ADJUSTMENTS)
+def test_greedy_with_penalty_and_bias(pair: Any, penalty: float, biases: dict[int, float]) -> None:
+    how = {"repetition_penalty": penalty, "logit_bias": biases}
+    expected = decode(pair[0], lambda logits, tokens: np.argmax(adjusted(logits, tokens, penalty, biases)))
+    assert expected != generate(pair, False).tokens, "the settings must matter"
+    plain = generate(pair, False, **how)
+    assert plain.tokens == expected
+    for gamma in (1, 3, 8):
+        out = generate(pair, True, gamma=gamma, **how)
+        assert out.tokens == expected
+        assert np.array_equal(out.logits, plain.logits)  # as the model gave them, not adjusted
+        assert out.trace.n_accepted > 0
+
+
+@pytest.mark.parametrize(("penalty", "biases"), ADJUSTMENTS)
+def test_coupled_sampling_with_everything(pair: Any, penalty: float, biases: dict[int, float]) -> None:
+    """The race of the reference's noise over the reference's distribution, and the same for every draft."""
+    how = {
+        "temperature": 0.9, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": penalty,
+        "logit_bias": biases, "verify": "coupled",
+    }  # fmt: skip
+
+    def choose(logits: NDArray[np.float32], tokens: list[int]) -> int:
+        row = adjusted(logits, tokens, penalty, biases)
+        probs = specdec.distribution(row, temperature=0.9, top_k=20, top_p=0.9, min_p=0.02)
+        noise = _core.noise(11, 0, len(tokens), len(probs))
+        times = np.divide(-np.log1p(-noise), probs, out=np.full(len(probs), np.inf), where=probs > 0)
+        return int(np.argmin(times))
+
+    expected = decode(pair[0], choose)
+    assert generate(pair, False, **how).tokens == expected
+    for draft_sampling in (None, Sampling(0.0), Sampling(1.5, repetition_penalty=2.0)):
+        assert generate(pair, True, gamma=5, draft_sampling=draft_sampling, **how).tokens == expected
+
+
+def test_a_draft_with_the_same_adjustments_is_accepted_more(pair: Any) -> None:
+    """By default the draft is penalised as the target is, along its own guesses too: equal models, beta 1."""
+    same = (pair[0], pair[0])
+    how: dict[str, Any] = {"temperature": 1.0, "repetition_penalty": 1.5, "logit_bias": {4: 2.0}, "gamma": 6}
+    assert generate(same, True, **how).trace.acceptance_rate == pytest.approx(1.0, abs=1e-12)
+    apart = generate(same, True, draft_sampling=Sampling(1.0), **how)
+    assert apart.trace.acceptance_rate < 0.9
+
+
+def test_min_p_is_the_distribution_s(pair: Any) -> None:
+    seen = []
+    out = generate(
+        pair, False, temperature=1.2, min_p=0.1, transform=lambda probs, tokens: seen.append(probs) or probs
+    )
+    for probs, logits in zip(seen, out.logits, strict=True):
+        full = reference.distribution(logits, 1.2)
+        kept = full >= 0.1 * full.max()
+        assert np.array_equal(probs > 0, kept)
+        np.testing.assert_allclose(probs, full * kept / full[kept].sum(), rtol=1e-5)
+
+
+# ------------------------------------------------------------------------------------- the transform
+
+
+def no_repeats(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+    """Forbid the tokens of the last eight places; need not be normalised."""
+    probs[tokens[-8:]] = 0.0
+    return probs
+
+
+def test_a_transform_is_told_the_tokens_and_decides(pair: Any) -> None:
+    calls: list[tuple[int, ...]] = []
+
+    def watch(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        calls.append(tuple(tokens))
+        assert probs.sum() == pytest.approx(1.0, abs=1e-12)
+        return no_repeats(probs, tokens)
+
+    how: dict[str, Any] = {"temperature": 1.0, "verify": "coupled"}
+    plain = generate(pair, False, transform=watch, **how)
+    assert calls == [(*PROMPT, *plain.tokens[:i]) for i in range(N_NEW)]
+    everything = [*PROMPT, *plain.tokens]
+    for i in range(len(PROMPT), len(everything)):
+        assert everything[i] not in everything[max(0, i - 8) : i]
+    calls.clear()
+    out = generate(pair, True, transform=watch, gamma=5, **how)
+    assert out.tokens == plain.tokens
+    assert set(calls) >= {(*PROMPT, *plain.tokens[:i]) for i in range(N_NEW)}
+
+
+def test_a_transform_of_the_argmax(pair: Any) -> None:
+    """At temperature 0 it gets all mass on one token, and may move it."""
+
+    def next_one(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        assert sorted(probs)[-2:] == [0.0, 1.0]
+        return np.roll(probs, 1)
+
+    expected = decode(pair[0], lambda logits, tokens: (np.argmax(logits) + 1) % len(logits))
+    assert generate(pair, False, transform=next_one).tokens == expected
+    assert generate(pair, True, transform=next_one).tokens == expected
+
+
+def test_a_batch_is_transformed_sequence_by_sequence(pair: Any) -> None:
+    prompts = [PROMPT, [3, 4], [20] * 30]
+    how: dict[str, Any] = {
+        "temperature": 1.0,
+        "verify": "coupled",
+        "transform": no_repeats,
+        "max_new_tokens": 20,
+    }
+    batch = specdec.generate(*pair, prompts, seed=[5, 6, 7], **how)
+    for prompt, seed, result in zip(prompts, (5, 6, 7), batch, strict=True):
+        assert specdec.generate(pair[0], None, prompt, seed=[seed], **how).tokens == result.tokens
+
+
+@pytest.mark.parametrize("draft", [False, True])
+def test_what_a_transform_raises_comes_out(pair: Any, draft: bool) -> None:
+    def fails(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        if len(tokens) > len(PROMPT) + 5:
+            raise LookupError("no such table")
+        return probs
+
+    with pytest.raises(LookupError, match="no such table"):
+        generate(pair, draft, temperature=1.0, transform=fails)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda probs: -probs, lambda probs: 0 * probs, lambda probs: probs[:-1], lambda probs: probs + np.nan,
+        lambda probs: np.full_like(probs, np.inf), lambda probs: probs[None], lambda probs: 1e-320 * probs,
+    ],
+)  # fmt: skip
+def test_a_transform_that_gives_no_distribution_is_refused(pair: Any, returned: Any) -> None:
+    with pytest.raises(ValueError, match="transform: expected"):
+        generate(pair, True, temperature=1.0, transform=lambda probs, tokens: returned(probs))
+
+
+def test_a_transform_cannot_enter_its_own_session(pair: Any) -> None:
+    def enter(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        session.round()
+        return probs
+
+    session = _core.Session(
+        pair[0].core, None, [PROMPT], gamma=0, max_new_tokens=3, sampling={"temperature": 1.0},
+        seeds=[(1, 0)], n_threads=1, transform=enter,
+    )  # fmt: skip
+    session.prefill()
+    with pytest.raises(RuntimeError, match="in use by another thread"):
+        session.round()
+    session.close()
+
+
+def test_a_transform_may_generate(pair: Any) -> None:
+    """Another run inside the function, on the same models."""
+
+    def ask(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        again = specdec.generate(pair[0], None, tokens, max_new_tokens=1, ignore_eos=True).tokens[0]
+        assert again == np.argmax(probs)
+        return probs
+
+    plain = generate(pair, False).tokens
+    assert generate(pair, True, transform=ask).tokens == plain
+
+
+# ------------------------------------------------------------------------------------------ lenience
+
+
+def test_lenience_of_argmax_looks_at_the_distribution_before_it_is_standardised(pair: Any) -> None:
+    """Accepted drafts are those with T(x) >= l max T at temperature 1; after a rejection comes the argmax."""
+    lenience, n_lenient = 0.3, 0
+    out = generate(pair, True, lenience=lenience, top_k=1, gamma=5)
+    rows = iter(out.logits)
+    for r in out.trace.rounds:
+        for token, origin in zip(r.tokens[: r.kept], r.origin, strict=False):
+            probs = reference.distribution(next(rows), 1.0)
+            if origin == "draft":
+                assert probs[token] >= lenience * probs.max()
+                n_lenient += token != np.argmax(probs)
+            else:
+                assert token == np.argmax(probs)
+    assert n_lenient > 0, "lenience must matter"
+    assert generate(pair, False, lenience=lenience).tokens == generate(pair, False).tokens
+
+
+def test_betas_of_a_lenient_run(pair: Any) -> None:
+    """alpha of appendix A.5: sum(min(T / l, D))."""
+    out = generate(pair, True, temperature=1.0, lenience=0.4, gamma=1)
+    seen = iter(np.concatenate([np.zeros((0, out.logits.shape[1])), out.logits]))
+    tokens = list(PROMPT)
+    for r in out.trace.rounds:
+        row = next(seen)
+        if r.drafted:
+            draft = reference.distribution(pair[1].logits(tokens)[-1], 1.0)
+            overlap = np.minimum(reference.distribution(row, 1.0) / 0.4, draft).sum()
+            assert r.betas[0] == pytest.approx(overlap, rel=1e-4)
+        for _ in range(r.kept - 1):
+            next(seen)
+        tokens += r.tokens[: r.kept]
+
+
+# ----------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"min_p": 1.5}, "min_p is 1.5; expected a number in"),
+        ({"min_p": "a"}, "min_p is 'a'"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; expected a finite number above 0"),
+        ({"repetition_penalty": math.inf}, "repetition_penalty is inf"),
+        ({"logit_bias": [1, 2]}, "logit_bias is .* expected a mapping"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias has the key -1"),
+        ({"logit_bias": {"a": 1.0}}, "logit_bias has the key 'a'"),
+        ({"logit_bias": {61: 1.0}}, "logit_bias has token 61; expected ids from 0 to 60"),
+        ({"logit_bias": {3: math.nan}}, r"logit_bias\[3\] is nan"),
+        ({"logit_bias": dict.fromkeys(range(61), -math.inf)}, "forbids every token"),
+        ({"draft_sampling": Sampling(logit_bias={99: 0.0})}, "logit_bias has token 99"),
+        ({"draft_sampling": 0.5}, "draft_sampling is a float"),
+        ({"transform": 3}, "transform is a int"),
+        ({"verify": "fair"}, "verify is 'fair'; expected one of 'rejection', 'block'"),
+        ({"verify": "greedy"}, "verify is 'greedy'"),
+        ({"lenience": 0.0}, "lenience is 0.0; expected a number above 0, at most 1"),
+        ({"lenience": True}, "lenience is True"),
+        ({"lenience": 0.5, "verify": "block"}, "expected 1 with verify='block'"),
+    ],
+)
+def test_bad_settings_are_named(pair: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        generate(pair, True, **changes)
