@@ -82,6 +82,22 @@ def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixtur
     assert all(line in output for line in str(wanted).splitlines()[2:-1])
 
 
+def test_coupled_samples_are_identical(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--temperature", "1", "--min-p", "0.01", "--verify", "coupled", "--seed", "4"]
+    assert cli.main(["abc", "--max-new-tokens", "30", *options]) == 0
+    output = capsys.readouterr().out
+    assert figure(output, "outputs").startswith("identical, all ")
+    wanted = specdec.generate(
+        embedded[0], None, "abc", max_new_tokens=30, temperature=1.0, min_p=0.01, verify="coupled", seed=4
+    )
+    assert figure(output, "new tokens").split() == [str(len(wanted.tokens))] * 2
+
+
+def test_lenient_output_is_called_so(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["abc", "--max-new-tokens", "30", "--lenience", "0.2"]) == 0
+    assert "not the target's own" in figure(capsys.readouterr().out, "outputs")
+
+
 def test_stop_strings(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     free = specdec.generate(*embedded, "abc", max_new_tokens=40)
     assert isinstance(free, Result)

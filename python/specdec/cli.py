@@ -86,6 +86,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default: %(default)s)")
     add("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens only")
     add("--top-p", type=float, metavar="P", help="sample from the likeliest tokens that hold mass P only")
+    add(
+        "--min-p",
+        type=float,
+        metavar="P",
+        help="sample from tokens at least P times as likely as the likeliest",
+    )
+    rules = ("rejection", "block", "coupled", "classical")
+    add("--verify", choices=rules, default=rules[0], help="rule of verification (default: %(default)s)")
+    add(
+        "--lenience", type=float, default=1.0, metavar="L", help="below 1 is not exact (default: %(default)s)"
+    )
     add("--seed", type=int, metavar="S", help="key of the random numbers (default: a fresh one)")
     add("--threads", type=int, metavar="N", help="(default: SPECDEC_NUM_THREADS, or the CPUs at hand)")
     add("--stop", action="append", metavar="TEXT", help="end before this text; may be given more than once")
@@ -102,20 +113,21 @@ def _compare(arguments: argparse.Namespace) -> int:
         "temperature": arguments.temperature,
         "top_k": arguments.top_k,
         "top_p": arguments.top_p,
+        "min_p": arguments.min_p,
+        "verify": arguments.verify,
+        "lenience": arguments.lenience,
         "seed": arguments.seed,
         "stop": arguments.stop,
         "n_threads": arguments.threads,
     }
     colour = not arguments.no_color and use_colour()
-    request = Request.prepare(
-        target, draft, arguments.prompt, gamma=arguments.gamma, logits=False, ignore_eos=False, **options
-    )
+    request = Request.prepare(target, draft, arguments.prompt, gamma=arguments.gamma, **options)
     shown = _show(request, colour)
     options["seed"] = [shown.seed]
     plain, speculative = _time(target, draft, arguments.prompt, arguments.gamma, options)
     print()
     print(_table(plain, speculative))
-    verdict, same = _verdict(plain.result, speculative.result, greedy=request.sampling.greedy)
+    verdict, same = _verdict(plain.result, speculative.result, request)
     print(verdict)
     return EXIT_OK if same else EXIT_DIFFERENT
 
@@ -211,9 +223,11 @@ def _number(value: float, digits: int = 3) -> str:
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-def _verdict(plain: Result, speculative: Result, *, greedy: bool) -> tuple[str, bool]:
+def _verdict(plain: Result, speculative: Result, request: Request) -> tuple[str, bool]:
     """(what to say of the two outputs, whether they are as they must be)."""
-    if not greedy:
+    if request.lenience < 1.0:
+        return f"{'outputs':<18} lenient: not the target's own (appendix A.5)", True
+    if not request.sampling.greedy and request.rule != "coupled":
         seed = speculative.seed[0]
         return f"{'outputs':<18} two samples of one distribution, the target's own (seed {seed})", True
     if plain.tokens == speculative.tokens and plain.text == speculative.text:
