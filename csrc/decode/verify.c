@@ -82,7 +82,11 @@ void sd_verify(const sd_question* q, sd_verdict* verdict) {
         if (accepted == place.n_guesses) break;
         node = guesses[accepted];
         place.node = node;
-        level[node] = depth + 1;
+        for (int i = 0; i < place.n_guesses; i++) { /* its twins, which are the same place */
+            if (tree->tokens[guesses[i]] != tree->tokens[node]) continue;
+            level[guesses[i]] = depth + 1;
+            if (guesses[i] < place.node) place.node = guesses[i];
+        }
         verdict->n_path++;
     }
     for (int i = verdict->n_path; i > 0; i--, node = tree->parents[node]) verdict->path[i - 1] = node;

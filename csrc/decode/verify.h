@@ -54,6 +54,9 @@ typedef struct sd_question {
  * and the walk goes on there, or says the token itself, and the walk ends; where there is no guess
  * the token is the target's.
  *
+ * Nodes with the same tokens from the root are one place: the guesses after it are the children of
+ * all of them. So chains from several drafts may share their beginnings, each counting as a draw.
+ *
  * SD_RULE_BLOCK takes chains only. */
 void sd_verify(const sd_question* question, sd_verdict* verdict);
 
