@@ -17,6 +17,7 @@ import pytest
 
 from exact import Conditional, DisprovedError, Probs, Rule, outcome_law, prove, round_law, shapes, table
 from specdec import InputError, _core, distribution, reference, verification, verify
+from specdec.reference import rules
 
 # ------------------------------------------------------------------------------------ the proof
 
@@ -230,11 +231,11 @@ EXPOSING = [
 
 
 def mutated(old: str, new: str) -> types.ModuleType:
-    """The reference module with one place of its text replaced."""
-    source = inspect.getsource(reference)
+    """The module of the rules with one place of its text replaced."""
+    source = inspect.getsource(rules)
     assert source.count(old) == 1, f"the reference has {source.count(old)} places that read {old!r}"
-    module = types.ModuleType("specdec.reference_mutated")
-    exec(compile(source.replace(old, new), str(Path(reference.__file__)), "exec"), module.__dict__)
+    module = types.ModuleType("specdec.reference.rules_mutated")
+    exec(compile(source.replace(old, new), str(Path(rules.__file__)), "exec"), module.__dict__)
     return module
 
 

@@ -1,0 +1,188 @@
+"""Number formats: what a row kernel computes, to the bit, in each.
+
+Every operation below is rounded once, to nearest with ties to even, where and only where it says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+
+BLOCK = 32
+"""Numbers along the inputs that share one scale in int8 and int4; the last block is padded with zeros."""
+
+
+def fma(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
+    """x * y + z of float32, rounded once, elementwise.
+
+    The product is exact in float64. The sum there is rounded to odd (its last bit tells that something was
+    lost), so that rounding it again, to float32, gives what one rounding would have given.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN come out as they should
+        product, z = np.asarray(x, np.float64) * np.asarray(y, np.float64), np.asarray(z, np.float64)
+        total = np.asarray(product + z)
+        part = total - product
+        lost = (product - (total - part)) + (z - part)  # exactly (Knuth's two-sum)
+        even = total.view(np.int64) & 1 == 0
+        odd = np.nextafter(total, np.copysign(np.inf, lost))
+        return np.where(even & np.isfinite(lost) & (lost != 0), odd, total).astype(np.float32)
+
+
+def round_bf16(x: ArrayLike) -> Array:
+    """Finite float32 rounded to the nearest bf16, ties to even, given as float32."""
+    bits = np.asarray(x, dtype=np.float32).view(np.uint32)
+    carry = np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    return (bits + carry & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def quantise(weights: ArrayLike, dtype: str) -> tuple[Array, Array]:
+    """A matrix of weights in int8 or int4.
+
+    In int8 the scale of a block is its largest magnitude / 127, so codes go from -127 to 127; in int4 it is
+    its element of largest magnitude (the first of several) / -8, which makes that element -8, so codes go
+    from -8 to 7 and a scale may be negative. The scale is rounded to f16 before it is used. A block whose
+    scale is 0, or rounds to it, has codes 0.
+
+    Parameters
+    ----------
+    weights : array_like, [n_out, n_in]
+        Taken as float32, in which everything is computed.
+    dtype : {"int8", "int4"}
+
+    Returns
+    -------
+    codes : ndarray of int8, [n_out, n_in]
+    scales : ndarray of float16, [n_out, n_blocks]
+        Of each row and block of 32 inputs.
+
+    Raises
+    ------
+    ValueError
+        A weight so large that its scale is infinite in f16.
+    """
+    divisor, low, high = {"int8": (127, -127, 127), "int4": (-8, -8, 7)}[dtype]
+    weights = np.asarray(weights, dtype=np.float32)
+    blocks = _blocks(weights)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1, keepdims=True), -1)
+    if dtype == "int8":
+        largest = np.abs(largest)
+    with np.errstate(over="ignore"):
+        scales = (largest / np.float32(divisor)).astype(np.float16)
+    if np.isinf(scales).any():
+        raise ValueError(f"a weight of {largest[np.isinf(scales)][0]:g} has no finite scale in {dtype}")
+    codes = _codes(blocks, _inverse(np.float32(1), scales.astype(np.float32)), low, high)
+    return codes.reshape(len(weights), -1)[:, : weights.shape[1]], scales[..., 0]
+
+
+def dequantise(codes: ArrayLike, scales: ArrayLike) -> Array:
+    """The float32 weights that codes and scales stand for; the products are exact."""
+    codes = np.asarray(codes)
+    widened = np.repeat(np.asarray(scales, dtype=np.float32), BLOCK, axis=-1)
+    weights: Array = codes.astype(np.float32) * widened[:, : codes.shape[1]]
+    return weights
+
+
+def stored(weights: ArrayLike, dtype: str) -> Array:
+    """A matrix as the model computes with it once it is packed in a format: float32, [n_out, n_in]."""
+    if dtype == "f32":
+        return np.asarray(weights, dtype=np.float32)
+    return round_bf16(weights) if dtype == "bf16" else dequantise(*quantise(weights, dtype))
+
+
+def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
+    """Rows of activations as int8 and int4 weights meet them: int8 with one float32 scale for each block.
+
+    The scale is the smallest power of two 2^e with largest magnitude <= 127 * 2^e (e at most 100). A block of
+    numbers below 2^-100 counts as zeros: scale 0 and codes 0.
+
+    Parameters
+    ----------
+    x : array_like, [n_rows, n_in]
+        Taken as float32, in which everything is computed.
+
+    Returns
+    -------
+    codes : ndarray of int8, [n_rows, n_in]
+        From -127 to 127.
+    scales : ndarray of float32, [n_rows, n_blocks]
+    """
+    x = np.asarray(x, dtype=np.float32)
+    blocks = _blocks(x)
+    largest = np.abs(blocks).max(-1, keepdims=True)
+    mantissa, exponent = np.frexp(largest)  # largest = mantissa * 2**exponent, mantissa in [1/2, 1)
+    exponent = np.minimum(exponent - 7 + (mantissa > np.float32(127 / 128)), 100)
+    scales = np.where(largest < np.float32(2.0**-100), np.float32(0), np.ldexp(np.float32(1), exponent))
+    codes = _codes(blocks, _inverse(np.float32(1), scales), -127, 127)
+    return codes.reshape(len(x), -1)[:, : x.shape[1]], scales[..., 0]
+
+
+def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
+    """Rows of activations times a matrix of weights, with the bits of the core's row kernels.
+
+    Every output is one chain along the inputs, so it depends on its row and its weights alone:
+
+    - f32: ``sum = fma(x[k], w[k], sum)``, k ascending;
+    - bf16: both sides rounded to bf16, then by pairs, the second of a pair first,
+      ``sum = fma(x[k], w[k], fma(x[k + 1], w[k + 1], sum))``, a missing last one being 0; subnormal numbers
+      are zero, among the factors and after each fma. This is the instruction VDPBF16PS;
+    - int8, int4: block after block, ``sum = fma(block_sum * x_scale, w_scale, sum)`` with the exact integer
+      sum of the products of codes; its product with a power of two is exact too.
+
+    Parameters
+    ----------
+    x : array_like, [n_rows, n_in]
+        Activations, taken as float32.
+    weights : array_like, [n_out, n_in]
+        Before rounding or quantising; this does it.
+    dtype : {"f32", "bf16", "int8", "int4"}
+
+    Returns
+    -------
+    ndarray of float32, [n_rows, n_out]
+    """
+    x, weights = np.asarray(x, dtype=np.float32), np.asarray(weights, dtype=np.float32)
+    total = np.zeros((len(x), len(weights)), dtype=np.float32)
+    if dtype == "f32":
+        for k in range(x.shape[1]):
+            total = fma(x[:, k, None], weights[:, k], total)
+    elif dtype == "bf16":
+        x, weights = (_flush(round_bf16(_padded(rows, 2))) for rows in (x, weights))
+        for k in range(0, x.shape[1], 2):
+            for i in (k + 1, k):
+                total = _flush(fma(x[:, i, None], weights[:, i], total))
+    else:
+        x_codes, x_scales = quantise_activations(x)
+        w_codes, w_scales = quantise(weights, dtype)
+        x_blocks, w_blocks = (_blocks(codes.astype(np.int32)) for codes in (x_codes, w_codes))
+        for b in range(x_blocks.shape[1]):
+            block_sum = (x_blocks[:, b] @ w_blocks[:, b].T).astype(np.float32)  # below 2**24, so exact
+            total = fma(block_sum * x_scales[:, b, None], w_scales[:, b].astype(np.float32), total)
+    return total
+
+
+def _padded(rows: Array, multiple: int) -> Array:
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % multiple)))
+
+
+def _blocks(rows: Array) -> Array:
+    """[n_rows, n_in] as [n_rows, n_blocks, 32]."""
+    padded = _padded(rows, BLOCK)
+    return padded.reshape(len(rows), padded.shape[1] // BLOCK, BLOCK)
+
+
+def _inverse(numerator: np.float32, x: Array) -> Array:
+    """numerator / x in float32; 0 where x is 0."""
+    return np.divide(numerator, x, out=np.zeros_like(x), where=x != 0)
+
+
+def _codes(blocks: Array, inverse: Array, low: int, high: int) -> Array:
+    return np.clip(np.rint(blocks * inverse), low, high).astype(np.int8)
+
+
+def _flush(x: Array) -> Array:
+    """Subnormal numbers as zeros of their sign."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)

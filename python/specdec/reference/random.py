@@ -1,0 +1,44 @@
+"""Random numbers: a pure function of what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+PURPOSE_DRAFT, PURPOSE_ACCEPT, PURPOSE_SAMPLE = 0, 1, 2
+
+
+def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]:
+    """Philox4x32-10: four random 32-bit words from a counter of four and a key of two.
+
+    Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
+    """
+    low = 0xFFFFFFFF
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        product0, product2 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = product2 >> 32 ^ c1 ^ k0, product2 & low, product0 >> 32 ^ c3 ^ k1, product0 & low
+        k0, k1 = k0 + 0x9E3779B9 & low, k1 + 0xBB67AE85 & low
+    return c0, c1, c2, c3
+
+
+def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
+    """The random number of one decision, a multiple of 2**-53 in [0, 1).
+
+    It depends on nothing but its key, so neither batching nor the order of computation can change it.
+
+    Parameters
+    ----------
+    seed : int
+        64 bits.
+    sequence : int
+        Which sequence of the run; this and the rest have 32 bits each.
+    position : int
+        Tokens its text had when the round began.
+    purpose : int
+        ``PURPOSE_DRAFT``, ``PURPOSE_ACCEPT`` or ``PURPOSE_SAMPLE``.
+    index : int
+        Node that is drafted or accepted; 0 for the token that ends the round.
+    """
+    x0, x1, _, _ = philox4x32((position, index, purpose, sequence), (seed & 0xFFFFFFFF, seed >> 32))
+    return ((x0 >> 5) * 2**26 + (x1 >> 6)) / 2**53
