@@ -8,7 +8,7 @@ cannot hide on both sides of a comparison.
 """
 
 from specdec.reference.decoder import logits, tree_logits
-from specdec.reference.distributions import distribution
+from specdec.reference.distributions import adjusted_logits, distribution
 from specdec.reference.formats import (
     BLOCK,
     dequantise,
@@ -19,26 +19,63 @@ from specdec.reference.formats import (
     round_bf16,
     stored,
 )
-from specdec.reference.random import PURPOSE_ACCEPT, PURPOSE_DRAFT, PURPOSE_SAMPLE, philox4x32, uniform
-from specdec.reference.rules import accept_probability, residual, sample, speculative_step, verify
+from specdec.reference.random import (
+    PURPOSE_ACCEPT,
+    PURPOSE_DRAFT,
+    PURPOSE_NOISE,
+    PURPOSE_SAMPLE,
+    noise,
+    philox4x32,
+    uniform,
+)
+from specdec.reference.rules import (
+    Candidate,
+    accept_probability,
+    block,
+    classical,
+    coupled,
+    greedy,
+    k_sequential,
+    lenient_residual,
+    race,
+    rejection,
+    residual,
+    sample,
+    smallest_rho,
+    speculative_step,
+    verify,
+)
 
 __all__ = [
     "BLOCK",
     "PURPOSE_ACCEPT",
     "PURPOSE_DRAFT",
+    "PURPOSE_NOISE",
     "PURPOSE_SAMPLE",
+    "Candidate",
     "accept_probability",
+    "adjusted_logits",
+    "block",
+    "classical",
+    "coupled",
     "dequantise",
     "distribution",
     "fma",
+    "greedy",
+    "k_sequential",
+    "lenient_residual",
     "logits",
+    "noise",
     "philox4x32",
     "product",
     "quantise",
     "quantise_activations",
+    "race",
+    "rejection",
     "residual",
     "round_bf16",
     "sample",
+    "smallest_rho",
     "speculative_step",
     "stored",
     "tree_logits",

@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Probs = NDArray[np.float64]
 
 
-def distribution(logits: ArrayLike, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Probs:
+def adjusted_logits(
+    logits: ArrayLike,
+    tokens: Iterable[int],
+    repetition_penalty: float = 1.0,
+    logit_bias: Mapping[int, float] | None = None,
+) -> Probs:
+    """Logits with a penalty on tokens that have occurred (Keskar et al., CTRL, section 4.1), then a bias.
+
+    Parameters
+    ----------
+    logits : array_like, [n_vocab]
+    tokens : iterable of int
+        Prompt and text so far, drafts on the path included; a token counts once however often it occurs.
+    repetition_penalty : float
+        Above 0. Divides their logits where these are above 0 and multiplies them elsewhere.
+    logit_bias : mapping of int to float, optional
+        Added to the logits of these tokens; -inf excludes one.
+
+    Returns
+    -------
+    ndarray of float64, [n_vocab]
+    """
+    logits = np.array(logits, dtype=np.float64)
+    for token in set(tokens):
+        above = logits[token] > 0
+        logits[token] = logits[token] / repetition_penalty if above else logits[token] * repetition_penalty
+    for token, bias in (logit_bias or {}).items():
+        logits[token] += bias
+    return logits
+
+
+def distribution(
+    logits: ArrayLike, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> Probs:
     """Standardised probabilities: every way of sampling as plain sampling from an adjusted distribution.
 
-    Leviathan, section 2.2. The order is softmax, then top-k, then nucleus on what top-k left; ties go to the
-    lowest id throughout.
+    Leviathan, section 2.2. The order is softmax, then top-k, then nucleus on what top-k left, then min-p on
+    what is left then; ties go to the lowest id throughout.
 
     Parameters
     ----------
@@ -24,6 +59,8 @@ def distribution(logits: ArrayLike, temperature: float, top_k: int = 0, top_p: f
         Exactly this many tokens are kept; 0 for all.
     top_p : float
         The smallest set of most probable tokens whose mass is at least this is kept; 1 for all.
+    min_p : float
+        Tokens with at least this times the probability of the most probable one are kept; 0 for all.
 
     Returns
     -------
@@ -45,5 +82,6 @@ def distribution(logits: ArrayLike, temperature: float, top_k: int = 0, top_p: f
     if top_p < 1:
         n_kept = np.searchsorted(np.cumsum(probs[most_probable]), top_p) + 1
         probs[most_probable[n_kept:]] = 0.0
+    probs[probs < min_p * probs.max()] = 0.0
     probs /= probs.sum()
     return probs

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-PURPOSE_DRAFT, PURPOSE_ACCEPT, PURPOSE_SAMPLE = 0, 1, 2
+import numpy as np
+from numpy.typing import NDArray
+
+PURPOSE_DRAFT, PURPOSE_ACCEPT, PURPOSE_SAMPLE, PURPOSE_NOISE = 0, 1, 2, 4
 
 
 def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]:
@@ -40,5 +43,35 @@ def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -
     index : int
         Node that is drafted or accepted; 0 for the token that ends the round.
     """
-    x0, x1, _, _ = philox4x32((position, index, purpose, sequence), (seed & 0xFFFFFFFF, seed >> 32))
-    return ((x0 >> 5) * 2**26 + (x1 >> 6)) / 2**53
+    x0, x1, _, _ = philox4x32((position, index, purpose, sequence), _key(seed))
+    return _fraction(x0, x1)
+
+
+def noise(seed: int, sequence: int, position: int, n_vocab: int) -> NDArray[np.float64]:
+    """The random numbers of one token for the rule "coupled", a uniform of [0, 1) for each id, [n_vocab].
+
+    Two ids share a block of random words. Nothing here depends on drafts, so every way to the same text meets
+    the same numbers.
+
+    Parameters
+    ----------
+    seed, sequence : int
+        As in `uniform`.
+    position : int
+        Tokens that stand before the new one.
+    """
+    blocks = [
+        philox4x32((position, pair, PURPOSE_NOISE, sequence), _key(seed))
+        for pair in range((n_vocab + 1) // 2)
+    ]
+    numbers = [number for x0, x1, x2, x3 in blocks for number in (_fraction(x0, x1), _fraction(x2, x3))]
+    return np.array(numbers[:n_vocab])
+
+
+def _key(seed: int) -> tuple[int, int]:
+    return seed & 0xFFFFFFFF, seed >> 32
+
+
+def _fraction(high: int, low: int) -> float:
+    """53 bits of two words, as a fraction of 2**53."""
+    return ((high >> 5) * 2**26 + (low >> 6)) / 2**53

@@ -1,13 +1,35 @@
-"""Speculative sampling: which drafts are accepted, and what is sampled after them."""
+"""Speculative sampling: which drafts are accepted, and what is sampled after them.
+
+Each rule of one position is a function from the target's distribution T and the candidates for the next token
+to the first candidate that it accepts (or None) and, for None, the distribution of the token instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Probs = NDArray[np.float64]
+
+
+class Candidate(NamedTuple):
+    """A draft for the next token."""
+
+    token: int
+    draft: Probs
+    """[n_vocab] the distribution it was drawn from, D."""
+    uniform: float
+    """Its own random number, in [0, 1)."""
+
+
+Choice = tuple[int | None, Probs]
+"""The first candidate accepted, or None; the distribution of the next token if it is None, [n_vocab]."""
+
+
+# ------------------------------------------------------------------------------------------------ sampling
 
 
 def sample(probs: ArrayLike, uniform: float) -> int:
@@ -19,6 +41,9 @@ def sample(probs: ArrayLike, uniform: float) -> int:
     probs = np.asarray(probs, dtype=np.float64)
     token = np.searchsorted(np.cumsum(probs), uniform, side="right")
     return int(token) if token < len(probs) else int(np.flatnonzero(probs)[-1])
+
+
+# ------------------------------------------------------------------------------- the standard rule (2.3, A.5)
 
 
 def accept_probability(target: Probs, draft: Probs, token: int) -> float:
@@ -36,6 +61,122 @@ def residual(target: Probs, draft: Probs) -> Probs:
     left = np.maximum(0.0, target - draft)
     mass = left.sum()
     return left / mass if mass > 0 else target
+
+
+def lenient_residual(target: Probs, draft: Probs) -> Probs:
+    """max(0, target - draft) / (chance of a rejection), for a `target` whose mass is 1 or more.
+
+    After a rejection no token may have more than this, or its bound would be exceeded: a token gets
+    min(target, draft) by acceptance and (chance of a rejection) * (what it has here) after one.
+    """
+    rejected = 1.0 - np.minimum(target, draft).sum()
+    left = np.maximum(0.0, target - draft)
+    return left / rejected if rejected > 0 and left.any() else target
+
+
+def rejection(target: Probs, candidates: Sequence[Candidate], *, lenience: float = 1.0) -> Choice:
+    """Iterative speculative sampling: each candidate against what those before it left of the target.
+
+    Stratos' note, section 2; with one candidate it is Leviathan's rule, section 2.3. With lenience l < 1
+    (appendix A.5) the target is T / l, and no token gets a probability above T / l.
+    """
+    left = target / lenience
+    for i, (token, draft, uniform) in enumerate(candidates):
+        if uniform < accept_probability(left, draft, token):
+            return i, target
+        left = residual(left, draft) if lenience == 1 else lenient_residual(left, draft)
+    return None, left / left.sum() if lenience < 1 else left
+
+
+# ------------------------------------------------------------------------------------------ the other rules
+
+
+def greedy(target: Probs, candidates: Sequence[Candidate], *, lenience: float = 1.0) -> Choice:
+    """The most probable token y, or with lenience l < 1 whatever has at least l times its probability.
+
+    Stratos' note, appendix A; lenience as in Leviathan, A.5, whose printed T(x) <= l T(y) would accept all
+    but the best.
+    """
+    best = int(np.argmax(target))
+    for i, (token, _, _) in enumerate(candidates):
+        if token == best or (lenience < 1 and target[token] >= lenience * target[best]):
+            return i, target
+    return None, point(best, len(target))
+
+
+def coupled(target: Probs, candidates: Sequence[Candidate], *, noise: Probs) -> Choice:
+    """The token that plain sampling of the target takes with the same noise; a candidate may be it."""
+    winner = race(target, noise)
+    for i, (token, _, _) in enumerate(candidates):
+        if token == winner:
+            return i, target
+    return None, point(winner, len(target))
+
+
+def race(target: Probs, noise: Probs) -> int:
+    """A sample of `target`: the first of independent exponential clocks, token x having the rate target(x).
+
+    Those clocks are -ln(1 - noise) / target, and their negated logarithms are the log-probabilities plus
+    Gumbel noise, so this is the Gumbel-max trick. Ties go to the lowest id.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return int(np.argmin(np.where(target > 0, -np.log1p(-noise) / target, np.inf)))
+
+
+def k_sequential(target: Probs, candidates: Sequence[Candidate]) -> Choice:
+    """SpecTr's k-sequential selection (Sun et al. 2023, arXiv 2310.15141) of k independent draws of one D.
+
+    Each is accepted with min(1, T / (rho D)), so that some one is with probability 1 - (1 - b)**k, where
+    b = sum(min(D, T / rho)). The token x then has min(D, T / rho)(x) / b times that, and the residual is the
+    rest of T. rho is as small as leaves no rest below zero.
+    """
+    if not candidates:
+        return None, target
+    k, draft = len(candidates), candidates[0].draft
+    rho = smallest_rho(target, draft, k)
+    for i, (token, _, uniform) in enumerate(candidates):
+        if uniform * draft[token] * rho < target[token]:
+            return i, target
+    common = np.minimum(draft, target / rho)
+    b = common.sum()
+    return None, residual(target, common * (1 - (1 - b) ** k) / b if b > 0 else common)
+
+
+def smallest_rho(target: Probs, draft: Probs, k: int) -> float:
+    """The smallest rho in [1, k] with 1 - (1 - b)**k <= rho b, by bisection.
+
+    The difference of the two sides grows with rho and k is always enough. Any larger rho is exact as well.
+    """
+
+    def enough(rho: float) -> bool:
+        b = np.minimum(draft, target / rho).sum()
+        return bool(1 - (1 - b) ** k <= rho * b)
+
+    low, high = 1.0, float(k)
+    if enough(low):
+        return low
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def classical(target: Probs, candidates: Sequence[Candidate]) -> Choice:
+    """Rejection sampling as in the textbooks, once for each candidate (Leviathan, A.2: for comparison)."""
+    for i, (token, draft, uniform) in enumerate(candidates):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bound = np.max(np.where(target > 0, target / draft, 0.0))  # M: infinite if T has mass outside D
+        if uniform < target[token] / (bound * draft[token]):
+            return i, target
+    return None, target
+
+
+def point(token: int, n_vocab: int) -> Probs:
+    """All mass on one token."""
+    return np.eye(n_vocab)[token]
+
+
+# --------------------------------------------------------------------------------------- a chain, a tree
 
 
 def speculative_step(
@@ -77,18 +218,60 @@ def speculative_step(
     return [*prefix, *x[:n], sample(adjusted, random())]
 
 
+def block(
+    tokens: Sequence[int], target_probs: Probs, draft_probs: Probs, uniforms: Sequence[float] | Probs
+) -> tuple[int, Probs]:
+    """Block verification of a chain (Sun et al. 2024, arXiv 2403.10444, Algorithm 2).
+
+    Parameters
+    ----------
+    tokens, target_probs, draft_probs, uniforms
+        As in `verify`; node i follows node i - 1.
+
+    Returns
+    -------
+    tau : int
+        The longest prefix of the drafts that is accepted; it is accepted even if a shorter one is not.
+    rest : ndarray of float64, [n_vocab]
+        The distribution of the token after it.
+    """
+    gamma = len(tokens) - 1
+    p = [1.0]
+    for i in range(1, gamma + 1):
+        p.append(min(1.0, p[i - 1] * target_probs[i - 1][tokens[i]] / draft_probs[i][tokens[i]]))
+    rest = [np.maximum(0.0, p[i] * target_probs[i] - draft_probs[i + 1]) for i in range(gamma)]
+    tau = 0
+    for i in range(1, gamma + 1):
+        if i == gamma:
+            h = p[i]
+        else:
+            mass = rest[i].sum()
+            h = mass / (mass + (1 - p[i])) if mass > 0 or p[i] < 1 else 1.0
+        if uniforms[i] < h:
+            tau = i
+    if tau == gamma or not rest[tau].any():
+        return tau, target_probs[tau]
+    return tau, rest[tau] / rest[tau].sum()
+
+
 def verify(
     tokens: Sequence[int],
     parents: Sequence[int],
     target_probs: Probs,
     draft_probs: Probs,
     uniforms: Sequence[float] | Probs,
+    *,
+    rule: str = "rejection",
+    lenience: float = 1.0,
+    order: Sequence[float] | Probs | None = None,
+    noise: Probs | None = None,
 ) -> tuple[list[int], int, list[float]]:
-    """The rejection rule on a tree of drafts: iterative speculative sampling at each node from the root down.
+    """A rule on a tree of drafts, from the root down: SpecInfer's walk (Stratos' note, section 2.1).
 
-    The children of a node are tried in node order, each against what the children before it left of the
-    target's distribution. The first accepted child is descended into. When none is accepted, what is left is
-    sampled; at a leaf nothing has been taken off and that is the bonus token. On a chain this is Algorithm 1.
+    A *place* of the tree is a token sequence from the root: a set of twins, the nodes that share it. At each
+    place the children of all its nodes are the candidates. The place of an accepted candidate's token is
+    descended into; when none is accepted, the rule says what is sampled instead, and at a leaf that is the
+    target: the bonus token. On a chain with "rejection" this is Algorithm 1.
 
     Parameters
     ----------
@@ -101,6 +284,15 @@ def verify(
         Row i is the distribution that node i was drawn from; row 0 is unused.
     uniforms : sequence of float, [n_nodes + 1]
         In [0, 1): entry i decides node i, the last one draws the final token, entry 0 is unused.
+    rule : {"rejection", "greedy", "coupled", "block", "k-sequential", "classical"}
+        "block" takes chains only; "k-sequential" wants the candidates of a place drawn from one distribution.
+    lenience : float
+        In (0, 1]; for "rejection" and "greedy".
+    order : sequence of float, [n_nodes], optional
+        Candidates are tried by ascending key, nodes of equal keys by index; without it, by index. The keys
+        must not depend on the tokens.
+    noise : ndarray of float64, [max_depth + 1, n_vocab]
+        For "coupled": row d holds the numbers, in [0, 1), of the token after d accepted ones.
 
     Returns
     -------
@@ -109,22 +301,64 @@ def verify(
     token : int
         The token after them, from the target.
     betas : list of float
-        sum(min(target, draft)), the chance of acceptance (Leviathan, Theorem 3.5), of the first child of
-        each node of the path, root included, that has children.
+        The chance of acceptance of the first candidate of each place passed, root included, that has any:
+        sum(min(target / lenience, draft)) (Leviathan, Theorem 3.5 and A.5); under "greedy" the mass that
+        `draft` has on tokens that are accepted.
     """
-    n_nodes, node = len(tokens), 0
-    path: list[int] = []
-    betas: list[float] = []
+    if rule == "block":
+        tau, rest = block(tokens, target_probs, draft_probs, uniforms)
+        passed = range(min(tau + 1, len(tokens) - 1))
+        betas = [float(np.minimum(target_probs[i], draft_probs[i + 1]).sum()) for i in passed]
+        return list(range(1, tau + 1)), sample(rest, uniforms[len(tokens)]), betas
+
+    place, last, depth = [0], 0, 0
+    betas = []
     while True:
-        target = target_probs[node]
-        children = [child for child in range(1, n_nodes) if parents[child] == node]
-        if children:
-            betas.append(float(np.minimum(target, draft_probs[children[0]]).sum()))
-        for child in children:
-            if uniforms[child] < accept_probability(target, draft_probs[child], tokens[child]):
-                path.append(child)
-                node = child
-                break
-            target = residual(target, draft_probs[child])
-        else:
-            return path, sample(target, uniforms[n_nodes]), betas
+        target = target_probs[place[0]]
+        nodes = [node for node in range(1, len(tokens)) if parents[node] in place]
+        if order is not None:
+            nodes.sort(key=lambda node: order[node])
+        candidates = [Candidate(tokens[node], draft_probs[node], uniforms[node]) for node in nodes]
+        accepted, otherwise = choose(rule, target, candidates, lenience, noise, depth)
+        if nodes:
+            betas.append(overlap(target, draft_probs[nodes[0]], rule, lenience))
+        if accepted is None:
+            return path_to(last, parents), sample(otherwise, uniforms[len(tokens)]), betas
+        last, depth = nodes[accepted], depth + 1
+        place = [node for node in nodes if tokens[node] == tokens[last]]
+
+
+def choose(
+    rule: str,
+    target: Probs,
+    candidates: Sequence[Candidate],
+    lenience: float,
+    noise: Probs | None,
+    depth: int,
+) -> Choice:
+    """What a rule makes of one place."""
+    if rule == "rejection":
+        return rejection(target, candidates, lenience=lenience)
+    if rule == "greedy":
+        return greedy(target, candidates, lenience=lenience)
+    if rule == "coupled" and noise is not None:
+        return coupled(target, candidates, noise=noise[depth])
+    if rule == "k-sequential":
+        return k_sequential(target, candidates)
+    if rule == "classical":
+        return classical(target, candidates)
+    raise ValueError(f"rule is {rule!r}, with{'out' if noise is None else ''} noise")
+
+
+def overlap(target: Probs, draft: Probs, rule: str, lenience: float) -> float:
+    """The chance that one token drawn from `draft` is accepted, as reported by `verify`."""
+    if rule == "greedy":
+        best = int(np.argmax(target))
+        accepted = target >= lenience * target[best] if lenience < 1 else np.arange(len(target)) == best
+        return float(draft[accepted].sum())
+    return float(np.minimum(target / (lenience if rule == "rejection" else 1.0), draft).sum())
+
+
+def path_to(node: int, parents: Sequence[int]) -> list[int]:
+    """The nodes from the root (excluded) down to `node`."""
+    return [*path_to(parents[node], parents), node] if node > 0 else []
