@@ -78,10 +78,11 @@ int sd_judge_coupled(const sd_place* place, int32_t* token) {
 /* Chance that k guesses are not all rejected, one being accepted with chance b. */
 static double any_of(int k, double b) { return b < 1.0 ? -expm1(k * log1p(-b)) : 1.0; }
 
-/* May the target be divided by rho? Then no token is given out more often than the target allows. */
+/* May the target be divided by rho? Then no token is given out more often than the target allows. The
+ * 1e-14 is for rounding: with T = D the sides differ by (rho - 1) squared, and the root is 1. */
 static int divides(const sd_place* place, double rho) {
     double b = sd_overlap(&place->target, 1.0 / rho, drawn_from(place, 0), place->question->n_vocab);
-    return any_of(place->n_guesses, b) <= rho * b;
+    return any_of(place->n_guesses, b) <= rho * b + 1e-14;
 }
 
 /* The smallest ρ of [1, k], from above, with 1 − (1 − b)^k ≤ ρ b, where b = Σ min(D, T / ρ). Larger

@@ -146,11 +146,12 @@ def smallest_rho(target: Probs, draft: Probs, k: int) -> float:
     """The smallest rho in [1, k] with 1 - (1 - b)**k <= rho b, by bisection.
 
     The difference of the two sides grows with rho and k is always enough. Any larger rho is exact as well.
+    1e-14 is for rounding: with T = D both sides are 1 within rho - 1 squared, and the root is 1.
     """
 
     def enough(rho: float) -> bool:
         b = np.minimum(draft, target / rho).sum()
-        return bool(1 - (1 - b) ** k <= rho * b)
+        return bool(1 - (1 - b) ** k <= rho * b + 1e-14)
 
     low, high = 1.0, float(k)
     if enough(low):
@@ -314,7 +315,7 @@ def verify(
     place, last, depth = [0], 0, 0
     betas = []
     while True:
-        target = target_probs[place[0]]
+        target = target_probs[min(place)]
         nodes = [node for node in range(1, len(tokens)) if parents[node] in place]
         if order is not None:
             nodes.sort(key=lambda node: order[node])
