@@ -11,17 +11,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Probs = NDArray[np.float64]
 Rule = Callable[..., tuple[list[int], int, list[float]]]
-Conditional = Callable[[tuple[int, ...]], Probs]
+Outcome = TypeVar("Outcome")
+Tokens = tuple[int, ...]
+Conditional = Callable[[Tokens], Probs]
 """From the new tokens so far to the distribution of the next, [n_vocab]."""
+Proposal = Callable[[int, Sequence[Tokens]], Probs]
+"""From a node, and the new tokens down to each of the nodes before it, to what the node is drawn from."""
 
 N_STEPS = 1 << 53
-TOLERANCE = 1e-12
+LARGEST = 1 - 1 / N_STEPS
 
 
 class DisprovedError(AssertionError):
@@ -49,53 +54,65 @@ class Cell:
         return all(low <= step < high for low, step, high in zip(self.low, steps, self.high, strict=True))
 
 
-def cells(
-    rule: Rule, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs
-) -> list[Cell]:
-    """All boxes of constant outcome: the accept thresholds in node order, then the cuts of the last uniform.
+def decisions(parents: Sequence[int], order: Sequence[float] | None = None) -> list[int]:
+    """Nodes in the order in which a walk from the root decides them: by depth, then as siblings are tried."""
+    depth = depths(parents)
+    return sorted(
+        range(1, len(parents)), key=lambda node: (depth[node], 0 if order is None else order[node], node)
+    )
 
-    Node order is the order of decision: children come after their parent and are tried in node order.
+
+def depths(parents: Sequence[int]) -> list[int]:
+    depth = [0] * len(parents)
+    for node, parent in enumerate(parents[1:], start=1):
+        depth[node] = depth[parent] + 1
+    return depth
+
+
+def cells(
+    rule: Rule,
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    target_probs: Probs,
+    draft_probs: Probs,
+    decided: Sequence[int] | None = None,
+) -> list[Cell]:
+    """All boxes of constant outcome: the thresholds of the nodes, then the cuts of the last uniform.
+
+    The nodes are divided in the order in which they are `decided`, and what is not decided yet has the
+    largest uniform: a rejection, where one is possible. So what a uniform changes is seen at once.
     """
     n_nodes = len(tokens)
-    uniforms = np.full(n_nodes + 1, 0.5)
+    dimensions = [*(decisions(parents) if decided is None else decided), n_nodes]
+    uniforms = np.full(n_nodes + 1, LARGEST)
     low, high = [0] * (n_nodes + 1), [N_STEPS] * (n_nodes + 1)
     found: list[Cell] = []
 
-    def outcome() -> tuple[list[int], int]:
-        path, token, _ = rule(tokens, parents, target_probs, draft_probs, uniforms)
-        return path, token
+    def divide(rank: int) -> None:
+        index = dimensions[rank]
 
-    def accepts(node: int) -> Callable[[int], bool]:
-        def decide(step: int) -> bool:
-            uniforms[node] = step / N_STEPS
-            return node in outcome()[0]
+        def outcome(step: int) -> tuple[tuple[int, ...], int]:
+            uniforms[index] = step / N_STEPS
+            path, token, _ = rule(tokens, parents, target_probs, draft_probs, uniforms)
+            return tuple(path), token
 
-        return decide
-
-    def draws(step: int) -> tuple[tuple[int, ...], int]:
-        uniforms[n_nodes] = step / N_STEPS
-        path, token = outcome()
-        return tuple(path), token
-
-    def divide(index: int) -> None:
-        if index == n_nodes:
-            for low[index], high[index], (path, token) in pieces(draws):
+        for low[index], high[index], (path, token) in pieces(outcome):
+            if index == n_nodes:
                 found.append(Cell(tuple(low), tuple(high), path, token))
-            return
-        for start, stop, _ in pieces(accepts(index)):
-            low[index], high[index] = start, stop
-            uniforms[index] = (start + stop) // 2 / N_STEPS
-            divide(index + 1)
+                continue
+            uniforms[index] = (low[index] + high[index]) // 2 / N_STEPS
+            divide(rank + 1)
+        uniforms[index] = LARGEST
 
-    divide(1)
+    divide(0)
     return found
 
 
-def pieces(value_at: Callable[[int], object]) -> list[tuple[int, int, object]]:
+def pieces(value_at: Callable[[int], Outcome]) -> list[tuple[int, int, Outcome]]:
     """The pieces (start, stop, value) of a function of 0 ... 2**53 - 1 that never returns to a value."""
-    found: list[tuple[int, object]] = [(0, value_at(0))]
+    found: list[tuple[int, Outcome]] = [(0, value_at(0))]
 
-    def bisect(start: int, first: object, last_step: int, last: object) -> None:
+    def bisect(start: int, first: Outcome, last_step: int, last: Outcome) -> None:
         if first == last:
             return
         if last_step - start == 1:
@@ -123,7 +140,7 @@ def probe(
     """One random point: the rule's outcome there must be that of the box that holds it.
 
     Over many drafts this tests what the bisection takes for granted: that no value comes back, that decisions
-    are in node order, that ``uniforms[0]`` has no influence.
+    come in the order given, that ``uniforms[0]`` has no influence.
     """
     steps = [int(step) for step in rng.integers(N_STEPS, size=len(tokens) + 1)]
     path, token, _ = rule(tokens, parents, target_probs, draft_probs, np.array(steps) / N_STEPS)
@@ -149,10 +166,56 @@ def outcome_law(
 class RoundLaw:
     """What one round does, summed over every tree of drafts and every outcome."""
 
-    outputs: dict[tuple[int, ...], float]
+    outputs: dict[Tokens, float]
     """Probability of each sequence of new tokens: those of the accepted path, then the final one."""
     accepted: Probs
     """[n_nodes] probability that each node is on the accepted path; 0 for the root."""
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """A tree of drafts that can occur."""
+
+    tokens: list[int]
+    prefixes: list[Tokens]
+    """[n_nodes] the new tokens down to each node."""
+    probs: Probs
+    """[n_nodes, n_vocab] what each node was drawn from."""
+    probability: float
+
+
+def drafts(parents: Sequence[int], proposal: Proposal) -> Iterator[Drafts]:
+    """Every tree of drafts of this shape that can occur."""
+
+    def grow(prefixes: list[Tokens], rows: list[Probs], probability: float) -> Iterator[Drafts]:
+        node = len(prefixes)
+        if node == len(parents):
+            tokens = [prefix[-1] if prefix else 0 for prefix in prefixes]
+            yield Drafts(tokens, prefixes, np.array([np.zeros_like(rows[-1]), *rows[1:]]), probability)
+            return
+        row = proposal(node, prefixes)
+        for token in np.flatnonzero(row):
+            extended = [*prefixes, (*prefixes[parents[node]], int(token))]
+            yield from grow(extended, [*rows, row], probability * float(row[token]))
+
+    root = np.zeros_like(proposal(1, [()])) if len(parents) > 1 else np.zeros(1)
+    yield from grow([()], [root], 1.0)
+
+
+def independent(parents: Sequence[int], draft: Conditional) -> Proposal:
+    """Every node is drawn from the draft's distribution after its parent."""
+    return lambda node, prefixes: draft(prefixes[parents[node]])
+
+
+def without_replacement(parents: Sequence[int], draft: Conditional) -> Proposal:
+    """As `independent`, but no two children of a node are alike: each is drawn from the rest of D."""
+
+    def proposal(node: int, prefixes: Sequence[Tokens]) -> Probs:
+        row = draft(prefixes[parents[node]]).copy()
+        row[[prefixes[other][-1] for other in range(1, node) if parents[other] == parents[node]]] = 0.0
+        return row / row.sum()
+
+    return proposal
 
 
 def round_law(
@@ -161,61 +224,56 @@ def round_law(
     target: Conditional,
     draft: Conditional,
     *,
+    proposal: Proposal | None = None,
     reported: Conditional | None = None,
+    decided: Sequence[int] | None = None,
     seed: int = 0,
 ) -> RoundLaw:
     """Sum over every tree of this shape, weighted by its draft probabilities, and over every outcome.
 
-    `reported` is what the rule is told the drafts were drawn from, if that is not the truth.
+    `proposal` is what the drafts are drawn from, if that is not ``independent(parents, draft)``; `reported`
+    is what the rule is told they were drawn from, if that is not the truth; `decided` as in `cells`.
     """
-    reported = reported or draft
     rng = np.random.default_rng(seed)
-    outputs: dict[tuple[int, ...], float] = defaultdict(float)
+    outputs: dict[Tokens, float] = defaultdict(float)
     accepted = np.zeros(len(parents))
-    for tokens, prefixes, weight in drafts(parents, draft):
-        target_probs = np.array([target(prefix) for prefix in prefixes])
-        draft_probs = np.array([reported(prefix[:-1]) for prefix in prefixes])
-        arguments = (tokens, parents, target_probs, draft_probs)
-        boxes = cells(rule, *arguments)
+    for tree in drafts(parents, proposal or independent(parents, draft)):
+        arguments = question(tree, parents, target, reported)
+        boxes = cells(rule, *arguments, decided)
         probe(rule, *arguments, boxes, rng)
         for box in boxes:
-            probability = weight * box.probability
-            outputs[(*(tokens[node] for node in box.path), box.token)] += probability
+            probability = tree.probability * box.probability
+            outputs[(*(tree.tokens[node] for node in box.path), box.token)] += probability
             accepted[list(box.path)] += probability
     return RoundLaw(dict(outputs), accepted)
 
 
-def drafts(
-    parents: Sequence[int], draft: Conditional
-) -> Iterator[tuple[list[int], list[tuple[int, ...]], float]]:
-    """Every tree of drafts that can occur: (tokens, the new tokens down to each node, probability)."""
-
-    def grow(
-        tokens: list[int], prefixes: list[tuple[int, ...]], weight: float
-    ) -> Iterator[tuple[list[int], list[tuple[int, ...]], float]]:
-        if len(tokens) == len(parents):
-            yield tokens, prefixes, weight
-            return
-        parent = prefixes[parents[len(tokens)]]
-        for token, probability in enumerate(draft(parent)):
-            if probability > 0:
-                yield from grow([*tokens, token], [*prefixes, (*parent, token)], weight * float(probability))
-
-    yield from grow([0], [()], 1.0)
+def question(
+    tree: Drafts, parents: Sequence[int], target: Conditional, reported: Conditional | None = None
+) -> tuple[list[int], Sequence[int], Probs, Probs]:
+    """What a rule is asked: tokens, parents, target_probs, draft_probs."""
+    target_probs = rows_after(tree, target)
+    draft_probs = tree.probs if len(parents) > 1 else np.zeros_like(target_probs)
+    if reported:
+        draft_probs = np.array([reported(prefix[:-1]) for prefix in tree.prefixes])
+    return tree.tokens, parents, target_probs, draft_probs
 
 
-def first_tokens(
-    outputs: dict[tuple[int, ...], float], target: Conditional, length: int
-) -> dict[tuple[int, ...], float]:
+def rows_after(tree: Drafts, target: Conditional) -> Probs:
+    """[n_nodes, n_vocab] the target's distribution after each node."""
+    return np.array([target(prefix) for prefix in tree.prefixes])
+
+
+def first_tokens(outputs: dict[Tokens, float], target: Conditional, length: int) -> dict[Tokens, float]:
     """Law of the first `length` tokens when a shorter output is continued by sampling the target."""
-    law: dict[tuple[int, ...], float] = defaultdict(float)
+    law: dict[Tokens, float] = defaultdict(float)
     for output, weight in outputs.items():
         for tokens, probability in chain_law(target, length, output[:length]).items():
             law[tokens] += weight * probability
     return dict(law)
 
 
-def chain_law(target: Conditional, length: int, prefix: tuple[int, ...] = ()) -> dict[tuple[int, ...], float]:
+def chain_law(target: Conditional, length: int, prefix: Tokens = ()) -> dict[Tokens, float]:
     """Law of the first `length` tokens of plain sampling that begins with `prefix`."""
     law = {prefix: 1.0}
     for _ in range(length - len(prefix)):
@@ -226,112 +284,3 @@ def chain_law(target: Conditional, length: int, prefix: tuple[int, ...] = ()) ->
             if probability > 0
         }
     return law
-
-
-def expected_acceptance(parents: Sequence[int], target: Conditional, draft: Conditional) -> Probs:
-    """[n_nodes] probability that each node is on the accepted path, from Theorem 3.5 applied child by child.
-
-    A child is accepted with token x with probability min(left(x), draft(x)), where `left` is the target's
-    distribution that earlier, rejected children have left.
-    """
-    accepted = np.zeros(len(parents))
-
-    def visit(node: int, prefix: tuple[int, ...], weight: float) -> None:
-        left, proposal = target(prefix), draft(prefix)
-        for child in (child for child, parent in enumerate(parents) if parent == node):
-            overlap = np.minimum(left, proposal)
-            accepted[child] += weight * overlap.sum()
-            for token in np.flatnonzero(overlap):
-                visit(child, (*prefix, int(token)), weight * float(overlap[token]))
-            weight *= 1 - overlap.sum()
-            rest = left - overlap
-            if weight <= 0 or rest.sum() <= 0:
-                break
-            left = rest / rest.sum()
-
-    visit(0, (), 1.0)
-    return accepted
-
-
-# ------------------------------------------------------------------------------------- the proof
-
-
-def prove(
-    rule: Rule,
-    parents: Sequence[int],
-    target: Conditional,
-    draft: Conditional,
-    *,
-    reported: Conditional | None = None,
-) -> None:
-    """Contract 1 for one shape of tree and one pair of models, or DisprovedError.
-
-    1. The first 1, 2, ..., depth + 1 tokens have the law of plain sampling, to 1e-12.
-    2. No token of target probability 0 has any probability at all, not even 2**-53.
-    3. Each node is accepted as often as the theorems promise: a rule that wastes drafts, or the bonus token
-       after them, has the right law too.
-    """
-    law = round_law(rule, parents, target, draft, reported=reported)
-    depth = [0] * len(parents)
-    for node, parent in enumerate(parents[1:], start=1):
-        depth[node] = depth[parent] + 1
-    for length in range(1, max(depth) + 2):
-        plain = chain_law(target, length)
-        speculative = first_tokens(law.outputs, target, length)
-        for tokens in sorted(plain.keys() | speculative.keys()):
-            want, got = plain.get(tokens, 0.0), speculative.get(tokens, 0.0)
-            if (got > 0) and want == 0:
-                raise DisprovedError(f"{tokens} has probability {got:.3g} and is impossible under the target")
-            if abs(got - want) > TOLERANCE:
-                raise DisprovedError(f"P{tokens} is {got:.15f}, the target's is {want:.15f}")
-    want_accepted = expected_acceptance(parents, target, draft)
-    if np.abs(law.accepted - want_accepted).max() > TOLERANCE:
-        raise DisprovedError(f"nodes are accepted with {law.accepted}, expected {want_accepted}")
-
-
-# --------------------------------------------------------------------------- small random models
-
-
-def table(
-    n_vocab: int, seed: int, standardise: Callable[[NDArray[np.float32]], Probs], *, kind: str = "random"
-) -> Conditional:
-    """A model over a few tokens: random logits for every prefix, standardised.
-
-    `kind` says which: "random", "ties" (few distinct values), "zeros" (about half of the tokens excluded),
-    "even" and "odd" (only tokens of this parity, so that the two have disjoint supports).
-    """
-    known: dict[tuple[int, ...], Probs] = {}
-
-    def conditional(prefix: tuple[int, ...]) -> Probs:
-        if prefix not in known:
-            # One more than each id: trailing zeros would not change the generator.
-            rng = np.random.default_rng([seed, n_vocab, *(token + 1 for token in prefix)])
-            logits = (1.5 * rng.standard_normal(n_vocab)).astype(np.float32)
-            token = np.arange(n_vocab)
-            if kind == "ties":
-                logits = np.round(logits)
-            elif kind == "zeros":
-                logits[(rng.random(n_vocab) < 0.5) & (token != rng.integers(n_vocab))] = -np.inf
-            elif kind in ("even", "odd"):
-                logits[token % 2 != (kind == "odd")] = -np.inf
-            known[prefix] = standardise(logits)
-        return known[prefix]
-
-    return conditional
-
-
-def shapes() -> dict[str, list[int]]:
-    """Trees by name, as lists of parents."""
-    return {
-        "chain0": [-1],
-        "chain1": [-1, 0],
-        "chain2": [-1, 0, 1],
-        "chain3": [-1, 0, 1, 2],
-        "two": [-1, 0, 0],
-        "three": [-1, 0, 0, 0],
-        "left": [-1, 0, 0, 1],
-        "right": [-1, 0, 0, 2],
-        "both": [-1, 0, 0, 1, 2],
-        "interleaved": [-1, 0, 1, 0, 1],
-        "bushy": [-1, 0, 0, 1, 1, 2, 2],
-    }

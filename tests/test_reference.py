@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exact import prove, shapes, table
+from proofs import prove
 from specdec import reference
+from tables import shapes, table
 
 # --------------------------------------------------------------------------------- the decoder
 

@@ -1,0 +1,425 @@
+"""The proofs can fail: a list of broken rules, each disproved.
+
+A fault is one place of the reference's text replaced. What is kept here is the list: a change of the tests
+that lets one of these faults through shows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from exact import DisprovedError, Rule
+from proofs import prove, prove_bound, prove_coupled, prove_race
+from specdec import _core, reference
+from specdec.reference import rules
+from tables import models, shapes, standardise, table, unlike
+
+IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify}
+
+# ---------------------------------------------------------------------------------------- the trials
+
+# Trees and models on which every fault of a rule must show: equal siblings, zeros, ties, other truncation on
+# either side. For each rule, (shape, pair, n_vocab).
+EXPOSING: dict[str, list[tuple[str, str, int]]] = {
+    "rejection": [
+        ("left", "temperatures", 3),
+        ("two", "top-k-of-draft", 3),
+        ("chain2", "top-k-of-both", 3),
+        ("chain2", "zeros", 3),
+        ("two", "plain", 3),
+        ("both", "plain", 2),
+        ("chain1", "nucleus-of-target", 3),
+        ("chain1", "disjoint", 3),
+        ("chain2", "nucleus-and-top-k", 3),
+    ],
+    "greedy": [("both", "rational", 3), ("two", "rational", 4), ("chain2", "temperatures", 3)],
+    "block": [("chain2", "plain", 5), ("chain3", "temperatures", 2), ("chain2", "rational", 3)],
+    "k-sequential": [
+        ("chain2", "zeros", 3),
+        ("three", "temperatures", 2),
+        ("both", "rational", 2),
+        ("two", "plain", 4),
+    ],
+    "classical": [
+        ("two", "rational", 3),
+        ("chain2", "plain", 3),
+        ("chain1", "top-k-of-draft", 3),
+        ("chain2", "zeros", 3),
+    ],
+}
+LENIENT = [("two", "plain", 3), ("three", "temperatures", 3), ("chain2", "rational", 3), ("both", "zeros", 2)]
+REVERSED = [0.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+RACES = [[1 / 2, 1 / 4, 1 / 4], [0.0, 1 / 3, 2 / 3 - 1 / 3, 1 / 3], [1 / 6, 1 / 2, 0.0, 1 / 3]]
+
+
+def trial(shape: str, pair: str, n_vocab: int, rule: str, verify: Rule) -> None:
+    prove(verify, shapes()[shape], *models(pair, n_vocab, with_core=False), rule=rule)
+
+
+def lenient_trial(shape: str, pair: str, n_vocab: int, lenience: float, verify: Rule) -> None:
+    prove_bound(verify, shapes()[shape], *models(pair, n_vocab, with_core=False), lenience=lenience)
+
+
+def ordered_trial(shape: str, n_vocab: int, verify: Rule) -> None:
+    """Every node is drawn from a distribution of its own."""
+    parents = shapes()[shape]
+    target, draft = models("plain", n_vocab, with_core=False)
+    prove(verify, parents, target, draft, proposal=unlike(parents, n_vocab), order=REVERSED[: len(parents)])
+
+
+def coupled_trial(shape: str, pair: str, verify: Rule) -> None:
+    prove_coupled(verify, shapes()[shape], *models(pair, 3, with_core=False))
+
+
+TRIALS: dict[str, list[Callable[[Rule], None]]] = {
+    **{rule: [partial(trial, *case, rule) for case in cases] for rule, cases in EXPOSING.items()},
+    "lenient": [partial(lenient_trial, *case, lenience) for case in LENIENT for lenience in (0.5, 0.3)],
+    "order": [partial(ordered_trial, "three", 3), partial(ordered_trial, "both", 2)],
+    "coupled": [
+        partial(coupled_trial, *case) for case in (("chain2", "plain"), ("both", "plain"), ("both", "zeros"))
+    ]
+    + [lambda verify, target=target: prove_race(verify, np.array(target)) for target in RACES],
+}
+
+
+# ------------------------------------------------------------------------------------------ the faults
+
+# For each kind of trial: what is wrong, the text of the reference that is replaced, and its replacement.
+FAULTS: dict[str, dict[str, tuple[str, str]]] = {
+    "rejection": {
+        "accepts with draft / target": (
+            "return float(target[token] / draft[token])",
+            "return float(draft[token] / max(target[token], 1e-9))",
+        ),
+        "accepts only above half": (
+            "return float(target[token] / draft[token])",
+            "return float(target[token] >= 0.5 * draft[token])",
+        ),
+        "accepts always": ("if uniform < accept_probability(left, draft, token):", "if True:"),
+        "accepts never": ("if uniform < accept_probability(left, draft, token):", "if False:"),
+        "accepts at equality": ("if uniform < accept_probability(", "if uniform <= accept_probability("),
+        "accepts only what an independent sample of the target equals": (
+            "if uniform < accept_probability(left, draft, token):",
+            "if sample(left, uniform) == token:",
+        ),
+        "a threshold off by one part in a billion": (
+            "return float(target[token] / draft[token])",
+            "return float(target[token] / draft[token]) * (1 - 1e-9)",
+        ),
+        "residual not subtracted": (
+            "left = np.maximum(0.0, target - draft)\n    mass",
+            "left = np.maximum(0.0, target)\n    mass",
+        ),
+        "residual the wrong way round": (
+            "left = np.maximum(0.0, target - draft)\n    mass",
+            "left = np.maximum(0.0, draft - target)\n    mass",
+        ),
+        "residual not cut at zero": (
+            "left = np.maximum(0.0, target - draft)\n    mass",
+            "left = np.abs(target - draft)\n    mass",
+        ),
+        "residual by rank instead of by id": (
+            "left = np.maximum(0.0, target - draft)\n    mass",
+            "order = np.argsort(-target)\n    left = np.zeros(len(target))\n"
+            "    left[order] = np.maximum(0.0, target[order] - np.sort(draft)[::-1])\n    mass",
+        ),
+        "residual not normalised": (
+            "return left / mass if mass > 0 else target",
+            "return left if mass > 0 else target",
+        ),
+        "samples the target after a rejection": (
+            "return None, left / left.sum() if lenience < 1 else left",
+            "return None, target",
+        ),
+        "bonus token from the draft": (
+            "sample(otherwise, uniforms[len(tokens)]), betas",
+            "sample(otherwise if nodes else draft_probs[last], uniforms[len(tokens)]), betas",
+        ),
+        "bonus token missing": (
+            "        if accepted is None:\n",
+            "        if accepted is None and last and not nodes:\n"
+            "            return path_to(last, parents)[:-1], tokens[last], betas\n"
+            "        if accepted is None:\n",
+        ),
+        "bonus token from one node too early": (
+            "target = target_probs[min(place)]\n",
+            "target = target_probs[last if last in parents else parents[last]]\n",
+        ),
+        "target row of the node before": (
+            "target = target_probs[min(place)]\n",
+            "target = target_probs[max(min(place) - 1, 0)]\n",
+        ),
+        "target row of the parent": (
+            "target = target_probs[min(place)]\n",
+            "target = target_probs[max(parents[min(place)], 0)]\n",
+        ),
+        "uniforms shifted down": (
+            "draft_probs[node], uniforms[node])",
+            "draft_probs[node], uniforms[node - 1])",
+        ),
+        "uniforms shifted up": (
+            "draft_probs[node], uniforms[node])",
+            "draft_probs[node], uniforms[node + 1])",
+        ),
+        "one uniform for two decisions": (
+            "sample(otherwise, uniforms[len(tokens)])",
+            "sample(otherwise, uniforms[len(tokens) - 1])",
+        ),
+        "draft row of the first sibling's parent": (
+            "Candidate(tokens[node], draft_probs[node], ",
+            "Candidate(tokens[node], draft_probs[max(parents[node], 1)], ",
+        ),
+        "second child held against the whole target": (
+            "        left = residual(left, draft) if lenience == 1 else lenient_residual(left, draft)\n",
+            "",
+        ),
+        "second child forgets the first": (
+            "left = residual(left, draft) if",
+            "left = residual(target, draft) if",
+        ),
+        "second child never tried": (
+            "in enumerate(candidates):\n        if uniform <",
+            "in enumerate(candidates[:1]):\n        if uniform <",
+        ),
+        "descends into the last child": (
+            "last, depth = nodes[accepted], depth + 1",
+            "last, depth = nodes[-1], depth + 1",
+        ),
+        "merges equal siblings before they are tried": (
+            "        candidates = [Candidate(",
+            "        nodes = [n for n in nodes if n == min(m for m in nodes if tokens[m] == tokens[n])]\n"
+            "        candidates = [Candidate(",
+        ),
+        "children of twins are lost": (
+            "place = [node for node in nodes if tokens[node] == tokens[last]]",
+            "place = [last]",
+        ),
+        "any sibling is a twin": (
+            "place = [node for node in nodes if tokens[node] == tokens[last]]",
+            "place = nodes",
+        ),
+        "path through a twin": (
+            "place = [node for node in nodes if tokens[node] == tokens[last]]",
+            "place = [node for node in nodes if tokens[node] == tokens[last]]\n        last = place[-1]",
+        ),
+        "draws a token of no mass at 0": ('side="right"', 'side="left"'),
+        "sampling skips the first token": (
+            'np.searchsorted(np.cumsum(probs), uniform, side="right")',
+            '1 + np.searchsorted(np.cumsum(probs[1:]) / max(probs[1:].sum(), 1e-9), uniform, side="right")',
+        ),
+        "siblings in the order of their probability": (
+            "        candidates = [Candidate(",
+            "        nodes.sort(key=lambda node: -target[tokens[node]])\n        candidates = [Candidate(",
+        ),
+    },
+    "order": {
+        "ignored": ("nodes.sort(key=lambda node: order[node])", "pass"),
+        "descending": ("order[node])", "-order[node])"),
+        "of tokens, not of nodes": ("order[node])", "order[tokens[node]])"),
+        "draft rows stay in node order": (
+            "Candidate(tokens[node], draft_probs[node], uniforms[node]) for node in nodes]",
+            "Candidate(tokens[node], draft_probs[other], uniforms[node]) "
+            "for node, other in zip(nodes, sorted(nodes), strict=True)]",
+        ),
+    },
+    "lenient": {
+        "residual normalised, which breaks the bound": (
+            "if lenience == 1 else lenient_residual(left, draft)",
+            "if True else None",
+        ),
+        "residual not divided by the chance of a rejection": (
+            "return left / rejected if rejected > 0",
+            "return left if rejected > 0",
+        ),
+        "residual of the target, not of target / l": (
+            "else lenient_residual(left, draft)",
+            "else lenient_residual(left * lenience, draft)",
+        ),
+        "lenient with acceptance alone": (
+            "left = target / lenience",
+            "left = target / lenience if not len(candidates) else target / lenience**2",
+        ),
+        "lenience forgotten": ("left = target / lenience", "left = target"),
+        "lenience the wrong way round": ("left = target / lenience", "left = target * lenience"),
+        "accepts at equality": ("if uniform < accept_probability(", "if uniform <= accept_probability("),
+        "second child held against target / l again": (
+            "else lenient_residual(left, draft)",
+            "else target / lenience",
+        ),
+    },
+    "greedy": {
+        "the draft's argmax": (
+            "best = int(np.argmax(target))\n    for",
+            "best = int(np.argmax(candidates[0].draft if candidates else target))\n    for",
+        ),
+        "the highest id of a tie": (
+            "best = int(np.argmax(target))\n    for",
+            "best = int(len(target) - 1 - np.argmax(target[::-1]))\n    for",
+        ),
+        "any token of a tie": ("token == best or (lenience < 1 and ", "token == best or ("),
+        "the token of a sibling": ("return None, point(best, len(target))", "return None, target"),
+        "looks at the first child alone": (
+            "in enumerate(candidates):\n        if token == best",
+            "in enumerate(candidates[:1]):\n        if token == best",
+        ),
+    },
+    "coupled": {
+        "the noise of the place before": ("noise=noise[depth]", "noise=noise[max(depth - 1, 0)]"),
+        "one noise for all places": ("noise=noise[depth]", "noise=noise[0]"),
+        "the largest clock": (
+            "return int(np.argmin(np.where(target > 0,",
+            "return int(np.argmax(np.where(target > 0,",
+        ),
+        "the logarithm of the number itself": ("-np.log1p(-noise) / target", "noise / target"),
+        "a Gumbel number added to probabilities": (
+            "np.where(target > 0, -np.log1p(-noise) / target, np.inf)",
+            "np.where(target > 0, -(target - np.log(-np.log1p(-noise))), np.inf)",
+        ),
+        "tokens without mass take part": ("target > 0, -np.log1p", "target >= 0, -np.log1p"),
+        "accepts by the standard rule": (
+            "if token == winner:",
+            "if token == winner or noise[token] < target[token]:",
+        ),
+        "only the first candidate may be it": (
+            "in enumerate(candidates):\n        if token == winner",
+            "in enumerate(candidates[:1]):\n        if token == winner",
+        ),
+        "a fresh sample after a rejection": (
+            "return None, point(winner, len(target))",
+            "return None, target",
+        ),
+    },
+    "block": {
+        "accepts at equality": ("if uniforms[i] < h:", "if uniforms[i] <= h:"),
+        "p is not capped": ("p.append(min(1.0, p[i - 1] * target", "p.append((p[i - 1] * target"),
+        "p forgets the tokens before": ("min(1.0, p[i - 1] * target_probs", "min(1.0, target_probs"),
+        "residual of the standard rule": (
+            "    if tau == gamma or",
+            "    rest = [np.maximum(0.0, t - d) for t, d in zip(target_probs, draft_probs[1:])]\n"
+            "    if tau == gamma or",
+        ),
+        "residual of the place before": (
+            "return tau, rest[tau] / rest[tau].sum()",
+            "return tau, rest[tau - 1] / rest[tau - 1].sum()",
+        ),
+        "residual against the draft before": (
+            "- draft_probs[i + 1]) for i in range(gamma)]",
+            "- draft_probs[max(i, 1)]) for i in range(gamma)]",
+        ),
+        "h without the mass of the rest": ("h = mass / (mass + (1 - p[i])) if", "h = p[i] if"),
+        "h with 1 for 1 - p": ("h = mass / (mass + (1 - p[i])) if", "h = mass / (mass + 1) if"),
+        "the last draft as the others": (
+            "        if i == gamma:\n            h = p[i]\n",
+            "        if i == gamma:\n            h = 0.9 * p[i]\n",
+        ),
+        "stops at the first rejection": (
+            "            tau = i\n",
+            "            tau = i\n        else:\n            break\n",
+        ),
+        "the first prefix that is kept, not the longest": (
+            "            tau = i\n",
+            "            tau = i\n            break\n",
+        ),
+        "bonus token missing": (
+            "if tau == gamma or not rest[tau].any():",
+            "if tau == gamma:\n        tau -= 1\n    if not rest[tau].any():",
+        ),
+    },
+    "k-sequential": {
+        "accepts at equality": (
+            "if uniform * draft[token] * rho < target[token]:",
+            "if uniform * draft[token] * rho <= target[token]:",
+        ),
+        "rho too small": ("    return high\n", "    return max(1.0, 0.9 * high)\n"),
+        "rho too large": ("    return high\n", "    return min(float(k), 1.1 * high)\n"),
+        "rho is one": ("rho = smallest_rho(target, draft, k)", "rho = 1.0"),
+        "rho is k": ("rho = smallest_rho(target, draft, k)", "rho = float(k)"),
+        "rho for one draft more": (
+            "rho = smallest_rho(target, draft, k)",
+            "rho = smallest_rho(target, draft, k + 1)",
+        ),
+        "residual of the standard rule": (
+            "residual(target, common * (1 - (1 - b) ** k) / b if b > 0 else common)",
+            "residual(target, draft)",
+        ),
+        "residual as after one draft": ("(1 - (1 - b) ** k) / b", "1.0"),
+        "residual of the whole target": (
+            "residual(target, common * (1 - (1 - b) ** k) / b if b > 0 else common)",
+            "target",
+        ),
+        "only the first child is tried": (
+            "in enumerate(candidates):\n        if uniform * draft[token] * rho",
+            "in enumerate(candidates[:1]):\n        if uniform * draft[token] * rho",
+        ),
+    },
+    "classical": {
+        "accepts at equality": (
+            "if uniform < target[token] / (bound",
+            "if uniform <= target[token] / (bound",
+        ),
+        "accepts with target / draft": (
+            "target[token] / (bound * draft[token])",
+            "target[token] / draft[token]",
+        ),
+        "samples the residual": (
+            "    return None, target\n\n\ndef point",
+            "    return None, residual(target, draft) if candidates else target\n\n\ndef point",
+        ),
+        "a bound of the drafted token alone": ("np.max(np.where(", "np.mean(np.where("),
+        "mass outside the draft forgotten": (
+            "np.where(target > 0, target / draft, 0.0)",
+            "np.where(draft > 0, target / draft, 0.0)",
+        ),
+    },
+}
+CASES = [
+    pytest.param(kind, *texts, id=f"{kind}: {name}")
+    for kind, faults in FAULTS.items()
+    for name, texts in faults.items()
+]
+
+
+def mutated(old: str, new: str) -> types.ModuleType:
+    """The module of the rules with one place of its text replaced."""
+    source = inspect.getsource(rules)
+    assert source.count(old) == 1, f"the reference has {source.count(old)} places that read {old!r}"
+    module = types.ModuleType("specdec.reference.rules_mutated")
+    exec(compile(source.replace(old, new), str(Path(rules.__file__)), "exec"), module.__dict__)
+    return module
+
+
+@pytest.mark.parametrize(("kind", "old", "new"), CASES)
+def test_the_proof_catches_a_broken_rule(kind: str, old: str, new: str) -> None:
+    verify = mutated(old, new).verify
+    with np.errstate(all="ignore"):
+        for run in TRIALS[kind]:
+            try:
+                run(verify)
+            except DisprovedError:
+                return
+    pytest.fail("no trial disproved it")
+
+
+@pytest.mark.parametrize("kind", TRIALS)
+@pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
+def test_unbroken_rules_pass_where_broken_ones_fail(verify: Rule, kind: str) -> None:
+    for run in TRIALS[kind]:
+        run(verify)
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "k-sequential", "classical"])
+@pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
+def test_the_proof_catches_a_draft_that_was_not_standardised(verify: Rule, rule: str) -> None:
+    """The drafts are drawn with top-k, but the rule is told the distribution before it."""
+    target = table(4, 1, standardise(False))
+    drawn = table(4, 2, standardise(False, top_k=2, temperature=0.7))
+    told = table(4, 2, standardise(False))
+    with pytest.raises(DisprovedError):
+        prove(verify, shapes()["chain2"], target, drawn, reported=told, rule=rule)
