@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from specdec.quantization import QuantizationReport
     from specdec.result import Result
     from specdec.sampling import Sampling
+    from specdec.speculation import Speculation, speculate
     from specdec.trace import Round, Trace
     from specdec.verification import distribution, verify
 
@@ -46,6 +47,7 @@ _HOMES = {
     "Round": "trace",
     "Sampling": "sampling",
     "SpecdecError": "errors",
+    "Speculation": "speculation",
     "Stream": "generation",
     "TokenizerError": "errors",
     "Trace": "trace",
@@ -55,6 +57,7 @@ _HOMES = {
     "embedded_pair": "model",
     "generate": "generation",
     "load": "model",
+    "speculate": "speculation",
     "stream": "generation",
     "verify": "verification",
 }
@@ -70,6 +73,7 @@ __all__ = [
     "Round",
     "Sampling",
     "SpecdecError",
+    "Speculation",
     "Stream",
     "TokenizerError",
     "Trace",
@@ -82,6 +86,7 @@ __all__ = [
     "generate",
     "kernels",
     "load",
+    "speculate",
     "stream",
     "verify",
 ]

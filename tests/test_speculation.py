@@ -1,0 +1,483 @@
+"""Stochastic speculative execution: the law of y, what runs when, and what happens when a function fails."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import specdec
+from exact import N_STEPS, cells
+from specdec import speculation
+from specdec.errors import InputError
+
+TIMEOUT_S = 60
+"""How long a test waits for what must happen at once: reached only if it fails."""
+
+P_VALUE = 1e-6
+"""False alarms of each statistical test; the seeds are fixed, so that it does not flicker."""
+
+
+class Inline(Executor):
+    """Runs every call at once, in the calling thread."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+class Script(np.random.Generator):
+    """A generator that gives prescribed uniforms."""
+
+    def __init__(self, uniforms: np.ndarray) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.uniforms = list(uniforms)
+
+    def random(self, size: int | None = None) -> Any:
+        if size is None:
+            return self.uniforms.pop(0)
+        taken, self.uniforms = self.uniforms[:size], self.uniforms[size:]
+        return np.array(taken)
+
+
+def run(p: Any, q: Any, g: Callable[[Any], Any] = lambda y: y, **options: Any) -> specdec.Speculation:
+    """With f and f_approx that do not depend on x."""
+    options.setdefault("executor", Inline())
+    return specdec.speculate(lambda x: p, lambda x: q, g, None, **options)
+
+
+# ------------------------------------------------------------------------------------- the law of y
+
+PAIRS = {
+    "random": ([0.1, 0.25, 0.65], [0.5, 0.25, 0.25]),
+    "zeros": ([0.0, 0.5, 0.5, 0.0], [0.25, 0.25, 0.0, 0.5]),
+    "disjoint": ([0.0, 1.0, 0.0], [0.5, 0.0, 0.5]),
+    "equal": ([0.2, 0.3, 0.5], [0.2, 0.3, 0.5]),
+    "point": ([0.0, 0.0, 1.0], [0.25, 0.25, 0.5]),
+}
+
+
+def law(p: np.ndarray, q: np.ndarray, n_guesses: int) -> tuple[dict[int, float], float]:
+    """Exact law of y, and the chance that a guess is accepted: summed over guesses, integrated over uniforms.
+
+    Guesses are made by a uniform in the middle of their piece; that q is drawn from at all is another test.
+    """
+    outcomes: dict[int, float] = defaultdict(float)
+    accepted = 0.0
+    ends = np.cumsum(q)
+    middles = ends - np.asarray(q) / 2
+
+    def rule(tokens: Any, parents: Any, target: Any, draft: Any, uniforms: Any) -> tuple[list[int], int, Any]:
+        script = Script(np.array([*middles[tokens[1:]], *uniforms[1:]]))
+        out = run(p, q, n_guesses=n_guesses, seed=script)
+        assert out.guesses == list(tokens[1:])
+        assert script.uniforms == []
+        assert out.value == out.y
+        if out.accepted is not None:
+            assert out.guesses[out.accepted] == out.y
+        return ([] if out.accepted is None else [out.accepted + 1]), out.y, []
+
+    parents = [-1] + [0] * n_guesses
+    for guesses in itertools.product(np.flatnonzero(q).tolist(), repeat=n_guesses):
+        weight = float(np.prod(np.asarray(q)[list(guesses)]))
+        for box in cells(rule, [0, *guesses], parents, None, None):
+            outcomes[box.token] += weight * box.probability
+            accepted += weight * box.probability * bool(box.path)
+    return outcomes, accepted
+
+
+@pytest.mark.parametrize("n_guesses", [1, 2])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_law_of_a_table_is_exact(pair: str, n_guesses: int) -> None:
+    p, q = (np.array(values) for values in PAIRS[pair])
+    outcomes, accepted = law(p, q, n_guesses)
+    np.testing.assert_allclose([outcomes.get(y, 0.0) for y in range(len(p))], p, rtol=0, atol=1e-12)
+    assert set(outcomes) <= set(np.flatnonzero(p))
+    beta = np.minimum(p, q).sum()  # Theorem 3.5
+    if n_guesses == 1:
+        assert accepted == pytest.approx(beta, abs=1e-12)
+    elif beta < 1:
+        left = np.maximum(0, p - q) / (1 - beta)  # what the second guess is held against
+        assert accepted == pytest.approx(beta + (1 - beta) * np.minimum(left, q).sum(), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("uniform", "guess"), [(0.0, 1), (0.25 - 2**-53, 1), (0.25, 3), (1 - 1 / N_STEPS, 3)]
+)
+def test_guesses_of_a_table_are_drawn_by_inversion(uniform: float, guess: int) -> None:
+    q = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
+    out = run(q, q, seed=Script(np.array([uniform, 0.5, 0.5])))
+    assert out.guesses == [guess]
+
+
+CONTINUOUS = {
+    "shifted": (stats.norm(0.3, 1.0), stats.norm(0.0, 1.2)),
+    "narrow": (stats.norm(0.0, 1.0), stats.norm(0.0, 0.5)),  # q thin where p has mass
+    "bounded": (stats.beta(2, 3), stats.uniform(0, 1)),
+    "outside": (stats.expon(), stats.norm(0.0, 1.0)),  # guesses where p is 0
+    "equal": (stats.gamma(2), stats.gamma(2)),
+}
+
+
+@pytest.mark.parametrize("n_guesses", [1, 3])
+@pytest.mark.parametrize("pair", CONTINUOUS)
+def test_law_of_densities(pair: str, n_guesses: int) -> None:
+    """Kolmogorov-Smirnov of y; the share accepted is the integral of min(p, q) (Theorem 3.5)."""
+    p, q = CONTINUOUS[pair]
+    rng = np.random.default_rng(5)
+    runs = [run(p, q, n_guesses=n_guesses, seed=rng) for _ in range(1500)]
+    assert stats.kstest([out.y for out in runs], p.cdf).pvalue > P_VALUE
+    grid = np.linspace(-12, 20, 400_001)
+    beta = np.minimum(p.pdf(grid), q.pdf(grid)).sum() * (grid[1] - grid[0])
+    n_accepted = sum(out.accepted is not None for out in runs)
+    alternative = "two-sided" if n_guesses == 1 else "less"  # more guesses: at least as often
+    assert stats.binomtest(n_accepted, len(runs), min(beta, 1.0), alternative).pvalue > P_VALUE
+    for out in runs:
+        assert out.accepted is None or out.y == out.guesses[out.accepted]
+
+
+def test_law_of_counts() -> None:
+    """Distributions on the integers have pmf: a chi-square test."""
+    p, q = stats.poisson(3.0), stats.poisson(2.0)
+    rng = np.random.default_rng(6)
+    counts = Counter(min(int(run(p, q, n_guesses=2, seed=rng).y), 9) for _ in range(3000))
+    expected = [3000 * p.pmf(y) for y in range(9)] + [3000 * p.sf(8)]
+    assert stats.chisquare([counts[y] for y in range(10)], expected).pvalue > P_VALUE
+
+
+def test_law_of_vectors() -> None:
+    p, q = stats.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]]), stats.multivariate_normal([0, 0.2])
+    rng = np.random.default_rng(7)
+    ys = np.array([run(p, q, n_guesses=2, seed=rng).y for _ in range(1500)])
+    for direction in ([1, 0], [0, 1], [1, 1], [1, -1]):
+        scale = np.sqrt(np.array(direction) @ np.array([[1, 0.5], [0.5, 1]]) @ direction)
+        assert stats.kstest(ys @ direction / scale, stats.norm.cdf).pvalue > P_VALUE
+
+
+def test_a_residual_without_the_density_test_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: after a rejection, draws from p itself are not exact."""
+    p, q = CONTINUOUS["shifted"]
+
+    def settle(self: Any, q: Any, guesses: Any, rng: np.random.Generator) -> tuple[Any, int | None]:
+        if rng.random() * q.density(guesses[0]) < self.density(guesses[0]):
+            return guesses[0], 0
+        return self._distribution.rvs(random_state=rng), None
+
+    monkeypatch.setattr(speculation._Density, "settle", settle)
+    q = stats.norm(1.5, 1.0)
+    rng = np.random.default_rng(5)
+    assert stats.kstest([run(p, q, seed=rng).y for _ in range(1500)], p.cdf).pvalue < P_VALUE
+
+
+@pytest.mark.parametrize("pair", [PAIRS["random"], CONTINUOUS["narrow"]], ids=["table", "densities"])
+def test_same_seed_same_result_whatever_runs_first(pair: tuple[Any, Any]) -> None:
+    first = [run(*pair, n_guesses=3, seed=seed) for seed in range(20)]
+    with ThreadPoolExecutor(1) as pool:
+        for seed, out in enumerate(first):
+            for executor in (None, pool):
+                again = run(*pair, n_guesses=3, seed=seed, executor=executor)
+                assert again[:4] == out[:4]
+    assert len({out.y for out in first}) > 1
+
+
+# ------------------------------------------------------------------------------- what runs, and when
+
+
+def test_g_runs_while_f_is_running() -> None:
+    """f waits for the guess's g to have begun, and g for f: a sequence of the two would never end."""
+    f_runs, g_runs = threading.Event(), threading.Event()
+
+    def f(x: str) -> list[float]:
+        f_runs.set()
+        assert g_runs.wait(TIMEOUT_S)
+        return [1.0, 0.0]
+
+    def g(y: int) -> str:
+        g_runs.set()
+        assert f_runs.wait(TIMEOUT_S)
+        return f"g({y})"
+
+    out = specdec.speculate(f, lambda x: [1.0, 0.0], g, "x")
+    assert (out.y, out.value, out.accepted, out.n_g_calls) == (0, "g(0)", 0, 1)
+
+
+def test_all_guesses_run_together() -> None:
+    barrier = threading.Barrier(4)
+
+    def f(x: str) -> speculation.Distribution:
+        barrier.wait(TIMEOUT_S)
+        return stats.uniform(0, 1)
+
+    def g(y: float) -> float:
+        barrier.wait(TIMEOUT_S)
+        return -y
+
+    out = specdec.speculate(f, lambda x: stats.uniform(0, 1), g, "x", n_guesses=3, seed=0)
+    assert out.n_g_calls == 3
+    assert out.value == -out.y
+
+
+def test_equal_guesses_share_a_call() -> None:
+    calls: list[int] = []
+    out = run([0.0, 1.0], [0.0, 1.0], calls.append, n_guesses=4)
+    assert calls == [1]
+    assert (out.guesses, out.accepted, out.n_g_calls) == ([1, 1, 1, 1], 0, 1)
+
+
+def test_after_a_rejection_g_runs_on_what_was_drawn() -> None:
+    calls: list[int] = []
+    out = run([0.0, 0.0, 1.0], [0.5, 0.5, 0.0], lambda y: calls.append(y) or 10 * y, n_guesses=1, seed=3)
+    assert calls == [out.guesses[0], 2]
+    assert (out.y, out.value, out.accepted, out.n_g_calls) == (2, 20, None, 2)
+
+
+def test_guesses_that_have_not_begun_are_cancelled() -> None:
+    """One worker: f, then the first guess; the others need not run once it is accepted."""
+    calls: list[float] = []
+    settled = threading.Event()
+    p = stats.uniform(0, 1)
+
+    class Waiting(ThreadPoolExecutor):
+        """Lets the first guess end only when the others have been cancelled."""
+
+        def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = super().submit(function, *args, **kwargs)
+            future.add_done_callback(lambda done: done.cancelled() and settled.set())
+            return future
+
+    def g(y: float) -> float:
+        calls.append(y)
+        assert settled.wait(TIMEOUT_S)
+        return y
+
+    with Waiting(1) as pool:
+        out = specdec.speculate(lambda x: p, lambda x: p, g, None, n_guesses=3, seed=0, executor=pool)
+    assert (out.accepted, calls, out.n_g_calls) == (0, [out.guesses[0]], 1)
+
+
+def test_wrong_guesses_have_ended_when_it_returns() -> None:
+    running: list[float] = []
+    may_end = threading.Event()
+
+    def g(y: int) -> int:
+        running.append(y)
+        if y != 2:
+            assert may_end.wait(TIMEOUT_S)
+        running.remove(y)
+        if y == 2:
+            may_end.set()
+        return y
+
+    def f(x: Any) -> list[float]:
+        while not running:  # until the guess has begun
+            pass
+        return [0.0, 0.0, 1.0]
+
+    out = specdec.speculate(f, lambda x: [1.0, 0.0, 0.0], g, None)
+    assert (out.y, out.n_g_calls, running) == (2, 2, [])
+
+
+def test_times_are_those_of_the_parts() -> None:
+    out = run([1.0], [1.0])
+    assert all(seconds >= 0 for seconds in out.times)
+    assert out.times.total_s >= out.times.f_approx_s
+
+
+def slow_f(x: float) -> list[float]:
+    return [x, 1 - x]
+
+
+def which_process(y: int) -> tuple[int, int]:
+    return y, os.getpid()
+
+
+def test_processes_do_as_well() -> None:
+    with ProcessPoolExecutor(2) as pool:
+        out = specdec.speculate(slow_f, slow_f, which_process, 0.25, seed=1, executor=pool)
+    assert out.value[0] == out.y
+    assert out.value[1] != os.getpid()
+
+
+def test_a_chain_of_steps_has_the_law_of_plain_execution() -> None:
+    """x_{t+1} = g(y_t): the law of three steps, by chi-square over 6000 chains."""
+    steps = np.random.default_rng(0).dirichlet([1, 1, 1], size=27)
+    rough = np.random.default_rng(1).dirichlet([1, 1, 1], size=27)
+    rng = np.random.default_rng(2)
+    pool = Inline()
+    counts: Counter[int] = Counter()
+    for _ in range(6000):
+        state = 0
+        for _ in range(3):
+            state = specdec.speculate(
+                steps.__getitem__,
+                rough.__getitem__,
+                lambda y, state=state: 3 * state + y,
+                state,
+                seed=rng,
+                executor=pool,
+            ).value
+        counts[state] += 1
+    expected = [6000 * steps[0][a] * steps[a][b] * steps[3 * a + b][c] for a, b, c in np.ndindex(3, 3, 3)]
+    assert stats.chisquare([counts[i] for i in range(27)], expected).pvalue > P_VALUE
+
+
+# ------------------------------------------------------------------------------------------- failures
+
+
+class CrashError(Exception):
+    pass
+
+
+def crash(argument: Any) -> Any:
+    raise CrashError(argument)
+
+
+@pytest.mark.parametrize("executor", [None, Inline()])
+def test_errors_of_f_come_through(executor: Executor | None) -> None:
+    with pytest.raises(CrashError, match="^x$"):
+        specdec.speculate(crash, lambda x: [1.0], lambda y: y, "x", executor=executor)
+
+
+@pytest.mark.parametrize("own_pool", [True, False])
+def test_when_f_fails_the_guess_is_waited_for(own_pool: bool) -> None:
+    begun, failing, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def f(x: Any) -> Any:
+        assert begun.wait(TIMEOUT_S)
+        failing.set()
+        raise CrashError(x)
+
+    def g(y: int) -> None:
+        begun.set()
+        assert failing.wait(TIMEOUT_S)
+        time.sleep(0.2)  # long after the error, so that one who does not wait is found out
+        ended.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.raises(CrashError):
+            specdec.speculate(f, lambda x: [1.0], g, "x", executor=None if own_pool else pool)
+        assert ended.is_set()
+
+
+def test_when_f_approx_fails_f_is_waited_for() -> None:
+    begun, failing, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def f(x: Any) -> list[float]:
+        begun.set()
+        assert failing.wait(TIMEOUT_S)
+        ended.set()
+        return [1.0]
+
+    def f_approx(x: Any) -> Any:
+        assert begun.wait(TIMEOUT_S)
+        failing.set()
+        raise CrashError(x)
+
+    with pytest.raises(CrashError):
+        specdec.speculate(f, f_approx, lambda y: y, "x")
+    assert ended.is_set()
+
+
+def test_an_error_of_g_on_the_accepted_guess_comes_through() -> None:
+    with pytest.raises(CrashError, match="^0$"):
+        run([1.0], [1.0], crash)
+
+
+def test_an_error_of_g_after_a_rejection_comes_through() -> None:
+    with pytest.raises(CrashError, match="^1$"):
+        run([0.0, 1.0], [1.0, 0.0], lambda y: crash(y) if y == 1 else y)
+
+
+def test_an_error_of_g_on_a_wrong_guess_is_reported_not_raised() -> None:
+    """Without speculation that call would never have been."""
+    out = run([0.0, 1.0], [1.0, 0.0], lambda y: crash(y) if y == 0 else "fine")
+    assert (out.y, out.value, out.n_g_calls) == (1, "fine", 2)
+    (error,) = out.errors
+    assert isinstance(error, CrashError)
+
+
+def test_an_executor_of_the_caller_stays_usable() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.raises(CrashError):
+            run([1.0], [1.0], crash, executor=pool)
+        assert pool.submit(int, "7").result(TIMEOUT_S) == 7
+
+
+class Wrong:
+    """A density of the caller's making."""
+
+    def __init__(self, density: Any) -> None:
+        self.density = density
+
+    def rvs(self, *, random_state: np.random.Generator) -> float:
+        return random_state.random()
+
+    def pdf(self, y: float) -> Any:
+        return self.density
+
+
+class WithoutDensity:
+    def rvs(self, *, random_state: np.random.Generator) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "message"),
+    [
+        ([0.5, 0.5], [1.0], "an array of 2 probabilities and f_approx(x) is an array of 1"),
+        ([1.0], stats.norm(), "f(x) is an array of 1 probabilities and f_approx(x) is an object"),
+        ([0.5, 0.6], [0.5, 0.5], "f(x) sums to 1.1"),
+        ([0.5, 0.5], [1.5, -0.5], "f_approx(x) has negative"),
+        ([0.5, np.nan], [0.5, 0.5], "f(x) has negative or non-finite"),
+        ([[1.0]], [1.0], "f(x) has shape (1, 1)"),
+        ([1.0], [], "f_approx(x) has shape (0,)"),
+        ("no", [1.0], "f(x) has dtype"),
+        (WithoutDensity(), WithoutDensity(), "neither pdf nor pmf"),
+        (stats.norm(), Wrong(0.0), "its density there is 0"),
+        (stats.norm(), Wrong(-1.0), "the density of f_approx(x) at"),
+        (Wrong(np.nan), stats.norm(), "the density of f(x) at"),
+        (Wrong([1.0, 1.0]), stats.norm(), "expected one number"),
+    ],
+)  # fmt: skip
+def test_what_is_no_distribution_is_refused(p: Any, q: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run(p, q)
+    assert message in str(caught.value)
+
+
+def test_densities_that_are_not_normalised_end_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a density is nowhere above the whole: the residual has no mass."""
+    monkeypatch.setattr(speculation, "RESIDUAL_DRAWS", 1000)
+    with pytest.raises(InputError, match="never had a density above"):
+        for seed in range(100):
+            run(Wrong(0.5), Wrong(1.0), seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_guesses": 0}, "n_guesses is 0"),
+        ({"n_guesses": 1.5}, "n_guesses is 1.5"),
+        ({"n_guesses": True}, "n_guesses is True"),
+        ({"seed": -1}, "seed is -1"),
+        ({"executor": 3}, "executor is 3"),
+        ({"g": None}, "g is None"),
+    ],
+)
+def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    arguments = {"g": lambda y: y, **options}
+    with pytest.raises(InputError, match=message):
+        specdec.speculate(lambda x: [1.0], lambda x: [1.0], x=None, **arguments)
