@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     )
     from specdec.generation import Stream, generate, stream
     from specdec.measurement import Measurement, MeasurementRow
+    from specdec.measuring import measure
     from specdec.model import Model, embedded_pair, load
     from specdec.quantization import QuantizationReport
     from specdec.result import Result
     from specdec.sampling import Sampling
     from specdec.speculation import Speculation, speculate
     from specdec.trace import Round, Trace
+    from specdec.tuning import Tuning, tune
     from specdec.verification import distribution, verify
 
 _MODULES = ("drafts", "errors", "reference", "theory")  # public as modules
@@ -51,6 +53,7 @@ _HOMES = {
     "Stream": "generation",
     "TokenizerError": "errors",
     "Trace": "trace",
+    "Tuning": "tuning",
     "UnsupportedModelError": "errors",
     "VocabularyMismatchError": "errors",
     "distribution": "verification",
@@ -58,7 +61,9 @@ _HOMES = {
     "generate": "generation",
     "load": "model",
     "speculate": "speculation",
+    "measure": "measuring",
     "stream": "generation",
+    "tune": "tuning",
     "verify": "verification",
 }
 
@@ -77,6 +82,7 @@ __all__ = [
     "Stream",
     "TokenizerError",
     "Trace",
+    "Tuning",
     "UnsupportedModelError",
     "VocabularyMismatchError",
     "__version__",
@@ -86,8 +92,10 @@ __all__ = [
     "generate",
     "kernels",
     "load",
+    "measure",
     "speculate",
     "stream",
+    "tune",
     "verify",
 ]
 

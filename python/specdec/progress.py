@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
 from specdec.errors import InputError
 
-__all__ = ["progress_bar", "reading_bar"]
+__all__ = ["counted", "progress_bar", "reading_bar"]
 
 _LARGE = 200_000_000  # bytes; less is there before a bar is read
 
@@ -28,6 +30,16 @@ def progress_bar(total: int, unit: str, **options: Any) -> Any:
             "progress=True needs tqdm, which is not installed: pip install 'specdec[progress]'"
         ) from None
     return tqdm(total=total, unit=unit, dynamic_ncols=True, **options)
+
+
+@contextmanager
+def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[[int], object]]:
+    """A function to be told how many more are done, which a bar shows if it is wanted."""
+    if not wanted:
+        yield lambda n: None
+        return
+    with progress_bar(total, unit) as bar:
+        yield bar.update
 
 
 def reading_bar(n_bytes: int, what: str, progress: bool | None) -> Any:

@@ -1,0 +1,251 @@
+"""Measuring a pair: the paper's Tables 2 to 5 for the user's own target and draft."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import theory
+from specdec.acceptance import Acceptance, DraftLike, acceptance, name_of, open_pair, positive, split
+from specdec.errors import InputError
+from specdec.measurement import Independence, Measurement, MeasurementRow
+from specdec.model import Model
+from specdec.progress import counted
+from specdec.request import ModelLike, Prompt
+from specdec.sampling import Sampling
+from specdec.series import acceptance_by_position, autocorrelation, ljung_box, mean_interval
+from specdec.threads import default_threads
+from specdec.timing import ForwardTimes, forward_times, sample_text, speedups
+
+__all__ = ["independence", "measure"]
+
+_N_LAGS = 10
+
+
+def measure(
+    target: ModelLike,
+    draft: DraftLike,
+    prompts: Prompt | Sequence[Prompt],
+    *,
+    gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
+    temperatures: Sequence[float] = (0.0, 1.0),
+    leniences: Sequence[float] = (1.0, 0.5, 0.3, 0.1),
+    n_tokens: int = 2000,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    timing: bool = True,
+    n_timed_tokens: int = 400,
+    repeats: int = 5,
+    n_threads: int | None = None,
+    progress: bool = False,
+) -> Measurement:
+    """Measure how well a draft guesses a target, what both cost, and what speculation gains.
+
+    The acceptance rate is that of Corollary 3.6 (arXiv 2211.17192), measured as in section 4.2: the target
+    alone continues the prompts, and at each of its tokens the two distributions, after standardisation, are
+    held against each other. The speed-up is then predicted, by Theorem 3.8 and by the same with the measured
+    time of verification, and found by decoding with and without the draft in turns.
+
+    Parameters
+    ----------
+    target : Model, path or hub name
+    draft : Model, path, hub name, or an object with ``probabilities(ids)``
+        An object such as `specdec.drafts.Bigram` gives [len(ids), n_vocab] float64, row i the distribution of
+        the token after ids[: i + 1]. What that takes in Python says nothing, so its cost c is taken to be 0
+        (section 3.6: negligible cost), and no run with it is timed.
+    prompts : str, sequence of int, or a list of these
+        The same prompt several times is continued differently at temperatures above 0.
+    gammas : sequence of int
+        Drafted tokens a round, each at least 1.
+    temperatures : sequence of float
+        Of target and draft.
+    leniences : sequence of float
+        In (0, 1]; 1 is the exact rule (appendix A.5). At temperature 0 a lenience below 1 accepts each token
+        x with target(x) >= lenience * max(target) at temperature 1.
+    n_tokens : int, default 2000
+        Tokens the target generates at each temperature, in all: each prompt its share, as far as the context
+        reaches and no end-of-text token comes. The paper takes 10000.
+    top_k, top_p
+        Of target and draft, as in `Sampling`.
+    seed : int, default 0
+        Prompt i is continued with the key (seed, i).
+    timing : bool, default True
+        Measure times too. Without, a measurement has acceptance rates alone.
+    n_timed_tokens : int, default 400
+        New tokens of a timed run at most; a run takes the prompts in order until it has as many.
+    repeats : int, default 5
+        Timed runs for each gamma and temperature.
+    n_threads : int, optional
+        None: :func:`specdec.threads.default_threads`.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+
+    Returns
+    -------
+    Measurement
+        ``print`` shows its tables.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or a prompt is empty or fills the context.
+    VocabularyMismatchError
+        If target and draft have different vocabularies.
+    CheckpointError, TokenizerError
+        If a path cannot be loaded.
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> found = specdec.measure(target, draft, ["It was a dark and stormy night", "Once upon a time"])
+    >>> print(found)
+    """
+    chosen_gammas = [positive("gammas", gamma) for gamma in _several("gammas", gammas)]
+    samplings = [
+        Sampling(temperature, top_k, top_p) for temperature in _several("temperatures", temperatures)
+    ]
+    chosen_leniences = [_lenience(lenience) for lenience in _several("leniences", leniences)]
+    all_leniences = list(dict.fromkeys([1.0, *chosen_leniences]))  # the exact rule's betas are always kept
+    n_tokens, repeats = positive("n_tokens", n_tokens), positive("repeats", repeats)
+    n_timed_tokens = positive("n_timed_tokens", n_timed_tokens)
+    target, opened = open_pair(target, draft)
+    ids = split(target, prompts)
+    threads = default_threads() if n_threads is None else n_threads
+
+    share = math.ceil(n_tokens / len(ids))
+    runs_draft = timing and isinstance(opened, Model)
+    timed = _timed_work(target, ids, share, n_timed_tokens) if runs_draft else []
+    n_steps = len(ids) * share + repeats * (len(chosen_gammas) + 1) * sum(n for _, n in timed)
+
+    texts: dict[float, Acceptance] = {}
+    measured: dict[float, dict[int, float]] = {}
+    with counted(n_steps * len(samplings), "token", progress) as done:
+        for sampling in samplings:
+            texts[sampling.temperature] = acceptance(
+                target, opened, ids, sampling=sampling, leniences=all_leniences, n_tokens=share, seed=seed,
+                n_threads=threads, done=done,
+            )  # fmt: skip
+        times = None
+        if timing:
+            times = forward_times(
+                target,
+                opened if isinstance(opened, Model) else None,
+                sample_text(target, ids, texts[samplings[0].temperature].tokens, max(chosen_gammas) + 1),
+                max_rows=max(chosen_gammas) + 1,
+                n_threads=threads,
+            )
+        if runs_draft:
+            assert isinstance(opened, Model)
+            for sampling in samplings:
+                measured[sampling.temperature] = speedups(
+                    target, opened, timed, gammas=chosen_gammas, repeats=repeats, seed=seed, done=done,
+                    temperature=sampling.temperature, top_k=top_k, top_p=top_p, n_threads=threads,
+                )  # fmt: skip
+
+    name = name_of(opened)
+    text = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
+    return Measurement(
+        target=name_of(target),
+        draft=name,
+        rows=tuple(
+            _row(name, temperature, lenience, gamma, found.betas[lenience], times, measured)
+            for temperature, found in texts.items()
+            for lenience in chosen_leniences
+            for gamma in chosen_gammas
+        ),
+        verify_ratio={} if times is None else times.verify_ratio,
+        target_s=math.nan if times is None else times.target_s[1],
+        draft_s=math.nan if times is None else times.draft_s,
+        independence={
+            temperature: independence(temperature, found.betas[1.0], max(chosen_gammas))
+            for temperature, found in texts.items()
+        },
+        betas={temperature: found.betas[1.0] for temperature, found in texts.items()},
+        tokens={temperature: found.tokens for temperature, found in texts.items()},
+        text=text or None,
+        prompts=ids,
+        seed=seed,
+        n_threads=threads,
+    )
+
+
+def independence(temperature: float, betas: Sequence[NDArray[np.float64]], gamma: int) -> Independence:
+    """Test whether betas are independent and alike; `gamma` is how many positions of a round to look at."""
+    n_positions = sum(map(len, betas))
+    correlations = autocorrelation(betas, _N_LAGS)
+    statistic, p_value = ljung_box(correlations, n_positions)
+    return Independence(
+        temperature=temperature,
+        n_tokens=n_positions,
+        autocorrelation=tuple(correlations.tolist()),
+        band=1.96 / math.sqrt(n_positions),
+        statistic=statistic,
+        p_value=p_value,
+        by_position=tuple(acceptance_by_position(betas, gamma).tolist()),
+    )
+
+
+def _row(
+    draft: str,
+    temperature: float,
+    lenience: float,
+    gamma: int,
+    betas: Sequence[NDArray[np.float64]],
+    times: ForwardTimes | None,
+    measured: dict[float, dict[int, float]],
+) -> MeasurementRow:
+    n_positions = sum(map(len, betas))
+    alpha = math.fsum(float(text.sum()) for text in betas) / n_positions
+    low, high = mean_interval(betas)
+    c = math.nan if times is None else times.cost
+    ratio = math.nan if times is None else times.verify_ratio[gamma + 1]
+    return MeasurementRow(
+        draft=draft,
+        temperature=temperature,
+        lenience=lenience,
+        gamma=gamma,
+        n_tokens=n_positions,
+        alpha=alpha,
+        alpha_low=low,
+        alpha_high=high,
+        c=c,
+        t_ratio=ratio,
+        expected=float(theory.expected_speedup(alpha, gamma, c)),
+        law=float(theory.expected_speedup(alpha, gamma, c, ratio)),
+        measured=measured.get(temperature, {}).get(gamma, math.nan) if lenience == 1.0 else math.nan,
+    )
+
+
+def _timed_work(
+    target: Model, prompts: Sequence[Sequence[int]], share: int, n_tokens: int
+) -> list[tuple[Sequence[int], int]]:
+    work: list[tuple[Sequence[int], int]] = []
+    left = n_tokens
+    for prompt in prompts:
+        n = min(share, left, target.config.n_ctx - len(prompt))
+        if n > 0:
+            work.append((prompt, n))
+            left -= n
+    return work
+
+
+def _several(name: str, values: Any) -> list[Any]:
+    try:
+        found = list(values)
+        n_different = len(set(found))
+    except TypeError:
+        raise InputError(f"{name} is {values!r}; expected a sequence of numbers") from None
+    if not found or n_different < len(found):
+        raise InputError(f"{name} is {values!r}; expected at least one number, and none twice")
+    return found
+
+
+def _lenience(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0.0 < value <= 1.0:
+        raise InputError(f"leniences has {value!r}; expected numbers in (0, 1]")
+    return float(value)

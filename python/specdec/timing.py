@@ -1,0 +1,183 @@
+"""What runs of a model take on this machine: t(M), and decoding with and without a draft."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from specdec import _core
+from specdec.generation import generate
+from specdec.model import Model
+
+__all__ = ["ForwardTimes", "forward_times", "sample_text", "speedups", "take_turns"]
+
+Key = TypeVar("Key", bound=Hashable)
+
+_WARM_UP = 3  # turns that are thrown away: caches, threads, the processor's clock
+_TURNS = (5, 200)  # at least and at most
+_ENOUGH_S = 2.0  # seconds after which the least number of turns is enough
+
+
+@dataclass(frozen=True)
+class ForwardTimes:
+    """Median seconds of runs of target and draft, measured in turns.
+
+    Attributes
+    ----------
+    target_s : dict of int to float
+        Of the target, by the number M of positions in a run.
+    draft_s : float
+        Of the draft on one position; 0 for a draft that is no model.
+    """
+
+    target_s: dict[int, float]
+    draft_s: float
+
+    @property
+    def cost(self) -> float:
+        """The cost coefficient c of Definition 3.7."""
+        return self.draft_s / self.target_s[1]
+
+    @property
+    def verify_ratio(self) -> dict[int, float]:
+        """t(M) / t(1) by M."""
+        return {m: seconds / self.target_s[1] for m, seconds in self.target_s.items()}
+
+
+def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
+    """Median of what each job returns, one after the other, again and again.
+
+    The speed of a shared machine changes within seconds; jobs that take turns see the same changes.
+    """
+    values: dict[Key, list[float]] = {key: [] for key in jobs}
+    for _ in range(_WARM_UP):
+        for job in jobs.values():
+            job()
+    fewest, most = _TURNS
+    begun = time.perf_counter()
+    for turn in range(most):
+        if turn >= fewest and time.perf_counter() - begun > _ENOUGH_S:
+            break
+        for key, job in jobs.items():
+            values[key].append(job())
+    return {key: statistics.median(found) for key, found in values.items()}
+
+
+def forward_times(
+    target: Model, draft: Model | None, ids: Sequence[int], *, max_rows: int, n_threads: int
+) -> ForwardTimes:
+    """Time runs of the target on M = 1, ..., max_rows positions, and of the draft on one, in turns.
+
+    Parameters
+    ----------
+    target : Model
+    draft : Model or None
+        None counts as 0 seconds.
+    ids : sequence of int
+        A text: what stands in the caches, then at least `max_rows` tokens that are run.
+    max_rows : int
+    n_threads : int
+
+    Returns
+    -------
+    ForwardTimes
+    """
+
+    def jobs_of(model: Model, most: int) -> dict[int, Callable[[], float]]:
+        cache, rows = ids[:-max_rows], ids[-max_rows:]
+        n_cache = min(len(cache), model.config.n_ctx - most)
+        decoder = _core.Decoder(model.core, capacity=n_cache + most, max_nodes=most, n_threads=n_threads)
+        if n_cache:
+            decoder.prefill(list(cache[:n_cache]))
+
+        def job(m: int) -> Callable[[], float]:
+            tokens, parents = list(rows[:m]), list(range(-1, m - 1))
+
+            def run() -> float:
+                begun = time.perf_counter()
+                decoder.forward(tokens, parents)
+                return time.perf_counter() - begun
+
+            return run
+
+        return {m: job(m) for m in range(1, most + 1)}
+
+    jobs: dict[tuple[str, int], Callable[[], float]] = {
+        ("target", m): job for m, job in jobs_of(target, max_rows).items()
+    }
+    if draft is not None:
+        jobs["draft", 1] = jobs_of(draft, 1)[1]
+    times = take_turns(jobs)
+    return ForwardTimes({m: times["target", m] for m in range(1, max_rows + 1)}, times.get(("draft", 1), 0.0))
+
+
+def sample_text(
+    target: Model, prompts: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]], n_rows: int
+) -> list[int]:
+    """A text for timing: as long as a prompt and half its continuation on average, and `n_rows` more."""
+    whole = [token for pair in zip(prompts, tokens, strict=True) for part in pair for token in part]
+    typical = round(statistics.mean(len(p) + len(t) / 2 for p, t in zip(prompts, tokens, strict=True)))
+    length = min(typical, target.config.n_ctx - n_rows) + n_rows
+    return (whole * math.ceil(length / len(whole)))[:length]
+
+
+def speedups(
+    target: Model,
+    draft: Model,
+    work: Sequence[tuple[Sequence[int], int]],
+    *,
+    gammas: Sequence[int],
+    repeats: int,
+    seed: int,
+    done: Callable[[int], object],
+    **options: Any,
+) -> dict[int, float]:
+    """Speed of speculative over plain decoding, by gamma, both by the clock on the wall.
+
+    In every repetition plain decoding and each gamma take their turns on the same prompts; what counts is the
+    time of `specdec.generate` for a new token, without the prompts' prefill, and of all repetitions the
+    median ratio.
+
+    Parameters
+    ----------
+    target, draft : Model
+    work : sequence of (token ids of a prompt, new tokens)
+    gammas : sequence of int
+        Each at least 1.
+    repeats : int
+    seed : int
+        Repetition i uses seed + i.
+    done : callable
+        Told how many new tokens were made, after every prompt.
+    **options
+        Of `specdec.generate`.
+    """
+
+    def seconds_a_token(gamma: int, repetition: int) -> float:
+        seconds, n_tokens = 0.0, 0
+        for i, (prompt, n) in enumerate(work):
+            begun = time.perf_counter()
+            result = generate(
+                target,
+                draft if gamma else None,
+                prompt,
+                gamma=gamma,
+                max_new_tokens=n,
+                seed=[(seed + repetition, i)],
+                **options,
+            )
+            seconds += time.perf_counter() - begun - result.trace.prefill_s
+            n_tokens += len(result.tokens)
+            done(n)
+        return seconds / n_tokens
+
+    ratios: dict[int, list[float]] = {gamma: [] for gamma in gammas}
+    for repetition in range(repeats):
+        times = {gamma: seconds_a_token(gamma, repetition) for gamma in (0, *gammas)}
+        for gamma in gammas:
+            ratios[gamma].append(times[0] / times[gamma])
+    return {gamma: statistics.median(found) for gamma, found in ratios.items()}

@@ -1,0 +1,423 @@
+"""What `measure` and `tune` find, against the reference's distributions, formulas and made-up clocks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec import progress, reference, theory, timing, tuning
+from specdec.drafts import Bigram, Unigram
+from specdec.errors import InputError, VocabularyMismatchError
+from specdec.timing import ForwardTimes
+from tiny_models import llama_config, tensors_for, write_hf
+from toy_pair import N_CTX, N_VOCAB, load_pair
+
+PROMPTS = ["ab ab", [1, 5, 9, 30], "ba", np.array([1, 4])]
+LENIENCES = (1.0, 0.5, 0.1)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.2)
+
+
+@pytest.fixture(scope="module")
+def measured(pair: tuple[specdec.Model, specdec.Model]) -> specdec.Measurement:
+    return specdec.measure(
+        *pair, PROMPTS, gammas=(2, 1), temperatures=(0, 1.3), leniences=LENIENCES, n_tokens=160, top_k=20,
+        repeats=1, n_timed_tokens=30, seed=3,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def untimed(pair: tuple[specdec.Model, specdec.Model]) -> specdec.Measurement:
+    return specdec.measure(*pair, PROMPTS, n_tokens=80, timing=False)
+
+
+# -------------------------------------------------------------------------------------------- acceptance
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
+def test_betas_are_the_overlap_of_the_references_distributions(
+    pair: tuple[specdec.Model, specdec.Model], measured: specdec.Measurement, temperature: float
+) -> None:
+    """Both models' logits on the target's text, standardised in plain NumPy (Corollary 3.6, A.5)."""
+    found: dict[float, list[float]] = {lenience: [] for lenience in LENIENCES}
+    for prompt, tokens, betas in zip(
+        measured.prompts, measured.tokens[temperature], measured.betas[temperature], strict=True
+    ):
+        assert len(betas) == len(tokens) > 0
+        target, draft = (model.logits([*prompt, *tokens[:-1]])[len(prompt) - 1 :] for model in pair)
+        here = []
+        for row in range(len(tokens)):
+            q = reference.distribution(draft[row], temperature, 20)
+            if temperature:
+                p = reference.distribution(target[row], temperature, 20)
+                overlaps = {lenience: np.minimum(p / lenience, q).sum() for lenience in LENIENCES}
+            else:
+                p = reference.distribution(target[row], 1.0, 20)
+                guess = q.argmax()
+                overlaps = {lenience: float(p[guess] >= lenience * p.max()) for lenience in LENIENCES}
+            here.append(overlaps[1.0])
+            for lenience, overlap in overlaps.items():
+                found[lenience].append(overlap)
+        assert betas == pytest.approx(here, abs=1e-4)
+    for row in measured.rows:
+        if row.temperature == temperature:
+            assert row.alpha == pytest.approx(np.mean(found[row.lenience]), abs=1e-4)
+            assert row.n_tokens == len(found[1.0])
+            assert row.alpha_low < row.alpha < row.alpha_high
+
+
+def test_greedy_betas_say_where_greedy_rounds_accept(
+    pair: tuple[specdec.Model, specdec.Model], measured: specdec.Measurement
+) -> None:
+    """At temperature 0 a round accepts as many drafts as there are ones in a row where it begins."""
+    for prompt, tokens, betas in zip(
+        measured.prompts, measured.tokens[0.0], measured.betas[0.0], strict=True
+    ):
+        out = specdec.generate(*pair, prompt, gamma=3, max_new_tokens=len(tokens))
+        assert out.tokens == tokens
+        at = 0
+        for round_ in out.trace.rounds:
+            run = betas[at : at + round_.n_drafted]
+            assert round_.n_accepted == int(np.cumprod(run).sum())
+            at += round_.kept
+
+
+def test_texts_are_the_targets_own(
+    pair: tuple[specdec.Model, specdec.Model], measured: specdec.Measurement
+) -> None:
+    assert measured.text is not None
+    for i, prompt in enumerate(measured.prompts):
+        out = specdec.generate(
+            pair[0], None, prompt, max_new_tokens=40, temperature=1.3, top_k=20, seed=[(3, i)]
+        )
+        assert measured.tokens[1.3][i] == out.tokens
+        pieces = measured.text[1.3][i]
+        assert len(pieces) == len(out.tokens)
+        if out.finish_reason != "stop":
+            assert "".join(pieces) == out.text
+
+
+def test_equal_models_accept_everything(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    found = specdec.measure(pair[0], pair[0], PROMPTS, n_tokens=40, timing=False)
+    assert all(row.alpha > 1.0 - 1e-5 for row in found.rows)
+
+
+def test_alpha_grows_with_lenience(measured: specdec.Measurement) -> None:
+    for temperature in (0.0, 1.3):
+        alphas = [row.alpha for row in measured.rows if row.temperature == temperature and row.gamma == 1]
+        assert alphas == sorted(alphas)
+        assert alphas[0] < alphas[-1]
+
+
+class Uneven:
+    """A draft that is no model: after token y, half the mass on y + 1."""
+
+    def probabilities(self, ids: Sequence[int]) -> np.ndarray:
+        rows = np.full((len(ids), N_VOCAB), 0.5 / N_VOCAB)
+        rows[np.arange(len(ids)), (np.asarray(ids) + 1) % N_VOCAB] += 0.5
+        return rows
+
+
+def test_a_draft_may_be_any_object_with_probabilities(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    found = specdec.measure(pair[0], Uneven(), PROMPTS, gammas=(1, 3), n_tokens=40)
+    for prompt, tokens, betas in zip(found.prompts, found.tokens[1.0], found.betas[1.0], strict=True):
+        text = [*prompt, *tokens]
+        target = pair[0].logits(text[:-1])
+        for i, beta in enumerate(betas):
+            at = len(prompt) + i - 1
+            q = np.full(N_VOCAB, 0.5 / N_VOCAB)
+            q[(text[at] + 1) % N_VOCAB] += 0.5
+            assert beta == pytest.approx(
+                np.minimum(reference.distribution(target[at], 1.0), q).sum(), abs=1e-4
+            )
+    for row in found.rows:
+        assert row.draft == "uneven"
+        assert row.c == found.draft_s == 0.0
+        assert row.law == pytest.approx(theory.expected_tokens(row.alpha, row.gamma) / row.t_ratio)
+        assert math.isnan(row.measured)
+
+
+def test_n_gram_drafts_are_measured(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    tokens = specdec.measure(*pair, PROMPTS, n_tokens=300, timing=False, temperatures=[1], seed=9).tokens[1]
+    for draft in (Unigram(tokens, N_VOCAB), Bigram(tokens, N_VOCAB)):
+        found = specdec.measure(pair[0], draft, PROMPTS, n_tokens=40, timing=False)
+        assert all(0.0 <= row.alpha < 1.0 for row in found.rows)
+
+
+def test_texts_end_with_the_shorter_context(
+    pair: tuple[specdec.Model, specdec.Model], tmp_path: Path
+) -> None:
+    config = llama_config(vocab_size=N_VOCAB, max_position_embeddings=32)
+    short = specdec.load(write_hf(tmp_path / "short", config, tensors_for(config, seed=4)))
+    prompt = [1, 5, 9, 30]
+    found = specdec.measure(pair[0], short, [prompt], temperatures=[0], n_tokens=500, timing=False)
+    assert len(found.tokens[0][0]) == 32 - len(prompt) + 1  # the last token is not read by the draft
+    found = specdec.measure(*pair, [prompt], temperatures=[0], n_tokens=500, timing=False)
+    assert len(found.tokens[0][0]) == N_CTX - len(prompt)
+    with pytest.raises(InputError, match="prompt 0 has 40 tokens, which leaves no room"):
+        specdec.measure(pair[0], short, [[1] * 40], timing=False)
+
+
+# ---------------------------------------------------------------------------------------- times and rows
+
+
+def test_rows_are_the_formulas_on_what_was_measured(measured: specdec.Measurement) -> None:
+    settings = [(row.temperature, row.lenience, row.gamma) for row in measured.rows]
+    assert settings == [(t, lenience, g) for t in (0.0, 1.3) for lenience in LENIENCES for g in (2, 1)]
+    assert list(measured.verify_ratio) == [1, 2, 3]
+    assert measured.verify_ratio[1] == 1.0
+    for row in measured.rows:
+        assert row.c == measured.draft_s / measured.target_s > 0.0
+        assert row.t_ratio == measured.verify_ratio[row.gamma + 1]
+        tokens = sum(row.alpha**i for i in range(row.gamma + 1))
+        assert row.expected == pytest.approx(tokens / (row.gamma * row.c + 1.0))
+        assert row.law == pytest.approx(tokens / (row.gamma * row.c + row.t_ratio))
+        assert math.isnan(row.measured) == (row.lenience != 1.0)
+        assert not row.measured <= 0.0
+
+
+def test_without_timing_there_are_acceptance_rates_alone(untimed: specdec.Measurement) -> None:
+    assert untimed.verify_ratio == {}
+    assert math.isnan(untimed.target_s) and math.isnan(untimed.draft_s)
+    for row in untimed.rows:
+        assert all(math.isnan(value) for value in (row.c, row.t_ratio, row.expected, row.law, row.measured))
+        assert 0.0 <= row.alpha <= 1.0
+
+
+def test_jobs_take_turns_and_the_median_counts() -> None:
+    order: list[str] = []
+    values = {"a": iter(range(1000)), "b": iter(range(1000, 2000))}
+
+    def job(key: str) -> float:
+        order.append(key)
+        return float(next(values[key]))
+
+    found = timing.take_turns({key: lambda key=key: job(key) for key in values})
+    assert order[:6] == ["a", "b"] * 3
+    n_turns = len(order) // 2
+    assert found["a"] == np.median(np.arange(3, n_turns))  # the first three turns warm up
+    assert found["b"] == 1000 + found["a"]
+
+
+def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which prefills take 100 s, and everything else ten times longer with each repetition."""
+    clock = SimpleNamespace(now=0.0)
+    calls: list[tuple[int, int]] = []
+
+    def generate(target, draft, prompt, *, gamma, max_new_tokens, seed, temperature):
+        assert temperature == 0.5
+        assert (draft is None) == (gamma == 0)
+        ((repetition, _),) = seed
+        calls.append((repetition, gamma))
+        slowness = 10.0 ** (repetition - 7)
+        clock.now += 100.0 + slowness * max_new_tokens / (1 + gamma * (1.0 if repetition < 9 else 5.0))
+        return SimpleNamespace(tokens=[0] * max_new_tokens, trace=SimpleNamespace(prefill_s=100.0))
+
+    monkeypatch.setattr(timing, "generate", generate)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
+    done: list[int] = []
+    found = timing.speedups(
+        "target", "draft", [([1], 10), ([2], 5)], gammas=[1, 4], repeats=3, seed=7, done=done.append,
+        temperature=0.5,
+    )  # fmt: skip
+    assert found == pytest.approx({1: 2.0, 4: 5.0})
+    assert calls == [(r, g) for r in (7, 8, 9) for g in (0, 1, 4) for _ in range(2)]
+    assert done == [10, 5] * 9
+
+
+def test_progress_reaches_its_end(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bars = []
+
+    class Bar:
+        def __init__(self, total: int, unit: str) -> None:
+            self.total, self.n, self.open = total, 0, True
+            bars.append(self)
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *exc_info: object) -> None:
+            self.open = False
+
+        def update(self, n: int) -> None:
+            assert self.open
+            self.n += n
+
+    monkeypatch.setattr(progress, "progress_bar", Bar)
+    specdec.measure(*pair, PROMPTS, n_tokens=30, gammas=[1], repeats=2, n_timed_tokens=12, progress=True)
+    specdec.tune(*pair, PROMPTS, n_tokens=30, max_gamma=1, progress=True)
+    assert len(bars) == 2
+    assert all(bar.n == bar.total > 30 and not bar.open for bar in bars)
+
+
+# ----------------------------------------------------------------------------------------- independence
+
+
+def test_independence_is_tested_on_the_betas(measured: specdec.Measurement) -> None:
+    from specdec import series
+
+    found = measured.independence[1.3]
+    betas = measured.betas[1.3]
+    assert found.n_tokens == sum(map(len, betas))
+    assert found.autocorrelation == tuple(series.autocorrelation(betas, 10))
+    assert (found.statistic, found.p_value) == series.ljung_box(
+        np.array(found.autocorrelation), found.n_tokens
+    )
+    assert found.band == pytest.approx(1.96 / math.sqrt(found.n_tokens))
+    assert found.by_position == tuple(series.acceptance_by_position(betas, 2))
+    assert found.by_position[0] == pytest.approx(np.concatenate(betas).mean(), abs=0.05)
+
+
+# ------------------------------------------------------------------------------------------------ views
+
+
+def test_to_dict_is_json_and_complete(measured: specdec.Measurement, untimed: specdec.Measurement) -> None:
+    loaded = json.loads(json.dumps(measured.to_dict()))
+    assert loaded["rows"][0]["alpha"] == measured.rows[0].alpha
+    assert loaded["rows"][0].keys() == set(specdec.MeasurementRow.__dataclass_fields__)
+    assert [text["temperature"] for text in loaded["texts"]] == [0.0, 1.3]
+    assert loaded["texts"][1]["betas"][0] == measured.betas[1.3][0].tolist()
+    assert loaded["verify_ratio"][2] == {"n_positions": 3, "ratio": measured.verify_ratio[3]}
+    assert loaded["independence"][0]["p_value"] == measured.independence[0.0].p_value
+    json.dumps(untimed.to_dict())
+
+
+def test_tables_show_what_there_is(measured: specdec.Measurement, untimed: specdec.Measurement) -> None:
+    text = str(measured)
+    for part in ("Table 2", "Table 3", "Table 4", "Table 5", "t(M) / t(1)", "Ljung-Box"):
+        assert part in text
+    assert "★" in text
+    html = measured._repr_html_()
+    assert html.count("<table>") == 6
+    assert f"{measured.rows[0].alpha:.3f}" in text and f"{measured.rows[0].alpha:.3f}" in html
+    assert [table.title[:7] for table in untimed.tables()] == ["Table 3", "Table 5", "Indepen"]
+    assert "alpha" in repr(measured) and "'target'" in repr(measured)
+    table = measured.tables()[0]
+    assert table.markdown().splitlines()[2] == "| draft | temp | gamma | alpha | speed |"
+    assert len({len(row) for row in (table.head, *table.rows)}) == 1
+
+
+def test_html_is_escaped() -> None:
+    from specdec.tables import Table
+
+    table = Table("<a>", ("<b>", "x|y"), [("<c>", "&")])
+    assert "<a>" not in table.html() and "&lt;c&gt;" in table.html() and "&amp;" in table.html()
+    assert "x\\|y" in table.markdown()
+
+
+# ----------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gammas": []}, "gammas is"),
+        ({"gammas": 3}, "gammas is 3; expected a sequence"),
+        ({"gammas": [0]}, "gammas has 0; expected an integer, at least 1"),
+        ({"gammas": [2, 2]}, "none twice"),
+        ({"temperatures": [-1]}, "temperature is -1"),
+        ({"leniences": [0.0]}, "leniences has 0.0"),
+        ({"leniences": ["1"]}, "leniences has '1'"),
+        ({"n_tokens": 0}, "n_tokens has 0"),
+        ({"repeats": 1.5}, "repeats has 1.5"),
+        ({"top_k": 0}, "top_k is 0"),
+        ({"n_threads": 0}, "n_threads is 0"),
+        ({"prompts": []}, "prompts is \\[\\]"),
+        ({"prompts": 7}, "prompts is 7"),
+        ({"prompts": ["ab", [99]]}, "prompt 1: token id at position 0 is 99"),
+        ({"prompts": [[1] * N_CTX]}, "prompt 0: there are 96 token ids; expected at most 95"),
+        ({"target": 5}, "target is a int"),
+        ({"draft": 5}, "draft is a int"),
+        ({"draft": Unigram([0], 7)}, r"ids\[\d\] is \d+; expected 0 to 6"),
+        ({"draft": SimpleNamespace(probabilities=lambda ids: np.ones((len(ids), 3)))}, "shape"),
+        (
+            {"draft": SimpleNamespace(probabilities=lambda ids: np.ones((len(ids), N_VOCAB)))},
+            "no distribution",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(
+    pair: tuple[specdec.Model, specdec.Model], change: dict[str, object], message: str
+) -> None:
+    arguments = {"target": pair[0], "draft": pair[1], "prompts": PROMPTS, "n_tokens": 8, "timing": False}
+    with pytest.raises(InputError, match=message):
+        specdec.measure(**{**arguments, **change})  # type: ignore[arg-type]
+
+
+def test_vocabularies_must_agree(pair: tuple[specdec.Model, specdec.Model], make_llama) -> None:
+    with pytest.raises(VocabularyMismatchError):
+        specdec.measure(pair[0], make_llama(vocab_size=77), PROMPTS)
+
+
+def test_one_prompt_and_paths_are_taken(make_llama) -> None:
+    target, draft = make_llama("target"), make_llama("draft", seed=1)
+    found = specdec.measure(target, draft, [1, 2, 3], n_tokens=5, timing=False)
+    assert found.prompts == [[1, 2, 3]]
+    assert (found.target, found.draft, found.text) == ("target", "draft", None)
+    with pytest.raises(InputError, match="prompts is None, and the target has no tokenizer"):
+        specdec.tune(target, draft)
+
+
+# ----------------------------------------------------------------------------------------------- tuning
+
+
+def with_law(monkeypatch: pytest.MonkeyPatch, draft_s: float, *target_s: float) -> None:
+    times = ForwardTimes(dict(enumerate(target_s, start=1)), draft_s)
+    monkeypatch.setattr(tuning, "forward_times", lambda *args, **options: times)
+
+
+def test_tune_takes_the_best_gamma_of_a_law(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two positions cost no more than one, three cost four times as much: gamma is 1, whatever 3.8 says."""
+    with_law(monkeypatch, 0.001, 1.0, 1.0, 4.0, 4.0)
+    found = specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=80)
+    assert found.gamma == 1
+    assert found.idealised_gamma == 3
+    assert 0.1 < found.alpha < 1.0 and found.c == 0.001
+    tokens = [sum(found.alpha**i for i in range(gamma + 1)) for gamma in range(4)]
+    assert found.speedups == pytest.approx({g: tokens[g] / (0.001 * g + (1, 1, 4, 4)[g]) for g in range(4)})
+    assert found.idealised == pytest.approx({g: tokens[g] / (0.001 * g + 1) for g in range(4)})
+    assert found.speedups[0] == 1.0
+    with_law(monkeypatch, 0.001, 1.0, 1.0, 1.0, 1.0)
+    assert specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=80).gamma == 3
+
+
+def test_tune_prefers_plain_decoding_where_drafting_does_not_pay(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_law(monkeypatch, 0.1, 1.0, 2.0, 3.0)
+    found = specdec.tune(*pair, PROMPTS, max_gamma=2, n_tokens=40)
+    assert found.gamma == 0
+    assert "0 ★" in str(found)
+
+
+def test_tune_on_a_tiny_pair(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    found = specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=40, temperature=1.0)
+    assert list(found.speedups) == list(found.idealised) == [0, 1, 2, 3]
+    assert found.speedups[found.gamma] == max(found.speedups.values())
+    assert found.verify_ratio[1] == 1.0 and found.c > 0.0
+    assert len(json.loads(json.dumps(found.to_dict()))["rows"]) == 4
+    assert found._repr_html_().count("<tr>") == 5
+    assert f"gamma {found.gamma}" in repr(found)
+    assert specdec.tune(pair[0], Uneven(), PROMPTS, max_gamma=2, n_tokens=40).c == 0.0
+    with pytest.raises(InputError, match="max_gamma"):
+        specdec.tune(*pair, max_gamma=0)
+
+
+def test_tune_needs_no_prompts_for_the_embedded_pair() -> None:
+    found = specdec.tune(*specdec.embedded_pair(), max_gamma=2, n_tokens=40)
+    assert found.n_tokens == 40
+    assert 0.5 < found.alpha <= 1.0
