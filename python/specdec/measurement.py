@@ -178,7 +178,7 @@ class Measurement:
             head = ("positions M", *map(str, self.verify_ratio))
             title = f"Time of the target for M positions (t(1) = {1e3 * self.target_s:.3f} ms)"
             found.append(Table(title, head, [("t(M) / t(1)", *ratios)]))
-        found.append(_independence_table(list(self.independence.values())))
+        found.append(_independence_table(list(self.independence.values()), self.draft))
         return found
 
     def __repr__(self) -> str:
@@ -290,7 +290,7 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
     return Table(title, ("draft", "sampling", *(f"l = {lenience:g}" for lenience in leniences)), body)
 
 
-def _independence_table(found: Sequence[Independence]) -> Table:
+def _independence_table(found: Sequence[Independence], draft: str) -> Table:
     n_lags = max((len(one.autocorrelation) for one in found), default=0)
     n_positions = max((len(one.by_position) for one in found), default=0)
     head = ["are betas independent?", *(f"T={one.temperature:g}" for one in found)]
@@ -308,7 +308,7 @@ def _independence_table(found: Sequence[Independence]) -> Table:
         body.append(
             (f"draft {position + 1} accepted", *(f"{one.by_position[position]:.3f}" for one in found))
         )
-    return Table("Independence of acceptances (section 3.1)", tuple(head), body)
+    return Table(f"Independence of acceptances of {draft} (section 3.1)", tuple(head), body)
 
 
 def _setting(row: MeasurementRow) -> tuple[str, float]:
