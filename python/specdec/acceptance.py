@@ -84,8 +84,8 @@ def acceptance(
 ) -> Acceptance:
     """Continue prompts with the target, and hold the draft's distribution against its own (section 4.2).
 
-    At temperature 0 both decode by argmax, and a lenience below 1 judges by the target's distribution at
-    temperature 1 (appendix A.5).
+    At temperature 0 both decode by argmax, and a lenience below 1 judges by the target's whole distribution
+    at temperature 1 (appendix A.5).
 
     Parameters
     ----------
@@ -116,6 +116,7 @@ def acceptance(
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
+            min_p=sampling.min_p,
             seed=[(seed, i)],
             n_threads=n_threads,
             logits=True,
@@ -167,19 +168,20 @@ def _betas(
     sampling: Sampling,
     leniences: Sequence[float],
 ) -> dict[float, Array]:
-    rate = theory.greedy_acceptance_rate if sampling.greedy else theory.acceptance_rate
+    ours: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+    }
+    rate, targets = theory.acceptance_rate, ours
+    if sampling.greedy:  # judged by what the argmax is taken of, as `generate` does
+        rate, targets = theory.greedy_acceptance_rate, {"temperature": 1.0}
     betas = {lenience: np.empty(len(target_logits)) for lenience in leniences}
     for first in range(0, len(target_logits), _ROWS):
         rows = slice(first, first + _ROWS)
-        target_probs = distribution(
-            target_logits[rows],
-            temperature=sampling.temperature or 1.0,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-        )
-        draft_probs = distribution(
-            draft_logits[rows], temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
-        )
+        target_probs = distribution(target_logits[rows], **targets)
+        draft_probs = distribution(draft_logits[rows], **ours)
         for lenience, found in betas.items():
             found[rows] = rate(target_probs, draft_probs, lenience=lenience)
     return betas

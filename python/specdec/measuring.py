@@ -37,6 +37,7 @@ def measure(
     n_tokens: int = 2000,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
     seed: int = 0,
     timing: bool = True,
     n_timed_tokens: int = 400,
@@ -70,7 +71,7 @@ def measure(
     n_tokens : int, default 2000
         Tokens the target generates at each temperature, in all: each prompt its share, as far as the context
         reaches and no end-of-text token comes. The paper takes 10000.
-    top_k, top_p
+    top_k, top_p, min_p
         Of target and draft, as in `Sampling`.
     seed : int, default 0
         Prompt i is continued with the key (seed, i).
@@ -107,7 +108,7 @@ def measure(
     """
     chosen_gammas = [positive("gammas", gamma) for gamma in _several("gammas", gammas)]
     samplings = [
-        Sampling(temperature, top_k, top_p) for temperature in _several("temperatures", temperatures)
+        Sampling(temperature, top_k, top_p, min_p) for temperature in _several("temperatures", temperatures)
     ]
     chosen_leniences = [_lenience(lenience) for lenience in _several("leniences", leniences)]
     all_leniences = list(dict.fromkeys([1.0, *chosen_leniences]))  # the exact rule's betas are always kept
@@ -144,7 +145,8 @@ def measure(
             for sampling in samplings:
                 measured[sampling.temperature] = speedups(
                     target, opened, timed, gammas=chosen_gammas, repeats=repeats, seed=seed, done=done,
-                    temperature=sampling.temperature, top_k=top_k, top_p=top_p, n_threads=threads,
+                    temperature=sampling.temperature, top_k=top_k, top_p=top_p,
+                    min_p=min_p, n_threads=threads,
                 )  # fmt: skip
 
     name = name_of(opened)

@@ -143,6 +143,7 @@ def tune(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
     n_tokens: int = 400,
     seed: int = 0,
     n_threads: int | None = None,
@@ -163,7 +164,7 @@ def tune(
         beginnings of English sentences, for a target with a tokenizer.
     max_gamma : int, default 8
         The largest gamma looked at.
-    temperature, top_k, top_p
+    temperature, top_k, top_p, min_p
         As in `Sampling`.
     n_tokens : int, default 400
         Tokens the target generates, in all.
@@ -190,7 +191,7 @@ def tune(
     >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=tuning.gamma)
     """
     max_gamma, n_tokens = positive("max_gamma", max_gamma), positive("n_tokens", n_tokens)
-    sampling = Sampling(temperature, top_k, top_p)
+    sampling = Sampling(temperature, top_k, top_p, min_p)
     target, opened = open_pair(target, draft)
     if prompts is None:
         if target.tokenizer is None:
