@@ -46,10 +46,11 @@ class Script(np.random.Generator):
         super().__init__(np.random.PCG64(0))
         self.uniforms = list(uniforms)
 
-    def random(self, size: int | None = None) -> Any:
+    def random(self, size: int | tuple[int] | None = None) -> Any:
         if size is None:
             return self.uniforms.pop(0)
-        taken, self.uniforms = self.uniforms[:size], self.uniforms[size:]
+        n = size[0] if isinstance(size, tuple) else size
+        taken, self.uniforms = self.uniforms[:n], self.uniforms[n:]
         return np.array(taken)
 
 
