@@ -35,10 +35,10 @@ class Round:
     kept : int
         How many of `tokens` stand in the result. A stop or a length limit inside the round cuts the rest.
     betas : tuple of float
-        sum(min(target, draft)) (Theorem 3.5) at each verified position, in order of position; with lenience l,
-        sum(min(target / l, draft)) (appendix A.5), and for argmax the mass of the draft on what is accepted.
-        Positions behind a rejected draft are not verified. It is what rejection accepts with, whatever rule
-        the run had.
+        sum(min(target, draft)) (Theorem 3.5) at each verified position, in order of position; with lenience
+        l, sum(min(target / l, draft)) (appendix A.5), and for argmax the mass of the draft on what is
+        accepted. Positions behind a rejected draft are not verified. It is the chance of rejection's
+        accepting, whatever rule the run had.
     draft_s, verify_s, other_s : float
         Seconds spent in the draft's forward passes, in the target's, and on the rest (distributions of both,
         acceptance, bookkeeping).
@@ -214,8 +214,8 @@ class Trace:
         """Alpha of Corollary 3.6: the mean of beta = sum(min(target, draft)) over all verified positions.
 
         It is the probability of accepting a draft, measured from the two distributions themselves and not
-        from the luck of the draws; under argmax sampling each beta is 0 or 1. A coupled run accepts less often
-        than this says, a run of block verification more. NaN if nothing was drafted.
+        from the luck of the draws; under argmax sampling each beta is 0 or 1. A coupled run accepts less
+        often than this says, a run of block verification more. NaN if nothing was drafted.
         """
         mean = _ratio(math.fsum(beta for r in self.rounds for beta in r.betas), self.n_verified)
         return 1.0 if mean > 1.0 else mean  # equal distributions may overlap by a rounding more than 1
