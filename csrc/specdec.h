@@ -22,6 +22,7 @@
 #ifndef SPECDEC_H
 #define SPECDEC_H
 
+#include "beam_search.h"
 #include "bigram_drafter.h"
 #include "dialled_drafter.h"
 #include "kernels.h"

@@ -18,7 +18,8 @@ static int execute(PyObject* module) {
     if (add_type(module, &sd_model_spec, &state->model_type) < 0 ||
         add_type(module, &sd_bigram_spec, &state->bigram_type) < 0 ||
         add_type(module, &sd_decoder_spec, &state->decoder_type) < 0 ||
-        add_type(module, &sd_session_spec, &state->session_type) < 0)
+        add_type(module, &sd_session_spec, &state->session_type) < 0 ||
+        add_type(module, &sd_beam_spec, &state->beam_type) < 0)
         return -1;
     return PyModule_AddStringConstant(module, "__version__", SPECDEC_VERSION);
 }
@@ -29,6 +30,7 @@ static int traverse(PyObject* module, visitproc visit, void* arg) {
     Py_VISIT(state->bigram_type);
     Py_VISIT(state->decoder_type);
     Py_VISIT(state->session_type);
+    Py_VISIT(state->beam_type);
     return 0;
 }
 
@@ -38,6 +40,7 @@ static int clear(PyObject* module) {
     Py_CLEAR(state->bigram_type);
     Py_CLEAR(state->decoder_type);
     Py_CLEAR(state->session_type);
+    Py_CLEAR(state->beam_type);
     return 0;
 }
 

@@ -5,7 +5,7 @@
 #include "convert.h"
 
 typedef struct sd_module_state {
-    PyTypeObject *model_type, *bigram_type, *decoder_type, *session_type;
+    PyTypeObject *model_type, *bigram_type, *decoder_type, *session_type, *beam_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -17,7 +17,7 @@ typedef struct sd_bigram_object {
     PyObject_HEAD sd_bigram table; /* its arrays are owned; base is NULL until __init__ has succeeded */
 } sd_bigram_object;
 
-extern PyType_Spec sd_model_spec, sd_bigram_spec, sd_decoder_spec, sd_session_spec;
+extern PyType_Spec sd_model_spec, sd_bigram_spec, sd_decoder_spec, sd_session_spec, sd_beam_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */

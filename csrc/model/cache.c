@@ -146,3 +146,47 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     cache->n_pending = 0;
     return SD_OK;
 }
+
+/* Where `node` stands in the ascending nodes [n]; -1 if it does not. */
+static int find(const int32_t* nodes, int n, int node) {
+    while (n > 0 && nodes[n - 1] > node) n--;
+    return n > 0 && nodes[n - 1] == node ? n - 1 : -1;
+}
+
+sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n) {
+    for (int i = 0; i < n; i++) {
+        if (nodes[i] <= (i == 0 ? -1 : nodes[i - 1]) || nodes[i] >= cache->n_pending)
+            return sd_fail(SD_ERR_VALUE, "nodes[%d] is %d, expected pending nodes (there are %d), ascending",
+                           i, nodes[i], cache->n_pending);
+        int parent = cache->parents[nodes[i]];
+        if (parent >= 0 && find(nodes, i, parent) < 0)
+            return sd_fail(SD_ERR_VALUE, "nodes[%d] is %d, expected its parent %d before it", i, nodes[i],
+                           parent);
+    }
+    /* nodes[i] >= i, so nothing is overwritten before it has moved. */
+    for (int i = 0; i < n; i++) {
+        if (nodes[i] != i) move_slot(cache, cache->n_committed + nodes[i], cache->n_committed + i);
+        cache->parents[i] = find(nodes, i, cache->parents[nodes[i]]);
+        cache->depths[i] = cache->depths[nodes[i]];
+    }
+    cache->n_pending = n;
+    return SD_OK;
+}
+
+sd_status sd_cache_settle(sd_cache* cache, int n) {
+    if (n < 0 || n > cache->n_pending)
+        return sd_fail(SD_ERR_VALUE, "%d nodes to settle, expected 0 to %d", n, cache->n_pending);
+    for (int i = 0; i < cache->n_pending; i++) {
+        int parent = cache->parents[i];
+        if (i < n ? parent != i - 1 : parent < n - 1)
+            return sd_fail(SD_ERR_VALUE, "node %d hangs on %d, expected %d nodes that all others hang on", i,
+                           parent, n);
+    }
+    for (int i = n; i < cache->n_pending; i++) {
+        cache->parents[i - n] = cache->parents[i] < n ? -1 : cache->parents[i] - n;
+        cache->depths[i - n] = cache->depths[i] - n;
+    }
+    cache->n_committed += n;
+    cache->n_pending -= n;
+    return SD_OK;
+}

@@ -2,7 +2,8 @@
  *
  * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree
  * under verification are pending: node i lies in slot n_committed + i, its position is
- * n_committed + depth. keep(path) moves the accepted nodes down to their positions. */
+ * n_committed + depth. keep(path) moves the accepted nodes down to their positions. A search that
+ * goes on with several branches prunes the others, and settles what the branches share. */
 #ifndef SD_CACHE_H
 #define SD_CACHE_H
 
@@ -35,6 +36,14 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* parents, int n, int n_ct
  * and drop the other nodes. n_path 0 drops all. Without pending nodes nothing happens, so that a
  * second call changes nothing. */
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
+
+/* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others;
+ * nodes[i] becomes node i. What is kept has the bits it had: a node's place is no part of them. */
+sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n);
+
+/* Commit the first n pending nodes, a chain that every other pending node hangs on (keep would drop
+ * those); node i becomes node i - n. Nothing moves: the slots are those of the positions. */
+sd_status sd_cache_settle(sd_cache* cache, int n);
 
 /* Panels of 32 that hold d_head value columns. */
 static inline int sd_value_panels(int d_head) { return sd_matrix_panels(d_head); }

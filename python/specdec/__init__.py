@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from specdec._core import __version__, available_kernels, kernels
 
 if TYPE_CHECKING:
+    from specdec.beam import Beam, BeamResult, BeamTrace, beam_search
     from specdec.errors import (
         CheckpointError,
         InputError,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 _MODULES = ("drafts", "errors", "reference", "theory")  # public as modules
 _HOMES = {
+    "Beam": "beam",
+    "BeamResult": "beam",
+    "BeamTrace": "beam",
     "CheckpointError": "errors",
     "InputError": "errors",
     "Measurement": "measurement",
@@ -56,6 +60,7 @@ _HOMES = {
     "Tuning": "tuning",
     "UnsupportedModelError": "errors",
     "VocabularyMismatchError": "errors",
+    "beam_search": "beam",
     "distribution": "verification",
     "embedded_pair": "model",
     "generate": "generation",
@@ -68,6 +73,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "Beam",
+    "BeamResult",
+    "BeamTrace",
     "CheckpointError",
     "InputError",
     "Measurement",
@@ -87,6 +95,7 @@ __all__ = [
     "VocabularyMismatchError",
     "__version__",
     "available_kernels",
+    "beam_search",
     "distribution",
     "embedded_pair",
     "generate",

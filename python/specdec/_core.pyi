@@ -31,6 +31,30 @@ class RoundRecord(TypedDict):
     verify_s: float
     other_s: float
 
+class BeamRecord(TypedDict):
+    """What one round of a beam search did.
+
+    Times are seconds in the draft's forward passes, in the target's, elsewhere.
+    """
+
+    n_nodes: int
+    """Rows of the target's forward pass."""
+    n_drafted: int
+    """Of them, nodes that the draft chose."""
+    n_draft_calls: int
+    n_levels: int
+    """Steps made."""
+    draft_s: float
+    verify_s: float
+    other_s: float
+
+class BeamRow(TypedDict):
+    """A hypothesis: new tokens, the stop id that ended it included; sum of ln p; whether it has ended."""
+
+    tokens: list[int]
+    score: float
+    ended: bool
+
 class Model:
     """Immutable, packed weights. Shared freely between sessions and threads."""
 
@@ -134,6 +158,31 @@ class Session:
         """
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence."""
+    def close(self) -> None:
+        """Free caches and scratch now; idempotent."""
+
+class BeamSearch:
+    """The rounds of a beam search, plain (no draft, or gamma 0) or by speculation (appendix A.4)."""
+
+    def __init__(
+        self,
+        target: Model,
+        draft: Model | None,
+        prompt: Sequence[int],
+        *,
+        width: int,
+        draft_width: int,
+        gamma: int,
+        max_new_tokens: int,
+        stop_ids: Sequence[int] = (),
+        n_threads: int = 1,
+    ) -> None: ...
+    def prefill(self) -> float:
+        """Run the prompt through target and draft; return seconds. Ctrl-C is noticed between slices."""
+    def round(self, seconds: float = 0.0) -> list[BeamRecord]:
+        """A round, without the GIL, and more until `seconds` have passed or 64 are made. [] at the end."""
+    def beams(self) -> list[BeamRow]:
+        """The hypotheses so far, best first."""
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""
 

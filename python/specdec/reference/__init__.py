@@ -7,6 +7,7 @@ is how SpecInfer (arXiv 2305.09781) verifies a tree. Nothing else of the package
 cannot hide on both sides of a comparison.
 """
 
+from specdec.reference.beam import beam_search
 from specdec.reference.decoder import logits, tree_logits
 from specdec.reference.distributions import adjusted_logits, distribution
 from specdec.reference.formats import (
@@ -55,6 +56,7 @@ __all__ = [
     "Candidate",
     "accept_probability",
     "adjusted_logits",
+    "beam_search",
     "block",
     "classical",
     "coupled",

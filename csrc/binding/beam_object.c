@@ -1,0 +1,193 @@
+/* BeamSearch: the rounds of a beam search. */
+#include <stdatomic.h>
+
+#include "clock.h"
+#include "module.h"
+
+typedef struct beam_object {
+    PyObject_HEAD sd_beam_search* search; /* owned; NULL before __init__ and after close */
+    sd_model_object *target, *draft;      /* strong references; draft may be NULL */
+    atomic_flag busy;
+} beam_object;
+
+/* Records that a call may return. */
+#define RECORDS 64
+
+static int enter(beam_object* self) {
+    if (self->search == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the search is closed");
+        return -1;
+    }
+    if (atomic_flag_test_and_set(&self->busy)) {
+        PyErr_SetString(PyExc_RuntimeError, "the search is in use by another thread");
+        return -1;
+    }
+    return 0;
+}
+
+static void leave(beam_object* self) { atomic_flag_clear(&self->busy); }
+
+static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"target", "draft",          "prompt",   "width",     "draft_width",
+                            "gamma",  "max_new_tokens", "stop_ids", "n_threads", NULL};
+    beam_object* self = (beam_object*)base;
+    PyObject *target_argument, *draft_argument, *prompt_argument, *stop_argument = NULL;
+    sd_beam_options o = {.gamma = -1, .n_threads = 1}; /* what is not given is refused by the core */
+    int32_t *prompt = NULL, *stop_ids = NULL;
+    int n = 0, result = -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiiiOi", names, &target_argument, &draft_argument,
+                                     &prompt_argument, &o.width, &o.draft_width, &o.gamma, &o.max_new_tokens,
+                                     &stop_argument, &o.n_threads))
+        return -1;
+    if (self->target != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a BeamSearch cannot be initialised twice");
+        return -1;
+    }
+    sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
+    sd_model_object *target = sd_model_from(state, target_argument, "target"), *draft = NULL;
+    if (target == NULL) return -1;
+    if (draft_argument != Py_None && (draft = sd_model_from(state, draft_argument, "draft")) == NULL)
+        return -1;
+    o.target = target->model;
+    o.draft = draft ? draft->model : NULL;
+    if (sd_ids_from(prompt_argument, "prompt", &prompt, &n) < 0) goto end;
+    if (stop_argument != NULL && sd_ids_from(stop_argument, "stop_ids", &stop_ids, &o.n_stop_ids) < 0)
+        goto end;
+    o.stop_ids = stop_ids;
+    sd_status status = sd_beam_search_create(&o, prompt, n, &self->search);
+    if (status != SD_OK) {
+        sd_raise(status);
+        goto end;
+    }
+    self->target = (sd_model_object*)Py_NewRef((PyObject*)target);
+    if (draft) self->draft = (sd_model_object*)Py_NewRef((PyObject*)draft);
+    result = 0;
+end:
+    PyMem_Free(prompt);
+    PyMem_Free(stop_ids);
+    return result;
+}
+
+static void dealloc(PyObject* base) {
+    beam_object* self = (beam_object*)base;
+    PyTypeObject* type = Py_TYPE(base);
+    sd_beam_search_free(self->search);
+    Py_XDECREF((PyObject*)self->target);
+    Py_XDECREF((PyObject*)self->draft);
+    type->tp_free(base);
+    Py_DECREF(type);
+}
+
+static PyObject* prefill(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    beam_object* self = (beam_object*)base;
+    if (enter(self) < 0) return NULL;
+    double begun = sd_now();
+    for (int done = 0; !done;) {
+        sd_status status;
+        Py_BEGIN_ALLOW_THREADS status = sd_beam_search_prefill(self->search, &done);
+        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
+        if (status != SD_OK || PyErr_CheckSignals() < 0) {
+            leave(self);
+            return NULL;
+        }
+    }
+    leave(self);
+    return PyFloat_FromDouble(sd_now() - begun);
+}
+
+static PyObject* record_to_dict(const sd_beam_record* r) {
+    return Py_BuildValue("{sisisisisdsdsd}", "n_nodes", r->n_nodes, "n_drafted", r->n_drafted,
+                         "n_draft_calls", r->n_draft_calls, "n_levels", r->n_levels, "draft_s", r->draft_s,
+                         "verify_s", r->verify_s, "other_s", r->other_s);
+}
+
+static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"seconds", NULL};
+    beam_object* self = (beam_object*)base;
+    double seconds = 0.0;
+    sd_beam_record records[RECORDS];
+    int n = 0, ended = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d", names, &seconds)) return NULL;
+    if (enter(self) < 0) return NULL;
+    sd_status status;
+    Py_BEGIN_ALLOW_THREADS double begun = sd_now();
+    do {
+        status = sd_beam_search_round(self->search, &records[n], &ended);
+        n += status == SD_OK && !ended;
+    } while (status == SD_OK && !ended && n < RECORDS && sd_now() - begun < seconds);
+    Py_END_ALLOW_THREADS leave(self);
+    if (status != SD_OK) return sd_raise(status);
+    PyObject* list = PyList_New(n);
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject* item = record_to_dict(&records[i]);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+static PyObject* beam_to_dict(const beam_object* self, int index, const sd_beam* beam, int32_t* tokens) {
+    PyObject* list = sd_list_of_ints(tokens, sd_beam_search_tokens(self->search, index, tokens));
+    if (list == NULL) return NULL;
+    return Py_BuildValue("{sNsdsO}", "tokens", list, "score", beam->score, "ended",
+                         beam->ended ? Py_True : Py_False);
+}
+
+static PyObject* beams(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    beam_object* self = (beam_object*)base;
+    if (enter(self) < 0) return NULL;
+    int n;
+    const sd_beam* found = sd_beam_search_beams(self->search, &n);
+    int32_t* tokens = PyMem_Calloc((size_t)sd_beam_search_steps(self->search) + 1, sizeof *tokens);
+    PyObject* list = tokens ? PyList_New(n) : PyErr_NoMemory();
+    for (int i = 0; list != NULL && i < n; i++) {
+        PyObject* item = beam_to_dict(self, i, &found[i], tokens);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    PyMem_Free(tokens);
+    leave(self);
+    return list;
+}
+
+static PyObject* close_(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    beam_object* self = (beam_object*)base;
+    if (self->search == NULL) return Py_NewRef(Py_None);
+    if (enter(self) < 0) return NULL;
+    sd_beam_search_free(self->search);
+    self->search = NULL;
+    leave(self);
+    return Py_NewRef(Py_None);
+}
+
+static PyMethodDef methods[] = {
+    {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompt; return seconds."},
+    {"round", (PyCFunction)(void (*)(void))round_, METH_VARARGS | METH_KEYWORDS,
+     "round($self, seconds=0.0)\n--\n\nA round, and more within `seconds`: their records; [] at the end."},
+    {"beams", beams, METH_NOARGS, "beams($self, /)\n--\n\nThe hypotheses so far, best first."},
+    {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
+    {0},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "The rounds of a beam search."},
+    {Py_tp_init, init},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_new, PyType_GenericNew},
+    {0, NULL},
+};
+
+PyType_Spec sd_beam_spec = {
+    .name = "specdec._core.BeamSearch",
+    .basicsize = sizeof(beam_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};

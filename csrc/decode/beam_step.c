@@ -1,0 +1,72 @@
+#include "beam_step.h"
+
+#include <math.h>
+
+#include "kernels.h"
+
+/* Logits looked at together: a block whose largest cannot enter the best is passed as a whole. */
+#define BLOCK 256
+
+/* What turns logits into ln p: ln p = (logit - largest) - log_sum. */
+typedef struct normaliser {
+    double largest, log_sum;
+} normaliser;
+
+/* Exponentials are those of sampling, in f32, their sum is in double: ln p is right to some 1e-7, and has
+ * the same bits on every instruction set. */
+static normaliser normalise(int n_vocab, const float* logits) {
+    const sd_kernels* k = sd_kernels_get();
+    float largest = k->max(n_vocab, logits);
+    double weights[BLOCK], sum = 0.0;
+    for (int i = 0; i < n_vocab; i += BLOCK)
+        sum += k->weigh(n_vocab - i < BLOCK ? n_vocab - i : BLOCK, logits + i, largest, 1.0f, weights);
+    return (normaliser){(double)largest, log(sum)};
+}
+
+/* It never falls where the logit rises, rounding included, so the largest logit of a block decides
+ * for the block. */
+static double score_of(double before, normaliser z, float logit) {
+    return before + (((double)logit - z.largest) - z.log_sum);
+}
+
+/* Put a candidate in its place among best [*n], best first. Candidates come in the order that
+ * decides ties, so one that equals another stands behind it. */
+static void insert(sd_beam* best, int* n, int width, sd_beam candidate) {
+    if (isnan(candidate.score)) return;
+    if (*n == width && !(candidate.score > best[width - 1].score)) return;
+    int at = *n < width ? (*n)++ : width - 1;
+    for (; at > 0 && best[at - 1].score < candidate.score; at--) best[at] = best[at - 1];
+    best[at] = candidate;
+}
+
+static void insert_continuations(const sd_beam* beams, int index, const float* logits, int n_vocab, int width,
+                                 sd_beam* best, int* n) {
+    const sd_kernels* k = sd_kernels_get();
+    double before = beams[index].score;
+    normaliser z = normalise(n_vocab, logits);
+    for (int first = 0; first < n_vocab; first += BLOCK) {
+        int end = n_vocab - first < BLOCK ? n_vocab : first + BLOCK;
+        float largest = k->max(end - first, logits + first);
+        if (*n == width && !(score_of(before, z, largest) > best[width - 1].score)) continue;
+        for (int t = first; t < end; t++) {
+            const sd_beam candidate = {.score = score_of(before, z, logits[t]), .token = t, .parent = index};
+            insert(best, n, width, candidate);
+        }
+    }
+}
+
+int sd_beam_step(const sd_beam* beams, int n, const float* logits, ptrdiff_t ld, int first_node, int n_vocab,
+                 sd_stop_ids stop, int width, sd_beam* next) {
+    int n_next = 0;
+    for (int i = 0; i < n; i++) {
+        const sd_beam itself = {.score = beams[i].score, .token = -1, .parent = i, .ended = 1};
+        if (beams[i].ended)
+            insert(next, &n_next, width, itself);
+        else
+            insert_continuations(beams, i, logits + (beams[i].node - first_node) * ld, n_vocab, width, next,
+                                 &n_next);
+    }
+    for (int i = 0; i < n_next; i++)
+        for (int j = 0; j < stop.n; j++) next[i].ended |= next[i].token == stop.ids[j];
+    return n_next;
+}

@@ -1,0 +1,38 @@
+/* The hypotheses of a beam search as one tree, read by the target and in part by the draft.
+ *
+ * Node i of the tree is pending node i of each cache that has read it: the target has read all that a
+ * round leaves, the draft the first n_draft_read. A hypothesis' last token is no node between
+ * rounds: its logits are wanted in the next one, so it is read there. */
+#ifndef SD_BEAM_TREE_H
+#define SD_BEAM_TREE_H
+
+#include "beam_step.h"
+#include "cache.h"
+
+typedef struct sd_beam_tree {
+    sd_cache target; /* owned */
+    sd_cache draft;  /* owned; not created where nothing is drafted */
+    sd_arena arena;  /* owns the arrays below */
+    int n_nodes, max_nodes;
+    int drafting;              /* the draft goes on reading; it does not take it up again */
+    int n_draft_read;          /* nodes in the draft's cache, while it drafts */
+    int32_t *tokens, *parents; /* [max_nodes] an earlier node, or -1: the committed text */
+    int32_t *kept, *moved;     /* [max_nodes] of a prune: old index of a node, new index */
+} sd_beam_tree;
+
+/* Room for max_nodes nodes on n_committed tokens. draft NULL: nothing is drafted. The tree owns its
+ * memory, also after a failure. */
+sd_status sd_beam_tree_create(sd_beam_tree* tree, const sd_model* target, const sd_model* draft,
+                              int n_committed, int max_nodes);
+void sd_beam_tree_free(sd_beam_tree* tree);
+
+/* Append a node; returns its index. There is room. */
+int sd_beam_tree_add(sd_beam_tree* tree, int32_t token, int parent);
+/* The node of this token and parent among the nodes from `first` on; -1: none. */
+int sd_beam_tree_find(const sd_beam_tree* tree, int first, int32_t token, int parent);
+
+/* Drop, here and in the caches, all nodes that no hypothesis [n] hangs on that goes on; commit those
+ * that all hang on and both models have read. Sets hangs_on to the new indices. */
+sd_status sd_beam_tree_prune(sd_beam_tree* tree, sd_beam* beams, int n);
+
+#endif

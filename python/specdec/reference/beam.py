@@ -1,0 +1,50 @@
+"""Beam search: the most probable continuations, as far as keeping the best few after each token finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+__all__ = ["beam_search"]
+
+
+def beam_search(
+    logits_of: Callable[[list[int]], ArrayLike],
+    prompt: Sequence[int],
+    width: int,
+    n: int,
+    stop_ids: Sequence[int] = (),
+) -> list[tuple[list[int], float, bool]]:
+    """Plain beam search: after every step the `width` most probable hypotheses stay.
+
+    Parameters
+    ----------
+    logits_of : callable
+        Logits [n_vocab] of the token after a text, given as a list of ids.
+    prompt : sequence of int
+    width, n : int
+        Hypotheses, and steps: new tokens of each at most.
+    stop_ids : sequence of int
+        A hypothesis that reaches one of these keeps its score and is not continued.
+
+    Returns
+    -------
+    list of (tokens, score, ended)
+        Best first: the new tokens, the sum of their ln p, whether they end with a stop id. Of equal scores
+        that which continues the better hypothesis is first, then that with the lower token.
+    """
+    beams: list[tuple[list[int], float, bool]] = [([], 0.0, False)]
+    for _ in range(n):
+        candidates = []
+        for tokens, score, ended in beams:
+            if ended:
+                candidates.append((tokens, score, True))
+                continue
+            row = np.asarray(logits_of([*prompt, *tokens]), np.float64)
+            row = row - row.max()
+            for token, ln_p in enumerate(row - np.log(np.exp(row).sum())):
+                candidates.append(([*tokens, token], score + float(ln_p), token in stop_ids))
+        beams = sorted(candidates, key=lambda candidate: -candidate[1])[:width]  # a stable sort: ties stay
+    return beams
