@@ -190,7 +190,7 @@ static sd_status advance(sd_beam_search* s, int first, int* known) {
     int width = s->options.width, n_open = 0;
     int n = sd_beam_step(s->beams, s->n_beams, s->target.logits, s->target.ld_logits, first,
                          s->options.target->config.n_vocab, stop_of(s), width, s->next);
-    if (n == 0) return sd_fail(SD_ERR_NOT_FINITE, "the target's logits are not numbers");
+    if (n == 0) return sd_fail(SD_ERR_NOT_FINITE, "the target's logits are not finite numbers");
     *known = 1;
     for (int i = 0; i < n; i++) {
         sd_beam* beam = &s->next[i];

@@ -32,18 +32,19 @@ static double score_of(double before, normaliser z, float logit) {
 /* Put a candidate in its place among best [*n], best first. Candidates come in the order that
  * decides ties, so one that equals another stands behind it. */
 static void insert(sd_beam* best, int* n, int width, sd_beam candidate) {
-    if (isnan(candidate.score)) return;
     if (*n == width && !(candidate.score > best[width - 1].score)) return;
     int at = *n < width ? (*n)++ : width - 1;
     for (; at > 0 && best[at - 1].score < candidate.score; at--) best[at] = best[at - 1];
     best[at] = candidate;
 }
 
-static void insert_continuations(const sd_beam* beams, int index, const float* logits, int n_vocab, int width,
-                                 sd_beam* best, int* n) {
+/* Returns 0 if the logits are not numbers. */
+static int insert_continuations(const sd_beam* beams, int index, const float* logits, int n_vocab, int width,
+                                sd_beam* best, int* n) {
     const sd_kernels* k = sd_kernels_get();
     double before = beams[index].score;
     normaliser z = normalise(n_vocab, logits);
+    if (!isfinite(z.largest) || !isfinite(z.log_sum)) return 0;
     for (int first = 0; first < n_vocab; first += BLOCK) {
         int end = n_vocab - first < BLOCK ? n_vocab : first + BLOCK;
         float largest = k->max(end - first, logits + first);
@@ -53,6 +54,7 @@ static void insert_continuations(const sd_beam* beams, int index, const float* l
             insert(best, n, width, candidate);
         }
     }
+    return 1;
 }
 
 int sd_beam_step(const sd_beam* beams, int n, const float* logits, ptrdiff_t ld, int first_node, int n_vocab,
@@ -60,11 +62,12 @@ int sd_beam_step(const sd_beam* beams, int n, const float* logits, ptrdiff_t ld,
     int n_next = 0;
     for (int i = 0; i < n; i++) {
         const sd_beam itself = {.score = beams[i].score, .token = -1, .parent = i, .ended = 1};
-        if (beams[i].ended)
+        if (beams[i].ended) {
             insert(next, &n_next, width, itself);
-        else
-            insert_continuations(beams, i, logits + (beams[i].node - first_node) * ld, n_vocab, width, next,
-                                 &n_next);
+            continue;
+        }
+        const float* row = logits + (beams[i].node - first_node) * ld;
+        if (!insert_continuations(beams, i, row, n_vocab, width, next, &n_next)) return 0;
     }
     for (int i = 0; i < n_next; i++)
         for (int j = 0; j < stop.n; j++) next[i].ended |= next[i].token == stop.ids[j];

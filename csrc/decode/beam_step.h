@@ -25,8 +25,8 @@ typedef struct sd_stop_ids {
  * best first: higher score, then the lower hypothesis, then the lower token id. Logits after a
  * hypothesis that has not ended lie in row (node - first_node) of logits [rows, ld] f32, n_vocab a
  * row. Fills next [width], which is not `beams`, and returns how many there are: fewer than width
- * where there are fewer continuations, 0 only where no logits are numbers. node and hangs_on are
- * not set. */
+ * where there are fewer continuations, 0 where some logits are not finite numbers. node and hangs_on
+ * are not set. */
 int sd_beam_step(const sd_beam* beams, int n, const float* logits, ptrdiff_t ld, int first_node, int n_vocab,
                  sd_stop_ids stop, int width, sd_beam* next);
 

@@ -1,0 +1,635 @@
+"""Beam search: by speculation it equals plain beam search, and that is the beam search of the reference."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, perturbed, random_tensors
+from specdec import _core, reference
+from specdec.errors import InputError, VocabularyMismatchError
+from toy_pair import EOS, N_CTX, N_VOCAB, greedy_tokens, load_pair, notice_interrupts
+
+TESTS = Path(__file__).parent
+PROMPT = [1, 5, 9, 30, 7, 12]
+Tensors = dict[str, np.ndarray]
+Beams = list[dict[str, Any]]
+
+needs_hooks = pytest.mark.skipif(
+    not hasattr(_core, "_alloc_fail_after"),
+    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+)
+
+
+def search(
+    target: _core.Model,
+    draft: _core.Model | None,
+    prompt: list[int] = PROMPT,
+    *,
+    width: int = 3,
+    draft_width: int | None = None,
+    gamma: int = 4,
+    n: int = 20,
+    stop_ids: tuple[int, ...] = (),
+    n_threads: int = 1,
+) -> tuple[Beams, list[Any]]:
+    """The beams of a whole search and its records."""
+    run = _core.BeamSearch(
+        target, draft, prompt, width=width, draft_width=width if draft_width is None else draft_width,
+        gamma=gamma, max_new_tokens=n, stop_ids=stop_ids, n_threads=n_threads,
+    )  # fmt: skip
+    run.prefill()
+    records = []
+    while found := run.round():
+        records += found
+    beams = run.beams()
+    run.close()
+    return beams, records
+
+
+def equal(one: Beams, two: Beams) -> bool:
+    """The same tokens in the same order, and scores of the same bits."""
+    scores = [np.array([beam["score"] for beam in beams]) for beams in (one, two)]
+    return [b["tokens"] for b in one] == [b["tokens"] for b in two] and np.array_equal(*scores)
+
+
+def decoder_logits(model: _core.Model, ids: list[int]) -> np.ndarray:
+    """Logits after a text, read as a prompt: no tree, no search."""
+    decoder = _core.Decoder(model, capacity=len(ids))
+    logits = decoder.prefill(ids, logits=True)
+    assert logits is not None
+    return logits[-1]
+
+
+def agrees(beams: Beams, expected: list[tuple[list[int], float, bool]], atol: float = 1e-5) -> bool:
+    """The reference's beams: ln p of the core has exponentials in f32, right to some 1e-7."""
+    scores = [np.array([score for _, score, _ in expected]), np.array([b["score"] for b in beams])]
+    same = [(b["tokens"], b["ended"]) for b in beams] == [(tokens, ended) for tokens, _, ended in expected]
+    return same and np.allclose(*scores, rtol=0, atol=atol)
+
+
+@pytest.fixture(scope="module")
+def tensors() -> Tensors:
+    return random_tensors(LLAMA)
+
+
+@pytest.fixture(scope="module")
+def target(tensors: Tensors) -> _core.Model:
+    return build(LLAMA, tensors)
+
+
+@pytest.fixture(scope="module")
+def drafts(tensors: Tensors, target: _core.Model) -> dict[str, _core.Model]:
+    small = LLAMA | {"n_layer": 1, "n_head": 2, "n_kv_head": 1, "d_model": 16, "d_ff": 20}
+    return {
+        "friend": build(LLAMA, perturbed(tensors, 0.01)),
+        "acquaintance": build(LLAMA, perturbed(tensors, 0.05)),
+        "stranger": build(small, random_tensors(small, seed=5)),
+        "itself": target,
+    }
+
+
+# ------------------------------------------------------------------------- what plain beam search finds
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5])
+def test_plain_beam_search_is_the_reference_on_the_same_logits(target: _core.Model, width: int) -> None:
+    expected = reference.beam_search(lambda ids: decoder_logits(target, ids), PROMPT, width, 12)
+    beams, records = search(target, None, width=width, n=12)
+    assert agrees(beams, expected)
+    assert [r["n_levels"] for r in records] == [1] * 12
+    assert [r["n_nodes"] for r in records] == [1] + [width] * 11
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_plain_beam_search_is_the_reference_with_its_own_forward(variant: str) -> None:
+    """Nothing shared: NumPy's forward pass in f64, NumPy's search."""
+    config, tensors = VARIANTS[variant], random_tensors(VARIANTS[variant], seed=2)
+
+    def logits_of(ids: list[int]) -> np.ndarray:
+        return reference.logits(config, tensors, ids)[-1]
+
+    expected = reference.beam_search(logits_of, PROMPT, 3, 7, stop_ids=[11, 40])
+    beams, _ = search(build(config, tensors), None, n=7, stop_ids=(11, 40))
+    assert agrees(beams, expected, atol=1e-3)
+
+
+def test_width_one_is_greedy_decoding(target: _core.Model, drafts: dict[str, _core.Model]) -> None:
+    from canonical import run_session
+
+    (greedy,), _, _ = run_session(target, None, [PROMPT], max_new_tokens=40)
+    for draft in (None, *drafts.values()):
+        (beam,), _ = search(target, draft, width=1, draft_width=3, n=40)
+        assert beam["tokens"] == greedy
+
+
+TINY = LLAMA | {"n_vocab": 5}
+
+
+def test_wide_enough_it_is_exhaustive_search() -> None:
+    """All 5^4 continuations, best first, with the scores of reading each as a prompt."""
+    model = build(TINY, random_tensors(TINY, seed=4))
+    texts = list(itertools.product(range(5), repeat=4))
+    scores = [float(_core.score(model, [1, 4, *text])[1:].sum()) for text in texts]
+    order = np.argsort(-np.array(scores), kind="stable")
+    for draft, gamma in ((None, 0), (build(TINY, random_tensors(TINY, seed=5)), 3), (model, 2)):
+        beams, _ = search(model, draft, [1, 4], width=5**4, gamma=gamma, n=4)
+        assert [b["tokens"] for b in beams] == [list(texts[i]) for i in order]
+        np.testing.assert_allclose([b["score"] for b in beams], np.array(scores)[order], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_scores_do_not_depend_on_what_is_pruned(variant: str) -> None:
+    """A search that drops no node before the last step, against narrow ones, which drop some at each."""
+    config = VARIANTS[variant] | {"n_vocab": 5}
+    model = build(config, random_tensors(config, seed=4))
+    everything, _ = search(model, None, [1, 4, 2], width=625, n=4)
+    scores = {tuple(beam["tokens"]): beam["score"] for beam in everything}
+    for width in (1, 2, 3, 7, 30):
+        for gamma, draft in ((0, None), (2, model), (3, build(config, random_tensors(config, seed=7)))):
+            beams, _ = search(model, draft, [1, 4, 2], width=width, gamma=gamma, n=4)
+            assert len(beams) == width
+            assert all(beam["score"] == scores[tuple(beam["tokens"])] for beam in beams)
+
+
+def test_equal_scores_go_to_the_better_hypothesis_then_to_the_lower_token() -> None:
+    """A model in which every token has two twins: the same embedding and the same logits, to the last bit."""
+    tensors = random_tensors(LLAMA, seed=6)
+    for name in ("token_embedding", "head"):
+        third = tensors[name][:33]
+        tensors[name] = np.concatenate([third, third, third, tensors[name][99:]])
+    model = build(LLAMA, tensors)
+    row = decoder_logits(model, PROMPT)
+    assert np.array_equal(row[:33], row[33:66])
+    for width in (1, 2, 3, 5, 8):
+        expected = reference.beam_search(lambda ids: decoder_logits(model, ids), PROMPT, width, 5)
+        assert len({score for _, score, _ in expected}) < width or width == 1
+        beams, _ = search(model, None, width=width, n=5)
+        assert agrees(beams, expected)
+        for draft, gamma in ((model, 3), (build(LLAMA, perturbed(tensors)), 2)):
+            assert equal(search(model, draft, width=width, draft_width=width + 2, gamma=gamma, n=5)[0], beams)
+
+
+# ------------------------------------------------------------------------------- speculation changes nothing
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
+def test_speculative_beams_are_the_plain_ones(
+    target: _core.Model, drafts: dict[str, _core.Model], width: int
+) -> None:
+    """Tokens and scores, for every draft, gamma, draft width and number of threads."""
+    plain, _ = search(target, None, width=width)
+    assert len(plain) == width
+    levels = {}
+    for name, gamma, wider in itertools.product(drafts, range(6), (0, 1, width, 20)):
+        found, records = search(target, drafts[name], width=width, draft_width=width + wider, gamma=gamma)
+        assert equal(found, plain), (name, gamma, wider)
+        assert sum(r["n_levels"] for r in records) == 20
+        assert all(1 <= r["n_levels"] <= gamma + 1 for r in records)
+        assert all(r["n_nodes"] <= width + (width + wider) * gamma for r in records)
+        levels[name, gamma, wider] = 20 / len(records)
+    found, _ = search(target, drafts["friend"], width=width, draft_width=2 * width, n_threads=2)
+    assert equal(found, plain)
+    # the comparison means something: drafts are accepted and rejected
+    assert levels["itself", 4, 0] == 5.0
+    assert levels["friend", 4, width] > levels["stranger", 4, width] >= 1.0
+    assert 1.0 < levels["friend", 4, width] < 5.0
+
+
+@pytest.mark.parametrize(("dtype", "cache_dtype"), FORMATS)
+def test_speculative_beams_are_the_plain_ones_in_every_format(
+    tensors: Tensors, dtype: str, cache_dtype: str
+) -> None:
+    model = build(LLAMA, tensors, dtype=dtype, cache_dtype=cache_dtype)
+    plain, _ = search(model, None, n=40)
+    for draft_dtype in DTYPES:
+        draft = build(LLAMA, perturbed(tensors, 0.01), dtype=draft_dtype)
+        found, records = search(model, draft, draft_width=6, n=40)
+        assert equal(found, plain)
+        assert len(records) < 40
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_speculative_beams_are_the_plain_ones_in_every_architecture(variant: str) -> None:
+    config, tensors = VARIANTS[variant], random_tensors(VARIANTS[variant])
+    model = build(config, tensors)
+    prompts = [[3], PROMPT, list(range(80))]
+    for prompt, scale in itertools.product(prompts, (0.0, 0.01, 0.05)):
+        plain, _ = search(model, None, prompt, n=70)
+        draft = build(config, perturbed(tensors, scale))
+        assert equal(search(model, draft, prompt, draft_width=5, gamma=3, n=70)[0], plain)
+
+
+KERNELS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_beam import LLAMA, build, perturbed, random_tensors, search
+tensors = random_tensors(LLAMA)
+for dtype in ("f32", "int8"):
+    target, draft = build(LLAMA, tensors, dtype=dtype), build(LLAMA, perturbed(tensors, 0.01))
+    for gamma in (0, 3):
+        beams, _ = search(target, draft, draft_width=5, gamma=gamma)
+        print([(beam["tokens"], beam["score"].hex()) for beam in beams])
+"""
+
+
+def test_every_kernel_set_gives_the_same_beams() -> None:
+    outputs = set()
+    for kernels in _core.available_kernels():
+        environment = os.environ | {"SPECDEC_KERNELS": kernels}
+        command = [sys.executable, "-c", KERNELS, str(TESTS)]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        f32, f32_again, int8, int8_again = done.stdout.splitlines()
+        assert f32 == f32_again and int8 == int8_again and f32 != int8
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+
+
+# ---------------------------------------------------------------------------------------------- its ends
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_ended_hypotheses_stay_with_their_score(
+    target: _core.Model, drafts: dict[str, _core.Model], width: int
+) -> None:
+    """Stop ids that end none, some and all of the hypotheses before the limit."""
+    seen = set()
+    rng = np.random.default_rng(3)
+    for n_stop in (1, 5, 20, 60, 101):
+        stop_ids = tuple(int(i) for i in rng.permutation(101)[:n_stop])
+        expected = reference.beam_search(
+            lambda ids: decoder_logits(target, ids), PROMPT, width, 10, stop_ids=stop_ids
+        )
+        plain, records = search(target, None, width=width, n=10, stop_ids=stop_ids)
+        assert agrees(plain, expected)
+        for beam in plain:
+            assert beam["ended"] == (beam["tokens"][-1] in stop_ids)
+            assert not set(beam["tokens"][:-1]) & set(stop_ids)
+        if all(beam["ended"] for beam in plain):
+            assert len(records) == max(len(beam["tokens"]) for beam in plain)
+        seen.add(sum(beam["ended"] for beam in plain) / width)
+        for draft, gamma in itertools.product(drafts.values(), (1, 3, 12)):
+            found, _ = search(
+                target, draft, width=width, draft_width=2 * width, gamma=gamma, n=10, stop_ids=stop_ids
+            )
+            assert equal(found, plain)
+            assert [b["ended"] for b in found] == [b["ended"] for b in plain]
+    assert {0.0, 1.0} <= seen
+
+
+@pytest.mark.parametrize("n_prompt", [1, 2, 200, 251, 254, 255])
+def test_the_context_ends_the_search(
+    target: _core.Model, drafts: dict[str, _core.Model], n_prompt: int
+) -> None:
+    """Up to its last position, whatever the draft had still to guess."""
+    prompt = [7 + i % 60 for i in range(n_prompt)]
+    plain, _ = search(target, None, prompt, width=2, n=1000)
+    assert {len(beam["tokens"]) for beam in plain} == {256 - n_prompt}
+    for gamma in (1, 4, 300 if n_prompt > 100 else 9):
+        assert equal(search(target, drafts["friend"], prompt, width=2, gamma=gamma, n=1000)[0], plain)
+
+
+@pytest.mark.parametrize("n_ctx", [1, 3, 6, 7, 9, 20, 30])
+def test_a_draft_with_a_shorter_context_guesses_as_long_as_it_can(
+    tensors: Tensors, target: _core.Model, n_ctx: int
+) -> None:
+    plain, _ = search(target, None, n=30)
+    short = LLAMA | {"n_ctx": n_ctx}
+    draft = build(short, perturbed(tensors, 0.01))
+    found, records = search(target, draft, draft_width=6, gamma=4, n=30)
+    assert equal(found, plain)
+    assert (sum(r["n_drafted"] for r in records) > 0) == (n_ctx >= len(PROMPT))
+
+
+def test_one_step_and_prompts_of_one_token(target: _core.Model, drafts: dict[str, _core.Model]) -> None:
+    for n in (1, 2):
+        plain, _ = search(target, None, [3], width=5, n=n)
+        expected = reference.beam_search(lambda ids: decoder_logits(target, ids), [3], 5, n)
+        assert agrees(plain, expected)
+        assert equal(search(target, drafts["friend"], [3], width=5, gamma=4, n=n)[0], plain)
+
+
+# --------------------------------------------------------------------------------------------- the package
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
+
+
+Pair = tuple[specdec.Model, specdec.Model]
+
+
+def test_beams_have_text_scores_and_reasons(pair: Pair) -> None:
+    target, draft = pair
+    out = specdec.beam_search(target, draft, "abab", width=4, max_new_tokens=30, stop=[20, 33])
+    plain = specdec.beam_search(target, None, "abab", width=4, max_new_tokens=30, stop=[20, 33])
+    assert out.beams == plain.beams == list(out) and len(out) == 4 and out.best is out.beams[0]
+    assert [beam.score for beam in out] == sorted((beam.score for beam in out), reverse=True)
+    for beam in out:
+        ids = [*out.prompt_ids, *beam.tokens]
+        assert beam.score == pytest.approx(target.score(ids)[len(out.prompt_ids) - 1 :].sum(), abs=1e-5)
+        ended = beam.tokens[-1] in {20, 33, EOS}
+        assert beam.finish_reason == ("stop" if ended else "length")
+        whole = target.tokenizer.decode(ids[:-1] if ended else ids)
+        assert whole == target.tokenizer.decode(out.prompt_ids) + beam.text
+    assert str(out).count("\n") == 3 and "BeamTrace" in repr(out)
+
+
+def test_width_one_is_generate(pair: Pair) -> None:
+    target, draft = pair
+    greedy = specdec.generate(target, None, PROMPT, max_new_tokens=40)
+    beam = specdec.beam_search(target, draft, PROMPT, width=1, max_new_tokens=40).best
+    assert (beam.tokens, beam.text, beam.finish_reason) == (greedy.tokens, greedy.text, greedy.finish_reason)
+    assert beam.tokens == greedy_tokens(target, PROMPT, len(beam.tokens))
+
+
+def test_finish_reasons_and_the_whole_context(pair: Pair) -> None:
+    target, draft = pair
+    out = specdec.beam_search(target, draft, PROMPT, max_new_tokens=None, ignore_eos=True)
+    assert {beam.finish_reason for beam in out} == {"context"}
+    assert {len(beam.tokens) for beam in out} == {N_CTX - len(PROMPT)}
+    out = specdec.beam_search(target, draft, PROMPT, max_new_tokens=5, stop=range(N_VOCAB))
+    assert {(len(beam.tokens), beam.finish_reason, beam.text) for beam in out} == {(1, "stop", "")}
+    assert out.trace.n_levels == out.trace.n_target_calls == 1
+
+
+def test_the_trace_adds_up(pair: Pair) -> None:
+    target, draft = pair
+    trace = specdec.beam_search(
+        target, draft, PROMPT, width=2, draft_width=5, gamma=3, max_new_tokens=30, ignore_eos=True
+    ).trace
+    assert trace.n_levels == 30 and trace.n_target_calls == len(trace.rounds) < 30
+    assert trace.levels_per_call == 30 / len(trace.rounds)
+    assert trace.n_draft_calls <= 3 * len(trace.rounds)
+    assert trace.n_nodes == trace.n_drafted + 1 + 2 * (len(trace.rounds) - 1)
+    found = trace.to_dict()
+    assert found["rounds"][0]["n_levels"] == trace.rounds[0].n_levels and found["rounds_s"] > 0
+    assert all(r.draft_s > 0 and r.verify_s > 0 and r.other_s > 0 for r in trace.rounds[:-1])
+
+
+def test_the_length_penalty_orders_what_was_found(pair: Pair) -> None:
+    target, draft = pair
+    options: dict[str, Any] = {"width": 5, "max_new_tokens": 12, "stop": [20, 33, 40, 41]}
+    out = specdec.beam_search(target, draft, PROMPT, **options)
+    assert len({len(beam.tokens) for beam in out}) > 1
+    by_mean = specdec.beam_search(target, draft, PROMPT, length_penalty=1.0, **options)
+    assert sorted(by_mean, key=lambda b: -b.score) == out.beams
+    means = [beam.score / len(beam.tokens) for beam in by_mean]
+    assert means == sorted(means, reverse=True)
+    assert by_mean.beams != out.beams
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 0}, "width is 0; expected an integer from 1 to 1024"),
+        ({"width": 1025}, "width is 1025"),
+        ({"width": 2.0}, "width is 2.0"),
+        ({"width": 4, "draft_width": 3}, "draft_width is 3; expected an integer from 4 to 1024"),
+        ({"gamma": -1}, "gamma is -1"),
+        ({"gamma": 1025}, "gamma is 1025"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"length_penalty": float("nan")}, "length_penalty is nan"),
+        ({"length_penalty": "1"}, "length_penalty is '1'"),
+        ({"n_threads": 0}, "n_threads is 0"),
+        ({"stop": "a"}, "stop holds the string 'a'"),
+        ({"stop": [3, "a"]}, "stop holds the string 'a'"),
+        ({"stop": N_VOCAB}, f"stop id {N_VOCAB} is out of range"),
+        ({"stop": 1.5}, "stop holds 1.5"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [N_VOCAB]}, f"prompt: token id at position 0 is {N_VOCAB}"),
+        ({"prompt": [3] * N_CTX}, "context"),
+        ({"target": None}, "target is a NoneType"),
+        ({"draft": 3}, "draft is a int"),
+    ],
+)
+def test_bad_input_is_refused(pair: Pair, options: dict[str, Any], message: str) -> None:
+    given = {"target": pair[0], "draft": pair[1], "prompt": PROMPT, **options}
+    with pytest.raises(InputError) as caught:
+        specdec.beam_search(given.pop("target"), given.pop("draft"), given.pop("prompt"), **given)
+    assert message in str(caught.value)
+
+
+def test_another_vocabulary_is_refused(pair: Pair, tmp_path: Path) -> None:
+    other = load_pair(tmp_path, vocab_size=N_VOCAB + 2)[1]
+    with pytest.raises(VocabularyMismatchError):
+        specdec.beam_search(pair[0], other, PROMPT)
+
+
+# ------------------------------------------------------------------------------------------------ the core
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 0}, "width is 0"),
+        ({"width": 1025, "draft_width": 1025}, "width is 1025"),
+        ({"draft_width": 2}, "draft_width is 2, expected 3"),
+        ({"draft_width": 1025}, "draft_width is 1025"),
+        ({"gamma": -1}, "gamma is -1"),
+        ({"n": 0}, "max_new_tokens is 0"),
+        ({"n_threads": 0}, "0"),
+        ({"prompt": []}, "the prompt has 0 tokens"),
+        ({"prompt": [1] * 256}, "the prompt has 256 tokens"),
+        ({"prompt": [1, 101]}, "token 1 is 101"),
+        ({"prompt": [-1]}, "token 0 is -1"),
+        ({"stop_ids": ["a"]}, "integer"),
+    ],
+)
+def test_the_core_checks_for_itself(
+    target: _core.Model, drafts: dict[str, _core.Model], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        search(target, drafts["friend"], options.pop("prompt", PROMPT), **options)
+
+
+def test_the_core_refuses_another_vocabulary(target: _core.Model) -> None:
+    with pytest.raises(ValueError, match="the draft has 5 tokens and the target 101"):
+        search(target, build(TINY, random_tensors(TINY)))
+
+
+def test_calls_out_of_turn_are_refused(target: _core.Model) -> None:
+    options: dict[str, Any] = {"width": 2, "draft_width": 2, "gamma": 1, "max_new_tokens": 3}
+    run = _core.BeamSearch(target, None, PROMPT, **options)
+    assert run.beams() == [{"tokens": [], "score": 0.0, "ended": False}]
+    with pytest.raises(RuntimeError, match="has not been read"):
+        run.round()
+    with pytest.raises(RuntimeError, match="twice"):
+        run.__init__(target, None, PROMPT, **options)
+    run.prefill()
+    while run.round():
+        pass
+    assert run.round(1.0) == [] and len(run.beams()) == 2
+    run.close()
+    run.close()
+    for call in (run.prefill, run.round, run.beams):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()
+    with pytest.raises(RuntimeError, match="closed"):
+        _core.BeamSearch.__new__(_core.BeamSearch).round()
+
+
+def test_a_call_makes_the_rounds_of_a_time(target: _core.Model) -> None:
+    plain, records = search(target, None)
+    run = _core.BeamSearch(target, None, PROMPT, width=3, draft_width=3, gamma=0, max_new_tokens=20)
+    run.prefill()
+    assert len(run.round(60.0)) == len(records)
+    assert equal(run.beams(), plain)
+
+
+@pytest.fixture(scope="module")
+def overflowing(tensors: Tensors) -> _core.Model:
+    """Weights are checked to be finite, but products may overflow: logits of ±infinity or NaN."""
+    names = ("output_norm.weight", "head")
+    huge = {name: tensors[name] * np.float32(1e30 if name in names else 1.0) for name in tensors}
+    model = build(LLAMA, huge)
+    assert not np.isfinite(decoder_logits(model, PROMPT)).any()
+    return model
+
+
+def test_logits_that_are_no_numbers_end_the_search(overflowing: _core.Model) -> None:
+    options: dict[str, Any] = {"width": 2, "draft_width": 2, "gamma": 0, "max_new_tokens": 3}
+    run = _core.BeamSearch(overflowing, None, PROMPT, **options)
+    run.prefill()
+    with pytest.raises(ValueError, match="logits are not finite"):
+        run.round()
+    with pytest.raises(RuntimeError, match="a round has failed"):
+        run.round()
+
+
+def test_a_draft_whose_logits_are_no_numbers_guesses_nothing(
+    target: _core.Model, overflowing: _core.Model
+) -> None:
+    found, records = search(target, overflowing)
+    assert equal(found, search(target, None)[0])
+    assert sum(r["n_drafted"] for r in records) == 0
+    assert [r["n_draft_calls"] for r in records] == [1] * 19 + [0]
+
+
+def test_a_second_thread_is_refused() -> None:
+    """Whichever thread comes second during a call gets RuntimeError, and the search goes on."""
+    config = LLAMA | {"n_layer": 8, "d_model": 512, "d_ff": 1500, "n_ctx": 4096}
+    model = build(config, random_tensors(config))
+    prompt = list(range(100)) * 20
+    run = _core.BeamSearch(model, None, prompt, width=2, draft_width=2, gamma=0, max_new_tokens=2)
+    errors, inside = [], threading.Event()
+
+    def prefill() -> None:
+        inside.set()
+        run.prefill()
+
+    thread = threading.Thread(target=prefill)
+    thread.start()
+    inside.wait()
+    while thread.is_alive():
+        try:
+            run.beams()
+        except RuntimeError as error:
+            errors.append(str(error))
+    thread.join()
+    assert set(errors) == {"the search is in use by another thread"}
+    assert run.round()
+
+
+INTERRUPTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_beam import LLAMA, Path, _core, build, perturbed, random_tensors
+import specdec
+from toy_pair import load_pair
+target, draft = load_pair(Path(sys.argv[2]), max_position_embeddings=8192)
+live = _core._alloc_live() if hasattr(_core, "_alloc_live") else None
+print("begun", flush=True)
+try:
+    specdec.beam_search(target, draft, [1], width=20, max_new_tokens=None, ignore_eos=True)
+except KeyboardInterrupt:
+    print("interrupted", live is None or _core._alloc_live() == live)
+"""
+
+
+def test_ctrl_c_ends_a_long_search(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(TESTS), str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=notice_interrupts
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n", process.communicate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        process.send_signal(2)
+        output, errors = process.communicate(timeout=60)
+    assert output == "interrupted True\n", errors
+
+
+@needs_hooks
+@pytest.mark.parametrize("drafting", [False, True])
+def test_the_nth_allocation_fails_for_every_n(tensors: Tensors, drafting: bool) -> None:
+    """And each time there is a MemoryError and nothing leaks; rounds allocate nothing at all."""
+    target, draft = build(LLAMA, tensors), build(LLAMA, perturbed(tensors)) if drafting else None
+    expected, _ = search(target, draft, n=5)
+    gc.collect()
+    live = _core._alloc_live()
+    n_failures = 0
+    try:
+        for n in range(100):
+            _core._alloc_fail_after(n)
+            try:
+                found, _ = search(target, draft, n=5)
+                break
+            except MemoryError:
+                n_failures += 1
+            gc.collect()
+            assert _core._alloc_live() == live
+        assert n_failures == n >= 5
+        assert equal(found, expected)
+        _core._alloc_fail_after(-1)
+        run = _core.BeamSearch(target, draft, PROMPT, width=3, draft_width=6, gamma=4, max_new_tokens=50)
+        _core._alloc_fail_after(0)
+        run.prefill()
+        while run.round():
+            pass
+    finally:
+        _core._alloc_fail_after(-1)
+    del run
+    gc.collect()
+    assert _core._alloc_live() == live
+
+
+GUARDED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_beam import FORMATS, VARIANTS, _core, build, equal, perturbed, random_tensors, search
+_core._arena_guard(True)
+for config in VARIANTS.values():
+    tensors = random_tensors(config)
+    for dtype, cache_dtype in FORMATS:
+        model = build(config, tensors, dtype=dtype, cache_dtype=cache_dtype)
+        draft = build(config, perturbed(tensors), dtype=dtype, cache_dtype=cache_dtype)
+        plain, _ = search(model, None, n=40, stop_ids=(7,))
+        assert equal(search(model, draft, draft_width=7, n=40, stop_ids=(7,), n_threads=2)[0], plain)
+print("done")
+"""
+
+
+@needs_hooks
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are guarded on Linux")
+def test_every_array_ends_at_a_forbidden_page() -> None:
+    run = subprocess.run([sys.executable, "-c", GUARDED, str(TESTS)], capture_output=True, text=True)
+    assert run.returncode == 0, f"ended by {run.returncode}: {run.stderr}"
+    assert run.stdout == "done\n"
