@@ -6,7 +6,7 @@
 The pair that comes with the package continues a few openings; that both searches find the same beams, tokens
 and scores, is checked. Columns, for each width w, draft width u and gamma:
 
-- *levels*: steps of the search for each forward pass of the target: 1 in plain beam search, at most gamma + 1;
+- *levels*: steps of the search for each forward pass of the target: 1 in plain search, at most gamma + 1;
 - *nodes*: rows of such a pass, at most w + u · gamma;
 - *cost*: what a round costs in forward passes of plain beam search, by the clock;
 - *plain / speculative*: seconds of the plain search over those of the speculative one, rounds alone, without
