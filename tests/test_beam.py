@@ -17,6 +17,7 @@ import pytest
 import specdec
 from canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, perturbed, random_tensors
 from specdec import _core, reference
+from specdec.drafts import Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from toy_pair import EOS, N_CTX, N_VOCAB, greedy_tokens, load_pair, notice_interrupts
 
@@ -396,6 +397,9 @@ def test_the_length_penalty_orders_what_was_found(pair: Pair) -> None:
     means = [beam.score / len(beam.tokens) for beam in by_mean]
     assert means == sorted(means, reverse=True)
     assert by_mean.beams != out.beams
+    longest_first = specdec.beam_search(target, draft, PROMPT, length_penalty=1e300, **options)
+    lengths = [len(beam.tokens) for beam in longest_first]
+    assert lengths == sorted(lengths, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -420,6 +424,7 @@ def test_the_length_penalty_orders_what_was_found(pair: Pair) -> None:
         ({"prompt": [3] * N_CTX}, "context"),
         ({"target": None}, "target is a NoneType"),
         ({"draft": 3}, "draft is a int"),
+        ({"draft": Unigram([3], N_VOCAB)}, "draft is a Unigram; a beam search drafts with a Model"),
     ],
 )
 def test_bad_input_is_refused(pair: Pair, options: dict[str, Any], message: str) -> None:

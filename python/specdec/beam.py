@@ -9,9 +9,10 @@ from numbers import Real
 from typing import Any
 
 from specdec import _core
+from specdec.drafts import Bigram, Unigram
 from specdec.errors import InputError
 from specdec.progress import progress_bar
-from specdec.request import _MAX_GAMMA, ModelLike, Prompt, _ids, _integer, _model
+from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model, check_integer, check_prompt
 from specdec.run import SLICE_S, continuation_decoder
 from specdec.stopping import StopRules
 from specdec.threads import MAX_THREADS, default_threads
@@ -108,23 +109,27 @@ def beam_search(
     >>> out = specdec.beam_search(target, draft, "Once upon a time", width=4, max_new_tokens=20)
     >>> out.beams[0].text, out.beams[0].score
     """
-    width = _integer("width", width, 1, _MAX_WIDTH)
+    width = check_integer("width", width, 1, _MAX_WIDTH)
     given = min(2 * width, _MAX_WIDTH) if draft_width is None else draft_width
-    draft_width = _integer("draft_width", given, width, _MAX_WIDTH)
-    gamma = _integer("gamma", gamma, 0, _MAX_GAMMA)
+    draft_width = check_integer("draft_width", given, width, _MAX_WIDTH)
+    gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
     if max_new_tokens is not None:
-        max_new_tokens = _integer("max_new_tokens", max_new_tokens, 1)
-    n_threads = _integer("n_threads", default_threads() if n_threads is None else n_threads, 1, MAX_THREADS)
+        max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
+    n_threads = check_integer(
+        "n_threads", default_threads() if n_threads is None else n_threads, 1, MAX_THREADS
+    )
     if not isinstance(length_penalty, Real) or not math.isfinite(length_penalty):
         raise InputError(f"length_penalty is {length_penalty!r}; expected a finite number")
-    target = _model("target", target)
-    draft = None if draft is None else _model("draft", draft)
+    target = as_model("target", target)
     if draft is not None:
+        if isinstance(draft, Unigram | Bigram):
+            raise InputError(f"draft is a {type(draft).__name__}; a beam search drafts with a Model")
+        draft = as_model("draft", draft)
         check_same_vocabulary(target, draft)
     tokenizer = target.tokenizer
     eos_ids = () if ignore_eos or tokenizer is None else tokenizer.eos_ids
     stop_ids = _stop_ids(stop, target.config["n_vocab"], eos_ids)
-    prompt_ids = _ids(target, prompt, "prompt")
+    prompt_ids = check_prompt(target, prompt, "prompt")
     room = target.config["n_ctx"] - len(prompt_ids)
     n_steps = room if max_new_tokens is None else min(room, max_new_tokens)
     limit_reason = "length" if n_steps == max_new_tokens else "context"
@@ -162,8 +167,15 @@ def beam_search(
         )
         for beam in found
     ]
-    beams.sort(key=lambda beam: -beam.score / len(beam.tokens) ** length_penalty)
+    if length_penalty:
+        beams.sort(key=lambda beam: _log_penalised(beam, float(length_penalty)))
     return BeamResult(beams, BeamTrace(rounds, prefill_s), prompt_ids)
+
+
+def _log_penalised(beam: Beam, length_penalty: float) -> float:
+    """ln(-score / len(tokens) ** length_penalty), which no penalty makes overflow."""
+    log_score = math.log(-beam.score) if beam.score < 0.0 else -math.inf
+    return log_score - length_penalty * math.log(len(beam.tokens))
 
 
 def _stop_ids(stop: Any, n_vocab: int, eos_ids: Iterable[int]) -> list[int]:

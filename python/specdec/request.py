@@ -20,7 +20,10 @@ from specdec.stopping import StopRules
 from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import check_same_vocabulary
 
-__all__ = ["RULES", "DraftLike", "ModelLike", "Options", "Prompt", "Request", "Seed", "Stop", "Transform"]
+__all__ = [
+    "MAX_GAMMA", "RULES", "DraftLike", "ModelLike", "Options", "Prompt", "Request", "Seed", "Stop",
+    "Transform", "as_model", "check_integer", "check_prompt",
+]  # fmt: skip
 
 RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
 """The rules that `generate` takes; greedy is what they all are at temperature 0."""
@@ -55,7 +58,8 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
 
 
-_MAX_GAMMA = 1024
+MAX_GAMMA = 1024
+"""Longest chain of a round; the core's SD_MAX_GAMMA."""
 
 
 @dataclass(frozen=True)
@@ -147,16 +151,16 @@ class Request:
                 f"transform is a {type(transform).__name__}; expected a function of (probs, tokens), or None"
             )
         sampling, rule, lenience = _rule(verify, lenience, sampling)
-        gamma = _integer("gamma", gamma, 0, _MAX_GAMMA)
+        gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         if max_new_tokens is not None:
-            max_new_tokens = _integer("max_new_tokens", max_new_tokens, 1)
+            max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
         if n_threads is None:
             n_threads = default_threads()
-        n_threads = _integer("n_threads", n_threads, 1, MAX_THREADS)
+        n_threads = check_integer("n_threads", n_threads, 1, MAX_THREADS)
         given, is_batch = _split(prompt)
         seeds = _seeds(seed, len(given))
 
-        target = _model("target", target)
+        target = as_model("target", target)
         draft = None if draft is None else _draft(target, draft)
         for settings in (sampling, draft_sampling):
             settings.check_vocabulary(target.config["n_vocab"])
@@ -172,7 +176,7 @@ class Request:
         return cls(
             target=target,
             draft=draft if drafting else None,
-            prompts=[_ids(target, item, name) for item, name in zip(given, names, strict=True)],
+            prompts=[check_prompt(target, item, name) for item, name in zip(given, names, strict=True)],
             is_batch=is_batch,
             gamma=gamma if drafting else 0,
             max_new_tokens=max_new_tokens,
@@ -200,7 +204,13 @@ class Request:
         return sum(self.limit(i)[0] for i in range(len(self.prompts)))
 
 
-def _integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """The argument `name` as an int, at least `low` and at most `high`.
+
+    Raises
+    ------
+    InputError
+    """
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_integer or value < low or (high is not None and value > high):
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
@@ -238,12 +248,18 @@ def _draft(target: Model, given: object) -> Model | Unigram | Bigram:
                 f"draft has {given.n_vocab} tokens; expected the target's {n_vocab}"
             )
         return given
-    draft = _model("draft", given)
+    draft = as_model("draft", given)
     check_same_vocabulary(target, draft)
     return draft
 
 
-def _model(name: str, given: object) -> Model:
+def as_model(name: str, given: object) -> Model:
+    """The argument `name` as a model, loaded if it is a path or hub name.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError
+    """
     if isinstance(given, Model):
         return given
     if isinstance(given, str | os.PathLike):
@@ -270,7 +286,13 @@ def _split(prompt: Any) -> tuple[list[Any], bool]:
     return (list(prompt), True) if n_prompts else ([prompt], False)
 
 
-def _ids(target: Model, prompt: Any, name: str) -> list[int]:
+def check_prompt(target: Model, prompt: Any, name: str) -> list[int]:
+    """The ids of a prompt, encoded if it is a text: at least one, and room for another in the context.
+
+    Raises
+    ------
+    InputError
+    """
     n_ctx = target.config["n_ctx"]
     try:
         ids: list[int] = target.check_ids(prompt).tolist()
@@ -287,7 +309,7 @@ def _seeds(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
     if seed is None:
         seed = secrets.randbits(63)
     if not isinstance(seed, list | tuple | np.ndarray):
-        number = _integer("seed", seed, 0, 2**64 - 1)
+        number = check_integer("seed", seed, 0, 2**64 - 1)
         return [(number, i) for i in range(n_sequences)]
     if len(seed) != n_sequences:
         raise InputError(f"seed has {len(seed)} entries for {n_sequences} prompts; expected one for each")
@@ -296,6 +318,6 @@ def _seeds(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
         key = entry if isinstance(entry, list | tuple | np.ndarray) else (entry, 0)
         if len(key) != 2:
             raise InputError(f"seed[{i}] is {entry!r}; expected an integer or a pair (seed, sequence)")
-        number = _integer(f"seed[{i}]", key[0], 0, 2**64 - 1)
-        keys.append((number, _integer(f"sequence of seed[{i}]", key[1], 0, 2**32 - 1)))
+        number = check_integer(f"seed[{i}]", key[0], 0, 2**64 - 1)
+        keys.append((number, check_integer(f"sequence of seed[{i}]", key[1], 0, 2**32 - 1)))
     return keys
