@@ -387,6 +387,12 @@ def test_the_trace_adds_up(pair: Pair) -> None:
     assert all(r.draft_s > 0 and r.verify_s > 0 and r.other_s > 0 for r in trace.rounds[:-1])
 
 
+def test_a_progress_bar_counts_steps(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    specdec.beam_search(*pair, PROMPT, max_new_tokens=17, ignore_eos=True, progress=True)
+    assert "17/17" in capsys.readouterr().err
+
+
 def test_the_length_penalty_orders_what_was_found(pair: Pair) -> None:
     target, draft = pair
     options: dict[str, Any] = {"width": 5, "max_new_tokens": 12, "stop": [20, 33, 40, 41]}
