@@ -1,4 +1,4 @@
-"""Beam search: the most probable continuations, as far as keeping the best few after each token finds them."""
+"""Beam search: the best continuations that keeping a few after each token finds."""
 
 from __future__ import annotations
 
