@@ -35,12 +35,15 @@ SMALLEST = 1e-35
 """Below this a float32 exponential may be flushed to zero."""
 
 
-def core(logits: Logits, temperature: float, top_k: int = 0, top_p: float = 1.0) -> NDArray[np.float64]:
-    return _core.distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+def core(
+    logits: Logits, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> NDArray[np.float64]:
+    return _core.distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
 
-def well_separated(logits: Logits, temperature: float, top_k: int, top_p: float) -> bool:
-    """Whether rounding cannot move a cut: no near tie at the last token kept, no cumulative mass near top_p.
+def well_separated(logits: Logits, temperature: float, top_k: int, top_p: float, min_p: float) -> bool:
+    """Whether rounding cannot move a cut: no near tie at the last token kept, no cumulative mass near top_p,
+    no probability near min_p of the largest.
 
     Equal logits are no near tie: both sides know them for equal and cut by id.
     """
@@ -49,6 +52,11 @@ def well_separated(logits: Logits, temperature: float, top_k: int, top_p: float)
     ordered = np.sort(logits[np.isfinite(logits)].astype(np.float64))[::-1]
     with np.errstate(over="ignore"):
         exponents = np.maximum((ordered - ordered[0]) / temperature, -1e300)
+
+    if min_p > 0:
+        below = exponents[ordered < ordered[0]] - math.log(min_p)
+        if np.any(np.abs(below) < 1e-5 * (1 - math.log(min_p))):
+            return False
 
     def near_tie(n_kept: int) -> bool:
         last = exponents[n_kept - 1]
@@ -67,11 +75,11 @@ def well_separated(logits: Logits, temperature: float, top_k: int, top_p: float)
     return bool(np.min(np.abs(cumulative - top_p)) > 1e-5) and not (n_kept < len(kept) and near_tie(n_kept))
 
 
-def check(logits: Logits, temperature: float, top_k: int = 0, top_p: float = 1.0) -> None:
-    got = core(logits, temperature, top_k, top_p)
+def check(logits: Logits, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> None:
+    got = core(logits, temperature, top_k, top_p, min_p)
     if temperature > 0:
         temperature = max(temperature, LOWEST_TEMPERATURE)
-    expected = reference.distribution(logits, temperature, top_k, top_p)
+    expected = reference.distribution(logits, temperature, top_k, top_p, min_p)
     assert got.dtype == np.float64
     assert got.shape == logits.shape
     assert np.all(got >= 0)
@@ -79,7 +87,7 @@ def check(logits: Logits, temperature: float, top_k: int = 0, top_p: float = 1.0
     assert abs(math.fsum(got) - 1) <= 1e-12
     if temperature == 0:
         assert np.array_equal(got, expected)
-    elif well_separated(logits, temperature, top_k, top_p):
+    elif well_separated(logits, temperature, top_k, top_p, min_p):
         assert np.all(got[expected == 0] == 0)
         with np.errstate(over="ignore"):
             exponents = np.minimum((logits.max() - logits.astype(np.float64)) / temperature, 1000)
@@ -123,7 +131,8 @@ CUTS = [
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
 def test_adversarial_rows(row: list[float]) -> None:
     for temperature, (top_k, top_p) in itertools.product(TEMPERATURES, CUTS):
-        check(np.array(row, dtype=np.float32), temperature, top_k, top_p)
+        for min_p in (0.0, 0.3, 1.0):
+            check(np.array(row, dtype=np.float32), temperature, top_k, top_p, min_p)
 
 
 @pytest.mark.parametrize("n_vocab", [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 257, 4096, 32003])
@@ -152,9 +161,10 @@ def test_random_rows_of_every_length_around_a_vector(n_vocab: int) -> None:
     temperature=st.one_of(st.just(0.0), st.just(1.0), st.floats(2.0**-20, 1e6)),
     top_k=st.integers(0, 45),
     top_p=st.one_of(st.just(1.0), st.floats(1e-6, 1.0)),
+    min_p=st.one_of(st.just(0.0), st.floats(1e-6, 1.0)),
 )
-def test_any_row(logits: Logits, temperature: float, top_k: int, top_p: float) -> None:
-    check(logits, temperature, top_k, top_p)
+def test_any_row(logits: Logits, temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+    check(logits, temperature, top_k, top_p, min_p)
 
 
 def test_ties_go_to_the_lowest_id() -> None:

@@ -6,7 +6,6 @@ Plain decoding is held against a loop in NumPy, speculative decoding against pla
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,20 +30,6 @@ def generate(pair: tuple[Any, ...], draft: bool, **how: Any) -> specdec.Result:
     return specdec.generate(pair[0], pair[1] if draft else None, PROMPT, **options)
 
 
-def adjusted(
-    logits: NDArray[np.float32], tokens: Sequence[int], penalty: float, biases: dict[int, float]
-) -> NDArray[np.float32]:
-    """Penalty of every token that has occurred, once, then the biases; in float32 as the core does it."""
-    logits = logits.copy()
-    seen = np.unique(tokens)
-    logits[seen] = np.where(
-        logits[seen] > 0, logits[seen] / np.float32(penalty), logits[seen] * np.float32(penalty)
-    )
-    for token, bias in biases.items():
-        logits[token] += np.float32(bias)
-    return logits
-
-
 def decode(model: specdec.Model, choose: Any) -> list[int]:
     """N_NEW tokens, one forward of one node each: ``choose(logits, tokens)`` says the next."""
     decoder, tokens = _core.Decoder(model.core, capacity=len(PROMPT) + N_NEW), list(PROMPT)
@@ -67,7 +52,9 @@ ADJUSTMENTS = [
 @pytest.mark.parametrize(("penalty", "biases"), ADJUSTMENTS)
 def test_greedy_with_penalty_and_bias(pair: Any, penalty: float, biases: dict[int, float]) -> None:
     how = {"repetition_penalty": penalty, "logit_bias": biases}
-    expected = decode(pair[0], lambda logits, tokens: np.argmax(adjusted(logits, tokens, penalty, biases)))
+    expected = decode(
+        pair[0], lambda logits, tokens: np.argmax(reference.adjusted_logits(logits, tokens, penalty, biases))
+    )
     assert expected != generate(pair, False).tokens, "the settings must matter"
     plain = generate(pair, False, **how)
     assert plain.tokens == expected
@@ -87,7 +74,7 @@ def test_coupled_sampling_with_everything(pair: Any, penalty: float, biases: dic
     }  # fmt: skip
 
     def choose(logits: NDArray[np.float32], tokens: list[int]) -> int:
-        row = adjusted(logits, tokens, penalty, biases)
+        row = reference.adjusted_logits(logits, tokens, penalty, biases)
         probs = specdec.distribution(row, temperature=0.9, top_k=20, top_p=0.9, min_p=0.02)
         noise = _core.noise(11, 0, len(tokens), len(probs))
         times = np.divide(-np.log1p(-noise), probs, out=np.full(len(probs), np.inf), where=probs > 0)

@@ -15,12 +15,13 @@ def adjusted_logits(
     tokens: Iterable[int],
     repetition_penalty: float = 1.0,
     logit_bias: Mapping[int, float] | None = None,
-) -> Probs:
+) -> NDArray[np.float32]:
     """Logits with a penalty on tokens that have occurred (Keskar et al., CTRL, section 4.1), then a bias.
 
     Parameters
     ----------
     logits : array_like, [n_vocab]
+        Taken as float32, in which everything is computed.
     tokens : iterable of int
         Prompt and text so far, drafts on the path included; a token counts once however often it occurs.
     repetition_penalty : float
@@ -30,15 +31,15 @@ def adjusted_logits(
 
     Returns
     -------
-    ndarray of float64, [n_vocab]
+    ndarray of float32, [n_vocab]
     """
-    logits = np.array(logits, dtype=np.float64)
+    adjusted = np.array(logits, dtype=np.float32)
+    penalty = np.float32(repetition_penalty)
     for token in set(tokens):
-        above = logits[token] > 0
-        logits[token] = logits[token] / repetition_penalty if above else logits[token] * repetition_penalty
+        adjusted[token] = adjusted[token] / penalty if adjusted[token] > 0 else adjusted[token] * penalty
     for token, bias in (logit_bias or {}).items():
-        logits[token] += bias
-    return logits
+        adjusted[token] += np.float32(bias)
+    return adjusted
 
 
 def distribution(
