@@ -30,7 +30,7 @@ def beam_search(
     *,
     width: int = 4,
     draft_width: int | None = None,
-    gamma: int = 4,
+    gamma: int = 1,
     max_new_tokens: int | None = 100,
     length_penalty: float = 0.0,
     stop: int | Iterable[int] | None = None,
@@ -58,8 +58,8 @@ def beam_search(
     width : int, default 4
         Hypotheses kept after each step (w), 1 to 1024; 1 is greedy decoding.
     draft_width : int, optional
-        Width of the draft's search (u), `width` to 1024; by default 2 · width.
-    gamma : int, default 4
+        Width of the draft's search (u), `width` to 1024; by default `width`.
+    gamma : int, default 1
         Steps of the draft a round, 0 to 1024; 0 is plain beam search.
     max_new_tokens : int or None, default 100
         New tokens at most, at least 1; None goes on until the context is full. The caches have room for
@@ -100,9 +100,9 @@ def beam_search(
     first, then the one with the lower token id. The search ends when all `width` hypotheses have ended, or at
     the length limit.
 
-    On a CPU, where evaluating M nodes soon costs M times what one costs, width + draft_width · gamma nodes a
-    round are often dearer than the steps they save: with the embedded pair speculation is faster at width 2
-    and slower at width 4 with these defaults (benchmarks/bench_beam.py).
+    Where evaluating M nodes soon costs M times what one costs, as with a small model on a CPU, width +
+    draft_width · gamma nodes a round are easily dearer than the steps they save; so the defaults are the
+    smallest that speculate (benchmarks/bench_beam.py).
 
     Examples
     --------
@@ -111,8 +111,9 @@ def beam_search(
     >>> out.beams[0].text, out.beams[0].score
     """
     width = check_integer("width", width, 1, _MAX_WIDTH)
-    given = min(2 * width, _MAX_WIDTH) if draft_width is None else draft_width
-    draft_width = check_integer("draft_width", given, width, _MAX_WIDTH)
+    draft_width = check_integer(
+        "draft_width", width if draft_width is None else draft_width, width, _MAX_WIDTH
+    )
     gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
     if max_new_tokens is not None:
         max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
