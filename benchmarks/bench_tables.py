@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--counted", type=int, default=200_000, help="tokens of the target for the n-grams")
     parser.add_argument("--gamma", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 7, 8])
+    parser.add_argument("--no-timing", action="store_true", help="acceptance rates alone: Tables 3 and 5")
     parser.add_argument("--timed", type=int, default=1000, help="new tokens of a timed run")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
@@ -106,6 +107,7 @@ def main() -> None:
             prompts,
             gammas=args.gamma,
             n_tokens=args.tokens,
+            timing=not args.no_timing,
             n_timed_tokens=args.timed,
             repeats=args.repeats,
             n_threads=args.threads,
@@ -115,8 +117,9 @@ def main() -> None:
     for table in tables([row for one in found.values() for row in one.rows], found["model"].target):
         print(f"\n{table.markdown()}")
     # What is left concerns the law of the target, and each draft's betas.
-    law = next(table for table in found["model"].tables() if table.title.startswith("Time of"))
-    print(f"\n{law.markdown()}")
+    for table in found["model"].tables():
+        if table.title.startswith("Time of"):
+            print(f"\n{table.markdown()}")
     for one in found.values():
         print(f"\n{one.tables()[-1].markdown()}")
 

@@ -286,7 +286,9 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
                 cell += f" ({best.law:.2f}X, γ {best.gamma})" if best.law > 1.0 else " (1X, γ 0)"
             cells.append(cell)
         body.append(tuple(cells))
-    title = "Table 5: alpha by lenience l (in brackets the speed-up by the measured law at its best gamma)"
+    title = "Table 5: alpha by lenience l"
+    if any(not math.isnan(row.law) for row in rows):
+        title += " (in brackets the speed-up by the measured law at its best gamma)"
     return Table(title, ("draft", "sampling", *(f"l = {lenience:g}" for lenience in leniences)), body)
 
 
@@ -303,7 +305,8 @@ def _independence_table(found: Sequence[Independence], draft: str) -> Table:
     ]
     body.append(("95 % band of none", *(f"±{one.band:.3f}" for one in found)))
     body.append((f"Ljung-Box, {n_lags} lags", *(f"{one.statistic:.1f}" for one in found)))
-    body.append(("p value", *(f"{one.p_value:.2g}" for one in found)))
+    p_values = [f"{one.p_value:.2g}" if one.p_value != 0.0 else "< 1e-300" for one in found]
+    body.append(("p value", *p_values))
     for position in range(n_positions):
         body.append(
             (f"draft {position + 1} accepted", *(f"{one.by_position[position]:.3f}" for one in found))
