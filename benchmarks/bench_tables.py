@@ -110,6 +110,7 @@ def main() -> None:
             timing=not args.no_timing,
             n_timed_tokens=args.timed,
             repeats=args.repeats,
+            time_leniences=True,
             n_threads=args.threads,
         )
         for name, one in drafts.items()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import progress, reference, theory, timing, tuning
+from specdec import measuring, progress, reference, theory, timing, tuning
 from specdec.drafts import Bigram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.timing import ForwardTimes
@@ -193,6 +193,22 @@ def test_rows_are_the_formulas_on_what_was_measured(measured: specdec.Measuremen
         assert not row.measured <= 0.0
 
 
+def test_lenient_runs_are_timed_if_asked(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def speedups(*arguments, gammas, lenience, temperature, **options):
+        return {gamma: gamma + 10 * temperature + lenience for gamma in gammas}
+
+    monkeypatch.setattr(measuring, "speedups", speedups)
+    options = {"gammas": (1, 2), "leniences": (1.0, 0.5), "n_tokens": 20}
+    found = specdec.measure(*pair, PROMPTS, **options, time_leniences=True)
+    for row in found.rows:
+        assert row.measured == row.gamma + 10 * row.temperature + row.lenience
+    assert "measured" in found.tables()[3].rows[0][2]
+    found = specdec.measure(*pair, PROMPTS, **options)
+    assert all(math.isnan(row.measured) == (row.lenience == 0.5) for row in found.rows)
+
+
 def test_without_timing_there_are_acceptance_rates_alone(untimed: specdec.Measurement) -> None:
     assert untimed.verify_ratio == {}
     assert math.isnan(untimed.target_s) and math.isnan(untimed.draft_s)
@@ -221,7 +237,8 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
     clock = SimpleNamespace(now=0.0)
     calls: list[tuple[int, int]] = []
 
-    def generate(target, draft, prompt, *, gamma, max_new_tokens, seed, temperature):
+    def generate(target, draft, prompt, *, gamma, max_new_tokens, seed, temperature, lenience):
+        assert lenience == (0.3 if gamma else 1.0)
         assert temperature == 0.5
         assert (draft is None) == (gamma == 0)
         ((repetition, _),) = seed
@@ -235,7 +252,7 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
     done: list[int] = []
     found = timing.speedups(
         "target", "draft", [([1], 10), ([2], 5)], gammas=[1, 4], repeats=3, seed=7, done=done.append,
-        temperature=0.5,
+        temperature=0.5, lenience=0.3,
     )  # fmt: skip
     assert found == pytest.approx({1: 2.0, 4: 5.0})
     assert calls == [(r, g) for r in (7, 8, 9) for g in (0, 1, 4) for _ in range(2)]
@@ -263,7 +280,10 @@ def test_progress_reaches_its_end(
             self.n += n
 
     monkeypatch.setattr(progress, "progress_bar", Bar)
-    specdec.measure(*pair, PROMPTS, n_tokens=30, gammas=[1], repeats=2, n_timed_tokens=12, progress=True)
+    specdec.measure(
+        *pair, PROMPTS, n_tokens=30, gammas=[1], repeats=2, n_timed_tokens=12, time_leniences=True,
+        progress=True,
+    )  # fmt: skip
     specdec.tune(*pair, PROMPTS, n_tokens=30, max_gamma=1, progress=True)
     assert len(bars) == 2
     assert all(bar.n == bar.total > 30 and not bar.open for bar in bars)

@@ -46,7 +46,7 @@ class MeasurementRow:
         Speed-up by the same with the measured t_ratio.
     measured : float
         Speed-up found by running both, the median over all repetitions. NaN where that was not done: without
-        timing, with lenience, and for a draft that is no model.
+        timing, for a draft that is no model, and with lenience unless it was asked for.
     """
 
     draft: str
@@ -283,7 +283,8 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
             if timed:
                 best = max(timed, key=lambda row: row.law)
                 # Plain decoding is a choice too.
-                cell += f" ({best.law:.2f}X, γ {best.gamma})" if best.law > 1.0 else " (1X, γ 0)"
+                cell += f" ({best.law:.2f}X, γ {best.gamma}" if best.law > 1.0 else " (1X, γ 0"
+                cell += ")" if math.isnan(best.measured) else f"; measured {best.measured:.2f}X)"
             cells.append(cell)
         body.append(tuple(cells))
     title = "Table 5: alpha by lenience l"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -42,6 +43,7 @@ def measure(
     timing: bool = True,
     n_timed_tokens: int = 400,
     repeats: int = 5,
+    time_leniences: bool = False,
     n_threads: int | None = None,
     progress: bool = False,
 ) -> Measurement:
@@ -81,6 +83,8 @@ def measure(
         New tokens of a timed run at most; a run takes the prompts in order until it has as many.
     repeats : int, default 5
         Timed runs for each gamma and temperature.
+    time_leniences : bool, default False
+        Time the runs with lenience too, and not only those of the exact rule.
     n_threads : int, optional
         None: :func:`specdec.threads.default_threads`.
     progress : bool, default False
@@ -121,10 +125,12 @@ def measure(
     share = math.ceil(n_tokens / len(ids))
     runs_draft = timing and isinstance(opened, Model)
     timed = _timed_work(target, ids, share, n_timed_tokens) if runs_draft else []
-    n_steps = len(ids) * share + repeats * (len(chosen_gammas) + 1) * sum(n for _, n in timed)
+    timed_leniences = chosen_leniences if time_leniences else [1.0]
+    n_runs = len(timed_leniences) * repeats * (len(chosen_gammas) + 1)
+    n_steps = len(ids) * share + n_runs * sum(n for _, n in timed)
 
     texts: dict[float, Acceptance] = {}
-    measured: dict[float, dict[int, float]] = {}
+    measured: dict[tuple[float, float, int], float] = {}
     with counted(n_steps * len(samplings), "token", progress) as done:
         for sampling in samplings:
             texts[sampling.temperature] = acceptance(
@@ -142,12 +148,13 @@ def measure(
             )
         if runs_draft:
             assert isinstance(opened, Model)
-            for sampling in samplings:
-                measured[sampling.temperature] = speedups(
+            for sampling, lenience in itertools.product(samplings, timed_leniences):
+                ratios = speedups(
                     target, opened, timed, gammas=chosen_gammas, repeats=repeats, seed=seed, done=done,
-                    temperature=sampling.temperature, top_k=top_k, top_p=top_p,
-                    min_p=min_p, n_threads=threads,
+                    temperature=sampling.temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+                    lenience=lenience, n_threads=threads,
                 )  # fmt: skip
+                measured |= {(sampling.temperature, lenience, gamma): ratios[gamma] for gamma in ratios}
 
     name = name_of(opened)
     text = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
@@ -199,7 +206,7 @@ def _row(
     gamma: int,
     betas: Sequence[NDArray[np.float64]],
     times: ForwardTimes | None,
-    measured: dict[float, dict[int, float]],
+    measured: dict[tuple[float, float, int], float],
 ) -> MeasurementRow:
     n_positions = sum(map(len, betas))
     alpha = math.fsum(float(text.sum()) for text in betas) / n_positions
@@ -219,7 +226,7 @@ def _row(
         t_ratio=ratio,
         expected=float(theory.expected_speedup(alpha, gamma, c)),
         law=float(theory.expected_speedup(alpha, gamma, c, ratio)),
-        measured=measured.get(temperature, {}).get(gamma, math.nan) if lenience == 1.0 else math.nan,
+        measured=measured.get((temperature, lenience, gamma), math.nan),
     )
 
 

@@ -134,6 +134,7 @@ def speedups(
     repeats: int,
     seed: int,
     done: Callable[[int], object],
+    lenience: float = 1.0,
     **options: Any,
 ) -> dict[int, float]:
     """Speed of speculative over plain decoding, by gamma, both by the clock on the wall.
@@ -153,6 +154,8 @@ def speedups(
         Repetition i uses seed + i.
     done : callable
         Told how many new tokens were made, after every prompt.
+    lenience : float, default 1.0
+        Of speculative decoding; plain decoding is exact.
     **options
         Of `specdec.generate`.
     """
@@ -168,6 +171,7 @@ def speedups(
                 gamma=gamma,
                 max_new_tokens=n,
                 seed=[(seed + repetition, i)],
+                lenience=lenience if gamma else 1.0,
                 **options,
             )
             seconds += time.perf_counter() - begun - result.trace.prefill_s
