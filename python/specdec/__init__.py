@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from specdec.tuning import Tuning, tune
     from specdec.verification import distribution, verify
 
-_MODULES = ("drafts", "errors", "reference", "theory")  # public as modules
+_MODULES = ("drafts", "errors", "plot", "reference", "theory")  # public as modules
 _HOMES = {
     "Beam": "beam",
     "BeamResult": "beam",

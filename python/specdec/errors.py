@@ -6,6 +6,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointNotFoundError",
     "InputError",
+    "MissingPackageError",
     "SpecdecError",
     "TokenizerError",
     "UnsupportedModelError",
@@ -39,3 +40,7 @@ class VocabularyMismatchError(SpecdecError, ValueError):
 
 class InputError(SpecdecError, ValueError):
     """An argument cannot be used: ids out of range, a prompt longer than the context, a negative gamma."""
+
+
+class MissingPackageError(SpecdecError, ImportError):
+    """Something needs a package that is not installed; the message names the extra that brings it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from specdec.theory import expected_tokens
 
-__all__ = ["Round", "Trace"]
+__all__ = ["Round", "Trace", "wilson_interval"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +239,7 @@ class Trace:
         """
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence is {confidence!r}; expected a number in (0, 1)")
-        n = self.n_verified
-        if n == 0:
-            return math.nan, math.nan
-        z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
-        alpha = self.acceptance_rate
-        scale = 1.0 + z * z / n
-        centre = (alpha + z * z / (2.0 * n)) / scale
-        half = z * math.sqrt(max(0.0, alpha * (1.0 - alpha)) / n + z * z / (4.0 * n * n)) / scale
-        return max(0.0, centre - half), min(1.0, centre + half)
+        return wilson_interval(self.acceptance_rate, self.n_verified, confidence)
 
     @property
     def draft_acceptance_rate(self) -> float:
@@ -401,6 +393,17 @@ class Trace:
             f"n_drafted={self.n_drafted}, acceptance_rate={self.acceptance_rate:.3f}, "
             f"tokens_per_call={self.tokens_per_call:.2f}, tokens_per_s={self.tokens_per_s:.1f})"
         )
+
+
+def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval (low, high) of a share of `n`; (NaN, NaN) of none."""
+    if n == 0:
+        return math.nan, math.nan
+    z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
+    scale = 1.0 + z * z / n
+    centre = (share + z * z / (2.0 * n)) / scale
+    half = z * math.sqrt(max(0.0, share * (1.0 - share)) / n + z * z / (4.0 * n * n)) / scale
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def _ratio(numerator: float, denominator: float) -> float:

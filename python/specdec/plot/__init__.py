@@ -1,0 +1,34 @@
+"""The paper's figures and a few more, drawn from real runs and measurements with matplotlib.
+
+>>> import specdec
+>>> target, draft = specdec.embedded_pair()
+>>> prompt = "It was a dark and stormy night"
+>>> runs = [specdec.generate(target, draft if gamma else None, prompt, gamma=gamma) for gamma in (7, 3, 0)]
+>>> specdec.plot.timeline(*runs)  # Figure 5 of arXiv 2211.17192: who computed when
+
+Each function takes what a run or a measurement gave back, draws into ``ax`` or a figure of its own, and
+returns the Axes. Colours are told apart by colour-blind readers and never stand alone: lines differ in
+style, points in shape, blocks in height. Settings of matplotlib are changed for nobody else. Legends stand
+beside the axes, where they cover no data: give a figure of your own ``layout="constrained"``.
+
+matplotlib is imported by the first picture (``pip install 'specdec[plot]'``). Figure 1, the rounds in colour,
+needs none of it: it is how a `specdec.Result` prints.
+"""
+
+from __future__ import annotations
+
+from specdec.plot.acceptance import acceptance_by_position, beta_histogram
+from specdec.plot.curves import expected_tokens, optimal_gamma, speed_and_operations
+from specdec.plot.heat import heat_map, heat_map_html
+from specdec.plot.timeline import timeline
+
+__all__ = [
+    "acceptance_by_position",
+    "beta_histogram",
+    "expected_tokens",
+    "heat_map",
+    "heat_map_html",
+    "optimal_gamma",
+    "speed_and_operations",
+    "timeline",
+]

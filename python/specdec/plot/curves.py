@@ -1,0 +1,271 @@
+"""Figures 2, 3 and 4 of the paper: what the theory says of every alpha, and what was measured at one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec import theory
+from specdec.errors import InputError
+from specdec.measurement import Measurement
+from specdec.plot.points import Point, pairs_of, token_points
+from specdec.plot.runs import Run
+from specdec.plot.style import BLACK, GREY, Look, axes, legend, legend_below, looks, mark, pyplot, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_GAMMAS = (1, 3, 5, 7, 10)  # drawn where no run says which
+_COSTS = (0.01, 0.02, 0.05, 0.1)
+_ALPHAS = np.linspace(0.0, 1.0, 201)
+_MOST = 64  # gamma that Figure 3 looks at, where more is always better (c = 0)
+_ALPHA_LABEL = "acceptance rate α"
+
+
+@styled
+def expected_tokens(
+    *runs: Run | Measurement, gammas: Sequence[int] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Figure 2: expected tokens a run of the target over alpha, equation (1); runs as points beside it.
+
+    A run's point is the mean over its rounds, at its alpha, with 95 % intervals of both. A measurement has a
+    point for each temperature and gamma: what rounds give that begin at every position of its texts. Points
+    lie above their curve where acceptances come in streaks and below it where they alternate: equation (1)
+    takes them as independent.
+
+    Parameters
+    ----------
+    *runs : Measurement, Result, Trace, or list of results and traces
+        Runs that drafted chains; a list counts as one run. None: curves alone.
+    gammas : sequence of int, optional
+        The curves; by default those of the runs, or 1, 3, 5, 7, 10 without runs.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If a run drafted nothing or drafted trees, or a gamma is no positive integer.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    points = token_points(runs)
+    curves = _curves(gammas, points)
+    ax = axes(ax, (7.0, 4.2))
+    for gamma, look in curves.items():
+        ax.plot(
+            _ALPHAS, theory.expected_tokens(_ALPHAS, gamma), color=look.colour, linestyle=look.dashes,
+            label=f"γ = {gamma}",
+        )  # fmt: skip
+    for point in points:
+        ends = (point.tokens - point.tokens_half, point.tokens + point.tokens_half)
+        _mark(ax, point, point.tokens, curves[point.gamma], None if math.isnan(point.tokens_half) else ends)
+    if points:
+        _key(ax, "measured", marker="o", linestyle="")
+    ax.set(
+        title="Tokens that one run of the target yields, equation (1)",
+        xlabel=_ALPHA_LABEL,
+        ylabel="expected tokens",
+        xlim=(0.0, 1.0),
+        ylim=(0.0, max(curves) + 1.5),
+    )
+    legend(ax)
+    return ax
+
+
+@styled
+def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax: Axes | None = None) -> Axes:
+    """Figure 3: the gamma of the largest expected speed-up over alpha, for several c (section 3.5).
+
+    With a measurement, or with runs of one pair of models and plain ones among them, it also has the curve of
+    that pair's own c, the optimum that Theorem 3.8 gives for its alpha (a ring), and the gamma that was
+    fastest among those run (a star).
+
+    Parameters
+    ----------
+    *runs : Measurement, Result, Trace, or list of results and traces
+        One measurement with times; or runs of one pair and one setting, with different gammas and without a
+        draft, of which a list counts as one run. None: curves alone.
+    costs : sequence of float, default (0.01, 0.02, 0.05, 0.1)
+        Cost coefficients c (Definition 3.7), at least 0.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If a measurement has no times or is not alone, runs do not include a plain and a speculative one, one
+        is of a batch or drafted trees, or a cost is negative.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    if not costs:
+        raise InputError("costs is empty; expected at least one cost coefficient")
+    pairs = pairs_of(runs)
+    curves = [theory.optimal_gamma(_ALPHAS, cost, max_gamma=_MOST) for cost in costs]
+    ax = axes(ax, (7.5, 5.0))
+    for cost, curve, look in zip(costs, curves, looks(), strict=False):
+        ax.step(_ALPHAS, curve, where="mid", color=look.colour, linestyle=look.dashes, label=f"c = {cost:g}")
+    for cost in dict.fromkeys(pair.cost for pair in pairs):
+        ax.step(
+            _ALPHAS, theory.optimal_gamma(_ALPHAS, cost, max_gamma=_MOST), where="mid", color=GREY,
+            linewidth=4.0, alpha=0.6, zorder=1, label=f"c = {cost:.3f}, as measured",
+        )  # fmt: skip
+    top = 16.0
+    for pair in pairs:
+        best = theory.optimal_gamma(pair.alpha, pair.cost, max_gamma=_MOST)
+        if best < _MOST:
+            ax.plot(
+                [pair.alpha], [best], "o", markersize=15.0, markerfacecolor="none", markeredgewidth=1.6,
+                color=BLACK, linestyle="", zorder=4, label=f"{pair.name}: γ = {best} by Theorem 3.8",
+            )  # fmt: skip
+            top = max(top, 1.2 * best)
+        ran = [point for point in pair.points if not math.isnan(point.speedup)]
+        if ran:
+            fastest = max(ran, key=lambda point: point.speedup).gamma
+            mark(
+                ax, [pair.alpha], [fastest], Look(BLACK, "-", "*"), size=13.0,
+                x_bounds=[[pair.alpha_low], [pair.alpha_high]],
+                label=f"{pair.name}: γ = {fastest} was fastest of {_listed(ran)}",
+            )  # fmt: skip
+            top = max(top, 1.2 * fastest)
+    ax.set(
+        title="The best γ, by Theorem 3.8",
+        xlabel=_ALPHA_LABEL,
+        ylabel="optimal γ",
+        xlim=(0.0, 1.0),
+        ylim=(-0.4, top),
+    )
+    legend_below(ax, 2)
+    return ax
+
+
+@styled
+def speed_and_operations(
+    *runs: Run | Measurement,
+    gammas: Sequence[int] | None = None,
+    cost: float | None = None,
+    operations_cost: float = 0.0,
+    axs: Sequence[Axes] | None = None,
+) -> tuple[Axes, Axes]:
+    """Figure 4: speed-up (Theorem 3.8) and factor of operations (Theorem 3.11) over alpha; runs as points.
+
+    With a measurement, or with runs of one pair of models and plain ones among them, c is the pair's own.
+    Then each gamma has a second, thin curve, that of the measured law: Theorem 3.8 takes t(γ + 1) = t(1), and
+    here stands what a verification took. The points are the speed-ups that were measured, and the operations
+    of the rounds behind Figure 2's points.
+
+    Parameters
+    ----------
+    *runs : Measurement, Result, Trace, or list of results and traces
+        One measurement with times; or runs of one pair, with different gammas and without a draft, of which a
+        list counts as one run. None: curves alone.
+    gammas : sequence of int, optional
+        The curves; by default those of the runs, or 1, 3, 5, 7, 10 without runs.
+    cost : float, optional
+        c; by default as measured, or 0 (the paper's figure) without runs.
+    operations_cost : float, default 0.0
+        ĉ of Definition 3.10: operations per token of the draft over those of the target.
+    axs : pair of Axes, optional
+        Where to draw speed-up and operations; by default a new figure.
+
+    Returns
+    -------
+    tuple of Axes
+        Of the speed-up and of the operations.
+
+    Raises
+    ------
+    InputError
+        If a measurement has no times or is not alone, runs do not include a plain and a speculative one, one
+        is of a batch or drafted trees, a gamma is no positive integer, or a cost is negative.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    pairs = pairs_of(runs)
+    points = [point for pair in pairs for point in pair.points]
+    curves = _curves(gammas, points)
+    if cost is None:
+        cost = pairs[0].cost if pairs else 0.0
+    speed, operations = _two_axes(axs)
+    for gamma, look in curves.items():
+        line = {"color": look.colour, "linestyle": look.dashes, "label": f"γ = {gamma}"}
+        speed.plot(_ALPHAS, theory.expected_speedup(_ALPHAS, gamma, cost), **line)
+        operations.plot(_ALPHAS, theory.expected_operations(_ALPHAS, gamma, operations_cost), **line)
+    for gamma, ratio in dict.fromkeys((point.gamma, point.verify_ratio) for point in points):
+        look = curves[gamma]
+        law = theory.expected_speedup(_ALPHAS, gamma, cost, ratio)
+        speed.plot(_ALPHAS, law, color=look.colour, linestyle=look.dashes, linewidth=1.0)
+    for point in points:
+        look = curves[point.gamma]
+        if not math.isnan(point.speedup):
+            _mark(speed, point, point.speedup, look)
+        _mark(operations, point, (point.gamma * (operations_cost + 1.0) + 1.0) / point.tokens, look)
+    if points:
+        _key(operations, "measured", marker="o", linestyle="")
+        _key(operations, "with t(γ + 1) / t(1)\nas measured", linewidth=1.0)
+    speed.set(
+        title=f"Speed-up, Theorem 3.8, c = {cost:.3g}",
+        xlabel=_ALPHA_LABEL,
+        ylabel="speed-up over plain decoding",
+        xlim=(0.0, 1.0),
+        ylim=(0.0, 1.05 * max(float(theory.expected_speedup(1.0, gamma, cost)) for gamma in curves)),
+    )
+    operations.set(
+        title=f"Operations, Theorem 3.11, ĉ = {operations_cost:.3g}",
+        xlabel=_ALPHA_LABEL,
+        ylabel="operations over those of plain decoding",
+        xlim=(0.0, 1.0),
+        ylim=(
+            0.0,
+            1.05 * max(float(theory.expected_operations(0.0, gamma, operations_cost)) for gamma in curves),
+        ),
+    )
+    legend(operations)
+    return speed, operations
+
+
+def _curves(gammas: Sequence[int] | None, points: Sequence[Point]) -> dict[int, Look]:
+    """How each gamma is drawn: those asked for and those measured, in order."""
+    if gammas is None:
+        gammas = () if points else _GAMMAS
+    for gamma in gammas:
+        if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 1:
+            raise InputError(f"gammas has {gamma!r}; expected positive integers")
+    every = sorted({*gammas, *(point.gamma for point in points)})
+    return dict(zip(every, looks(), strict=False))
+
+
+def _mark(ax: Axes, point: Point, y: float, look: Look, y_bounds: Sequence[float] | None = None) -> None:
+    """A measured point in the look of its curve."""
+    x_bounds = [[point.alpha_low], [point.alpha_high]]
+    mark(ax, [point.alpha], [y], look, x_bounds=x_bounds, y_bounds=y_bounds and [[end] for end in y_bounds])
+
+
+def _key(ax: Axes, label: str, **look: Any) -> None:
+    """An entry of the legend that no line has of its own."""
+    ax.plot([], [], color=BLACK, label=label, **look)
+
+
+def _two_axes(axs: Sequence[Axes] | None) -> tuple[Axes, Axes]:
+    if axs is None:
+        _, (left, right) = pyplot().subplots(1, 2, figsize=(11.5, 4.2), layout="constrained")
+        return left, right
+    if len(axs) != 2:
+        raise InputError(f"axs has {len(axs)} axes; expected two, for the speed-up and for the operations")
+    return axes(axs[0], (0, 0)), axes(axs[1], (0, 0))
+
+
+def _listed(points: Sequence[Point]) -> str:
+    return ", ".join(str(gamma) for gamma in sorted({point.gamma for point in points}))

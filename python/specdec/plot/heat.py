@@ -1,0 +1,333 @@
+"""Where in a text the draft fails: its tokens, coloured by beta."""
+
+from __future__ import annotations
+
+import html as html_escapes
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from specdec.errors import InputError
+from specdec.measurement import Measurement
+from specdec.plot.style import SEQUENTIAL, pyplot, styled
+from specdec.render import Figure, visible
+from specdec.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.text import Text
+
+_TITLE = "Where the draft fails: the darker a token, the less draft and target agreed there"
+_MEANING = "β = Σ min(target, draft) at the token's position"
+_UNJUDGED = "bonus token: no draft was judged there"
+_PART = "·"  # stands for a token that is only a part of a character
+_FONT = "DejaVu Sans Mono"  # comes with matplotlib
+_FONT_SIZE = 10.0  # points, in a figure of our own
+_ADVANCE = 0.602  # width of its characters, in ems
+_LINE = 1.75  # from line to line, in ems
+
+
+class Cell(NamedTuple):
+    """A token of the text: what it shows, beta at its position (None where no draft was judged), its id."""
+
+    text: str
+    beta: float | None
+    token: int
+
+
+class Html(str):
+    """HTML that a notebook shows as such."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return str(self)
+
+
+@styled
+def heat_map(
+    source: Result | Measurement,
+    *,
+    prompt: int = 0,
+    temperature: float | None = None,
+    n_tokens: int | None = None,
+    columns: int = 84,
+    ax: Axes | None = None,
+) -> Axes:
+    """A text with each token coloured by beta at its position, dark where the draft fails.
+
+    beta is the probability that the draft's token is accepted there (Definition 3.1). In a run a correction
+    has the beta of the draft it replaced; a bonus token has none, for nothing was drafted in its place, and
+    stands on white.
+
+    Parameters
+    ----------
+    source : Result or Measurement
+        A run that drafted, or a measurement, in which every position was judged.
+    prompt : int, default 0
+        Which of the measurement's texts.
+    temperature : float, optional
+        And of which temperature; needed if there are several.
+    n_tokens : int, optional
+        How many tokens are shown, from the first; by default all.
+    columns : int, default 84
+        Characters in a line, at least 20.
+    ax : Axes, optional
+        Where to draw; the text takes the size that fits. By default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If the run drafted nothing, the measurement has no such text, `n_tokens` is not positive, or `columns`
+        is below 20.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.patches import Rectangle
+
+    cells = cells_of(source, prompt, temperature)[: _checked(n_tokens)]
+    if not isinstance(columns, int) or columns < 20:
+        raise InputError(f"columns is {columns!r}; expected an integer, at least 20")
+    families = _families({character for cell in cells for character in cell.text})
+    cells = [cell._replace(text=_with_glyphs(cell.text, families)) for cell in cells]
+    placed = layout(cells, columns)
+    n_rows = placed[-1][0] + 1
+    columns = max(columns, *(column + _width(cell.text) for _, column, cell in placed))
+    if ax is None:
+        ax, key = _own_axes(n_rows, columns)
+    else:
+        key = ax.inset_axes((0.0, -0.16, 0.45, 0.05))
+    for row, column, cell in placed:
+        back = (1.0, 1.0, 1.0) if cell.beta is None else _colour(cell.beta)
+        ax.add_patch(
+            Rectangle(
+                (column, row), _width(cell.text), 1.0, facecolor=back, linewidth=0.8,
+                edgecolor="#B0B0B0" if cell.beta is None else "white", zorder=2 if cell.beta is None else 1,
+            )
+        )  # fmt: skip
+        ax.add_artist(_cell_text(column, row, cell.text, columns, n_rows, families, _ink(back)))
+    ax.set(xlim=(0.0, columns), ylim=(n_rows, 0.0), title=_TITLE)
+    ax.set_axis_off()
+    mappable = ScalarMappable(cmap=SEQUENTIAL)
+    mappable.set_clim(0.0, 1.0)
+    bar = ax.figure.colorbar(mappable, cax=key, orientation="horizontal")
+    bar.set_label(_MEANING, loc="left")
+    if any(cell.beta is None for cell in cells):
+        patch = Rectangle((0, 0), 1, 1, facecolor="white", edgecolor="#B0B0B0")
+        key.legend([patch], [_UNJUDGED], loc="center left", bbox_to_anchor=(1.05, 0.5), handlelength=1.4)
+    return ax
+
+
+def heat_map_html(
+    source: Result | Measurement,
+    *,
+    prompt: int = 0,
+    temperature: float | None = None,
+    n_tokens: int | None = None,
+) -> Html:
+    """`heat_map` as HTML, in the same colours, with a tooltip on each token.
+
+    Parameters
+    ----------
+    source : Result or Measurement
+        A run that drafted, or a measurement, in which every position was judged.
+    prompt : int, default 0
+        Which of the measurement's texts.
+    temperature : float, optional
+        And of which temperature; needed if there are several.
+    n_tokens : int, optional
+        How many tokens are shown, from the first; by default all.
+
+    Returns
+    -------
+    Html
+        A str, which a notebook shows as a picture.
+
+    Raises
+    ------
+    InputError
+        If the run drafted nothing, the measurement has no such text, or `n_tokens` is not positive.
+    MissingPackageError
+        If matplotlib, whose colours these are, is not installed.
+    """
+    escape = html_escapes.escape
+    cells = cells_of(source, prompt, temperature)[: _checked(n_tokens)]
+    spans = []
+    for cell in cells:
+        if cell.beta is None:
+            style, what = "outline: 1px solid #B0B0B0; outline-offset: -1px", _UNJUDGED
+        else:
+            back = _colour(cell.beta)
+            style, what = f"background: {_hex(back)}; color: {_ink(back)}", f"β = {cell.beta:.3f}"
+        title = escape(f"id {cell.token}: {what}")
+        line_end = "<br>" if cell.text.endswith("⏎") else "<wbr>"
+        spans.append(f'<span style="{style}" title="{title}">{escape(cell.text)}</span>{line_end}')
+    scale = ", ".join(_hex(_colour(i / 8.0)) for i in range(9))
+    bar = f"display: inline-block; width: 12em; height: 0.8em; background: linear-gradient(to right, {scale})"
+    key = f'<div>β: 0 <span style="{bar}"></span> 1 · {escape(_UNJUDGED)}: outlined</div>'
+    text_style = "font-family: monospace; line-height: 1.7; white-space: pre-wrap; overflow-wrap: anywhere"
+    return Html(
+        f'<div class="specdec-heat"><div><b>{escape(_TITLE)}</b></div>{key}'
+        f'<div style="{text_style}">{"".join(spans)}</div></div>'
+    )
+
+
+def cells_of(source: Result | Measurement, prompt: int = 0, temperature: float | None = None) -> list[Cell]:
+    """The tokens of a text, with beta at each one's position.
+
+    Raises
+    ------
+    InputError
+        If `source` is neither a Result nor a Measurement, drafted nothing, or has no such text.
+    """
+    if isinstance(source, Measurement):
+        return _measured_cells(source, prompt, temperature)
+    if not isinstance(source, Result):
+        raise InputError(f"source is a {type(source).__name__}; expected a Result or a Measurement")
+    if not source.trace.n_drafted:
+        raise InputError("the run drafted nothing (plain decoding): its tokens have no beta")
+    figure = Figure(source.tokenizer, source.prompt_ids)
+    cells = []
+    for round_ in source.trace.rounds:
+        pieces = [piece for piece in figure.pieces(round_) if piece.kind not in ("rejected", "unseen")]
+        for position, piece in enumerate(pieces[: round_.kept]):
+            beta = min(1.0, round_.betas[position]) if position < len(round_.betas) else None
+            cells.append(Cell(piece.text or _PART, beta, piece.token))
+    return cells
+
+
+def _measured_cells(measurement: Measurement, prompt: int, temperature: float | None) -> list[Cell]:
+    temperatures = list(measurement.betas)
+    if temperature is None and len(temperatures) == 1:
+        temperature = temperatures[0]
+    if temperature not in temperatures:
+        raise InputError(f"temperature is {temperature!r}; the Measurement has {temperatures}")
+    n_prompts = len(measurement.prompts)
+    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 0 <= prompt < n_prompts:
+        raise InputError(f"prompt is {prompt!r}; expected 0 to {n_prompts - 1}, a text of the Measurement")
+    tokens = measurement.tokens[temperature][prompt]
+    betas = np.minimum(1.0, measurement.betas[temperature][prompt]).tolist()
+    if measurement.text is None:
+        texts = [f" {token}" for token in tokens]
+    else:
+        texts = [visible(text) for text in measurement.text[temperature][prompt]]
+        texts = [text.replace(" ", "␣") if text.isspace() else text or _PART for text in texts]
+    return [Cell(*cell) for cell in zip(texts, betas, tokens, strict=True)]
+
+
+def _checked(n_tokens: int | None) -> int | None:
+    if n_tokens is not None and (not isinstance(n_tokens, int) or n_tokens < 1):
+        raise InputError(f"n_tokens is {n_tokens!r}; expected a positive integer")
+    return n_tokens
+
+
+def layout(cells: Iterable[Cell], columns: int) -> list[tuple[int, int, Cell]]:
+    """(row, column, cell) of each cell: lines of at most `columns` characters, and the text's own lines."""
+    placed = []
+    row = column = 0
+    for cell in cells:
+        width = _width(cell.text)
+        if column and column + width > columns:
+            row, column = row + 1, 0
+        placed.append((row, column, cell))
+        column += width
+        if cell.text.endswith("⏎"):
+            row, column = row + 1, 0
+    return placed
+
+
+def _width(text: str) -> int:
+    """Columns that a text takes: two for an East Asian wide character, none for a combining one."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def _colour(beta: float) -> tuple[float, float, float]:
+    return tuple(pyplot().get_cmap(SEQUENTIAL)(float(beta))[:3])
+
+
+def _hex(colour: tuple[float, float, float]) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)
+
+
+def _ink(back: Sequence[float]) -> str:
+    """Black or white, whichever has more contrast with `back` (WCAG 2.1, relative luminance)."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in back]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "black" if luminance > 0.179 else "white"
+
+
+def _families(characters: set[str]) -> list[str]:
+    """Fonts that have these characters between them, where this machine has such fonts."""
+    from matplotlib import font_manager
+
+    def has(path: Any, character: str) -> bool:
+        return bool(font_manager.get_font(path).get_char_index(ord(character)))
+
+    families = [_FONT]
+    own = font_manager.findfont(_FONT)
+    missing = {character for character in characters if not has(own, character)}
+    for entry in font_manager.fontManager.ttflist if missing else ():
+        if not font_manager.get_font(entry.fname).scalable:
+            continue
+        found = {character for character in missing if has(entry.fname, character)}
+        if found:
+            families.append(entry.name)
+            missing -= found
+        if not missing:
+            break
+    return families
+
+
+def _with_glyphs(text: str, families: Sequence[str]) -> str:
+    r"""`text` with characters that none of the fonts has written as \uXXXX."""
+    from matplotlib import font_manager
+
+    fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
+    return "".join(
+        c
+        if any(font.get_char_index(ord(c)) for font in fonts)
+        else c.encode("ascii", "backslashreplace").decode()
+        for c in text
+    )
+
+
+def _own_axes(n_rows: int, columns: int) -> tuple[Axes, Axes]:
+    """Axes for the text and for the key below it, in a new figure of the size that the text needs."""
+    left, top, bottom = 0.15, 0.4, 0.75  # inches around the text
+    em = _FONT_SIZE / 72.0
+    width, height = columns * _ADVANCE * em, n_rows * _LINE * em
+    size = (width + 2.0 * left, height + top + bottom)
+    figure = pyplot().figure(figsize=size)
+    ax = figure.add_axes((left / size[0], bottom / size[1], width / size[0], height / size[1]))
+    key = figure.add_axes((left / size[0], 0.5 / size[1], 0.4 * width / size[0], 0.12 / size[1]))
+    return ax, key
+
+
+def _cell_text(
+    column: int, row: int, text: str, columns: int, n_rows: int, families: list[str], ink: str
+) -> Text:
+    """Text that fills its cells whatever size the axes have when they are drawn."""
+    from matplotlib.text import Text
+
+    class CellText(Text):
+        def draw(self, renderer: Any) -> None:
+            box = self.axes.bbox
+            em = min(box.width / (columns * _ADVANCE), box.height / (n_rows * _LINE))
+            self.set_fontsize(em * 72.0 / self.get_figure(root=True).dpi)
+            super().draw(renderer)
+
+    cell_text = CellText(
+        column, row + 0.72, text, family=families, fontsize=_FONT_SIZE, color=ink, va="baseline",
+        ha="left", parse_math=False,
+    )  # fmt: skip
+    cell_text.set_in_layout(False)
+    return cell_text

@@ -1,0 +1,177 @@
+"""What was measured, as points for the curves of the theory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec.errors import InputError
+from specdec.measurement import Measurement, MeasurementRow
+from specdec.plot.runs import Run, full_rounds, gamma_of, half_width, timed_trace, trace_of
+from specdec.series import acceptance_by_position
+from specdec.trace import Trace
+
+
+class Point(NamedTuple):
+    """One gamma of one pair of models, as measured; NaN where it was not.
+
+    Attributes
+    ----------
+    gamma : int
+        Drafted tokens a round.
+    alpha, alpha_low, alpha_high : float
+        Acceptance rate (Corollary 3.6) and its interval.
+    tokens, tokens_half : float
+        Tokens a round, and half the width of their interval.
+    speedup : float
+        Tokens a second over those of plain decoding.
+    verify_ratio : float
+        t(gamma + 1) / t(1): a run of the target that verifies a round over a plain run.
+    """
+
+    gamma: int
+    alpha: float
+    alpha_low: float
+    alpha_high: float
+    tokens: float = math.nan
+    tokens_half: float = math.nan
+    speedup: float = math.nan
+    verify_ratio: float = math.nan
+
+
+class Pair(NamedTuple):
+    """A pair of models in one setting.
+
+    Attributes
+    ----------
+    name : str
+        "this pair", or the temperature.
+    alpha, alpha_low, alpha_high : float
+        Acceptance rate over all gammas, and its interval.
+    cost : float
+        c of Definition 3.7: a run of the draft over a run of the target in plain decoding.
+    points : list of Point
+        One for each gamma.
+    """
+
+    name: str
+    alpha: float
+    alpha_low: float
+    alpha_high: float
+    cost: float
+    points: list[Point]
+
+
+def token_points(runs: Sequence[Run | Measurement]) -> list[Point]:
+    """How many tokens rounds gave: a point for each run, and for each exact row of a measurement.
+
+    Rounds that drafted fewer than the run's gamma, as before a limit of length, are left out. Those of a
+    measurement are the rounds that begin at each position of its texts.
+
+    Raises
+    ------
+    InputError
+        If a run drafted nothing, drafted trees, or is no run.
+    """
+    points = []
+    for run in runs:
+        if isinstance(run, Measurement):
+            points += [_measured_point(run, row) for row in run.rows if row.lenience == 1.0]
+        else:
+            points.append(_run_point(trace_of(run)))
+    return points
+
+
+def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
+    """What was measured of one pair of models: for each temperature of a measurement, or over all runs.
+
+    Runs are compared with the plain ones among them.
+
+    Parameters
+    ----------
+    runs : sequence
+        One Measurement, or runs.
+
+    Raises
+    ------
+    InputError
+        If a Measurement is not alone or has no times, there is no plain run, or none that drafted, a run
+        drafted trees, is one of a batch, or no run.
+    """
+    measurements = [run for run in runs if isinstance(run, Measurement)]
+    if not measurements:
+        return [_pair_of_runs(runs)] if runs else []
+    if len(runs) > 1:
+        raise InputError(
+            f"there are {len(runs)} things to draw; expected one Measurement, or runs of one pair"
+        )
+    return _pairs_of_measurement(measurements[0])
+
+
+def _pairs_of_measurement(measurement: Measurement) -> list[Pair]:
+    pairs = []
+    for temperature in measurement.betas:
+        rows = [row for row in measurement.rows if row.lenience == 1.0 and row.temperature == temperature]
+        if not rows:
+            continue
+        first = rows[0]
+        if math.isnan(first.c):
+            raise InputError("the Measurement has no times (timing=False): its pair has no c to draw")
+        pairs.append(
+            Pair(
+                f"T = {temperature:g}", first.alpha, first.alpha_low, first.alpha_high, first.c,
+                [_measured_point(measurement, row) for row in rows],
+            )
+        )  # fmt: skip
+    return pairs
+
+
+def _pair_of_runs(runs: Sequence[Run]) -> Pair:
+    traces = [timed_trace(run) for run in runs]
+    plain = [trace for trace in traces if not trace.n_drafted]
+    drafted = [trace for trace in traces if trace.n_drafted]
+    if not plain or not drafted:
+        missing = "plain decoding (draft=None)" if drafted else "speculative decoding"
+        raise InputError(f"there is no run of {missing} among the runs; a speed-up compares the two")
+    base, every = trace_of(plain), trace_of(drafted)
+    target_s = base.verify_s / base.n_calls
+    points = []
+    for trace in drafted:
+        full = full_rounds(trace)
+        points.append(
+            _run_point(trace)._replace(
+                speedup=trace.tokens_per_s / base.tokens_per_s,
+                verify_ratio=full.verify_s / full.n_calls / target_s,
+            )
+        )
+    cost = every.draft_s / every.n_drafted / target_s
+    return Pair("this pair", every.acceptance_rate, *every.acceptance_interval(), cost=cost, points=points)
+
+
+def _run_point(trace: Trace) -> Point:
+    if not trace.n_drafted:
+        raise InputError("a run drafted nothing (plain decoding): it has no acceptance rate to draw")
+    full = full_rounds(trace)
+    return Point(
+        gamma_of(trace),
+        full.acceptance_rate,
+        *full.acceptance_interval(),
+        tokens=full.mean_acceptance_length,
+        tokens_half=half_width([1 + round_.n_accepted for round_ in full.rounds]),
+    )
+
+
+def _measured_point(measurement: Measurement, row: MeasurementRow) -> Point:
+    chances = acceptance_by_position(measurement.betas[row.temperature], row.gamma)
+    return Point(
+        row.gamma,
+        row.alpha,
+        row.alpha_low,
+        row.alpha_high,
+        tokens=1.0 + float(np.cumprod(chances).sum()),
+        speedup=row.measured,
+        verify_ratio=row.t_ratio,
+    )

@@ -1,0 +1,180 @@
+"""How the pictures look, and where they are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from specdec.errors import InputError, MissingPackageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), which people with every kind of colour vision
+# tell apart.
+BLACK = "#000000"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+YELLOW = "#F0E442"
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+PURPLE = "#CC79A7"
+GREY = "#8C8C8C"
+
+SEQUENTIAL = "cividis"  # rises evenly in lightness, alike for every kind of colour vision
+
+_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)  # yellow is too light for lines on white
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+
+STYLE: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, and has Greek letters and signs
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 7.0,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "figure.dpi": 110.0,
+}
+
+
+class Look(NamedTuple):
+    """How one of several series is drawn: colour, line style and marker all differ from the others'."""
+
+    colour: str
+    dashes: Any
+    marker: str
+
+
+def looks() -> Iterator[Look]:
+    """One look after the other; the first 28 pairs of colour and line style are different."""
+    for i in count():
+        yield Look(_COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)], _MARKERS[i % len(_MARKERS)])
+
+
+def pyplot() -> Any:
+    """The module matplotlib.pyplot.
+
+    Raises
+    ------
+    MissingPackageError
+        matplotlib is not installed.
+    """
+    try:
+        import matplotlib.pyplot
+    except ImportError:
+        raise MissingPackageError(
+            "specdec.plot needs matplotlib, which is not installed: pip install 'specdec[plot]'"
+        ) from None
+    return matplotlib.pyplot
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Draw with the settings of `STYLE`, and leave matplotlib's own as they were."""
+
+    @wraps(draw)
+    def draw_styled(*args: P.args, **kwargs: P.kwargs) -> R:
+        with pyplot().rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return draw_styled
+
+
+def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
+    """`ax`, or the axes of a new figure.
+
+    Parameters
+    ----------
+    ax : Axes or None
+        The caller's.
+    size : (float, float)
+        Width and height of a new figure, in inches.
+
+    Raises
+    ------
+    InputError
+        If `ax` is neither Axes nor None.
+    """
+    from matplotlib.axes import Axes
+
+    if ax is None:
+        return pyplot().subplots(figsize=size, layout="constrained")[1]
+    if not isinstance(ax, Axes):
+        raise InputError(f"ax is a {type(ax).__name__}; expected matplotlib Axes")
+    return ax
+
+
+def mark(
+    ax: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    look: Look,
+    *,
+    x_bounds: ArrayLike | None = None,
+    y_bounds: ArrayLike | None = None,
+    size: float | None = None,
+    label: str | None = None,
+) -> Any:
+    """Measured points with the bounds of their intervals.
+
+    Parameters
+    ----------
+    ax : Axes
+    x, y : array_like, [n]
+        The points.
+    look : Look
+    x_bounds, y_bounds : array_like, [2, n], optional
+        Lower and upper ends of the intervals.
+    size : float, optional
+        Of the markers, in points.
+    label : str, optional
+        Their entry in the legend.
+
+    Returns
+    -------
+    Line2D
+        The points, without their intervals.
+    """
+    bounds = {
+        name: None if ends is None else np.abs(np.asarray(ends, dtype=np.float64) - np.asarray(values))
+        for name, ends, values in (("xerr", x_bounds, x), ("yerr", y_bounds, y))
+    }
+    ax.errorbar(x, y, **bounds, fmt="none", ecolor=look.colour, elinewidth=1.2, capsize=4.0, zorder=3)
+    (points,) = ax.plot(
+        x, y, look.marker, color=look.colour, linestyle="", markeredgecolor="white", markeredgewidth=0.8,
+        markersize=size, zorder=4, label=label,
+    )  # fmt: skip
+    return points
+
+
+def legend(ax: Axes, **options: Any) -> None:
+    """A legend to the right of the axes, where it covers no data."""
+    ax.legend(**{"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.3, **options})
+
+
+def legend_below(ax: Axes, n_columns: int, **options: Any) -> None:
+    """A legend below the label of the x axis, for entries that are long."""
+    from matplotlib.transforms import ScaledTranslation
+
+    below = ax.transAxes + ScaledTranslation(0.0, -0.55, ax.figure.dpi_scale_trans)  # inches
+    ax.legend(
+        **{"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below, "ncols": n_columns,
+           "borderaxespad": 0.0, **options}
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Figure 5 of the paper: who computed when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specdec.errors import InputError
+from specdec.plot.runs import Run, labels_of, name_of, timed_trace
+from specdec.plot.style import BLUE, GREY, ORANGE, SKY, axes, legend_below, styled
+from specdec.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_WIDTH = 10.0  # inches
+
+# Blocks differ in height as well as in colour.
+_KINDS = {
+    "prompt": ("prompt, both models", ORANGE, 0.72),
+    "draft": ("run of the draft", SKY, 0.44),
+    "target": ("run of the target", BLUE, 0.72),
+    "other": ("sampling, acceptance", GREY, 0.16),
+}
+
+
+def blocks(trace: Trace) -> dict[str, list[tuple[float, float]]]:
+    """(begin, duration) in milliseconds of every block of a run, by kind.
+
+    A round is its runs of the draft, of equal length each, then the run of the target, then the rest. The
+    rest is measured as a whole; what of it passed between two runs of the draft is drawn with it.
+    """
+    found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in _KINDS}
+    now = 0.0
+
+    def add(kind: str, seconds: float) -> None:
+        nonlocal now
+        if seconds > 0.0:
+            found[kind].append((now, seconds * 1e3))
+            now += seconds * 1e3
+
+    add("prompt", trace.prefill_s)
+    for round_ in trace.rounds:
+        for _ in range(round_.n_drafted):
+            add("draft", round_.draft_s / round_.n_drafted)
+        add("target", round_.verify_s)
+        add("other", round_.other_s)
+    return found
+
+
+@styled
+def timeline(
+    *runs: Run, labels: Sequence[str] | None = None, max_ms: float | None = None, ax: Axes | None = None
+) -> Axes:
+    """Figure 5 of the paper from real runs: calls of draft and target on a time axis, a row a run.
+
+    Durations are those of the trace: each round's `verify_s` and `other_s`, and its `draft_s` in as many
+    equal blocks as tokens were drafted.
+
+    Parameters
+    ----------
+    *runs : Result or Trace
+        For the paper's figure, the same prompt with two gammas and without a draft. A list counts as one run:
+        its parts follow each other.
+    labels : sequence of str, optional
+        One for each run; by default its gamma.
+    max_ms : float, optional
+        Where the time axis ends; by default with the longest run.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If there is no run, a run was one of a batch, `max_ms` is not positive, or there are not as many
+        labels as runs.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    if not runs:
+        raise InputError("there is no run to draw; give a Result or a Trace")
+    if max_ms is not None and not max_ms > 0.0:
+        raise InputError(f"max_ms is {max_ms!r}; expected a positive number of milliseconds")
+    traces = [timed_trace(run) for run in runs]
+    names = labels_of(labels, [name_of(trace) for trace in traces])
+    ax = axes(ax, (_WIDTH, 1.3 + 0.75 * len(traces)))
+    width_ms = max_ms or 1e3 * max(trace.total_s for trace in traces)
+    labelled = set()
+    for row, trace in enumerate(traces):
+        for kind, spans in blocks(trace).items():
+            if not spans:
+                continue
+            name, colour, height = _KINDS[kind]
+            # White seams part runs that follow each other, as wide as the narrowest block allows.
+            narrowest = min(duration for _, duration in spans) / width_ms * _WIDTH * 72.0
+            ax.broken_barh(
+                spans, (row - height / 2.0, height), facecolors=colour, edgecolors="white",
+                linewidth=min(0.6, 0.15 * narrowest),
+                label="_" if kind in labelled else name,
+            )  # fmt: skip
+            labelled.add(kind)
+    ticks = [
+        f"{name}\n{trace.n_tokens} tokens, {trace.n_calls} runs\nof the target, {trace.total_s * 1e3:.1f} ms"
+        for name, trace in zip(names, traces, strict=True)
+    ]
+    ax.set(
+        title="Who computes when: every run of draft and target",
+        xlabel="time in milliseconds",
+        xlim=(0.0, width_ms),
+        ylim=(len(traces) - 0.5, -0.5),
+    )
+    ax.set_yticks(range(len(traces)), ticks)
+    ax.tick_params(axis="y", length=0.0)
+    ax.grid(False, axis="y")
+    ax.spines["left"].set_visible(False)
+    legend_below(ax, len(labelled), columnspacing=1.6)
+    return ax
