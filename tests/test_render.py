@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from colours import contrast, least_distance, over
 from specdec import Result, Round, Trace, render
 from toy_pair import ToyTokenizer
 
 TOKENIZER = ToyTokenizer()
-GREEN, RED, BLUE, END = "\x1b[32m", "\x1b[31;9m", "\x1b[94m", "\x1b[0m"
+GREEN, RED, BLUE, END = "\x1b[32m", "\x1b[31;9m", "\x1b[94;4m", "\x1b[0m"
 
 
 def ids(*pieces: bytes) -> tuple[int, ...]:
@@ -267,3 +268,35 @@ def test_html_takes_no_colour_of_the_page_for_granted() -> None:
         value.startswith("rgba(") or value == "transparent"
         for value in re.findall(r"background: ([^;]*)", style[1])
     )
+
+
+def tint(kind: str) -> tuple[list[float], float]:
+    """Colour and opacity of a kind's tint."""
+    style = result(ROUNDS)._repr_html_()
+    found = re.search(rf"\.specdec-{kind} {{ background: rgba\((\d+), (\d+), (\d+), ([\d.]+)\)", style)
+    assert found is not None
+    return [int(found[i]) / 255 for i in (1, 2, 3)], float(found[4])
+
+
+@pytest.mark.parametrize("page", [(1.0, 1.0, 1.0), (0.07, 0.07, 0.07)], ids=["light", "dark"])
+def test_tints_are_told_apart_with_every_kind_of_colour_vision(page: tuple[float, ...]) -> None:
+    kinds = ("accepted", "rejected", "target")
+    assert least_distance([page, *(over(*tint(kind), page) for kind in kinds)]) > 15.0
+    # Text in the page's own colour stays readable on them (WCAG 2.1, level AA).
+    text = (0.0, 0.0, 0.0) if page[0] == 1.0 else (0.9, 0.9, 0.9)
+    assert min(contrast(text, over(*tint(kind), page)) for kind in kinds) > 4.5
+
+
+def test_no_two_kinds_differ_by_colour_alone() -> None:
+    """Struck out, underlined, or neither: in a terminal and on a page."""
+    (_, _, first, *_) = render.terminal(result(ROUNDS), colour=True).splitlines()
+    assert [re.findall(r"\x1b\[[\d;]*?;?([49])?m", code)[0] for code in (GREEN, RED, BLUE)] == ["", "9", "4"]
+    assert first.index(GREEN) < first.index(RED) < first.index(BLUE)
+    style = result(ROUNDS)._repr_html_()
+    marks = {
+        kind: re.search(rf"\.specdec-{kind} {{[^}}]*text-decoration: (\S+);", style)
+        for kind in ("accepted", "rejected", "unseen", "target")
+    }
+    assert {kind: found and found[1] for kind, found in marks.items()} == {
+        "accepted": None, "rejected": "line-through", "unseen": "line-through", "target": "underline",
+    }  # fmt: skip

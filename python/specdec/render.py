@@ -1,8 +1,9 @@
 """Figure 1 of the paper, for terminals and notebooks: what every round drafted and what became of it.
 
 One line is one round: accepted drafts (green), rejected drafts (red, struck out), then the target's own
-token (blue). Where colours cannot be shown, marks stand in for them. Plain decoding, where each round is
-one token of the target, is shown as one paragraph.
+token (blue, underlined). No two kinds differ by colour alone, and the tints of a page are told apart with
+every kind of colour vision. Where colours cannot be shown, marks stand in for them. Plain decoding, where
+each round is one token of the target, is shown as one paragraph.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _ANSI = {
     "accepted": "\x1b[32m",
     "rejected": "\x1b[31;9m",
     "unseen": "\x1b[2;31;9m",
-    "target": "\x1b[94m",
+    "target": "\x1b[94;4m",
+    "plain": "\x1b[94m",  # text that is the target's altogether
     "cut": "\x1b[2m",
     "prompt": "\x1b[2m",
 }
@@ -38,6 +40,7 @@ _MARKS = {
     "rejected": ("~~", "~~"),
     "unseen": ("~~", "~~"),
     "target": ("[", "]"),
+    "plain": ("", ""),
     "cut": ("{", "}"),
     "prompt": ("", ""),
 }
@@ -63,10 +66,11 @@ _STYLE = """
 .specdec-figure td.specdec-count, .specdec-figure .specdec-note { opacity: 0.6; white-space: nowrap; }
 .specdec-figure .specdec-prompt { opacity: 0.6; }
 .specdec-figure span[class] { border-radius: 3px; }
-.specdec-figure .specdec-accepted { background: rgba(46, 160, 67, 0.35); }
-.specdec-figure .specdec-target { background: rgba(56, 139, 253, 0.4); }
-.specdec-figure .specdec-rejected { background: rgba(248, 81, 73, 0.4); text-decoration: line-through; }
-.specdec-figure .specdec-unseen { background: rgba(248, 81, 73, 0.15); text-decoration: line-through; }
+.specdec-figure .specdec-accepted { background: rgba(0, 170, 90, 0.4); }
+.specdec-figure .specdec-target { background: rgba(100, 85, 255, 0.5); text-decoration: underline; }
+.specdec-figure .specdec-plain { background: rgba(100, 85, 255, 0.5); }
+.specdec-figure .specdec-rejected { background: rgba(230, 100, 0, 0.5); text-decoration: line-through; }
+.specdec-figure .specdec-unseen { background: rgba(230, 100, 0, 0.2); text-decoration: line-through; }
 .specdec-figure .specdec-cut { opacity: 0.5; text-decoration: line-through; }
 """
 
@@ -259,7 +263,7 @@ def terminal(result: Result, *, colour: bool | None = None) -> str:
     prompt = paint(figure.prompt, "prompt", colour)
     if not result.trace.n_drafted:
         text = _paragraph(result)
-        return f"{prompt}{paint(text, 'target', True) if colour else text}\n{closing(result)}"
+        return f"{prompt}{paint(text, 'plain', colour)}\n{closing(result)}"
     lines = [line(round_, figure.pieces(round_), colour=colour) for round_ in result.trace.rounds]
     return "\n".join([legend(colour=colour), " " * _COLUMNS + prompt, *lines, closing(result)])
 
@@ -300,7 +304,7 @@ def html(result: Result) -> str:
             )
         body = f"<div>{key}</div><table>{''.join(rows)}</table>"
     else:
-        text = f'<span class="specdec-target">{escape(_paragraph(result))}</span>'
+        text = f'<span class="specdec-plain">{escape(_paragraph(result))}</span>'
         body = f'<div class="specdec-text">{prompt}{text}</div>'
     note = f'<div class="specdec-note">{escape(closing(result))}</div>'
     return f'<div class="specdec-figure"><style>{_STYLE}</style>{body}{note}</div>'

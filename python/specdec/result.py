@@ -19,9 +19,9 @@ class Result:
     """The new text and tokens of one sequence, and how they came about.
 
     `print(result)` draws Figure 1 of the paper, a line a round: accepted drafts green, the target's own
-    tokens blue, rejected drafts red and struck out; a notebook shows the same. Colours are used when
-    standard output is a terminal and the environment variable NO_COLOR is not set; otherwise marks stand in
-    for them.
+    tokens blue and underlined, rejected drafts red and struck out; a notebook shows the same. Colours are
+    used when standard output is a terminal and the environment variable NO_COLOR is not set; otherwise marks
+    stand in for them.
 
     Attributes
     ----------
