@@ -67,10 +67,10 @@ _STYLE = """
 .specdec-figure .specdec-prompt { opacity: 0.6; }
 .specdec-figure span[class] { border-radius: 3px; }
 .specdec-figure .specdec-accepted { background: rgba(0, 170, 90, 0.4); }
-.specdec-figure .specdec-target { background: rgba(100, 85, 255, 0.5); text-decoration: underline; }
-.specdec-figure .specdec-plain { background: rgba(100, 85, 255, 0.5); }
-.specdec-figure .specdec-rejected { background: rgba(230, 100, 0, 0.5); text-decoration: line-through; }
-.specdec-figure .specdec-unseen { background: rgba(230, 100, 0, 0.2); text-decoration: line-through; }
+.specdec-figure .specdec-target { background: rgba(40, 90, 255, 0.5); text-decoration: underline; }
+.specdec-figure .specdec-plain { background: rgba(40, 90, 255, 0.5); }
+.specdec-figure .specdec-rejected { background: rgba(240, 90, 20, 0.55); text-decoration: line-through; }
+.specdec-figure .specdec-unseen { background: rgba(240, 90, 20, 0.2); text-decoration: line-through; }
 .specdec-figure .specdec-cut { opacity: 0.5; text-decoration: line-through; }
 """
 
