@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Text
 
-_TITLE = "Where the draft fails: the darker a token, the less draft and target agreed there"
-_MEANING = "β = Σ min(target, draft) at the token's position"
-_UNJUDGED = "bonus token: no draft was judged there"
+_TITLE = "Where the draft fails: dark tokens"
+_MEANING = "β = Σ min(target, draft)"
+_UNJUDGED = "bonus token: not judged"
 _PART = "·"  # stands for a token that is only a part of a character
 _FONT = "DejaVu Sans Mono"  # comes with matplotlib
 _FONT_SIZE = 10.0  # points, in a figure of our own
@@ -73,7 +73,7 @@ def heat_map(
     n_tokens : int, optional
         How many tokens are shown, from the first; by default all.
     columns : int, default 84
-        Characters in a line, at least 20.
+        Characters in a line, at least 50.
     ax : Axes, optional
         Where to draw; the text takes the size that fits. By default a new figure.
 
@@ -85,16 +85,16 @@ def heat_map(
     ------
     InputError
         If the run drafted nothing, the measurement has no such text, `n_tokens` is not positive, or `columns`
-        is below 20.
+        is below 50.
     MissingPackageError
         If matplotlib is not installed.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.patches import Rectangle
 
-    cells = cells_of(source, prompt, temperature)[: _checked(n_tokens)]
-    if not isinstance(columns, int) or columns < 20:
-        raise InputError(f"columns is {columns!r}; expected an integer, at least 20")
+    cells = cells_of(source, prompt, temperature, n_tokens)
+    if not isinstance(columns, int) or columns < 50:
+        raise InputError(f"columns is {columns!r}; expected an integer, at least 50")
     families = _families({character for cell in cells for character in cell.text})
     cells = [cell._replace(text=_with_glyphs(cell.text, families)) for cell in cells]
     placed = layout(cells, columns)
@@ -158,7 +158,7 @@ def heat_map_html(
         If matplotlib, whose colours these are, is not installed.
     """
     escape = html_escapes.escape
-    cells = cells_of(source, prompt, temperature)[: _checked(n_tokens)]
+    cells = cells_of(source, prompt, temperature, n_tokens)
     spans = []
     for cell in cells:
         if cell.beta is None:
@@ -171,7 +171,8 @@ def heat_map_html(
         spans.append(f'<span style="{style}" title="{title}">{escape(cell.text)}</span>{line_end}')
     scale = ", ".join(_hex(_colour(i / 8.0)) for i in range(9))
     bar = f"display: inline-block; width: 12em; height: 0.8em; background: linear-gradient(to right, {scale})"
-    key = f'<div>β: 0 <span style="{bar}"></span> 1 · {escape(_UNJUDGED)}: outlined</div>'
+    unjudged = f" · outlined: {escape(_UNJUDGED)}" if any(cell.beta is None for cell in cells) else ""
+    key = f'<div>β: 0 <span style="{bar}"></span> 1{unjudged}</div>'
     text_style = "font-family: monospace; line-height: 1.7; white-space: pre-wrap; overflow-wrap: anywhere"
     return Html(
         f'<div class="specdec-heat"><div><b>{escape(_TITLE)}</b></div>{key}'
@@ -179,23 +180,39 @@ def heat_map_html(
     )
 
 
-def cells_of(source: Result | Measurement, prompt: int = 0, temperature: float | None = None) -> list[Cell]:
+def cells_of(
+    source: Result | Measurement,
+    prompt: int = 0,
+    temperature: float | None = None,
+    n_tokens: int | None = None,
+) -> list[Cell]:
     """The tokens of a text, with beta at each one's position.
 
     Raises
     ------
     InputError
-        If `source` is neither a Result nor a Measurement, drafted nothing, or has no such text.
+        If `source` is neither a Result nor a Measurement, drafted nothing, or has no such text, or `n_tokens`
+        is not positive.
     """
+    if n_tokens is not None and (not isinstance(n_tokens, int) or n_tokens < 1):
+        raise InputError(f"n_tokens is {n_tokens!r}; expected a positive integer")
     if isinstance(source, Measurement):
-        return _measured_cells(source, prompt, temperature)
-    if not isinstance(source, Result):
+        cells = _measured_cells(source, prompt, temperature)
+    elif isinstance(source, Result):
+        cells = _run_cells(source)
+    else:
         raise InputError(f"source is a {type(source).__name__}; expected a Result or a Measurement")
-    if not source.trace.n_drafted:
+    if not cells:
+        raise InputError("the text has no token: there is nothing to draw")
+    return cells[:n_tokens]
+
+
+def _run_cells(result: Result) -> list[Cell]:
+    if not result.trace.n_drafted:
         raise InputError("the run drafted nothing (plain decoding): its tokens have no beta")
-    figure = Figure(source.tokenizer, source.prompt_ids)
+    figure = Figure(result.tokenizer, result.prompt_ids)
     cells = []
-    for round_ in source.trace.rounds:
+    for round_ in result.trace.rounds:
         pieces = [piece for piece in figure.pieces(round_) if piece.kind not in ("rejected", "unseen")]
         for position, piece in enumerate(pieces[: round_.kept]):
             beta = min(1.0, round_.betas[position]) if position < len(round_.betas) else None
@@ -220,12 +237,6 @@ def _measured_cells(measurement: Measurement, prompt: int, temperature: float | 
         texts = [visible(text) for text in measurement.text[temperature][prompt]]
         texts = [text.replace(" ", "␣") if text.isspace() else text or _PART for text in texts]
     return [Cell(*cell) for cell in zip(texts, betas, tokens, strict=True)]
-
-
-def _checked(n_tokens: int | None) -> int | None:
-    if n_tokens is not None and (not isinstance(n_tokens, int) or n_tokens < 1):
-        raise InputError(f"n_tokens is {n_tokens!r}; expected a positive integer")
-    return n_tokens
 
 
 def layout(cells: Iterable[Cell], columns: int) -> list[tuple[int, int, Cell]]:
@@ -269,33 +280,29 @@ def _families(characters: set[str]) -> list[str]:
     """Fonts that have these characters between them, where this machine has such fonts."""
     from matplotlib import font_manager
 
-    def has(path: Any, character: str) -> bool:
-        return bool(font_manager.get_font(path).get_char_index(ord(character)))
-
     families = [_FONT]
-    own = font_manager.findfont(_FONT)
-    missing = {character for character in characters if not has(own, character)}
-    for entry in font_manager.fontManager.ttflist if missing else ():
-        if not font_manager.get_font(entry.fname).scalable:
-            continue
-        found = {character for character in missing if has(entry.fname, character)}
+    missing = {character for character in characters if not _has(_FONT, character)}
+    for family in sorted({entry.name for entry in font_manager.fontManager.ttflist}) if missing else ():
+        # The font of last resort has a box for every character.
+        found = set() if "Last Resort" in family else {c for c in missing if _has(family, c)}
         if found:
-            families.append(entry.name)
+            families.append(family)
             missing -= found
-        if not missing:
-            break
     return families
+
+
+def _has(family: str, character: str) -> bool:
+    from matplotlib import font_manager
+
+    path = font_manager.findfont(font_manager.FontProperties(family=[family]))
+    font = font_manager.get_font(path)
+    return bool(font.scalable and font.get_char_index(ord(character)))
 
 
 def _with_glyphs(text: str, families: Sequence[str]) -> str:
     r"""`text` with characters that none of the fonts has written as \uXXXX."""
-    from matplotlib import font_manager
-
-    fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
     return "".join(
-        c
-        if any(font.get_char_index(ord(c)) for font in fonts)
-        else c.encode("ascii", "backslashreplace").decode()
+        c if any(_has(family, c) for family in families) else c.encode("ascii", "backslashreplace").decode()
         for c in text
     )
 
@@ -322,7 +329,7 @@ def _cell_text(
         def draw(self, renderer: Any) -> None:
             box = self.axes.bbox
             em = min(box.width / (columns * _ADVANCE), box.height / (n_rows * _LINE))
-            self.set_fontsize(em * 72.0 / self.get_figure(root=True).dpi)
+            self.set_fontsize(em * 72.0 / self.figure.dpi)
             super().draw(renderer)
 
     cell_text = CellText(

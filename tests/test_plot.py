@@ -1,0 +1,689 @@
+"""The pictures: what they show is what was given, they can be read, and they change nothing else."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import combinations, pairwise
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+from scipy import stats
+
+import specdec
+from colours import contrast, least_distance
+from specdec import Measurement, Result, Round, Trace, plot
+from specdec.errors import InputError
+from specdec.measurement import Independence, MeasurementRow
+from specdec.plot import heat, style
+from specdec.series import acceptance_by_position
+from toy_pair import ToyTokenizer
+
+matplotlib.use("Agg")
+
+PROMPT = "It was a dark and stormy night, and"
+GAMMAS = (1, 3, 7)
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No figure is left open, and matplotlib's settings are what they were."""
+    before = dict(matplotlib.rcParams)
+    yield
+    pyplot.close("all")
+    assert dict(matplotlib.rcParams) == before
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[int, Result]:
+    """Real runs of the embedded pair by gamma, 0 for plain decoding."""
+    target, draft = specdec.embedded_pair()
+    return {
+        gamma: specdec.generate(
+            target, draft if gamma else None, PROMPT, gamma=gamma, max_new_tokens=90, temperature=1.0, seed=5
+        )
+        for gamma in (0, *GAMMAS)
+    }
+
+
+def make_measurement(*, timing: bool = True, text: bool = True) -> Measurement:
+    """One with two temperatures, three gammas and two leniences, of betas that rise and fall."""
+    rng = np.random.default_rng(3)
+    betas = {
+        0.0: [(rng.random(n) < 0.8).astype(np.float64) for n in (40, 60)],
+        1.0: [rng.beta(4.0, 2.0, n) for n in (50, 50)],
+    }
+    tokens = {
+        temperature: [[int(token) for token in rng.integers(0, 9, len(beta))] for beta in parts]
+        for temperature, parts in betas.items()
+    }
+    ratios = {2: 1.1, 4: 1.25, 8: 1.6}
+    rows = []
+    for temperature, parts in betas.items():
+        alpha = float(np.concatenate(parts).mean())
+        for lenience in (1.0, 0.5):
+            for gamma in GAMMAS:
+                ratio = ratios[gamma + 1] if timing else math.nan
+                rows.append(
+                    MeasurementRow(
+                        "draft", temperature, lenience, gamma, 100, alpha, alpha - 0.05, alpha + 0.04,
+                        c=0.08 if timing else math.nan, t_ratio=ratio, expected=1.5, law=1.4,
+                        measured=1.3 + 0.01 * gamma if timing and lenience == 1.0 else math.nan,
+                    )
+                )  # fmt: skip
+    independence = {
+        temperature: Independence(
+            temperature, 100, (0.1, 0.0), 0.2, 1.0, 0.6, tuple(acceptance_by_position(parts, max(GAMMAS)))
+        )
+        for temperature, parts in betas.items()
+    }
+    return Measurement(
+        "target", "draft", tuple(rows), ratios if timing else {}, 1e-3, 8e-5, independence, betas, tokens,
+        {t: [[f" w{token}" for token in part] for part in parts] for t, parts in tokens.items()}
+        if text else None,
+        [[1, 2], [3]], 0, 1,
+    )  # fmt: skip
+
+
+def chain(gamma: int, n_accepted: int, betas: tuple[float, ...], times: tuple[float, float, float]) -> Round:
+    """A round of ids that are no text."""
+    return Round(
+        index=0, drafted=(1,) * gamma, parents=tuple(range(gamma)), path=tuple(range(1, n_accepted + 1)),
+        tokens=(1,) * (n_accepted + 1), kept=n_accepted + 1, betas=betas, draft_s=times[0], verify_s=times[1],
+        other_s=times[2],
+    )  # fmt: skip
+
+
+TREE = Round(
+    index=4, drafted=(1, 2), parents=(0, 0), path=(), tokens=(3,), kept=1, betas=(0.5,), draft_s=1.0,
+    verify_s=1.0, other_s=0.0,
+)  # fmt: skip
+
+
+def curve(ax: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
+    """Coordinates of the line with this label."""
+    (line,) = [line for line in ax.get_lines() if line.get_label() == label]
+    return np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
+
+
+def points(ax: Axes) -> np.ndarray:
+    """Every point that is marked, in order: [n, 2]."""
+    return np.array(
+        [
+            (float(x), float(y))
+            for line in ax.get_lines()
+            if line.get_marker() not in ("None", "", "_", "|") and line.get_linestyle() == "None"
+            for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+        ]
+    )
+
+
+def bars(ax: Axes) -> list[np.ndarray]:
+    """Both ends of every interval: [[x, y], [x, y]]."""
+    return [np.asarray(part) for found in ax.collections for part in found.get_segments() if len(part) == 2]
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Equation (1), added up."""
+    return sum(alpha**i for i in range(gamma + 1))
+
+
+def full_rounds(result: Result, gamma: int) -> list[Round]:
+    return [round_ for round_ in result.trace.rounds if round_.n_drafted == gamma]
+
+
+def alpha_of(rounds: list[Round]) -> float:
+    betas = [beta for round_ in rounds for beta in round_.betas]
+    return sum(betas) / len(betas)
+
+
+# -------------------------------------------------------------------------------------- Figures 2 to 4
+
+
+def test_figure_2_has_equation_1_and_the_runs_on_it(runs: dict[int, Result]) -> None:
+    ax = plot.expected_tokens(*(runs[gamma] for gamma in GAMMAS))
+    for gamma in GAMMAS:
+        x, y = curve(ax, f"γ = {gamma}")
+        assert (x[0], x[-1]) == (0.0, 1.0)
+        assert y == pytest.approx([expected_tokens(alpha, gamma) for alpha in x], rel=1e-12)
+    rounds = {gamma: full_rounds(runs[gamma], gamma) for gamma in GAMMAS}
+    tokens = [sum(len(r.tokens) for r in part) / len(part) for part in rounds.values()]
+    alphas = [alpha_of(part) for part in rounds.values()]
+    assert points(ax) == pytest.approx(np.transpose([alphas, tokens]))
+    ends = bars(ax)
+    assert len(ends) == 2 * len(GAMMAS)
+    for i, part in enumerate(rounds.values()):
+        alpha, n = alpha_of(part), sum(len(r.betas) for r in part)
+        wilson = stats.norm.ppf(0.975) ** 2 / n
+        centre, half = (
+            (alpha + wilson / 2) / (1 + wilson),
+            math.sqrt(alpha * (1 - alpha) * wilson + wilson**2 / 4),
+        )
+        assert ends[2 * i][:, 0] == pytest.approx(
+            [centre - half / (1 + wilson), centre + half / (1 + wilson)]
+        )
+        lengths = [len(r.tokens) for r in part]
+        assert np.ptp(ends[2 * i + 1][:, 1]) == pytest.approx(2 * stats.norm.ppf(0.975) * stats.sem(lengths))
+    assert "equation (1)" in ax.get_title(loc="left")
+    assert ax.get_xlabel() and ax.get_ylabel()
+
+
+def test_figure_2_without_runs_has_the_gammas_asked_for() -> None:
+    ax = plot.expected_tokens(gammas=[2, 4])
+    assert [line.get_label() for line in ax.get_lines()] == ["γ = 2", "γ = 4"]
+    assert not len(points(ax))
+    assert [line.get_label() for line in plot.expected_tokens().get_lines()] == [
+        f"γ = {gamma}" for gamma in (1, 3, 5, 7, 10)
+    ]
+
+
+def test_runs_in_a_list_count_as_one(runs: dict[int, Result]) -> None:
+    ((x, y),) = points(plot.expected_tokens([runs[3], runs[3].trace, runs[3]]))
+    ((x_one, y_one),) = points(plot.expected_tokens(runs[3]))
+    assert (x, y) == pytest.approx((x_one, y_one))
+
+
+def best_gamma(alpha: float, cost: float) -> int:
+    """Section 3.5, by looking at every gamma."""
+    speeds = [expected_tokens(alpha, gamma) / (gamma * cost + 1) for gamma in range(65)]
+    return max(range(65), key=lambda gamma: (round(speeds[gamma], 12), -gamma))
+
+
+def test_figure_3_has_the_best_gamma_and_the_pair(runs: dict[int, Result]) -> None:
+    ax = plot.optimal_gamma(*runs.values(), costs=(0.05, 0.2))
+    for cost in (0.05, 0.2):
+        x, y = curve(ax, f"c = {cost}")
+        assert y.tolist() == [best_gamma(alpha, cost) for alpha in x]
+    drafted = [runs[gamma] for gamma in GAMMAS]
+    alpha = alpha_of([round_ for run in drafted for round_ in run.trace.rounds])
+    cost = sum(r.trace.draft_s for r in drafted) / sum(r.trace.n_drafted for r in drafted)
+    cost /= runs[0].trace.verify_s / runs[0].trace.n_calls
+    fastest = max(GAMMAS, key=lambda gamma: runs[gamma].trace.tokens_per_s)
+    assert points(ax) == pytest.approx(np.array([(alpha, best_gamma(alpha, cost)), (alpha, fastest)]))
+    _, own = curve(ax, f"c = {cost:.3f}, as measured")
+    assert own.tolist() == [best_gamma(alpha, cost) for alpha in x]
+
+
+def test_figure_3_of_a_measurement_has_a_point_for_each_temperature() -> None:
+    measurement = make_measurement()
+    ax = plot.optimal_gamma(measurement)
+    wanted = []
+    for temperature in (0.0, 1.0):
+        alpha = float(np.concatenate(measurement.betas[temperature]).mean())
+        wanted += [(alpha, best_gamma(alpha, 0.08)), (alpha, 7)]  # gamma 7 was measured as the fastest
+    assert points(ax) == pytest.approx(np.array(wanted))
+    free = [row for row in measurement.rows if row.lenience == 1.0]
+    unlimited = Measurement(
+        **{
+            **vars(measurement),
+            "rows": tuple(MeasurementRow(**{**vars(row), "c": 0.0, "measured": math.nan}) for row in free),
+        }
+    )
+    assert not len(points(plot.optimal_gamma(unlimited)))  # nothing ran, and no gamma is the best with c = 0
+
+
+def test_figure_4_has_theorems_3_8_and_3_11_and_the_runs(runs: dict[int, Result]) -> None:
+    speed, operations = plot.speed_and_operations(*runs.values(), cost=0.07, operations_cost=0.1)
+    for gamma in GAMMAS:
+        x, y = curve(speed, f"γ = {gamma}")
+        assert y == pytest.approx([expected_tokens(a, gamma) / (1 + 0.07 * gamma) for a in x])
+        x, y = curve(operations, f"γ = {gamma}")
+        assert y == pytest.approx([(0.1 * gamma + gamma + 1) / expected_tokens(a, gamma) for a in x])
+    base = runs[0].trace.tokens_per_s
+    rounds = {gamma: full_rounds(runs[gamma], gamma) for gamma in GAMMAS}
+    wanted = [(alpha_of(rounds[gamma]), runs[gamma].trace.tokens_per_s / base) for gamma in GAMMAS]
+    assert points(speed) == pytest.approx(np.array(wanted))
+    counted = [
+        sum(1.1 * r.n_drafted + 1 for r in part) / sum(len(r.tokens) for r in part)
+        for part in rounds.values()
+    ]
+    assert [y for _, y in points(operations) if not math.isnan(y)] == pytest.approx(counted)
+    # The thin curves: what a verification took, over a plain run of the target.
+    thin = [line for line in speed.get_lines() if line.get_linewidth() == 1.0]
+    plain_s = runs[0].trace.verify_s / runs[0].trace.n_calls
+    for gamma, line in zip(GAMMAS, thin, strict=True):
+        ratio = sum(r.verify_s for r in rounds[gamma]) / len(rounds[gamma]) / plain_s
+        wanted = [expected_tokens(a, gamma) / (0.07 * gamma + ratio) for a in line.get_xdata()]
+        assert line.get_ydata() == pytest.approx(wanted)
+
+
+def test_figure_4_of_a_measurement_has_what_was_measured() -> None:
+    measurement = make_measurement()
+    speed, operations = plot.speed_and_operations(measurement)
+    rows = [row for row in measurement.rows if row.lenience == 1.0]
+    assert points(speed) == pytest.approx(np.array([(row.alpha, row.measured) for row in rows]))
+    counted = []
+    for row in rows:
+        # Rounds that begin at every place with gamma places behind it.
+        chances = acceptance_by_position(measurement.betas[row.temperature], row.gamma)
+        counted.append((row.gamma + 1) / (1 + sum(np.prod(chances[:k]) for k in range(1, row.gamma + 1))))
+    assert [y for _, y in points(operations)] == pytest.approx(counted)
+    assert "c = 0.08" in speed.get_title(loc="left")
+    thin = [line for line in speed.get_lines() if line.get_linewidth() == 1.0]
+    assert len(thin) == len(GAMMAS)
+    assert thin[2].get_ydata()[-1] == pytest.approx(8 / (7 * 0.08 + 1.6))
+
+
+def test_figure_2_of_a_measurement_at_temperature_0_counts_rounds() -> None:
+    """At temperature 0 betas are 0 and 1: the rounds that begin at each place can be played through."""
+    measurement = make_measurement()
+    rows = [row for row in measurement.rows if row.lenience == 1.0]
+    found = dict(
+        zip(((r.temperature, r.gamma) for r in rows), points(plot.expected_tokens(measurement)), strict=True)
+    )
+    for gamma in GAMMAS:
+        shares = []
+        for k in range(1, gamma + 1):  # of the places with k tokens behind them, how many see k accepted
+            starts = [
+                beta[i : i + k].all() for beta in measurement.betas[0.0] for i in range(len(beta) - k + 1)
+            ]
+            shares.append(np.mean(starts))
+        # Texts end: a place near the end sees fewer drafts, which moves the mean a little.
+        assert found[0.0, gamma][1] == pytest.approx(1.0 + sum(shares), abs=0.15)
+
+
+# --------------------------------------------------------------------------------------------- Figure 5
+
+
+def test_figure_5_has_every_run_of_both_models(runs: dict[int, Result]) -> None:
+    rows = (7, 3, 0)
+    ax = plot.timeline(*(runs[gamma] for gamma in rows))
+    labelled = {found.get_label(): found for found in ax.collections}
+    kinds = {
+        "prompt, both models": 0,
+        "run of the draft": 0,
+        "run of the target": 0,
+        "sampling, acceptance": 0,
+    }
+    assert set(kinds) <= set(labelled)
+    for row, gamma in enumerate(rows):
+        trace = runs[gamma].trace
+        found = [
+            (box.x0, box.width, to_rgb(part.get_facecolor()[0]))
+            for part in ax.collections
+            for path in part.get_paths()
+            if abs((box := path.get_extents()).y0 + box.height / 2 - row) < 1e-9
+        ]
+        found.sort()
+        wanted, now = [(0.0, trace.prefill_s)], trace.prefill_s
+        for round_ in trace.rounds:
+            parts = [round_.draft_s / round_.n_drafted] * round_.n_drafted if round_.n_drafted else []
+            for seconds in (*parts, round_.verify_s, round_.other_s):
+                wanted.append((now, seconds))
+                now += seconds
+        spans = 1e3 * np.array([span for span in wanted if span[1] > 0.0])
+        assert np.array([part[:2] for part in found]) == pytest.approx(spans)
+        colours = {colour: sum(c == colour for *_, c in found) for *_, colour in found}
+        assert colours.get(to_rgb(style.SKY), 0) == trace.n_drafted
+        assert colours[to_rgb(style.BLUE)] == trace.n_calls
+        assert found[-1][0] + found[-1][1] == pytest.approx(trace.total_s * 1e3)
+    labels = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert [label.partition("\n")[0] for label in labels] == ["γ = 7", "γ = 3", "without a draft"]
+    assert all(
+        f"{runs[gamma].trace.n_calls} runs" in label for gamma, label in zip(rows, labels, strict=True)
+    )
+    assert ax.get_xlim()[1] == pytest.approx(max(runs[gamma].trace.total_s for gamma in rows) * 1e3)
+
+
+def test_figure_5_may_end_early_and_has_labels_of_the_caller(runs: dict[int, Result]) -> None:
+    ax = plot.timeline(runs[3], labels=["mine"], max_ms=2.0)
+    assert ax.get_xlim() == (0.0, 2.0)
+    assert ax.get_yticklabels()[0].get_text().startswith("mine\n")
+
+
+# --------------------------------------------------------------------------------------- acceptance, beta
+
+
+def test_acceptance_by_position_has_the_trace_and_independence(runs: dict[int, Result]) -> None:
+    ax = plot.acceptance_by_position(runs[3], runs[7], labels=["a", "b"])
+    marked = points(ax)
+    for gamma, found in ((3, marked[:3]), (7, marked[3:])):
+        rounds = runs[gamma].trace.rounds
+        for i, (x, y) in enumerate(found, start=1):
+            n = sum(r.n_drafted >= i for r in rounds)
+            k = sum(r.n_accepted >= i for r in rounds)
+            assert (round(x), y) == (i, pytest.approx(k / n))
+            interval = stats.binomtest(k, n).proportion_ci(method="wilson")
+            (ends,) = [part for part in bars(ax) if part[0, 0] == pytest.approx(x)]
+            assert ends[:, 1] == pytest.approx([interval.low, interval.high])
+        alpha = alpha_of(list(rounds))
+        _, y = curve(ax, f"αⁱ, α = {alpha:.2f}")
+        assert y == pytest.approx([alpha**i for i in range(1, gamma + 1)])
+    assert [text.get_text().partition(":")[0] for text in ax.get_legend().get_texts()][:2] == ["a", "b"]
+
+
+def test_acceptance_by_position_of_a_measurement() -> None:
+    measurement = make_measurement()
+    found = points(plot.acceptance_by_position(measurement))
+    for t, marked in ((0.0, found[:7]), (1.0, found[7:])):
+        chances = measurement.independence[t].by_position
+        assert [y for _, y in marked] == pytest.approx([math.prod(chances[:i]) for i in range(1, 8)])
+
+
+def stairs(ax: Axes) -> list[Any]:
+    """The histograms' outlines."""
+    return [patch for patch in ax.patches if hasattr(patch, "get_data") and not patch.get_fill()]
+
+
+def test_histogram_has_every_beta_once(runs: dict[int, Result]) -> None:
+    measurement = make_measurement()
+    ax = plot.beta_histogram(runs[7], measurement, bins=10)
+    series = [
+        [beta for round_ in runs[7].trace.rounds for beta in round_.betas],
+        *(np.concatenate(measurement.betas[t]) for t in (0.0, 1.0)),
+    ]
+    for outline, betas in zip(stairs(ax), series, strict=True):
+        shares = outline.get_data().values
+        counts = [sum(min(int(beta * 10), 9) == i for beta in betas) for i in range(10)]
+        assert shares == pytest.approx(np.array(counts) / len(betas))
+        _, mean = np.mean(betas), curve(ax, f"mean, α = {np.mean(betas):.2f}")
+        assert mean[0] == pytest.approx([np.mean(betas)] * 2)
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert texts[:3] == [
+        f"γ = 7: {len(series[0])} positions", "T = 0: 100 positions", "T = 1: 100 positions",
+    ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------- heat map
+
+
+def cell_boxes(ax: Axes) -> list[Any]:
+    return [patch for patch in ax.patches if patch.get_height() == 1.0]
+
+
+def cell_texts(ax: Axes) -> list[Text]:
+    return [artist for artist in ax.get_children() if type(artist).__name__ == "CellText"]
+
+
+def wanted_betas(result: Result) -> list[float | None]:
+    """beta at each token of the text, straight from the rounds."""
+    betas: list[float | None] = []
+    for round_ in result.trace.rounds:
+        known = [*round_.betas, *[None] * len(round_.tokens)]
+        betas += known[: round_.kept]
+    return betas
+
+
+def test_heat_map_colours_each_token_by_beta(runs: dict[int, Result]) -> None:
+    result = runs[3]
+    ax = plot.heat_map(result)
+    texts, boxes, betas = cell_texts(ax), cell_boxes(ax), wanted_betas(result)
+    assert len(texts) == len(boxes) == len(betas) == len(result.tokens)
+    assert result.text is not None
+    assert "".join(text.get_text() for text in texts) == result.text.replace("\n", "⏎")
+    scale = matplotlib.colormaps["cividis"]
+    for box, beta in zip(boxes, betas, strict=True):
+        assert to_rgb(box.get_facecolor()) == (to_rgb(scale(beta)) if beta is not None else (1.0, 1.0, 1.0))
+    assert None in betas
+    for text, box in zip(texts, boxes, strict=True):
+        assert contrast(to_rgb(text.get_color()), to_rgb(box.get_facecolor())) >= 4.5
+        assert text.get_position()[0] == box.get_x()
+        assert box.get_width() == len(text.get_text())
+    # Lines of text: from left to right without a gap, and none too long.
+    ends = [(box.get_y(), box.get_x(), box.get_x() + box.get_width()) for box in boxes]
+    for (row, _, end), (next_row, begin, _) in pairwise(ends):
+        assert (next_row, begin) in {(row, end), (row + 1, 0)}
+    assert max(end for *_, end in ends) <= 84
+
+
+def test_text_of_the_heat_map_stays_in_its_cells(runs: dict[int, Result]) -> None:
+    """In a figure of its own and, at another size, in the caller's."""
+    own = plot.heat_map(runs[3], n_tokens=40)
+    _, given = pyplot.subplots(figsize=(12.0, 3.0), layout="constrained")
+    for ax in (own, plot.heat_map(runs[3], n_tokens=40, ax=given)):
+        ax.figure.canvas.draw()
+        for text, box in zip(cell_texts(ax), cell_boxes(ax), strict=True):
+            inner, outer = text.get_window_extent(), box.get_window_extent()
+            assert outer.x0 - 1.5 <= inner.x0 and inner.x1 <= outer.x1 + 1.5
+            assert outer.y0 - 1.5 <= inner.y0 and inner.y1 <= outer.y1 + 1.5
+
+
+def test_heat_map_in_html_has_the_same_colours(runs: dict[int, Result]) -> None:
+    page = plot.heat_map_html(runs[3])
+    assert page._repr_html_() == page
+    spans = re.findall(r'<span style="([^"]*)" title="([^"]*)">([^<]*)</span>', page)
+    ax = plot.heat_map(runs[3])
+    assert [text for *_, text in spans] == [text.get_text() for text in cell_texts(ax)]
+    for (css, title, _), box, beta, token in zip(
+        spans, cell_boxes(ax), wanted_betas(runs[3]), runs[3].tokens, strict=True
+    ):
+        if beta is None:
+            assert "background" not in css and "bonus" in title
+        else:
+            back = re.search(r"background: (#\w{6})", css)
+            assert back is not None
+            assert to_rgb(back[1]) == pytest.approx(to_rgb(box.get_facecolor()), abs=0.5 / 255 + 1e-9)
+            assert title == f"id {token}: β = {beta:.3f}"
+
+
+def test_heat_map_of_a_measurement() -> None:
+    measurement = make_measurement()
+    ax = plot.heat_map(measurement, prompt=1, temperature=0.0)
+    scale = matplotlib.colormaps["cividis"]
+    assert [to_rgb(box.get_facecolor()) for box in cell_boxes(ax)] == [
+        to_rgb(scale(float(beta))) for beta in measurement.betas[0.0][1]
+    ]
+    assert [text.get_text() for text in cell_texts(ax)] == [f" w{t}" for t in measurement.tokens[0.0][1]]
+    ids = plot.heat_map(make_measurement(text=False), prompt=0, temperature=1.0)
+    assert [text.get_text() for text in cell_texts(ids)] == [f" {t}" for t in measurement.tokens[1.0][0]]
+
+
+def test_heat_map_of_any_text() -> None:
+    """Wide characters, characters no font has, controls, parts of characters, and markup."""
+    tokenizer = ToyTokenizer()
+    names = tokenizer.vocabulary()
+
+    def of(*pieces: bytes) -> tuple[int, ...]:
+        return tuple(names.index(piece) for piece in pieces)
+
+    tokens = of(b"<b>", b"\n", b" ", b"\xe2", b"\x82", b"\xac", b"&")
+    rounds = [
+        Round(
+            index=0, drafted=(token,), parents=(0,), path=(1,), tokens=(token, of(b"a")[0]), kept=2,
+            betas=(0.25,), draft_s=0.0, verify_s=0.0, other_s=0.0,
+        )
+        for token in tokens
+    ]  # fmt: skip
+    result = Result(
+        text=None, tokens=[], finish_reason="length", stop=None, trace=Trace(rounds),
+        prompt_ids=list(of(b"a")), seed=(0, 0), tokenizer=tokenizer,
+    )  # fmt: skip
+    shown = [cell.text for cell in heat.cells_of(result)]
+    assert shown[:6] == ["<b>", "a", "⏎", "a", "␣", "a"]
+    assert "·" in shown  # the first byte of a character
+    page = plot.heat_map_html(result)
+    assert "<b>" not in page.replace("<div><b>Where", "") and "&lt;b&gt;" in page and "&amp;" in page
+    ax = plot.heat_map(result)
+    ax.figure.canvas.draw()
+    families = heat._families({"\U0010fffd"})
+    assert heat._with_glyphs("a\U0010fffd", families) == "a\\U0010fffd"
+    assert heat._width("aあ́b") == 4
+
+
+# ------------------------------------------------------------------------------------- all the pictures
+
+PICTURES: dict[str, Callable[[dict[int, Result]], Any]] = {
+    "figure 2": lambda runs: plot.expected_tokens(*(runs[gamma] for gamma in GAMMAS)),
+    "figure 2, curves": lambda runs: plot.expected_tokens(),
+    "figure 2, measurement": lambda runs: plot.expected_tokens(make_measurement()),
+    "figure 3": lambda runs: plot.optimal_gamma(*runs.values()),
+    "figure 3, measurement": lambda runs: plot.optimal_gamma(make_measurement()),
+    "figure 4": lambda runs: plot.speed_and_operations(*runs.values())[0],
+    "figure 4, measurement": lambda runs: plot.speed_and_operations(make_measurement())[0],
+    "figure 5": lambda runs: plot.timeline(runs[7], runs[3], runs[0]),
+    "figure 5, one run": lambda runs: plot.timeline(runs[0]),
+    "positions": lambda runs: plot.acceptance_by_position(runs[7]),
+    "positions, several": lambda runs: plot.acceptance_by_position(runs[7], make_measurement()),
+    "histogram": lambda runs: plot.beta_histogram(runs[7]),
+    "histogram, several": lambda runs: plot.beta_histogram(runs[3], make_measurement()),
+    "heat map": lambda runs: plot.heat_map(runs[3]),
+    "heat map, narrow": lambda runs: plot.heat_map(runs[3], columns=50, n_tokens=12),
+}
+
+
+def texts_of(figure: Any) -> list[Text]:
+    """Every text that is seen beside the data."""
+    found = []
+    for ax in [*figure.axes, *(child for parent in figure.axes for child in parent.child_axes)]:
+        found.append(ax._left_title)
+        if ax.get_legend() is not None:
+            found += ax.get_legend().get_texts()
+        if ax.axison:
+            for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+                found.append(axis.label)
+                ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+                seen = min(low, high) - 1e-9, max(low, high) + 1e-9
+                found += [label for place, label in ticks if seen[0] <= place <= seen[1]]
+    return [text for text in found if text.get_text().strip()]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_texts_overlap_nothing_and_stay_in_the_figure(runs: dict[int, Result], name: str) -> None:
+    ax = PICTURES[name](runs)
+    figure = ax.figure
+    figure.canvas.draw()  # a glyph that a font lacks warns, and warnings are errors here
+    boxes = {text: text.get_window_extent() for text in texts_of(figure)}
+    assert boxes
+    limits = figure.bbox.padded(1.0)
+    for text, box in boxes.items():
+        inside = limits.x0 <= box.x0 and box.x1 <= limits.x1 and limits.y0 <= box.y0 and box.y1 <= limits.y1
+        assert inside, f"{text.get_text()!r} leaves the figure"
+    for (one, box), (other, other_box) in combinations(boxes.items(), 2):
+        assert not box.padded(-0.5).overlaps(other_box.padded(-0.5)), (one.get_text(), other.get_text())
+    for each in figure.axes:
+        legend = each.get_legend()
+        if legend is not None:
+            box = legend.get_window_extent()
+            for data in figure.axes:
+                if data.axison or data is ax:
+                    assert not box.padded(-1.0).overlaps(data.get_window_extent().padded(-1.0))
+            for text, text_box in boxes.items():
+                if text not in legend.get_texts():
+                    assert not box.padded(-1.0).overlaps(text_box.padded(-0.5)), text.get_text()
+
+
+@pytest.mark.parametrize("name", [name for name in PICTURES if "heat" not in name])
+def test_a_picture_says_what_it_shows(runs: dict[int, Result], name: str) -> None:
+    for ax in PICTURES[name](runs).figure.axes:
+        assert ax.get_title(loc="left")
+        assert ax.get_xlabel()
+        assert ax.get_ylabel() or "figure 5" in name  # rows have names
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        plot.expected_tokens, plot.optimal_gamma, plot.timeline, plot.acceptance_by_position,
+        plot.beta_histogram,
+    ],
+)  # fmt: skip
+def test_a_picture_is_drawn_where_the_caller_says(runs: dict[int, Result], draw: Callable[..., Axes]) -> None:
+    figure, (left, right) = pyplot.subplots(1, 2, layout="constrained")
+    given = [runs[3]] if draw is not plot.optimal_gamma else [runs[3], runs[0]]
+    assert draw(*given, ax=right) is right
+    assert right.get_title(loc="left")
+    assert not left.get_title(loc="left")
+    assert pyplot.get_fignums() == [figure.number]
+
+
+def test_figure_4_and_the_heat_map_are_drawn_where_the_caller_says(runs: dict[int, Result]) -> None:
+    figure, axs = pyplot.subplots(1, 2, layout="constrained")
+    assert plot.speed_and_operations(axs=axs) == tuple(axs)
+    assert plot.heat_map(runs[3], ax=pyplot.figure().add_subplot()).figure is not figure
+
+
+def test_lines_are_told_apart_with_every_kind_of_colour_vision() -> None:
+    looks = [look for look, _ in zip(style.looks(), range(28), strict=False)]
+    assert least_distance([to_rgb(look.colour) for look in looks[:7]]) > 15.0
+    assert len({(look.colour, look.dashes) for look in looks}) == 28
+    assert len({look.marker for look in looks[:7]}) == 7
+    from specdec.plot.timeline import _KINDS
+
+    assert least_distance([to_rgb(colour) for _, colour, _ in _KINDS.values()]) > 12.0
+
+
+def test_heat_scale_rises_evenly_in_lightness() -> None:
+    scale = [matplotlib.colormaps[style.SEQUENTIAL](i / 20) for i in range(21)]
+    lightness = [contrast((0.0, 0.0, 0.0), to_rgb(colour)) for colour in scale]
+    assert lightness == sorted(lightness)
+    assert contrast(to_rgb(scale[0]), to_rgb(scale[-1])) > 8.0
+
+
+# ---------------------------------------------------------------------------------------------- errors
+
+
+def a_batch() -> Trace:
+    return Trace([chain(1, 1, (0.5,), (1.0, 1.0, 0.0))], n_sequences=3)
+
+
+ERRORS: dict[str, tuple[Callable[[dict[int, Result]], Any], str]] = {
+    "not a run": (lambda runs: plot.expected_tokens(3), "a run is a int; expected a Result"),
+    "an empty list": (lambda runs: plot.expected_tokens([]), r"a run is \[\]"),
+    "a string": (lambda runs: plot.timeline("text"), "a run is a str"),
+    "no rounds": (lambda runs: plot.timeline(Trace([])), "no round"),
+    "plain": (lambda runs: plot.expected_tokens(runs[0]), "drafted nothing"),
+    "plain by position": (lambda runs: plot.acceptance_by_position(runs[0]), "drafted nothing"),
+    "a tree": (lambda runs: plot.expected_tokens(Trace([TREE])), "round 4 of a run drafted a tree of 2"),
+    "gamma 0": (lambda runs: plot.expected_tokens(gammas=[0]), "gammas has 0; expected positive integers"),
+    "no costs": (lambda runs: plot.optimal_gamma(costs=()), "costs is empty"),
+    "a cost below 0": (lambda runs: plot.optimal_gamma(costs=(-1.0,)), "cost"),
+    "no plain run": (lambda runs: plot.optimal_gamma(runs[3]), "no run of plain decoding"),
+    "only plain runs": (lambda runs: plot.speed_and_operations(runs[0]), "no run of speculative decoding"),
+    "a batch": (lambda runs: plot.timeline(a_batch()), "one of a batch of 3"),
+    "a batch's speed": (lambda runs: plot.optimal_gamma(a_batch(), runs[0]), "one of a batch of 3"),
+    "two measurements": (
+        lambda runs: plot.optimal_gamma(make_measurement(), make_measurement()),
+        "expected one Measurement, or runs",
+    ),
+    "no times": (lambda runs: plot.speed_and_operations(make_measurement(timing=False)), "has no times"),
+    "no runs in time": (lambda runs: plot.timeline(), "there is no run"),
+    "no runs by position": (lambda runs: plot.beta_histogram(), "there is no run"),
+    "max_ms": (lambda runs: plot.timeline(runs[3], max_ms=0.0), "max_ms is 0.0"),
+    "labels": (lambda runs: plot.timeline(runs[3], labels=["a", "b"]), "one for each of the 1 runs"),
+    "bins": (lambda runs: plot.beta_histogram(runs[3], bins=0), "bins is 0"),
+    "ax": (lambda runs: plot.timeline(runs[3], ax=pyplot), "ax is a module; expected matplotlib Axes"),
+    "axs": (lambda runs: plot.speed_and_operations(axs=[pyplot.figure().add_subplot()]), "axs has 1 axes"),
+    "heat of plain": (lambda runs: plot.heat_map(runs[0]), "drafted nothing"),
+    "heat of a trace": (lambda runs: plot.heat_map(runs[3].trace), "source is a Trace"),
+    "heat of nothing": (lambda runs: plot.heat_map(runs[3], n_tokens=0), "n_tokens is 0"),
+    "narrow heat": (lambda runs: plot.heat_map(runs[3], columns=9), "columns is 9"),
+    "which temperature": (
+        lambda runs: plot.heat_map_html(make_measurement()), r"temperature is None.*\[0.0, 1.0\]",
+    ),
+    "which prompt": (
+        lambda runs: plot.heat_map_html(make_measurement(), temperature=1.0, prompt=2), "expected 0 to 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_say_what_is_wrong(runs: dict[int, Result], name: str) -> None:
+    draw, message = ERRORS[name]
+    with pytest.raises(InputError, match=message):
+        draw(runs)
+
+
+def test_matplotlib_is_imported_by_the_first_picture_alone() -> None:
+    script = """
+import sys
+import specdec
+specdec.plot
+assert "matplotlib" not in sys.modules
+sys.modules["matplotlib"] = None  # as if it were not installed
+try:
+    specdec.plot.expected_tokens()
+except specdec.errors.MissingPackageError as error:
+    assert isinstance(error, ImportError)
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert "pip install 'specdec[plot]'" in run.stdout
