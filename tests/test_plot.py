@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -92,6 +93,11 @@ def make_measurement(*, timing: bool = True, text: bool = True) -> Measurement:
         if text else None,
         [[1, 2], [3]], 0, 1,
     )  # fmt: skip
+
+
+def lenient_measurement() -> Measurement:
+    whole = make_measurement()
+    return replace(whole, rows=tuple(row for row in whole.rows if row.lenience < 1.0))
 
 
 def chain(gamma: int, n_accepted: int, betas: tuple[float, ...], times: tuple[float, float, float]) -> Round:
@@ -222,12 +228,7 @@ def test_figure_3_of_a_measurement_has_a_point_for_each_temperature() -> None:
         wanted += [(alpha, best_gamma(alpha, 0.08)), (alpha, 7)]  # gamma 7 was measured as the fastest
     assert points(ax) == pytest.approx(np.array(wanted))
     free = [row for row in measurement.rows if row.lenience == 1.0]
-    unlimited = Measurement(
-        **{
-            **vars(measurement),
-            "rows": tuple(MeasurementRow(**{**vars(row), "c": 0.0, "measured": math.nan}) for row in free),
-        }
-    )
+    unlimited = replace(measurement, rows=tuple(replace(row, c=0.0, measured=math.nan) for row in free))
     assert not len(points(plot.optimal_gamma(unlimited)))  # nothing ran, and no gamma is the best with c = 0
 
 
@@ -393,6 +394,29 @@ def test_histogram_has_every_beta_once(runs: dict[int, Result]) -> None:
     ]  # fmt: skip
 
 
+def test_acceptance_rates_have_every_row() -> None:
+    measurement = make_measurement()
+    ax = plot.acceptance_rates(measurement)
+    rows = [
+        next(row for row in measurement.rows if (row.temperature, row.lenience) == (temperature, lenience))
+        for lenience in (1.0, 0.5)
+        for temperature in (0.0, 1.0)
+    ]
+    assert points(ax) == pytest.approx(np.array([(row.temperature, row.alpha) for row in rows]))
+    ends = [part[:, 1] for part in bars(ax)]
+    assert np.array(ends) == pytest.approx(np.array([(row.alpha_low, row.alpha_high) for row in rows]))
+
+
+def test_autocorrelation_has_every_lag_and_the_bands() -> None:
+    measurement = make_measurement()
+    ax = plot.autocorrelation(measurement)
+    found = points(ax)
+    assert found[:, 1] == pytest.approx([0.1, 0.0, 0.1, 0.0])
+    assert np.round(found[:, 0]).tolist() == [1.0, 2.0, 1.0, 2.0]
+    bands = [line.get_ydata()[0] for line in ax.get_lines() if len(set(line.get_ydata())) == 1]
+    assert sorted(set(bands)) == [-0.2, 0.0, 0.2]
+
+
 # --------------------------------------------------------------------------------------------- heat map
 
 
@@ -525,6 +549,8 @@ PICTURES: dict[str, Callable[[dict[int, Result]], Any]] = {
     "positions, several": lambda runs: plot.acceptance_by_position(runs[7], make_measurement()),
     "histogram": lambda runs: plot.beta_histogram(runs[7]),
     "histogram, several": lambda runs: plot.beta_histogram(runs[3], make_measurement()),
+    "rates": lambda runs: plot.acceptance_rates(make_measurement()),
+    "autocorrelation": lambda runs: plot.autocorrelation(make_measurement()),
     "heat map": lambda runs: plot.heat_map(runs[3]),
     "heat map, narrow": lambda runs: plot.heat_map(runs[3], columns=50, n_tokens=12),
 }
@@ -645,8 +671,16 @@ ERRORS: dict[str, tuple[Callable[[dict[int, Result]], Any], str]] = {
         "expected one Measurement, or runs",
     ),
     "no times": (lambda runs: plot.speed_and_operations(make_measurement(timing=False)), "has no times"),
+    "no exact row": (
+        lambda runs: plot.expected_tokens(lenient_measurement()), "no row with lenience 1",
+    ),
+    "no exact row of the pair": (
+        lambda runs: plot.optimal_gamma(lenient_measurement()), "no row with lenience 1",
+    ),
     "no runs in time": (lambda runs: plot.timeline(), "there is no run"),
     "no runs by position": (lambda runs: plot.beta_histogram(), "there is no run"),
+    "rates of a run": (lambda runs: plot.acceptance_rates(runs[3]), "measurement is a Result"),
+    "correlation of a run": (lambda runs: plot.autocorrelation(runs[3]), "measurement is a Result"),
     "max_ms": (lambda runs: plot.timeline(runs[3], max_ms=0.0), "max_ms is 0.0"),
     "labels": (lambda runs: plot.timeline(runs[3], labels=["a", "b"]), "one for each of the 1 runs"),
     "bins": (lambda runs: plot.beta_histogram(runs[3], bins=0), "bins is 0"),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specdec.errors import InputError
 from specdec.measurement import Measurement
 from specdec.plot.runs import Run, betas_of, drafted_trace, labels_of, name_of
-from specdec.plot.style import axes, legend_below, looks, mark, styled
+from specdec.plot.style import BLACK, axes, legend, legend_below, looks, mark, styled
 from specdec.trace import Trace, wilson_interval
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def acceptance_by_position(
         )  # fmt: skip
         # Series stand a little beside each other, so that their intervals do not cover one another.
         beside = positions + 0.12 * (i - (len(series) - 1) / 2.0)
-        label = f"{one.name}measured in {one.n_rounds} rounds"
+        label = f"{one.name}measured {one.measured_on}"
         measured.append(mark(ax, beside, one.shares, look, y_bounds=one.bounds, label=label))
     longest = max(len(one.shares) for one in series)
     ax.set(
@@ -137,6 +137,102 @@ def beta_histogram(
     return ax
 
 
+@styled
+def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axes:
+    """Acceptance rate alpha by temperature, a line for each lenience, with 95 % intervals.
+
+    The figures of Tables 3 and 5 of the paper. The sharper the distributions, the higher is alpha; a lenience
+    l below 1 accepts more, and lets no token exceed its probability by more than 1 / l (appendix A.5).
+
+    Parameters
+    ----------
+    measurement : Measurement
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If `measurement` is no Measurement.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    _check_measurement(measurement)
+    ax = axes(ax, (7.0, 4.2))
+    leniences = list(dict.fromkeys(row.lenience for row in measurement.rows))
+    for lenience, look in zip(leniences, looks(), strict=False):
+        rows = {row.temperature: row for row in measurement.rows if row.lenience == lenience}
+        temperatures = sorted(rows)
+        alphas = [rows[temperature].alpha for temperature in temperatures]
+        bounds = [[rows[t].alpha_low for t in temperatures], [rows[t].alpha_high for t in temperatures]]
+        ax.plot(temperatures, alphas, color=look.colour, linestyle=look.dashes, linewidth=1.2)
+        label = f"l = {lenience:g}{', the exact rule' if lenience == 1.0 else ''}"
+        mark(ax, temperatures, alphas, look, y_bounds=bounds, label=label)
+    ax.set(
+        title=f"How often the target accepts: {measurement.draft} drafting for {measurement.target}",
+        xlabel="temperature",
+        ylabel="acceptance rate α",
+        ylim=(0.0, 1.02),
+    )
+    legend(ax, title="lenience", alignment="left")
+    return ax
+
+
+@styled
+def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes:
+    """Correlation of beta with itself some positions before, beside the band of no correlation.
+
+    Equation (1) and what follows from it take betas as independent. If they are, 95 % of the points lie
+    within their band (dashed); `Independence` has the test.
+
+    Parameters
+    ----------
+    measurement : Measurement
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If `measurement` is no Measurement.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    _check_measurement(measurement)
+    ax = axes(ax, (7.0, 4.2))
+    n_series = len(measurement.independence)
+    for i, (found, look) in enumerate(zip(measurement.independence.values(), looks(), strict=False)):
+        lags = np.arange(1, len(found.autocorrelation) + 1)
+        label = f"T = {found.temperature:g}, p = {found.p_value:.2g}"
+        beside = lags + 0.16 * (i - (n_series - 1) / 2.0)
+        ax.vlines(beside, 0.0, found.autocorrelation, color=look.colour, linewidth=1.2)
+        mark(ax, beside, found.autocorrelation, look, label=label)
+        for end in (-found.band, found.band):
+            ax.axhline(end, color=look.colour, linestyle=look.dashes, linewidth=1.0)
+    ax.axhline(0.0, color=BLACK, linewidth=0.8)
+    ax.set(
+        title="Does one position say something about the next?",
+        xlabel="lag in positions",
+        ylabel="autocorrelation of β",
+    )
+    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    legend(ax, title="Ljung and Box's test", alignment="left")
+    return ax
+
+
+def _check_measurement(measurement: Measurement) -> None:
+    if not isinstance(measurement, Measurement):
+        raise InputError(f"measurement is a {type(measurement).__name__}; expected a Measurement")
+
+
 class _Series(NamedTuple):
     """One run, or one temperature of a measurement: its alpha, its betas, its acceptance by position."""
 
@@ -145,7 +241,7 @@ class _Series(NamedTuple):
     betas: NDArray[np.float64]  # [n_positions]
     shares: NDArray[np.float64]  # [gamma]
     bounds: NDArray[np.float64] | None  # [2, gamma]
-    n_rounds: int
+    measured_on: str
 
 
 def _series_of(runs: Sequence[Run | Measurement], labels: Sequence[str] | None) -> list[_Series]:
@@ -168,7 +264,12 @@ def _run_series(trace: Trace) -> _Series:
     reached = [sum(round_.depth > position for round_ in trace.rounds) for position in range(len(shares))]
     bounds = [wilson_interval(share, n) for share, n in zip(shares, reached, strict=True)]
     return _Series(
-        name_of(trace), trace.acceptance_rate, betas_of(trace), shares, np.array(bounds).T, trace.n_calls
+        name_of(trace),
+        trace.acceptance_rate,
+        betas_of(trace),
+        shares,
+        np.array(bounds).T,
+        f"in {trace.n_calls} rounds",
     )
 
 
@@ -176,7 +277,12 @@ def _measured_series(measurement: Measurement, temperature: float) -> _Series:
     betas = np.concatenate(measurement.betas[temperature])
     given_those_before = np.array(measurement.independence[temperature].by_position)
     return _Series(
-        f"T = {temperature:g}", float(betas.mean()), betas, np.cumprod(given_those_before), None, len(betas)
+        f"T = {temperature:g}",
+        float(betas.mean()),
+        betas,
+        np.cumprod(given_those_before),
+        None,
+        f"at {len(betas)} positions",
     )
 
 

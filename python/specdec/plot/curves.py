@@ -68,7 +68,7 @@ def expected_tokens(
         ends = (point.tokens - point.tokens_half, point.tokens + point.tokens_half)
         _mark(ax, point, point.tokens, curves[point.gamma], None if math.isnan(point.tokens_half) else ends)
     if points:
-        _key(ax, "measured", marker="o", linestyle="")
+        _key(ax, _measured(points), marker="o", linestyle="")
     ax.set(
         title="Tokens that one run of the target yields, equation (1)",
         xlabel=_ALPHA_LABEL,
@@ -128,7 +128,8 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
         if best < _MOST:
             ax.plot(
                 [pair.alpha], [best], "o", markersize=15.0, markerfacecolor="none", markeredgewidth=1.6,
-                color=BLACK, linestyle="", zorder=4, label=f"{pair.name}: γ = {best} by Theorem 3.8",
+                color=BLACK, linestyle="", zorder=4,
+                label=f"{pair.name}, α = {pair.alpha:.2f}: γ = {best} by Theorem 3.8",
             )  # fmt: skip
             top = max(top, 1.2 * best)
         ran = [point for point in pair.points if not math.isnan(point.speedup)]
@@ -137,7 +138,7 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
             mark(
                 ax, [pair.alpha], [fastest], Look(BLACK, "-", "*"), size=13.0,
                 x_bounds=[[pair.alpha_low], [pair.alpha_high]],
-                label=f"{pair.name}: γ = {fastest} was fastest of {_listed(ran)}",
+                label=f"{pair.name}, α = {pair.alpha:.2f}: γ = {fastest} was fastest of {_listed(ran)}",
             )  # fmt: skip
             top = max(top, 1.2 * fastest)
     ax.set(
@@ -213,7 +214,7 @@ def speed_and_operations(
             _mark(speed, point, point.speedup, look)
         _mark(operations, point, (point.gamma * (operations_cost + 1.0) + 1.0) / point.tokens, look)
     if points:
-        _key(operations, "measured", marker="o", linestyle="")
+        _key(operations, _measured(points), marker="o", linestyle="")
         _key(operations, "with t(γ + 1) / t(1)\nas measured", linewidth=1.0)
     speed.set(
         title=f"Speed-up, Theorem 3.8, c = {cost:.3g}",
@@ -256,6 +257,12 @@ def _mark(ax: Axes, point: Point, y: float, look: Look, y_bounds: Sequence[float
 def _key(ax: Axes, label: str, **look: Any) -> None:
     """An entry of the legend that no line has of its own."""
     ax.plot([], [], color=BLACK, label=label, **look)
+
+
+def _measured(points: Sequence[Point]) -> str:
+    """What the points are, and at which alpha each temperature is found."""
+    alphas = {point.name: point.alpha for point in points if point.name}
+    return "\n".join(["measured", *(f"{name} at α = {alpha:.2f}" for name, alpha in alphas.items())])
 
 
 def _two_axes(axs: Sequence[Axes] | None) -> tuple[Axes, Axes]:

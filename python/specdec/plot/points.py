@@ -30,6 +30,8 @@ class Point(NamedTuple):
         Tokens a second over those of plain decoding.
     verify_ratio : float
         t(gamma + 1) / t(1): a run of the target that verifies a round over a plain run.
+    name : str
+        The temperature, where it is known.
     """
 
     gamma: int
@@ -40,6 +42,7 @@ class Point(NamedTuple):
     tokens_half: float = math.nan
     speedup: float = math.nan
     verify_ratio: float = math.nan
+    name: str = ""
 
 
 class Pair(NamedTuple):
@@ -74,12 +77,12 @@ def token_points(runs: Sequence[Run | Measurement]) -> list[Point]:
     Raises
     ------
     InputError
-        If a run drafted nothing, drafted trees, or is no run.
+        If a run drafted nothing, drafted trees, or is no run, or a Measurement has no exact row.
     """
     points = []
     for run in runs:
         if isinstance(run, Measurement):
-            points += [_measured_point(run, row) for row in run.rows if row.lenience == 1.0]
+            points += [_measured_point(run, row) for row in _exact_rows(run)]
         else:
             points.append(_run_point(trace_of(run)))
     return points
@@ -98,8 +101,8 @@ def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
     Raises
     ------
     InputError
-        If a Measurement is not alone or has no times, there is no plain run, or none that drafted, a run
-        drafted trees, is one of a batch, or no run.
+        If a Measurement is not alone, has no times or no exact row, there is no plain run, or none that
+        drafted, a run drafted trees, is one of a batch, or no run.
     """
     measurements = [run for run in runs if isinstance(run, Measurement)]
     if not measurements:
@@ -114,9 +117,7 @@ def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
 def _pairs_of_measurement(measurement: Measurement) -> list[Pair]:
     pairs = []
     for temperature in measurement.betas:
-        rows = [row for row in measurement.rows if row.lenience == 1.0 and row.temperature == temperature]
-        if not rows:
-            continue
+        rows = [row for row in _exact_rows(measurement) if row.temperature == temperature]
         first = rows[0]
         if math.isnan(first.c):
             raise InputError("the Measurement has no times (timing=False): its pair has no c to draw")
@@ -174,4 +175,14 @@ def _measured_point(measurement: Measurement, row: MeasurementRow) -> Point:
         tokens=1.0 + float(np.cumprod(chances).sum()),
         speedup=row.measured,
         verify_ratio=row.t_ratio,
+        name=f"T = {row.temperature:g}",
     )
+
+
+def _exact_rows(measurement: Measurement) -> list[MeasurementRow]:
+    rows = [row for row in measurement.rows if row.lenience == 1.0]
+    if not rows:
+        raise InputError(
+            "the Measurement has no row with lenience 1; the paper's curves are those of the exact rule"
+        )
+    return rows
