@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specdec.errors import InputError
 from specdec.measurement import Measurement
 from specdec.plot.runs import Run, betas_of, drafted_trace, labels_of, name_of
-from specdec.plot.style import BLACK, axes, legend, legend_below, looks, mark, styled
+from specdec.plot.style import BLACK, GREY, axes, legend, legend_below, looks, mark, styled
 from specdec.trace import Trace, wilson_interval
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def acceptance_by_position(
             positions, one.alpha**positions, color=look.colour, linestyle=look.dashes,
             label=f"αⁱ, α = {one.alpha:.2f}",
         )  # fmt: skip
-        # Series stand a little beside each other, so that their intervals do not cover one another.
-        beside = positions + 0.12 * (i - (len(series) - 1) / 2.0)
+        beside = _beside(positions, i, len(series))
         label = f"{one.name}measured {one.measured_on}"
         measured.append(mark(ax, beside, one.shares, look, y_bounds=one.bounds, label=label))
     longest = max(len(one.shares) for one in series)
@@ -187,7 +186,7 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
     """Correlation of beta with itself some positions before, beside the band of no correlation.
 
     Equation (1) and what follows from it take betas as independent. If they are, 95 % of the points lie
-    within their band (dashed); `Independence` has the test.
+    between the dashed lines; `Independence` has the test.
 
     Parameters
     ----------
@@ -211,12 +210,15 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
     n_series = len(measurement.independence)
     for i, (found, look) in enumerate(zip(measurement.independence.values(), looks(), strict=False)):
         lags = np.arange(1, len(found.autocorrelation) + 1)
-        label = f"T = {found.temperature:g}, p = {found.p_value:.2g}"
-        beside = lags + 0.16 * (i - (n_series - 1) / 2.0)
+        p_value = "< 1e-99" if found.p_value < 1e-99 else f"= {found.p_value:.2g}"
+        label = f"T = {found.temperature:g}, p {p_value}"
+        beside = _beside(lags, i, n_series)
         ax.vlines(beside, 0.0, found.autocorrelation, color=look.colour, linewidth=1.2)
         mark(ax, beside, found.autocorrelation, look, label=label)
-        for end in (-found.band, found.band):
-            ax.axhline(end, color=look.colour, linestyle=look.dashes, linewidth=1.0)
+    bands = sorted({found.band for found in measurement.independence.values()})
+    for i, end in enumerate([end for band in bands for end in (-band, band)]):
+        label = "_" if i else "95 % without correlation"
+        ax.axhline(end, color=GREY, linestyle="--", linewidth=1.2, zorder=1, label=label)
     ax.axhline(0.0, color=BLACK, linewidth=0.8)
     ax.set(
         title="Does one position say something about the next?",
@@ -284,6 +286,11 @@ def _measured_series(measurement: Measurement, temperature: float) -> _Series:
         None,
         f"at {len(betas)} positions",
     )
+
+
+def _beside(places: NDArray[np.int64], i: int, n_series: int) -> NDArray[np.float64]:
+    """Where series `i` stands, a little beside the others, so that they do not cover one another."""
+    return places + min(0.16, 0.8 / n_series) * (i - (n_series - 1) / 2.0)
 
 
 def _legend(ax: Axes, measured: list[Any], compared: list[Any]) -> None:
