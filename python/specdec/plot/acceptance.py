@@ -58,7 +58,7 @@ def acceptance_by_position(
             positions, one.alpha**positions, color=look.colour, linestyle=look.dashes,
             label=f"αⁱ, α = {one.alpha:.2f}",
         )  # fmt: skip
-        beside = _beside(positions, i, len(series))
+        beside = _beside(positions, i, len(series), 0.06)
         label = f"{one.name}measured {one.measured_on}"
         measured.append(mark(ax, beside, one.shares, look, y_bounds=one.bounds, label=label))
     longest = max(len(one.shares) for one in series)
@@ -212,7 +212,7 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
         lags = np.arange(1, len(found.autocorrelation) + 1)
         p_value = "< 1e-99" if found.p_value < 1e-99 else f"= {found.p_value:.2g}"
         label = f"T = {found.temperature:g}, p {p_value}"
-        beside = _beside(lags, i, n_series)
+        beside = _beside(lags, i, n_series, 0.16)
         ax.vlines(beside, 0.0, found.autocorrelation, color=look.colour, linewidth=1.2)
         mark(ax, beside, found.autocorrelation, look, label=label)
     bands = sorted({found.band for found in measurement.independence.values()})
@@ -288,9 +288,9 @@ def _measured_series(measurement: Measurement, temperature: float) -> _Series:
     )
 
 
-def _beside(places: NDArray[np.int64], i: int, n_series: int) -> NDArray[np.float64]:
+def _beside(places: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
     """Where series `i` stands, a little beside the others, so that they do not cover one another."""
-    return places + min(0.16, 0.8 / n_series) * (i - (n_series - 1) / 2.0)
+    return places + min(step, 0.8 / n_series) * (i - (n_series - 1) / 2.0)
 
 
 def _legend(ax: Axes, measured: list[Any], compared: list[Any]) -> None:

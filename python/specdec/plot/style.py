@@ -91,8 +91,14 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(draw)
     def draw_styled(*args: P.args, **kwargs: P.kwargs) -> R:
-        with pyplot().rc_context(STYLE):
+        settings = pyplot().rcParams
+        # Not rc_context: it would also undo what a notebook sets when its first figure is made.
+        before = {name: settings[name] for name in STYLE}
+        settings.update(STYLE)
+        try:
             return draw(*args, **kwargs)
+        finally:
+            settings.update(before)
 
     return draw_styled
 
