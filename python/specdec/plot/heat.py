@@ -117,7 +117,7 @@ def heat_map(
     ax.set_axis_off()
     mappable = ScalarMappable(cmap=SEQUENTIAL)
     mappable.set_clim(0.0, 1.0)
-    bar = ax.figure.colorbar(mappable, cax=key, orientation="horizontal")
+    bar = ax.figure.colorbar(mappable, cax=key, orientation="horizontal", ticks=[0.0, 0.5, 1.0], format="%g")
     bar.set_label(_MEANING, loc="left")
     if any(cell.beta is None for cell in cells):
         patch = Rectangle((0, 0), 1, 1, facecolor="white", edgecolor="#B0B0B0")
