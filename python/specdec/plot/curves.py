@@ -216,12 +216,14 @@ def speed_and_operations(
     if points:
         _key(operations, _measured(points), marker="o", linestyle="")
         _key(operations, "with t(γ + 1) / t(1)\nas measured", linewidth=1.0)
+    highest = [float(theory.expected_speedup(1.0, gamma, cost)) for gamma in curves]
+    highest += [point.speedup for point in points if not math.isnan(point.speedup)]
     speed.set(
         title=f"Speed-up, Theorem 3.8, c = {cost:.3g}",
         xlabel=_ALPHA_LABEL,
         ylabel="speed-up over plain decoding",
         xlim=(0.0, 1.0),
-        ylim=(0.0, 1.05 * max(float(theory.expected_speedup(1.0, gamma, cost)) for gamma in curves)),
+        ylim=(0.0, 1.05 * max(highest)),
     )
     operations.set(
         title=f"Operations, Theorem 3.11, ĉ = {operations_cost:.3g}",

@@ -120,5 +120,5 @@ def timeline(
     ax.tick_params(axis="y", length=0.0)
     ax.grid(False, axis="y")
     ax.spines["left"].set_visible(False)
-    legend_below(ax, len(labelled), columnspacing=1.6)
+    legend_below(ax, 2)
     return ax
