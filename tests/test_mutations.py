@@ -45,7 +45,7 @@ EXPOSING: dict[str, list[tuple[str, str, int]]] = {
         ("chain2", "zeros", 3),
         ("three", "temperatures", 2),
         ("both", "rational", 2),
-        ("two", "plain", 4),
+        ("two", "rational", 4),
     ],
     "classical": [
         ("two", "rational", 3),

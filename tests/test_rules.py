@@ -325,6 +325,16 @@ def test_coupled_output_is_plain_output(verify: Rule, shape: str, n_vocab: int, 
 
 
 @implementations
+def test_coupled_sampling_of_any_distributions(verify: Rule) -> None:
+    @settings(max_examples=20, deadline=None, derandomize=True)
+    @given(pairs(), st.sampled_from(["both", "interleaved"]), st.integers(0, 99))
+    def proves(pair: tuple[Conditional, Conditional], shape: str, seed: int) -> None:
+        prove_coupled(verify, shapes()[shape], *pair, seed=seed)
+
+    proves()
+
+
+@implementations
 @pytest.mark.parametrize(
     "target", [[1, 0], [1 / 2, 1 / 2], [1 / 2, 1 / 3, 1 / 6], [0, 1 / 4, 1 / 2, 1 / 4], [1 / 5] * 5]
 )
