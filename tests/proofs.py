@@ -70,7 +70,7 @@ def greedy_chances(lenience: float = 1.0) -> Chances:
 
 
 def k_sequential_chances(target: Probs, rows: Sequence[Probs], tokens: Sequence[int]) -> Iterable[float]:
-    """SpecTr, Theorem 2: T / (rho D), rho the root of 1 - (1 - b(rho))**k = rho b(rho)."""
+    """SpecTr: T / (rho D), rho the root of 1 - (1 - b(rho))**k = rho b(rho)."""
 
     def excess(rho: float) -> float:
         b = np.minimum(rows[0], target / rho).sum()

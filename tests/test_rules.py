@@ -267,9 +267,9 @@ def backwards(shape: str) -> list[int]:
 
 
 def test_block_verification_by_hand() -> None:
-    """The example of Sun et al. 2024, section 2: T = (1/3, 2/3), D = (2/3, 1/3), independent of the text.
+    """The motivating example of Sun et al. 2024: T = (1/3, 2/3), D = (2/3, 1/3), independent of the text.
 
-    Two drafts: the standard rule accepts 10/9 of them, block verification 11/9, and no rule accepts more.
+    Of two drafts the standard rule accepts 10/9, block verification 11/9.
     """
     target, draft = np.array([1, 2]) / 3, np.array([2, 1]) / 3
     for verify in IMPLEMENTATIONS.values():
@@ -286,7 +286,7 @@ def test_block_verification_by_hand() -> None:
 @pytest.mark.parametrize("pair", ["plain", "temperatures", "rational", "disjoint", "top-k-of-both"])
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_k_sequential_selection_accepts_some_draft(pair: str, k: int) -> None:
-    """SpecTr, Theorem 2: with probability 1 - (1 - b)**k, and at least (1 - 1/e) of the best possible."""
+    """SpecTr: with probability 1 - (1 - b)**k, and at least (1 - 1/e) of the best possible."""
     target, draft = models(pair, 3, with_core=False)
     law = prove(_core.verify, [-1] + [0] * k, target, draft, rule="k-sequential")
     rho = reference.smallest_rho(target(()), draft(()), k)
