@@ -157,7 +157,11 @@ def test_a_draft_may_be_any_object_with_probabilities(pair: tuple[specdec.Model,
 def test_n_gram_drafts_are_measured(pair: tuple[specdec.Model, specdec.Model]) -> None:
     tokens = specdec.measure(*pair, PROMPTS, n_tokens=300, timing=False, temperatures=[1], seed=9).tokens[1]
     for draft in (Unigram(tokens, N_VOCAB), Bigram(tokens, N_VOCAB)):
-        found = specdec.measure(pair[0], draft, PROMPTS, n_tokens=40, timing=False)
+        found = specdec.measure(
+            pair[0], draft, PROMPTS, n_tokens=40, gammas=[2], leniences=[1.0], n_timed_tokens=12, repeats=1
+        )
+        assert found.draft_s > 0.0
+        assert all(row.measured > 0.0 for row in found.rows)
         assert all(0.0 <= row.alpha < 1.0 for row in found.rows)
 
 

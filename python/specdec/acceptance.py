@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import theory
+from specdec.drafts import Bigram, Unigram
 from specdec.errors import InputError
 from specdec.generation import generate
 from specdec.model import Model, load
@@ -22,6 +23,7 @@ from specdec.tokenizer import check_same_vocabulary
 from specdec.verification import distribution
 
 __all__ = [
+    "RUN_BY_THE_CORE",
     "Acceptance",
     "Draft",
     "DraftLike",
@@ -48,6 +50,8 @@ class ProbabilityDraft(Protocol):
 
 
 Draft: TypeAlias = "Model | ProbabilityDraft"
+RUN_BY_THE_CORE = (Model, Unigram, Bigram)
+"""Drafts that `generate` takes, so that runs with them can be timed."""
 DraftLike: TypeAlias = "ModelLike | ProbabilityDraft"
 
 

@@ -36,8 +36,8 @@ class MeasurementRow:
     alpha, alpha_low, alpha_high : float
         Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval.
     c : float
-        Cost coefficient (Definition 3.7): time of one run of the draft over that of one run of the target.
-        0 for a draft that is no model (section 3.6: negligible cost), NaN without timing.
+        Cost coefficient (Definition 3.7): time of one run of the draft over that of one run of the target. 0
+        for a draft that the core does not run (section 3.6: negligible cost), NaN without timing.
     t_ratio : float
         t(gamma + 1) / t(1), the target's time for gamma + 1 positions over that for one. NaN without timing.
     expected : float
@@ -46,7 +46,7 @@ class MeasurementRow:
         Speed-up by the same with the measured t_ratio.
     measured : float
         Speed-up found by running both, the median over all repetitions. NaN where that was not done: without
-        timing, for a draft that is no model, and with lenience unless it was asked for.
+        timing, for a draft that the core does not run, and with lenience unless it was asked for.
     """
 
     draft: str
@@ -106,8 +106,8 @@ class Measurement:
     verify_ratio : dict of int to float
         t(M) / t(1) of the target by the number M of positions; empty without timing.
     target_s, draft_s : float
-        Median seconds of one run of each on one position. NaN without timing; draft_s 0 for a draft that is
-        no model.
+        Median seconds of a run of the target on one position, and of the draft's for a token in rounds of a
+        few. NaN without timing; draft_s 0 for a draft that the core does not run.
     independence : dict of float to Independence
         By temperature.
     betas : dict of float to list of ndarray of float64, [n_tokens]

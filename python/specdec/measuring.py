@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import theory
-from specdec.acceptance import Acceptance, DraftLike, acceptance, name_of, open_pair, positive, split
+from specdec.acceptance import (
+    RUN_BY_THE_CORE,
+    Acceptance,
+    DraftLike,
+    acceptance,
+    name_of,
+    open_pair,
+    positive,
+    split,
+)
 from specdec.errors import InputError
 from specdec.measurement import Independence, Measurement, MeasurementRow
 from specdec.model import Model
@@ -58,9 +67,9 @@ def measure(
     ----------
     target : Model, path or hub name
     draft : Model, path, hub name, or an object with ``probabilities(ids)``
-        An object such as `specdec.drafts.Bigram` gives [len(ids), n_vocab] float64, row i the distribution of
-        the token after ids[: i + 1]. What that takes in Python says nothing, so its cost c is taken to be 0
-        (section 3.6: negligible cost), and no run with it is timed.
+        The draft, or a table of `specdec.drafts`. Any other object gives [len(ids), n_vocab] float64, row i
+        the distribution of the token after ids[: i + 1]; what that takes in Python says nothing, so its cost
+        c is taken to be 0 (section 3.6: negligible cost), and no run with it is timed.
     prompts : str, sequence of int, or a list of these
         The same prompt several times is continued differently at temperatures above 0.
     gammas : sequence of int
@@ -123,7 +132,7 @@ def measure(
     threads = default_threads() if n_threads is None else n_threads
 
     share = math.ceil(n_tokens / len(ids))
-    runs_draft = timing and isinstance(opened, Model)
+    runs_draft = timing and isinstance(opened, RUN_BY_THE_CORE)
     timed = _timed_work(target, ids, share, n_timed_tokens) if runs_draft else []
     timed_leniences = chosen_leniences if time_leniences else [1.0]
     n_runs = len(timed_leniences) * repeats * (len(chosen_gammas) + 1)
@@ -141,13 +150,13 @@ def measure(
         if timing:
             times = forward_times(
                 target,
-                opened if isinstance(opened, Model) else None,
+                opened if isinstance(opened, RUN_BY_THE_CORE) else None,
                 sample_text(target, ids, texts[samplings[0].temperature].tokens, max(chosen_gammas) + 1),
                 max_rows=max(chosen_gammas) + 1,
                 n_threads=threads,
             )
         if runs_draft:
-            assert isinstance(opened, Model)
+            assert isinstance(opened, RUN_BY_THE_CORE)
             for sampling, lenience in itertools.product(samplings, timed_leniences):
                 ratios = speedups(
                     target, opened, timed, gammas=chosen_gammas, repeats=repeats, seed=seed, done=done,

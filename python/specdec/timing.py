@@ -7,9 +7,11 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from specdec import _core
+from specdec.drafts import Bigram, Unigram
 from specdec.generation import generate
 from specdec.model import Model
 
@@ -20,6 +22,7 @@ Key = TypeVar("Key", bound=Hashable)
 _WARM_UP = 3  # turns that are thrown away: caches, threads, the processor's clock
 _TURNS = (5, 200)  # at least and at most
 _ENOUGH_S = 2.0  # seconds after which the least number of turns is enough
+_DRAFTED = 4  # tokens a round where a draft is timed, at most
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class ForwardTimes:
     target_s : dict of int to float
         Of the target, by the number M of positions in a run.
     draft_s : float
-        Of the draft on one position; 0 for a draft that is no model.
+        Of the draft, for a token, in rounds of a few; 0 for a draft that the core does not run.
     """
 
     target_s: dict[int, float]
@@ -68,14 +71,19 @@ def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
 
 
 def forward_times(
-    target: Model, draft: Model | None, ids: Sequence[int], *, max_rows: int, n_threads: int
+    target: Model,
+    draft: Model | Unigram | Bigram | None,
+    ids: Sequence[int],
+    *,
+    max_rows: int,
+    n_threads: int,
 ) -> ForwardTimes:
-    """Time runs of the target on M = 1, ..., max_rows positions, and of the draft on one, in turns.
+    """Time runs of the target on M = 1, ..., max_rows positions, and a draft in its rounds, in turns.
 
     Parameters
     ----------
     target : Model
-    draft : Model or None
+    draft : Model, Unigram, Bigram or None
         None counts as 0 seconds.
     ids : sequence of int
         A text: what stands in the caches, then at least `max_rows` tokens that are run.
@@ -86,33 +94,54 @@ def forward_times(
     -------
     ForwardTimes
     """
+    cache, rows = ids[:-max_rows], ids[-max_rows:]
+    n_cache = min(len(cache), target.config.n_ctx - max_rows)
+    decoder = _core.Decoder(target.core, capacity=n_cache + max_rows, max_nodes=max_rows, n_threads=n_threads)
+    if n_cache:
+        decoder.prefill(list(cache[:n_cache]))
 
-    def jobs_of(model: Model, most: int) -> dict[int, Callable[[], float]]:
-        cache, rows = ids[:-max_rows], ids[-max_rows:]
-        n_cache = min(len(cache), model.config.n_ctx - most)
-        decoder = _core.Decoder(model.core, capacity=n_cache + most, max_nodes=most, n_threads=n_threads)
-        if n_cache:
-            decoder.prefill(list(cache[:n_cache]))
+    def run(m: int) -> float:
+        tokens, parents = list(rows[:m]), list(range(-1, m - 1))
+        begun = time.perf_counter()
+        decoder.forward(tokens, parents)
+        return time.perf_counter() - begun
 
-        def job(m: int) -> Callable[[], float]:
-            tokens, parents = list(rows[:m]), list(range(-1, m - 1))
-
-            def run() -> float:
-                begun = time.perf_counter()
-                decoder.forward(tokens, parents)
-                return time.perf_counter() - begun
-
-            return run
-
-        return {m: job(m) for m in range(1, most + 1)}
-
-    jobs: dict[tuple[str, int], Callable[[], float]] = {
-        ("target", m): job for m, job in jobs_of(target, max_rows).items()
-    }
+    jobs: dict[int, Callable[[], float]] = {m: partial(run, m) for m in range(1, max_rows + 1)}
     if draft is not None:
-        jobs["draft", 1] = jobs_of(draft, 1)[1]
+        jobs[0] = _Drafting(target, draft, ids, min(_DRAFTED, max_rows - 1), n_threads).token_s
     times = take_turns(jobs)
-    return ForwardTimes({m: times["target", m] for m in range(1, max_rows + 1)}, times.get(("draft", 1), 0.0))
+    draft_s = times.pop(0, 0.0)
+    return ForwardTimes(times, draft_s)
+
+
+class _Drafting:
+    """Rounds of a pair, one a turn, for what the draft takes in them.
+
+    A round's first draft finds in the processor's caches what the target has left of its weights, the others
+    what the first one has put there: a run of the draft by itself would show neither.
+    """
+
+    def __init__(
+        self, target: Model, draft: Model | Unigram | Bigram, ids: Sequence[int], gamma: int, n_threads: int
+    ) -> None:
+        n_ctx = min(model.config["n_ctx"] for model in (target, draft) if isinstance(model, Model))
+        self._options: dict[str, Any] = {
+            "gamma": gamma, "max_new_tokens": n_ctx, "sampling": {"temperature": 0.0},
+            "draft_sampling": {"temperature": 0.0}, "seeds": [(0, 0)], "n_threads": n_threads,
+        }  # fmt: skip
+        self._arguments = (target.core, draft.core, [list(ids[: max(1, n_ctx // 2)])])
+        self._session: _core.Session | None = None
+
+    def token_s(self) -> float:
+        """Seconds of the next round's drafting, for a token of it; NaN if the context has no room for one."""
+        for session in (self._session, None):
+            if session is None:  # a new one; the old one's context is full
+                session = self._session = _core.Session(*self._arguments, **self._options)
+                session.prefill()
+            for record in session.round():
+                if record["drafted"]:
+                    return record["draft_s"] / len(record["drafted"])
+        return math.nan
 
 
 def sample_text(
@@ -127,7 +156,7 @@ def sample_text(
 
 def speedups(
     target: Model,
-    draft: Model,
+    draft: Model | Unigram | Bigram,
     work: Sequence[tuple[Sequence[int], int]],
     *,
     gammas: Sequence[int],
@@ -145,7 +174,8 @@ def speedups(
 
     Parameters
     ----------
-    target, draft : Model
+    target : Model
+    draft : Model, Unigram or Bigram
     work : sequence of (token ids of a prompt, new tokens)
     gammas : sequence of int
         Each at least 1.

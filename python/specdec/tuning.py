@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec import theory
-from specdec.acceptance import DraftLike, acceptance, name_of, open_pair, positive, split
+from specdec.acceptance import RUN_BY_THE_CORE, DraftLike, acceptance, name_of, open_pair, positive, split
 from specdec.errors import InputError
-from specdec.model import Model
 from specdec.progress import counted
 from specdec.request import ModelLike, Prompt
 from specdec.sampling import Sampling
@@ -209,7 +208,7 @@ def tune(
         )  # fmt: skip
     times = forward_times(
         target,
-        opened if isinstance(opened, Model) else None,
+        opened if isinstance(opened, RUN_BY_THE_CORE) else None,
         sample_text(target, ids, found.tokens, max_gamma + 1),
         max_rows=max_gamma + 1,
         n_threads=threads,
