@@ -32,15 +32,17 @@ OPENINGS = (
 PROMPT_TOKENS = 16  # of each text that is continued
 
 
-def written(target: specdec.Model, n_texts: int, length: int, seed: int, n_threads: int) -> list[list[int]]:
-    """Texts of the target at temperature 1, from the openings in turn."""
+def written(
+    target: specdec.Model, draft: specdec.Model, n_texts: int, length: int, seed: int, n_threads: int
+) -> list[list[int]]:
+    """Texts of the target at temperature 1, from the openings in turn; the draft makes them sooner."""
     return [
         (result.prompt_ids + result.tokens)
         for i in range(n_texts)
         for result in [
             specdec.generate(
                 target,
-                None,
+                draft,
                 OPENINGS[i % len(OPENINGS)],
                 max_new_tokens=length,
                 temperature=1.0,
@@ -86,9 +88,10 @@ def main() -> None:
 
     if args.text is None:
         length = min(400, target.config.n_ctx // 2)
-        counted = written(target, -(-args.counted // length), length, 1, args.threads)
+        counted = written(target, draft, -(-args.counted // length), length, 1, args.threads)
         prompts = [
-            text[:PROMPT_TOKENS] for text in written(target, args.prompts, PROMPT_TOKENS, 2, args.threads)
+            text[:PROMPT_TOKENS]
+            for text in written(target, draft, args.prompts, PROMPT_TOKENS, 2, args.threads)
         ]
     else:
         counted, prompts = read(target, args.text, args.prompts)

@@ -22,6 +22,7 @@ from specdec.errors import InputError
 __all__ = [
     "acceptance_rate",
     "classical_acceptance_rate",
+    "coupled_acceptance_rate",
     "divergence",
     "expected_operations",
     "expected_speedup",
@@ -131,6 +132,39 @@ def classical_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -
     target, draft = _distributions(target_probs, draft_probs)
     ratio = np.divide(draft, target, out=np.full(target.shape, np.inf), where=target > 0.0)
     return _plain(np.minimum(1.0, ratio.min(axis=-1)))
+
+
+def coupled_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> float | Array:
+    """Chance that target and draft draw the same token with the same noise (`verify="coupled"`).
+
+    Token x wins both exponential races, -ln(1 - v) over the probability, with probability
+    1 / Σ_y max(target(y) / target(x), draft(y) / draft(x)); the rate is the sum over x. With β of Theorem 3.5
+    it lies between β / (2 - β) and β.
+
+    Parameters
+    ----------
+    target_probs, draft_probs : array_like, [..., n_vocab]
+
+    Returns
+    -------
+    float or ndarray of float64, [...]
+
+    Raises
+    ------
+    InputError
+        As `acceptance_rate`.
+    """
+    target, draft = _distributions(target_probs, draft_probs)
+    both = (target > 0.0) & (draft > 0.0)
+    ratio = np.divide(target, draft, out=np.where(target > 0.0, np.inf, 0.0), where=draft > 0.0)
+    order = ratio.argsort(axis=-1)
+    p, q, both = (np.take_along_axis(values, order, axis=-1) for values in (target, draft, both))
+    # For y from x on in this order the ratio of the targets is the larger one, before x that of the drafts.
+    from_here = np.cumsum(p[..., ::-1], axis=-1)[..., ::-1]
+    before = np.cumsum(q, axis=-1) - q
+    sums = np.divide(from_here, p, out=np.full(p.shape, np.inf), where=both)
+    sums += np.divide(before, q, out=np.zeros(p.shape), where=both)
+    return _plain(np.minimum(1.0, (1.0 / sums).sum(axis=-1)))
 
 
 def divergence(target_probs: ArrayLike, draft_probs: ArrayLike) -> float | Array:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from specdec import _core
 from specdec.drafts import Bigram, Unigram
 from specdec.generation import generate
 from specdec.model import Model
+from specdec.run import SLICE_S
 
 __all__ = ["ForwardTimes", "forward_times", "sample_text", "speedups", "take_turns"]
 
@@ -23,6 +23,7 @@ _WARM_UP = 3  # turns that are thrown away: caches, threads, the processor's clo
 _TURNS = (5, 200)  # at least and at most
 _ENOUGH_S = 2.0  # seconds after which the least number of turns is enough
 _DRAFTED = 4  # tokens a round where a draft is timed, at most
+_N_NEW = 256  # tokens of a text whose rounds are timed; then it begins again
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,18 @@ def forward_times(
     max_rows: int,
     n_threads: int,
 ) -> ForwardTimes:
-    """Time runs of the target on M = 1, ..., max_rows positions, and a draft in its rounds, in turns.
+    """Time runs of the target on M = 1, ..., max_rows positions, and the draft, in rounds that take turns.
+
+    Rounds, because a run of a model by itself costs less, and more: in a round a model finds in the
+    processor's caches what the other has left of its weights, and no thread that has fallen asleep.
 
     Parameters
     ----------
     target : Model
     draft : Model, Unigram, Bigram or None
-        None counts as 0 seconds.
+        None counts as 0 seconds; the rounds are then drafted at random.
     ids : sequence of int
-        A text: what stands in the caches, then at least `max_rows` tokens that are run.
+        A text: its beginning is the prompt.
     max_rows : int
     n_threads : int
 
@@ -94,54 +98,54 @@ def forward_times(
     -------
     ForwardTimes
     """
-    cache, rows = ids[:-max_rows], ids[-max_rows:]
-    n_cache = min(len(cache), target.config.n_ctx - max_rows)
-    decoder = _core.Decoder(target.core, capacity=n_cache + max_rows, max_nodes=max_rows, n_threads=n_threads)
-    if n_cache:
-        decoder.prefill(list(cache[:n_cache]))
-
-    def run(m: int) -> float:
-        tokens, parents = list(rows[:m]), list(range(-1, m - 1))
-        begun = time.perf_counter()
-        decoder.forward(tokens, parents)
-        return time.perf_counter() - begun
-
-    jobs: dict[int, Callable[[], float]] = {m: partial(run, m) for m in range(1, max_rows + 1)}
+    drafting = Unigram([0], target.config["n_vocab"]) if draft is None else draft
+    rounds = {m: _Rounds(target, drafting, ids, m - 1, n_threads) for m in range(1, max_rows + 1)}
+    jobs: dict[int, Callable[[], float]] = {m: one.verify_s for m, one in rounds.items()}
     if draft is not None:
-        jobs[0] = _Drafting(target, draft, ids, min(_DRAFTED, max_rows - 1), n_threads).token_s
+        jobs[0] = rounds[min(_DRAFTED + 1, max_rows)].draft_s
     times = take_turns(jobs)
     draft_s = times.pop(0, 0.0)
     return ForwardTimes(times, draft_s)
 
 
-class _Drafting:
-    """Rounds of a pair, one a turn, for what the draft takes in them.
-
-    A round's first draft finds in the processor's caches what the target has left of its weights, the others
-    what the first one has put there: a run of the draft by itself would show neither.
-    """
+class _Rounds:
+    """Greedy rounds with so many drafts, some milliseconds of them at a time."""
 
     def __init__(
         self, target: Model, draft: Model | Unigram | Bigram, ids: Sequence[int], gamma: int, n_threads: int
     ) -> None:
         n_ctx = min(model.config["n_ctx"] for model in (target, draft) if isinstance(model, Model))
+        self._gamma = gamma
         self._options: dict[str, Any] = {
-            "gamma": gamma, "max_new_tokens": n_ctx, "sampling": {"temperature": 0.0},
+            "gamma": gamma, "max_new_tokens": _N_NEW, "sampling": {"temperature": 0.0},
             "draft_sampling": {"temperature": 0.0}, "seeds": [(0, 0)], "n_threads": n_threads,
         }  # fmt: skip
-        self._arguments = (target.core, draft.core, [list(ids[: max(1, n_ctx // 2)])])
+        prompt = list(ids[: max(1, n_ctx // 2)])
+        self._arguments = (target.core, draft.core if gamma else None, [prompt])
         self._session: _core.Session | None = None
 
-    def token_s(self) -> float:
-        """Seconds of the next round's drafting, for a token of it; NaN if the context has no room for one."""
+    def verify_s(self) -> float:
+        """Median seconds of the target in the next rounds; NaN if the context has no room for one."""
+        return _median(record["verify_s"] for record in self._next())
+
+    def draft_s(self) -> float:
+        """Median seconds of the draft in the next rounds, for a token."""
+        return _median(record["draft_s"] / self._gamma for record in self._next())
+
+    def _next(self) -> list[_core.RoundRecord]:
         for session in (self._session, None):
-            if session is None:  # a new one; the old one's context is full
+            if session is None:  # a new one; the old one's text has ended
                 session = self._session = _core.Session(*self._arguments, **self._options)
                 session.prefill()
-            for record in session.round():
-                if record["drafted"]:
-                    return record["draft_s"] / len(record["drafted"])
-        return math.nan
+            records = [record for record in session.round(SLICE_S) if len(record["drafted"]) == self._gamma]
+            if records:
+                return records
+        return []
+
+
+def _median(values: Iterable[float]) -> float:
+    found = list(values)
+    return statistics.median(found) if found else math.nan
 
 
 def sample_text(
