@@ -11,6 +11,10 @@ whatever the layers add, the likeliest token after t is the successor of t on on
 vocabulary. Models of one vocabulary then agree at temperature 0; a draft made with ``alpha`` agrees after
 that share of the tokens, chosen at random, and names another one after the rest. So any engine can be
 given a pair of known acceptance, and all of them meet the same rejections at the same places.
+
+That leaves no doubt about the likeliest token, and so nothing by which to tell whether outputs are exact. The
+pairs of `bench_exactness.py` have heads of their own and larger weights: distributions that depend on the
+whole text, and now and then two tokens that are almost as likely.
 """
 
 from __future__ import annotations
@@ -70,6 +74,16 @@ SHAPES: dict[str, dict[str, Any]] = {
     "L1B": _llama(n_layer=22, n_head=32, n_kv_head=4, d_model=2048, d_ff=5632, n_vocab=32000),
 }
 
+#: Pairs with distributions that depend on the whole text: one of eight tokens, whose joint law can be
+#: counted, and one of a size at which number formats matter. The latter's draft is its target's first layers.
+DOUBTFUL: dict[str, dict[str, Any]] = {
+    "eight": _llama(n_layer=2, n_head=2, n_kv_head=2, d_model=64, d_ff=128, n_vocab=8),
+    "eight-draft": _llama(n_layer=1, n_head=1, n_kv_head=1, d_model=32, d_ff=64, n_vocab=8),
+    "L25M": _llama(n_layer=8, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
+    "L25M-draft": _llama(n_layer=7, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
+}
+SHAPES.update(DOUBTFUL)
+
 
 def round_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
     """The upper halves of finite float32 numbers, rounded to nearest even."""
@@ -94,15 +108,17 @@ def successors(n_vocab: int, alpha: float = 1.0) -> NDArray[np.int64]:
 def random_tensors(name: str, seed: int = 0, alpha: float = 1.0) -> Iterator[CanonicalTensor]:
     """The weights of a shape, as the core takes them, in bf16.
 
-    Normal, of deviation 0.02, but for norms (around 1), the embedding (deviation 1) and the head (see above).
+    Normal, of deviation 0.02, but for norms (around 1), the embedding (deviation 1) and the head (see above);
+    in `DOUBTFUL` shapes of deviation n_in^-1/2, and the head has values of its own.
     """
+    doubtful = name in DOUBTFUL
     for index, (tensor, shape) in enumerate(_core.tensor_shapes(SHAPES[name]).items()):
-        stream = 0 if tensor in ("token_embedding", "head") else 1 + index
+        stream = 0 if tensor == "token_embedding" or (tensor == "head" and not doubtful) else 1 + index
         values = np.random.default_rng([seed, stream]).standard_normal(shape, dtype=np.float32)
-        if tensor == "head":
+        if tensor == "head" and not doubtful:
             values[successors(len(values), alpha)] = values.copy()
         if tensor != "token_embedding":
-            values *= np.float32(0.02)
+            values *= np.float32(shape[-1] ** -0.5 if doubtful and len(shape) == 2 else 0.02)
         if tensor.endswith("norm.weight"):
             values += 1
         yield tensor, round_to_bf16(values), "bf16"
@@ -226,11 +242,12 @@ def _hf_config(c: Mapping[str, Any], number: str) -> dict[str, Any]:
 
 
 def vocabulary(n_vocab: int) -> list[str]:
-    """Tokens of a byte-level vocabulary of any size: the bytes (in GPT-2's alphabet), fillers, the end."""
+    """Tokens of a byte-level vocabulary: bytes (in GPT-2's alphabet, as many as fit), fillers, the end."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (byte for byte in range(256) if byte not in printable)
     alphabet = [chr(b) for b in printable] + [chr(256 + i) for i, _ in enumerate(others)]
-    return alphabet + [f"<{i}>" for i in range(len(alphabet), n_vocab - 1)] + ["<end>"]
+    fillers = [f"<{i}>" for i in range(len(alphabet), n_vocab - 1)]
+    return alphabet[: n_vocab - 1] + fillers + ["<end>"]
 
 
 def _tokenizer(n_vocab: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from peers.engine import Engine, Pair
+from peers.engine import Engine, Pair, Writer
 
 #: Engine names, as on the command line and in the tables, and where each is.
 ENGINES = {
@@ -22,6 +22,16 @@ PAIRS = {
     "openvino": "with_openvino.OpenVinoGenAI",
     "onnxruntime": "with_onnxruntime.OnnxRuntimePair",
 }
+#: Those asked whether speculation changes their output, and how they are run.
+WRITERS = {
+    "specdec": "with_specdec.SpecdecWriter",
+    "transformers": "with_transformers.TransformersWriter",
+    "openvino": "with_openvino.OpenVinoWriter",
+    "onnxruntime": "with_onnxruntime.OnnxRuntimeWriter",
+    "llama-cpp-python": "with_llama_cpp.LlamaCppPythonWriter",
+    "llama.cpp server": "with_llama_cpp.LlamaServerWriter",
+    "ctranslate2": "with_ctranslate2.CTranslate2Writer",
+}
 
 
 def engine_class(name: str) -> type[Engine]:
@@ -32,6 +42,11 @@ def engine_class(name: str) -> type[Engine]:
 def pair_class(name: str) -> type[Pair]:
     """Import an engine for speculative decoding; ImportError if it is not installed."""
     return _import(PAIRS[name])
+
+
+def writer_class(name: str) -> type[Writer]:
+    """Import an engine that continues prompts; ImportError if it is not installed."""
+    return _import(WRITERS[name])
 
 
 def _import(place: str) -> type:

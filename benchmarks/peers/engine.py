@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,3 +187,54 @@ class Pair(ABC):
         if tokens[:n] != expected:
             raise RuntimeError(f"wrong tokens: {tokens[:8]}…, expected {expected[:8]}…")
         return n / seconds
+
+
+class Writer(ABC):
+    """One engine continuing prompts, plainly or with a draft. Constructing it loads the models.
+
+    Parameters
+    ----------
+    target : Job
+    draft : Job or None
+    gamma : int
+        Drafted tokens a round.
+
+    Attributes
+    ----------
+    settings : str
+        What differs from the engine's defaults, for the report.
+    n_tokens, n_accepted : int
+        New tokens so far, and how many of them were accepted drafts.
+    """
+
+    settings: str = ""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        self.target, self.draft, self.gamma = target, draft, gamma
+        self.n_tokens = self.n_accepted = 0
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert the models; in a process that does nothing else. Unsupported: cannot be."""
+
+    @abstractmethod
+    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
+        """n new tokens after a prompt: the likeliest ones, or with a seed drawn at temperature 1.
+
+        Nothing else may change the distribution. Fewer tokens if it stopped after the end token, the last id;
+        one that can be told to go on is.
+        """
+
+    def samples(self, ids: list[int], n: int, seeds: range) -> list[list[int]]:
+        """Independent continuations, one for each seed."""
+        return [self.write(ids, n, seed) for seed in seeds]
+
+
+@runtime_checkable
+class SayingLogits(Protocol):
+    """A writer that also gives the logits its tokens were chosen from."""
+
+    def logits(self, ids: list[int], n: int) -> NDArray[np.float32]:
+        """[n, n_vocab] of the target, at the likeliest tokens."""
+        ...

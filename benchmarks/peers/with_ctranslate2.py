@@ -10,7 +10,7 @@ import numpy as np
 from ctranslate2.converters import TransformersConverter
 from numpy.typing import NDArray
 
-from peers.engine import CACHE, CELLS, Engine, Job, Unsupported
+from peers.engine import CACHE, CELLS, Engine, Job, Unsupported, Writer
 from shapes import vocabulary
 
 _COMPUTE = {"f32": "float32", "int8": "int8_float32"}
@@ -91,3 +91,16 @@ def _folder(job: Job):
         TransformersConverter(str(job.checkpoint), load_as_float16=False).convert(str(folder))
 
     return job.made(f"{job.name}-ctranslate2", convert)
+
+
+class CTranslate2Writer(Writer):
+    """There is nothing to write with."""
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Say so."""
+        raise Unsupported("has no speculative decoding")
+
+    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
+        """Never called."""
+        raise Unsupported("has no speculative decoding")

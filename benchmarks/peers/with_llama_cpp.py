@@ -20,7 +20,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from peers.engine import Engine, Job, Pair
+from peers.engine import Engine, Job, Pair, Writer
 from shapes import random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
@@ -125,14 +125,14 @@ class LlamaServer(Pair):
         for job in filter(None, (target, draft)):
             gguf_file(job)
 
-    def _complete(self, ids: list[int], n: int) -> dict:
+    def complete(self, ids: list[int], n: int, **sampling: object) -> dict:
+        """The server's answer to a request; at temperature 0 unless told otherwise."""
         body = {
             "prompt": ids,
             "n_predict": n,
-            "ignore_eos": True,
             "cache_prompt": False,
             "return_tokens": True,
-            **{"samplers": ["top_k"], "top_k": 1},
+            **(sampling or {"ignore_eos": True, "samplers": ["top_k"], "top_k": 1}),
         }
         request = urllib.request.Request(
             f"{self.url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -142,9 +142,84 @@ class LlamaServer(Pair):
 
     def generate(self, ids: list[int], n: int) -> tuple[list[int], float]:
         """One request, timed from the first token on by its own clock, which leaves out HTTP."""
-        answer = self._complete(ids, n + 1)
+        answer = self.complete(ids, n + 1)
         timings = answer["timings"]  # the time begins with the first token, the count includes it
         return answer["tokens"], timings["predicted_ms"] / 1000 / (timings["predicted_n"] - 1) * n
+
+
+class LlamaServerWriter(Writer):
+    """The same server, asked for samples."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.pair = LlamaServer(target, draft, gamma)
+        said = subprocess.run([server(target.work), "--version"], check=True, capture_output=True, text=True)
+        lines = (said.stdout + said.stderr).splitlines()
+        self.settings = next(line for line in lines if line.startswith("version"))
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Build the server, write the GGUF files."""
+        LlamaServer.prepare(target, draft)
+
+    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
+        """A request. Told to ignore the end token it would never draw it, so it may stop there."""
+        sampling = {} if seed is None else {"samplers": ["temperature"], "temperature": 1.0, "seed": seed}
+        answer = self.pair.complete(ids, n, **sampling)
+        self.n_tokens += len(answer["tokens"])
+        self.n_accepted += answer["timings"].get("draft_n_accepted", 0)
+        return answer["tokens"]
+
+
+class LlamaCppPythonWriter(Writer):
+    """`Llama.generate` with a draft_model written here: the package has none but prompt lookup."""
+
+    settings = "a draft model of ours on its interface LlamaDraftModel"
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.options: dict[str, object] = {"temp": 0.0}
+        self.drafter = self._load(draft, None) if draft else None
+        self.model = self._load(target, self._guess if draft else None)
+        evaluate = self.model.eval
+
+        def count(tokens: list[int]) -> None:
+            self.n_runs += 1
+            evaluate(tokens)
+
+        self.n_runs, self.model.eval = 0, count
+
+    def _load(self, job: Job, draft_model: object) -> llama.Llama:
+        return llama.Llama(
+            str(gguf_file(job)), n_ctx=640, n_threads=job.n_threads, n_threads_batch=job.n_threads,
+            draft_model=draft_model, logits_all=True, verbose=False,
+        )  # fmt: skip
+
+    def _guess(self, ids: NDArray[np.intc], **_: object) -> NDArray[np.intc]:
+        guesses = self.drafter.generate(ids.tolist(), **self.options)
+        return np.array([next(guesses) for _ in range(self.gamma)], np.intc)
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Write the GGUF files."""
+        for job in filter(None, (target, draft)):
+            gguf_file(job)
+
+    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
+        """Each run of the target gives one token that is no draft."""
+        self.options = {"temp": 0.0}
+        if seed is not None:
+            self.options = {"temp": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
+            self.model.set_seed(seed)
+            if self.drafter:
+                self.drafter.set_seed(seed + (1 << 30))
+        begun = self.n_runs
+        generator = self.model.generate(ids, **self.options)
+        tokens = [next(generator) for _ in range(n)]
+        generator.close()
+        self.n_tokens += len(tokens)
+        self.n_accepted += len(tokens) - (self.n_runs - begun)
+        return tokens
 
 
 def server(work: Path) -> Path:

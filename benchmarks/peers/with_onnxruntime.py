@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime_genai as og
 from numpy.typing import NDArray
 
-from peers.engine import Engine, Job, Pair, Unsupported
+from peers.engine import Engine, Job, Pair, Unsupported, Writer
 
 _PRECISIONS = {"f32": "fp32", "int8": "int8", "int4": "int4"}
 
@@ -82,6 +82,40 @@ class OnnxRuntimePair(Pair):
             generator.generate_next_token()
         seconds = time.perf_counter() - begun
         return generator.get_sequence(0)[len(ids) :].tolist(), seconds
+
+
+class OnnxRuntimeWriter(Writer):
+    """The loop of its documentation."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.model = OnnxRuntimePair(target, draft, gamma).model
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Build both."""
+        OnnxRuntimePair.prepare(target, draft)
+
+    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
+        """A generator for each text. It cannot be told to go on after the end token."""
+        params = og.GeneratorParams(self.model)
+        how = {"do_sample": False}
+        if seed is not None:
+            how = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "random_seed": seed}
+            how["top_k"] = self.target.config["n_vocab"]
+        params.set_search_options(max_length=len(ids) + n + 32, **how)
+        if self.draft:
+            params.set_speculative_options(max_draft_tokens=self.gamma)
+        generator = og.Generator(self.model, params)
+        generator.append_tokens(np.array([ids], np.int32))
+        while generator.token_count() < len(ids) + n and not generator.is_done():
+            generator.generate_next_token()
+        tokens = generator.get_sequence(0)[len(ids) : len(ids) + n].tolist()
+        n_tokens = len(tokens) + generator.is_done()  # the end token is not in the sequence
+        self.n_tokens += n_tokens
+        if self.draft:
+            self.n_accepted += n_tokens - generator.get_speculative_stats()["rounds"]
+        return tokens
 
 
 def _with_draft(target: Job, draft: Job) -> Path:

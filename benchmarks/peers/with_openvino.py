@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from peers.engine import Engine, Job, Pair
+from peers.engine import Engine, Job, Pair, Writer
 
 #: How much longer than asked the cache may be when decoding is timed: see `OpenVino.trim`.
 _DRIFT = 32
@@ -100,6 +100,35 @@ class OpenVinoGenAI(Pair):
         metrics = result.perf_metrics
         milliseconds = metrics.get_generate_duration().mean - metrics.get_ttft().mean
         return list(result.tokens[0]), milliseconds / 1000
+
+
+class OpenVinoWriter(Writer):
+    """OpenVINO GenAI's pipeline."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.pair = OpenVinoGenAI(target, draft, gamma)
+        self.vocab = target.config["n_vocab"]
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert both."""
+        OpenVinoGenAI.prepare(target, draft)
+
+    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
+        """One prompt."""
+        config = self.pair.config
+        config.max_new_tokens = n
+        config.do_sample = seed is not None
+        if seed is not None:
+            config.temperature, config.top_p, config.top_k = 1.0, 1.0, self.vocab
+            config.rng_seed = seed
+        result = self.pair.pipeline.generate(ov.Tensor(np.array([ids], np.int64)), config)
+        tokens = list(result.tokens[0])
+        self.n_tokens += len(tokens)
+        if self.draft:
+            self.n_accepted += result.extended_perf_metrics.get_num_accepted_tokens()
+        return tokens
 
 
 def properties(job: Job) -> dict[str, object]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from peers.engine import Engine, Job, Pair
+from peers.engine import Engine, Job, Pair, Writer
 from specdec import _core
 
 
@@ -67,6 +68,42 @@ class SpecdecPair(Pair):
         )
         seconds = time.perf_counter() - begun - result.trace.prefill_s
         return list(result.tokens), seconds
+
+
+class SpecdecWriter(Writer):
+    """`specdec.generate`."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.models = _load(target), _load(draft) if draft else None
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Write the checkpoints."""
+        SpecdecPair.prepare(target, draft)
+
+    def _generate(self, prompts: list[list[int]], n: int, **options: Any) -> list[specdec.Result]:
+        options |= {"max_new_tokens": n, "n_threads": self.target.n_threads, "ignore_eos": True}
+        if self.draft:
+            options["gamma"] = self.gamma
+        results = specdec.generate(*self.models, prompts, **options)
+        self.n_tokens += sum(result.trace.n_tokens for result in results)
+        self.n_accepted += sum(result.trace.n_accepted for result in results)
+        return results
+
+    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
+        """One prompt."""
+        options = {} if seed is None else {"temperature": 1.0, "seed": seed}
+        return list(self._generate([ids], n, **options)[0].tokens)
+
+    def samples(self, ids: list[int], n: int, seeds: range) -> list[list[int]]:
+        """A batch."""
+        results = self._generate([ids] * len(seeds), n, temperature=1.0, seed=list(seeds))
+        return [list(result.tokens) for result in results]
+
+    def logits(self, ids: list[int], n: int) -> NDArray[np.float32]:
+        """[n, n_vocab] of the target, at the likeliest tokens."""
+        return self._generate([ids], n, logits=True)[0].logits
 
 
 def _load(job: Job) -> specdec.Model:

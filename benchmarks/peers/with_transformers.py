@@ -7,7 +7,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from peers.engine import Engine, Job, Unsupported
+from peers.engine import Engine, Job, Unsupported, Writer
 
 
 class Transformers(Engine):
@@ -49,3 +49,50 @@ class Transformers(Engine):
             self.cache = transformers.DynamicCache()
         elif (excess := self.cache.get_seq_length() - n) > 0:
             self.cache.crop(-excess)
+
+
+class TransformersWriter(Writer):
+    """`generate`, with an assistant model."""
+
+    settings = "constant number of assistant tokens, no confidence threshold"
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.model = Transformers(target).model
+        self.model.register_forward_pre_hook(self._count)
+        self.n_runs = 0
+        self.options: dict[str, object] = {}
+        if draft:
+            assistant = Transformers(draft).model
+            config = assistant.generation_config  # what is passed to generate is not used
+            config.num_assistant_tokens = gamma
+            config.num_assistant_tokens_schedule = "constant"
+            config.assistant_confidence_threshold = 0.0
+            self.options["assistant_model"] = assistant
+            assistant.generation_config.eos_token_id = None
+        self.model.generation_config.eos_token_id = None  # no token ends a text
+
+    def _count(self, *_: object) -> None:
+        self.n_runs += 1
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Nothing to convert."""
+        for job in filter(None, (target, draft)):
+            Transformers.prepare(job)
+
+    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
+        """Each run of the target gives one token that is no draft."""
+        how: dict[str, object] = {"do_sample": False}
+        if seed is not None:
+            torch.manual_seed(seed)
+            how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        begun = self.n_runs
+        prompt = torch.tensor([ids])
+        out = self.model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, **how, **self.options
+        )
+        tokens = out[0, len(ids) :].tolist()
+        self.n_tokens += len(tokens)
+        self.n_accepted += len(tokens) - (self.n_runs - begun)
+        return tokens

@@ -2,28 +2,30 @@
 
     python -m peers.worker ENGINE
 
-Requests are ``{"do": "prepare" | "load" | "check" | "time" | "rate", ...}``; an answer holds the result, or
-``unsupported`` with the reason, or ``error`` with a traceback.
+Requests are ``{"do": "prepare" | "load" | "check" | "time" | "rate" | "logits" | "write" | "sample", ...}``;
+an answer holds the result, or ``unsupported`` with the reason, or ``error`` with a traceback.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import statistics
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from peers import engine_class, pair_class
-from peers.engine import Engine, Job, Pair, Unsupported
+from peers import engine_class, pair_class, writer_class
+from peers.engine import Engine, Job, Pair, SayingLogits, Unsupported, Writer
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print goes to the log
-    engine: Engine | Pair | None = None
+    engine: Engine | Pair | Writer | None = None
     for line in sys.stdin:
         request = json.loads(line)
         try:
@@ -37,7 +39,9 @@ def main() -> None:
         print(json.dumps(answer), file=answers)
 
 
-def serve(name: str, engine: Engine | Pair | None, request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def serve(
+    name: str, engine: Engine | Pair | Writer | None, request: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     """Do one request; return the engine there is afterwards, and the answer."""
     if request["do"] in ("prepare", "load"):
         target, draft = (
@@ -45,7 +49,8 @@ def serve(name: str, engine: Engine | Pair | None, request: dict[str, Any]) -> t
             for job in (request["target"], request.get("draft"))
         )
         if "gamma" in request:
-            kind, jobs, gamma = pair_class(name), (target, draft), (request["gamma"],)
+            kind = writer_class(name) if request.get("writes") else pair_class(name)
+            jobs, gamma = (target, draft), (request["gamma"],)
         else:
             kind, jobs, gamma = engine_class(name), (target,), ()
         if request["do"] == "prepare":
@@ -57,8 +62,37 @@ def serve(name: str, engine: Engine | Pair | None, request: dict[str, Any]) -> t
         return engine, {"logits": engine.check().tolist()}
     if request["do"] == "rate":
         return engine, {"value": engine.rate(request["seed"], request["n"])}
+    if request["do"] == "logits":
+        return engine, {"logits": [last_logits(engine, ids) for ids in request["prompts"]]}
+    if request["do"] == "write":
+        answer = {"tokens": [engine.write(ids, request["n"]) for ids in request["prompts"]]}
+        if isinstance(engine, SayingLogits):
+            logits = [engine.logits(ids, request["n"]) for ids in request["prompts"]]
+            answer["logits"] = [hashlib.sha256(rows.tobytes()).hexdigest() for rows in logits]
+        return engine, answer | {"n_tokens": engine.n_tokens, "n_accepted": engine.n_accepted}
+    if request["do"] == "sample":
+        answer = {"tokens": sample(engine, **request["of"])}
+        return engine, answer | {"n_tokens": engine.n_tokens, "n_accepted": engine.n_accepted}
     samples = engine.burst(request["cell"], request["seconds"])
     return engine, {"value": statistics.median(samples)}
+
+
+def last_logits(engine: Engine, ids: list[int]) -> list[float]:
+    """Those of the token after a prompt."""
+    engine.trim(0)
+    return engine.prefill(ids).tolist()
+
+
+def sample(
+    engine: Writer, ids: list[int], n: int, seed: int, n_samples: int, seconds: float
+) -> list[list[int]]:
+    """As many continuations as there is time for, n_samples at most."""
+    tokens: list[list[int]] = []
+    begun = time.perf_counter()
+    while len(tokens) < n_samples and time.perf_counter() - begun < seconds:
+        first = seed + len(tokens)
+        tokens += engine.samples(ids, n, range(first, first + min(50, n_samples - len(tokens))))
+    return tokens
 
 
 if __name__ == "__main__":
