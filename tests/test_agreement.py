@@ -86,7 +86,7 @@ def test_p_values_of_exact_samples_are_uniform(law: np.ndarray) -> None:
 
 
 def test_p_value_of_few_samples_is_not_too_small(law: np.ndarray) -> None:
-    """Most cells expect less than one sample. False alarm: the chance of 15 or more of 500 is 4e-4."""
+    """Most cells expect less than one sample. False alarm: the chance of 15 or more of 500 is 2e-4."""
     p_values = np.array([agreement.p_value(draw(law, 100, seed), law) for seed in range(500)])
     assert (p_values < 0.01).sum() < 15
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -320,9 +320,6 @@ class _Density:
             )
 
         return target()
-
-
-_Family: TypeAlias = _Table | _Density
 
 
 def _distribution(value: Any, name: str) -> Any:
