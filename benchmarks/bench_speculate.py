@@ -1,7 +1,7 @@
 """`specdec.speculate` on a simulation: photons that scatter in a hot, clumpy cloud.
 
     python benchmarks/bench_speculate.py
-    python benchmarks/bench_speculate.py --temperature 0.1 --n-guesses 2 --processes
+    python benchmarks/bench_speculate.py --temperature 0.2 --n-guesses 1 2 --pools threads
 
 Each step of a photon has two slow stages, and the second needs what was drawn from the first:
 
@@ -14,12 +14,16 @@ g: the photon flies on in its new direction; where it interacts next is where th
 
 Plain: f, draw the angle, g. Speculative: g on the angle guessed from Klein and Nishina, beside f. Both take
 turns, on the same photons, and each is also timed alone; the share of accepted guesses must be the mean of
-sum(min(p, q)) (Theorem 3.5). Prints Markdown.
+sum(min(p, q)) (Theorem 3.5). f and g run in processes: between NumPy calls of some ten microseconds threads
+wait for Python's lock longer than that. *cores* says how many there were to compute on: twice the time of f
+over that of two f at once. On a machine whose cores are busy it is nearer to 1, and nothing can be gained.
+Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -34,6 +38,10 @@ import specdec
 from machine import describe
 
 Array = NDArray[np.float64]
+POOLS: dict[str, Callable[[int], Executor]] = {
+    "processes": ProcessPoolExecutor,
+    "threads": ThreadPoolExecutor,
+}
 
 
 class Photon(NamedTuple):
@@ -59,7 +67,7 @@ class Cloud(NamedTuple):
     n_nodes: int = 24
     """Nodes of the quadrature over momenta in each of three directions."""
     n_clumps: int = 160
-    n_samples: int = 12_000
+    n_samples: int = 16_000
     """Of the density on a photon's way."""
 
 
@@ -156,8 +164,8 @@ def seconds(function: Callable[[], object]) -> float:
 def measure(cloud: Cloud, n_guesses: int, n_photons: int, pool: Executor) -> dict[str, float]:
     """Take turns on the same photons; medians of the seconds, and what the rule did."""
     rng = np.random.default_rng(1)
-    times: dict[str, list[float]] = {"f": [], "g": [], "plain": [], "speculative": []}
-    betas, accepted, n_g_calls, ratios = [], 0, 0, []
+    times: dict[str, list[float]] = {"f": [], "g": [], "plain": [], "speculative": [], "two f": []}
+    betas, accepted, n_g_calls, ratios, cores = [], 0, 0, [], []
     for turn in range(n_photons + 2):
         photon = random_photon(rng)
         p, q = angles_of_hot_electrons(cloud, photon), angles_of_electrons_at_rest(cloud, photon)
@@ -180,14 +188,16 @@ def measure(cloud: Cloud, n_guesses: int, n_photons: int, pool: Executor) -> dic
             "g": partial(fly, cloud, photon, angle),
             "plain": partial(plain, cloud, photon, rng),
             "speculative": speculative,
+            "two f": lambda photon=photon: list(pool.map(angles_of_hot_electrons, [cloud] * 2, [photon] * 2)),
         }
-        order = list(jobs)[turn % 4 :] + list(jobs)[: turn % 4]
+        order = list(jobs)[turn % len(jobs) :] + list(jobs)[: turn % len(jobs)]
         taken = {name: seconds(jobs[name]) for name in order}
         if turn < 2:  # warming up
             continue
         for name, value in taken.items():
             times[name].append(value)
         ratios.append(taken["plain"] / taken["speculative"])
+        cores.append(2 * taken["f"] / taken["two f"])
         betas.append(float(np.minimum(p, q).sum()))
         accepted += found["out"].accepted is not None
         n_g_calls += found["out"].n_g_calls
@@ -200,6 +210,7 @@ def measure(cloud: Cloud, n_guesses: int, n_photons: int, pool: Executor) -> dic
         "accepted": accepted / n_photons,
         "g calls": n_g_calls / n_photons,
         "median ratio": statistics.median(ratios),
+        "cores": statistics.median(cores),
     }
 
 
@@ -215,25 +226,24 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.01, 0.05, 0.2])
     parser.add_argument("--n-guesses", type=int, nargs="+", default=[1])
     parser.add_argument("--photons", type=int, default=60)
-    parser.add_argument("--processes", action="store_true", help="instead of threads")
+    parser.add_argument("--pools", nargs="+", choices=POOLS, default=["processes"])
     args = parser.parse_args()
-    print(f"{describe()}; {args.photons} photons, {'processes' if args.processes else 'threads'}\n")
-    print("| kT / mc² | guesses | f alone, ms | g alone, ms | f then g, ms | speculate, ms |", end="")
-    print(" beta | accepted | calls of g | expected gain | measured (means) | median of the ratios |")
-    print("|---" * 12 + "|")
-    for temperature in args.temperature:
-        for n_guesses in args.n_guesses:
-            kind = ProcessPoolExecutor if args.processes else ThreadPoolExecutor
-            with kind(n_guesses + 1) as pool:
-                m = measure(Cloud(temperature=temperature), n_guesses, args.photons, pool)
-            gain = expected_gain(m["mean f"], m["mean g"], m["accepted"])
-            print(
-                f"| {temperature:g} | {n_guesses} |",
-                " | ".join(f"{1e3 * m[name]:.1f}" for name in ("f", "g", "plain", "speculative")),
-                f"| {m['beta']:.3f} | {m['accepted']:.3f} | {m['g calls']:.2f} | {gain:.2f} |",
-                f"**{m['mean plain'] / m['mean speculative']:.2f}** | {m['median ratio']:.2f} |",
-                flush=True,
-            )
+    print(f"{describe()}; {args.photons} photons\n")
+    print("| pool | kT / mc² | guesses | f alone, ms | g alone, ms | f then g, ms | speculate, ms |", end="")
+    print(" beta | accepted | calls of g | cores | expected gain | measured (means) | median of the ratios |")
+    print("|---" * 14 + "|")
+    for name, temperature, n_guesses in itertools.product(args.pools, args.temperature, args.n_guesses):
+        with POOLS[name](n_guesses + 1) as pool:
+            m = measure(Cloud(temperature=temperature), n_guesses, args.photons, pool)
+        gain = expected_gain(m["mean f"], m["mean g"], m["accepted"])
+        print(
+            f"| {name} | {temperature:g} | {n_guesses} |",
+            " | ".join(f"{1e3 * m[job]:.1f}" for job in ("f", "g", "plain", "speculative")),
+            f"| {m['beta']:.3f} | {m['accepted']:.3f} | {m['g calls']:.2f} |",
+            f"{m['cores']:.2f} | {gain:.2f} |",
+            f"**{m['mean plain'] / m['mean speculative']:.2f}** | {m['median ratio']:.2f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -116,9 +116,10 @@ def speculate(
         y, whatever runs first. Over several calls pass one generator, not the same number again.
     executor : concurrent.futures.Executor, optional
         Where f and g run, with ``n_guesses + 1`` workers or more to run all at once. By default threads that
-        live as long as the call: right for functions that release the GIL, as NumPy does on large arrays.
-        For others pass a ProcessPoolExecutor, and functions and values that can be pickled. Do not call from
-        inside a worker of the same executor.
+        live as long as the call: right for functions that release the GIL for milliseconds at a time, in
+        compiled code, I/O or subprocesses. For others, Python code and NumPy on many small arrays alike,
+        pass a ProcessPoolExecutor, and functions and values that can be pickled. Do not call from inside a
+        worker of the same executor.
 
     Returns
     -------
