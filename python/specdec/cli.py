@@ -18,6 +18,7 @@ from specdec.model import Model, embedded_pair, load
 from specdec.render import Figure, legend, line, paint, use_colour
 from specdec.request import Request
 from specdec.result import Result
+from specdec.rules import DECODING_RULES
 from specdec.run import Run
 
 __all__ = ["main"]
@@ -92,8 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="P",
         help="sample from tokens at least P times as likely as the likeliest",
     )
-    rules = ("rejection", "block", "coupled", "classical")
-    add("--verify", choices=rules, default=rules[0], help="rule of verification (default: %(default)s)")
+    add("--verify", choices=DECODING_RULES, default="rejection", help="rule (default: %(default)s)")
     add(
         "--lenience", type=float, default=1.0, metavar="L", help="below 1 is not exact (default: %(default)s)"
     )

@@ -26,6 +26,7 @@ from specdec.measurement import Independence, Measurement, MeasurementRow
 from specdec.model import Model
 from specdec.progress import counted
 from specdec.request import ModelLike, Prompt
+from specdec.rules import check_lenience
 from specdec.sampling import Sampling
 from specdec.series import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.threads import default_threads
@@ -123,7 +124,9 @@ def measure(
     samplings = [
         Sampling(temperature, top_k, top_p, min_p) for temperature in _several("temperatures", temperatures)
     ]
-    chosen_leniences = [_lenience(lenience) for lenience in _several("leniences", leniences)]
+    chosen_leniences = [
+        check_lenience("leniences has", lenience) for lenience in _several("leniences", leniences)
+    ]
     all_leniences = list(dict.fromkeys([1.0, *chosen_leniences]))  # the exact rule's betas are always kept
     n_tokens, repeats = positive("n_tokens", n_tokens), positive("repeats", repeats)
     n_timed_tokens = positive("n_timed_tokens", n_timed_tokens)
@@ -261,9 +264,3 @@ def _several(name: str, values: Any) -> list[Any]:
     if not found or n_different < len(found):
         raise InputError(f"{name} is {values!r}; expected at least one number, and none twice")
     return found
-
-
-def _lenience(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0.0 < value <= 1.0:
-        raise InputError(f"leniences has {value!r}; expected numbers in (0, 1]")
-    return float(value)

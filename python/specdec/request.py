@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 from specdec.drafts import Bigram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.model import Model, load
+from specdec.rules import DECODING_RULES, check_rule
 from specdec.sampling import Sampling
 from specdec.stopping import StopRules
 from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import check_same_vocabulary
 
 __all__ = [
-    "MAX_GAMMA", "RULES", "DraftLike", "ModelLike", "Options", "Prompt", "Request", "Seed", "Stop",
+    "MAX_GAMMA", "DraftLike", "ModelLike", "Options", "Prompt", "Request", "Seed", "Stop",
     "Transform", "as_model", "check_integer", "check_prompt",
 ]  # fmt: skip
-
-RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
-"""The rules that `generate` takes; greedy is what they all are at temperature 0."""
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
 DraftLike: TypeAlias = "Model | Unigram | Bigram | str | os.PathLike[str]"
@@ -220,16 +218,9 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
 
 def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str, float]:
     """(sampling of the target, the core's rule, lenience)."""
-    if verify not in RULES:
-        raise InputError(f"verify is {verify!r}; expected one of {', '.join(map(repr, RULES))}")
-    if isinstance(lenience, bool) or not isinstance(lenience, Real) or not 0.0 < lenience <= 1.0:
-        raise InputError(f"lenience is {lenience!r}; expected a number above 0, at most 1")
+    rule, lenience = check_rule("verify", verify, lenience, DECODING_RULES)
     if lenience == 1.0:
-        return sampling, verify, 1.0
-    if verify != "rejection":
-        raise InputError(
-            f"lenience is {lenience!r}; expected 1 with verify={verify!r}, which is never lenient"
-        )
+        return sampling, rule, lenience
     if sampling.greedy:
         # Lenience for argmax looks at the distribution before it is standardised (appendix A.5).
         return (

@@ -8,7 +8,6 @@ serves whatever runs ahead on a cheap guess of an expensive distribution: stocha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
 from specdec.errors import InputError
+from specdec.rules import check_rule
 from specdec.sampling import Sampling
 
-__all__ = ["RULES", "SUM_TOLERANCE", "Verification", "distribution", "verify"]
-
-RULES = ("rejection", "greedy", "coupled", "block", "k-sequential", "classical")
-"""The rules of verification, by the names that `verify` takes."""
+__all__ = ["SUM_TOLERANCE", "Verification", "distribution", "verify"]
 
 SUM_TOLERANCE = 1e-9
 """How far the sum of a distribution may be from 1."""
@@ -184,12 +181,7 @@ def verify(
 
 
 def _check_rule(rule: str, lenience: float, nodes: NDArray[np.int64], order: object, noise: object) -> None:
-    if rule not in RULES:
-        raise InputError(f"rule is {rule!r}; expected one of {', '.join(map(repr, RULES))}")
-    if isinstance(lenience, bool) or not isinstance(lenience, Real) or not 0.0 < lenience <= 1.0:
-        raise InputError(f"lenience is {lenience!r}; expected a number above 0, at most 1")
-    if lenience < 1.0 and rule not in ("rejection", "greedy"):
-        raise InputError(f"lenience is {lenience!r}; expected 1 with rule={rule!r}, which is never lenient")
+    check_rule("rule", rule, lenience)
     if rule == "block" and np.any(nodes != np.arange(len(nodes))):
         raise InputError("rule 'block' takes a chain: every draft follows the one before it")
     if noise is not None and rule != "coupled":

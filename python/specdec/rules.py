@@ -1,0 +1,37 @@
+"""The rules of verification by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+from specdec.errors import InputError
+
+__all__ = ["DECODING_RULES", "RULES", "check_lenience", "check_rule"]
+
+DECODING_RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
+"""Those that `specdec.generate` takes; at temperature 0 all of them are greedy."""
+RULES = (*DECODING_RULES, "greedy")
+"""Those that `specdec.verify` takes."""
+
+_LENIENT = ("rejection", "greedy")
+
+
+def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[str] = RULES) -> tuple[str, float]:
+    """A rule and its lenience, or InputError naming the `argument` that gave the rule."""
+    if rule not in rules:
+        raise InputError(f"{argument} is {rule!r}; expected one of {', '.join(map(repr, rules))}")
+    lenience = check_lenience("lenience is", lenience)
+    if lenience < 1.0 and rule not in _LENIENT:
+        raise InputError(
+            f"lenience is {lenience!r}; expected 1 with {argument}={rule!r}, which is never lenient"
+        )
+    return rule, lenience
+
+
+def check_lenience(where: str, value: Any) -> float:
+    """A number in (0, 1], or InputError that begins with `where`."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 < value <= 1.0:
+        raise InputError(f"{where} {value!r}; expected a number above 0, at most 1")
+    return float(value)
