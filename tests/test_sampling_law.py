@@ -127,7 +127,7 @@ def test_equal_prompts_of_a_batch_are_independent(
         assert p_value(count(pairs), law) > FALSE_ALARM
 
 
-N_OF_A_RULE = 2_000 if SLOW else 10_000
+N_OF_A_RULE = 2_000 if SLOW else 100_000
 LENIENCE = 0.5
 
 
