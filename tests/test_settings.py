@@ -86,6 +86,27 @@ def test_coupled_sampling_with_everything(pair: Any, penalty: float, biases: dic
         assert generate(pair, True, gamma=5, draft_sampling=draft_sampling, **how).tokens == expected
 
 
+@pytest.mark.parametrize(("penalty", "biases"), ADJUSTMENTS)
+def test_the_whole_distribution_is_adjusted(pair: Any, penalty: float, biases: dict[int, float]) -> None:
+    """Tokens with negative logits too, which no argmax and no top-k sees; along drafts as well."""
+    seen: dict[tuple[int, ...], NDArray[np.float64]] = {}
+
+    def watch(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        seen[tuple(tokens)] = probs
+        return probs
+
+    out = generate(
+        pair, True, temperature=1.0, repetition_penalty=penalty, logit_bias=biases, gamma=3, transform=watch
+    )
+    n_negative = 0
+    for i, logits in enumerate(out.logits):
+        tokens = [*PROMPT, *out.tokens[:i]]
+        expected = reference.distribution(reference.adjusted_logits(logits, tokens, penalty, biases), 1.0)
+        np.testing.assert_allclose(seen[tuple(tokens)], expected, rtol=2e-5, atol=1e-12)
+        n_negative += int((logits[np.unique(tokens)] < 0).sum())
+    assert n_negative > 0
+
+
 def test_a_draft_with_the_same_adjustments_is_accepted_more(pair: Any) -> None:
     """By default the draft is penalised as the target is, along its own guesses too: equal models, beta 1."""
     same = (pair[0], pair[0])

@@ -210,8 +210,10 @@ int32_t sd_race(const sd_distribution* d, int n_vocab, const double* noise) {
     if (d->point >= 0) return d->point;
     int32_t winner = -1;
     double best = INFINITY;
-    for (int32_t i = 0; i < n_vocab; i++) {
-        if (!(noise[i] < best * d->weights[i])) continue; /* −ln(1 − v) ≥ v: few get past this */
+    /* −ln(1 − v) ≥ v, so few get past this */
+    for (int32_t i = 0;; i++) {
+        i += sd_kernels_get()->find_below(n_vocab - i, noise + i, d->weights + i, best);
+        if (i >= n_vocab) break;
         double time = exponential(noise[i]) / d->weights[i];
         if (time < best) best = time, winner = i;
     }

@@ -220,6 +220,11 @@ static inline int d_compress(double* out, dvec x, double low, double high) {
     return n + compress_4(out + n, x.b, low, high);
 }
 
+static inline int d_any_below(dvec x, dvec y) {
+    __m256d below = _mm256_or_pd(_mm256_cmp_pd(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_pd(x.b, y.b, _CMP_LT_OQ));
+    return _mm256_movemask_pd(below) != 0;
+}
+
 typedef struct wvec {
     __m256i a, b;
 } wvec;

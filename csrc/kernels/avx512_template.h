@@ -173,6 +173,8 @@ static inline int d_compress(double* out, dvec x, double low, double high) {
     return __builtin_popcount(some);
 }
 
+#define d_any_below(x, y) (_mm512_cmp_pd_mask(x, y, _CMP_LT_OQ) != 0)
+
 typedef __m512i wvec;
 #define w_set1(n) _mm512_set1_epi64((long long)(n))
 #define w_count(from) _mm512_add_epi64(w_set1(from), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0))

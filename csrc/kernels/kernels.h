@@ -103,6 +103,8 @@ typedef struct sd_kernels {
     /* Uniforms of [0, 1): element t of noise [n] from words 2 (t % 2) and 2 (t % 2) + 1 of the block of
      * Philox4x32-10 (rng.h) whose second counter is counter[1] + t / 2. */
     void (*noise)(int n, const uint32_t counter[4], const uint32_t key[2], double* noise);
+    /* The first i with x[i] < y[i] · factor; n if there is none. x, y f64. */
+    int (*find_below)(int n, const double* x, const double* y, double factor);
 } sd_kernels;
 
 /* The sum of lanes [SD_LANES] as a fixed tree: halves of 8, 4, 2, 1. */

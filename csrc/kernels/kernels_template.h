@@ -251,4 +251,5 @@ static const sd_kernels NAME(table) = {
     .split = NAME(split),
     .cut = NAME(cut),
     .noise = NAME(noise),
+    .find_below = NAME(find_below),
 };

@@ -41,6 +41,15 @@ static inline int v_store_int8(int8_t* to, vec a, vec b) {
     return store_codes(to, f);
 }
 
+static inline int d_any_below(dvec x, dvec y) {
+    double a[8], b[8];
+    int any = 0;
+    d_store(a, x);
+    d_store(b, y);
+    for (int i = 0; i < 8; i++) any |= a[i] < b[i];
+    return any;
+}
+
 /* 8 whole numbers of 64 bits. */
 typedef struct wvec {
     uint64_t w[8];

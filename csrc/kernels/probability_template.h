@@ -5,6 +5,7 @@
  *   v_any_from(x, low)       is any of the 16 ≥ low?
  *   dvec                     8 doubles; d_load, d_store, d_set1, d_add, d_sub, d_mul, d_min, d_max,
  *                            d_keep_from(x, low, y) = y where x ≥ low, else +0
+ *   d_any_below(x, y)        is any x < y?
  *   d_low(v), d_high(v)      the first and the last 8 floats of a vec, widened
  *   d_compress(out, x, low, high)  store the x in [low, high) one after the other, return how many;
  *                            all 8 places at `out` may be written
@@ -172,4 +173,12 @@ static void NAME(noise)(int n, const uint32_t counter[4], const uint32_t key[2],
         d_store(odd, w_uniform(c2, c3));
         for (int i = 0; i < 2 * D_LANES && t + i < n; i++) noise[t + i] = i % 2 ? odd[i / 2] : even[i / 2];
     }
+}
+
+static int NAME(find_below)(int n, const double* x, const double* y, double factor) {
+    dvec f = d_set1(factor);
+    int i = 0;
+    while (i + D_LANES <= n && !d_any_below(d_load(x + i), d_mul(d_load(y + i), f))) i += D_LANES;
+    while (i < n && !(x[i] < y[i] * factor)) i++;
+    return i;
 }
