@@ -49,8 +49,17 @@ def test_drafts_are_drawn_from_the_table(target: _core.Model, table: Unigram | B
     assert first[0]["betas"][0] == pytest.approx(overlap, rel=1e-5)
 
 
-@pytest.mark.parametrize("table", TABLES, ids=IDS)
+def walk(n_tokens: int) -> list[int]:
+    """A text in which a token mostly has one successor, another one for each."""
+    rng, text = np.random.default_rng(2), [0]
+    for _ in range(n_tokens):
+        text.append((7 * text[-1] + 3) % N_VOCAB if rng.random() < 0.8 else int(rng.integers(N_VOCAB)))
+    return text
+
+
+@pytest.mark.parametrize("table", [*TABLES, Bigram(walk(3000), N_VOCAB)], ids=[*IDS, "walk"])
 def test_greedy_drafts_follow_the_table(target: _core.Model, table: Unigram | Bigram) -> None:
+    """Each from the draft before it."""
     _, _, records = run_session(target, table.core, [PROMPT], gamma=5, max_new_tokens=30)
     text = list(PROMPT)
     for record in records:
