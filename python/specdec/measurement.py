@@ -309,9 +309,9 @@ def _independence_table(found: Sequence[Independence], draft: str) -> Table:
     p_values = [f"{one.p_value:.2g}" if one.p_value != 0.0 else "< 1e-300" for one in found]
     body.append(("p value", *p_values))
     for position in range(n_positions):
-        body.append(
-            (f"draft {position + 1} accepted", *(f"{one.by_position[position]:.3f}" for one in found))
-        )
+        shares = [one.by_position[position] for one in found]
+        cells = ["" if math.isnan(share) else f"{share:.3f}" for share in shares]  # nobody got so far
+        body.append((f"draft {position + 1} accepted", *cells))
     return Table(f"Independence of acceptances of {draft} (section 3.1)", tuple(head), body)
 
 
