@@ -1,31 +1,22 @@
 /* BeamSearch: the rounds of a beam search. */
-#include <stdatomic.h>
-
 #include "clock.h"
 #include "module.h"
+#include "turn.h"
 
 typedef struct beam_object {
     PyObject_HEAD sd_beam_search* search; /* owned; NULL before __init__ and after close */
     sd_model_object *target, *draft;      /* strong references; draft may be NULL */
-    atomic_flag busy;
+    sd_turn turn;
 } beam_object;
 
 /* Records that a call may return. */
 #define RECORDS 64
 
 static int enter(beam_object* self) {
-    if (self->search == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "the search is closed");
-        return -1;
-    }
-    if (atomic_flag_test_and_set(&self->busy)) {
-        PyErr_SetString(PyExc_RuntimeError, "the search is in use by another thread");
-        return -1;
-    }
-    return 0;
+    return sd_turn_take(&self->turn, self->search != NULL, "search", "closed");
 }
 
-static void leave(beam_object* self) { atomic_flag_clear(&self->busy); }
+static void leave(beam_object* self) { sd_turn_end(&self->turn); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"target", "draft",          "prompt",   "width",     "draft_width",
@@ -78,22 +69,12 @@ static void dealloc(PyObject* base) {
     Py_DECREF(type);
 }
 
+static sd_status read_slice(void* search, int* done) { return sd_beam_search_prefill(search, done); }
+
 static PyObject* prefill(PyObject* base, PyObject* ignored) {
     (void)ignored;
     beam_object* self = (beam_object*)base;
-    if (enter(self) < 0) return NULL;
-    double begun = sd_now();
-    for (int done = 0; !done;) {
-        sd_status status;
-        Py_BEGIN_ALLOW_THREADS status = sd_beam_search_prefill(self->search, &done);
-        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
-        if (status != SD_OK || PyErr_CheckSignals() < 0) {
-            leave(self);
-            return NULL;
-        }
-    }
-    leave(self);
-    return PyFloat_FromDouble(sd_now() - begun);
+    return sd_turn_prefill(&self->turn, "search", read_slice, self->search);
 }
 
 static PyObject* record_to_dict(const sd_beam_record* r) {

@@ -1,31 +1,22 @@
 /* Decoder: one cache over a model, and the forward pass itself. */
-#include <stdatomic.h>
 #include <string.h>
 
 #include "module.h"
+#include "turn.h"
 
 typedef struct decoder_object {
     PyObject_HEAD sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
     sd_cache cache;
     sd_workspace workspace;
     int capacity, max_nodes;
-    atomic_flag busy;
+    sd_turn turn;
 } decoder_object;
 
-/* Enter the decoder for one call; a second thread is refused. */
 static int enter(decoder_object* self) {
-    if (self->model == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "the decoder was never initialised");
-        return -1;
-    }
-    if (atomic_flag_test_and_set(&self->busy)) {
-        PyErr_SetString(PyExc_RuntimeError, "the decoder is in use by another thread");
-        return -1;
-    }
-    return 0;
+    return sd_turn_take(&self->turn, self->model != NULL, "decoder", "not initialised");
 }
 
-static void leave(decoder_object* self) { atomic_flag_clear(&self->busy); }
+static void leave(decoder_object* self) { sd_turn_end(&self->turn); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model", "capacity", "max_nodes", "n_threads", NULL};

@@ -1,30 +1,21 @@
 /* Session: the rounds of one batch. */
-#include <stdatomic.h>
 #include <string.h>
 
-#include "clock.h"
 #include "session_arguments.h"
+#include "turn.h"
 
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
     sd_session_needs needs;            /* owned; what the session borrows */
     int keep_logits;
-    atomic_flag busy;
+    sd_turn turn;
 } session_object;
 
 static int enter(session_object* self) {
-    if (self->session == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "the session is closed");
-        return -1;
-    }
-    if (atomic_flag_test_and_set(&self->busy)) {
-        PyErr_SetString(PyExc_RuntimeError, "the session is in use by another thread");
-        return -1;
-    }
-    return 0;
+    return sd_turn_take(&self->turn, self->session != NULL, "session", "closed");
 }
 
-static void leave(session_object* self) { atomic_flag_clear(&self->busy); }
+static void leave(session_object* self) { sd_turn_end(&self->turn); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     session_object* self = (session_object*)base;
@@ -57,22 +48,12 @@ static void dealloc(PyObject* base) {
     Py_DECREF(type);
 }
 
+static sd_status read_slice(void* session, int* done) { return sd_session_prefill(session, done); }
+
 static PyObject* prefill(PyObject* base, PyObject* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
-    if (enter(self) < 0) return NULL;
-    double begun = sd_now();
-    for (int done = 0; !done;) {
-        sd_status status;
-        Py_BEGIN_ALLOW_THREADS status = sd_session_prefill(self->session, &done);
-        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
-        if (status != SD_OK || PyErr_CheckSignals() < 0) {
-            leave(self);
-            return NULL;
-        }
-    }
-    leave(self);
-    return PyFloat_FromDouble(sd_now() - begun);
+    return sd_turn_prefill(&self->turn, "session", read_slice, self->session);
 }
 
 /* Tokens of the accepted path, then the target's own. */
