@@ -17,8 +17,6 @@ static const struct {
     [SD_RULE_CLASSICAL] = {"classical", sd_judge_classical},
 };
 
-const char* sd_rule_name(sd_rule rule) { return RULES[rule].name; }
-
 sd_status sd_rule_find(const char* name, sd_rule* rule) {
     for (int i = 0; i < SD_N_RULES; i++) {
         if (strcmp(name, RULES[i].name) != 0) continue;

@@ -15,8 +15,7 @@ typedef enum sd_rule {
     SD_N_RULES
 } sd_rule;
 
-/* The name of a rule, and the rule of a name; static strings. */
-const char* sd_rule_name(sd_rule rule);
+/* The rule of a name. */
 sd_status sd_rule_find(const char* name, sd_rule* rule);
 
 /* A rule and its lenience l: in (0, 1], and 1 for rules other than rejection and greedy. */

@@ -16,7 +16,7 @@ from specdec.drafts import Bigram, Unigram
 from specdec.errors import InputError
 from specdec.generation import generate
 from specdec.model import Model, load
-from specdec.request import ModelLike, Prompt
+from specdec.request import ModelLike, Prompt, as_model
 from specdec.run import continuation_decoder
 from specdec.sampling import Sampling
 from specdec.tokenizer import check_same_vocabulary
@@ -196,19 +196,17 @@ def _betas(
 
 def open_pair(target: ModelLike, draft: DraftLike) -> tuple[Model, Draft]:
     """Target and draft, loaded where they are paths, of one vocabulary."""
-    opened = [load(given) if isinstance(given, str | os.PathLike) else given for given in (target, draft)]
-    if not isinstance(opened[0], Model):
-        raise InputError(
-            f"target is a {type(target).__name__}; expected a specdec.Model, a path or a hub name"
-        )
-    if isinstance(opened[1], Model):
-        check_same_vocabulary(opened[0], opened[1])
-    elif not isinstance(opened[1], ProbabilityDraft):
+    target = as_model("target", target)
+    if isinstance(draft, str | os.PathLike):
+        draft = load(draft)
+    if isinstance(draft, Model):
+        check_same_vocabulary(target, draft)
+    elif not isinstance(draft, ProbabilityDraft):
         raise InputError(
             f"draft is a {type(draft).__name__}; expected a specdec.Model, a path, a hub name, or an object "
             "with a method probabilities(ids)"
         )
-    return opened[0], opened[1]
+    return target, draft
 
 
 def name_of(draft: Draft) -> str:

@@ -17,6 +17,7 @@ from specdec.run import SLICE_S, continuation_decoder
 from specdec.stopping import StopRules
 from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import check_same_vocabulary
+from specdec.trace import RoundTimes
 
 __all__ = ["Beam", "BeamResult", "BeamRound", "BeamTrace", "beam_search"]
 
@@ -243,7 +244,7 @@ class BeamRound:
 
 
 @dataclass(frozen=True, repr=False)
-class BeamTrace:
+class BeamTrace(RoundTimes):
     """Every round of a beam search.
 
     Attributes
@@ -285,26 +286,6 @@ class BeamTrace:
     def levels_per_call(self) -> float:
         """Steps for each forward pass of the target: 1 in plain beam search. NaN if there was no round."""
         return self.n_levels / len(self.rounds) if self.rounds else math.nan
-
-    @property
-    def draft_s(self) -> float:
-        """Seconds in the draft's forward passes."""
-        return math.fsum(r.draft_s for r in self.rounds)
-
-    @property
-    def verify_s(self) -> float:
-        """Seconds in the target's forward passes."""
-        return math.fsum(r.verify_s for r in self.rounds)
-
-    @property
-    def other_s(self) -> float:
-        """Seconds of the rounds elsewhere: choosing the best continuations, keeping the caches in order."""
-        return math.fsum(r.other_s for r in self.rounds)
-
-    @property
-    def rounds_s(self) -> float:
-        """Seconds of all rounds, without the prompt."""
-        return self.draft_s + self.verify_s + self.other_s
 
     def to_dict(self) -> dict[str, Any]:
         """Figures and rounds as plain dicts, lists and numbers."""

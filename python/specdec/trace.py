@@ -10,7 +10,7 @@ from typing import Any
 
 from specdec.theory import expected_tokens
 
-__all__ = ["Round", "Trace", "wilson_interval"]
+__all__ = ["Round", "RoundTimes", "Trace", "wilson_interval"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,35 @@ class Round:
         }
 
 
-class Trace:
+class RoundTimes:
+    """Where the seconds of rounds were spent; what has `rounds` with these times inherits it."""
+
+    __slots__ = ()
+
+    rounds: Sequence[Any]
+
+    @property
+    def draft_s(self) -> float:
+        """Seconds spent drafting."""
+        return math.fsum(r.draft_s for r in self.rounds)
+
+    @property
+    def verify_s(self) -> float:
+        """Seconds spent in the target."""
+        return math.fsum(r.verify_s for r in self.rounds)
+
+    @property
+    def other_s(self) -> float:
+        """Seconds spent in the rounds on anything else."""
+        return math.fsum(r.other_s for r in self.rounds)
+
+    @property
+    def rounds_s(self) -> float:
+        """Seconds spent in rounds: drafting, verification and the rest, without the prefill."""
+        return self.draft_s + self.verify_s + self.other_s
+
+
+class Trace(RoundTimes):
     """All rounds of one sequence and the figures they give.
 
     A figure that has nothing to be measured on (acceptance where nothing was drafted, a rate over no time) is
@@ -176,26 +204,6 @@ class Trace:
     def n_tokens(self) -> int:
         """New tokens in the result."""
         return sum(r.kept for r in self.rounds)
-
-    @property
-    def draft_s(self) -> float:
-        """Seconds spent drafting."""
-        return math.fsum(r.draft_s for r in self.rounds)
-
-    @property
-    def verify_s(self) -> float:
-        """Seconds spent in the target."""
-        return math.fsum(r.verify_s for r in self.rounds)
-
-    @property
-    def other_s(self) -> float:
-        """Seconds spent in the rounds on anything else."""
-        return math.fsum(r.other_s for r in self.rounds)
-
-    @property
-    def rounds_s(self) -> float:
-        """Seconds spent in rounds: drafting, verification and the rest, without the prefill."""
-        return self.draft_s + self.verify_s + self.other_s
 
     @property
     def total_s(self) -> float:
