@@ -9,7 +9,7 @@
  *     sd_model_finish(target);                       immutable from here on
  *
  *     sd_drafter* drafter;                           who guesses                  drafter.h
- *     sd_model_drafter_create(&draft_options, n_prompt, n, &drafter);
+ *     sd_model_drafter_create(&draft_options, &drafter);
  *     sd_session* session;                           the rounds of a batch        session.h
  *     sd_session_create(&options, prompts, n, drafter, &session);
  *     for (int done = 0; !done;) sd_session_prefill(session, &done);

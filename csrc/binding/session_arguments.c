@@ -46,22 +46,6 @@ fail:
     return NULL;
 }
 
-/* draft: a Model, a Bigram or None. */
-static int draft_from(const sd_module_state* state, PyObject* draft, sd_session_arguments* a) {
-    a->drafting = draft != Py_None;
-    if (!a->drafting) return 0;
-    if (PyObject_TypeCheck(draft, state->bigram_type)) {
-        a->bigram = &((sd_bigram_object*)draft)->table;
-        if (a->bigram->base != NULL) return 0;
-        PyErr_SetString(PyExc_ValueError, "draft: the Bigram has not been initialised");
-        return -1;
-    }
-    const sd_model_object* model = sd_model_from(state, draft, "draft");
-    if (model == NULL) return -1;
-    a->draft = model->model;
-    return 0;
-}
-
 /* dial=(alpha, texts): the texts of a dialled drafter, one for each prompt. */
 static int dial_from(PyObject* dial, PyObject* seeds, sd_session_arguments* a) {
     PyObject* texts;
@@ -123,7 +107,7 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     sd_model_object* target = sd_model_from(state, target_argument, "target");
     if (target == NULL) return -1;
     o->target = target->model;
-    if (draft_from(state, draft_argument, a) < 0) return -1;
+    a->drafting = draft_argument != Py_None;
     if (rules_from(rule, sampling, draft_sampling, transform, needs, a) < 0) return -1;
     if ((a->prompts = prompts_from(prompts, seeds, &a->n_prompts)) == NULL) return -1;
     if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a->stop_ids, &o->n_stop_ids) < 0) return -1;
@@ -148,48 +132,32 @@ void sd_session_needs_free(sd_session_needs* needs) {
     Py_CLEAR(needs->draft);
 }
 
-static sd_status create_model_drafter(const sd_session_arguments* a, sd_drafter** drafter) {
-    const sd_session_options* o = &a->options;
-    int n = a->n_prompts;
-    int* n_prompt = sd_alloc((size_t)(n + 1) * sizeof *n_prompt);
-    if (n_prompt == NULL) return SD_ERR_MEMORY;
-    for (int i = 0; i < n; i++) n_prompt[i] = a->prompts[i].n;
-    const sd_model_drafter_options options = {a->draft, a->guessing, o->gamma, o->max_new_tokens,
-                                              o->n_threads};
-    sd_status status = sd_model_drafter_create(&options, n_prompt, n, drafter);
-    sd_free(n_prompt);
-    return status;
-}
-
-static sd_status dial(const sd_session_arguments* a, int n_vocab, sd_drafter** drafter) {
-    int n = a->n_prompts;
+static sd_status dial(const sd_session_arguments* a, int n_text, sd_drafter** drafter) {
+    int n = a->n_prompts, n_vocab = a->options.target->config.n_vocab;
     sd_foreseen* foreseen = sd_alloc((size_t)(n + 1) * sizeof *foreseen);
     if (foreseen == NULL) {
         (*drafter)->free(*drafter);
         return SD_ERR_MEMORY;
     }
     for (int i = 0; i < n; i++) foreseen[i] = (sd_foreseen){a->foreseen[i].tokens, a->foreseen[i].n};
-    sd_status status = sd_dialled_drafter_create(*drafter, a->alpha, n_vocab, foreseen, n, drafter);
+    sd_status status = sd_dialled_drafter_create(*drafter, a->alpha, n_vocab, foreseen, n, n_text, drafter);
     sd_free(foreseen);
     return status;
 }
 
-/* The drafter of a session; everything is checked by the core. */
-static sd_status create_drafter(const sd_session_arguments* a, sd_drafter** drafter) {
+int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
+                    const sd_session_needs* needs, sd_session** session) {
     const sd_session_options* o = &a->options;
-    int n_vocab = o->target->config.n_vocab,
-        n_draft = a->draft ? a->draft->config.n_vocab : a->bigram->n_vocab;
-    if (n_draft != n_vocab)
-        return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
-                       n_draft, n_vocab);
-    sd_status status = a->draft ? create_model_drafter(a, drafter)
-                                : sd_bigram_drafter_create(a->bigram, &a->guessing, o->gamma, drafter);
-    return status == SD_OK && a->foreseen ? dial(a, n_vocab, drafter) : status;
-}
-
-sd_status sd_session_make(const sd_session_arguments* a, sd_session** session) {
     sd_drafter* drafter = NULL;
-    sd_status status = a->drafting ? create_drafter(a, &drafter) : SD_OK;
-    if (status != SD_OK) return status;
-    return sd_session_create(&a->options, a->prompts, a->n_prompts, drafter, session);
+    sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
+    int n_text = status == SD_OK ? sd_session_text_room(o, a->prompts, a->n_prompts) : 0;
+    if (status == SD_OK && a->drafting) {
+        const sd_drafting drafting = {state,        o->target, a->guessing, o->gamma,
+                                      a->n_prompts, n_text,    o->n_threads};
+        if (sd_drafter_from(needs->draft, &drafting, &drafter) < 0) return -1;
+        if (a->foreseen) status = dial(a, n_text, &drafter);
+    }
+    if (status == SD_OK) status = sd_session_create(o, a->prompts, a->n_prompts, drafter, session);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
 }

@@ -2,13 +2,13 @@
 #ifndef SD_SESSION_ARGUMENTS_H
 #define SD_SESSION_ARGUMENTS_H
 
-#include "module.h"
+#include "drafters.h"
 #include "transform.h"
 
 /* What a session borrows as long as it lives. */
 typedef struct sd_session_needs {
     sd_model_object* target; /* strong reference */
-    PyObject* draft;         /* strong reference to a Model or a Bigram, or NULL */
+    PyObject* draft;         /* strong reference to the drafter's description (drafters.h), or NULL */
     sd_settings settings, draft_settings;
     sd_python_transform transform; /* its function is a strong reference or NULL */
 } sd_session_needs;
@@ -20,9 +20,7 @@ typedef struct sd_session_arguments {
     sd_session_options options;
     sd_guessing guessing;
     int drafting;
-    const sd_model* draft;   /* who drafts: this */
-    const sd_bigram* bigram; /* or this */
-    sd_prompt* prompts;      /* [n_prompts] owned */
+    sd_prompt* prompts; /* [n_prompts] owned */
     int n_prompts;
     sd_prompt* foreseen; /* [n_foreseen] owned, of a dialled drafter; NULL: none */
     int n_foreseen;
@@ -36,7 +34,8 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
                               sd_session_needs* needs, sd_session_arguments* arguments);
 void sd_session_arguments_free(sd_session_arguments* arguments);
 
-/* A session and its drafter. `needs` must outlive it. */
-sd_status sd_session_make(const sd_session_arguments* arguments, sd_session** session);
+/* A session and its drafter. `needs` must outlive it. Returns 0, or -1 with an exception. */
+int sd_session_make(const sd_session_arguments* arguments, const sd_module_state* state,
+                    const sd_session_needs* needs, sd_session** session);
 
 #endif

@@ -25,13 +25,9 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     }
     sd_session_arguments arguments;
     int result = -1;
-    if (sd_session_arguments_from(args, kwargs, PyType_GetModuleState(Py_TYPE(base)), &self->needs,
-                                  &arguments) == 0) {
-        sd_status status = sd_session_make(&arguments, &self->session);
-        if (status == SD_OK)
-            result = 0;
-        else
-            sd_raise(status);
+    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
+    if (sd_session_arguments_from(args, kwargs, state, &self->needs, &arguments) == 0) {
+        result = sd_session_make(&arguments, state, &self->needs, &self->session);
         self->keep_logits = arguments.keep_logits;
     }
     sd_session_arguments_free(&arguments);
@@ -80,7 +76,7 @@ static PyObject* new_logits(const session_object* self, const sd_record* record)
     const sd_verdict* v = &record->verdict;
     PyObject* array = sd_new_array("float32", v->n_path + 1, (Py_ssize_t)n_vocab, (void**)&out);
     for (int i = 0; array != NULL && i <= v->n_path; i++) {
-        ptrdiff_t row = record->logits_row + (i == 0 ? 0 : v->path[i - 1]);
+        ptrdiff_t row = record->logits_row + (i == 0 ? 0 : record->places[v->path[i - 1]]);
         memcpy(out + (size_t)i * n_vocab, logits + row * stride, n_vocab * sizeof *out);
     }
     return array;

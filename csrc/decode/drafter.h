@@ -1,14 +1,17 @@
 /* The interface of a drafting method: begin, propose, commit, free.
  *
- * A drafter serves all sequences of one session. It may guess as it likes: the output's
- * distribution is the target's for every drafter (appendix A.1). */
+ * A drafter serves all sequences of one session. It may guess as it likes: the output's distribution is
+ * the target's for every drafter (appendix A.1), on one condition. Whether a node is drawn may depend on
+ * the text, on all nodes drawn before it and on the distribution it is drawn from, but not on its own
+ * token: a guess that is thrown away after a look at it was not drawn from what `drawn_from` says. */
 #ifndef SD_DRAFTER_H
 #define SD_DRAFTER_H
 
+#include "cache.h"
 #include "rng.h"
 #include "tree.h"
 
-/* The longest chain a round may ask for. */
+/* The most guesses a round may ask for. */
 #define SD_MAX_GAMMA 1024
 
 static inline sd_status sd_gamma_check(int gamma) {
@@ -16,28 +19,50 @@ static inline sd_status sd_gamma_check(int gamma) {
     return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to %d", gamma, SD_MAX_GAMMA);
 }
 
+typedef struct sd_pace sd_pace; /* pace.h */
+
 /* One sequence's part of a round. */
 typedef struct sd_proposal {
     int sequence;        /* index in the session */
     const int32_t* text; /* [n_text] all tokens so far; text[n_text - 1] is the root. Borrowed. */
     int n_text;
-    int budget;       /* guesses wanted at most, ≥ 0 */
-    sd_stream stream; /* random numbers of this sequence */
-    sd_tree tree;     /* out: node 0 is set; room for budget more nodes, and each of their
-                             * drawn_from has room for [n_vocab] weights */
+    int budget;          /* guesses wanted at most, ≥ 0 */
+    int depth;           /* guesses in a row at most: the text must not pass its length */
+    sd_stream stream;    /* random numbers of this sequence */
+    sd_cache* cache;     /* the target's; it holds the text but for the root. For drafters that begin the
+                          * target's own work; others leave it alone. Borrowed */
+    const sd_pace* pace; /* says when another guess does not pay; NULL: budget and depth alone do */
+    sd_tree tree;        /* out: node 0 is set; room for budget more nodes, and each of their drawn_from
+                          * has room for [n_vocab] weights */
+    int32_t* depths;     /* [budget + 1] out: of the nodes; 0 for the root */
+    double* reach;       /* [budget + 1] out: estimated chance that a node is accepted; 1 for the root */
 } sd_proposal;
+
+/* May another guess hang on `node`? To be asked before it is drawn. */
+int sd_proposal_wants(const sd_proposal* proposal, int node);
+
+/* Append a guess, whose drawn_from the caller sets (before or after). confidence: the draft's own
+ * estimate that the target agrees, in [0, 1]; it is looked at only where there is a pace. Returns the node. */
+int sd_proposal_add(sd_proposal* proposal, int parent, int32_t token, double confidence);
 
 typedef struct sd_drafter sd_drafter;
 
+/* Operations that a method has no use for are NULL; propose and free are not. */
 struct sd_drafter {
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
-    /* Read the next part of a sequence's prompt; *done is set when all of it is in. */
+    /* Read the next part of a sequence's prompt; *done is set when all of it is in. A sequence may begin
+     * again with another prompt, when the text it had has ended. */
     sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt, int* done);
-    /* Fill the trees of n proposals, each of another sequence. */
+    /* Fill the trees of n proposals, each of another sequence. The text may differ from that of the last
+     * proposal behind what was committed: whoever drafts for a draft is shown guesses too. */
     sd_status (*propose)(sd_drafter* self, sd_proposal* proposals, int n);
-    /* The tree nodes path [n_path] (root not counted) of the last proposal were accepted. */
-    sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* path, int n_path);
-    void (*free)(sd_drafter* self); /* NULL is not allowed */
+    /* The target has been run on the tree of the last proposal: node i has the logits [n_vocab] from
+     * logits + places[i] · stride on. Comes before commit. */
+    sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* places,
+                         const float* logits, ptrdiff_t stride);
+    /* From now on the text is text [n_text], the prompt included, and stays. */
+    sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* text, int n_text);
+    void (*free)(sd_drafter* self);
 };
 
 #endif

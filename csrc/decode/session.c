@@ -25,6 +25,8 @@ struct sd_session {
     sequence* sequences;    /* [n_sequences] */
     sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
     sd_branch* branches;    /* [n_sequences] */
+    int32_t* row_tokens;    /* [n_sequences, max_nodes] of the places that the target is run on */
+    int32_t* row_parents;   /* [n_sequences, max_nodes] */
     int n_open;
     sd_record* records; /* [max_records] of the rounds of a call; the last n_open are of this round */
     int n_records, max_records;
@@ -55,6 +57,8 @@ static void lay_out(sd_session* s, const int* max_text, int longest) {
     s->sequences = sd_arena_take(arena, n, sizeof *s->sequences);
     s->proposals = sd_arena_take(arena, n, sizeof *s->proposals);
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
+    s->row_tokens = sd_arena_take(arena, n, nodes * sizeof *s->row_tokens);
+    s->row_parents = sd_arena_take(arena, n, nodes * sizeof *s->row_parents);
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     s->stop_ids = sd_arena_take(arena, (size_t)s->options.n_stop_ids, sizeof *s->stop_ids);
     s->kept = sd_arena_take(arena, nodes, sizeof *s->kept);
@@ -68,11 +72,15 @@ static void lay_out(sd_session* s, const int* max_text, int longest) {
     for (size_t i = 0; i < n; i++) {
         int32_t* text = sd_arena_take(arena, (size_t)max_text[i], sizeof *text);
         sd_distribution* drawn_from = sd_arena_take(arena, nodes, sizeof *drawn_from);
+        int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
+        double* reach = sd_arena_take(arena, nodes, sizeof *reach);
         double* weights = take_weights(s, s->drafter ? nodes : 0);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
         s->sequences[i].max_text = max_text[i];
         s->proposals[i].tree.drawn_from = drawn_from;
+        s->proposals[i].depths = depths;
+        s->proposals[i].reach = reach;
         for (size_t j = 0; j < nodes && s->drafter; j++) drawn_from[j].weights = weights + j * n_vocab;
     }
     for (int i = 0; i < s->max_records; i++) {
@@ -80,13 +88,15 @@ static void lay_out(sd_session* s, const int* max_text, int longest) {
         int32_t* parents = sd_arena_take(arena, nodes, sizeof *parents);
         int32_t* path = sd_arena_take(arena, nodes, sizeof *path);
         double* betas = sd_arena_take(arena, nodes, sizeof *betas);
+        int32_t* places = sd_arena_take(arena, nodes, sizeof *places);
         if (arena->base == NULL) continue;
+        s->records[i].places = places;
         s->records[i].tree = (sd_tree){.tokens = tokens, .parents = parents};
         s->records[i].verdict = (sd_verdict){.path = path, .betas = betas};
     }
 }
 
-static sd_status check(const sd_session_options* o, const sd_prompt* prompts, int n) {
+sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts, int n) {
     const sd_config* c = &o->target->config;
     if (n < 1) return sd_fail(SD_ERR_VALUE, "there are no prompts");
     sd_status status = sd_gamma_check(o->gamma);
@@ -108,11 +118,24 @@ static sd_status check(const sd_session_options* o, const sd_prompt* prompts, in
     return status == SD_OK ? sd_rule_check(o->rule, o->lenience) : status;
 }
 
+/* Tokens that the text of a prompt may have. */
+static int text_room(const sd_session_options* o, const sd_prompt* prompt) {
+    long wanted = (long)prompt->n + o->max_new_tokens;
+    return wanted < o->target->config.n_ctx ? (int)wanted : o->target->config.n_ctx;
+}
+
+int sd_session_text_room(const sd_session_options* o, const sd_prompt* prompts, int n) {
+    int longest = 0;
+    for (int i = 0; i < n; i++)
+        if (text_room(o, &prompts[i]) > longest) longest = text_room(o, &prompts[i]);
+    return longest;
+}
+
 sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
                             sd_drafter* drafter, sd_session** out) {
     sd_session* s = NULL;
     int* max_text = NULL;
-    sd_status status = check(options, prompts, n);
+    sd_status status = sd_session_check(options, prompts, n);
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
@@ -122,12 +145,8 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     s->n_sequences = n;
     s->max_nodes = drafter ? options->gamma + 1 : 1;
     s->max_records = n > RECORDS ? n : RECORDS;
-    int n_ctx = options->target->config.n_ctx, longest = 0;
-    for (int i = 0; i < n; i++) {
-        long wanted = (long)prompts[i].n + options->max_new_tokens;
-        max_text[i] = wanted < n_ctx ? (int)wanted : n_ctx;
-        longest = max_text[i] > longest ? max_text[i] : longest;
-    }
+    int longest = sd_session_text_room(options, prompts, n);
+    for (int i = 0; i < n; i++) max_text[i] = text_room(options, &prompts[i]);
     lay_out(s, max_text, longest);
     if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
     lay_out(s, max_text, longest);
@@ -137,7 +156,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
         memcpy(q->text, prompts[i].tokens, (size_t)prompts[i].n * sizeof *q->text);
         q->n_text = prompts[i].n;
         q->stream = prompts[i].stream;
-        q->draft_ready = drafter == NULL;
+        q->draft_ready = drafter == NULL || drafter->begin == NULL;
         if ((status = sd_cache_create(&q->cache, options->target, q->max_text + s->max_nodes)) != SD_OK)
             goto fail;
     }
@@ -182,52 +201,71 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
 }
 
 /* Collect the unfinished sequences and say how far each may guess: a round adds at most one token
- * more than it guesses, and the text must not pass its length. */
+ * more than it guesses in a row, and the text must not pass its length. */
 static void open_round(sd_session* s) {
     s->n_open = 0;
     for (int i = 0; i < s->n_sequences; i++) {
-        const sequence* q = &s->sequences[i];
+        sequence* q = &s->sequences[i];
         if (q->finished) continue;
         sd_proposal* p = &s->proposals[s->n_open];
         sd_record* record = &s->records[s->n_records + s->n_open++];
-        int room = q->max_text - q->n_text - 1;
         p->sequence = i;
         p->text = q->text;
         p->n_text = q->n_text;
         p->stream = q->stream;
-        p->budget = s->max_nodes - 1 < room ? s->max_nodes - 1 : room;
+        p->depth = q->max_text - q->n_text - 1;
+        p->budget = p->depth > 0 ? s->max_nodes - 1 : 0;
+        p->cache = &q->cache;
         p->tree.n_nodes = 1;
         p->tree.tokens = record->tree.tokens; /* the guesses go where they are kept */
         p->tree.parents = record->tree.parents;
         p->tree.tokens[0] = q->text[q->n_text - 1];
         p->tree.parents[0] = -1;
+        p->depths[0] = 0;
+        p->reach[0] = 1.0;
     }
+}
+
+/* The places of a tree, as nodes of the forward. */
+static void fill_branch(sd_session* s, int i, sd_record* record) {
+    const sd_tree* tree = &s->proposals[i].tree;
+    int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_nodes,
+            *parents = s->row_parents + (ptrdiff_t)i * s->max_nodes;
+    record->n_places = sd_tree_places(tree, record->places);
+    for (int node = tree->n_nodes - 1; node >= 0; node--) { /* the first of a place comes last and stays */
+        int32_t place = record->places[node];
+        tokens[place] = tree->tokens[node];
+        parents[place] = node == 0 ? -1 : record->places[tree->parents[node]];
+    }
+    s->branches[i] = (sd_branch){s->proposals[i].cache, tokens, parents, record->n_places, record->n_places};
 }
 
 static sd_status run_target(sd_session* s, sd_record* records) {
     ptrdiff_t row = 0;
     for (int i = 0; i < s->n_open; i++) {
-        const sd_proposal* p = &s->proposals[i];
-        s->branches[i] = (sd_branch){.cache = &s->sequences[p->sequence].cache,
-                                     .tokens = p->tree.tokens,
-                                     .parents = p->tree.parents,
-                                     .n_new = p->tree.n_nodes,
-                                     .n_logits = p->tree.n_nodes};
-        records[i].sequence = p->sequence;
-        records[i].tree = p->tree;
+        records[i].sequence = s->proposals[i].sequence;
+        records[i].tree = s->proposals[i].tree;
         records[i].logits_row = row;
-        row += p->tree.n_nodes;
+        fill_branch(s, i, &records[i]);
+        row += records[i].n_places;
     }
     return sd_forward(&s->workspace, s->branches, s->n_open);
+}
+
+/* Show the drafter what the target says of its guesses. */
+static sd_status observe(sd_session* s, int i, const sd_record* record) {
+    if (s->drafter == NULL || s->drafter->observe == NULL) return SD_OK;
+    const sd_workspace* w = &s->workspace;
+    return s->drafter->observe(s->drafter, &s->proposals[i], record->places,
+                               w->logits + record->logits_row * w->ld_logits, w->ld_logits);
 }
 
 /* A tree being verified: what sd_verify asks about its nodes. */
 typedef struct verification {
     sd_session* session;
     const sequence* sequence;
-    const sd_tree* tree;
-    const float* logits; /* of node 0 */
-    sd_status status;    /* of the transforms */
+    const sd_record* record;
+    sd_status status; /* of the transforms */
 } verification;
 
 static int depth_of(const sd_tree* tree, int node) {
@@ -236,14 +274,20 @@ static int depth_of(const sd_tree* tree, int node) {
     return depth;
 }
 
+static const float* logits_after(const verification* v, int node) {
+    const sd_workspace* w = &v->session->workspace;
+    return w->logits + (v->record->logits_row + v->record->places[node]) * w->ld_logits;
+}
+
 /* Let the caller change the distribution after a node. */
 static sd_status transform(const verification* v, int node) {
     sd_session* s = v->session;
     sd_distribution* d = &s->target;
     int n_vocab = s->options.target->config.n_vocab, n_text = v->sequence->n_text;
-    int n_tokens = n_text + depth_of(v->tree, node);
+    int n_tokens = n_text + depth_of(&v->record->tree, node);
     memcpy(s->tokens, v->sequence->text, (size_t)n_text * sizeof *s->tokens);
-    for (int i = node, at = n_tokens; i > 0; i = v->tree->parents[i]) s->tokens[--at] = v->tree->tokens[i];
+    const sd_tree* tree = &v->record->tree;
+    for (int i = node, at = n_tokens; i > 0; i = tree->parents[i]) s->tokens[--at] = tree->tokens[i];
     for (int i = 0; i < n_vocab; i++) d->weights[i] = sd_prob(d, i);
     const sd_transform* t = &s->options.transform;
     sd_status status = t->apply(t->context, s->tokens, n_tokens, d->weights, n_vocab);
@@ -259,8 +303,8 @@ static sd_distribution target_after(void* context, int node) {
     sd_session* s = v->session;
     int n_vocab = s->options.target->config.n_vocab;
     const float* logits =
-        sd_logits_adjust(&s->options.adjustment, n_vocab, v->logits + node * s->workspace.ld_logits,
-                         v->sequence->text, v->sequence->n_text, v->tree, node, s->adjusted);
+        sd_logits_adjust(&s->options.adjustment, n_vocab, logits_after(v, node), v->sequence->text,
+                         v->sequence->n_text, &v->record->tree, node, s->adjusted);
     sd_standardise(&s->options.sampling, n_vocab, logits, s->scratch, &s->target);
     if (s->options.transform.apply && v->status == SD_OK) v->status = transform(v, node);
     return s->target;
@@ -272,7 +316,7 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
     const verification* v = context;
     sd_session* s = v->session;
     int n_vocab = s->options.target->config.n_vocab;
-    uint32_t position = (uint32_t)(v->sequence->n_text + depth_of(v->tree, node));
+    uint32_t position = (uint32_t)(v->sequence->n_text + depth_of(&v->record->tree, node));
     if (target->point < 0) sd_noise(v->sequence->stream, position, n_vocab, s->noise);
     return sd_race(target, n_vocab, s->noise);
 }
@@ -284,8 +328,7 @@ static sd_status verify(sd_session* s, sd_record* record) {
     for (int i = 1; i < n_nodes; i++)
         s->uniforms[i] = sd_uniform(q->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
     s->uniforms[n_nodes] = sd_uniform(q->stream, position, SD_DRAW_SAMPLE, 0);
-    const float* logits = s->workspace.logits + record->logits_row * s->workspace.ld_logits;
-    verification v = {s, q, &record->tree, logits, SD_OK};
+    verification v = {s, q, record, SD_OK};
     const sd_question question = {.rule = s->options.rule,
                                   .lenience = s->options.lenience,
                                   .tree = &record->tree,
@@ -307,19 +350,18 @@ static void append(sd_session* s, sequence* q, int32_t token) {
     for (int i = 0; i < s->options.n_stop_ids; i++) q->finished |= token == s->stop_ids[i];
 }
 
-/* Keep the accepted path in both caches and append the new tokens. */
+/* Keep the accepted path in the target's cache, append the new tokens and tell the drafter. */
 static sd_status commit(sd_session* s, const sd_record* record) {
     sequence* q = &s->sequences[record->sequence];
     const sd_verdict* v = &record->verdict;
     s->kept[0] = 0; /* the root */
-    memcpy(s->kept + 1, v->path, (size_t)v->n_path * sizeof *s->kept);
+    for (int i = 0; i < v->n_path; i++) s->kept[i + 1] = record->places[v->path[i]];
     sd_status status = sd_cache_keep(&q->cache, s->kept, v->n_path + 1);
-    if (status == SD_OK && s->drafter)
-        status = s->drafter->commit(s->drafter, record->sequence, v->path, v->n_path);
     if (status != SD_OK) return status;
     for (int i = 0; i < v->n_path; i++) append(s, q, record->tree.tokens[v->path[i]]);
     append(s, q, v->token);
-    return SD_OK;
+    if (s->drafter == NULL || s->drafter->commit == NULL) return SD_OK;
+    return s->drafter->commit(s->drafter, record->sequence, q->text, q->n_text);
 }
 
 /* One round of the open sequences. */
@@ -334,7 +376,8 @@ static sd_status run_round(sd_session* s) {
     if (status != SD_OK) return status;
     double verified = sd_now();
     for (int i = 0; i < s->n_open && status == SD_OK; i++) {
-        status = verify(s, &records[i]);
+        status = observe(s, i, &records[i]);
+        if (status == SD_OK) status = verify(s, &records[i]);
         if (status == SD_OK) status = commit(s, &records[i]);
     }
     double draft_s = s->drafter ? drafted - begun - s->drafter->other_s : 0.0;

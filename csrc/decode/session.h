@@ -41,12 +41,21 @@ typedef struct sd_record {
     int sequence;
     sd_tree tree;         /* the drafter's guesses; borrowed */
     sd_verdict verdict;   /* borrowed */
-    ptrdiff_t logits_row; /* row of node 0 in the logits of its round; node i lies i rows further */
+    ptrdiff_t logits_row; /* row of node 0 in the logits of its round; node i lies places[i] rows further */
+    int32_t* places;      /* [tree.n_nodes] where each node stands (tree.h); borrowed */
+    int n_places;         /* rows that the target was run on */
     /* Seconds the round spent in the draft's forward, in the target's, and elsewhere; of the batch. */
     double draft_s, verify_s, other_s;
 } sd_record;
 
 typedef struct sd_session sd_session;
+
+/* Are options and prompts what a session can be made of? sd_session_create asks itself; whoever makes a
+ * drafter first asks before. */
+sd_status sd_session_check(const sd_session_options* options, const sd_prompt* prompts, int n);
+
+/* Tokens that the longest text of a session for n prompts may have: the `n_text` of drafters. */
+int sd_session_text_room(const sd_session_options* options, const sd_prompt* prompts, int n);
 
 /* Create a session for n prompts. The session owns `drafter` (NULL: plain decoding) from the call
  * on, also when the call fails. */

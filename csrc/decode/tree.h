@@ -2,7 +2,11 @@
  *
  * Node 0 is the last committed token. Every other node has a token, an earlier node as parent and
  * the distribution its token was drawn from; siblings are independent draws. A chain of γ guesses
- * is the tree in which node i + 1 is the child of node i. */
+ * is the tree in which node i + 1 is the child of node i.
+ *
+ * Nodes with the same tokens from the root are one *place*: the target is run once for all of them, so
+ * several chains that share their beginnings cost what their prefix tree costs. Each of them still counts
+ * as a draw of its own (verify.h). */
 #ifndef SD_TREE_H
 #define SD_TREE_H
 
@@ -14,5 +18,9 @@ typedef struct sd_tree {
     int32_t* parents;            /* [n_nodes]; parents[0] is -1 */
     sd_distribution* drawn_from; /* [n_nodes]; entry 0 is unused */
 } sd_tree;
+
+/* Number the places in the order of their first nodes: places [n_nodes] says where each node stands, 0
+ * for the root. Returns how many places there are. */
+int sd_tree_places(const sd_tree* tree, int32_t* places);
 
 #endif

@@ -42,26 +42,15 @@ static void fill(const sd_bigram* b, int32_t y, float* logits) {
     for (int64_t i = b->starts[y]; i < b->starts[y + 1]; i++) logits[b->successors[i]] = b->logits[i];
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
-    (void)base, (void)sequence, (void)prompt, (void)n_prompt;
-    *done = 1; /* the last token is all it looks at */
-    return SD_OK;
-}
-
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     bigram_drafter* d = (bigram_drafter*)base;
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
-        while (p->tree.n_nodes <= p->budget) {
-            fill(d->bigram, p->tree.tokens[p->tree.n_nodes - 1], d->logits);
-            sd_guess(&d->guesser, p, d->logits);
+        for (int node = 0; sd_proposal_wants(p, node);) {
+            fill(d->bigram, p->tree.tokens[node], d->logits);
+            node = sd_guess(&d->guesser, p, node, d->logits);
         }
     }
-    return SD_OK;
-}
-
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* path, int n_path) {
-    (void)base, (void)sequence, (void)path, (void)n_path;
     return SD_OK;
 }
 
@@ -82,7 +71,7 @@ sd_status sd_bigram_drafter_create(const sd_bigram* bigram, const sd_guessing* g
     if (status != SD_OK) return status;
     bigram_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){0.0, begin, propose, commit, release};
+    d->base = (sd_drafter){.propose = propose, .free = release};
     d->bigram = bigram;
     lay_out(d, guessing);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) {

@@ -11,20 +11,28 @@ typedef struct dialled_drafter {
     int n_vocab;
     sd_arena arena;        /* owns the arrays below */
     sd_foreseen* foreseen; /* [n] */
+    /* [n][n_text] texts with the inner's own guesses in place of those that were dialled: so its caches are
+     * what they would be if it had guessed right, and it works as much. */
+    int32_t** imagined;
 } dialled_drafter;
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
-    sd_drafter* inner = ((dialled_drafter*)base)->inner;
-    return inner->begin(inner, sequence, prompt, n_prompt, done);
+    dialled_drafter* d = (dialled_drafter*)base;
+    memcpy(d->imagined[sequence], prompt, (size_t)n_prompt * sizeof *prompt);
+    *done = 1;
+    return d->inner->begin ? d->inner->begin(d->inner, sequence, prompt, n_prompt, done) : SD_OK;
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     dialled_drafter* d = (dialled_drafter*)base;
+    for (int i = 0; i < n; i++) proposals[i].text = d->imagined[proposals[i].sequence];
     sd_status status = d->inner->propose(d->inner, proposals, n);
     if (status != SD_OK) return status;
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         const sd_foreseen* known = &d->foreseen[p->sequence];
+        int32_t* own = d->imagined[p->sequence] + p->n_text;
+        memcpy(own, p->tree.tokens + 1, (size_t)(p->tree.n_nodes - 1) * sizeof *own);
         for (int node = 1; node < p->tree.n_nodes && p->n_text + node - 1 < known->n; node++) {
             int32_t token = known->text[p->n_text + node - 1];
             double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DIAL, (uint32_t)node);
@@ -37,9 +45,12 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* path, int n_path) {
-    sd_drafter* inner = ((dialled_drafter*)base)->inner;
-    return inner->commit(inner, sequence, path, n_path);
+/* The guesses that stand are the inner's in its own text; the last token is new. */
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+    dialled_drafter* d = (dialled_drafter*)base;
+    int32_t* own = d->imagined[sequence];
+    own[n_text - 1] = text[n_text - 1];
+    return d->inner->commit ? d->inner->commit(d->inner, sequence, own, n_text) : SD_OK;
 }
 
 static void release(sd_drafter* base) {
@@ -49,18 +60,21 @@ static void release(sd_drafter* base) {
     sd_free(d);
 }
 
-static void lay_out(dialled_drafter* d, const sd_foreseen* foreseen, int n) {
+static void lay_out(dialled_drafter* d, const sd_foreseen* foreseen, int n, int n_text) {
     d->foreseen = sd_arena_take(&d->arena, (size_t)n, sizeof *d->foreseen);
+    d->imagined = sd_arena_take(&d->arena, (size_t)n, sizeof *d->imagined);
     for (int i = 0; i < n; i++) {
         int32_t* text = sd_arena_take(&d->arena, (size_t)foreseen[i].n, sizeof *text);
+        int32_t* own = sd_arena_take(&d->arena, (size_t)n_text, sizeof *own);
         if (d->arena.base == NULL) continue;
         memcpy(text, foreseen[i].text, (size_t)foreseen[i].n * sizeof *text);
         d->foreseen[i] = (sd_foreseen){text, foreseen[i].n};
+        d->imagined[i] = own;
     }
 }
 
 sd_status sd_dialled_drafter_create(sd_drafter* inner, double alpha, int n_vocab, const sd_foreseen* foreseen,
-                                    int n, sd_drafter** drafter) {
+                                    int n, int n_text, sd_drafter** drafter) {
     sd_status status = SD_OK;
     dialled_drafter* d = NULL;
     if (!(alpha >= 0.0 && alpha <= 1.0)) {
@@ -77,10 +91,10 @@ sd_status sd_dialled_drafter_create(sd_drafter* inner, double alpha, int n_vocab
     }
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
-    lay_out(d, foreseen, n);
+    lay_out(d, foreseen, n, n_text);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
-    lay_out(d, foreseen, n);
-    d->base = (sd_drafter){0.0, begin, propose, commit, release};
+    lay_out(d, foreseen, n, n_text);
+    d->base = (sd_drafter){.begin = begin, .propose = propose, .commit = commit, .free = release};
     d->inner = inner;
     d->alpha = alpha;
     d->n_vocab = n_vocab;

@@ -11,11 +11,11 @@ typedef struct sd_foreseen {
     int n;               /* guesses past it stay as they are */
 } sd_foreseen;
 
-/* Wrap `inner`, whose work and time stay what they are. foreseen [n] of the session's sequences:
+/* Wrap `inner`, a drafter of chains, whose work and time stay what they are. foreseen [n] of the session's sequences:
  * at temperature 0, what plain decoding gives. Then Algorithm 1 accepts each guess with probability
- * alpha, independently of the others. The session's output does not depend on any of this.
+ * alpha, independently of the others. n_text: tokens of the longest text. The session's output does not depend on any of this.
  * `inner` is owned from the call on, also when the call fails. */
 sd_status sd_dialled_drafter_create(sd_drafter* inner, double alpha, int n_vocab, const sd_foreseen* foreseen,
-                                    int n, sd_drafter** drafter);
+                                    int n, int n_text, sd_drafter** drafter);
 
 #endif

@@ -25,7 +25,8 @@ sd_status sd_guessing_check(const sd_guessing* how, int n_vocab);
 /* A guesser whose arrays are pieces of the arena. */
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_guessing* how, int n_vocab);
 
-/* Append to a chain the next guess, drawn from the distribution of these logits [n_vocab]. */
-void sd_guess(const sd_guesser* guesser, sd_proposal* proposal, const float* logits);
+/* Append a guess that follows `node`, drawn from the distribution of these logits [n_vocab]; returns its
+ * node. */
+int sd_guess(const sd_guesser* guesser, sd_proposal* proposal, int node, const float* logits);
 
 #endif

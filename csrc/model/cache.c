@@ -16,6 +16,7 @@ static size_t values_per_head(const sd_cache* c) {
 
 static void lay_out(sd_cache* c) {
     size_t n_heads = (size_t)c->n_layer * (size_t)c->n_kv_head;
+    c->tokens = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->tokens);
     c->parents = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->parents);
     c->depths = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->depths);
     c->keys = sd_arena_take(&c->arena, n_heads, keys_per_head(c));
@@ -38,7 +39,7 @@ sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots) {
 
 void sd_cache_free(sd_cache* cache) { sd_arena_free(&cache->arena); }
 
-sd_status sd_cache_grow(sd_cache* cache, const int32_t* parents, int n, int n_ctx) {
+sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_ctx) {
     int end = cache->n_pending + n;
     if (n < 0 || n > cache->n_slots || cache->n_committed + end > cache->n_slots)
         return sd_fail(SD_ERR_CONTEXT, "%d tokens and %d nodes do not fit a cache of %d", cache->n_committed,
@@ -55,6 +56,7 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* parents, int n, int n_ct
                            cache->n_committed + depth, n_ctx);
         cache->parents[node] = parent;
         cache->depths[node] = depth;
+        cache->tokens[cache->n_committed + node] = tokens[i];
     }
     cache->n_pending = end;
     return SD_OK;
@@ -111,6 +113,7 @@ void sd_cache_store(const sd_cache* c, int layer, int head, int slot, const floa
 }
 
 static void move_slot(const sd_cache* c, int from, int to) {
+    c->tokens[to] = c->tokens[from];
     for (int layer = 0; layer < c->n_layer; layer++) {
         for (int head = 0; head < c->n_kv_head; head++) {
             char* source = key_panel(c, layer, head, from / SD_PANEL);
@@ -145,6 +148,26 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     cache->n_committed += n_path;
     cache->n_pending = 0;
     return SD_OK;
+}
+
+/* The first pending child of `node` with this token; -1 if there is none. */
+static int child_of(const sd_cache* c, int node, int32_t token) {
+    for (int i = node + 1; i < c->n_pending; i++)
+        if (c->parents[i] == node && c->tokens[c->n_committed + i] == token) return i;
+    return -1;
+}
+
+void sd_cache_follow(sd_cache* c, const int32_t* text, int n) {
+    int n_common = 0, limit = c->n_committed < n ? c->n_committed : n;
+    while (n_common < limit && c->tokens[n_common] == text[n_common]) n_common++;
+    int agrees = n_common == c->n_committed;
+    /* a node comes after its parent, so what moves down overwrites nothing that is still looked at */
+    for (int node = -1, depth = 0; agrees && n_common < n; depth++, n_common++) {
+        if ((node = child_of(c, node, text[n_common])) < 0) break;
+        if (node != depth) move_slot(c, c->n_committed + node, c->n_committed + depth);
+    }
+    c->n_committed = n_common;
+    c->n_pending = 0;
 }
 
 /* Where `node` stands in the ascending nodes [n]; -1 if it does not. */

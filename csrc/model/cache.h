@@ -2,8 +2,9 @@
  *
  * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree
  * under verification are pending: node i lies in slot n_committed + i, its position is
- * n_committed + depth. keep(path) moves the accepted nodes down to their positions. A search that
- * goes on with several branches prunes the others, and settles what the branches share. */
+ * n_committed + depth. keep(path) moves the accepted nodes down to their positions; follow(text) does
+ * the same for whoever knows what the text became and not which nodes it took. A search that goes on
+ * with several branches prunes the others, and settles what the branches share. */
 #ifndef SD_CACHE_H
 #define SD_CACHE_H
 
@@ -18,6 +19,7 @@ typedef struct sd_cache {
     int n_slots;      /* capacity, a multiple of SD_PANEL */
     int n_committed;  /* tokens kept */
     int n_pending;    /* nodes computed and not yet kept or dropped */
+    int32_t* tokens;  /* [n_slots] the token of each slot in use */
     int32_t* parents; /* [n_slots] of the pending nodes; -1: hangs on the committed text */
     int32_t* depths;  /* [n_slots] of the pending nodes; 0 where the parent is -1 */
     char* keys;       /* [n_layer, n_kv_head, n_slots / 32] panels of d_head inputs (format.h), rotated */
@@ -28,14 +30,18 @@ typedef struct sd_cache {
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots);
 void sd_cache_free(sd_cache* cache);
 
-/* Append nodes to the pending tree: parents [n] are indices of pending nodes (older ones too), or
- * -1. Refuses a parent that is not earlier, and more nodes than there are slots or positions. */
-sd_status sd_cache_grow(sd_cache* cache, const int32_t* parents, int n, int n_ctx);
+/* Append nodes to the pending tree: parents [n] of tokens [n] are indices of pending nodes (older ones
+ * too), or -1. Refuses a parent that is not earlier, and more nodes than there are slots or positions. */
+sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_ctx);
 
 /* Commit the pending nodes path [n_path], each the parent of the next and the first without one,
  * and drop the other nodes. n_path 0 drops all. Without pending nodes nothing happens, so that a
  * second call changes nothing. */
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
+
+/* Make the cache a beginning of text [n]: committed tokens from the first that differs on are dropped;
+ * if none does, the pending nodes that go on along the text are committed; the others are dropped. */
+void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
 
 /* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others;
  * nodes[i] becomes node i. What is kept has the bits it had: a node's place is no part of them. */

@@ -267,7 +267,8 @@ sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches)
                        j.n_logits, w->max_rows, w->max_logits);
     for (int b = 0; b < n_branches; b++) {
         const sd_branch* branch = &branches[b];
-        sd_status status = sd_cache_grow(branch->cache, branch->parents, branch->n_new, c->n_ctx);
+        sd_status status =
+            sd_cache_grow(branch->cache, branch->tokens, branch->parents, branch->n_new, c->n_ctx);
         if (status != SD_OK) {
             for (int done = 0; done < b; done++) branches[done].cache->n_pending -= branches[done].n_new;
             return status;

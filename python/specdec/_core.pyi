@@ -122,7 +122,7 @@ class Session:
     def __init__(
         self,
         target: Model,
-        draft: Model | Bigram | None,
+        draft: Model | Bigram | tuple[Any, ...] | None,
         prompts: Sequence[Sequence[int]],
         *,
         gamma: int,
@@ -139,6 +139,8 @@ class Session:
         dial: tuple[float, Sequence[Sequence[int]]] | None = None,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
+
+        `draft` is a tuple of a method's name and its arguments: ``("model", Model)``, ``("bigram", Bigram)``.
 
         `sampling` and, with a draft, `draft_sampling` have the keys temperature (no default), top_k (0: all),
         top_p, min_p, repetition_penalty and logit_bias {token: bias}. `rule` is one of `verify`; "greedy" is

@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec import theory
-from specdec.drafts import Bigram, Unigram
+from specdec import drafts, theory
 from specdec.errors import InputError
 from specdec.generation import generate
 from specdec.model import Model, load
@@ -50,7 +49,7 @@ class ProbabilityDraft(Protocol):
 
 
 Draft: TypeAlias = "Model | ProbabilityDraft"
-RUN_BY_THE_CORE = (Model, Unigram, Bigram)
+RUN_BY_THE_CORE = (Model, drafts.Draft)
 """Drafts that `generate` takes, so that runs with them can be timed."""
 DraftLike: TypeAlias = "ModelLike | ProbabilityDraft"
 

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any
 
 from specdec import _core
-from specdec.drafts import Bigram, Unigram
+from specdec.drafts import Draft
 from specdec.errors import InputError
 from specdec.progress import progress_bar
 from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model, check_integer, check_prompt
@@ -125,7 +125,7 @@ def beam_search(
         raise InputError(f"length_penalty is {length_penalty!r}; expected a finite number")
     target = as_model("target", target)
     if draft is not None:
-        if isinstance(draft, Unigram | Bigram):
+        if isinstance(draft, Draft):
             raise InputError(f"draft is a {type(draft).__name__}; a beam search drafts with a Model")
         draft = as_model("draft", draft)
         check_same_vocabulary(target, draft)

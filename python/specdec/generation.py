@@ -43,7 +43,7 @@ def generate(
     draft: DraftLike | None,
     prompt: Prompt | Sequence[Prompt],
     *,
-    gamma: int = 4,
+    gamma: int | None = None,
     max_new_tokens: int | None = 200,
     temperature: float = 0.0,
     top_k: int | None = None,
@@ -72,15 +72,16 @@ def generate(
     target : Model, path or hub name
         The model whose text this is. A path or name is loaded with `specdec.load`, in the number format that
         the checkpoint holds; to use a model more than once, or in another format, load it yourself.
-    draft : Model, path, hub name, Unigram, Bigram or None
-        The model that guesses ahead, with the target's vocabulary, or a table of `specdec.drafts`. None:
-        plain decoding, a token a run.
+    draft : Model, path, hub name, Draft or None
+        The model that guesses ahead, with the target's vocabulary, or another way to guess, from
+        `specdec.drafts`. None: plain decoding, a token a run.
     prompt : str, sequence of int, or a list of these
         One prompt as text or as token ids, or several that are decoded as one batch; a list of integers is
         one prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
         it.
-    gamma : int, default 4
-        Drafted tokens a round, 0 to 1024; 0 is plain decoding.
+    gamma : int, optional
+        Drafted tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
+        for, 4 unless it says otherwise.
     max_new_tokens : int or None, default 200
         New tokens at most, at least 1; None goes on until the context is full.
     temperature, top_k, top_p, min_p, repetition_penalty, logit_bias
@@ -170,7 +171,7 @@ def stream(
     draft: DraftLike | None,
     prompt: Prompt,
     *,
-    gamma: int = 4,
+    gamma: int | None = None,
     max_new_tokens: int | None = 200,
     temperature: float = 0.0,
     top_k: int | None = None,

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.drafts import Bigram, Unigram
-from specdec.errors import InputError, VocabularyMismatchError
+from specdec.drafts import Draft
+from specdec.errors import InputError
 from specdec.model import Model, load
 from specdec.rules import DECODING_RULES, check_rule
 from specdec.sampling import Sampling
@@ -27,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
-DraftLike: TypeAlias = "Model | Unigram | Bigram | str | os.PathLike[str]"
+DraftLike: TypeAlias = "Model | Draft | str | os.PathLike[str]"
 Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
 Stop: TypeAlias = "str | int | Iterable[str | int] | None"
 Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
@@ -37,7 +37,7 @@ Transform: TypeAlias = "Callable[[NDArray[np.float64], list[int]], NDArray[np.fl
 class Options(TypedDict, total=False):
     """The keyword arguments that `specdec.generate` and `specdec.stream` share, for type checkers."""
 
-    gamma: int
+    gamma: int | None
     max_new_tokens: int | None
     temperature: float
     top_k: int | None
@@ -67,7 +67,7 @@ class Request:
     Attributes
     ----------
     target : Model
-    draft : Model, Unigram, Bigram or None
+    draft : Model, Draft or None
         None where nothing is to be drafted.
     prompts : list of list of int
         Token ids of each prompt.
@@ -89,7 +89,7 @@ class Request:
     """
 
     target: Model
-    draft: Model | Unigram | Bigram | None
+    draft: Model | Draft | None
     prompts: list[list[int]]
     is_batch: bool
     gamma: int
@@ -111,7 +111,7 @@ class Request:
         draft: DraftLike | None,
         prompt: Prompt | Sequence[Prompt],
         *,
-        gamma: int,
+        gamma: int | None,
         max_new_tokens: int | None,
         temperature: float = 0.0,
         top_k: int | None = None,
@@ -149,7 +149,8 @@ class Request:
                 f"transform is a {type(transform).__name__}; expected a function of (probs, tokens), or None"
             )
         sampling, rule, lenience = _rule(verify, lenience, sampling)
-        gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
+        if gamma is not None:
+            gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         if max_new_tokens is not None:
             max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
         if n_threads is None:
@@ -170,6 +171,8 @@ class Request:
             eos_ids=() if ignore_eos or tokenizer is None else tokenizer.eos_ids,
         )
         names = [f"prompt {i}" for i in range(len(given))] if is_batch else ["prompt"]
+        if gamma is None:
+            gamma = draft.gamma if isinstance(draft, Draft) else Draft.gamma
         drafting = draft is not None and gamma > 0
         return cls(
             target=target,
@@ -231,13 +234,9 @@ def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str
     return sampling, verify, float(lenience)
 
 
-def _draft(target: Model, given: object) -> Model | Unigram | Bigram:
-    if isinstance(given, Unigram | Bigram):
-        n_vocab = target.config["n_vocab"]
-        if given.n_vocab != n_vocab:
-            raise VocabularyMismatchError(
-                f"draft has {given.n_vocab} tokens; expected the target's {n_vocab}"
-            )
+def _draft(target: Model, given: object) -> Model | Draft:
+    if isinstance(given, Draft):
+        given.describe(target)  # refuses what does not fit
         return given
     draft = as_model("draft", given)
     check_same_vocabulary(target, draft)
@@ -255,7 +254,7 @@ def as_model(name: str, given: object) -> Model:
         return given
     if isinstance(given, str | os.PathLike):
         return load(given)
-    none = ", a table of specdec.drafts, or None" if name == "draft" else ""
+    none = ", one of specdec.drafts, or None" if name == "draft" else ""
     raise InputError(
         f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name{none}"
     )

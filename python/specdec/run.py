@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.drafts.draft import describe
 from specdec.request import Request
 from specdec.result import Result
 from specdec.stopping import StopRules, StopScanner
@@ -167,7 +168,7 @@ class Run:
         longest = max(request.limit(i)[0] for i in range(len(request.prompts)))
         self._session = _core.Session(
             request.target.core,
-            None if request.draft is None else request.draft.core,
+            None if request.draft is None else describe(request.draft, request.target),
             request.prompts,
             gamma=request.gamma,
             max_new_tokens=longest,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from specdec import _core
-from specdec.drafts import Bigram, Unigram
+from specdec.drafts import Draft, Unigram
+from specdec.drafts.draft import describe
 from specdec.generation import generate
 from specdec.model import Model
 from specdec.run import SLICE_S
@@ -73,7 +74,7 @@ def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
 
 def forward_times(
     target: Model,
-    draft: Model | Unigram | Bigram | None,
+    draft: Model | Draft | None,
     ids: Sequence[int],
     *,
     max_rows: int,
@@ -87,7 +88,7 @@ def forward_times(
     Parameters
     ----------
     target : Model
-    draft : Model, Unigram, Bigram or None
+    draft : Model, Draft or None
         None counts as 0 seconds; the rounds are then drafted at random.
     ids : sequence of int
         A text: its beginning is the prompt.
@@ -112,7 +113,7 @@ class _Rounds:
     """Greedy rounds with so many drafts, some milliseconds of them at a time."""
 
     def __init__(
-        self, target: Model, draft: Model | Unigram | Bigram, ids: Sequence[int], gamma: int, n_threads: int
+        self, target: Model, draft: Model | Draft, ids: Sequence[int], gamma: int, n_threads: int
     ) -> None:
         n_ctx = min(model.config["n_ctx"] for model in (target, draft) if isinstance(model, Model))
         self._gamma = gamma
@@ -121,7 +122,7 @@ class _Rounds:
             "draft_sampling": {"temperature": 0.0}, "seeds": [(0, 0)], "n_threads": n_threads,
         }  # fmt: skip
         prompt = list(ids[: max(1, n_ctx // 2)])
-        self._arguments = (target.core, draft.core if gamma else None, [prompt])
+        self._arguments = (target.core, describe(draft, target) if gamma else None, [prompt])
         self._session: _core.Session | None = None
 
     def verify_s(self) -> float:
@@ -160,7 +161,7 @@ def sample_text(
 
 def speedups(
     target: Model,
-    draft: Model | Unigram | Bigram,
+    draft: Model | Draft,
     work: Sequence[tuple[Sequence[int], int]],
     *,
     gammas: Sequence[int],
@@ -179,7 +180,7 @@ def speedups(
     Parameters
     ----------
     target : Model
-    draft : Model, Unigram or Bigram
+    draft : Model or Draft
     work : sequence of (token ids of a prompt, new tokens)
     gammas : sequence of int
         Each at least 1.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specdec.drafts.bigram import Bigram
+from specdec.drafts.draft import Draft
 from specdec.drafts.unigram import Unigram
 
-__all__ = ["Bigram", "Unigram"]
+__all__ = ["Bigram", "Draft", "Unigram"]

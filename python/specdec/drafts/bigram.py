@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.drafts.draft import Description, Draft, check_n_vocab
 from specdec.drafts.unigram import Ids, Unigram, check_ids, check_texts
+
+if TYPE_CHECKING:
+    from specdec.model import Model
 
 __all__ = ["Bigram"]
 
 
-class Bigram:
+class Bigram(Draft):
     """A draft that knows the last token alone.
 
     P(x | y) = (n(y, x) + d(y) P(x)) / (n(y) + d(y)), with n(y, x) how often x followed y, n(y) = Σ n(y, x),
@@ -82,6 +87,11 @@ class Bigram:
             row[self.successors[found]] += counts
             row /= counts.sum() + n_different
         return rows
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`."""
+        check_n_vocab(self.n_vocab, target)
+        return "bigram", self.core
 
     @cached_property
     def core(self) -> _core.Bigram:

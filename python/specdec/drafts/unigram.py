@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.drafts.draft import Description, Draft, check_n_vocab
 from specdec.errors import InputError
+
+if TYPE_CHECKING:
+    from specdec.model import Model
 
 __all__ = ["Ids", "Unigram", "check_ids", "check_texts"]
 
 Ids: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
 
 
-class Unigram:
+class Unigram(Draft):
     """A draft that gives every token the share it has in some text.
 
     P(x) = (n(x) + d / n_vocab) / (n + d), with n(x) how often token x was seen, n = Σ n(x), and d how many
@@ -69,6 +73,11 @@ class Unigram:
             If a token is not in 0 to n_vocab - 1.
         """
         return np.tile(self.probs, (len(check_ids(ids, self.n_vocab)), 1))
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`."""
+        check_n_vocab(self.n_vocab, target)
+        return "bigram", self.core
 
     @cached_property
     def core(self) -> _core.Bigram:

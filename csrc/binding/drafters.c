@@ -1,0 +1,80 @@
+#include "drafters.h"
+
+#include <string.h>
+
+/* arguments: (model,) */
+static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    PyObject* argument;
+    if (!PyArg_ParseTuple(arguments, "O;draft: expected (\"model\", Model)", &argument)) return -1;
+    const sd_model_object* object = sd_model_from(d->state, argument, "draft");
+    if (object == NULL) return -1;
+    const sd_model_drafter_options options = {object->model,  d->guessing, d->gamma,
+                                              d->n_sequences, d->n_text,   d->n_threads};
+    int n_draft = object->model->config.n_vocab, n_vocab = d->target->config.n_vocab;
+    sd_status status =
+        n_draft != n_vocab
+            ? sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
+                      n_draft, n_vocab)
+            : sd_model_drafter_create(&options, drafter);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
+/* arguments: (table,) */
+static int make_bigram(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    PyObject* argument;
+    if (!PyArg_ParseTuple(arguments, "O!;draft: expected (\"bigram\", Bigram)", d->state->bigram_type,
+                          &argument))
+        return -1;
+    const sd_bigram* table = &((sd_bigram_object*)argument)->table;
+    if (table->base == NULL) {
+        PyErr_SetString(PyExc_ValueError, "draft: the Bigram has not been initialised");
+        return -1;
+    }
+    int n_vocab = d->target->config.n_vocab;
+    sd_status status =
+        table->n_vocab != n_vocab
+            ? sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
+                      table->n_vocab, n_vocab)
+            : sd_bigram_drafter_create(table, &d->guessing, d->gamma, drafter);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
+/* Every method by name. A maker is given what stands behind the name. */
+static const struct {
+    const char* name;
+    int (*make)(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
+} METHODS[] = {
+    {"model", make_model},
+    {"bigram", make_bigram},
+};
+
+/* A description that is no tuple stands for the method that has nothing else to say. */
+static int from_object(PyObject* object, const sd_drafting* d, sd_drafter** drafter) {
+    int is_table = PyObject_TypeCheck(object, d->state->bigram_type);
+    PyObject* arguments = PyTuple_Pack(1, object);
+    if (arguments == NULL) return -1;
+    int result = (is_table ? make_bigram : make_model)(arguments, d, drafter);
+    Py_DECREF(arguments);
+    return result;
+}
+
+int sd_drafter_from(PyObject* description, const sd_drafting* d, sd_drafter** drafter) {
+    if (!PyTuple_Check(description)) return from_object(description, d, drafter);
+    PyObject* first = PyTuple_GET_SIZE(description) > 0 ? PyTuple_GET_ITEM(description, 0) : NULL;
+    const char* name = first != NULL && PyUnicode_Check(first) ? PyUnicode_AsUTF8(first) : NULL;
+    if (name == NULL) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "draft: expected (method, ...)");
+        return -1;
+    }
+    for (size_t i = 0; i < sizeof METHODS / sizeof *METHODS; i++) {
+        if (strcmp(name, METHODS[i].name) != 0) continue;
+        PyObject* arguments = PyTuple_GetSlice(description, 1, PyTuple_GET_SIZE(description));
+        int result = arguments ? METHODS[i].make(arguments, d, drafter) : -1;
+        Py_XDECREF(arguments);
+        return result;
+    }
+    PyErr_Format(PyExc_ValueError, "draft: there is no method '%s'", name);
+    return -1;
+}

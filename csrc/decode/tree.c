@@ -1,0 +1,13 @@
+#include "tree.h"
+
+int sd_tree_places(const sd_tree* t, int32_t* places) {
+    int n_places = 1;
+    places[0] = 0;
+    for (int i = 1; i < t->n_nodes; i++) {
+        int32_t parent = places[t->parents[i]];
+        int twin = i - 1;
+        while (twin > 0 && (t->tokens[twin] != t->tokens[i] || places[t->parents[twin]] != parent)) twin--;
+        places[i] = twin > 0 ? places[twin] : n_places++;
+    }
+    return n_places;
+}

@@ -1,0 +1,104 @@
+#include "reader.h"
+
+/* Tokens that are read together with the root: after a round in which every guess was accepted the
+ * cache lacks the last guess, and the root is new in any case. */
+#define CATCH_UP 2
+
+static void lay_out(sd_reader* r) {
+    sd_arena* arena = &r->arena;
+    size_t n = (size_t)r->options.n_sequences;
+    r->caches = sd_arena_take(arena, n, sizeof *r->caches);
+    r->n_prefilled = sd_arena_take(arena, n, sizeof *r->n_prefilled);
+    r->pending = sd_arena_take(arena, n, (size_t)(r->options.gamma + 1) * sizeof *r->pending);
+    r->branches = sd_arena_take(arena, n, sizeof *r->branches);
+    r->tokens = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->tokens);
+    r->parents = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->parents);
+}
+
+sd_status sd_reader_create(sd_reader* r, const sd_reader_options* options) {
+    const sd_model* model = options->model;
+    *r =
+        (sd_reader){.options = *options, .row_room = options->n_rows > CATCH_UP ? options->n_rows : CATCH_UP};
+    int n = options->n_sequences, n_ctx = model->config.n_ctx;
+    lay_out(r);
+    sd_status status = sd_arena_commit(&r->arena);
+    if (status != SD_OK) return status;
+    lay_out(r);
+    int n_slots = (options->n_text < n_ctx ? options->n_text : n_ctx) + options->gamma + CATCH_UP;
+    for (int i = 0; i < n; i++) {
+        r->n_prefilled[i] = -1;
+        if ((status = sd_cache_create(&r->caches[i], model, n_slots)) != SD_OK) return status;
+    }
+    int n_rows = n * r->row_room;
+    return sd_workspace_create(&r->workspace, model, options->n_threads,
+                               n_rows > SD_PROMPT_SLICE ? n_rows : SD_PROMPT_SLICE, n * options->n_rows,
+                               n_slots);
+}
+
+void sd_reader_free(sd_reader* r) {
+    for (int i = 0; r->arena.base && i < r->options.n_sequences; i++) sd_cache_free(&r->caches[i]);
+    sd_workspace_free(&r->workspace);
+    sd_arena_free(&r->arena);
+}
+
+/* The cache takes part of the text until that outgrows the model's context. */
+static int fits(const sd_reader* r, int n_text) { return n_text <= r->options.model->config.n_ctx; }
+
+sd_status sd_reader_begin(sd_reader* r, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+    int* n_read = &r->n_prefilled[sequence];
+    sd_cache* cache = &r->caches[sequence];
+    *done = !fits(r, n_prompt);
+    if (*done) return SD_OK;
+    if (*n_read < 0) {
+        sd_cache_follow(cache, prompt, n_prompt - 1);
+        *n_read = cache->n_committed;
+    }
+    if (*n_read < n_prompt - 1) {
+        sd_status status = sd_prefill_slice(&r->workspace, cache, prompt, n_prompt - 1, n_read, 0);
+        if (status != SD_OK) return status;
+    }
+    *done = *n_read >= n_prompt - 1;
+    if (*done) *n_read = -1; /* the sequence may begin again */
+    return SD_OK;
+}
+
+sd_status sd_reader_follow(sd_reader* r, sd_proposal* p) {
+    sd_cache* cache = &r->caches[p->sequence];
+    /* the last guess in a row is not read, so the context may be full when it is drawn */
+    int room = fits(r, p->n_text) ? r->options.model->config.n_ctx - p->n_text + 1 : 0;
+    if (p->depth > room) p->depth = room;
+    if (p->budget == 0 || p->depth == 0) return SD_OK;
+    sd_cache_follow(cache, p->text, p->n_text - 1);
+    for (int n_read = cache->n_committed; p->n_text - n_read > CATCH_UP;) {
+        sd_status status = sd_prefill_slice(&r->workspace, cache, p->text, p->n_text - CATCH_UP, &n_read, 0);
+        if (status != SD_OK) return status;
+    }
+    return SD_OK;
+}
+
+sd_status sd_reader_read(sd_reader* r, const sd_reading* readings, int n) {
+    for (int i = 0; i < n; i++) {
+        const sd_proposal* p = readings[i].proposal;
+        sd_cache* cache = &r->caches[p->sequence];
+        int32_t *tokens = r->tokens + (ptrdiff_t)i * r->row_room,
+                *parents = r->parents + (ptrdiff_t)i * r->row_room,
+                *pending = r->pending + (ptrdiff_t)p->sequence * (r->options.gamma + 1);
+        int n_new = 0;
+        for (int j = 0; j < readings[i].n_nodes; j++) {
+            int32_t node = readings[i].nodes[j];
+            if (node == 0) { /* with what stands before it and has not been read */
+                for (int at = cache->n_committed; at < p->n_text - 1; at++) {
+                    parents[n_new] = n_new - 1;
+                    tokens[n_new++] = p->text[at];
+                }
+                parents[n_new] = n_new - 1;
+            } else {
+                parents[n_new] = pending[p->tree.parents[node]];
+            }
+            pending[node] = cache->n_pending + n_new;
+            tokens[n_new++] = p->tree.tokens[node];
+        }
+        r->branches[i] = (sd_branch){cache, tokens, parents, n_new, readings[i].n_nodes};
+    }
+    return sd_forward(&r->workspace, r->branches, n);
+}

@@ -1,0 +1,51 @@
+/* A model that reads along: its caches of all sequences of a session, and of the guesses about to be made. */
+#ifndef SD_READER_H
+#define SD_READER_H
+
+#include "drafter.h"
+#include "forward.h"
+
+typedef struct sd_reader_options {
+    const sd_model* model; /* borrowed; must outlive the reader */
+    int n_sequences;
+    int n_text; /* tokens of the longest text */
+    int gamma;  /* guesses a round at most */
+    int n_rows; /* nodes of one sequence that are read at once, at most */
+    int n_threads;
+} sd_reader_options;
+
+typedef struct sd_reader {
+    sd_reader_options options;
+    sd_workspace workspace;    /* its logits are those of the last reading */
+    sd_arena arena;            /* owns the arrays below */
+    sd_cache* caches;          /* [n_sequences] */
+    int* n_prefilled;          /* [n_sequences] prompt tokens read since the sequence began; -1: none has */
+    int32_t* pending;          /* [n_sequences, gamma + 1] where the cache holds a node of the proposal */
+    sd_branch* branches;       /* [n_sequences] */
+    int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of a reading */
+    int row_room;
+} sd_reader;
+
+/* Nodes of one proposal that are to be read: their parents have been. */
+typedef struct sd_reading {
+    sd_proposal* proposal;
+    const int32_t* nodes; /* [n_nodes] borrowed */
+    int n_nodes;
+} sd_reading;
+
+/* The reader owns its memory; after a failure too it is to be freed. */
+sd_status sd_reader_create(sd_reader* reader, const sd_reader_options* options);
+void sd_reader_free(sd_reader* reader);
+
+/* Read the next slice of a prompt; *done as drafters have it. */
+sd_status sd_reader_begin(sd_reader* reader, int sequence, const int32_t* prompt, int n_prompt, int* done);
+
+/* Before a sequence's first reading of a round: bring its cache to the text but for the last tokens,
+ * which are read with the root. Lessens the proposal's depth to what the model's context has room for. */
+sd_status sd_reader_follow(sd_reader* reader, sd_proposal* proposal);
+
+/* Read nodes of n proposals; the logits of the nodes are rows of workspace.logits, in order. The root must
+ * be read alone. */
+sd_status sd_reader_read(sd_reader* reader, const sd_reading* readings, int n);
+
+#endif

@@ -1,0 +1,55 @@
+"""What every draft of this package is: a method, described to the core once the target is known."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, TypeAlias
+
+from specdec.errors import VocabularyMismatchError
+
+if TYPE_CHECKING:
+    from specdec.model import Model
+
+__all__ = ["Description", "Draft", "check_n_vocab", "describe"]
+
+Description: TypeAlias = "tuple[object, ...]"
+"""What `_core.Session` takes as its draft: a method's name and arguments, which may be descriptions."""
+
+
+class Draft(ABC):
+    """A way to guess ahead that `specdec.generate` takes as its draft.
+
+    Attributes
+    ----------
+    gamma : int
+        Guesses a round when the caller does not say.
+    """
+
+    gamma: int = 4
+
+    @abstractmethod
+    def describe(self, target: Model) -> Description:
+        """The method and its arguments, as the core takes them, for a target.
+
+        Raises
+        ------
+        VocabularyMismatchError, InputError
+            If the draft cannot guess for this target.
+        """
+
+
+def describe(draft: Model | Draft, target: Model) -> Description:
+    """Any draft as the core takes it: a model is one that drafts a chain."""
+    return draft.describe(target) if isinstance(draft, Draft) else ("model", draft.core)
+
+
+def check_n_vocab(n_vocab: int, target: Model) -> None:
+    """Refuse a draft of another number of tokens than the target's.
+
+    Raises
+    ------
+    VocabularyMismatchError
+    """
+    expected = target.config["n_vocab"]
+    if n_vocab != expected:
+        raise VocabularyMismatchError(f"draft has {n_vocab} tokens; expected the target's {expected}")
