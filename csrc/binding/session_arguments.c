@@ -86,19 +86,20 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
                               sd_session_needs* needs, sd_session_arguments* a) {
-    static char* names[] = {"target",      "draft",     "prompts", "gamma",    "max_new_tokens", "sampling",
-                            "seeds",       "n_threads", "rule",    "lenience", "draft_sampling", "transform",
-                            "keep_logits", "stop_ids",  "dial",    NULL};
+    static char* names[] = {"target",         "draft",     "prompts",     "gamma",    "max_new_tokens",
+                            "sampling",       "seeds",     "n_threads",   "rule",     "lenience",
+                            "draft_sampling", "transform", "keep_logits", "stop_ids", "dial",
+                            "keep_drafts",    NULL};
     PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *dial = Py_None;
     PyObject *sampling = NULL, *draft_sampling = NULL, *transform = Py_None;
     const char* rule = "rejection";
     /* what is not given is refused by the core's checks, but for what stands behind n_threads */
     *a = (sd_session_arguments){.options = {.gamma = -1, .lenience = 1.0}};
     sd_session_options* o = &a->options;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOO", names, &target_argument,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOOp", names, &target_argument,
                                      &draft_argument, &prompts, &o->gamma, &o->max_new_tokens, &sampling,
                                      &seeds, &o->n_threads, &rule, &o->lenience, &draft_sampling, &transform,
-                                     &a->keep_logits, &stop_ids, &dial))
+                                     &a->keep_logits, &stop_ids, &dial, &a->keep_drafts))
         return -1;
     if (seeds == NULL) {
         PyErr_SetString(PyExc_TypeError, "seeds are missing");

@@ -26,7 +26,7 @@ typedef struct sd_session_arguments {
     int n_foreseen;
     double alpha;
     int32_t* stop_ids; /* owned */
-    int keep_logits;
+    int keep_logits, keep_drafts;
 } sd_session_arguments;
 
 /* Returns 0, or -1 with an exception; either way both outputs are to be freed. */

@@ -7,7 +7,7 @@
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
     sd_session_needs needs;            /* owned; what the session borrows */
-    int keep_logits;
+    int keep_logits, keep_drafts;
     sd_turn turn;
 } session_object;
 
@@ -29,6 +29,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (sd_session_arguments_from(args, kwargs, state, &self->needs, &arguments) == 0) {
         result = sd_session_make(&arguments, state, &self->needs, &self->session);
         self->keep_logits = arguments.keep_logits;
+        self->keep_drafts = arguments.keep_drafts;
     }
     sd_session_arguments_free(&arguments);
     if (result < 0) sd_session_needs_free(&self->needs);
@@ -82,6 +83,31 @@ static PyObject* new_logits(const session_object* self, const sd_record* record)
     return array;
 }
 
+/* What each node was drawn from; nothing for the root. */
+static PyObject* draft_probs(const session_object* self, const sd_record* record) {
+    if (!self->keep_drafts) return Py_NewRef(Py_None);
+    int n_vocab = self->needs.target->model->config.n_vocab;
+    double* out;
+    PyObject* array = sd_new_array("float64", record->tree.n_nodes, n_vocab, (void**)&out);
+    for (int i = 0; array != NULL && i < record->tree.n_nodes; i++)
+        for (int x = 0; x < n_vocab; x++) *out++ = i == 0 ? 0.0 : sd_prob(&record->tree.drawn_from[i], x);
+    return array;
+}
+
+/* The target's logits after each node. */
+static PyObject* node_logits(const session_object* self, const sd_record* record) {
+    if (!self->keep_drafts) return Py_NewRef(Py_None);
+    size_t n_vocab = (size_t)self->needs.target->model->config.n_vocab;
+    ptrdiff_t stride;
+    const float* logits = sd_session_logits(self->session, &stride);
+    float* out;
+    PyObject* array = sd_new_array("float32", record->tree.n_nodes, (Py_ssize_t)n_vocab, (void**)&out);
+    for (int i = 0; array != NULL && i < record->tree.n_nodes; i++)
+        memcpy(out + (size_t)i * n_vocab, logits + (record->logits_row + record->places[i]) * stride,
+               n_vocab * sizeof *out);
+    return array;
+}
+
 static PyObject* record_to_dict(const session_object* self, const sd_record* record) {
     const sd_verdict* v = &record->verdict;
     int n_drafted = record->tree.n_nodes - 1;
@@ -92,16 +118,20 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
         new_tokens(record),
         sd_list_of_floats(v->betas, v->n_betas),
         new_logits(self, record),
+        draft_probs(self, record),
+        node_logits(self, record),
     };
+    enum { N_PARTS = sizeof parts / sizeof *parts };
     int complete = 1;
-    for (int i = 0; i < 6; i++) complete = complete && parts[i] != NULL;
+    for (int i = 0; i < N_PARTS; i++) complete = complete && parts[i] != NULL;
     PyObject* dict =
-        complete ? Py_BuildValue("{sisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "drafted", parts[0],
-                                 "parents", parts[1], "accepted", parts[2], "tokens", parts[3], "betas",
-                                 parts[4], "logits", parts[5], "draft_s", record->draft_s, "verify_s",
-                                 record->verify_s, "other_s", record->other_s)
+        complete ? Py_BuildValue("{sisisOsOsOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "n_rows",
+                                 record->n_places, "drafted", parts[0], "parents", parts[1], "accepted",
+                                 parts[2], "tokens", parts[3], "betas", parts[4], "logits", parts[5],
+                                 "draft_probs", parts[6], "node_logits", parts[7], "draft_s", record->draft_s,
+                                 "verify_s", record->verify_s, "other_s", record->other_s)
                  : NULL;
-    for (int i = 0; i < 6; i++) Py_XDECREF(parts[i]);
+    for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
     return dict;
 }
 
@@ -111,7 +141,7 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     double seconds = 0.0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d", names, &seconds)) return NULL;
     if (enter(self) < 0) return NULL;
-    if (self->keep_logits) seconds = 0.0; /* only the last round's are there */
+    if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
     self->needs.transform.outside =
         PyEval_SaveThread(); /* kept, because a transform comes back for a while */
     sd_status status = sd_session_rounds(self->session, seconds);

@@ -15,6 +15,8 @@ class RoundRecord(TypedDict):
 
     sequence: int
     """Index of the sequence in the batch."""
+    n_rows: int
+    """Rows that the target was run on: nodes with equal tokens from the root are one."""
     drafted: list[int]
     """Drafted token of tree nodes 1, 2, … (a chain: in order of position)."""
     parents: list[int]
@@ -27,6 +29,10 @@ class RoundRecord(TypedDict):
     """sum(min(target, draft)) at each verified position (Theorem 3.5), in order of position."""
     logits: NDArray[np.float32] | None
     """[len(tokens), n_vocab] target logits each new token was chosen from; None unless asked for."""
+    draft_probs: NDArray[np.float64] | None
+    """[1 + len(drafted), n_vocab] what each node was drawn from, 0 for the root; None unless asked for."""
+    node_logits: NDArray[np.float32] | None
+    """[1 + len(drafted), n_vocab] target logits after each node; None unless asked for."""
     draft_s: float
     verify_s: float
     other_s: float
@@ -137,6 +143,7 @@ class Session:
         keep_logits: bool = False,
         stop_ids: Sequence[int] = (),
         dial: tuple[float, Sequence[Sequence[int]]] | None = None,
+        keep_drafts: bool = False,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
 
