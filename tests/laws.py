@@ -94,7 +94,11 @@ def stories260k(shared: Path) -> Path:
 
 def early_exit(shared: Path, n_layers: int, folder: Path) -> specdec.Model:
     """The first of stories260K's five layers: a draft."""
-    file = stories260k(shared)
+    return first_layers(stories260k(shared), n_layers, folder)
+
+
+def first_layers(file: Path, n_layers: int, folder: Path) -> specdec.Model:
+    """A llama2.c model without its last layers."""
     header = struct.unpack("<7i", file.read_bytes()[:28])
     numbers, tensors = np.fromfile(file, "<f4", offset=28), {}
     for name, like in llama2c_tensors(header).items():
