@@ -1,19 +1,6 @@
 #include "session.h"
 
-#include <string.h>
-
 #include "clock.h"
-#include "kernels.h"
-
-typedef struct sequence {
-    sd_cache cache; /* of the target; holds text[0 … n_text - 2] */
-    int32_t* text;  /* [max_text] prompt and new tokens */
-    int n_text, max_text;
-    int n_prefilled; /* prompt tokens in the target's cache */
-    int draft_ready; /* the drafter has read the prompt */
-    int finished;
-    sd_stream stream;
-} sequence;
 
 struct sd_session {
     sd_session_options options;
@@ -22,7 +9,8 @@ struct sd_session {
     sd_arena arena;         /* owns the arrays below */
     int n_sequences, max_nodes;
     int ready;              /* the prompts are in, and no round has failed */
-    sequence* sequences;    /* [n_sequences] */
+    sd_sequence* sequences; /* [n_sequences] */
+    sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
     sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
     sd_branch* branches;    /* [n_sequences] */
     int32_t* row_tokens;    /* [n_sequences, max_nodes] of the places that the target is run on */
@@ -30,31 +18,20 @@ struct sd_session {
     int n_open;
     sd_record* records; /* [max_records] of the rounds of a call; the last n_open are of this round */
     int n_records, max_records;
-    sd_distribution target; /* after the node being verified */
-    int32_t* stop_ids;      /* [options.n_stop_ids] */
-    int32_t* kept;          /* [max_nodes] the root and the accepted path of a sequence */
-    int32_t* nodes;         /* [2 · max_nodes] scratch of the rule */
-    int32_t* tokens;        /* [longest text + max_nodes] what a transform is told */
-    double* uniforms;       /* [max_nodes + 1] */
-    double* scratch;        /* [2 · n_vocab] */
-    double* noise;          /* [n_vocab] of the coupled rule */
-    float* adjusted;        /* [n_vocab] logits */
+    sd_verifier verifier;
+    int32_t* stop_ids; /* [options.n_stop_ids] */
+    int32_t* kept;     /* [max_nodes] the root and the accepted path of a sequence */
 };
 
 /* Records that a call may return, where one round has fewer. */
 #define RECORDS 64
-
-/* Dense weights are needed for sampling only; at temperature 0 all mass is on one token. */
-static double* take_weights(sd_session* s, size_t n_rows) {
-    size_t n_vocab = (size_t)s->options.target->config.n_vocab;
-    return sd_arena_take(&s->arena, n_rows, n_vocab * sizeof(double));
-}
 
 static void lay_out(sd_session* s, const int* max_text, int longest) {
     sd_arena* arena = &s->arena;
     size_t n = (size_t)s->n_sequences, nodes = (size_t)s->max_nodes;
     size_t n_vocab = (size_t)s->options.target->config.n_vocab;
     s->sequences = sd_arena_take(arena, n, sizeof *s->sequences);
+    s->caches = sd_arena_take(arena, n, sizeof *s->caches);
     s->proposals = sd_arena_take(arena, n, sizeof *s->proposals);
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
     s->row_tokens = sd_arena_take(arena, n, nodes * sizeof *s->row_tokens);
@@ -62,22 +39,15 @@ static void lay_out(sd_session* s, const int* max_text, int longest) {
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     s->stop_ids = sd_arena_take(arena, (size_t)s->options.n_stop_ids, sizeof *s->stop_ids);
     s->kept = sd_arena_take(arena, nodes, sizeof *s->kept);
-    s->nodes = sd_arena_take(arena, 2 * nodes, sizeof *s->nodes);
-    s->tokens = sd_arena_take(arena, (size_t)longest + nodes, sizeof *s->tokens);
-    s->uniforms = sd_arena_take(arena, nodes + 1, sizeof *s->uniforms);
-    s->scratch = take_weights(s, 2);
-    s->noise = take_weights(s, 1);
-    s->adjusted = sd_arena_take(arena, n_vocab, sizeof *s->adjusted);
-    s->target.weights = take_weights(s, 1);
+    sd_verifier_take(&s->verifier, arena, s->max_nodes, longest);
     for (size_t i = 0; i < n; i++) {
         int32_t* text = sd_arena_take(arena, (size_t)max_text[i], sizeof *text);
         sd_distribution* drawn_from = sd_arena_take(arena, nodes, sizeof *drawn_from);
         int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
         double* reach = sd_arena_take(arena, nodes, sizeof *reach);
-        double* weights = take_weights(s, s->drafter ? nodes : 0);
+        double* weights = sd_arena_take(arena, s->drafter ? nodes * n_vocab : 0, sizeof *weights);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
-        s->sequences[i].max_text = max_text[i];
         s->proposals[i].tree.drawn_from = drawn_from;
         s->proposals[i].depths = depths;
         s->proposals[i].reach = reach;
@@ -146,19 +116,22 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     s->max_nodes = drafter ? options->gamma + 1 : 1;
     s->max_records = n > RECORDS ? n : RECORDS;
     int longest = sd_session_text_room(options, prompts, n);
+    s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab,
+                                .adjustment = options->adjustment,
+                                .sampling = options->sampling,
+                                .transform = options->transform,
+                                .rule = options->rule,
+                                .lenience = options->lenience};
     for (int i = 0; i < n; i++) max_text[i] = text_room(options, &prompts[i]);
     lay_out(s, max_text, longest);
     if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
     lay_out(s, max_text, longest);
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     for (int i = 0; i < n; i++) {
-        sequence* q = &s->sequences[i];
-        memcpy(q->text, prompts[i].tokens, (size_t)prompts[i].n * sizeof *q->text);
-        q->n_text = prompts[i].n;
-        q->stream = prompts[i].stream;
-        q->draft_ready = drafter == NULL || drafter->begin == NULL;
-        if ((status = sd_cache_create(&q->cache, options->target, q->max_text + s->max_nodes)) != SD_OK)
-            goto fail;
+        sd_sequence_begin(&s->sequences[i], &prompts[i], max_text[i]);
+        s->sequences[i].draft_ready = drafter == NULL || drafter->begin == NULL;
+        status = sd_cache_create(&s->caches[i], options->target, max_text[i] + s->max_nodes);
+        if (status != SD_OK) goto fail;
     }
     int rows = n * s->max_nodes;
     status =
@@ -180,7 +153,7 @@ fail:
 void sd_session_free(sd_session* s) {
     if (s == NULL) return;
     if (s->drafter) s->drafter->free(s->drafter);
-    for (int i = 0; s->arena.base && i < s->n_sequences; i++) sd_cache_free(&s->sequences[i].cache);
+    for (int i = 0; s->arena.base && i < s->n_sequences; i++) sd_cache_free(&s->caches[i]);
     sd_workspace_free(&s->workspace);
     sd_arena_free(&s->arena);
     sd_free(s);
@@ -189,10 +162,10 @@ void sd_session_free(sd_session* s) {
 sd_status sd_session_prefill(sd_session* s, int* done) {
     *done = 0;
     for (int i = 0; i < s->n_sequences; i++) {
-        sequence* q = &s->sequences[i];
+        sd_sequence* q = &s->sequences[i];
         /* the last token of the prompt is the root of the first round */
         if (q->n_prefilled < q->n_text - 1)
-            return sd_prefill_slice(&s->workspace, &q->cache, q->text, q->n_text - 1, &q->n_prefilled, 0);
+            return sd_prefill_slice(&s->workspace, &s->caches[i], q->text, q->n_text - 1, &q->n_prefilled, 0);
         if (!q->draft_ready) return s->drafter->begin(s->drafter, i, q->text, q->n_text, &q->draft_ready);
     }
     *done = 1;
@@ -205,7 +178,7 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
 static void open_round(sd_session* s) {
     s->n_open = 0;
     for (int i = 0; i < s->n_sequences; i++) {
-        sequence* q = &s->sequences[i];
+        sd_sequence* q = &s->sequences[i];
         if (q->finished) continue;
         sd_proposal* p = &s->proposals[s->n_open];
         sd_record* record = &s->records[s->n_records + s->n_open++];
@@ -215,7 +188,7 @@ static void open_round(sd_session* s) {
         p->stream = q->stream;
         p->depth = q->max_text - q->n_text - 1;
         p->budget = p->depth > 0 ? s->max_nodes - 1 : 0;
-        p->cache = &q->cache;
+        p->cache = &s->caches[i];
         p->tree.n_nodes = 1;
         p->tree.tokens = record->tree.tokens; /* the guesses go where they are kept */
         p->tree.parents = record->tree.parents;
@@ -260,103 +233,30 @@ static sd_status observe(sd_session* s, int i, const sd_record* record) {
                                w->logits + record->logits_row * w->ld_logits, w->ld_logits);
 }
 
-/* A tree being verified: what sd_verify asks about its nodes. */
-typedef struct verification {
-    sd_session* session;
-    const sequence* sequence;
-    const sd_record* record;
-    sd_status status; /* of the transforms */
-} verification;
-
-static int depth_of(const sd_tree* tree, int node) {
-    int depth = 0;
-    for (; node > 0; node = tree->parents[node]) depth++;
-    return depth;
-}
-
-static const float* logits_after(const verification* v, int node) {
-    const sd_workspace* w = &v->session->workspace;
-    return w->logits + (v->record->logits_row + v->record->places[node]) * w->ld_logits;
-}
-
-/* Let the caller change the distribution after a node. */
-static sd_status transform(const verification* v, int node) {
-    sd_session* s = v->session;
-    sd_distribution* d = &s->target;
-    int n_vocab = s->options.target->config.n_vocab, n_text = v->sequence->n_text;
-    int n_tokens = n_text + depth_of(&v->record->tree, node);
-    memcpy(s->tokens, v->sequence->text, (size_t)n_text * sizeof *s->tokens);
-    const sd_tree* tree = &v->record->tree;
-    for (int i = node, at = n_tokens; i > 0; i = tree->parents[i]) s->tokens[--at] = tree->tokens[i];
-    for (int i = 0; i < n_vocab; i++) d->weights[i] = sd_prob(d, i);
-    const sd_transform* t = &s->options.transform;
-    sd_status status = t->apply(t->context, s->tokens, n_tokens, d->weights, n_vocab);
-    if (status != SD_OK) return status;
-    d->point = -1;
-    d->mass = sd_kernels_get()->mass(n_vocab, d->weights);
-    d->factor = 1.0 / d->mass;
-    return SD_OK;
-}
-
-static sd_distribution target_after(void* context, int node) {
-    verification* v = context;
-    sd_session* s = v->session;
-    int n_vocab = s->options.target->config.n_vocab;
-    const float* logits =
-        sd_logits_adjust(&s->options.adjustment, n_vocab, logits_after(v, node), v->sequence->text,
-                         v->sequence->n_text, &v->record->tree, node, s->adjusted);
-    sd_standardise(&s->options.sampling, n_vocab, logits, s->scratch, &s->target);
-    if (s->options.transform.apply && v->status == SD_OK) v->status = transform(v, node);
-    return s->target;
-}
-
-/* Coupled: the noise belongs to the new token's place in the text, so it is the same in every round,
- * tree and run that comes to that place. */
-static int32_t token_after(void* context, int node, const sd_distribution* target) {
-    const verification* v = context;
-    sd_session* s = v->session;
-    int n_vocab = s->options.target->config.n_vocab;
-    uint32_t position = (uint32_t)(v->sequence->n_text + depth_of(&v->record->tree, node));
-    if (target->point < 0) sd_noise(v->sequence->stream, position, n_vocab, s->noise);
-    return sd_race(target, n_vocab, s->noise);
-}
-
 static sd_status verify(sd_session* s, sd_record* record) {
-    int n_nodes = record->tree.n_nodes;
-    const sequence* q = &s->sequences[record->sequence];
-    uint32_t position = (uint32_t)q->n_text;
-    for (int i = 1; i < n_nodes; i++)
-        s->uniforms[i] = sd_uniform(q->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
-    s->uniforms[n_nodes] = sd_uniform(q->stream, position, SD_DRAW_SAMPLE, 0);
-    verification v = {s, q, record, SD_OK};
-    const sd_question question = {.rule = s->options.rule,
-                                  .lenience = s->options.lenience,
-                                  .tree = &record->tree,
-                                  .n_vocab = s->options.target->config.n_vocab,
-                                  .target_after = target_after,
-                                  .token_after = token_after,
-                                  .context = &v,
-                                  .uniforms = s->uniforms,
-                                  .residual = s->scratch,
-                                  .nodes = s->nodes};
-    sd_verify(&question, &record->verdict);
-    return v.status;
+    const sd_sequence* q = &s->sequences[record->sequence];
+    const sd_workspace* w = &s->workspace;
+    const sd_verification verification = {.text = q->text,
+                                          .n_text = q->n_text,
+                                          .stream = q->stream,
+                                          .tree = &record->tree,
+                                          .places = record->places,
+                                          .logits = w->logits + record->logits_row * w->ld_logits,
+                                          .stride = w->ld_logits};
+    return sd_verifier_run(&s->verifier, &verification, &record->verdict);
 }
 
-/* Append a new token; the text ends at its length and with a stop id. */
-static void append(sd_session* s, sequence* q, int32_t token) {
-    q->text[q->n_text++] = token;
-    q->finished |= q->n_text >= q->max_text;
-    for (int i = 0; i < s->options.n_stop_ids; i++) q->finished |= token == s->stop_ids[i];
+static void append(const sd_session* s, sd_sequence* q, int32_t token) {
+    sd_sequence_append(q, token, s->stop_ids, s->options.n_stop_ids);
 }
 
 /* Keep the accepted path in the target's cache, append the new tokens and tell the drafter. */
 static sd_status commit(sd_session* s, const sd_record* record) {
-    sequence* q = &s->sequences[record->sequence];
+    sd_sequence* q = &s->sequences[record->sequence];
     const sd_verdict* v = &record->verdict;
     s->kept[0] = 0; /* the root */
     for (int i = 0; i < v->n_path; i++) s->kept[i + 1] = record->places[v->path[i]];
-    sd_status status = sd_cache_keep(&q->cache, s->kept, v->n_path + 1);
+    sd_status status = sd_cache_keep(&s->caches[record->sequence], s->kept, v->n_path + 1);
     if (status != SD_OK) return status;
     for (int i = 0; i < v->n_path; i++) append(s, q, record->tree.tokens[v->path[i]]);
     append(s, q, v->token);

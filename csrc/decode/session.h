@@ -2,24 +2,10 @@
 #ifndef SD_SESSION_H
 #define SD_SESSION_H
 
-#include "adjustment.h"
 #include "drafter.h"
 #include "forward.h"
-#include "verify.h"
-
-typedef struct sd_prompt {
-    const int32_t* tokens; /* [n] borrowed while the session is created */
-    int n;                 /* ≥ 1 and below the target's context */
-    sd_stream stream;      /* random numbers of this sequence */
-} sd_prompt;
-
-/* The caller's own change of the target's distribution. */
-typedef struct sd_transform {
-    /* probs [n_vocab] of the token after tokens [n_tokens] are changed in place and stay a distribution
-     * up to a factor. NULL: there is none. */
-    sd_status (*apply)(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab);
-    void* context; /* borrowed; must outlive the session */
-} sd_transform;
+#include "sequence.h"
+#include "verifier.h"
 
 typedef struct sd_session_options {
     const sd_model* target;   /* borrowed; must outlive the session */

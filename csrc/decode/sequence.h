@@ -1,0 +1,29 @@
+/* One sequence of a session: its text, and how far it has come. */
+#ifndef SD_SEQUENCE_H
+#define SD_SEQUENCE_H
+
+#include "rng.h"
+
+typedef struct sd_prompt {
+    const int32_t* tokens; /* [n] borrowed for the call */
+    int n;                 /* ≥ 1 and below the target's context */
+    sd_stream stream;      /* random numbers of this sequence */
+} sd_prompt;
+
+typedef struct sd_sequence {
+    int32_t* text;   /* prompt and new tokens; room for max_text; owned by the session's arena */
+    int n_text;      /* tokens so far, ≥ 1 */
+    int max_text;    /* the text ends when it has as many */
+    int n_prefilled; /* prompt tokens in the target's cache */
+    int draft_ready; /* the drafter has read the prompt */
+    int finished;
+    sd_stream stream;
+} sd_sequence;
+
+/* Begin with a prompt, in a text of max_text tokens at most. */
+void sd_sequence_begin(sd_sequence* sequence, const sd_prompt* prompt, int max_text);
+
+/* Append a new token; the text ends at its length, and with one of stop_ids [n_stop_ids]. */
+void sd_sequence_append(sd_sequence* sequence, int32_t token, const int32_t* stop_ids, int n_stop_ids);
+
+#endif

@@ -1,0 +1,89 @@
+#include "verifier.h"
+
+#include <string.h>
+
+#include "kernels.h"
+
+void sd_verifier_take(sd_verifier* v, sd_arena* arena, int max_nodes, int n_text) {
+    size_t nodes = (size_t)max_nodes, n_vocab = (size_t)v->n_vocab;
+    v->nodes = sd_arena_take(arena, 2 * nodes, sizeof *v->nodes);
+    v->tokens = sd_arena_take(arena, (size_t)n_text + nodes, sizeof *v->tokens);
+    v->uniforms = sd_arena_take(arena, nodes + 1, sizeof *v->uniforms);
+    v->scratch = sd_arena_take(arena, 2 * n_vocab, sizeof *v->scratch);
+    v->noise = sd_arena_take(arena, n_vocab, sizeof *v->noise);
+    v->adjusted = sd_arena_take(arena, n_vocab, sizeof *v->adjusted);
+    v->target.weights = sd_arena_take(arena, n_vocab, sizeof *v->target.weights);
+}
+
+/* What the callbacks of sd_verify know. */
+typedef struct question {
+    sd_verifier* verifier;
+    const sd_verification* asked;
+    sd_status status; /* of the transforms */
+} question;
+
+static int depth_of(const sd_tree* tree, int node) {
+    int depth = 0;
+    for (; node > 0; node = tree->parents[node]) depth++;
+    return depth;
+}
+
+/* Let the caller change the distribution after a node. */
+static sd_status transform(const question* q, int node) {
+    sd_verifier* v = q->verifier;
+    sd_distribution* d = &v->target;
+    const sd_tree* tree = q->asked->tree;
+    int n_text = q->asked->n_text, n_tokens = n_text + depth_of(tree, node);
+    memcpy(v->tokens, q->asked->text, (size_t)n_text * sizeof *v->tokens);
+    for (int i = node, at = n_tokens; i > 0; i = tree->parents[i]) v->tokens[--at] = tree->tokens[i];
+    for (int i = 0; i < v->n_vocab; i++) d->weights[i] = sd_prob(d, i);
+    sd_status status = v->transform.apply(v->transform.context, v->tokens, n_tokens, d->weights, v->n_vocab);
+    if (status != SD_OK) return status;
+    d->point = -1;
+    d->mass = sd_kernels_get()->mass(v->n_vocab, d->weights);
+    d->factor = 1.0 / d->mass;
+    return SD_OK;
+}
+
+static sd_distribution target_after(void* context, int node) {
+    question* q = context;
+    sd_verifier* v = q->verifier;
+    const sd_verification* asked = q->asked;
+    const float* logits =
+        sd_logits_adjust(&v->adjustment, v->n_vocab, asked->logits + asked->places[node] * asked->stride,
+                         asked->text, asked->n_text, asked->tree, node, v->adjusted);
+    sd_standardise(&v->sampling, v->n_vocab, logits, v->scratch, &v->target);
+    if (v->transform.apply && q->status == SD_OK) q->status = transform(q, node);
+    return v->target;
+}
+
+/* Coupled: the noise belongs to the new token's place in the text, so it is the same in every round,
+ * tree and run that comes to that place. */
+static int32_t token_after(void* context, int node, const sd_distribution* target) {
+    const question* q = context;
+    sd_verifier* v = q->verifier;
+    uint32_t position = (uint32_t)(q->asked->n_text + depth_of(q->asked->tree, node));
+    if (target->point < 0) sd_noise(q->asked->stream, position, v->n_vocab, v->noise);
+    return sd_race(target, v->n_vocab, v->noise);
+}
+
+sd_status sd_verifier_run(sd_verifier* v, const sd_verification* asked, sd_verdict* verdict) {
+    int n_nodes = asked->tree->n_nodes;
+    uint32_t position = (uint32_t)asked->n_text;
+    for (int i = 1; i < n_nodes; i++)
+        v->uniforms[i] = sd_uniform(asked->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
+    v->uniforms[n_nodes] = sd_uniform(asked->stream, position, SD_DRAW_SAMPLE, 0);
+    question q = {v, asked, SD_OK};
+    const sd_question question = {.rule = v->rule,
+                                  .lenience = v->lenience,
+                                  .tree = asked->tree,
+                                  .n_vocab = v->n_vocab,
+                                  .target_after = target_after,
+                                  .token_after = token_after,
+                                  .context = &q,
+                                  .uniforms = v->uniforms,
+                                  .residual = v->scratch,
+                                  .nodes = v->nodes};
+    sd_verify(&question, verdict);
+    return q.status;
+}

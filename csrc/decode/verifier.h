@@ -1,0 +1,52 @@
+/* Verifies the tree of a sequence by the target's logits: answers what sd_verify asks about its nodes. */
+#ifndef SD_VERIFIER_H
+#define SD_VERIFIER_H
+
+#include "adjustment.h"
+#include "memory.h"
+#include "rng.h"
+#include "verify.h"
+
+/* The caller's own change of the target's distribution. */
+typedef struct sd_transform {
+    /* probs [n_vocab] of the token after tokens [n_tokens] are changed in place and stay a distribution
+     * up to a factor. NULL: there is none. */
+    sd_status (*apply)(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab);
+    void* context; /* borrowed; must outlive the verifier */
+} sd_transform;
+
+typedef struct sd_verifier {
+    int n_vocab;
+    sd_adjustment adjustment; /* of the target's logits; its arrays are borrowed */
+    sd_sampling sampling;
+    sd_transform transform;
+    sd_rule rule;
+    double lenience;
+    /* scratch, taken from an arena */
+    sd_distribution target; /* after the node being verified */
+    int32_t* nodes;         /* [2 · max_nodes] of the rule */
+    int32_t* tokens;        /* [longest text + max_nodes] what a transform is told */
+    double* uniforms;       /* [max_nodes + 1] */
+    double* scratch;        /* [2 · n_vocab] */
+    double* noise;          /* [n_vocab] of the coupled rule */
+    float* adjusted;        /* [n_vocab] logits */
+} sd_verifier;
+
+/* Take the scratch for trees of max_nodes on texts of n_text tokens from the arena (which may be counting). */
+void sd_verifier_take(sd_verifier* verifier, sd_arena* arena, int max_nodes, int n_text);
+
+/* A tree and what the target says of it. */
+typedef struct sd_verification {
+    const int32_t* text; /* [n_text] up to the root; borrowed, as all else */
+    int n_text;
+    sd_stream stream; /* random numbers of the sequence */
+    const sd_tree* tree;
+    const int32_t* places; /* [tree.n_nodes] node i has the logits [n_vocab] from places[i] · stride on */
+    const float* logits;
+    ptrdiff_t stride;
+} sd_verification;
+
+/* Fill the verdict (its arrays are the caller's). Fails where a transform does. */
+sd_status sd_verifier_run(sd_verifier* verifier, const sd_verification* verification, sd_verdict* verdict);
+
+#endif
