@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "python_drafter.h"
+
 /* arguments: (model,) */
 static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
     PyObject* argument;
@@ -48,6 +50,7 @@ static const struct {
 } METHODS[] = {
     {"model", make_model},
     {"bigram", make_bigram},
+    {"python", sd_make_python_drafter},
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */

@@ -81,7 +81,7 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
         return -1;
     a->guessing = (sd_guessing){needs->draft_settings.adjustment, needs->draft_settings.sampling,
                                 o->rule == SD_RULE_COUPLED};
-    return sd_transform_from(transform, &needs->transform, &o->transform);
+    return sd_transform_from(transform, needs->outside, &needs->transform, &o->transform);
 }
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
@@ -153,8 +153,8 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
     sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
     int n_text = status == SD_OK ? sd_session_text_room(o, a->prompts, a->n_prompts) : 0;
     if (status == SD_OK && a->drafting) {
-        const sd_drafting drafting = {state,        o->target, a->guessing, o->gamma,
-                                      a->n_prompts, n_text,    o->n_threads};
+        const sd_drafting drafting = {state,        o->target, a->guessing,  o->gamma,
+                                      a->n_prompts, n_text,    o->n_threads, needs->outside};
         if (sd_drafter_from(needs->draft, &drafting, &drafter) < 0) return -1;
         if (a->foreseen) status = dial(a, n_text, &drafter);
     }

@@ -23,6 +23,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "a Session cannot be initialised twice");
         return -1;
     }
+    self->needs.outside = &self->turn.outside;
     sd_session_arguments arguments;
     int result = -1;
     const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
@@ -142,10 +143,10 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d", names, &seconds)) return NULL;
     if (enter(self) < 0) return NULL;
     if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
-    self->needs.transform.outside =
-        PyEval_SaveThread(); /* kept, because a transform comes back for a while */
+    self->turn.outside =
+        PyEval_SaveThread(); /* kept, because functions of the caller's come back for a while */
     sd_status status = sd_session_rounds(self->session, seconds);
-    PyEval_RestoreThread(self->needs.transform.outside);
+    PyEval_RestoreThread(self->turn.outside);
     if (status != SD_OK) {
         leave(self);
         return sd_raise(status);

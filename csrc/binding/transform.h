@@ -5,12 +5,13 @@
 #include "convert.h"
 
 typedef struct sd_python_transform {
-    PyObject* function;     /* strong reference, or NULL */
-    PyThreadState* outside; /* of the thread that is in the core without the GIL, set by whoever lets it go */
+    PyObject* function;      /* strong reference, or NULL */
+    PyThreadState** outside; /* of the thread that is in the core without the GIL (turn.h); borrowed */
 } sd_python_transform;
 
 /* A function probs, tokens → probs, or None. `python` must outlive the session that takes `transform`;
  * the caller releases its reference. Returns 0, or -1 with an exception. */
-int sd_transform_from(PyObject* function, sd_python_transform* python, sd_transform* transform);
+int sd_transform_from(PyObject* function, PyThreadState** outside, sd_python_transform* python,
+                      sd_transform* transform);
 
 #endif

@@ -22,8 +22,10 @@ PyObject* sd_turn_prefill(sd_turn* turn, const char* name, sd_slice slice, void*
     sd_status status = SD_OK;
     int interrupted = 0;
     for (int done = 0; !done && status == SD_OK && !interrupted;) {
-        Py_BEGIN_ALLOW_THREADS status = slice(object, &done);
-        Py_END_ALLOW_THREADS interrupted = PyErr_CheckSignals() < 0;
+        turn->outside = PyEval_SaveThread();
+        status = slice(object, &done);
+        PyEval_RestoreThread(turn->outside);
+        interrupted = status == SD_OK && PyErr_CheckSignals() < 0;
     }
     sd_turn_end(turn);
     if (interrupted) return NULL;

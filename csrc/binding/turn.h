@@ -8,6 +8,8 @@
 
 typedef struct sd_turn {
     atomic_flag busy;
+    PyThreadState* outside; /* of the thread that is in the core without the GIL; who calls Python from there
+                             * restores it and saves it again */
 } sd_turn;
 
 /* Take the turn. Returns 0, or -1 with RuntimeError: if the object is not there, whose `state` that is

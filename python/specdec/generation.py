@@ -72,9 +72,10 @@ def generate(
     target : Model, path or hub name
         The model whose text this is. A path or name is loaded with `specdec.load`, in the number format that
         the checkpoint holds; to use a model more than once, or in another format, load it yourself.
-    draft : Model, path, hub name, Draft or None
+    draft : Model, path, hub name, Draft, object or None
         The model that guesses ahead, with the target's vocabulary, or another way to guess, from
-        `specdec.drafts`. None: plain decoding, a token a run.
+        `specdec.drafts`, or an object of your own with the method `propose` (`specdec.drafts.Drafter`).
+        None: plain decoding, a token a run.
     prompt : str, sequence of int, or a list of these
         One prompt as text or as token ids, or several that are decoded as one batch; a list of integers is
         one prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with

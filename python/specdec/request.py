@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.drafts import Draft
+from specdec.drafts import Draft, Drafter, PythonDraft
 from specdec.errors import InputError
 from specdec.model import Model, load
 from specdec.rules import DECODING_RULES, check_rule
@@ -27,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
-DraftLike: TypeAlias = "Model | Draft | str | os.PathLike[str]"
+DraftLike: TypeAlias = "Model | Draft | Drafter | str | os.PathLike[str]"
 Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
 Stop: TypeAlias = "str | int | Iterable[str | int] | None"
 Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
@@ -235,6 +235,8 @@ def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str
 
 
 def _draft(target: Model, given: object) -> Model | Draft:
+    if isinstance(given, Drafter):
+        given = PythonDraft(given)
     if isinstance(given, Draft):
         given.describe(target)  # refuses what does not fit
         return given
@@ -254,7 +256,7 @@ def as_model(name: str, given: object) -> Model:
         return given
     if isinstance(given, str | os.PathLike):
         return load(given)
-    none = ", one of specdec.drafts, or None" if name == "draft" else ""
+    none = ", one of specdec.drafts, an object with the method propose, or None" if name == "draft" else ""
     raise InputError(
         f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name{none}"
     )

@@ -1,0 +1,297 @@
+#include "python_drafter.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A row of probabilities may miss 1 by rounding, also by that of a softmax in float32. */
+#define TOLERANCE 1e-4
+
+typedef struct python_drafter {
+    sd_drafter base;         /* must stay first */
+    PyThreadState** outside; /* borrowed */
+    PyObject *name, *propose, *begin, *commit, *proposal_type,
+        *input_error; /* strong; begin, commit: or None */
+    int n_vocab;
+    sd_arena arena; /* owns the arrays below */
+    int32_t* nodes; /* [gamma + 1] where the tree has a node of the proposal; -1: left out */
+    int* closed; /* [gamma + 1] of the tree's nodes: a child has been left out, so its younger ones are too */
+} python_drafter;
+
+/* What propose has returned: the fields of a Proposal. */
+typedef struct returned {
+    PyObject *tokens, *parents, *probs, *confidence; /* strong; NULL: not given */
+    int32_t *ids, *parent_nodes;                     /* [n] PyMem; the latter NULL: a chain */
+    int n;
+} returned;
+
+static void returned_free(returned* r) {
+    Py_XDECREF(r->tokens);
+    Py_XDECREF(r->parents);
+    Py_XDECREF(r->probs);
+    Py_XDECREF(r->confidence);
+    PyMem_Free(r->ids);
+    PyMem_Free(r->parent_nodes);
+}
+
+/* A text for Python: read-only, a copy, since the core's memory changes and the object may keep it. As a
+ * memoryview of int it costs a copy of 4 bytes a token, where a list costs an object for each. */
+static PyObject* view_of(const int32_t* text, int n) {
+    PyObject* bytes = PyBytes_FromStringAndSize((const char*)text, (Py_ssize_t)n * (Py_ssize_t)sizeof *text);
+    PyObject* view = bytes ? PyMemoryView_FromObject(bytes) : NULL;
+    PyObject* ids = view ? PyObject_CallMethod(view, "cast", "s", "i") : NULL;
+    Py_XDECREF(bytes);
+    Py_XDECREF(view);
+    return ids;
+}
+
+/* The type of what was returned was wrong, not something that failed on the way. */
+static int is_misfit(void) {
+    return PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
+           PyErr_ExceptionMatches(PyExc_OverflowError);
+}
+
+static int refuse_type(const python_drafter* d, const char* field, PyObject* value, const char* expected) {
+    if (!PyErr_Occurred() || is_misfit())
+        PyErr_Format(d->input_error, "%U.propose: %s is %.200R; expected %s", d->name, field, value,
+                     expected);
+    return -1;
+}
+
+/* The attribute, or NULL without an exception where it is None. */
+static int field(PyObject* proposal, const char* name, PyObject** out) {
+    *out = PyObject_GetAttrString(proposal, name);
+    if (*out == NULL) return -1;
+    if (*out == Py_None) Py_CLEAR(*out);
+    return 0;
+}
+
+static int read_nodes(const python_drafter* d, PyObject* value, int budget, returned* r) {
+    static const char EXPECTED[] = "token ids or a specdec.drafts.Proposal";
+    if (PyObject_TypeCheck(value, (PyTypeObject*)d->proposal_type)) {
+        if (field(value, "tokens", &r->tokens) < 0 || field(value, "parents", &r->parents) < 0 ||
+            field(value, "probs", &r->probs) < 0 || field(value, "confidence", &r->confidence) < 0)
+            return -1;
+    } else {
+        r->tokens = Py_NewRef(value);
+    }
+    if (r->tokens == NULL || sd_ids_from(r->tokens, "tokens", &r->ids, &r->n) < 0)
+        return refuse_type(d, "what it returned", value, EXPECTED);
+    if (r->n > budget) {
+        PyErr_Format(d->input_error, "%U.propose: there are %d guesses; expected at most the budget of %d",
+                     d->name, r->n, budget);
+        return -1;
+    }
+    for (int i = 0; i < r->n; i++) {
+        if (r->ids[i] >= 0 && r->ids[i] < d->n_vocab) continue;
+        PyErr_Format(d->input_error, "%U.propose: tokens[%d] is %d; expected 0 to %d", d->name, i,
+                     (int)r->ids[i], d->n_vocab - 1);
+        return -1;
+    }
+    if (r->parents == NULL) return 0;
+    int n;
+    if (sd_ids_from(r->parents, "parents", &r->parent_nodes, &n) < 0)
+        return refuse_type(d, "parents", r->parents, "a node for each token");
+    if (n != r->n) {
+        PyErr_Format(d->input_error, "%U.propose: there are %d parents; expected %d, one for each token",
+                     d->name, n, r->n);
+        return -1;
+    }
+    for (int i = 0; i < n; i++) {
+        if (r->parent_nodes[i] >= 0 && r->parent_nodes[i] <= i) continue;
+        PyErr_Format(d->input_error, "%U.propose: parents[%d] is %d; expected an earlier node, 0 to %d",
+                     d->name, i, (int)r->parent_nodes[i], i);
+        return -1;
+    }
+    return 0;
+}
+
+/* Copy a row of probabilities into `from`, and check it: it gives the guess i. */
+static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token, sd_distribution* from) {
+    PyObject* numpy = PyImport_ImportModule("numpy");
+    PyObject* array = numpy ? PyObject_CallMethod(numpy, "ascontiguousarray", "Os", row, "float64") : NULL;
+    Py_XDECREF(numpy);
+    Py_buffer view;
+    int result = array ? sd_view(array, "probs", 'd', 1, &view) : -1;
+    Py_XDECREF(array);
+    if (result < 0) return refuse_type(d, "a row of probs", row, "None or [n_vocab] numbers");
+    const double* values = view.buf;
+    double sum = 0.0;
+    int wrong = view.shape[0] != d->n_vocab;
+    for (int x = 0; x < d->n_vocab && !wrong; x++) {
+        wrong = !(values[x] >= 0.0 && values[x] <= 1.0 + TOLERANCE);
+        sum += values[x];
+    }
+    if (wrong || !(fabs(sum - 1.0) <= TOLERANCE)) {
+        PyErr_Format(d->input_error,
+                     "%U.propose: probs[%d] is no distribution; expected %d numbers of 0 or "
+                     "more with the sum 1",
+                     d->name, i, d->n_vocab);
+        result = -1;
+    } else if (!(values[token] > 0.0)) {
+        PyErr_Format(d->input_error,
+                     "%U.propose: probs[%d] gives its token %d probability 0; expected what "
+                     "the token was drawn from",
+                     d->name, i, (int)token);
+        result = -1;
+    } else {
+        memcpy(from->weights, values, (size_t)d->n_vocab * sizeof *values);
+        from->point = -1;
+        from->mass = sd_kernels_get()->mass(d->n_vocab, from->weights);
+        from->factor = 1.0 / from->mass;
+    }
+    PyBuffer_Release(&view);
+    return result;
+}
+
+/* The item for node i of a list of n, strong; *item is NULL where there is no list. */
+static int item_of(const python_drafter* d, PyObject* list, const char* name, int i, int n, PyObject** item) {
+    *item = NULL;
+    if (list == NULL) return 0;
+    Py_ssize_t size = i == 0 ? PySequence_Size(list) : n;
+    if (size < 0) return refuse_type(d, name, list, "a sequence");
+    if (size != n) {
+        PyErr_Format(d->input_error, "%U.propose: %s has %zd entries; expected %d, one for each token",
+                     d->name, name, size, n);
+        return -1;
+    }
+    *item = PySequence_GetItem(list, i);
+    return *item == NULL ? refuse_type(d, name, list, "a sequence") : 0;
+}
+
+static int take_node(python_drafter* d, const returned* r, int i, sd_proposal* p) {
+    int32_t parent = d->nodes[r->parent_nodes ? r->parent_nodes[i] : i];
+    PyObject *row, *estimate = NULL;
+    double confidence = 1.0;
+    /* Checked whether or not there is room for the node. Its own room comes after the last node's. */
+    sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
+    int wanted = parent >= 0 && !d->closed[parent] && sd_proposal_wants(p, parent);
+    int result = item_of(d, r->probs, "probs", i, r->n, &row);
+    if (result == 0) result = item_of(d, r->confidence, "confidence", i, r->n, &estimate);
+    if (result == 0 && wanted) {
+        from->point = r->ids[i];
+        if (row != NULL && row != Py_None) {
+            result = take_row(d, row, i, r->ids[i], from);
+            if (result == 0) confidence = sd_prob(from, r->ids[i]);
+        }
+    }
+    if (result == 0 && estimate != NULL) {
+        confidence = PyFloat_AsDouble(estimate);
+        if (PyErr_Occurred() || !(confidence >= 0.0 && confidence <= 1.0))
+            result = refuse_type(d, "an entry of confidence", estimate, "a number from 0 to 1");
+    }
+    Py_XDECREF(row);
+    Py_XDECREF(estimate);
+    if (result < 0) return -1;
+    d->nodes[i + 1] = wanted ? sd_proposal_add(p, parent, r->ids[i], confidence) : -1;
+    if (wanted)
+        d->closed[d->nodes[i + 1]] = 0;
+    else if (parent >= 0)
+        d->closed[parent] = 1;
+    return 0;
+}
+
+static int propose_one(python_drafter* d, sd_proposal* p) {
+    PyObject* text = view_of(p->text, p->n_text);
+    PyObject* value = text ? PyObject_CallFunction(d->propose, "iOi", p->sequence, text, p->budget) : NULL;
+    Py_XDECREF(text);
+    if (value == NULL) return -1;
+    returned r = {0};
+    int result = read_nodes(d, value, p->budget, &r);
+    d->nodes[0] = d->closed[0] = 0;
+    for (int i = 0; i < r.n && result == 0; i++) result = take_node(d, &r, i, p);
+    returned_free(&r);
+    Py_DECREF(value);
+    return result;
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    python_drafter* d = (python_drafter*)base;
+    PyEval_RestoreThread(*d->outside);
+    int result = 0;
+    for (int i = 0; i < n && result == 0; i++)
+        if (sd_proposal_wants(&proposals[i], 0)) result = propose_one(d, &proposals[i]);
+    *d->outside = PyEval_SaveThread();
+    return result < 0 ? SD_ERR_CALLBACK : SD_OK;
+}
+
+/* method(sequence, text), if there is that method. */
+static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* text, int n_text) {
+    if (method == Py_None) return SD_OK;
+    PyEval_RestoreThread(*d->outside);
+    PyObject* ids = view_of(text, n_text);
+    PyObject* ignored = ids ? PyObject_CallFunction(method, "iO", sequence, ids) : NULL;
+    int failed = ignored == NULL;
+    Py_XDECREF(ids);
+    Py_XDECREF(ignored);
+    *d->outside = PyEval_SaveThread();
+    return failed ? SD_ERR_CALLBACK : SD_OK;
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+    python_drafter* d = (python_drafter*)base;
+    sd_status status = tell(d, d->begin, sequence, prompt, n_prompt);
+    if (status == SD_OK) *done = 1;
+    return status;
+}
+
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+    python_drafter* d = (python_drafter*)base;
+    return tell(d, d->commit, sequence, text, n_text);
+}
+
+/* With the GIL: sessions are made, closed and freed with it. */
+static void release(sd_drafter* base) {
+    python_drafter* d = (python_drafter*)base;
+    Py_XDECREF(d->name);
+    Py_XDECREF(d->propose);
+    Py_XDECREF(d->begin);
+    Py_XDECREF(d->commit);
+    Py_XDECREF(d->proposal_type);
+    Py_XDECREF(d->input_error);
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
+static void lay_out(python_drafter* d, int gamma) {
+    d->nodes = sd_arena_take(&d->arena, (size_t)gamma + 1, sizeof *d->nodes);
+    d->closed = sd_arena_take(&d->arena, (size_t)gamma + 1, sizeof *d->closed);
+}
+
+int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter) {
+    PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *input_error;
+    if (!PyArg_ParseTuple(arguments,
+                          "UOOOOO;draft: expected (\"python\", name, propose, begin, commit, "
+                          "Proposal, InputError)",
+                          &name, &propose_method, &begin_method, &commit_method, &proposal_type,
+                          &input_error))
+        return -1;
+    if (!PyCallable_Check(propose_method) || !PyType_Check(proposal_type) ||
+        !PyExceptionClass_Check(input_error)) {
+        PyErr_SetString(PyExc_TypeError, "draft: expected a function, a type and an exception");
+        return -1;
+    }
+    sd_status status = sd_gamma_check(drafting->gamma);
+    python_drafter* d = status == SD_OK ? sd_alloc(sizeof *d) : NULL;
+    if (d == NULL) {
+        sd_raise(status == SD_OK ? SD_ERR_MEMORY : status);
+        return -1;
+    }
+    d->base = (sd_drafter){.begin = begin, .propose = propose, .commit = commit, .free = release};
+    d->outside = drafting->outside;
+    d->n_vocab = drafting->target->config.n_vocab;
+    d->name = Py_NewRef(name);
+    d->propose = Py_NewRef(propose_method);
+    d->begin = Py_NewRef(begin_method);
+    d->commit = Py_NewRef(commit_method);
+    d->proposal_type = Py_NewRef(proposal_type);
+    d->input_error = Py_NewRef(input_error);
+    lay_out(d, drafting->gamma);
+    if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
+        release(&d->base);
+        sd_raise(status);
+        return -1;
+    }
+    lay_out(d, drafting->gamma);
+    *drafter = &d->base;
+    return 0;
+}
