@@ -5,7 +5,7 @@ A new draft gets an entry here, and one more for every setting that changes how 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +30,35 @@ class World:
 
 Make = Callable[[World], Any]
 
+
+class Repeats:
+    """An object of a user's: what followed the last token where it stood before, in a row or as branches."""
+
+    def __init__(self, *, branches: bool = False) -> None:
+        self.branches = branches
+
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> list[int] | drafts.Proposal:
+        found = [i for i in range(len(tokens) - 1) if tokens[i] == tokens[-1]]
+        if not self.branches:
+            return list(tokens[found[-1] + 1 :])[:budget] if found else []
+        ids, parents = [], []
+        for at in found[-2:]:
+            run = list(tokens[at + 1 : at + 3])[: budget - len(ids)]
+            parents += [0, len(ids) + 1][: len(run)]
+            ids += run
+        return drafts.Proposal(ids, parents)
+
+
 CHAINS: dict[str, Make] = {
+    "object": lambda world: Repeats(),
     "model": lambda world: world.draft,
     "unigram": lambda world: drafts.Unigram(world.ids, world.n_vocab),
     "bigram": lambda world: drafts.Bigram(world.ids, world.n_vocab),
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""
 
-TREES: dict[str, Make] = {}
+TREES: dict[str, Make] = {
+    "object with branches": lambda world: Repeats(branches=True),
+}
 
 DRAFTS: dict[str, Make] = CHAINS | TREES

@@ -1,5 +1,6 @@
 """Drafts that are no neural model: n-gram tables (arXiv 2211.17192, sections 3.6 and 4.2), and objects in
-Python."""
+Python.
+"""
 
 from __future__ import annotations
 

@@ -83,13 +83,16 @@ class Drafter(Protocol):
     >>> class Pairs:
     ...     def __init__(self):
     ...         self.after = {}
+    ...
     ...     def commit(self, sequence, tokens):
     ...         recent = tokens[-20:]
-    ...         self.after.update(zip(zip(recent, recent[1:]), recent[2:]))
+    ...         for i in range(2, len(recent)):
+    ...             self.after[tuple(recent[i - 2 : i])] = recent[i]
+    ...
     ...     def propose(self, sequence, tokens, budget):
     ...         text = list(tokens[-2:])
-    ...         while len(text) < budget + 2 and (after := self.after.get((text[-2], text[-1]))) is not None:
-    ...             text.append(after)
+    ...         while len(text) < budget + 2 and tuple(text[-2:]) in self.after:
+    ...             text.append(self.after[tuple(text[-2:])])
     ...         return text[2:]
     >>> import specdec
     >>> target, _ = specdec.embedded_pair()
@@ -139,7 +142,7 @@ class PythonDraft(Draft):
         gamma = getattr(drafter, "gamma", Draft.gamma)
         if isinstance(gamma, bool) or not isinstance(gamma, Integral) or not 0 <= gamma <= 1024:
             raise InputError(
-                f"gamma of the draft {type(drafter).__name__} is {gamma!r}; expected an integer from 0 to 1024"
+                f"gamma of the draft {type(drafter).__name__} is {gamma!r}; expected an integer, 0 to 1024"
             )
         self.gamma = int(gamma)
         self.drafter = drafter

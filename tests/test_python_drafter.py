@@ -1,0 +1,437 @@
+"""A Python object as a draft: what it is told, what it may return, and what is refused."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from canonical import LLAMA, build, random_tensors
+from exact import chain_law, drafts, first_tokens, outcome_law, without_replacement
+from specdec import _core, reference
+from specdec.drafts import Drafter, Proposal, PythonDraft
+from specdec.errors import InputError
+from tiny_models import llama_config, tensors_for, write_hf
+
+N_VOCAB = LLAMA["n_vocab"]
+
+
+class Pairs:
+    """The example of `Drafter`."""
+
+    def __init__(self):
+        self.after = {}
+
+    def commit(self, sequence, tokens):
+        recent = tokens[-20:]
+        for i in range(2, len(recent)):
+            self.after[tuple(recent[i - 2 : i])] = recent[i]
+
+    def propose(self, sequence, tokens, budget):
+        text = list(tokens[-2:])
+        while len(text) < budget + 2 and tuple(text[-2:]) in self.after:
+            text.append(self.after[tuple(text[-2:])])
+        return text[2:]
+
+
+class Scripted:
+    """Returns the same thing, or what a function gives, and notes what it was told."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.told: list[tuple[Any, ...]] = []
+
+    def begin(self, sequence: int, prompt: Sequence[int]) -> None:
+        self.told.append(("begin", sequence, list(prompt)))
+
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
+        self.told.append(("propose", sequence, list(tokens), budget))
+        return self.answer(sequence, tokens, budget) if callable(self.answer) else self.answer
+
+    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
+        self.told.append(("commit", sequence, list(tokens)))
+
+
+@pytest.fixture(scope="module")
+def target() -> _core.Model:
+    return build(LLAMA, {name: 3 * tensor for name, tensor in random_tensors(LLAMA, 1).items()})
+
+
+def open_session(
+    target: _core.Model,
+    drafter: Any,
+    prompts: list[list[int]],
+    *,
+    gamma: int = 4,
+    max_new_tokens: int = 20,
+    temperature: float = 0.0,
+    **more: Any,
+) -> _core.Session:
+    settings = {"temperature": temperature}
+    return _core.Session(
+        target, describe(drafter), prompts, gamma=gamma, max_new_tokens=max_new_tokens, sampling=settings,
+        draft_sampling=settings, seeds=[(1, i) for i in range(len(prompts))], n_threads=1, **more,
+    )  # fmt: skip
+
+
+def describe(drafter: Any) -> tuple[Any, ...]:
+    return PythonDraft(drafter).describe(None)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------- what it is, and is told
+
+
+def test_the_example_drafts() -> None:
+    target, _ = specdec.embedded_pair()
+    for how in ({}, {"temperature": 0.3, "verify": "coupled", "seed": 4}):
+        options = {"max_new_tokens": 100, "ignore_eos": True, "logits": True, **how}
+        plain = specdec.generate(target, None, "Once upon a time", **options)
+        out = specdec.generate(target, Pairs(), "Once upon a time", **options)
+        assert out.tokens == plain.tokens
+        assert np.array_equal(out.logits, plain.logits)
+        assert out.trace.n_accepted > 0
+    assert isinstance(Pairs(), Drafter)
+    assert Pairs.__doc__ and Drafter.__doc__ and "class Pairs" in Drafter.__doc__
+
+
+def test_the_example_of_the_docstring_is_this_one() -> None:
+    namespace: dict[str, Any] = {}
+    lines = [
+        line.strip()[4:] for line in str(Drafter.__doc__).splitlines() if line.strip()[:3] in (">>>", "...")
+    ]
+    exec("\n".join(lines[: lines.index("import specdec")]), namespace)
+    mine, its = Pairs(), namespace["Pairs"]()
+    for text in ([1, 2, 3], [1, 2, 3, 1, 2], [1, 2, 3, 1, 2, 9, 9]):
+        for one in (mine, its):
+            one.commit(0, memoryview(np.array(text, np.int32)))
+        assert mine.after == its.after
+        assert mine.propose(0, text, 5) == its.propose(0, text, 5)
+
+
+def test_what_the_object_is_told(target: _core.Model) -> None:
+    """The prompt; before each round the text and the budget; after it the text with what is new."""
+    drafter = Scripted([7, 8])
+    session = open_session(target, drafter, [[1, 2, 3], [4]], gamma=3, max_new_tokens=5)
+    session.prefill()
+    texts, expected = [[1, 2, 3], [4]], [("begin", 0, [1, 2, 3]), ("begin", 1, [4])]
+    while records := session.round():
+        expected += [("propose", r["sequence"], texts[r["sequence"]][:], 3) for r in records if r["drafted"]]
+        for record in records:
+            texts[record["sequence"]] += record["tokens"]
+            expected.append(("commit", record["sequence"], texts[record["sequence"]][:]))
+    assert drafter.told == expected
+
+
+def test_a_text_is_read_only_and_stays() -> None:
+    target, _ = specdec.embedded_pair()
+    seen: list[Sequence[int]] = []
+    copies: list[list[int]] = []
+
+    def look(sequence: int, tokens: Sequence[int], budget: int) -> list[int]:
+        with pytest.raises(TypeError):
+            tokens[0] = 1  # type: ignore[index]
+        assert isinstance(tokens, Sequence) and type(tokens[-1]) is int
+        assert np.asarray(tokens).dtype == np.int32
+        seen.append(tokens)
+        copies.append(list(tokens))
+        return []
+
+    specdec.generate(target, Scripted(look), "It was", max_new_tokens=12)
+    assert len(seen) == 11 and [list(text) for text in seen] == copies
+
+
+def test_gamma_is_the_objects_unless_the_caller_says() -> None:
+    target, _ = specdec.embedded_pair()
+    drafter = Scripted([])
+    drafter.gamma = 9  # type: ignore[attr-defined]
+    specdec.generate(target, drafter, "It was", max_new_tokens=4)
+    specdec.generate(target, drafter, "It was", max_new_tokens=4, gamma=2)
+    budgets = [note[3] for note in drafter.told if note[0] == "propose"]
+    assert sorted(set(budgets)) == [2, 9]
+    drafter.gamma = 1.5  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"gamma of the draft Scripted is 1\.5; expected an integer"):
+        specdec.generate(target, drafter, "It was")
+    with pytest.raises(InputError, match="an object with the method propose"):
+        specdec.generate(target, object(), "It was")  # type: ignore[arg-type]
+    drafter.gamma = 2  # type: ignore[attr-defined]
+    drafter.commit = 3  # type: ignore[method-assign, assignment]
+    with pytest.raises(InputError, match="commit of the draft Scripted is 3; expected a method"):
+        specdec.generate(target, drafter, "It was")
+
+
+# --------------------------------------------------------------------------------------- what it returns
+
+
+def uniform_rows(n: int) -> np.ndarray:
+    return np.full((n, N_VOCAB), 1 / N_VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens", "parents"),
+    [
+        ([5, 6], [5, 6], [0, 1]),
+        ((5,), [5], [0]),
+        (np.array([5, 6]), [5, 6], [0, 1]),
+        ([], [], []),
+        (Proposal([]), [], []),
+        (Proposal([5, 6, 7], parents=[0, 0, 1]), [5, 6, 7], [0, 0, 1]),
+        (Proposal(np.array([5, 6, 7]), np.array([0, 1, 1]), uniform_rows(3)), [5, 6, 7], [0, 1, 1]),
+        (Proposal([5, 6], probs=[None, uniform_rows(1)[0]], confidence=[0.5, 1]), [5, 6], [0, 1]),
+    ],
+)  # fmt: skip
+def test_good_proposals(target: _core.Model, answer: Any, tokens: list[int], parents: list[int]) -> None:
+    session = open_session(target, Scripted(answer), [[1, 2]], temperature=1.0, keep_drafts=True)
+    session.prefill()
+    record = session.round()[0]
+    assert record["drafted"] == tokens and record["parents"] == parents
+    probs = (
+        answer.probs if isinstance(answer, Proposal) and answer.probs is not None else [None] * len(tokens)
+    )
+    for token, row, found in zip(tokens, probs, record["draft_probs"][1:], strict=True):
+        wanted = np.eye(N_VOCAB)[token] if row is None else row
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "what it returned is None; expected token ids or a specdec.drafts.Proposal"),
+        (7, "what it returned is 7"),
+        ("ab", "what it returned is 'ab'"),
+        ([1.5], r"what it returned is \[1\.5\]"),
+        ([2**40], "what it returned is"),
+        ([1, 101], r"tokens\[1\] is 101; expected 0 to 100"),
+        ([-1], r"tokens\[0\] is -1"),
+        ([1, 2, 3, 4, 5], "there are 5 guesses; expected at most the budget of 4"),
+        (Proposal(None), "what it returned is"),  # type: ignore[arg-type]
+        (Proposal([1, 2], parents=[0]), "there are 1 parents; expected 2"),
+        (Proposal([1, 2], parents=[0, 2]), r"parents\[1\] is 2; expected an earlier node, 0 to 1"),
+        (Proposal([1, 2], parents=[-1, 0]), r"parents\[0\] is -1"),
+        (Proposal([1], parents=0), "parents is 0; expected a node for each token"),  # type: ignore[arg-type]
+        (Proposal([1, 2], probs=uniform_rows(1)), "probs has 1 entries; expected 2"),
+        (Proposal([1], probs=3.0), r"probs is 3\.0; expected a sequence"),  # type: ignore[arg-type]
+        (Proposal([1], probs=np.ones((1, 5)) / 5), r"probs\[0\] is no distribution; expected 101 numbers"),
+        (Proposal([1], probs=2 * uniform_rows(1)), r"probs\[0\] is no distribution"),
+        (Proposal([1], probs=[[float("nan")] * N_VOCAB]), r"probs\[0\] is no distribution"),
+        (Proposal([1], probs=[[2.0, -1.0] + [0.0] * 99]), r"probs\[0\] is no distribution"),
+        (Proposal([1], probs=[["x"] * N_VOCAB]), "a row of probs is .*; expected None or"),  # type: ignore[list-item]
+        (Proposal([1], probs=[uniform_rows(2)]), "a row of probs is"),
+        (Proposal([1], probs=np.eye(N_VOCAB)[:1]), r"probs\[0\] gives its token 1 probability 0"),
+        (Proposal([1], confidence=[1.1]), r"an entry of confidence is 1\.1; expected a number from 0 to 1"),
+        (Proposal([1], confidence=["x"]), "an entry of confidence is 'x'"),  # type: ignore[list-item]
+        (Proposal([1], confidence=[float("nan")]), "an entry of confidence is nan"),
+        (Proposal([1], confidence=[]), "confidence has 0 entries; expected 1"),
+    ],
+)  # fmt: skip
+def test_bad_proposals_are_refused(target: _core.Model, answer: Any, message: str) -> None:
+    """By InputError, which names the class and the method; and then the session takes no more rounds."""
+    session = open_session(target, Scripted(answer), [[1, 2]], temperature=1.0)
+    session.prefill()
+    with pytest.raises(InputError, match=r"Scripted\.propose: .*" + message):
+        session.round()
+    with pytest.raises(RuntimeError, match="a round has failed"):
+        session.round()
+
+
+def test_guesses_beyond_the_room_of_the_text_are_left_out(target: _core.Model) -> None:
+    """With all that hangs on them, and their younger siblings: 3 more tokens are 2 guesses in a row."""
+    tree = Proposal([5, 6, 7, 8, 9], parents=[0, 1, 2, 3, 1], probs=uniform_rows(5))
+    session = open_session(target, Scripted(tree), [[1, 2]], gamma=5, max_new_tokens=3)
+    session.prefill()
+    record = session.round()[0]
+    assert record["drafted"] == [5, 6, 9] and record["parents"] == [0, 1, 1]
+
+
+# ------------------------------------------------------------------------------------------- exceptions
+
+
+class WrongError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("method", ["begin", "propose", "commit"])
+def test_exceptions_pass_through(method: str) -> None:
+    target, _ = specdec.embedded_pair()
+    drafter = Scripted([3])
+    error = WrongError()
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    setattr(drafter, method, fail)
+    with pytest.raises(WrongError) as caught:
+        specdec.generate(target, drafter, "It was", max_new_tokens=9)
+    assert caught.value is error
+    drafter.__dict__.pop(method)
+    assert specdec.generate(target, drafter, "It was", max_new_tokens=9).trace.n_tokens == 9
+
+
+def test_nothing_is_kept() -> None:
+    """References to the object, what it returns and what it is given, after good runs and failed ones."""
+    target, _ = specdec.embedded_pair()
+    rows = np.full((2, target.config["n_vocab"]), 1 / target.config["n_vocab"])
+    good = Proposal([3, 4], parents=[0, 0], probs=rows, confidence=[0.5, 0.5])
+    bad = Proposal([3, 4], parents=[0, 0], probs=rows * 2, confidence=[0.5, 0.5])
+    held = [rows, good.tokens, good.parents, good.confidence, bad.probs]
+    before = [sys.getrefcount(value) for value in held]
+    for answer in (good, bad):
+        drafter = Scripted(answer)
+        for _ in range(20):
+            try:
+                specdec.generate(target, drafter, "It was", max_new_tokens=9, temperature=1.0)
+            except InputError:
+                assert answer is bad
+        gone = weakref.ref(drafter)
+        del drafter
+        gc.collect()
+        assert gone() is None
+    del answer
+    assert [sys.getrefcount(value) for value in held] == before
+
+
+def test_the_session_is_busy_while_the_object_drafts(target: _core.Model) -> None:
+    def again(*_: Any) -> list[int]:
+        for call in (session.round, session.close, session.prefill):
+            with pytest.raises(RuntimeError, match="in use"):
+                call()
+        return [1]
+
+    session = open_session(target, Scripted(again), [[1, 2]])
+    session.prefill()
+    assert session.round()[0]["drafted"] == [1]
+
+
+def test_the_lock_is_free_between_the_calls(target: _core.Model) -> None:
+    """Two threads with a drafter each give what each gives alone; and each is seen while the other runs."""
+
+    def run(drafter: Pairs) -> list[int]:
+        session = open_session(target, drafter, [[1, 2], [3]], max_new_tokens=150)
+        session.prefill()
+        tokens = []
+        while records := session.round():
+            tokens += [(record["sequence"], *record["tokens"]) for record in records]
+        return tokens
+
+    alone = run(Pairs())
+    found: list[Any] = [None, None]
+
+    def work(i: int) -> None:
+        found[i] = run(Pairs())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone, alone]
+
+
+def test_a_description_is_checked(target: _core.Model) -> None:
+    good: list[Any] = ["python", "x", len, None, None, Proposal, InputError]
+    for at, value in ((1, 1), (2, None), (5, 1), (6, 1), (6, int)):
+        wrong = (*good[:at], value, *good[at + 1 :])
+        with pytest.raises(TypeError):
+            _core.Session(
+                target, wrong, [[1]], gamma=1, max_new_tokens=1, sampling={"temperature": 0.0},
+                draft_sampling={"temperature": 0.0}, seeds=[(1, 0)], n_threads=1,
+            )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------- distribution
+
+PROMPT = [1, 2, 0, 1]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
+    changes = {"vocab_size": 3, "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 32}
+    settings = llama_config(**changes)
+    tensors = {name: array * 1.5 for name, array in tensors_for(settings, seed=3).items()}
+    return specdec.load(write_hf(tmp_path_factory.mktemp("tiny") / "target", settings, tensors))
+
+
+@pytest.mark.parametrize("how", ["independent", "without replacement", "mixed with chosen ones"])
+@pytest.mark.parametrize("parents", [[-1, 0, 1], [-1, 0, 0, 1], [-1, 0, 0, 2]], ids=str)
+def test_rejection_is_exact_for_the_objects_trees(tiny: specdec.Model, parents: list[int], how: str) -> None:
+    """Every tree that an object with these probabilities draws, through the core and back, times every
+    outcome of the rule on what came back: the law of three tokens is the target's, to 1e-12."""
+    law = np.random.default_rng(5).dirichlet(np.ones(3), size=4)
+
+    def draft(prefix: tuple[int, ...]) -> np.ndarray:
+        return law[sum(prefix) % 4 if prefix else 3]
+
+    if how == "without replacement":
+        proposal = without_replacement(parents, draft)
+    elif how == "independent":
+
+        def proposal(node, prefixes):
+            return draft(prefixes[parents[node]])
+    else:  # node 1 is a point mass
+
+        def proposal(node, prefixes):
+            return np.eye(3)[2] if node == 1 else draft(prefixes[parents[node]])
+
+    def target(prefix: tuple[int, ...]) -> np.ndarray:
+        return reference.distribution(tiny.logits([*PROMPT, *prefix])[-1], 1.0)
+
+    outputs: dict[tuple[int, ...], float] = {}
+    for tree in drafts(parents, proposal):
+        rows: list[Any] = list(tree.probs[1:])
+        if how == "mixed with chosen ones":
+            rows[0] = None
+        answer = Proposal(tree.tokens[1:], parents[1:], rows)
+        session = open_session(
+            tiny.core, Scripted(answer), [PROMPT], max_new_tokens=5, temperature=1.0, keep_drafts=True
+        )
+        session.prefill()
+        record = session.round()[0]
+        assert record["drafted"] == tree.tokens[1:]
+        tokens, found = [PROMPT[-1], *record["drafted"]], [-1, *record["parents"]]
+        target_probs = np.array([target(prefix) for prefix in tree.prefixes])
+        for (path, token), p in outcome_law(
+            _core.verify, tokens, found, target_probs, record["draft_probs"]
+        ).items():
+            key = (*(tokens[node] for node in path), token)
+            outputs[key] = outputs.get(key, 0.0) + tree.probability * p
+    got, wanted = first_tokens(outputs, target, 3), chain_law(target, 3)
+    assert max(abs(got.get(key, 0.0) - p) for key, p in wanted.items()) < 1e-12
+
+
+# --------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.skipif(
+    not hasattr(_core, "_alloc_fail_after"),
+    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+)
+def test_the_nth_allocation_fails_for_every_n(target: _core.Model) -> None:
+    gc.collect()
+    live = _core._alloc_live()
+    drafter = Pairs()
+    try:
+        for n in itertools.count():
+            _core._alloc_fail_after(n)
+            try:
+                session = open_session(target, drafter, [[1, 2], [3]])
+                session.prefill()
+                while session.round():
+                    pass
+                break
+            except MemoryError:
+                pass
+            gc.collect()
+            assert _core._alloc_live() == live
+    finally:
+        _core._alloc_fail_after(-1)
+    assert n > 3
+    del session
+    gc.collect()
+    assert _core._alloc_live() == live
