@@ -26,6 +26,7 @@
 #include "bigram_drafter.h"
 #include "dialled_drafter.h"
 #include "kernels.h"
+#include "lookahead_drafter.h"
 #include "model_drafter.h"
 #include "session.h"
 

@@ -43,6 +43,17 @@ static int make_bigram(PyObject* arguments, const sd_drafting* d, sd_drafter** d
     return status == SD_OK ? 0 : -1;
 }
 
+/* arguments: (window, ngram, candidates) */
+static int make_lookahead(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    sd_lookahead_options options = {.n_vocab = d->target->config.n_vocab, .n_sequences = d->n_sequences};
+    if (!PyArg_ParseTuple(arguments, "iii;draft: expected (\"lookahead\", window, ngram, candidates)",
+                          &options.window, &options.ngram, &options.candidates))
+        return -1;
+    sd_status status = sd_lookahead_drafter_create(&options, drafter);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
 /* Every method by name. A maker is given what stands behind the name. */
 static const struct {
     const char* name;
@@ -50,6 +61,7 @@ static const struct {
 } METHODS[] = {
     {"model", make_model},
     {"bigram", make_bigram},
+    {"lookahead", make_lookahead},
     {"python", sd_make_python_drafter},
 };
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from specdec.drafts.bigram import Bigram
 from specdec.drafts.draft import Draft
+from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.protocol import Drafter, Proposal, PythonDraft
 from specdec.drafts.unigram import Unigram
 
-__all__ = ["Bigram", "Draft", "Drafter", "Proposal", "PythonDraft", "Unigram"]
+__all__ = ["Bigram", "Draft", "Drafter", "Lookahead", "Proposal", "PythonDraft", "Unigram"]

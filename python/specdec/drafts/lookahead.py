@@ -1,0 +1,79 @@
+"""Lookahead decoding: the target drafts for itself, by Jacobi iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from specdec.drafts.draft import Description, Draft
+from specdec.errors import InputError
+
+if TYPE_CHECKING:
+    from specdec.model import Model
+
+__all__ = ["Lookahead"]
+
+_MAX_NODES = 1024
+
+
+class Lookahead(Draft):
+    """Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): no draft, the target's own parallel guesses.
+
+    Ahead of the text runs a window of guesses, ``ngram - 1`` rows of ``window`` columns, which the target reads
+    in the same forward pass as everything else. What it says behind the last row of each column is the next
+    row (Jacobi iteration), and makes an n-gram of the column. The n-grams of the last 256 rounds are kept, for
+    each sequence its own. Those that begin with the last token of the text are candidates for what comes
+    next, at most ``candidates``, the most recent first.
+
+    Every guess is chosen and not drawn, so greedy output is plain output to the bit, and sampled output
+    has the target's distribution, as with every draft: row 0 of the window may be accepted too.
+
+    Parameters
+    ----------
+    window : int, default 5
+        W of the paper: columns, at least 1. At first, and where accepted tokens have moved the window on, they
+        hold tokens of the text at random; which ones follows from the run's seed.
+    ngram : int, default 3
+        N of the paper: at least 2.
+    candidates : int, optional
+        G of the paper: at least 0; by default ``window``.
+
+    Attributes
+    ----------
+    gamma : int
+        (window + candidates) (ngram - 1): guesses of a round. With fewer, or near the end of the text, columns
+        are taken off the window's end, and then the last candidates are cut.
+
+    Raises
+    ------
+    InputError
+        If a number is out of its range, or gamma is above 1024.
+
+    Notes
+    -----
+    A round reads ``gamma + 1`` rows at most to gain a token or two. That pays where these rows cost little more
+    than one: on hardware with arithmetic to spare. On a CPU it often does not; `specdec.measure` tells.
+    The argmax is that of the target's logits before penalties and biases.
+    """
+
+    def __init__(self, window: int = 5, ngram: int = 3, *, candidates: int | None = None) -> None:
+        self.window = _integer("window", window, 1)
+        self.ngram = _integer("ngram", ngram, 2)
+        self.candidates = self.window if candidates is None else _integer("candidates", candidates, 0)
+        self.gamma = (self.window + self.candidates) * (self.ngram - 1)
+        if self.gamma > _MAX_NODES:
+            raise InputError(
+                f"(window + candidates) (ngram - 1) is {self.gamma}; expected at most {_MAX_NODES} guesses"
+            )
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`."""
+        return "lookahead", self.window, self.ngram, self.candidates
+
+    def __repr__(self) -> str:
+        return f"<specdec.drafts.Lookahead, window {self.window}, {self.ngram}-grams, {self.candidates} a round>"
+
+
+def _integer(name: str, value: Any, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _MAX_NODES:
+        raise InputError(f"{name} is {value!r}; expected an integer from {low} to {_MAX_NODES}")
+    return value
