@@ -478,7 +478,7 @@ def test_a_failure_half_way_closes_the_session(pair: Pair, monkeypatch: pytest.M
     class Failing(WatchedSession):
         n_rounds = 0
 
-        def round(self, seconds: float) -> Any:
+        def round(self, seconds: float, *, until_end: bool) -> Any:
             self.n_rounds += 1
             if self.n_rounds == 3:
                 raise MemoryError

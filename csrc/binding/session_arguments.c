@@ -6,6 +6,21 @@ static void free_prompts(sd_prompt* prompts, int n) {
     PyMem_Free(prompts);
 }
 
+int sd_prompt_from(PyObject* ids, PyObject* key, sd_prompt* prompt) {
+    int32_t* tokens;
+    unsigned long long seed;
+    unsigned int sequence;
+    if (!PyTuple_Check(key)) {
+        PyErr_SetString(PyExc_TypeError, "seeds: expected (seed, sequence) tuples");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(key, "KI;seeds: expected (seed, sequence)", &seed, &sequence)) return -1;
+    if (sd_ids_from(ids, "prompt", &tokens, &prompt->n) < 0) return -1;
+    prompt->tokens = tokens;
+    prompt->stream = (sd_stream){seed, sequence};
+    return 0;
+}
+
 static sd_prompt* prompts_from(PyObject* list, PyObject* seeds, int* n) {
     PyObject* items = PySequence_Fast(list, "prompts: expected a sequence of sequences of ids");
     PyObject* keys = items ? PySequence_Fast(seeds, "seeds: expected a sequence of (seed, sequence)") : NULL;
@@ -22,20 +37,10 @@ static sd_prompt* prompts_from(PyObject* list, PyObject* seeds, int* n) {
         PyErr_NoMemory();
         goto fail;
     }
-    for (; *n < size; ++*n) {
-        int32_t* ids;
-        unsigned long long seed;
-        unsigned int sequence;
-        PyObject* key = PySequence_Fast_GET_ITEM(keys, *n);
-        if (!PyTuple_Check(key)) {
-            PyErr_SetString(PyExc_TypeError, "seeds: expected (seed, sequence) tuples");
+    for (; *n < size; ++*n)
+        if (sd_prompt_from(PySequence_Fast_GET_ITEM(items, *n), PySequence_Fast_GET_ITEM(keys, *n),
+                           &prompts[*n]) < 0)
             goto fail;
-        }
-        if (!PyArg_ParseTuple(key, "KI;seeds: expected (seed, sequence)", &seed, &sequence)) goto fail;
-        if (sd_ids_from(PySequence_Fast_GET_ITEM(items, *n), "prompt", &ids, &prompts[*n].n) < 0) goto fail;
-        prompts[*n].tokens = ids;
-        prompts[*n].stream = (sd_stream){seed, sequence};
-    }
     Py_DECREF(items);
     Py_DECREF(keys);
     return prompts;
@@ -89,17 +94,18 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     static char* names[] = {"target",         "draft",     "prompts",     "gamma",    "max_new_tokens",
                             "sampling",       "seeds",     "n_threads",   "rule",     "lenience",
                             "draft_sampling", "transform", "keep_logits", "stop_ids", "dial",
-                            "keep_drafts",    NULL};
+                            "keep_drafts",    "n_text",    "node_budget", NULL};
     PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *dial = Py_None;
     PyObject *sampling = NULL, *draft_sampling = NULL, *transform = Py_None;
     const char* rule = "rejection";
     /* what is not given is refused by the core's checks, but for what stands behind n_threads */
     *a = (sd_session_arguments){.options = {.gamma = -1, .lenience = 1.0}};
     sd_session_options* o = &a->options;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOOp", names, &target_argument,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOOpii", names, &target_argument,
                                      &draft_argument, &prompts, &o->gamma, &o->max_new_tokens, &sampling,
                                      &seeds, &o->n_threads, &rule, &o->lenience, &draft_sampling, &transform,
-                                     &a->keep_logits, &stop_ids, &dial, &a->keep_drafts))
+                                     &a->keep_logits, &stop_ids, &dial, &a->keep_drafts, &o->n_text,
+                                     &o->node_budget))
         return -1;
     if (seeds == NULL) {
         PyErr_SetString(PyExc_TypeError, "seeds are missing");

@@ -35,6 +35,10 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
                               sd_session_needs* needs, sd_session_arguments* arguments);
 void sd_session_arguments_free(sd_session_arguments* arguments);
 
+/* A prompt of ids and its seed, (seed, sequence). Its tokens are the caller's, to be freed with PyMem_Free.
+ * Returns 0, or -1 with an exception. */
+int sd_prompt_from(PyObject* ids, PyObject* seed, sd_prompt* prompt);
+
 /* A session and its drafter. `needs` must outlive it. Returns 0, or -1 with an exception. */
 int sd_session_make(const sd_session_arguments* arguments, const sd_module_state* state,
                     const sd_session_needs* needs, sd_session** session);

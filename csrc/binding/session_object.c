@@ -7,7 +7,7 @@
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
     sd_session_needs needs;            /* owned; what the session borrows */
-    int keep_logits, keep_drafts;
+    int keep_logits, keep_drafts, dialled;
     sd_turn turn;
 } session_object;
 
@@ -31,6 +31,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         result = sd_session_make(&arguments, state, &self->needs, &self->session);
         self->keep_logits = arguments.keep_logits;
         self->keep_drafts = arguments.keep_drafts;
+        self->dialled = arguments.foreseen != NULL;
     }
     sd_session_arguments_free(&arguments);
     if (result < 0) sd_session_needs_free(&self->needs);
@@ -137,15 +138,16 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
 }
 
 static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"seconds", NULL};
+    static char* names[] = {"seconds", "until_end", NULL};
     session_object* self = (session_object*)base;
     double seconds = 0.0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d", names, &seconds)) return NULL;
+    int until_end = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d$p", names, &seconds, &until_end)) return NULL;
     if (enter(self) < 0) return NULL;
     if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
     self->turn.outside =
         PyEval_SaveThread(); /* kept, because functions of the caller's come back for a while */
-    sd_status status = sd_session_rounds(self->session, seconds);
+    sd_status status = sd_session_rounds(self->session, seconds, until_end);
     PyEval_RestoreThread(self->turn.outside);
     if (status != SD_OK) {
         leave(self);
@@ -176,6 +178,27 @@ static PyObject* finish(PyObject* base, PyObject* argument) {
     return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
 }
 
+static PyObject* replace(PyObject* base, PyObject* args) {
+    session_object* self = (session_object*)base;
+    int sequence;
+    PyObject *ids, *seed;
+    sd_prompt prompt;
+    if (!PyArg_ParseTuple(args, "iOO", &sequence, &ids, &seed)) return NULL;
+    if (self->dialled) {
+        PyErr_SetString(PyExc_ValueError, "a session with a dial knows the texts of its first prompts alone");
+        return NULL;
+    }
+    if (sd_prompt_from(ids, seed, &prompt) < 0) return NULL;
+    PyObject* result = NULL;
+    if (enter(self) == 0) {
+        sd_status status = sd_session_replace(self->session, sequence, &prompt);
+        leave(self);
+        result = status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
+    }
+    PyMem_Free((void*)prompt.tokens);
+    return result;
+}
+
 static PyObject* close_(PyObject* base, PyObject* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
@@ -190,9 +213,11 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
 static PyMethodDef methods[] = {
     {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompts; return seconds."},
     {"round", (PyCFunction)(void (*)(void))round_, METH_VARARGS | METH_KEYWORDS,
-     "round($self, seconds=0.0)\n--\n\nRounds for every unfinished sequence: one, and more within "
-     "`seconds`."},
+     "round($self, seconds=0.0, *, until_end=False)\n--\n\nRounds for every unfinished sequence: one, and "
+     "more within `seconds`."},
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
+    {"replace", replace, METH_VARARGS,
+     "replace($self, sequence, prompt, seed, /)\n--\n\nGive a finished sequence's place to another prompt."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
     {0},
 };

@@ -12,9 +12,10 @@ typedef struct sd_prompt {
 
 typedef struct sd_sequence {
     int32_t* text;   /* prompt and new tokens; room for max_text; owned by the session's arena */
-    int n_text;      /* tokens so far, ≥ 1 */
+    int n_prompt;    /* ≥ 1 */
+    int n_text;      /* tokens so far */
     int max_text;    /* the text ends when it has as many */
-    int n_prefilled; /* prompt tokens in the target's cache */
+    int n_prefilled; /* prompt tokens in the target's cache; -1: reading has not begun */
     int draft_ready; /* the drafter has read the prompt */
     int finished;
     sd_stream stream;

@@ -7,8 +7,10 @@ struct sd_session {
     sd_drafter* drafter;    /* owned; NULL: plain decoding */
     sd_workspace workspace; /* of the target */
     sd_arena arena;         /* owns the arrays below */
-    int n_sequences, max_nodes;
-    int ready;              /* the prompts are in, and no round has failed */
+    int n_sequences, max_nodes, n_text;
+    int ready;              /* the prompts are in */
+    int failed;             /* a round has; it left nodes behind */
+    int turn;               /* which open sequence has the first claim to what is left of the node budget */
     sd_sequence* sequences; /* [n_sequences] */
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
     sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
@@ -26,7 +28,7 @@ struct sd_session {
 /* Records that a call may return, where one round has fewer. */
 #define RECORDS 64
 
-static void lay_out(sd_session* s, const int* max_text, int longest) {
+static void lay_out(sd_session* s) {
     sd_arena* arena = &s->arena;
     size_t n = (size_t)s->n_sequences, nodes = (size_t)s->max_nodes;
     size_t n_vocab = (size_t)s->options.target->config.n_vocab;
@@ -39,9 +41,9 @@ static void lay_out(sd_session* s, const int* max_text, int longest) {
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     s->stop_ids = sd_arena_take(arena, (size_t)s->options.n_stop_ids, sizeof *s->stop_ids);
     s->kept = sd_arena_take(arena, nodes, sizeof *s->kept);
-    sd_verifier_take(&s->verifier, arena, s->max_nodes, longest);
+    sd_verifier_take(&s->verifier, arena, s->max_nodes, s->n_text);
     for (size_t i = 0; i < n; i++) {
-        int32_t* text = sd_arena_take(arena, (size_t)max_text[i], sizeof *text);
+        int32_t* text = sd_arena_take(arena, (size_t)s->n_text, sizeof *text);
         sd_distribution* drawn_from = sd_arena_take(arena, nodes, sizeof *drawn_from);
         int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
         double* reach = sd_arena_take(arena, nodes, sizeof *reach);
@@ -66,6 +68,18 @@ static void lay_out(sd_session* s, const int* max_text, int longest) {
     }
 }
 
+static sd_status check_prompt(const sd_config* c, const sd_prompt* prompt, int i) {
+    if (prompt->n < 1 || prompt->n >= c->n_ctx)
+        return sd_fail(SD_ERR_CONTEXT, "prompt %d has %d tokens, expected 1 to %d (the context is %d)", i,
+                       prompt->n, c->n_ctx - 1, c->n_ctx);
+    for (int j = 0; j < prompt->n; j++) {
+        if (prompt->tokens[j] < 0 || prompt->tokens[j] >= c->n_vocab)
+            return sd_fail(SD_ERR_VALUE, "prompt %d: token %d is %d, expected 0 to %d", i, j,
+                           (int)prompt->tokens[j], c->n_vocab - 1);
+    }
+    return SD_OK;
+}
+
 sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts, int n) {
     const sd_config* c = &o->target->config;
     if (n < 1) return sd_fail(SD_ERR_VALUE, "there are no prompts");
@@ -73,17 +87,13 @@ sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts
     if (status != SD_OK) return status;
     if (o->max_new_tokens < 1)
         return sd_fail(SD_ERR_VALUE, "max_new_tokens is %d, expected at least 1", o->max_new_tokens);
-    for (int i = 0; i < n; i++) {
-        if (prompts[i].n < 1 || prompts[i].n >= c->n_ctx)
-            return sd_fail(SD_ERR_CONTEXT, "prompt %d has %d tokens, expected 1 to %d (the context is %d)", i,
-                           prompts[i].n, c->n_ctx - 1, c->n_ctx);
-        for (int j = 0; j < prompts[i].n; j++) {
-            if (prompts[i].tokens[j] < 0 || prompts[i].tokens[j] >= c->n_vocab)
-                return sd_fail(SD_ERR_VALUE, "prompt %d: token %d is %d, expected 0 to %d", i, j,
-                               (int)prompts[i].tokens[j], c->n_vocab - 1);
-        }
-    }
-    status = sd_sampling_check(&o->sampling);
+    if (o->n_text < 0 || o->n_text > c->n_ctx)
+        return sd_fail(SD_ERR_VALUE, "n_text is %d, expected 0 to %d", o->n_text, c->n_ctx);
+    if (o->node_budget != 0 && o->node_budget < n)
+        return sd_fail(SD_ERR_VALUE, "node_budget is %d, expected at least a row for each of %d sequences",
+                       o->node_budget, n);
+    for (int i = 0; i < n && status == SD_OK; i++) status = check_prompt(c, &prompts[i], i);
+    if (status == SD_OK) status = sd_sampling_check(&o->sampling);
     if (status == SD_OK) status = sd_adjustment_check(&o->adjustment, c->n_vocab);
     return status == SD_OK ? sd_rule_check(o->rule, o->lenience) : status;
 }
@@ -95,54 +105,54 @@ static int text_room(const sd_session_options* o, const sd_prompt* prompt) {
 }
 
 int sd_session_text_room(const sd_session_options* o, const sd_prompt* prompts, int n) {
-    int longest = 0;
+    int longest = o->n_text;
     for (int i = 0; i < n; i++)
         if (text_room(o, &prompts[i]) > longest) longest = text_room(o, &prompts[i]);
     return longest;
 }
 
+static void begin(sd_session* s, int i, const sd_prompt* prompt) {
+    sd_sequence_begin(&s->sequences[i], prompt, text_room(&s->options, prompt));
+    s->sequences[i].draft_ready = s->drafter == NULL || s->drafter->begin == NULL;
+}
+
 sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
                             sd_drafter* drafter, sd_session** out) {
     sd_session* s = NULL;
-    int* max_text = NULL;
     sd_status status = sd_session_check(options, prompts, n);
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
-    if ((max_text = sd_alloc((size_t)n * sizeof *max_text)) == NULL) goto fail;
     s->options = *options;
     s->n_sequences = n;
     s->max_nodes = drafter ? options->gamma + 1 : 1;
     s->max_records = n > RECORDS ? n : RECORDS;
-    int longest = sd_session_text_room(options, prompts, n);
+    s->n_text = sd_session_text_room(options, prompts, n);
     s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab,
                                 .adjustment = options->adjustment,
                                 .sampling = options->sampling,
                                 .transform = options->transform,
                                 .rule = options->rule,
                                 .lenience = options->lenience};
-    for (int i = 0; i < n; i++) max_text[i] = text_room(options, &prompts[i]);
-    lay_out(s, max_text, longest);
+    lay_out(s);
     if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
-    lay_out(s, max_text, longest);
+    lay_out(s);
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     for (int i = 0; i < n; i++) {
-        sd_sequence_begin(&s->sequences[i], &prompts[i], max_text[i]);
-        s->sequences[i].draft_ready = drafter == NULL || drafter->begin == NULL;
-        status = sd_cache_create(&s->caches[i], options->target, max_text[i] + s->max_nodes);
+        begin(s, i, &prompts[i]);
+        status = sd_cache_create(&s->caches[i], options->target, s->n_text + s->max_nodes);
         if (status != SD_OK) goto fail;
     }
-    int rows = n * s->max_nodes;
+    int rows = n * s->max_nodes, budget = options->node_budget;
+    if (budget > 0 && budget < rows) rows = budget;
     status =
         sd_workspace_create(&s->workspace, options->target, options->n_threads,
-                            rows > SD_PROMPT_SLICE ? rows : SD_PROMPT_SLICE, rows, longest + s->max_nodes);
+                            rows > SD_PROMPT_SLICE ? rows : SD_PROMPT_SLICE, rows, s->n_text + s->max_nodes);
     if (status != SD_OK) goto fail;
-    sd_free(max_text);
     *out = s;
     return SD_OK;
 fail:
-    sd_free(max_text);
     if (s != NULL)
         sd_session_free(s);
     else if (drafter != NULL)
@@ -161,16 +171,38 @@ void sd_session_free(sd_session* s) {
 
 sd_status sd_session_prefill(sd_session* s, int* done) {
     *done = 0;
+    if (s->failed) return sd_fail(SD_ERR_STATE, "a round has failed");
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
         /* the last token of the prompt is the root of the first round */
-        if (q->n_prefilled < q->n_text - 1)
-            return sd_prefill_slice(&s->workspace, &s->caches[i], q->text, q->n_text - 1, &q->n_prefilled, 0);
-        if (!q->draft_ready) return s->drafter->begin(s->drafter, i, q->text, q->n_text, &q->draft_ready);
+        if (q->n_prefilled < 0) {
+            sd_cache_begin(s->caches, s->n_sequences, i, q->text, q->n_prompt - 1);
+            q->n_prefilled = s->caches[i].n_committed;
+        }
+        if (q->n_prefilled < q->n_prompt - 1)
+            return sd_prefill_slice(&s->workspace, &s->caches[i], q->text, q->n_prompt - 1, &q->n_prefilled,
+                                    0);
+        if (!q->draft_ready) return s->drafter->begin(s->drafter, i, q->text, q->n_prompt, &q->draft_ready);
     }
     *done = 1;
     s->ready = 1;
     return SD_OK;
+}
+
+/* Share the guesses that the node budget has room for: equally among those who may guess, and what is
+ * left over to one after the other, from round to round. */
+static void share_budget(sd_session* s) {
+    if (s->options.node_budget == 0) return;
+    int spare = s->options.node_budget - s->n_open, n = 0, gamma = s->max_nodes - 1;
+    for (int i = 0; i < s->n_open; i++) n += s->proposals[i].budget > 0;
+    if (n == 0 || spare >= n * gamma) return;
+    int each = spare / n, left = spare % n;
+    s->turn %= n;
+    for (int i = 0, at = 0; i < s->n_open; i++) {
+        if (s->proposals[i].budget == 0) continue;
+        s->proposals[i].budget = each + ((at++ - s->turn + n) % n < left);
+    }
+    s->turn += left;
 }
 
 /* Collect the unfinished sequences and say how far each may guess: a round adds at most one token
@@ -197,6 +229,7 @@ static void open_round(sd_session* s) {
         p->depths[0] = 0;
         p->reach[0] = 1.0;
     }
+    share_budget(s);
 }
 
 /* The places of a tree, as nodes of the forward. */
@@ -288,8 +321,16 @@ static sd_status run_round(sd_session* s) {
     return status;
 }
 
-sd_status sd_session_rounds(sd_session* s, double seconds) {
-    if (!s->ready) return sd_fail(SD_ERR_STATE, "the prompts have not been read, or a round has failed");
+/* Has a sequence of the last round ended? */
+static int one_ended(const sd_session* s) {
+    for (int i = 0; i < s->n_open; i++)
+        if (s->sequences[s->proposals[i].sequence].finished) return 1;
+    return 0;
+}
+
+sd_status sd_session_rounds(sd_session* s, double seconds, int until_end) {
+    if (s->failed || !s->ready)
+        return sd_fail(SD_ERR_STATE, s->failed ? "a round has failed" : "the prompts have not been read");
     double begun = sd_now();
     sd_status status = SD_OK;
     s->n_records = 0;
@@ -298,8 +339,8 @@ sd_status sd_session_rounds(sd_session* s, double seconds) {
         if (s->n_open == 0) break;
         status = run_round(s);
     } while (status == SD_OK && s->n_records + s->n_sequences <= s->max_records &&
-             sd_now() - begun < seconds);
-    s->ready = status == SD_OK; /* a failed round leaves nodes behind */
+             sd_now() - begun < seconds && !(until_end && one_ended(s)));
+    s->failed = status != SD_OK;
     return status;
 }
 
@@ -313,9 +354,27 @@ const float* sd_session_logits(const sd_session* s, ptrdiff_t* stride) {
     return s->workspace.logits;
 }
 
+static sd_status check_sequence(const sd_session* s, int sequence) {
+    if (sequence >= 0 && sequence < s->n_sequences) return SD_OK;
+    return sd_fail(SD_ERR_VALUE, "sequence is %d, expected 0 to %d", sequence, s->n_sequences - 1);
+}
+
 sd_status sd_session_finish(sd_session* s, int sequence) {
-    if (sequence < 0 || sequence >= s->n_sequences)
-        return sd_fail(SD_ERR_VALUE, "sequence is %d, expected 0 to %d", sequence, s->n_sequences - 1);
-    s->sequences[sequence].finished = 1;
+    sd_status status = check_sequence(s, sequence);
+    if (status == SD_OK) s->sequences[sequence].finished = 1;
+    return status;
+}
+
+sd_status sd_session_replace(sd_session* s, int sequence, const sd_prompt* prompt) {
+    sd_status status = check_sequence(s, sequence);
+    if (status != SD_OK) return status;
+    if (!s->sequences[sequence].finished) return sd_fail(SD_ERR_STATE, "sequence %d has not ended", sequence);
+    if ((status = check_prompt(&s->options.target->config, prompt, 0)) != SD_OK) return status;
+    int n_text = text_room(&s->options, prompt);
+    if (n_text > s->n_text)
+        return sd_fail(SD_ERR_CONTEXT, "the text may have %d tokens, expected at most n_text, %d", n_text,
+                       s->n_text);
+    begin(s, sequence, prompt);
+    s->ready = 0;
     return SD_OK;
 }

@@ -1,4 +1,7 @@
-/* A session: the rounds of one batch of sequences over one target and one drafter. */
+/* A session: the rounds of one batch of sequences over one target and one drafter.
+ *
+ * A sequence is a slot: when its text has ended, another prompt may take its place. What slots have in
+ * common at their beginnings is computed once. */
 #ifndef SD_SESSION_H
 #define SD_SESSION_H
 
@@ -11,6 +14,10 @@ typedef struct sd_session_options {
     const sd_model* target;   /* borrowed; must outlive the session */
     int gamma;                /* guesses a round at most, ≥ 0 */
     int max_new_tokens;       /* per sequence, ≥ 1 */
+    int n_text;               /* tokens that a text may have, where prompts to come need more than the
+                               * first; 0: what those need */
+    int node_budget;          /* rows of the target a round at most, all sequences together; each has its
+                               * root. 0: gamma is the only bound */
     sd_adjustment adjustment; /* of the target's logits; its arrays must outlive the session */
     sd_sampling sampling;     /* of the target */
     sd_transform transform;
@@ -49,13 +56,14 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                             sd_drafter* drafter, sd_session** session);
 void sd_session_free(sd_session* session);
 
-/* Run one slice of one prompt; *done is set when all prompts are in. Must come before the rounds. */
+/* Run one slice of one prompt; *done is set when all prompts are in. Must come before the rounds, and
+ * again after a prompt was replaced. */
 sd_status sd_session_prefill(sd_session* session, int* done);
 
 /* Rounds for every unfinished sequence: draft, verify, commit. One round, then others as long as
  * `seconds` have not passed: whoever looks at every record does it with cold caches, so it is
- * cheaper to look at several. */
-sd_status sd_session_rounds(sd_session* session, double seconds);
+ * cheaper to look at several. With `until_end` the round in which a sequence ends is the last. */
+sd_status sd_session_rounds(sd_session* session, double seconds, int until_end);
 
 /* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */
 const sd_record* sd_session_records(const sd_session* session, int* n);
@@ -64,5 +72,8 @@ const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
 
 /* Take no more rounds for a sequence. */
 sd_status sd_session_finish(sd_session* session, int sequence);
+
+/* Give the place of a finished sequence to another prompt, whose text must fit. Nothing is allocated. */
+sd_status sd_session_replace(sd_session* session, int sequence, const sd_prompt* prompt);
 
 #endif

@@ -50,7 +50,7 @@ sd_status sd_reader_begin(sd_reader* r, int sequence, const int32_t* prompt, int
     *done = !fits(r, n_prompt);
     if (*done) return SD_OK;
     if (*n_read < 0) {
-        sd_cache_follow(cache, prompt, n_prompt - 1);
+        sd_cache_begin(r->caches, r->options.n_sequences, sequence, prompt, n_prompt - 1);
         *n_read = cache->n_committed;
     }
     if (*n_read < n_prompt - 1) {

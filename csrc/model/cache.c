@@ -150,6 +150,40 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     return SD_OK;
 }
 
+/* How many committed tokens are the beginning of text [n]. */
+static int agreement(const sd_cache* c, const int32_t* text, int n) {
+    int at = 0;
+    while (at < c->n_committed && at < n && c->tokens[at] == text[at]) at++;
+    return at;
+}
+
+/* Make the first n slots those of another cache. */
+static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
+    memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);
+    /* a key panel is copied whole: what lies behind the n slots is written before it is read */
+    size_t key_bytes = (size_t)sd_matrix_panels(n) * key_panel_bytes(to);
+    size_t value_bytes = (size_t)n * SD_PANEL * element_bytes(to);
+    for (int layer = 0; layer < to->n_layer; layer++) {
+        for (int head = 0; head < to->n_kv_head; head++) {
+            memcpy(key_panel(to, layer, head, 0), key_panel(from, layer, head, 0), key_bytes);
+            for (int p = 0; p < sd_value_panels(to->d_head); p++)
+                memcpy(value_row(to, layer, head, p, 0), value_row(from, layer, head, p, 0), value_bytes);
+        }
+    }
+    to->n_committed = n;
+    to->n_pending = 0;
+}
+
+void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n) {
+    sd_cache_follow(&caches[which], text, n);
+    int longest = caches[which].n_committed, from = which;
+    for (int i = 0; i < n_caches; i++) {
+        int agreed = agreement(&caches[i], text, n);
+        if (agreed > longest) longest = agreed, from = i;
+    }
+    if (from != which) copy_slots(&caches[which], &caches[from], longest);
+}
+
 /* The first pending child of `node` with this token; -1 if there is none. */
 static int child_of(const sd_cache* c, int node, int32_t token) {
     for (int i = node + 1; i < c->n_pending; i++)

@@ -43,6 +43,11 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
  * if none does, the pending nodes that go on along the text are committed; the others are dropped. */
 void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
 
+/* Begin text [n] in caches[which]: what any of caches [n_caches], all of one model, has committed of its
+ * beginning is kept or copied, and the rest of the cache dropped. A row's bits are those of its tokens, so
+ * a copy is what computing it would give. */
+void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n);
+
 /* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others;
  * nodes[i] becomes node i. What is kept has the bits it had: a node's place is no part of them. */
 sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n);

@@ -144,8 +144,14 @@ class Session:
         stop_ids: Sequence[int] = (),
         dial: tuple[float, Sequence[Sequence[int]]] | None = None,
         keep_drafts: bool = False,
+        n_text: int = 0,
+        node_budget: int = 0,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
+
+        `n_text` is room for texts of `replace` that are longer than those of `prompts`, in tokens; 0: there
+        are none. `node_budget` is how many rows the target is run on in a round at most, at least one for
+        each sequence; 0: as many as gamma asks for.
 
         `draft` is a tuple of a method's name and its arguments: ``("model", Model)``, ``("bigram", Bigram)``.
 
@@ -159,14 +165,24 @@ class Session:
         alpha.
         """
     def prefill(self) -> float:
-        """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices."""
-    def round(self, seconds: float = 0.0) -> list[RoundRecord]:
+        """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.
+
+        What a prompt has in common with the beginning of another sequence's text, or of its predecessor's, is
+        copied.
+        """
+    def round(self, seconds: float = 0.0, *, until_end: bool = False) -> list[RoundRecord]:
         """One round for every unfinished sequence, without the GIL. [] when all have finished.
 
-        More rounds follow until `seconds` have passed, or some 64 records are there; not with `keep_logits`.
+        More rounds follow until `seconds` have passed, or some 64 records are there, or with `until_end` a
+        sequence has ended; not with `keep_logits`.
         """
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence."""
+    def replace(self, sequence: int, prompt: Sequence[int], seed: tuple[int, int], /) -> None:
+        """Give a finished sequence's place to another prompt, with a (seed, sequence) of its own.
+
+        `prefill` must be called before the next round. A `dial` knows no other prompts and refuses.
+        """
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""
 

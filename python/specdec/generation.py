@@ -24,6 +24,8 @@ def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str to
     draft: DraftLike | None,
     prompt: Prompt,
     *,
+    batch_size: int | None = None,
+    node_budget: int | None = None,
     progress: bool = False,
     **options: Unpack[Options],
 ) -> Result: ...
@@ -33,6 +35,8 @@ def generate(
     draft: DraftLike | None,
     prompt: Sequence[Prompt],
     *,
+    batch_size: int | None = None,
+    node_budget: int | None = None,
     progress: bool = False,
     **options: Unpack[Options],
 ) -> list[Result]: ...
@@ -60,6 +64,8 @@ def generate(
     n_threads: int | None = None,
     logits: bool = False,
     ignore_eos: bool = False,
+    batch_size: int | None = None,
+    node_budget: int | None = None,
     progress: bool = False,
 ) -> Result | list[Result]:
     """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
@@ -77,8 +83,8 @@ def generate(
         `specdec.drafts`, or an object of your own with the method `propose` (`specdec.drafts.Drafter`).
         None: plain decoding, a token a run.
     prompt : str, sequence of int, or a list of these
-        One prompt as text or as token ids, or several that are decoded as one batch; a list of integers is
-        one prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
+        One prompt as text or as token ids, or several that are decoded together; a list of integers is one
+        prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
         it.
     gamma : int, optional
         Drafted tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
@@ -108,7 +114,7 @@ def generate(
         Key of the random numbers. With an int s, prompt i of a batch uses (s, i), so that equal prompts
         give independent samples. An entry of a list is an int s, which stands for (s, 0), or a pair (s, i),
         such as a `Result.seed`. None draws a fresh seed, which the result records. Equal seeds and settings
-        give equal runs, whatever else is in the batch.
+        give equal runs, whatever else is in the batch and whatever `batch_size` is (but see `node_budget`).
     stop : str, int, or a list of these, optional
         The text ends before the first of these strings to be completed, or before the first of these token
         ids, exactly where plain decoding ends it, inside a block of accepted drafts too. The tokenizer's
@@ -120,6 +126,17 @@ def generate(
         Keep the target's logits that each new token was chosen from, in `Result.logits`.
     ignore_eos : bool, default False
         Go on past the tokenizer's end-of-text ids.
+    batch_size : int, optional
+        How many prompts are decoded at once, at least 1, by default 16. When a text ends, the next prompt
+        takes its place in the batch, and what that prompt has in common with the beginning of a text that is
+        there (a system prompt) is copied, not computed again. One reading of the weights then serves all,
+        while caches are kept for that many texts of the greatest length only. It changes no result.
+    node_budget : int, optional
+        Positions that the target is run on in a round at most, all sequences together, at least
+        `batch_size`. Each sequence has one, and the guesses share the rest equally, so that gamma can be
+        large where few sequences are left. By default gamma alone is the bound. It changes no result at
+        temperature 0 nor with "coupled", and never the distribution; with another rule the tokens of a seed
+        depend on the guesses, and so on what else is in the batch.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -152,13 +169,18 @@ def generate(
         top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, logit_bias=logit_bias,
         draft_sampling=draft_sampling, transform=transform, verify=verify, lenience=lenience, seed=seed,
         stop=stop, n_threads=n_threads, logits=logits, ignore_eos=ignore_eos,
+        batch_size=batch_size, node_budget=node_budget,
     )  # fmt: skip
     bar = progress_bar(request.n_new_tokens, "token") if progress else None
     run = Run(request)
     try:
-        for _, round_ in run.rounds():
-            if bar is not None:
-                bar.update(round_.kept)
+        for index, round_ in run.rounds():
+            if bar is None:
+                continue
+            sequence = run.sequences[index]
+            if sequence.finish_reason is not None:  # what it could still have had is not to come
+                bar.total -= request.limit(index)[0] - len(sequence.tokens)
+            bar.update(round_.kept)
     finally:
         run.close()
         if bar is not None:

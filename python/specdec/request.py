@@ -22,8 +22,8 @@ from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import check_same_vocabulary
 
 __all__ = [
-    "MAX_GAMMA", "DraftLike", "ModelLike", "Options", "Prompt", "Request", "Seed", "Stop",
-    "Transform", "as_model", "check_integer", "check_prompt",
+    "DEFAULT_BATCH_SIZE", "MAX_GAMMA", "DraftLike", "ModelLike", "Options", "Prompt", "Request", "Seed",
+    "Stop", "Transform", "as_model", "check_integer", "check_prompt",
 ]  # fmt: skip
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
@@ -56,6 +56,9 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
 
 
+DEFAULT_BATCH_SIZE = 16
+"""Prompts decoded at once when the caller does not say."""
+
 MAX_GAMMA = 1024
 """Longest chain of a round; the core's SD_MAX_GAMMA."""
 
@@ -86,6 +89,9 @@ class Request:
     stop : StopRules
     n_threads : int
     logits : bool
+    n_places : int
+        Prompts decoded at once.
+    node_budget : int or None
     """
 
     target: Model
@@ -103,6 +109,8 @@ class Request:
     stop: StopRules
     n_threads: int
     logits: bool
+    n_places: int
+    node_budget: int | None
 
     @classmethod
     def prepare(
@@ -128,6 +136,8 @@ class Request:
         n_threads: int | None = None,
         logits: bool = False,
         ignore_eos: bool = False,
+        batch_size: int | None = None,
+        node_budget: int | None = None,
     ) -> Request:
         """Check the arguments of `specdec.generate`, load models given by path, and encode the prompts.
 
@@ -157,6 +167,11 @@ class Request:
             n_threads = default_threads()
         n_threads = check_integer("n_threads", n_threads, 1, MAX_THREADS)
         given, is_batch = _split(prompt)
+        if batch_size is None:
+            batch_size = DEFAULT_BATCH_SIZE
+        n_places = min(check_integer("batch_size", batch_size, 1), len(given))
+        if node_budget is not None:
+            node_budget = min(check_integer("node_budget", node_budget, n_places), n_places * (MAX_GAMMA + 1))
         seeds = _seeds(seed, len(given))
 
         target = as_model("target", target)
@@ -190,6 +205,8 @@ class Request:
             stop=rules,
             n_threads=n_threads,
             logits=bool(logits),
+            n_places=n_places,
+            node_budget=node_budget,
         )
 
     def limit(self, index: int) -> tuple[int, str]:

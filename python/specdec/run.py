@@ -54,6 +54,7 @@ class SequenceState:
 
     def __init__(self, decoder: StreamDecoder | None, stop: StopRules, limit: int, limit_reason: str) -> None:
         self.tokens: list[int] = []
+        self.prefill_s = 0.0  # of the prompts that were read together with this one
         self.rounds: list[Round] = []
         self.logits: list[NDArray[np.float32]] = []
         self.finish_reason: str | None = None
@@ -135,6 +136,8 @@ class SequenceState:
 class Run:
     """The core's session for a request, and what comes of each sequence.
 
+    The session has `batch_size` places. When a text ends, the next prompt that waits takes its place.
+
     Parameters
     ----------
     request : Request
@@ -153,7 +156,6 @@ class Run:
             )
             for i, prompt in enumerate(request.prompts)
         ]
-        self._prefill_s = 0.0
         # The core ends a text at its length and at stop ids; a stop string must be looked for each round.
         self._slice_s = 0.0 if streaming or request.stop.strings else SLICE_S
         self._session: _core.Session | None = None
@@ -165,32 +167,53 @@ class Run:
         `SLICE_S`.
         """
         request = self.request
-        longest = max(request.limit(i)[0] for i in range(len(request.prompts)))
+        n_prompts, n_places = len(request.prompts), request.n_places
+        limits = [request.limit(i)[0] for i in range(n_prompts)]
+        places = list(range(n_places))  # the sequence in each place
+        waiting = iter(range(n_places, n_prompts))
+        following = next(waiting, None)
         self._session = _core.Session(
             request.target.core,
             None if request.draft is None else describe(request.draft, request.target),
-            request.prompts,
+            request.prompts[:n_places],
             gamma=request.gamma,
-            max_new_tokens=longest,
+            max_new_tokens=max(limits),
+            n_text=max(len(prompt) + limit for prompt, limit in zip(request.prompts, limits, strict=True)),
+            node_budget=request.node_budget or 0,
             sampling=request.sampling.core(),
             draft_sampling=request.draft_sampling.core(),
             transform=request.transform,
             rule=request.rule,
             lenience=request.lenience,
-            seeds=request.seeds,
+            seeds=request.seeds[:n_places],
             n_threads=request.n_threads,
             keep_logits=request.logits,
             stop_ids=sorted(request.stop.ids),
         )
-        self._prefill_s = self._session.prefill()
-        while records := self._session.round(self._slice_s):
+        begun = places.copy()
+        while True:
+            if begun:
+                prefill_s = self._session.prefill()
+                for index in begun:
+                    self.sequences[index].prefill_s = prefill_s
+            records = self._session.round(self._slice_s, until_end=following is not None)
+            if not records:
+                return
+            ended, begun = [], []
             for record in records:
-                index = record["sequence"]
-                sequence = self.sequences[index]
-                round_ = sequence.take(record)
-                if sequence.finish_reason is not None:
-                    self._session.finish(index)
+                place = record["sequence"]
+                index = places[place]
+                round_ = self.sequences[index].take(record)
+                if self.sequences[index].finish_reason is not None:
+                    self._session.finish(place)
+                    ended.append(place)
                 yield index, round_
+            for place in ended:
+                if following is not None:
+                    self._session.replace(place, request.prompts[following], request.seeds[following])
+                    places[place] = following
+                    begun.append(following)
+                    following = next(waiting, None)
 
     def result(self, index: int) -> Result:
         """What has come of a sequence that has ended."""
@@ -202,7 +225,7 @@ class Run:
             tokens=sequence.tokens,
             finish_reason=sequence.finish_reason,
             stop=sequence.stop,
-            trace=Trace(sequence.rounds, prefill_s=self._prefill_s, n_sequences=len(self.sequences)),
+            trace=Trace(sequence.rounds, prefill_s=sequence.prefill_s, n_sequences=request.n_places),
             prompt_ids=request.prompts[index],
             seed=request.seeds[index],
             logits=np.concatenate(sequence.logits) if request.logits else None,

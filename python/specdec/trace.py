@@ -161,10 +161,11 @@ class Trace(RoundTimes):
     rounds : sequence of Round
         In order.
     prefill_s : float, default 0.0
-        Seconds spent running the prompt through target and draft; of the whole batch in a batch.
+        Seconds spent running the prompt through target and draft; in a batch, of all prompts that were read
+        at the same time.
     n_sequences : int, default 1
-        Sequences in the batch. All times of the trace are those of the whole batch: with more than one
-        sequence, `tokens_per_s` is what this sequence got, not what the machine produced.
+        Sequences decoded at once. All times of the trace are those of the whole batch's rounds: with more
+        than one sequence, `tokens_per_s` is what this sequence got, not what the machine produced.
     """
 
     __slots__ = ("n_sequences", "prefill_s", "rounds")
