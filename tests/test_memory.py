@@ -62,6 +62,20 @@ def generate_dialled():
     return run_session(target, draft, [[1, 2, 3], [4, 5]], max_new_tokens=10, dial=(0.5, [[1, 2, 3, 4], []]))
 
 
+def generate_refilled():
+    """Three prompts in two places; the third begins as the first."""
+    target, draft = load(), build(LLAMA, perturbed(TENSORS))
+    session = _core.Session(
+        target, draft, [[1, 2, 3], [4, 5]], gamma=4, max_new_tokens=10, sampling={"temperature": 0.0},
+        draft_sampling={"temperature": 0.0}, seeds=[(1, 0), (1, 1)], n_threads=1, n_text=20, node_budget=7,
+    )  # fmt: skip
+    session.prefill()
+    session.finish(1)
+    session.replace(1, [1, 2, 3, 4, 5], (1, 2))
+    session.prefill()
+    return [record["tokens"] for records in iter(session.round, []) for record in records]
+
+
 def decode():
     decoder = _core.Decoder(load(), capacity=70, max_nodes=4)
     decoder.prefill(range(66))
@@ -73,7 +87,10 @@ def score():
 
 
 LOADS = [load, load_bf16, load_int8]
-RUNS = [generate, generate_in_other_formats, generate_dialled, decode, decode_int8, matrix, product, score]
+RUNS = [
+    generate, generate_in_other_formats, generate_dialled, generate_refilled, decode, decode_int8, matrix,
+    product, score,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("work", [*LOADS, *RUNS])

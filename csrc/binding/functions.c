@@ -193,6 +193,11 @@ static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(sd_alloc_live());
 }
+
+static PyObject* forward_rows(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLong(sd_forward_rows());
+}
 #endif
 
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
@@ -224,6 +229,7 @@ PyMethodDef sd_functions[] = {
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
+    {"_forward_rows", forward_rows, METH_NOARGS, "Rows of all forwards of this process so far."},
 #endif
     {0},
 };

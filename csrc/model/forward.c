@@ -1,6 +1,7 @@
 #include "forward.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -247,6 +248,9 @@ static void run(sd_team* team, void* argument) {
     project(team, &(job){.w = w, .n_rows = j->n_logits}, &model->head, NULL, x, w->logits, w->ld_logits);
 }
 
+static atomic_long n_rows_run;
+long sd_forward_rows(void) { return atomic_load(&n_rows_run); }
+
 sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
     const sd_config* c = &w->model->config;
     job j = {.w = w, .branches = branches, .n_branches = n_branches};
@@ -283,6 +287,7 @@ sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches)
         }
     }
     sd_pool_run(w->n_threads, run, &j);
+    atomic_fetch_add(&n_rows_run, j.n_rows);
     return SD_OK;
 }
 

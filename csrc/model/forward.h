@@ -47,6 +47,9 @@ void sd_workspace_free(sd_workspace* workspace);
  * ld_logits floats each. On failure no cache has changed. */
 sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
+/* Rows of all forwards of this process so far; for tests of what need not be computed. */
+long sd_forward_rows(void);
+
 /* Append tokens [n] to a cache as committed text, in slices of SD_PROMPT_SLICE; *n_done counts
  * the tokens already in, and one call computes one slice. With `logits` the slice's rows are left
  * in workspace->logits. */

@@ -1,0 +1,473 @@
+"""Many prompts in few places: each result is that of its own run, beginnings are shared, budgets kept."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from canonical import LLAMA, build, perturbed, random_tensors
+from laws import stories260k
+from specdec import _core
+from specdec.errors import InputError
+from toy_pair import N_CTX, WatchedSession, load_pair
+
+Pair = tuple[specdec.Model, specdec.Model]
+
+SYSTEM = [1, 30, 31, 7, 12, 44, 9, 50, 51, 30, 31, 7]
+# Of different lengths; some begin alike, are beginnings of others, or equal; one nearly fills the context.
+PROMPTS: list[Any] = [
+    [*SYSTEM, 5], [7], [*SYSTEM, 6, 20], "abcab", SYSTEM, [*SYSTEM, 5], SYSTEM[:3], list(range(3, 61)),
+    [*SYSTEM, *range(20, 60), *range(3, 40)], [1], [*SYSTEM[:6], 40, 41], "abc", [7, 7, 7],
+]  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "coupled": {"temperature": 0.9, "verify": "coupled"},
+    "rejection": {"temperature": 0.9, "top_k": 30},
+}
+
+needs_hooks = pytest.mark.skipif(
+    not hasattr(_core, "_forward_rows"),
+    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test does not say otherwise: the models are too small for two to pay."""
+    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
+
+
+def alone(target: Any, draft: Any, prompts: list[Any], seed: int, **options: Any) -> list[specdec.Result]:
+    """Every prompt in a run of its own."""
+    return [
+        specdec.generate(target, draft, prompt, seed=[(seed, i)], **options)
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def assert_same(results: list[specdec.Result], expected: list[specdec.Result]) -> None:
+    """To the last bit, in order, guesses included."""
+    assert len(results) == len(expected)
+    for one, other in zip(results, expected, strict=True):
+        assert one.prompt_ids == other.prompt_ids and one.seed == other.seed
+        assert (one.tokens, one.text) == (other.tokens, other.text)
+        assert (one.finish_reason, one.stop) == (other.finish_reason, other.stop)
+        assert np.array_equal(one.logits, other.logits)
+        assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in other.trace.rounds]
+        assert [r.betas for r in one.trace.rounds] == [r.betas for r in other.trace.rounds]
+
+
+# ------------------------------------------------------------------------------------------------- equality
+
+
+@pytest.mark.parametrize("drafting", [False, True], ids=["plain", "draft"])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_results_are_those_of_single_runs(pair: Pair, settings: str, drafting: bool) -> None:
+    """Stop ids and strings end the texts at different times; one fills the context."""
+    target, draft = pair[0], pair[1] if drafting else None
+    options: dict[str, Any] = SETTINGS[settings] | {"gamma": 3, "max_new_tokens": 25, "logits": True}
+    for stop in (["b", 40], [40, 41, 42], None):
+        expected = alone(target, draft, PROMPTS, 4, stop=stop, **options)
+        assert len({len(out.tokens) for out in expected}) > (2 if stop else 1)
+        for batch_size in (1, 2, 3, 5, len(PROMPTS)):
+            results = specdec.generate(
+                target, draft, PROMPTS, seed=4, stop=stop, batch_size=batch_size, **options
+            )
+            assert_same(results, expected)
+            assert {out.trace.n_sequences for out in results} == {batch_size}
+    results = specdec.generate(target, draft, PROMPTS, seed=4, batch_size=3, n_threads=2, **options)
+    assert_same(results, expected)
+
+
+def test_several_rounds_in_one_call_give_the_same(pair: Pair) -> None:
+    """Without logits and stop strings the core makes many rounds a call, up to where a text ends."""
+    options: dict[str, Any] = {"gamma": 3, "max_new_tokens": 60, "temperature": 0.9}
+    expected = alone(*pair, PROMPTS, 8, **options)
+    for batch_size in (1, 2, 4, 20, None):
+        results = specdec.generate(*pair, PROMPTS, seed=8, batch_size=batch_size, **options)
+        assert [out.tokens for out in results] == [out.tokens for out in expected]
+        assert [out.trace.n_drafted for out in results] == [out.trace.n_drafted for out in expected]
+
+
+def stories(shared: Path) -> Pair:
+    return specdec.load(stories260k(shared)), specdec.load(stories260k(shared), "int4")
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("models", ["embedded", "stories260K"])
+def test_trained_models(request: pytest.FixtureRequest, models: str, settings: str) -> None:
+    if models == "embedded":
+        target, draft = specdec.embedded_pair()
+    else:
+        target, draft = stories(request.getfixturevalue("shared"))
+    common = "Once upon a time there was a little girl who lived in a house by the sea. "
+    prompts = [common + end for end in ("She", "Her dog", "One day", "", "The sea", "She")] + ["Once", "Tom"]
+    options: dict[str, Any] = SETTINGS[settings] | {"max_new_tokens": 24, "logits": True, "stop": [".", "\n"]}
+    for drafting in (draft, None):
+        expected = alone(target, drafting, prompts, 6, **options)
+        assert len({len(out.tokens) for out in expected}) > 1
+        for batch_size, n_threads in ((3, 1), (2, 2), (len(prompts), 2)):
+            results = specdec.generate(
+                target, drafting, prompts, seed=6, batch_size=batch_size, n_threads=n_threads, **options
+            )
+            assert_same(results, expected)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_copied_beginnings_have_the_bits_of_computed_ones(dtype: str) -> None:
+    """In every format of the cache, for lengths around its panels of 32, and across a sliding window."""
+    for window, cache_dtype in ((0, "f32"), (0, "bf16"), (7, "bf16")):
+        config = LLAMA | {"sliding_window": window}
+        target = build(config, random_tensors(config), dtype=dtype, cache_dtype=cache_dtype)
+        draft = build(config, perturbed(random_tensors(config)), cache_dtype=cache_dtype)
+        text = [(i * i) % 97 for i in range(120)]
+        for n in (1, 2, 31, 32, 33, 34, 64, 65, 100):
+            prompts = [[*text, 5], [*text[:n], 98, 99], [*text[:n], 98]]
+            expected = [new_rows(target, draft, [prompt]) for prompt in prompts]
+            for i, rows in enumerate(new_rows(target, draft, prompts)):
+                assert np.array_equal(rows, expected[i][0])
+
+
+def new_rows(target: _core.Model, draft: _core.Model, prompts: list[list[int]]) -> list[Any]:
+    session = new_session(target, draft, prompts, keep_logits=True)
+    session.prefill()
+    rows: list[list[Any]] = [[] for _ in prompts]
+    for records in iter(session.round, []):
+        for record in records:
+            rows[record["sequence"]].append(record["logits"])
+    return [np.concatenate(found) for found in rows]
+
+
+def test_a_seed_gives_its_sequence_again_by_itself(pair: Pair) -> None:
+    """With rejection sampling too, whose tokens depend on the guesses: these do not depend on the batch."""
+    options: dict[str, Any] = {"temperature": 1.0, "gamma": 4, "max_new_tokens": 30, "logits": True}
+    results = specdec.generate(*pair, PROMPTS, seed=21, batch_size=4, **options)
+    again = [specdec.generate(*pair, out.prompt_ids, seed=[out.seed], **options) for out in results]
+    assert_same(results, again)
+    assert results[0].prompt_ids == results[5].prompt_ids and results[0].tokens != results[5].tokens
+
+
+# -------------------------------------------------------------------------------------------------- sessions
+
+
+def new_session(target: Any, draft: Any, prompts: list[list[int]], **changes: Any) -> _core.Session:
+    options = {
+        "gamma": 4, "max_new_tokens": 40, "sampling": {"temperature": 0.0},
+        "draft_sampling": {"temperature": 0.0}, "n_threads": 1,
+        "seeds": [(1, i) for i in range(len(prompts))],
+    }  # fmt: skip
+    return _core.Session(target, draft, prompts, **(options | changes))
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[_core.Model, _core.Model]:
+    tensors = random_tensors(LLAMA)
+    return build(LLAMA, tensors), build(LLAMA, perturbed(tensors))
+
+
+def test_the_round_in_which_a_sequence_ends_is_the_last_of_a_call(models: Any) -> None:
+    session = new_session(*models, [[1], [2], [3]], max_new_tokens=20)
+    session.prefill()
+    n_new = [0, 0, 0]
+    for records in iter(lambda: session.round(60.0, until_end=True), []):
+        last = max(i for i, r in enumerate(records) if r["sequence"] == records[0]["sequence"])
+        ended = set()
+        for i, record in enumerate(records):
+            n_new[record["sequence"]] += len(record["tokens"])
+            if n_new[record["sequence"]] >= 20:
+                ended.add(record["sequence"])
+                assert i >= last
+        assert ended
+    assert n_new == [20, 20, 20]
+
+
+def test_a_place_is_given_to_another_prompt_only_when_its_text_has_ended(models: Any) -> None:
+    session = new_session(*models, [[1], [2]], n_text=50)
+    session.prefill()
+    with pytest.raises(RuntimeError, match="sequence 0 has not ended"):
+        session.replace(0, [3], (0, 0))
+    session.finish(0)
+    session.replace(0, [3, 4, 5, 6, 7, 8], (0, 0))
+    with pytest.raises(RuntimeError, match="prompts have not been read"):
+        session.round()
+    session.prefill()
+    assert [r["sequence"] for r in session.round()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((2, [1], (0, 0)), ValueError, "sequence is 2, expected 0 to 1"),
+        ((-1, [1], (0, 0)), ValueError, "sequence is -1"),
+        ((0, [], (0, 0)), ValueError, "has 0 tokens"),
+        ((0, [1] * 256, (0, 0)), ValueError, "has 256 tokens"),
+        ((0, [1, 101], (0, 0)), ValueError, "token 1 is 101"),
+        ((0, [1] * 11, (0, 0)), ValueError, "may have 51 tokens, expected at most n_text, 50"),
+        ((0, [1], 3), TypeError, "seed"),
+        ((0, [1], (0, -1, 2)), TypeError, "seed"),
+        ((0, "text", (0, 0)), TypeError, "integer"),
+    ],
+)
+def test_a_prompt_that_cannot_follow_is_refused_and_changes_nothing(
+    models: Any, arguments: Any, error: Any, message: str
+) -> None:
+    session = new_session(*models, [[1], [2]], n_text=50)
+    session.prefill()
+    session.finish(0)
+    with pytest.raises(error, match=message):
+        session.replace(*arguments)
+    assert [r["sequence"] for r in session.round()] == [1]
+
+
+def test_a_dial_knows_its_first_prompts_alone(models: Any) -> None:
+    session = new_session(*models, [[1]], dial=(0.5, [[1, 2, 3]]))
+    session.prefill()
+    session.finish(0)
+    with pytest.raises(ValueError, match="dial"):
+        session.replace(0, [2], (0, 0))
+
+
+# ---------------------------------------------------------------------------------------- shared beginnings
+
+
+@needs_hooks
+@pytest.mark.parametrize("drafting", [False, True], ids=["plain", "draft"])
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_a_common_beginning_is_computed_once(models: Any, drafting: bool, batch_size: int) -> None:
+    """By the target and by the draft, for prompts that begin together and for those that come later."""
+    target, draft = models[0], models[1] if drafting else None
+    system = [(7 * i) % 90 for i in range(100)]
+    prompts = [[*system, 91 + i, 5, i] for i in range(8)]
+
+    def rows_of_prefill(texts: list[list[int]]) -> int:
+        session = new_session(target, draft, texts[:batch_size], max_new_tokens=3, n_text=110)
+        n_rows = 0
+        for place in itertools.cycle(range(batch_size)):
+            begun = _core._forward_rows()
+            session.prefill()
+            n_rows += _core._forward_rows() - begun
+            texts = texts[batch_size if n_rows and len(texts) == len(prompts) else 1 :]
+            if not texts:
+                return n_rows
+            session.finish(place)
+            session.replace(place, texts[0], (0, 0))
+        raise AssertionError
+
+    models_run = 1 + drafting
+    # the last token of a prompt is the root of the first round, so two of its own three are read
+    assert rows_of_prefill(prompts) == models_run * (100 + 8 * 2)
+    strangers = [[91 + i, *prompt] for i, prompt in enumerate(prompts)]
+    assert rows_of_prefill(strangers) == models_run * 8 * 103
+
+
+@needs_hooks
+def test_a_system_prompt_is_computed_once_in_generate(pair: Pair) -> None:
+    prompts = [[*SYSTEM, *SYSTEM, *SYSTEM, 3 + i] for i in range(9)]
+    rows = []
+    for prompt_list, batch_size in ((prompts, 3), (prompts[:1], 1)):
+        begun = _core._forward_rows()
+        out = specdec.generate(*pair, prompt_list, batch_size=batch_size, max_new_tokens=1, seed=1)
+        assert len(out) == len(prompt_list)
+        rows.append(_core._forward_rows() - begun)
+    n_system = 2 * 3 * len(SYSTEM)  # target and draft
+    assert rows[1] == n_system + 1  # one new token: the root's row alone
+    assert rows[0] == n_system + 9
+
+
+# ------------------------------------------------------------------------------------------------ node budget
+
+
+@pytest.mark.parametrize("budget", [5, 6, 8, 11, 17, 24, 25, 26, 100])
+def test_a_node_budget_is_kept_and_shared_fairly(models: Any, budget: int) -> None:
+    target = models[0]  # its own draft: all guesses are accepted, so texts grow as fast as they may guess
+    prompts = [[3 * i + 1] for i in range(5)]
+    session = new_session(target, target, prompts, max_new_tokens=200, node_budget=budget)
+    session.prefill()
+    n_new, guesses = np.zeros(5), np.zeros(5)
+    for records in iter(session.round, []):
+        assert sum(r["n_rows"] for r in records) <= budget
+        drafted = [len(r["drafted"]) for r in records]
+        if n_new.max() + 5 < 200:  # nobody comes to an end
+            assert len(drafted) == 5 and sum(drafted) == min(5 * 4, budget - 5)
+            assert max(drafted) - min(drafted) <= 1
+            guesses += drafted
+            assert guesses.max() - guesses.min() <= 1, "somebody is left behind"
+        for record in records:
+            n_new[record["sequence"]] += len(record["tokens"])
+    assert list(n_new) == [200] * 5
+
+
+def test_few_sequences_have_the_whole_budget(models: Any) -> None:
+    session = new_session(
+        models[0], models[0], [[1], [2], [3], [4]], gamma=12, max_new_tokens=60, node_budget=14
+    )
+    session.prefill()
+    assert sorted(len(r["drafted"]) for r in session.round()) == [2, 2, 3, 3]
+    session.finish(1)
+    session.finish(2)
+    assert sorted(len(r["drafted"]) for r in session.round()) == [6, 6]
+    session.finish(3)
+    assert [len(r["drafted"]) for r in session.round()] == [12]
+
+
+@pytest.mark.parametrize("settings", ["greedy", "coupled"])
+def test_a_node_budget_changes_no_result(pair: Pair, settings: str) -> None:
+    options: dict[str, Any] = SETTINGS[settings] | {
+        "gamma": 5,
+        "max_new_tokens": 25,
+        "logits": True,
+        "stop": [40],
+    }
+    expected = alone(*pair, PROMPTS, 4, **options)
+    for batch_size, budget in ((4, 4), (4, 7), (3, 100), (13, 20)):
+        results = specdec.generate(
+            *pair, PROMPTS, seed=4, batch_size=batch_size, node_budget=budget, **options
+        )
+        assert [out.tokens for out in results] == [out.tokens for out in expected]
+        assert all(np.array_equal(a.logits, b.logits) for a, b in zip(results, expected, strict=True))
+
+
+def test_budgets_without_a_row_for_each_are_refused(pair: Pair, models: Any) -> None:
+    with pytest.raises(InputError, match="node_budget is 3; expected an integer, at least 4"):
+        specdec.generate(*pair, PROMPTS, batch_size=4, node_budget=3)
+    with pytest.raises(ValueError, match="node_budget is 1, expected at least a row for each of 2 sequences"):
+        new_session(*models, [[1], [2]], node_budget=1)
+    with pytest.raises(ValueError, match="n_text is 257, expected 0 to 256"):
+        new_session(*models, [[1], [2]], n_text=257)
+
+
+# ---------------------------------------------------------------------------------- arguments, ends, memory
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "4"])
+@pytest.mark.parametrize("name", ["batch_size", "node_budget"])
+def test_bad_numbers_are_refused(pair: Pair, name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{name} is {value!r}; expected an integer"):
+        specdec.generate(*pair, PROMPTS, **{name: value})
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_anything_runs(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_core, "Session", WatchedSession)
+    made = WatchedSession.made
+    with pytest.raises(InputError, match=f"prompt 4: there are {N_CTX} token ids"):
+        specdec.generate(*pair, [[1], [2], [3], [4], [5] * N_CTX], batch_size=2)
+    assert WatchedSession.made == made
+
+
+@pytest.mark.parametrize("failing", ["replace", "prefill", "round"])
+def test_a_failure_half_way_closes_the_session(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    class Failing(WatchedSession):
+        n_calls = 0
+
+        def __getattr__(self, name: str) -> Any:
+            method = getattr(self._session, name)
+            if name != failing:
+                return method
+
+            def call(*arguments: Any, **options: Any) -> Any:
+                self.n_calls += 1
+                if self.n_calls == 3:
+                    raise MemoryError
+                return method(*arguments, **options)
+
+            return call
+
+    monkeypatch.setattr(_core, "Session", Failing)
+    closed = WatchedSession.closed
+    with pytest.raises(MemoryError):
+        specdec.generate(*pair, [[1], [2], [3], [4], [5]], batch_size=1, ignore_eos=True, max_new_tokens=5)
+    assert WatchedSession.closed == closed + 1
+
+
+def test_ctrl_c_ends_a_batch_between_its_texts(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes while the third prompt is put in its place."""
+
+    class Interrupted(WatchedSession):
+        n_replaced = 0
+
+        def replace(self, *arguments: Any) -> None:
+            self._session.replace(*arguments)
+            self.n_replaced += 1
+            if self.n_replaced == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals come to the main thread")
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(_core, "Session", Interrupted)
+        closed = WatchedSession.closed
+        with pytest.raises(KeyboardInterrupt):
+            specdec.generate(*pair, [[i + 3] for i in range(20)], batch_size=2, max_new_tokens=4)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert WatchedSession.closed == closed + 1
+
+
+@pytest.mark.parametrize("stop", [None, "b"])
+def test_the_progress_bar_comes_to_its_end(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, stop: str | None
+) -> None:
+    """A text that ends early takes what it could have had with it."""
+    from specdec import generation
+
+    bars = []
+
+    class Bar:
+        def __init__(self, total: int, unit: str) -> None:
+            self.total, self.n, self.closed = total, 0, False
+            bars.append(self)
+
+        def update(self, n: int) -> None:
+            self.n += n
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(generation, "progress_bar", Bar)
+    results = specdec.generate(*pair, PROMPTS, batch_size=3, max_new_tokens=20, stop=stop, progress=True)
+    (bar,) = bars
+    assert bar.closed and bar.n == bar.total == sum(len(out.tokens) for out in results)
+
+
+def test_times_are_those_of_what_a_text_shared_its_rounds_with(pair: Pair) -> None:
+    results = specdec.generate(*pair, PROMPTS, batch_size=3, max_new_tokens=10, ignore_eos=True)
+    first = {out.trace.prefill_s for out in results[:3]}
+    assert len(first) == 1  # read together
+    assert all(out.trace.prefill_s >= 0.0 and out.trace.rounds_s > 0.0 for out in results)
+
+
+@needs_hooks
+def test_refilled_places_leave_nothing_behind(pair: Pair) -> None:
+    """Nor does a batch that is left in its middle by an exception."""
+
+    def work() -> None:
+        specdec.generate(*pair, PROMPTS, batch_size=2, max_new_tokens=8, node_budget=6)
+        session = new_session(pair[0].core, pair[1].core, [[1], [2]], n_text=60)
+        session.prefill()
+        session.finish(1)
+        session.replace(1, [4] * 10, (3, 3))
+
+    work()
+    gc.collect()
+    live = _core._alloc_live()
+    work()
+    gc.collect()
+    assert _core._alloc_live() == live
