@@ -102,7 +102,7 @@ def main() -> None:
     for name, model in (("target", target), ("draft", draft)):
         print(f"{name}: {model.n_parameters / 1e6:.2f} M parameters in {model.dtype}")
     source = "text of the target" if args.text is None else args.text.name
-    print(f"n-grams: {sum(map(len, counted))} tokens of {source}, {len(drafts['bigram'].counts)} pairs")
+    print(f"n-grams: {sum(map(len, counted))} tokens of {source}, {drafts['bigram'].n_ngrams[1]} pairs")
     found = {
         name: specdec.measure(
             target,

@@ -23,11 +23,12 @@
 #define SPECDEC_H
 
 #include "beam_search.h"
-#include "bigram_drafter.h"
 #include "dialled_drafter.h"
 #include "kernels.h"
 #include "lookahead_drafter.h"
 #include "model_drafter.h"
+#include "ngram_drafter.h"
+#include "random_drafter.h"
 #include "session.h"
 
 #endif

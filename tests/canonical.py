@@ -65,7 +65,7 @@ def build(
 
 def run_session(
     target: _core.Model,
-    draft: _core.Model | _core.Bigram | None,
+    draft: _core.Model | _core.Ngram | tuple[Any, ...] | None,
     prompts: list[list[int]],
     *,
     gamma: int = 4,

@@ -54,6 +54,13 @@ CHAINS: dict[str, Make] = {
     "model": lambda world: world.draft,
     "unigram": lambda world: drafts.Unigram(world.ids, world.n_vocab),
     "bigram": lambda world: drafts.Bigram(world.ids, world.n_vocab),
+    "trigram": lambda world: drafts.Ngram(world.ids, world.n_vocab, 3),
+    "back-off": lambda world: drafts.Ngram(world.ids, world.n_vocab, 4, smoothing="backoff"),
+    "online": lambda world: drafts.OnlineNgram(4),
+    "online back-off": lambda world: drafts.OnlineNgram(
+        drafts.Ngram(world.ids, world.n_vocab, 3, smoothing="backoff")
+    ),
+    "random": lambda world: drafts.Random(),
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""
 

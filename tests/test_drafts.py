@@ -48,15 +48,16 @@ def test_bigram_against_a_count_in_plain_python() -> None:
 
 def test_pairs_are_not_counted_across_texts() -> None:
     apart = Bigram([[0, 1], [2, 3], np.array([4])], 5)
-    assert apart.successors.tolist() == [1, 3]
-    assert Bigram([0, 1, 2, 3, 4], 5).successors.tolist() == [1, 2, 3, 4]
-    np.testing.assert_array_equal(apart.unigram.probs, Unigram([0, 1, 2, 3, 4], 5).probs)
+    assert apart.counts.levels[0].tokens.tolist() == [1, 3]
+    assert Bigram([0, 1, 2, 3, 4], 5).counts.levels[0].tokens.tolist() == [1, 2, 3, 4]
+    np.testing.assert_array_equal(apart.counts.unigrams, Unigram([0, 1, 2, 3, 4], 5).counts.unigrams)
 
 
 def test_memory_grows_with_the_pairs() -> None:
     bigram = Bigram(np.arange(1000), 200_000)
-    assert len(bigram.successors) == len(bigram.counts) == 999
-    assert len(bigram.starts) == 200_001
+    (pairs,) = bigram.counts.levels
+    assert len(pairs.tokens) == len(pairs.counts) == 999
+    assert len(pairs.starts) == 200_001
 
 
 @pytest.mark.parametrize("draft", [Unigram, Bigram])

@@ -23,22 +23,40 @@ static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** dr
 }
 
 /* arguments: (table,) */
-static int make_bigram(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+static int make_table(PyObject* arguments, const sd_drafting* d, int online, sd_drafter** drafter) {
     PyObject* argument;
-    if (!PyArg_ParseTuple(arguments, "O!;draft: expected (\"bigram\", Bigram)", d->state->bigram_type,
-                          &argument))
+    if (!PyArg_ParseTuple(arguments, "O!;draft: expected (method, Ngram)", d->state->ngram_type, &argument))
         return -1;
-    const sd_bigram* table = &((sd_bigram_object*)argument)->table;
-    if (table->base == NULL) {
-        PyErr_SetString(PyExc_ValueError, "draft: the Bigram has not been initialised");
+    const sd_ngram_table* table = &((sd_ngram_object*)argument)->table;
+    if (table->n == 0) {
+        PyErr_SetString(PyExc_ValueError, "draft: the Ngram has not been initialised");
         return -1;
     }
+    const sd_ngram_drafter_options options = {table,    online,         d->guessing,
+                                              d->gamma, d->n_sequences, d->n_text};
     int n_vocab = d->target->config.n_vocab;
     sd_status status =
         table->n_vocab != n_vocab
             ? sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
                       table->n_vocab, n_vocab)
-            : sd_bigram_drafter_create(table, &d->guessing, d->gamma, drafter);
+            : sd_ngram_drafter_create(&options, drafter);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
+static int make_ngram(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    return make_table(arguments, d, 0, drafter);
+}
+
+static int make_online_ngram(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    return make_table(arguments, d, 1, drafter);
+}
+
+/* arguments: () */
+static int make_random(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    if (!PyArg_ParseTuple(arguments, ";draft: expected (\"random\",)")) return -1;
+    sd_status status =
+        sd_random_drafter_create(d->target->config.n_vocab, d->gamma, d->guessing.coupled, drafter);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;
 }
@@ -60,17 +78,19 @@ static const struct {
     int (*make)(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
 } METHODS[] = {
     {"model", make_model},
-    {"bigram", make_bigram},
     {"lookahead", make_lookahead},
     {"python", sd_make_python_drafter},
+    {"ngram", make_ngram},
+    {"online_ngram", make_online_ngram},
+    {"random", make_random},
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */
 static int from_object(PyObject* object, const sd_drafting* d, sd_drafter** drafter) {
-    int is_table = PyObject_TypeCheck(object, d->state->bigram_type);
+    int is_table = PyObject_TypeCheck(object, d->state->ngram_type);
     PyObject* arguments = PyTuple_Pack(1, object);
     if (arguments == NULL) return -1;
-    int result = (is_table ? make_bigram : make_model)(arguments, d, drafter);
+    int result = (is_table ? make_ngram : make_model)(arguments, d, drafter);
     Py_DECREF(arguments);
     return result;
 }

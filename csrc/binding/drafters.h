@@ -17,7 +17,7 @@ typedef struct sd_drafting {
         outside; /* for drafters that call Python (turn.h); borrowed as long as the session lives */
 } sd_drafting;
 
-/* Create the drafter of a description: a Model or a Bigram, or a tuple of a method's name and its
+/* Create the drafter of a description: a Model or an Ngram, or a tuple of a method's name and its
  * arguments, which may be descriptions themselves. The caller owns the drafter and keeps the description
  * alive as long as it. Returns 0, or -1 with an exception. */
 int sd_drafter_from(PyObject* description, const sd_drafting* drafting, sd_drafter** drafter);

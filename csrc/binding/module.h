@@ -5,7 +5,7 @@
 #include "convert.h"
 
 typedef struct sd_module_state {
-    PyTypeObject *model_type, *bigram_type, *decoder_type, *session_type, *beam_type;
+    PyTypeObject *model_type, *ngram_type, *decoder_type, *session_type, *beam_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -13,11 +13,13 @@ typedef struct sd_model_object {
     PyObject* config;              /* dict */
 } sd_model_object;
 
-typedef struct sd_bigram_object {
-    PyObject_HEAD sd_bigram table; /* its arrays are owned; base is NULL until __init__ has succeeded */
-} sd_bigram_object;
+typedef struct sd_ngram_object {
+    PyObject_HEAD sd_ngram_table table; /* its n is 0 until __init__ has succeeded */
+    Py_buffer views[3 * SD_MAX_NGRAM];  /* the first n_views are held: the arrays that the table borrows */
+    int n_views;
+} sd_ngram_object;
 
-extern PyType_Spec sd_model_spec, sd_bigram_spec, sd_decoder_spec, sd_session_spec, sd_beam_spec;
+extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_decoder_spec, sd_session_spec, sd_beam_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */

@@ -89,21 +89,18 @@ class Model:
     @property
     def n_parameters(self) -> int: ...
 
-class Bigram:
-    """A table of what follows each token: an immutable draft that costs next to nothing."""
+class Ngram:
+    """Counts of n-grams, as a trie in sorted arrays: an immutable draft that costs next to nothing."""
 
     def __init__(
         self,
-        base: NDArray[np.float32],
-        shifts: NDArray[np.float32],
-        starts: NDArray[np.int64],
-        successors: NDArray[np.int32],
-        logits: NDArray[np.float32],
+        unigrams: NDArray[np.int32],
+        levels: tuple[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]], ...],
+        back_off: bool = False,
     ) -> None:
-        """ln P(x | y) is ``logits[i]`` for ``x = successors[i]``, ``starts[y] <= i < starts[y + 1]``, else
-        ``base[x] + shifts[y]``. The arrays are copied.
+        """What `specdec.drafts.Ngram` counted, checked. The arrays of levels are borrowed and kept alive.
 
-        base, shifts : [n_vocab]; starts : [n_vocab + 1]; successors, logits : [n_pairs].
+        unigrams : [n_vocab]; of each level, (starts, tokens, counts): [n_shorter + 1], [n_grams], [n_grams].
         """
 
 class Decoder:
@@ -128,7 +125,7 @@ class Session:
     def __init__(
         self,
         target: Model,
-        draft: Model | Bigram | tuple[Any, ...] | None,
+        draft: Model | Ngram | tuple[Any, ...] | None,
         prompts: Sequence[Sequence[int]],
         *,
         gamma: int,
@@ -153,7 +150,8 @@ class Session:
         are none. `node_budget` is how many rows the target is run on in a round at most, at least one for
         each sequence; 0: as many as gamma asks for.
 
-        `draft` is a tuple of a method's name and its arguments: ``("model", Model)``, ``("bigram", Bigram)``.
+        `draft` is a tuple of a method's name and its arguments, which may be such tuples themselves; the
+        classes of `specdec.drafts` make them.
 
         `sampling` and, with a draft, `draft_sampling` have the keys temperature (no default), top_k (0: all),
         top_p, min_p, repetition_penalty and logit_bias {token: bias}. `rule` is one of `verify`; "greedy" is

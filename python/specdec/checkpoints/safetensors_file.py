@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
 from specdec.fields import read_json_object
 
-__all__ = ["StoredTensor", "open_weights", "read_safetensors"]
+__all__ = ["StoredTensor", "open_weights", "read_metadata", "read_safetensors"]
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
@@ -43,6 +43,7 @@ _FORMATS: Final[Mapping[str, tuple[str, str]]] = {
     "F16": ("f16", "<f2"),
     "BF16": ("bf16", "<u2"),
 }
+_INTEGERS: Final[Mapping[str, str]] = {"I32": "<i4", "I64": "<i8"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,24 @@ class StoredTensor:
         allow.
         """
         _ = self.format
-        array = self._bytes.view(_FORMATS[self.dtype][1]).reshape(self.shape)
+        return self._view(_FORMATS[self.dtype][1])
+
+    def integers(self) -> NDArray[np.integer[Any]]:
+        """The numbers of a tensor of integers, int32 or int64; as `array`.
+
+        Raises
+        ------
+        UnsupportedModelError
+            The file holds something else.
+        """
+        if self.dtype not in _INTEGERS:
+            raise UnsupportedModelError(
+                f"{self.file}: tensor '{self.name}' has dtype {self.dtype}; expected {', '.join(_INTEGERS)}"
+            )
+        return self._view(_INTEGERS[self.dtype])
+
+    def _view(self, dtype: str) -> NDArray[Any]:
+        array = self._bytes.view(dtype).reshape(self.shape)
         return array if array.flags.aligned else array.copy()
 
     def same_as(self, other: StoredTensor) -> bool:
@@ -172,6 +190,18 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     CheckpointError
         It is truncated, its header is not what the format says, or two tensors share or leave out bytes.
     """
+    header, data = _open(path)
+    header.pop("__metadata__", None)
+    return _check_layout(path, header, data)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What one safetensors file says of itself; raises as `read_safetensors`."""
+    return dict(_open(path)[0].get("__metadata__") or {})
+
+
+def _open(path: Path) -> tuple[dict[str, Any], NDArray[np.uint8]]:
+    """The header of a file, and the mapped bytes behind it."""
     try:
         size = path.stat().st_size
         if size < 8:
@@ -189,8 +219,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(
             f"{path}: header length is {n_header}; expected at most {data.size - 8}, what the file holds"
         )
-    header = _parse_header(path, data[8 : 8 + n_header].tobytes())
-    return _check_layout(path, header, data[8 + n_header :])
+    return _parse_header(path, data[8 : 8 + n_header].tobytes()), data[8 + n_header :]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -209,7 +238,7 @@ def _parse_header(path: Path, text: bytes) -> dict[str, Any]:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: header is not valid JSON: {error}") from error
-    metadata = header.pop("__metadata__", None)
+    metadata = header.get("__metadata__")
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):

@@ -1,13 +1,23 @@
-"""Drafts that are no neural model: n-gram tables (arXiv 2211.17192, sections 3.6 and 4.2), and objects in
-Python.
-"""
+"""Ways to draft: tables, copying, the target itself, several at once, and objects of the caller's own."""
 
 from __future__ import annotations
 
-from specdec.drafts.bigram import Bigram
 from specdec.drafts.draft import Draft
 from specdec.drafts.lookahead import Lookahead
+from specdec.drafts.ngram import Bigram, Ngram, Unigram
+from specdec.drafts.online_ngram import OnlineNgram
 from specdec.drafts.protocol import Drafter, Proposal, PythonDraft
-from specdec.drafts.unigram import Unigram
+from specdec.drafts.random import Random
 
-__all__ = ["Bigram", "Draft", "Drafter", "Lookahead", "Proposal", "PythonDraft", "Unigram"]
+__all__ = [
+    "Bigram",
+    "Draft",
+    "Drafter",
+    "Lookahead",
+    "Ngram",
+    "OnlineNgram",
+    "Proposal",
+    "PythonDraft",
+    "Random",
+    "Unigram",
+]

@@ -1,0 +1,96 @@
+/* Ngram: counts of n-grams. */
+#include <string.h>
+
+#include "module.h"
+
+/* A level's arrays from a tuple (starts, tokens, counts); each view taken is counted in *n_views. */
+static int level_from(PyObject* tuple, int64_t n_before, Py_buffer* views, int* n_views,
+                      sd_ngram_level* level) {
+    static const char* const names[] = {"starts", "tokens", "counts"};
+    static const char formats[] = {sizeof(long) == 8 ? 'l' : 'q', 'i', 'i'}; /* NumPy's int64 is q or l */
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 3) {
+        PyErr_SetString(PyExc_TypeError, "levels: expected tuples (starts, tokens, counts)");
+        return -1;
+    }
+    for (int i = 0; i < 3; i++, ++*n_views)
+        if (sd_view(PyTuple_GET_ITEM(tuple, i), names[i], formats[i], 1, &views[*n_views]) < 0) return -1;
+    const Py_buffer* view = &views[*n_views - 3];
+    if (view[0].shape[0] != n_before + 1 || view[1].shape[0] != view[2].shape[0]) {
+        PyErr_Format(PyExc_ValueError,
+                     "levels: starts has %zd entries, tokens %zd and counts %zd; expected %lld, one more "
+                     "than there are n-grams of the order below, and tokens and counts alike",
+                     view[0].shape[0], view[1].shape[0], view[2].shape[0], (long long)n_before + 1);
+        return -1;
+    }
+    *level = (sd_ngram_level){view[1].shape[0], view[0].buf, view[1].buf, view[2].buf};
+    return 0;
+}
+
+static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"unigrams", "levels", "back_off", NULL};
+    sd_ngram_object* self = (sd_ngram_object*)object;
+    PyObject *unigrams, *levels_argument;
+    int back_off = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!|p", names, &unigrams, &PyTuple_Type, &levels_argument,
+                                     &back_off))
+        return -1;
+    if (self->table.n > 0) {
+        PyErr_SetString(PyExc_RuntimeError, "an Ngram cannot be initialised twice");
+        return -1;
+    }
+    Py_ssize_t n_levels = PyTuple_GET_SIZE(levels_argument);
+    if (n_levels >= SD_MAX_NGRAM) {
+        PyErr_Format(PyExc_ValueError, "levels has %zd entries, expected at most %d", n_levels,
+                     SD_MAX_NGRAM - 1);
+        return -1;
+    }
+    sd_ngram_level levels[SD_MAX_NGRAM] = {{0}};
+    Py_buffer* views = self->views;
+    sd_status status = SD_OK;
+    if (sd_view(unigrams, "unigrams", 'i', 1, &views[0]) < 0) return -1;
+    self->n_views = 1;
+    Py_ssize_t n_vocab = views[0].shape[0];
+    if (n_vocab < 1 || n_vocab > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "unigrams has %zd entries, expected 1 to %d", n_vocab, INT32_MAX);
+        goto fail;
+    }
+    int64_t n_before = n_vocab;
+    for (Py_ssize_t i = 0; i < n_levels; i++) {
+        if (level_from(PyTuple_GET_ITEM(levels_argument, i), n_before, views, &self->n_views, &levels[i]) < 0)
+            goto fail;
+        n_before = levels[i].n;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    status =
+        sd_ngram_table_create(&self->table, (int)n_vocab, views[0].buf, (int)n_levels + 1, levels, back_off);
+    Py_END_ALLOW_THREADS;
+    if (status == SD_OK) return 0;
+    sd_raise(status);
+fail:
+    while (self->n_views > 0) PyBuffer_Release(&views[--self->n_views]);
+    return -1;
+}
+
+static void dealloc(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    sd_ngram_object* self = (sd_ngram_object*)object;
+    sd_ngram_table_free(&self->table);
+    while (self->n_views > 0) PyBuffer_Release(&self->views[--self->n_views]);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Ngram(unigrams, levels, back_off=False)\n--\n\nCounts of n-grams."},
+    {Py_tp_init, init},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_new, PyType_GenericNew},
+    {0, NULL},
+};
+
+PyType_Spec sd_ngram_spec = {
+    .name = "specdec._core.Ngram",
+    .basicsize = sizeof(sd_ngram_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};

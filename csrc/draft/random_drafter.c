@@ -1,0 +1,62 @@
+#include "random_drafter.h"
+
+#include "memory.h"
+
+typedef struct random_drafter {
+    sd_drafter base; /* must stay first */
+    int n_vocab, coupled;
+    sd_arena arena; /* owns the noise */
+    double* noise;  /* [n_vocab] */
+} random_drafter;
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    random_drafter* d = (random_drafter*)base;
+    for (int i = 0; i < n; i++) {
+        sd_proposal* p = &proposals[i];
+        for (int parent = 0; sd_proposal_wants(p, parent);) {
+            int node = p->tree.n_nodes;
+            sd_distribution* uniform = &p->tree.drawn_from[node];
+            uniform->point = -1;
+            uniform->mass = d->n_vocab;
+            uniform->factor = 1.0 / d->n_vocab;
+            for (int j = 0; j < d->n_vocab; j++) uniform->weights[j] = 1.0;
+            int32_t token;
+            if (d->coupled) {
+                sd_noise(p->stream, (uint32_t)(p->n_text + p->depths[parent]), d->n_vocab, d->noise);
+                token = sd_race(uniform, d->n_vocab, d->noise);
+            } else {
+                double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DRAFT, (uint32_t)node);
+                token = sd_sample(uniform, d->n_vocab, u);
+            }
+            parent = sd_proposal_add(p, parent, token, 1.0 / d->n_vocab);
+        }
+    }
+    return SD_OK;
+}
+
+static void release(sd_drafter* base) {
+    sd_arena_free(&((random_drafter*)base)->arena);
+    sd_free(base);
+}
+
+static void lay_out(random_drafter* d) {
+    d->noise = sd_arena_take(&d->arena, (size_t)d->n_vocab, sizeof *d->noise);
+}
+
+sd_status sd_random_drafter_create(int n_vocab, int gamma, int coupled, sd_drafter** drafter) {
+    sd_status status = sd_gamma_check(gamma);
+    if (status != SD_OK) return status;
+    random_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    d->base = (sd_drafter){.propose = propose, .free = release};
+    d->n_vocab = n_vocab;
+    d->coupled = coupled;
+    lay_out(d);
+    if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
+        sd_free(d);
+        return status;
+    }
+    lay_out(d);
+    *drafter = &d->base;
+    return SD_OK;
+}

@@ -1,0 +1,389 @@
+"""N-gram drafts: how often tokens follow one another in a text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.drafts.draft import Description, Draft, check_n_vocab
+from specdec.drafts.ids import Ids, check_ids, check_n, check_texts
+from specdec.drafts.ngram_counts import NgramCounts
+from specdec.drafts.ngram_file import read_ngrams, write_ngrams
+from specdec.errors import CheckpointError, InputError
+from specdec.progress import counted
+
+if TYPE_CHECKING:
+    from specdec.model import Model
+    from specdec.request import DraftLike, Prompt
+    from specdec.tokenizer import Tokenizer
+
+__all__ = ["Bigram", "Ngram", "Unigram", "check_smoothing"]
+
+Text: TypeAlias = "str | os.PathLike[str]"
+
+SMOOTHINGS = ("interpolated", "backoff")
+
+
+class Ngram(Draft):
+    """A draft that knows the last n - 1 tokens: a model of negligible cost (arXiv 2211.17192, section 3.6).
+
+    P_0(x) = (n(x) + d / n_vocab) / (n + d), with n(x) how often token x was seen, n = Σ n(x), and d how many
+    different tokens were seen: Witten and Bell's interpolation with the uniform distribution (IEEE
+    Transactions on Information Theory 37, 1991), so that no token has probability 0. Let h be the last k
+    tokens, n(hx) how often x followed them, N = Σ n(hx) and D how many different tokens followed them. From
+    k = 1 to n - 1, where h was ever followed by anything:
+
+    - ``"interpolated"``: P_k(x) = (n(hx) + D P_{k-1}(x)) / (N + D), of the same paper;
+    - ``"backoff"``: P_k(x) = n(hx) / (N + D) if n(hx) > 0, else D / (N + D) P_{k-1}(x) / U, with U the sum of
+      P_{k-1} over the tokens that did not follow h (Katz, IEEE Transactions on Acoustics, Speech and Signal
+      Processing 35, 1987, with the discount of Witten and Bell). U is taken as 1e-9 where it is less, and
+      the row then divided by its sum.
+
+    Parameters
+    ----------
+    ids : sequence of int, or a list of such
+        Token ids of the text, or of several texts, between which nothing is counted; at least one token.
+    n_vocab : int
+        Number of different token ids.
+    n : int, default 3
+        Tokens of the longest n-grams, 1 to 8.
+    smoothing : {"interpolated", "backoff"}
+    min_count : int, default 1
+        n-grams of two tokens and more that occur less often are left out, for a smaller table.
+
+    Attributes
+    ----------
+    counts : NgramCounts
+    smoothing : str
+
+    Raises
+    ------
+    InputError
+        If there is no token, or one is not in 0 to n_vocab - 1, or an argument is out of its range.
+
+    Notes
+    -----
+    Counting takes memory for some 40 bytes a token, and about n seconds for a million of them.
+    """
+
+    counts: NgramCounts
+    smoothing: str
+
+    def __init__(
+        self,
+        ids: Ids | Sequence[Ids],
+        n_vocab: int,
+        n: int = 3,
+        *,
+        smoothing: str = "interpolated",
+        min_count: int = 1,
+    ) -> None:
+        texts = check_texts(ids, n_vocab)
+        self.smoothing = check_smoothing(smoothing)
+        if isinstance(min_count, bool) or not isinstance(min_count, int) or min_count < 1:
+            raise InputError(f"min_count is {min_count!r}; expected an integer, at least 1")
+        self.counts = NgramCounts.count(texts, int(n_vocab), check_n(n), min_count)
+
+    @staticmethod
+    def of(counts: NgramCounts, smoothing: str = "interpolated") -> Ngram:
+        """The draft of counts that are there already."""
+        table = object.__new__(Ngram)
+        table.counts, table.smoothing = counts, check_smoothing(smoothing)
+        return table
+
+    @staticmethod
+    def from_text(
+        texts: Text | Sequence[Text],
+        tokenizer: Model | Tokenizer,
+        n: int = 3,
+        *,
+        smoothing: str = "interpolated",
+        min_count: int = 1,
+        progress: bool = False,
+    ) -> Ngram:
+        """Count text.
+
+        Parameters
+        ----------
+        texts : str, path, or a list of these
+            A string is a text, a path a file of it, in UTF-8. Each begins with BOS where the model was
+            trained with it.
+        tokenizer : Model or Tokenizer
+            The target, or its tokenizer if that knows all of the target's ids.
+        n, smoothing, min_count
+            As of `Ngram`.
+        progress : bool
+            Show a bar over the texts; it needs tqdm.
+
+        Raises
+        ------
+        InputError
+            If a file cannot be read, the model has no tokenizer, or as `Ngram`.
+        """
+        of_model = getattr(tokenizer, "tokenizer", tokenizer)
+        if of_model is None:
+            raise InputError("tokenizer is a model without a tokenizer; expected one, to encode texts with")
+        n_vocab = tokenizer.n_vocab if of_model is tokenizer else tokenizer.config["n_vocab"]
+        several = [texts] if isinstance(texts, str | os.PathLike) else list(texts)
+        ids = []
+        with counted(len(several), "text", progress) as done:
+            for text in several:
+                ids.append(of_model.encode(_read(text)))
+                done(1)
+        return Ngram(ids, n_vocab, n, smoothing=smoothing, min_count=min_count)
+
+    @staticmethod
+    def from_target(
+        target: Model,
+        prompts: Sequence[Prompt],
+        n: int = 3,
+        *,
+        draft: DraftLike | None = None,
+        smoothing: str = "interpolated",
+        min_count: int = 1,
+        progress: bool = False,
+        **options: Any,
+    ) -> Ngram:
+        """Count what a target writes: then the table guesses like it, not like some corpus.
+
+        Parameters
+        ----------
+        target : Model
+        prompts : list of str, or of sequences of int
+            What the target continues, as one batch. They are counted too.
+        n, smoothing, min_count
+            As of `Ngram`.
+        draft
+            Speeds the writing up; it changes nothing else.
+        progress : bool
+            Show a bar; it needs tqdm.
+        **options
+            Of `specdec.generate`: max_new_tokens (200 for each prompt by default), temperature, seed, …
+
+        Raises
+        ------
+        InputError
+            As `specdec.generate` and `Ngram`.
+        """
+        from specdec.generation import generate
+
+        check_smoothing(smoothing)
+        check_n(n)
+        results = generate(target, draft, list(prompts), progress=progress, **options)
+        texts = [[*result.prompt_ids, *result.tokens] for result in results]
+        return Ngram(texts, target.config["n_vocab"], n, smoothing=smoothing, min_count=min_count)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, mmap: bool = True) -> Ngram:
+        """Read a table that `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+        mmap : bool, default True
+            Leave the table in the file and map it: opening reads it once, to check it, and from then on
+            the system keeps in memory what is used. The file must stay as it is. False: read it into memory.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            There is no such file.
+        CheckpointError
+            It is damaged, or holds something else.
+        """
+        file = Path(path)
+        counts, smoothing = read_ngrams(file, mmap)
+        if smoothing not in SMOOTHINGS:
+            raise CheckpointError(
+                f"{file}: metadata field 'smoothing' is {smoothing!r}; "
+                f"expected one of {', '.join(SMOOTHINGS)}"
+            )
+        table = Ngram.of(counts, smoothing)
+        try:
+            _ = table.core
+        except ValueError as error:
+            raise CheckpointError(f"{file}: {error}") from error
+        return table
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table to a file (safetensors), for `load`. A file that is there is replaced."""
+        write_ngrams(Path(path), self.counts, self.smoothing)
+
+    def update(self, ids: Ids | Sequence[Ids]) -> None:
+        """Add the counts of more text; runs that have begun go on with what was there.
+
+        All n-grams of it are added, whatever `min_count` was.
+
+        Raises
+        ------
+        InputError
+            As `Ngram`.
+        """
+        texts = check_texts(ids, self.n_vocab)
+        self.counts = self.counts.plus(NgramCounts.count(texts, self.n_vocab, self.n))
+        self.__dict__.pop("core", None)
+        self.__dict__.pop("_unigram", None)
+
+    @property
+    def n(self) -> int:
+        """Tokens of the longest n-grams."""
+        return self.counts.n
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of different token ids."""
+        return self.counts.n_vocab
+
+    @property
+    def n_ngrams(self) -> tuple[int, ...]:
+        """How many different n-grams of 1, 2, … n tokens were seen."""
+        return (
+            int(np.count_nonzero(self.counts.unigrams)),
+            *(len(level.tokens) for level in self.counts.levels),
+        )
+
+    def probabilities(self, ids: Ids) -> NDArray[np.float64]:
+        """The distribution of the next token after each of some tokens.
+
+        Parameters
+        ----------
+        ids : sequence of int, [n_tokens]
+
+        Returns
+        -------
+        ndarray of float64, [n_tokens, n_vocab]
+            Row i is the distribution of the token after ids[: i + 1].
+
+        Raises
+        ------
+        InputError
+            If a token is not in 0 to n_vocab - 1.
+        """
+        tokens = check_ids(ids, self.n_vocab).tolist()
+        rows = np.empty((len(tokens), self.n_vocab))
+        for i, row in enumerate(rows):
+            row[:] = self._unigram
+            for k in range(1, self.n):
+                if k <= i + 1:
+                    lengthen(row, *self.after(tokens[i + 1 - k : i + 1]), self.smoothing)
+            if self.smoothing == "backoff":
+                row /= row.sum()
+        return rows
+
+    def after(self, context: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """What followed a context of 1 to n - 1 tokens, ascending, and how often: [n_different] each."""
+        place = context[0]
+        nothing = np.zeros(0, np.int32)
+        for token, level in zip(context[1:], self.counts.levels, strict=False):
+            begin, end = level.starts[place : place + 2]
+            place = int(begin + np.searchsorted(level.tokens[begin:end], token))
+            if place == end or level.tokens[place] != token:
+                return nothing, nothing
+        level = self.counts.levels[len(context) - 1]
+        found = slice(level.starts[place], level.starts[place + 1])
+        return level.tokens[found], level.counts[found]
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`."""
+        check_n_vocab(self.n_vocab, target)
+        return "ngram", self.core
+
+    @cached_property
+    def _unigram(self) -> NDArray[np.float64]:
+        return unigram(self.counts.unigrams)
+
+    @cached_property
+    def core(self) -> _core.Ngram:
+        """The table as the C core reads it: the same arrays."""
+        levels = tuple((level.starts, level.tokens, level.counts) for level in self.counts.levels)
+        return _core.Ngram(self.counts.unigrams, levels, back_off=self.smoothing == "backoff")
+
+    def __repr__(self) -> str:
+        sizes = "".join(f", {m} {k}-grams" for k, m in enumerate(self.n_ngrams[1:], 2))
+        return f"<specdec.drafts.{type(self).__name__} of {self.n_vocab} tokens{sizes}>"
+
+
+class Unigram(Ngram):
+    """A draft that gives every token the share it has in some text: `Ngram` of n = 1.
+
+    Parameters
+    ----------
+    ids, n_vocab
+        As of `Ngram`.
+    """
+
+    def __init__(self, ids: Ids | Sequence[Ids], n_vocab: int) -> None:
+        super().__init__(ids, n_vocab, 1)
+
+    @property
+    def probs(self) -> NDArray[np.float64]:
+        """The one distribution, [n_vocab]."""
+        return self._unigram
+
+
+class Bigram(Ngram):
+    """A draft that knows the last token alone: `Ngram` of n = 2.
+
+    Parameters
+    ----------
+    ids, n_vocab, smoothing, min_count
+        As of `Ngram`.
+    """
+
+    def __init__(
+        self,
+        ids: Ids | Sequence[Ids],
+        n_vocab: int,
+        *,
+        smoothing: str = "interpolated",
+        min_count: int = 1,
+    ) -> None:
+        super().__init__(ids, n_vocab, 2, smoothing=smoothing, min_count=min_count)
+
+
+def unigram(counts: NDArray[np.int32]) -> NDArray[np.float64]:
+    """P_0 of `Ngram` from the counts of all tokens; uniform if there are none. [n_vocab]."""
+    n_different = np.count_nonzero(counts)
+    if not n_different:
+        return np.full(len(counts), 1.0 / len(counts))
+    return (counts + n_different / len(counts)) / (counts.sum(dtype=np.int64) + n_different)
+
+
+def lengthen(
+    row: NDArray[np.float64], tokens: NDArray[np.int32], counts: NDArray[np.int32], smoothing: str
+) -> None:
+    """P_{k-1} becomes P_k of `Ngram`, in place; a back-off's sum is left as it is."""
+    n_different = len(tokens)
+    if not n_different:
+        return
+    n = int(counts.sum(dtype=np.int64)) + n_different
+    if smoothing == "interpolated":
+        row *= n_different
+        row[tokens] += counts
+        row /= n
+    else:
+        row *= n_different / n / max(1.0 - row[tokens].sum(), 1e-9)
+        row[tokens] = counts / n
+
+
+def check_smoothing(smoothing: Any) -> str:
+    """One of the names of smoothing."""
+    if smoothing not in SMOOTHINGS:
+        raise InputError(f"smoothing is {smoothing!r}; expected one of {', '.join(SMOOTHINGS)}")
+    return str(smoothing)
+
+
+def _read(text: Text) -> str:
+    if isinstance(text, str):
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"texts: {text} cannot be read as UTF-8: {error}") from error
