@@ -24,8 +24,13 @@ typedef struct ngram_drafter {
     float* logits; /* [n_vocab] */
 } ngram_drafter;
 
-/* The value of a token, for writing. A mapped table may have changed since its check: so tokens are looked at
- * again. */
+/* A mapped table may have changed since its check, so what is read is looked at again: rows of a changed one
+ * are wrong but distributions. */
+static inline int32_t count_of(const sd_ngram_level* level, int64_t i) {
+    return level->counts[i] > 0 ? level->counts[i] : 1;
+}
+
+/* The value of a token, for writing. */
 static inline double* value_of(row* r, int n_vocab, int32_t token) {
     if (token < 0 || token >= n_vocab) token = 0;
     if (!r->seen[token]) {
@@ -51,7 +56,7 @@ static void lengthen(row* r, const sd_ngram_table* t, const sd_ngram_counts* c, 
     if (different == 0) return;
     const sd_ngram_level* level = &t->levels[k - 1];
     int64_t total = own ? own->n_after : 0;
-    for (int64_t i = begin; i < end; i++) total += level->counts[i];
+    for (int64_t i = begin; i < end; i++) total += count_of(level, i);
     double sum = (double)total + different, escape = different / sum;
     if (t->back_off) { /* what was seen starts anew: the values of the shorter context are taken out */
         double covered = 0.0;
@@ -66,7 +71,7 @@ static void lengthen(row* r, const sd_ngram_table* t, const sd_ngram_counts* c, 
     r->factor *= escape;
     double unit = 1.0 / (sum * r->factor);
     for (int64_t i = begin; i < end; i++)
-        *value_of(r, t->n_vocab, level->tokens[i]) += level->counts[i] * unit;
+        *value_of(r, t->n_vocab, level->tokens[i]) += count_of(level, i) * unit;
     for (int32_t j = own ? own->first : 0; j > 0; j = c->counted[j].next)
         *value_of(r, t->n_vocab, c->counted[j].token) += c->counted[j].count * unit;
 }
