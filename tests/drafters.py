@@ -65,6 +65,8 @@ CHAINS: dict[str, Make] = {
 """Drafts whose every proposal is a chain, so that block verification takes them."""
 
 TREES: dict[str, Make] = {
+    "lookahead": lambda world: drafts.Lookahead(),
+    "lookahead of 4-grams": lambda world: drafts.Lookahead(2, 4, candidates=3),
     "object with branches": lambda world: Repeats(branches=True),
 }
 

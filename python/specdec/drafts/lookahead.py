@@ -18,10 +18,10 @@ _MAX_NODES = 1024
 class Lookahead(Draft):
     """Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): no draft, the target's own parallel guesses.
 
-    Ahead of the text runs a window of guesses, ``ngram - 1`` rows of ``window`` columns, which the target reads
-    in the same forward pass as everything else. What it says behind the last row of each column is the next
-    row (Jacobi iteration), and makes an n-gram of the column. The n-grams of the last 256 rounds are kept, for
-    each sequence its own. Those that begin with the last token of the text are candidates for what comes
+    Ahead of the text runs a window of guesses, ``ngram - 1`` rows of ``window`` columns, which the target
+    reads in the same forward pass as everything else. What it says behind the last row of each column is the
+    next row (Jacobi iteration), and makes an n-gram of the column. The n-grams of the last 256 rounds are
+    kept, for each sequence its own. Those that begin with the text's last token are candidates for what comes
     next, at most ``candidates``, the most recent first.
 
     Every guess is chosen and not drawn, so greedy output is plain output to the bit, and sampled output
@@ -29,10 +29,10 @@ class Lookahead(Draft):
 
     Parameters
     ----------
-    window : int, default 5
-        W of the paper: columns, at least 1. At first, and where accepted tokens have moved the window on, they
-        hold tokens of the text at random; which ones follows from the run's seed.
-    ngram : int, default 3
+    window : int, default 2
+        W of the paper: columns, at least 1. At first, and where accepted tokens have moved the window on,
+        they hold tokens of the text at random; which ones follows from the run's seed.
+    ngram : int, default 2
         N of the paper: at least 2.
     candidates : int, optional
         G of the paper: at least 0; by default ``window``.
@@ -40,8 +40,8 @@ class Lookahead(Draft):
     Attributes
     ----------
     gamma : int
-        (window + candidates) (ngram - 1): guesses of a round. With fewer, or near the end of the text, columns
-        are taken off the window's end, and then the last candidates are cut.
+        (window + candidates) (ngram - 1): guesses of a round. With fewer, or near the end of the text,
+        columns are taken off the window's end, and then the last candidates are cut.
 
     Raises
     ------
@@ -50,12 +50,13 @@ class Lookahead(Draft):
 
     Notes
     -----
-    A round reads ``gamma + 1`` rows at most to gain a token or two. That pays where these rows cost little more
-    than one: on hardware with arithmetic to spare. On a CPU it often does not; `specdec.measure` tells.
-    The argmax is that of the target's logits before penalties and biases.
+    A round reads ``gamma + 1`` rows at most to gain a token or two. That pays where these rows cost
+    little more than one. The paper's windows (W = 15, N = 5 on a GPU with arithmetic to spare) cost more on a CPU than
+    they bring: hence the small default, which pays for greedy decoding, mostly of text that repeats itself,
+    and hardly for sampling. The argmax is that of the target's logits before penalties and biases.
     """
 
-    def __init__(self, window: int = 5, ngram: int = 3, *, candidates: int | None = None) -> None:
+    def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:
         self.window = _integer("window", window, 1)
         self.ngram = _integer("ngram", ngram, 2)
         self.candidates = self.window if candidates is None else _integer("candidates", candidates, 0)
@@ -70,7 +71,7 @@ class Lookahead(Draft):
         return "lookahead", self.window, self.ngram, self.candidates
 
     def __repr__(self) -> str:
-        return f"<specdec.drafts.Lookahead, window {self.window}, {self.ngram}-grams, {self.candidates} a round>"
+        return f"Lookahead(window={self.window}, ngram={self.ngram}, candidates={self.candidates})"
 
 
 def _integer(name: str, value: Any, low: int) -> int:
