@@ -23,7 +23,9 @@
 #define SPECDEC_H
 
 #include "beam_search.h"
+#include "copy_drafter.h"
 #include "dialled_drafter.h"
+#include "input_drafter.h"
 #include "kernels.h"
 #include "lookahead_drafter.h"
 #include "model_drafter.h"

@@ -61,6 +61,10 @@ CHAINS: dict[str, Make] = {
         drafts.Ngram(world.ids, world.n_vocab, 3, smoothing="backoff")
     ),
     "random": lambda world: drafts.Random(),
+    "context copy": lambda world: drafts.ContextCopy(min_match=1),
+    "document copy": lambda world: drafts.ContextCopy([world.ids[:200], world.ids[200:]]),
+    "input copy": lambda world: drafts.InputCopy(start=5),
+    "source copy": lambda world: drafts.InputCopy(world.ids, min_match=1),
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""
 
@@ -68,6 +72,8 @@ TREES: dict[str, Make] = {
     "lookahead": lambda world: drafts.Lookahead(),
     "lookahead of 4-grams": lambda world: drafts.Lookahead(2, 4, candidates=3),
     "object with branches": lambda world: Repeats(branches=True),
+    "context copy tree": lambda world: drafts.ContextCopy([world.ids], min_match=1, n_candidates=5),
+    "input copy tree": lambda world: drafts.InputCopy(world.ids, n_candidates=3),
 }
 
 DRAFTS: dict[str, Make] = CHAINS | TREES

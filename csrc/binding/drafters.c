@@ -3,6 +3,19 @@
 #include <string.h>
 
 #include "python_drafter.h"
+/* 0, or -1 with the exception of a status. */
+static int made(sd_status status) {
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
+/* A token of a text that is copied must be one of the target's. Returns 0, or -1 with an exception. */
+static int check_tokens(int32_t token, const sd_drafting* d) {
+    int n_vocab = d->target->config.n_vocab;
+    if (token >= 0 && token < n_vocab) return 0;
+    return made(sd_fail(SD_ERR_VALUE, "the draft's texts have the token %d, expected 0 to %d", (int)token,
+                        n_vocab - 1));
+}
 
 /* arguments: (model,) */
 static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
@@ -72,6 +85,43 @@ static int make_lookahead(PyObject* arguments, const sd_drafting* d, sd_drafter*
     return status == SD_OK ? 0 : -1;
 }
 
+/* arguments: (documents, min_match, n_candidates); documents: an Automaton or None */
+static int make_context_copy(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    PyObject* given;
+    sd_copy_options options = {.n_sequences = d->n_sequences, .n_text = d->n_text};
+    if (!PyArg_ParseTuple(arguments,
+                          "Oii;draft: expected (\"context_copy\", documents, min_match, n_candidates)",
+                          &given, &options.min_match, &options.n_candidates))
+        return -1;
+    if (given != Py_None) {
+        const sd_automaton_object* documents = sd_automaton_from(d->state, given, "draft");
+        if (documents == NULL) return -1;
+        if (check_tokens(documents->max_token, d) < 0) return -1;
+        options.documents = &documents->automaton;
+    }
+    return made(sd_copy_drafter_create(&options, drafter));
+}
+
+/* arguments: (source, start, min_match, n_candidates); source: ids or None */
+static int make_input_copy(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    PyObject* given;
+    int32_t* source = NULL;
+    sd_input_options options = {.n_sequences = d->n_sequences, .n_text = d->n_text};
+    if (!PyArg_ParseTuple(arguments,
+                          "Oiii;draft: expected (\"input_copy\", source, start, min_match, n_candidates)",
+                          &given, &options.start, &options.min_match, &options.n_candidates))
+        return -1;
+    int result = 0;
+    if (given != Py_None) {
+        if (sd_ids_from(given, "source", &source, &options.n_source) < 0) return -1;
+        options.source = source;
+        for (int i = 0; i < options.n_source && result == 0; i++) result = check_tokens(source[i], d);
+    }
+    if (result == 0) result = made(sd_input_drafter_create(&options, drafter));
+    PyMem_Free(source);
+    return result;
+}
+
 /* Every method by name. A maker is given what stands behind the name. */
 static const struct {
     const char* name;
@@ -83,6 +133,8 @@ static const struct {
     {"ngram", make_ngram},
     {"online_ngram", make_online_ngram},
     {"random", make_random},
+    {"context_copy", make_context_copy},
+    {"input_copy", make_input_copy},
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */

@@ -17,6 +17,7 @@ static int execute(PyObject* module) {
     }
     if (add_type(module, &sd_model_spec, &state->model_type) < 0 ||
         add_type(module, &sd_ngram_spec, &state->ngram_type) < 0 ||
+        add_type(module, &sd_automaton_spec, &state->automaton_type) < 0 ||
         add_type(module, &sd_decoder_spec, &state->decoder_type) < 0 ||
         add_type(module, &sd_session_spec, &state->session_type) < 0 ||
         add_type(module, &sd_beam_spec, &state->beam_type) < 0)
@@ -28,6 +29,7 @@ static int traverse(PyObject* module, visitproc visit, void* arg) {
     sd_module_state* state = PyModule_GetState(module);
     Py_VISIT(state->model_type);
     Py_VISIT(state->ngram_type);
+    Py_VISIT(state->automaton_type);
     Py_VISIT(state->decoder_type);
     Py_VISIT(state->session_type);
     Py_VISIT(state->beam_type);
@@ -38,6 +40,7 @@ static int clear(PyObject* module) {
     sd_module_state* state = PyModule_GetState(module);
     Py_CLEAR(state->model_type);
     Py_CLEAR(state->ngram_type);
+    Py_CLEAR(state->automaton_type);
     Py_CLEAR(state->decoder_type);
     Py_CLEAR(state->session_type);
     Py_CLEAR(state->beam_type);

@@ -5,7 +5,7 @@
 #include "convert.h"
 
 typedef struct sd_module_state {
-    PyTypeObject *model_type, *ngram_type, *decoder_type, *session_type, *beam_type;
+    PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *session_type, *beam_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -19,11 +19,21 @@ typedef struct sd_ngram_object {
     int n_views;
 } sd_ngram_object;
 
-extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_decoder_spec, sd_session_spec, sd_beam_spec;
+typedef struct sd_automaton_object {
+    PyObject_HEAD sd_arena arena; /* owns the automaton's arrays */
+    sd_automaton automaton;       /* its states are NULL until __init__ has succeeded */
+    int32_t max_token;            /* of its text, at least 0 */
+} sd_automaton_object;
+
+extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_session_spec,
+    sd_beam_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
 sd_model_object* sd_model_from(const sd_module_state* state, PyObject* object, const char* name);
+
+/* The finished automaton of an Automaton argument, borrowed; NULL with an exception. */
+sd_automaton_object* sd_automaton_from(const sd_module_state* state, PyObject* object, const char* name);
 
 /* A number format by the name that Python gives it; -1 with an exception naming `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);

@@ -103,6 +103,25 @@ class Ngram:
         unigrams : [n_vocab]; of each level, (starts, tokens, counts): [n_shorter + 1], [n_grams], [n_grams].
         """
 
+class Automaton:
+    """The suffix automaton of a text (Blumer et al. 1985): which pieces occur in it, and where. Immutable."""
+
+    def __init__(self, ids: NDArray[np.int32]) -> None:
+        """ids : [n_tokens], with -1 between two texts. O(n_tokens) in time, whatever the text."""
+    def find(self, ids: Sequence[int], /) -> tuple[int, int]:
+        """The longest suffix of ids in the text: (length, index of the last token of an occurrence); (0, -1)."""
+    def repeated(self) -> tuple[int, int]:
+        """The longest suffix of the text that occurs earlier in it, as `find`: (length, index), or (0, -1)."""
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the text, separators included."""
+    @property
+    def n_states(self) -> int:
+        """States, at most twice the tokens and one."""
+    @property
+    def n_bytes(self) -> int:
+        """Memory held."""
+
 class Decoder:
     """One sequence's KV cache and scratch over a model: the forward pass, without any decoding rule."""
 

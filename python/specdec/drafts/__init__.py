@@ -1,8 +1,10 @@
-"""Ways to draft: tables, copying, the target itself, several at once, and objects of the caller's own."""
+"""Ways to draft: models, tables, copying, the target itself, several at once, objects of the caller's own."""
 
 from __future__ import annotations
 
+from specdec.drafts.context_copy import ContextCopy
 from specdec.drafts.draft import Draft
+from specdec.drafts.input_copy import InputCopy
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.ngram import Bigram, Ngram, Unigram
 from specdec.drafts.online_ngram import OnlineNgram
@@ -11,8 +13,10 @@ from specdec.drafts.random import Random
 
 __all__ = [
     "Bigram",
+    "ContextCopy",
     "Draft",
     "Drafter",
+    "InputCopy",
     "Lookahead",
     "Ngram",
     "OnlineNgram",

@@ -1,0 +1,176 @@
+#include "input_drafter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens of a match that are compared; of longer ones the place decides. */
+#define MAX_MATCH 32
+/* Tokens without a counterpart until nothing is drafted, and how far ahead a single one is looked for. */
+#define MAX_LOST 4
+#define NEAR 16
+
+/* Where a text stands in its source. */
+typedef struct place {
+    int n_text; /* tokens of the text that have been read */
+    int at;     /* index in the source of what follows the last token that has a counterpart */
+    int n_lost; /* tokens read after that one */
+    int length; /* tokens up to it that match in a row */
+} place;
+
+typedef struct reading {
+    const int32_t* source; /* [n_source] the options' or `prompt` */
+    int n_source;
+    int32_t* prompt; /* [n_text] owned by the arena; of prompts that are their own source */
+    int n_prompt;    /* where the output begins */
+    place committed;
+    sd_odds odds;
+} reading;
+
+typedef struct input_drafter {
+    sd_drafter base; /* must stay first */
+    sd_input_options options;
+    sd_arena arena;    /* owns the arrays below */
+    int32_t* source;   /* [options.n_source] */
+    reading* readings; /* [options.n_sequences] */
+} input_drafter;
+
+/* How many tokens of the output up to text[n_text - 1] stand in the source too, up to source[end]. */
+static int match_length(const reading* r, const int32_t* text, int n_text, int end) {
+    int most = n_text - r->n_prompt, length = 0;
+    if (end + 1 < most) most = end + 1;
+    if (MAX_MATCH < most) most = MAX_MATCH;
+    while (length < most && r->source[end - length] == text[n_text - 1 - length]) length++;
+    return length;
+}
+
+/* How well a place in the source, of equal matches, suits: first of all it is ahead, then it is near where a
+ * substitution would have led. */
+static int misfit(const reading* r, const place* p, int next) {
+    int distance = abs(next - (p->at + p->n_lost));
+    return next >= p->at ? distance : distance + r->n_source;
+}
+
+/* Look for the longest suffix of the output in the source. */
+static void realign(const reading* r, const int32_t* text, int min_match, place* p) {
+    int length = 0, at = 0;
+    for (int end = 0; end < r->n_source; end++) {
+        if (r->source[end] != text[p->n_text - 1]) continue;
+        int found = match_length(r, text, p->n_text, end);
+        if (found > length || (found == length && misfit(r, p, end + 1) < misfit(r, p, at)))
+            length = found, at = end + 1;
+    }
+    if (length >= min_match) *p = (place){p->n_text, at, 0, length};
+}
+
+/* Take in the text from where the place was to its end. odds: learn how often the source was right; or NULL. */
+static void follow(const reading* r, const int32_t* text, int n_text, int min_match, place* p,
+                   sd_odds* odds) {
+    while (p->n_text < n_text) {
+        int32_t token = text[p->n_text++];
+        int right = p->n_lost == 0 && p->at < r->n_source && r->source[p->at] == token;
+        if (odds && p->n_lost == 0 && p->at < r->n_source) sd_odds_learn(odds, p->length, right);
+        if (right) {
+            p->at++;
+            p->length++;
+        } else {
+            p->n_lost++;
+            realign(r, text, min_match, p);
+        }
+    }
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+    const input_drafter* d = (const input_drafter*)base;
+    reading* r = &d->readings[sequence];
+    r->source = d->source;
+    r->n_source = d->options.n_source;
+    if (d->options.source == NULL) {
+        memcpy(r->prompt, prompt, (size_t)n_prompt * sizeof *prompt);
+        r->source = r->prompt;
+        r->n_source = n_prompt;
+    }
+    r->n_prompt = n_prompt;
+    int start = d->options.start < r->n_source ? d->options.start : r->n_source;
+    r->committed = (place){.n_text = n_prompt, .at = start};
+    sd_odds_clear(&r->odds);
+    *done = 1;
+    return SD_OK;
+}
+
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+    const input_drafter* d = (const input_drafter*)base;
+    reading* r = &d->readings[sequence];
+    follow(r, text, n_text, d->options.min_match, &r->committed, &r->odds);
+    return SD_OK;
+}
+
+static sd_copy copy_from(const reading* r, int at, int length) {
+    return (sd_copy){r->source, r->n_source, at, 0, length, &r->odds};
+}
+
+/* What may be copied. Where tokens have no counterpart, each hypothesis about the edit is a place to go on. */
+static int find_copies(const input_drafter* d, const sd_proposal* p, sd_copy* copies) {
+    const reading* r = &d->readings[p->sequence];
+    place now = r->committed;
+    follow(r, p->text, p->n_text, d->options.min_match, &now, NULL);
+    if (now.at >= r->n_source || now.n_lost > MAX_LOST) return 0;
+    if (now.n_lost == 0) {
+        copies[0] = copy_from(r, now.at, now.length);
+        return 1;
+    }
+    int n = 0;
+    for (int end = now.at; end < r->n_source && end < now.at + NEAR && n == 0; end++)
+        if (r->source[end] == p->text[p->n_text - 1]) copies[n++] = copy_from(r, end + 1, 1); /* deletion */
+    copies[n++] = copy_from(r, now.at + now.n_lost, 0); /* substitution */
+    copies[n++] = copy_from(r, now.at, 0);              /* insertion */
+    return n < d->options.n_candidates ? n : d->options.n_candidates;
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    const input_drafter* d = (const input_drafter*)base;
+    for (int i = 0; i < n; i++) {
+        sd_copy copies[3];
+        int n_copies = find_copies(d, &proposals[i], copies);
+        sd_copies_grow(&proposals[i], copies, n_copies);
+    }
+    return SD_OK;
+}
+
+static void release(sd_drafter* base) {
+    sd_arena_free(&((input_drafter*)base)->arena);
+    sd_free(base);
+}
+
+static void lay_out(input_drafter* d) {
+    const sd_input_options* o = &d->options;
+    d->source = sd_arena_take(&d->arena, (size_t)o->n_source, sizeof *d->source);
+    d->readings = sd_arena_take(&d->arena, (size_t)o->n_sequences, sizeof *d->readings);
+    for (int i = 0; i < o->n_sequences && o->source == NULL; i++) {
+        int32_t* prompt = sd_arena_take(&d->arena, (size_t)o->n_text, sizeof *prompt);
+        if (d->arena.base != NULL) d->readings[i].prompt = prompt;
+    }
+}
+
+sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** drafter) {
+    if (options->start < 0) return sd_fail(SD_ERR_VALUE, "start is %d, expected at least 0", options->start);
+    if (options->min_match < 1 || options->min_match > MAX_MATCH)
+        return sd_fail(SD_ERR_VALUE, "min_match is %d, expected 1 to %d", options->min_match, MAX_MATCH);
+    if (options->n_candidates < 1 || options->n_candidates > SD_MAX_COPIES)
+        return sd_fail(SD_ERR_VALUE, "n_candidates is %d, expected 1 to %d", options->n_candidates,
+                       SD_MAX_COPIES);
+    input_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    d->base = (sd_drafter){.begin = begin, .propose = propose, .commit = commit, .free = release};
+    d->options = *options;
+    lay_out(d);
+    sd_status status = sd_arena_commit(&d->arena);
+    if (status != SD_OK) {
+        sd_free(d);
+        return status;
+    }
+    lay_out(d);
+    if (options->n_source > 0)
+        memcpy(d->source, options->source, (size_t)options->n_source * sizeof *d->source);
+    *drafter = &d->base;
+    return SD_OK;
+}
