@@ -109,9 +109,9 @@ class Automaton:
     def __init__(self, ids: NDArray[np.int32]) -> None:
         """ids : [n_tokens], with -1 between two texts. O(n_tokens) in time, whatever the text."""
     def find(self, ids: Sequence[int], /) -> tuple[int, int]:
-        """The longest suffix of ids in the text: (length, index of the last token of an occurrence); (0, -1)."""
+        """The longest suffix of ids in the text: (length, index of its last token there); (0, -1) for none."""
     def repeated(self) -> tuple[int, int]:
-        """The longest suffix of the text that occurs earlier in it, as `find`: (length, index), or (0, -1)."""
+        """The longest suffix of the text that occurs earlier in it too, as `find`."""
     @property
     def n_tokens(self) -> int:
         """Tokens of the text, separators included."""

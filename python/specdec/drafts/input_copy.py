@@ -21,12 +21,12 @@ MAX_START = 2**31 - 1
 class InputCopy(Draft):
     """A draft that goes through the input: for correcting, rewriting or translating code line by line.
 
-    The aggressive decoding of Sun et al. 2021 (arXiv 2106.04970, Figure 1; section 5 of arXiv 2211.17192), with
-    the target's own rule of verification, so for sampling too. The guesses are the rest of the input. Where
-    the target rejects one, the draft looks for the end of the output in the input: the longest suffix, of
-    equally long ones the nearest place ahead. Sun et al. decode token by token until there is one. Here, as
-    long as it is shorter than `min_match`, the likeliest edits are drafted: tokens left out (the last token
-    stands a little further on), replaced, or inserted; after four tokens without a counterpart nothing.
+    The aggressive decoding of Sun et al. 2021 (arXiv 2106.04970, Figure 1; section 5 of arXiv 2211.17192),
+    with the target's own rule of verification, so for sampling too. The guesses are the rest of the input.
+    Where the target rejects one, the draft looks for the end of the output in the input: the longest suffix,
+    of equally long ones the nearest place ahead. Sun et al. decode token by token until there is one. Here,
+    as long as it is shorter than `min_match`, the likeliest edits are drafted: tokens left out (the last
+    token stands a little further on), replaced, or inserted; after four tokens without a counterpart nothing.
 
     Parameters
     ----------

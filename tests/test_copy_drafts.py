@@ -1,0 +1,556 @@
+"""Drafts that copy: the automaton against brute force, and every guess against the method in plain Python.
+
+The target is forced to write a given text (a `transform` that puts all mass on its next token), so any course
+of accepted and rejected guesses can be made.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import specdec
+from canonical import LLAMA, build, random_tensors, run_session
+from specdec import InputError, _core
+from specdec.drafts import ContextCopy, InputCopy
+from tiny_models import llama_config, tensors_for, write_hf
+
+CONFIG = LLAMA | {"n_ctx": 512, "n_layer": 1}
+N_VOCAB = CONFIG["n_vocab"]
+TARGET = build(CONFIG, random_tensors(CONFIG))
+
+
+# ------------------------------------------------------------------------------------- the automaton
+
+
+def ends(piece: list[int], text: list[int]) -> list[int]:
+    """Where a piece occurs in a text: indices of its last token."""
+    n = len(piece)
+    return [i + n - 1 for i in range(len(text) - n + 1) if text[i : i + n] == piece]
+
+
+def automaton(text: list[int]) -> _core.Automaton:
+    return _core.Automaton(np.array(text, np.int32))
+
+
+def periodic(draw: st.DrawFn) -> list[int]:
+    """A period, repeated, with a token changed here and there."""
+    text = draw(st.lists(st.integers(0, 2), min_size=1, max_size=6)) * draw(st.integers(1, 14))
+    for at in draw(st.lists(st.integers(0, len(text) - 1), max_size=3)):
+        text[at] = draw(st.integers(0, 3))
+    return text
+
+
+TEXTS = st.lists(st.integers(0, 2), max_size=70) | st.composite(periodic)()
+
+
+@settings(deadline=None, max_examples=400)
+@given(TEXTS)
+def test_the_longest_suffix_that_occurred_before(text: list[int]) -> None:
+    """Of every beginning of a text; the place is a true one, and the most recent one in texts so short that
+    every suffix is refreshed with every token."""
+    for n in range(len(text) + 1):
+        found = automaton(text[:n])
+        length, end = found.repeated()
+        known = [k for k in range(1, n) if len(ends(text[n - k : n], text[:n])) > 1]
+        assert length == max(known, default=0)
+        assert found.n_tokens == n
+        assert found.n_states <= max(2 * n - 1, n + 1)
+        if length:
+            earlier = ends(text[n - length : n], text[: n - 1])
+            assert end in earlier
+            assert n > 32 or end == earlier[-1]
+
+
+@settings(deadline=None, max_examples=400)
+@given(TEXTS, TEXTS)
+def test_the_longest_suffix_of_something_else(text: list[int], other: list[int]) -> None:
+    """As the guesses of others behind the text, and documents: read without being taken in."""
+    found = automaton(text)
+    n_states = found.n_states
+    for n in range(len(other) + 1):
+        length, end = found.find(other[:n])
+        known = [k for k in range(1, n + 1) if ends(other[n - k : n], text)]
+        assert length == max(known, default=0)
+        assert end in ends(other[n - length : n], text) if length else end == -1
+    assert found.n_states == n_states
+
+
+@pytest.mark.parametrize("text", [[0] * 2000, [0, 1] * 1000, [0] * 1000 + [1] * 1000], ids=["a", "ab", "a b"])
+def test_periodic_text_takes_no_more_states(text: list[int]) -> None:
+    found = automaton(text)
+    assert found.n_states <= 2 * len(text)
+    assert found.n_bytes <= 180 * len(text)
+    assert found.find(text) == (2000, 1999)
+
+
+def test_what_is_no_automaton() -> None:
+    for ids, message in [
+        (np.zeros(3, np.int64), "ids: expected .* int32"),
+        (np.array([3, -2], np.int32), r"ids\[1\] is -2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _core.Automaton(ids)
+    empty = automaton([])
+    assert (empty.n_tokens, empty.n_states, empty.repeated(), empty.find([1])) == (0, 1, (0, -1), (0, -1))
+    with pytest.raises(RuntimeError, match="initialised twice"):
+        empty.__init__(np.zeros(1, np.int32))  # type: ignore[misc]
+    raw = _core.Automaton.__new__(_core.Automaton)
+    with pytest.raises(ValueError, match="not been initialised"):
+        raw.repeated()
+    for draft, message in [
+        (("context_copy", raw, 1, 1), "not been initialised"),
+        (("context_copy", automaton([N_VOCAB]), 1, 1), f"token {N_VOCAB}, expected 0 to"),
+        (("context_copy", None, 0, 1), "min_match is 0"),
+        (("context_copy", None, 1, 17), "n_candidates is 17"),
+        (("input_copy", [1, -1], 0, 1, 1), "token -1, expected 0 to"),
+        (("input_copy", None, -1, 1, 1), "start is -1"),
+        (("input_copy", None, 0, 33, 1), "min_match is 33"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run_session(TARGET, draft, [[1, 2]])
+    with pytest.raises(TypeError, match="expected an Automaton"):
+        run_session(TARGET, ("context_copy", 3, 1, 1), [[1, 2]])
+
+
+# ------------------------------------------------------------------------- the methods in plain Python
+
+
+Copy = tuple[Callable[[int], "int | None"], int, "Odds"]
+"""The i-th token of a copy, how many tokens before it match, how often such matches were right."""
+
+
+class Odds:
+    """How often a match of each length foretold the next token; see csrc/draft/copying.c."""
+
+    def __init__(self) -> None:
+        self.tried: dict[int, float] = defaultdict(float)
+        self.right: dict[int, float] = defaultdict(float)
+
+    def learn(self, length: int, right: bool) -> None:
+        i = min(length, 32)
+        if self.tried[i] >= 64:
+            self.tried[i] /= 2
+            self.right[i] /= 2
+        self.tried[i] += 1
+        self.right[i] += right
+
+    def of(self, length: int) -> float:
+        i = min(length, 32)
+        return (self.right[i] + 4 * (i + 0.5) / (i + 1.5)) / (self.tried[i] + 4)
+
+
+def grown(copies: list[Copy], budget: int, depth: int) -> tuple[list[int], list[int]]:
+    """The tree of some copies: (tokens, parents) of the nodes but for the root."""
+    chains = []
+    for copy in copies:
+        token = copy[0](0)
+        if token is not None and token not in [other[0](0) for other, *_ in chains]:
+            chains.append((copy, [0], [1.0]))
+    tokens: list[int] = []
+    parents: list[int] = []
+    while len(tokens) < budget:
+        best = None
+        for (token_of, length, odds), nodes, reach in chains:
+            n_made = len(nodes) - 1
+            if n_made < depth and token_of(n_made) is not None:
+                next_reach = reach[-1] * odds.of(length + n_made)
+                if best is None or next_reach > best[0]:
+                    best = next_reach, token_of(n_made), nodes, reach
+        if best is None:
+            break
+        tokens.append(best[1])
+        parents.append(best[2][-1])
+        best[2].append(len(tokens))
+        best[3].append(best[0])
+    return tokens, parents
+
+
+def longest(text: list[int], within: list[int]) -> tuple[int, list[int]]:
+    """(length, ends) of the longest suffix of a text that occurs in another."""
+    n = len(text)
+    for length in range(n, 0, -1):
+        if found := ends(text[n - length :], within):
+            return length, found
+    return 0, []
+
+
+def context_copies(
+    text: list[int], documents: list[int], odds: tuple[Odds, Odds], min_match: int, n_candidates: int
+) -> list[Copy]:
+    def own(at: int, length: int) -> Copy:
+        return lambda i: text[at + i % (len(text) - at)], length, odds[0]
+
+    def documented(at: int, length: int) -> Copy:
+        stop = next((i for i in range(at, len(documents)) if documents[i] < 0), len(documents))
+        return lambda i: documents[at + i] if at + i < stop else None, length, odds[1]
+
+    matches = []
+    for make, within, source in [(own, text[:-1], text), (documented, documents, documents)]:
+        length, found = longest(text, within)
+        matches.append((make, source, found, length))
+    copies = [
+        make(found[-1] + 1, length)
+        for make, _, found, length in sorted(matches, key=lambda match: -match[3])
+        if length >= min_match
+    ]
+    copies = [copy for copy in copies if copy[0](0) is not None][:n_candidates]
+    for make, source, _, length in matches:
+        for k in range(length, min_match - 1, -1):  # a suffix that ends nowhere else has nothing new to say
+            followers = {}
+            for token in {source[end + 1] for end in ends(text[len(text) - k :], source[:-1])} - {-1}:
+                places = ends([*text[len(text) - k :], token], source)
+                at_the_end = places[-1] == len(source) - 1 and len(places) > 1
+                followers[places[-2] if at_the_end else places[-1]] = token
+            for at in sorted(followers, reverse=True):
+                begun = [copy[0](0) for copy in copies]
+                if len(copies) < n_candidates and followers[at] not in begun:
+                    copies.append(make(at, k))
+    return copies
+
+
+class PlainContextCopy:
+    def __init__(self, prompt: list[int], documents: list[int], min_match: int, n_candidates: int) -> None:
+        self.how = documents, (Odds(), Odds()), min_match, n_candidates
+        self.text: list[int] = []
+        self.read(prompt)
+
+    def read(self, tokens: list[int]) -> None:
+        documents, odds, *_ = self.how
+        for token in tokens:
+            for i, source in enumerate([self.text, documents]):
+                length, found = longest(self.text, self.text[:-1] if i == 0 else documents)
+                if length:
+                    at = found[-1] + 1
+                    odds[i].learn(length, at < len(source) and source[at] == token)
+            self.text.append(token)
+
+    def copies(self) -> list[Copy]:
+        return context_copies(self.text, *self.how)
+
+
+class PlainInputCopy:
+    def __init__(
+        self, prompt: list[int], source: list[int] | None, start: int, min_match: int, n_candidates: int
+    ) -> None:
+        self.source = prompt if source is None else source
+        self.output: list[int] = []
+        self.at, self.n_lost, self.length = min(start, len(self.source)), 0, 0
+        self.min_match, self.n_candidates = min_match, n_candidates
+        self.odds = Odds()
+
+    def read(self, tokens: list[int]) -> None:
+        for token in tokens:
+            self.output.append(token)
+            right = False
+            if not self.n_lost and self.at < len(self.source):
+                right = self.source[self.at] == token
+                self.odds.learn(self.length, right)
+            if right:
+                self.at, self.length = self.at + 1, self.length + 1
+            else:
+                self.n_lost += 1
+                self.realign()
+
+    def realign(self) -> None:
+        for length in range(min(32, len(self.output)), self.min_match - 1, -1):
+            found = [end + 1 for end in ends(self.output[-length:], self.source)]
+            if found:
+                wanted = self.at + self.n_lost
+                self.at = min(found, key=lambda at: (at < self.at, abs(at - wanted), at))
+                self.n_lost, self.length = 0, length
+                return
+
+    def copies(self) -> list[Copy]:
+        if self.at >= len(self.source) or self.n_lost > 4:
+            return []
+
+        def copy(at: int, length: int) -> Copy:
+            return lambda i: self.source[at + i] if at + i < len(self.source) else None, length, self.odds
+
+        if not self.n_lost:
+            return [copy(self.at, self.length)]
+        near = self.source[self.at : self.at + 16]
+        deletion = [copy(self.at + near.index(self.output[-1]) + 1, 1)] if self.output[-1] in near else []
+        others = [copy(self.at + self.n_lost, 0), copy(self.at, 0)]
+        return (deletion + others)[: self.n_candidates]
+
+
+def forced(draft: object, prompt: list[int], output: list[int], gamma: int) -> list[_core.RoundRecord]:
+    """The rounds in which the target writes just this."""
+    text = prompt + output
+
+    def transform(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
+        probs[:] = 0.0
+        probs[text[len(tokens)] if tokens == text[: len(tokens)] and len(tokens) < len(text) else 0] = 1.0
+        return probs
+
+    found, _, records = run_session(
+        TARGET, draft, [prompt], gamma=gamma, max_new_tokens=len(output), transform=transform
+    )
+    assert found[0][: len(output)] == output
+    return records
+
+
+def check(
+    draft: object, plain: PlainContextCopy | PlainInputCopy, prompt: list[int], output: list[int], gamma: int
+) -> int:
+    """Compare the guesses of every round; return how many there were."""
+    n_left, n_guesses = len(output), 0
+    for record in forced(draft, prompt, output, gamma):
+        budget = gamma if n_left > 1 else 0
+        expected = grown(plain.copies(), budget, n_left - 1)
+        assert (record["drafted"], record["parents"]) == expected
+        plain.read(record["tokens"])
+        n_left -= len(record["tokens"])
+        n_guesses += len(expected[0])
+    assert n_left == 0
+    return n_guesses
+
+
+SHORT = st.lists(st.integers(0, 3), min_size=1, max_size=16)
+"""With an output as long, texts of which every suffix is refreshed: the most recent occurrence is copied."""
+GAMMAS = st.sampled_from([1, 3, 9])
+
+
+@settings(deadline=None, max_examples=300)
+@given(SHORT, SHORT, st.lists(SHORT, max_size=3), st.integers(1, 3), st.sampled_from([1, 2, 5]), GAMMAS)
+def test_context_copy_is_the_method_in_plain_python(
+    prompt: list[int],
+    output: list[int],
+    texts: list[list[int]],
+    min_match: int,
+    n_candidates: int,
+    gamma: int,
+) -> None:
+    documents = [token for text in texts for token in [*text, -1]]
+    made = automaton(documents) if texts else None
+    plain = PlainContextCopy(prompt, documents, min_match, n_candidates)
+    check(("context_copy", made, min_match, n_candidates), plain, prompt, output, gamma)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    SHORT, st.none() | SHORT, st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    st.integers(0, 9), st.integers(1, 3), st.integers(1, 3), GAMMAS,
+)  # fmt: skip
+def test_input_copy_is_the_method_in_plain_python(
+    prompt: list[int], source: list[int] | None, output: list[int],
+    start: int, min_match: int, n_candidates: int, gamma: int,
+) -> None:  # fmt: skip
+    plain = PlainInputCopy(prompt, source, start, min_match, n_candidates)
+    check(("input_copy", source, start, min_match, n_candidates), plain, prompt, output, gamma)
+
+
+def test_the_methods_guess_in_the_tests_above() -> None:
+    text = [0, 1, 2, 3, 0, 1, 2, 1, 2, 3, 0]
+    assert check(("context_copy", None, 1, 1), PlainContextCopy(text, [], 1, 1), text, text, 5) >= 20
+    assert check(("input_copy", None, 0, 1, 3), PlainInputCopy(text, None, 0, 1, 3), text, text[2:], 5) > 5
+
+
+# ---------------------------------------------------------------------------------------- by hand
+
+
+def rounds(
+    draft: object, prompt: list[int], output: list[int], gamma: int = 8
+) -> list[tuple[list[int], int]]:
+    """Of every round the guesses, and how many were accepted."""
+    return [(r["drafted"], len(r["accepted"])) for r in forced(draft, prompt, output, gamma)]
+
+
+def test_a_copy_goes_on_into_its_own_guesses() -> None:
+    """A period of three, of which the text has five tokens."""
+    found = rounds(("context_copy", None, 2, 1), [7, 8, 9, 7, 8], [9, 7, 8, 9, 7, 8, 9, 7, 8, 9])
+    assert found[0] == ([9, 7, 8, 9, 7, 8, 9, 7], 8)
+
+
+def test_documents_are_copied_where_they_match_longer() -> None:
+    documents = automaton([1, 2, 3, 50, 51, 52, -1, 2, 3, 60])
+    prompt = [2, 3, 40, 1, 2, 3]  # the text has (2, 3) before, the documents (1, 2, 3)
+    assert rounds(("context_copy", documents, 2, 1), prompt, [50, 51, 52, 9])[0] == ([50, 51, 52], 3)
+    assert rounds(("context_copy", documents, 2, 1), [2, 3, 40, 2, 3], [40, 0])[0][0] == [40]  # a tie
+    both = forced(("context_copy", documents, 2, 3), prompt, [40, 1, 2, 3, 40], 8)[0]
+    firsts = [t for t, p in zip(both["drafted"], both["parents"], strict=True) if p == 0]
+    assert sorted(firsts) == [40, 50, 60]  # (1, 2, 3) then 50, (2, 3) then 40, in another document 60
+    # a document that ends is no guess, and the next one does not follow it
+    assert rounds(("context_copy", automaton([1, 2, -1, 3, 4]), 1, 1), [1, 2], [5, 6])[0] == ([], 0)
+
+
+SOURCE = list(range(10, 40))
+BEHIND = SOURCE[10:]
+
+
+@pytest.mark.parametrize(
+    ("output", "n_candidates", "expected"),
+    [
+        (SOURCE, 1, [(SOURCE[:9], 9), (SOURCE[10:19], 9), (SOURCE[20:29], 9)]),
+        # 19 replaced: the token behind it is guessed
+        ([*SOURCE[:9], 99, *BEHIND], 1, [(SOURCE[:9], 9), (SOURCE[10:19], 9), (SOURCE[20:29], 9)]),
+        # 99 inserted: replaced or inserted, two chains in turn, of which the second is right
+        (
+            [*SOURCE[:9], 99, *SOURCE[9:]],
+            3,
+            [
+                (SOURCE[:9], 9),
+                ([20, 19, 21, 20, 22, 21, 23, 22, 24], 4),
+                (SOURCE[14:23], 9),
+                (SOURCE[24:29], 5),
+            ],
+        ),
+        # 19 to 21 left out: 22 is found further on
+        ([*SOURCE[:9], *SOURCE[12:]], 1, [(SOURCE[:9], 9), (SOURCE[13:22], 9), (SOURCE[23:29], 6)]),
+    ],
+    ids=["unchanged", "substitution", "insertion", "deletion"],
+)
+def test_input_copy_finds_its_way_after_an_edit(
+    output: list[int], n_candidates: int, expected: list[tuple[list[int], int]]
+) -> None:
+    """A round gives one token more than it accepts, so every tenth is not guessed."""
+    assert rounds(("input_copy", SOURCE, 0, 2, n_candidates), [1, 2], output, gamma=9) == expected
+
+
+def test_input_copy_gives_up_and_finds_its_way_again() -> None:
+    """Six tokens that the input does not have: after four without a counterpart nothing is guessed, until two
+    of the input come."""
+    output = [*SOURCE[:9], *range(60, 66), *SOURCE[9:18]]
+    found = rounds(("input_copy", SOURCE, 0, 2, 1), [1, 2], output, gamma=9)
+    assert [(guesses[:1], n) for guesses, n in found] == [
+        ([10], 9), ([20], 0), ([21], 0), ([22], 0), ([23], 0), ([], 0), ([], 0), ([], 0), ([21], 6),
+    ]  # fmt: skip
+
+
+def test_input_copy_finds_its_place_in_a_prompt() -> None:
+    """An instruction, the input, an instruction: the output begins where it is told, or after one token."""
+    prompt = [90, 91, *SOURCE[:12], 92]
+    assert rounds(("input_copy", None, 2, 2, 1), prompt, SOURCE[:12], gamma=16)[0] == (SOURCE[:11], 11)
+    assert [n for _, n in rounds(("input_copy", None, 0, 2, 1), prompt, SOURCE[:12], gamma=16)] == [0, 10]
+
+
+# ------------------------------------------------------------------------------------ as Python has it
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ContextCopy(min_match=0), "min_match is 0; expected an integer from 1 to 1024"),
+        (lambda: ContextCopy(n_candidates=True), "n_candidates is True; expected an integer from 1 to 16"),
+        (lambda: ContextCopy(gamma=-1), "gamma is -1"),
+        (lambda: ContextCopy("one text"), "documents is a str; expected a list of texts"),
+        (lambda: ContextCopy([[1], [0.5]]), r"documents\[1\] has shape \(1,\) and dtype float64"),
+        (lambda: ContextCopy([7]), r"documents\[0\] is a int; expected a text or token ids"),
+        (lambda: InputCopy(start=-1), "start is -1"),
+        (lambda: InputCopy(min_match=33), "min_match is 33; expected an integer from 1 to 32"),
+        (lambda: InputCopy(n_candidates=4), "n_candidates is 4; expected an integer from 1 to 3"),
+        (lambda: InputCopy({1, 2}), "source is a set; expected a text or token ids"),
+    ],
+)
+def test_wrong_parameters_are_named(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_texts_are_encoded_with_the_tokenizer_of_the_target(tmp_path: Path) -> None:
+    target, _ = specdec.embedded_pair()
+    assert target.tokenizer is not None
+    text = "He was a tall man."
+    ids = target.tokenizer.encode(text, add_bos=False)
+    as_text, as_ids = ContextCopy([text, "and"]), ContextCopy([ids, np.array(target.tokenizer.encode("and"))])
+    assert (
+        as_text.describe(target)[1].n_tokens
+        == as_ids.describe(target)[1].n_tokens - target.tokenizer.adds_bos
+    )
+    assert as_text.describe(target)[1] is as_text.describe(target)[1]  # made once
+    assert InputCopy(text).describe(target)[1].tolist() == ids
+    config = llama_config(vocab_size=50)
+    other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)), tokenizer=None)
+    for draft, message in [
+        (ContextCopy([text]), r"documents\[0\] is a text, but the target has no tokenizer"),
+        (ContextCopy([[1], [49, 50]]), r"documents\[1\]\[1\] is 50; expected 0 to 49"),
+        (InputCopy(text), "source is a text, but the target has no tokenizer"),
+        (InputCopy([-1]), r"source\[0\] is -1; expected 0 to 49"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            specdec.generate(other, draft, [1, 2], max_new_tokens=3)
+
+
+def test_what_was_given_is_kept() -> None:
+    given = np.array([1, 2, 3])
+    draft = InputCopy(given)
+    given[:] = 9
+    assert draft.describe(specdec.embedded_pair()[0])[1].tolist() == [1, 2, 3]
+    assert "min_match 2" in repr(draft)
+    assert "1 documents" in repr(ContextCopy([given]))
+
+
+def test_two_sessions_share_the_documents() -> None:
+    """In two threads, of one draft: it is read, never written."""
+    target, _ = specdec.embedded_pair()
+    draft = ContextCopy(["It was the best of times, it was the worst of times, it was the age of wisdom."])
+    prompts = ["It was the best of", "it was the worst of times"]
+
+    def write(prompt: str) -> list[int]:
+        return specdec.generate(target, draft, prompt, max_new_tokens=40, ignore_eos=True, n_threads=1).tokens
+
+    expected = [specdec.generate(target, None, p, max_new_tokens=40, ignore_eos=True).tokens for p in prompts]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(write, prompts)) == expected
+
+
+# --------------------------------------------------------------------------------------------- memory
+
+DESCRIPTIONS = [
+    lambda: ("context_copy", automaton([1, 2, 3, -1, 2, 3, 4]), 1, 3),
+    lambda: ("input_copy", [3, 2, 1, 2, 3], 0, 1, 3),
+    lambda: ("input_copy", None, 0, 2, 1),
+]
+PROMPTS = [[1, 2, 3, 1, 2], [2, 3] * 40]
+
+
+@pytest.fixture
+def allocations() -> Iterator[Callable[[int], None]]:
+    """Let n more allocations of the core succeed; at the end all do."""
+    if not hasattr(_core, "_alloc_fail_after"):
+        pytest.skip("needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)")
+    yield _core._alloc_fail_after
+    _core._alloc_fail_after(-1)
+
+
+@pytest.mark.parametrize("describe", DESCRIPTIONS)
+def test_the_nth_allocation_fails(describe: Callable[[], object], allocations: Callable[[int], None]) -> None:
+    gc.collect()
+    live = _core._alloc_live()
+    for n in range(100):
+        allocations(n)
+        try:
+            run_session(TARGET, describe(), PROMPTS, max_new_tokens=5)
+            break
+        except MemoryError:
+            pass
+        gc.collect()  # after the except block: the traceback has let go of what failed
+        assert _core._alloc_live() == live
+    assert n > 3
+    gc.collect()
+    assert _core._alloc_live() == live
+
+
+@pytest.mark.parametrize("describe", DESCRIPTIONS)
+def test_rounds_allocate_nothing(describe: Callable[[], object], allocations: Callable[[int], None]) -> None:
+    """Nor does reading the prompt, once the session is made."""
+    session = _core.Session(
+        TARGET, describe(), PROMPTS, gamma=6, max_new_tokens=60, sampling={"temperature": 0.0},
+        draft_sampling={"temperature": 0.0}, seeds=[(1, 0), (1, 1)], n_threads=1,
+    )  # fmt: skip
+    allocations(0)
+    session.prefill()
+    n_guesses = 0
+    while batch := session.round():
+        n_guesses += sum(len(record["drafted"]) for record in batch)
+    assert n_guesses > 10
