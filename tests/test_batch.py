@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_forward_rows"),
+    not hasattr(_core, "_forward_work"),
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
 )
 
@@ -252,39 +252,44 @@ def test_a_common_beginning_is_computed_once(models: Any, drafting: bool, batch_
     system = [(7 * i) % 90 for i in range(100)]
     prompts = [[*system, 91 + i, 5, i] for i in range(8)]
 
-    def rows_of_prefill(texts: list[list[int]]) -> int:
+    def work_of_prefill(texts: list[list[int]]) -> int:
         session = new_session(target, draft, texts[:batch_size], max_new_tokens=3, n_text=110)
-        n_rows = 0
+        work, n_texts = 0, len(texts)
         for place in itertools.cycle(range(batch_size)):
-            begun = _core._forward_rows()
+            begun = _core._forward_work()
             session.prefill()
-            n_rows += _core._forward_rows() - begun
-            texts = texts[batch_size if n_rows and len(texts) == len(prompts) else 1 :]
+            work += _core._forward_work() - begun
+            texts = texts[batch_size if len(texts) == n_texts else 1 :]
             if not texts:
-                return n_rows
+                return work
             session.finish(place)
             session.replace(place, texts[0], (0, 0))
         raise AssertionError
 
-    models_run = 1 + drafting
+    of_a_token = work_of_a_token(target, draft)
     # the last token of a prompt is the root of the first round, so two of its own three are read
-    assert rows_of_prefill(prompts) == models_run * (100 + 8 * 2)
+    assert work_of_prefill(prompts) == of_a_token * (100 + 8 * 2)
     strangers = [[91 + i, *prompt] for i, prompt in enumerate(prompts)]
-    assert rows_of_prefill(strangers) == models_run * 8 * 103
+    assert work_of_prefill(strangers) == of_a_token * 8 * 103
+
+
+def work_of_a_token(*models: Any) -> int:
+    """Blocks, two in a layer, that a token goes through in all of the models."""
+    return sum(2 * model.config["n_layer"] for model in models if model is not None)
 
 
 @needs_hooks
 def test_a_system_prompt_is_computed_once_in_generate(pair: Pair) -> None:
     prompts = [[*SYSTEM, *SYSTEM, *SYSTEM, 3 + i] for i in range(9)]
-    rows = []
+    work = []
     for prompt_list, batch_size in ((prompts, 3), (prompts[:1], 1)):
-        begun = _core._forward_rows()
+        begun = _core._forward_work()
         out = specdec.generate(*pair, prompt_list, batch_size=batch_size, max_new_tokens=1, seed=1)
         assert len(out) == len(prompt_list)
-        rows.append(_core._forward_rows() - begun)
-    n_system = 2 * 3 * len(SYSTEM)  # target and draft
-    assert rows[1] == n_system + 1  # one new token: the root's row alone
-    assert rows[0] == n_system + 9
+        work.append(_core._forward_work() - begun)
+    of_system = 3 * len(SYSTEM) * work_of_a_token(*pair)
+    assert work[1] == of_system + work_of_a_token(pair[0])  # one new token: the root's row alone
+    assert work[0] == of_system + 9 * work_of_a_token(pair[0])
 
 
 # ------------------------------------------------------------------------------------------------ node budget

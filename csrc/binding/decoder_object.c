@@ -42,7 +42,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     int rows = max_nodes > SD_PROMPT_SLICE ? max_nodes : SD_PROMPT_SLICE;
     sd_cache cache = {0};
     sd_workspace workspace = {0};
-    sd_status status = sd_cache_create(&cache, model->model, capacity + max_nodes);
+    sd_status status = sd_cache_create(&cache, model->model, capacity + max_nodes, 0);
     if (status == SD_OK)
         status = sd_workspace_create(&workspace, model->model, n_threads, rows, rows, capacity + max_nodes);
     if (status != SD_OK) {

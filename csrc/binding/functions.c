@@ -60,7 +60,7 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     if (ids[n - 1] < 0 || ids[n - 1] >= n_vocab) /* the others are checked by the forward */
         status =
             sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", n - 1, (int)ids[n - 1], n_vocab - 1);
-    if (status == SD_OK) status = sd_cache_create(&cache, model->model, n);
+    if (status == SD_OK) status = sd_cache_create(&cache, model->model, n, 0);
     if (status == SD_OK)
         status = sd_workspace_create(&w, model->model, n_threads, SD_PROMPT_SLICE, SD_PROMPT_SLICE, n);
     if (status != SD_OK) {
@@ -194,9 +194,9 @@ static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     return PyLong_FromLong(sd_alloc_live());
 }
 
-static PyObject* forward_rows(PyObject* module, PyObject* ignored) {
+static PyObject* forward_work(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
-    return PyLong_FromLong(sd_forward_rows());
+    return PyLong_FromLong(sd_forward_work());
 }
 #endif
 
@@ -229,7 +229,7 @@ PyMethodDef sd_functions[] = {
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
-    {"_forward_rows", forward_rows, METH_NOARGS, "Rows of all forwards of this process so far."},
+    {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
 #endif
     {0},
 };

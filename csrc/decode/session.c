@@ -141,7 +141,8 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     for (int i = 0; i < n; i++) {
         begin(s, i, &prompts[i]);
-        status = sd_cache_create(&s->caches[i], options->target, s->n_text + s->max_nodes);
+        status = sd_cache_create(&s->caches[i], options->target, s->n_text + s->max_nodes,
+                                 drafter ? s->max_nodes : 0);
         if (status != SD_OK) goto fail;
     }
     int rows = n * s->max_nodes, budget = options->node_budget;
@@ -255,7 +256,7 @@ static sd_status run_target(sd_session* s, sd_record* records) {
         fill_branch(s, i, &records[i]);
         row += records[i].n_places;
     }
-    return sd_forward(&s->workspace, s->branches, s->n_open);
+    return sd_forward_finish(&s->workspace, s->branches, s->n_open); /* a drafter may have begun */
 }
 
 /* Show the drafter what the target says of its guesses. */

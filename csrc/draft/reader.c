@@ -27,7 +27,7 @@ sd_status sd_reader_create(sd_reader* r, const sd_reader_options* options) {
     int n_slots = (options->n_text < n_ctx ? options->n_text : n_ctx) + options->gamma + CATCH_UP;
     for (int i = 0; i < n; i++) {
         r->n_prefilled[i] = -1;
-        if ((status = sd_cache_create(&r->caches[i], model, n_slots)) != SD_OK) return status;
+        if ((status = sd_cache_create(&r->caches[i], model, n_slots, 0)) != SD_OK) return status;
     }
     int n_rows = n * r->row_room;
     return sd_workspace_create(&r->workspace, model, options->n_threads,

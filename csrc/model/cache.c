@@ -21,15 +21,20 @@ static void lay_out(sd_cache* c) {
     c->depths = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->depths);
     c->keys = sd_arena_take(&c->arena, n_heads, keys_per_head(c));
     c->values = sd_arena_take(&c->arena, n_heads, values_per_head(c));
+    size_t d_model = (size_t)c->model->config.d_model;
+    c->hidden = sd_arena_take(&c->arena, (size_t)c->n_hidden, d_model * sizeof *c->hidden);
 }
 
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots) {
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_hidden) {
     const sd_config* c = &model->config;
-    *cache = (sd_cache){.format = model->numbers.cache,
+    *cache = (sd_cache){.model = model,
+                        .format = model->numbers.cache,
                         .n_layer = c->n_layer,
                         .n_kv_head = c->n_kv_head,
                         .d_head = c->d_head,
-                        .n_slots = sd_matrix_panels(n_slots) * SD_PANEL};
+                        .n_slots = sd_matrix_panels(n_slots) * SD_PANEL,
+                        .n_through = c->n_layer,
+                        .n_hidden = n_hidden};
     lay_out(cache);
     sd_status status = sd_arena_commit(&cache->arena);
     if (status != SD_OK) return status;
@@ -131,8 +136,25 @@ static void move_slot(const sd_cache* c, int from, int to) {
     }
 }
 
+/* Have the pending nodes gone through all layers? */
+static sd_status check_finished(const sd_cache* c) {
+    if (c->n_through == c->n_layer) return SD_OK;
+    return sd_fail(SD_ERR_STATE, "the pending nodes have gone through %d layers of %d", c->n_through,
+                   c->n_layer);
+}
+
+/* No node is pending. */
+static void clear(sd_cache* c) {
+    c->n_pending = 0;
+    c->n_through = c->n_layer;
+}
+
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     if (cache->n_pending == 0) return SD_OK;
+    if (n_path > 0) {
+        sd_status status = check_finished(cache);
+        if (status != SD_OK) return status;
+    }
     for (int i = 0; i < n_path; i++) {
         if (path[i] < 0 || path[i] >= cache->n_pending)
             return sd_fail(SD_ERR_VALUE, "path[%d] is %d, expected a pending node (there are %d)", i, path[i],
@@ -146,7 +168,7 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     for (int i = 0; i < n_path; i++)
         if (path[i] != i) move_slot(cache, cache->n_committed + path[i], cache->n_committed + i);
     cache->n_committed += n_path;
-    cache->n_pending = 0;
+    clear(cache);
     return SD_OK;
 }
 
@@ -194,14 +216,14 @@ static int child_of(const sd_cache* c, int node, int32_t token) {
 void sd_cache_follow(sd_cache* c, const int32_t* text, int n) {
     int n_common = 0, limit = c->n_committed < n ? c->n_committed : n;
     while (n_common < limit && c->tokens[n_common] == text[n_common]) n_common++;
-    int agrees = n_common == c->n_committed;
+    int agrees = n_common == c->n_committed && c->n_through == c->n_layer;
     /* a node comes after its parent, so what moves down overwrites nothing that is still looked at */
     for (int node = -1, depth = 0; agrees && n_common < n; depth++, n_common++) {
         if ((node = child_of(c, node, text[n_common])) < 0) break;
         if (node != depth) move_slot(c, c->n_committed + node, c->n_committed + depth);
     }
     c->n_committed = n_common;
-    c->n_pending = 0;
+    clear(c);
 }
 
 /* Where `node` stands in the ascending nodes [n]; -1 if it does not. */
@@ -211,6 +233,8 @@ static int find(const int32_t* nodes, int n, int node) {
 }
 
 sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n) {
+    sd_status status = check_finished(cache);
+    if (status != SD_OK) return status;
     for (int i = 0; i < n; i++) {
         if (nodes[i] <= (i == 0 ? -1 : nodes[i - 1]) || nodes[i] >= cache->n_pending)
             return sd_fail(SD_ERR_VALUE, "nodes[%d] is %d, expected pending nodes (there are %d), ascending",
@@ -233,6 +257,8 @@ sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n) {
 sd_status sd_cache_settle(sd_cache* cache, int n) {
     if (n < 0 || n > cache->n_pending)
         return sd_fail(SD_ERR_VALUE, "%d nodes to settle, expected 0 to %d", n, cache->n_pending);
+    sd_status status = check_finished(cache);
+    if (status != SD_OK) return status;
     for (int i = 0; i < cache->n_pending; i++) {
         int parent = cache->parents[i];
         if (i < n ? parent != i - 1 : parent < n - 1)

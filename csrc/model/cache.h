@@ -4,7 +4,10 @@
  * under verification are pending: node i lies in slot n_committed + i, its position is
  * n_committed + depth. keep(path) moves the accepted nodes down to their positions; follow(text) does
  * the same for whoever knows what the text became and not which nodes it took. A search that goes on
- * with several branches prunes the others, and settles what the branches share. */
+ * with several branches prunes the others, and settles what the branches share.
+ *
+ * Nodes may be pending that have gone through a part of the layers only, to be finished later (forward.h):
+ * they cannot be committed. */
 #ifndef SD_CACHE_H
 #define SD_CACHE_H
 
@@ -13,21 +16,27 @@
 #include "weights.h"
 
 typedef struct sd_cache {
-    sd_arena arena;   /* owns the arrays below */
+    const sd_model* model; /* whose keys and values these are; borrowed */
+    sd_arena arena;        /* owns the arrays below */
     sd_format format; /* of keys and values: f32 or bf16 */
     int n_layer, n_kv_head, d_head;
     int n_slots;      /* capacity, a multiple of SD_PANEL */
     int n_committed;  /* tokens kept */
     int n_pending;    /* nodes computed and not yet kept or dropped */
+    int n_through;    /* layers that the pending nodes have gone through as the whole model has it: n_layer,
+                       * but for nodes that are to be finished */
     int32_t* tokens;  /* [n_slots] the token of each slot in use */
     int32_t* parents; /* [n_slots] of the pending nodes; -1: hangs on the committed text */
     int32_t* depths;  /* [n_slots] of the pending nodes; 0 where the parent is -1 */
     char* keys;       /* [n_layer, n_kv_head, n_slots / 32] panels of d_head inputs (format.h), rotated */
     char* values;     /* [n_layer, n_kv_head, value panels, n_slots, 32] f32 or bf16 */
+    int n_hidden;     /* pending nodes that may wait to be finished */
+    float* hidden;    /* [n_hidden, d_model] the residual stream of such nodes after n_through layers */
 } sd_cache;
 
-/* Make room for `n_slots` tokens and nodes of `model`. The cache owns its memory. */
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots);
+/* Make room for `n_slots` tokens and nodes of `model`, of which n_hidden may wait to be finished. The
+ * cache owns its memory. */
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_hidden);
 void sd_cache_free(sd_cache* cache);
 
 /* Append nodes to the pending tree: parents [n] of tokens [n] are indices of pending nodes (older ones
@@ -36,11 +45,12 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
 
 /* Commit the pending nodes path [n_path], each the parent of the next and the first without one,
  * and drop the other nodes. n_path 0 drops all. Without pending nodes nothing happens, so that a
- * second call changes nothing. */
+ * second call changes nothing. Refuses nodes that are to be finished. */
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
 
 /* Make the cache a beginning of text [n]: committed tokens from the first that differs on are dropped;
- * if none does, the pending nodes that go on along the text are committed; the others are dropped. */
+ * if none does, the pending nodes that go on along the text are committed; the others, and those that are
+ * to be finished, are dropped. */
 void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
 
 /* Begin text [n] in caches[which]: what any of caches [n_caches], all of one model, has committed of its

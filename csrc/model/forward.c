@@ -22,6 +22,7 @@ static void lay_out(sd_workspace* w) {
     w->ld_logits = row_stride(c->n_vocab);
     w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);
     w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
+    w->parts = sd_arena_take(arena, rows, sizeof *w->parts);
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
     w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
@@ -59,6 +60,9 @@ typedef struct job {
     sd_workspace* w;
     const sd_branch* branches;
     int n_branches, n_rows, n_logits;
+    int first, end;               /* layers [first, end); from a later one on with rows of the caches */
+    const unsigned char* skipped; /* [n_layer] what is passed by; NULL: nothing */
+    int keep;                     /* before this layer the rows are kept with their caches; -1: nowhere */
 } job;
 
 static void normalise(const sd_model* model, int n_rows, const float* x, const float* weight,
@@ -203,6 +207,46 @@ static void gather(const job* j, float* to) {
     }
 }
 
+static void run_attention(sd_team* team, const job* j, int i) {
+    sd_workspace* w = j->w;
+    const sd_config* c = &w->model->config;
+    const sd_layer* layer = &w->model->layers[i];
+    const norm attn_norm = {layer->attn_norm, layer->attn_norm_bias};
+    const void* x = prepare(team, j, j->n_rows, w->hidden, c->d_model, attn_norm);
+    project(team, j, &layer->qkv, layer->qkv_bias, x, w->qkv, w->ld_qkv);
+    sd_pool_barrier(team);
+    attend(team, j, i);
+    sd_pool_barrier(team);
+    x = prepare(team, j, j->n_rows, w->attended, c->n_head * c->d_head, (norm){0});
+    add_projection(team, j, &layer->attn_out, layer->attn_out_bias, x);
+    sd_pool_barrier(team);
+}
+
+static void run_mlp(sd_team* team, const job* j, int i) {
+    sd_workspace* w = j->w;
+    const sd_layer* layer = &w->model->layers[i];
+    const norm mlp_norm = {layer->mlp_norm, layer->mlp_norm_bias};
+    const void* x = prepare(team, j, j->n_rows, w->hidden, w->model->config.d_model, mlp_norm);
+    mlp_in(team, j, layer, x);
+    sd_pool_barrier(team);
+    add_projection(team, j, &layer->mlp_down, layer->mlp_down_bias, w->activated);
+    sd_pool_barrier(team);
+}
+
+/* Copy the rows of hidden to where the caches keep them, or back. */
+static void copy_hidden(const sd_team* team, const job* j, int to_caches) {
+    size_t d_model = (size_t)j->w->model->config.d_model;
+    float* rows = j->w->hidden;
+    for (int b = 0; b < j->n_branches; b++) {
+        const sd_cache* cache = j->branches[b].cache;
+        size_t n_new = (size_t)j->branches[b].n_new;
+        float* kept = cache->hidden + ((size_t)cache->n_pending - n_new) * d_model;
+        if (b % team->n_threads == team->thread)
+            memcpy(to_caches ? kept : rows, to_caches ? rows : kept, n_new * d_model * sizeof *rows);
+        rows += n_new * d_model;
+    }
+}
+
 static void run(sd_team* team, void* argument) {
     const job* j = argument;
     sd_workspace* w = j->w;
@@ -211,29 +255,22 @@ static void run(sd_team* team, void* argument) {
     ptrdiff_t d_model = c->d_model;
     int first, end;
 
-    sd_team_share(team, j->n_rows, &first, &end);
-    for (int m = first; m < end; m++)
-        sd_model_embed(model, w->tokens[m], w->positions[m], w->hidden + m * d_model);
+    if (j->first == 0) {
+        sd_team_share(team, j->n_rows, &first, &end);
+        for (int m = first; m < end; m++)
+            sd_model_embed(model, w->tokens[m], w->positions[m], w->hidden + m * d_model);
+    } else {
+        copy_hidden(team, j, 0);
+    }
     sd_pool_barrier(team);
 
-    for (int i = 0; i < c->n_layer; i++) {
-        const sd_layer* layer = &model->layers[i];
-        const norm attn_norm = {layer->attn_norm, layer->attn_norm_bias};
-        const norm mlp_norm = {layer->mlp_norm, layer->mlp_norm_bias};
-        const void* x = prepare(team, j, j->n_rows, w->hidden, c->d_model, attn_norm);
-        project(team, j, &layer->qkv, layer->qkv_bias, x, w->qkv, w->ld_qkv);
-        sd_pool_barrier(team);
-        attend(team, j, i);
-        sd_pool_barrier(team);
-        x = prepare(team, j, j->n_rows, w->attended, c->n_head * c->d_head, (norm){0});
-        add_projection(team, j, &layer->attn_out, layer->attn_out_bias, x);
-        sd_pool_barrier(team);
-        x = prepare(team, j, j->n_rows, w->hidden, c->d_model, mlp_norm);
-        mlp_in(team, j, layer, x);
-        sd_pool_barrier(team);
-        add_projection(team, j, &layer->mlp_down, layer->mlp_down_bias, w->activated);
-        sd_pool_barrier(team);
+    for (int i = j->first; i < j->end; i++) {
+        unsigned skipped = j->skipped ? j->skipped[i] : 0;
+        if (i == j->keep) copy_hidden(team, j, 1); /* whoever changes hidden has met all others since */
+        if (!(skipped & SD_SKIP_ATTN)) run_attention(team, j, i);
+        if (!(skipped & SD_SKIP_MLP)) run_mlp(team, j, i);
     }
+    if (j->keep == j->end) copy_hidden(team, j, 1);
     if (j->n_logits == 0) return;
 
     /* Move the rows that need logits together; the first thread for all. */
@@ -248,46 +285,171 @@ static void run(sd_team* team, void* argument) {
     project(team, &(job){.w = w, .n_rows = j->n_logits}, &model->head, NULL, x, w->logits, w->ld_logits);
 }
 
-static atomic_long n_rows_run;
-long sd_forward_rows(void) { return atomic_load(&n_rows_run); }
-
-sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
-    const sd_config* c = &w->model->config;
-    job j = {.w = w, .branches = branches, .n_branches = n_branches};
-    for (int b = 0; b < n_branches; b++) {
-        const sd_branch* branch = &branches[b];
+/* Check what the branches of a job ask for, and count its rows. */
+static sd_status check(job* j) {
+    const sd_workspace* w = j->w;
+    int n_vocab = w->model->config.n_vocab;
+    for (int b = 0; b < j->n_branches; b++) {
+        const sd_branch* branch = &j->branches[b];
         assert(branch->n_new >= 1 && branch->n_logits >= 0 && branch->n_logits <= branch->n_new);
-        assert(branch->cache->n_slots <= sd_matrix_panels(w->max_slots) * SD_PANEL);
         for (int i = 0; i < branch->n_new; i++) {
-            if (branch->tokens[i] < 0 || branch->tokens[i] >= c->n_vocab)
+            if (branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab)
                 return sd_fail(SD_ERR_VALUE, "token %d of node %d: expected 0 to %d", (int)branch->tokens[i],
-                               i, c->n_vocab - 1);
+                               i, n_vocab - 1);
         }
-        j.n_rows += branch->n_new;
-        j.n_logits += branch->n_logits;
+        j->n_rows += branch->n_new;
+        j->n_logits += branch->n_logits;
     }
-    if (j.n_rows > w->max_rows || j.n_logits > w->max_logits)
-        return sd_fail(SD_ERR_CONTEXT, "%d nodes with %d logits, expected at most %d with %d", j.n_rows,
-                       j.n_logits, w->max_rows, w->max_logits);
-    for (int b = 0; b < n_branches; b++) {
-        const sd_branch* branch = &branches[b];
-        sd_status status =
-            sd_cache_grow(branch->cache, branch->tokens, branch->parents, branch->n_new, c->n_ctx);
+    if (j->n_rows > w->max_rows || j->n_logits > w->max_logits)
+        return sd_fail(SD_ERR_CONTEXT, "%d nodes with %d logits, expected at most %d with %d", j->n_rows,
+                       j->n_logits, w->max_rows, w->max_logits);
+    return SD_OK;
+}
+
+/* Make the nodes of a checked job pending. */
+static sd_status append(const job* j) {
+    sd_workspace* w = j->w;
+    for (int b = 0; b < j->n_branches; b++) {
+        const sd_branch* branch = &j->branches[b];
+        sd_status status = sd_cache_grow(branch->cache, branch->tokens, branch->parents, branch->n_new,
+                                         w->model->config.n_ctx);
         if (status != SD_OK) {
-            for (int done = 0; done < b; done++) branches[done].cache->n_pending -= branches[done].n_new;
+            for (int done = 0; done < b; done++) j->branches[done].cache->n_pending -= j->branches[done].n_new;
             return status;
         }
     }
-    for (int b = 0, row = 0; b < n_branches; b++) {
-        const sd_branch* branch = &branches[b];
+    for (int b = 0, row = 0; b < j->n_branches; b++) {
+        const sd_branch* branch = &j->branches[b];
         const sd_cache* cache = branch->cache;
         for (int i = 0; i < branch->n_new; i++, row++) {
             w->tokens[row] = branch->tokens[i];
             w->positions[row] = cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
         }
     }
-    sd_pool_run(w->n_threads, run, &j);
-    atomic_fetch_add(&n_rows_run, j.n_rows);
+    return SD_OK;
+}
+
+static atomic_long work;
+
+long sd_forward_work(void) { return atomic_load(&work); }
+
+static void start(job* j) {
+    long n_blocks = 0;
+    for (int i = j->first; i < j->end; i++) {
+        unsigned skipped = j->skipped ? j->skipped[i] : 0;
+        n_blocks += !(skipped & SD_SKIP_ATTN) + !(skipped & SD_SKIP_MLP);
+    }
+    atomic_fetch_add_explicit(&work, n_blocks * j->n_rows, memory_order_relaxed);
+    for (int b = 0; b < j->n_branches; b++)
+        assert(j->branches[b].cache->n_committed + j->branches[b].cache->n_pending <=
+               sd_matrix_panels(j->w->max_slots) * SD_PANEL);
+    sd_pool_run(j->w->n_threads, run, j);
+}
+
+/* A job of new nodes, from the embedding on. */
+static sd_status run_new(job* j) {
+    sd_status status = check(j);
+    if (status == SD_OK) status = append(j);
+    if (status == SD_OK) start(j);
+    return status;
+}
+
+/* Are the pending nodes of a cache such that others may follow, of which n_through will be said? */
+static sd_status check_through(const sd_cache* c, int n_through) {
+    if (c->n_pending == 0 || c->n_through == n_through) return SD_OK;
+    return sd_fail(SD_ERR_STATE, "the pending nodes have gone through %d layers, expected %d", c->n_through,
+                   n_through);
+}
+
+sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
+    int n_layer = w->model->config.n_layer;
+    for (int b = 0; b < n_branches; b++) {
+        sd_status status = check_through(branches[b].cache, n_layer);
+        if (status != SD_OK) return status;
+    }
+    return run_new(
+        &(job){.w = w, .branches = branches, .n_branches = n_branches, .end = n_layer, .keep = -1});
+}
+
+static sd_status check_hidden(const sd_cache* cache, int n) {
+    if (n <= cache->n_hidden) return SD_OK;
+    return sd_fail(SD_ERR_CONTEXT, "%d nodes are to be finished later, expected at most %d", n,
+                   cache->n_hidden);
+}
+
+sd_status sd_forward_skipping(sd_workspace* w, const unsigned char* skipped, const sd_branch* branches,
+                              int n_branches) {
+    int n_layer = w->model->config.n_layer, n_shared = 0;
+    while (n_shared < n_layer && skipped[n_shared] == 0) n_shared++;
+    if (n_shared == n_layer) return sd_fail(SD_ERR_VALUE, "no layer is skipped, expected at least one");
+    for (int b = 0; b < n_branches; b++) {
+        const sd_cache* cache = branches[b].cache;
+        sd_status status = check_through(cache, n_shared);
+        if (status == SD_OK && n_shared > 0)
+            status = check_hidden(cache, cache->n_pending + branches[b].n_new);
+        if (status != SD_OK) return status;
+    }
+    sd_status status = run_new(&(job){.w = w,
+                                      .branches = branches,
+                                      .n_branches = n_branches,
+                                      .end = n_layer,
+                                      .skipped = skipped,
+                                      .keep = n_shared > 0 ? n_shared : -1});
+    for (int b = 0; b < n_branches && status == SD_OK; b++) branches[b].cache->n_through = n_shared;
+    return status;
+}
+
+/* How many of a branch's first nodes are pending. */
+static int count_begun(const sd_branch* branch) {
+    const sd_cache* c = branch->cache;
+    int n = 0;
+    while (n < branch->n_new && n < c->n_pending && c->tokens[c->n_committed + n] == branch->tokens[n] &&
+           c->parents[n] == branch->parents[n])
+        n++;
+    return n;
+}
+
+/* Drop those pending nodes with which no branch goes on, and say after how many layers the others wait;
+ * 0 if there are none. */
+static int drop_others(const sd_branch* branches, int n_branches) {
+    int from = 0;
+    for (int b = 0; b < n_branches; b++) {
+        sd_cache* cache = branches[b].cache;
+        int waits = cache->n_through < cache->n_layer && (from == 0 || cache->n_through == from);
+        int n_begun = waits && cache->n_through > 0 ? count_begun(&branches[b]) : 0;
+        cache->n_pending = n_begun;
+        if (n_begun > 0)
+            from = cache->n_through;
+        else
+            cache->n_through = cache->n_layer;
+    }
+    return from;
+}
+
+sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_branches) {
+    int n_layer = w->model->config.n_layer, from = drop_others(branches, n_branches), n_parts = 0;
+    if (from == 0) return sd_forward(w, branches, n_branches);
+    job rest = {.w = w,
+                .branches = branches,
+                .n_branches = n_branches,
+                .first = from,
+                .end = n_layer,
+                .keep = -1};
+    sd_status status = check(&rest);
+    for (int b = 0; b < n_branches && status == SD_OK; b++) {
+        const sd_branch* branch = &branches[b];
+        int n_begun = branch->cache->n_pending;
+        status = check_hidden(branch->cache, branch->n_new);
+        if (n_begun == branch->n_new) continue;
+        w->parts[n_parts++] = (sd_branch){branch->cache, branch->tokens + n_begun, branch->parents + n_begun,
+                                          branch->n_new - n_begun, 0};
+    }
+    if (status == SD_OK && n_parts > 0)
+        status = run_new(
+            &(job){.w = w, .branches = w->parts, .n_branches = n_parts, .end = from, .keep = from});
+    if (status != SD_OK) return status;
+    start(&rest);
+    for (int b = 0; b < n_branches; b++) branches[b].cache->n_through = n_layer;
     return SD_OK;
 }
 

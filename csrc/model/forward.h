@@ -1,4 +1,7 @@
-/* The one forward pass: nodes of one or several sequences in, logits out. */
+/* The one forward pass: nodes of one or several sequences in, logits out.
+ *
+ * A model may draft for itself by passing some of its layers by. Up to the first such layer it computes what
+ * the whole model computes, so verification goes on from there with what drafting left in the cache. */
 #ifndef SD_FORWARD_H
 #define SD_FORWARD_H
 
@@ -23,6 +26,7 @@ typedef struct sd_workspace {
     sd_arena arena;        /* owns the arrays below */
     int n_threads, max_rows, max_logits, max_slots;
     int32_t *tokens, *positions;      /* [max_rows] */
+    sd_branch* parts;                 /* [max_rows] what sd_forward_finish has to begin */
     float* hidden;                    /* [max_rows, d_model] the residual stream */
     float* qkv;                       /* [max_rows, panels of the qkv matrix] */
     float* attended;                  /* [max_rows, n_head · d_head] */
@@ -47,8 +51,23 @@ void sd_workspace_free(sd_workspace* workspace);
  * ld_logits floats each. On failure no cache has changed. */
 sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
-/* Rows of all forwards of this process so far; for tests of what need not be computed. */
-long sd_forward_rows(void);
+/* What is passed by of a layer, as bits. */
+#define SD_SKIP_ATTN 1u
+#define SD_SKIP_MLP 2u
+
+/* As sd_forward, past some layers: skipped [n_layer] of these bits, one at least set. The nodes stay pending,
+ * to be finished; the caches keep their residual stream before the first layer that is not whole, so that
+ * layers before it need not be computed again. Whatever is pending must have come the same way. */
+sd_status sd_forward_skipping(sd_workspace* workspace, const unsigned char* skipped,
+                              const sd_branch* branches, int n_branches);
+
+/* As sd_forward for trees, each of all nodes that shall be pending: those that are already, to be finished,
+ * go on from where they are, as far as they are the first nodes of the tree, in its order; others are
+ * dropped. The bits are those of sd_forward. After a failure the nodes of the trees are pending or not. */
+sd_status sd_forward_finish(sd_workspace* workspace, const sd_branch* branches, int n_branches);
+
+/* Testing: blocks (the attention or the MLP of a layer) that rows have gone through in this process. */
+long sd_forward_work(void);
 
 /* Append tokens [n] to a cache as committed text, in slices of SD_PROMPT_SLICE; *n_done counts
  * the tokens already in, and one call computes one slice. With `logits` the slice's rows are left
