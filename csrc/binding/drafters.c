@@ -23,14 +23,38 @@ static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** dr
     if (!PyArg_ParseTuple(arguments, "O;draft: expected (\"model\", Model)", &argument)) return -1;
     const sd_model_object* object = sd_model_from(d->state, argument, "draft");
     if (object == NULL) return -1;
-    const sd_model_drafter_options options = {object->model,  d->guessing, d->gamma,
-                                              d->n_sequences, d->n_text,   d->n_threads};
+    const sd_model_drafter_options options = {object->model, d->guessing,  d->gamma, d->n_sequences,
+                                              d->n_text,     d->n_threads, NULL};
     int n_draft = object->model->config.n_vocab, n_vocab = d->target->config.n_vocab;
     sd_status status =
         n_draft != n_vocab
             ? sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
                       n_draft, n_vocab)
             : sd_model_drafter_create(&options, drafter);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
+/* arguments: (skipped,): bytes [n_layer], what is passed by of each layer (forward.h) */
+static int make_layers(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    PyObject* bytes;
+    if (!PyArg_ParseTuple(arguments, "S;draft: expected (\"layers\", bytes)", &bytes)) return -1;
+    const unsigned char* skipped = (const unsigned char*)PyBytes_AS_STRING(bytes);
+    int n_layer = d->target->config.n_layer, valid = PyBytes_GET_SIZE(bytes) == n_layer, any = 0;
+    for (int i = 0; valid && i < n_layer; i++) {
+        any |= skipped[i];
+        valid = skipped[i] <= (SD_SKIP_ATTN | SD_SKIP_MLP);
+    }
+    if (!valid || !any) {
+        PyErr_Format(PyExc_ValueError,
+                     "draft: expected %d bytes from 0 to 3 that say what of each layer is "
+                     "skipped, not all 0",
+                     n_layer);
+        return -1;
+    }
+    const sd_model_drafter_options options = {d->target, d->guessing,  d->gamma, d->n_sequences,
+                                              d->n_text, d->n_threads, skipped};
+    sd_status status = sd_model_drafter_create(&options, drafter);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;
 }
@@ -135,6 +159,7 @@ static const struct {
     {"random", make_random},
     {"context_copy", make_context_copy},
     {"input_copy", make_input_copy},
+    {"layers", make_layers},
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */

@@ -18,7 +18,8 @@ sd_status sd_beam_tree_create(sd_beam_tree* t, const sd_model* target, const sd_
     if (status != SD_OK) return status;
     lay_out(t);
     status = sd_cache_create(&t->target, target, n_committed + max_nodes, 0);
-    if (status == SD_OK && draft != NULL) status = sd_cache_create(&t->draft, draft, n_committed + max_nodes, 0);
+    if (status == SD_OK && draft != NULL)
+        status = sd_cache_create(&t->draft, draft, n_committed + max_nodes, 0);
     return status;
 }
 

@@ -68,7 +68,8 @@ sd_status sd_model_drafter_create(const sd_model_drafter_options* options, sd_dr
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
     lay_out(d, options);
     const sd_reader_options reading = {
-        options->model, options->n_sequences, options->n_text, options->gamma, 1, options->n_threads};
+        options->model,     options->n_sequences, options->n_text, options->gamma, 1,
+        options->n_threads, options->skipped};
     if ((status = sd_reader_create(&d->reader, &reading)) != SD_OK) goto fail;
     *drafter = &d->base;
     return SD_OK;

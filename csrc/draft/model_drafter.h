@@ -1,4 +1,6 @@
-/* A smaller model drafts: M_q of the paper, a chain of γ tokens a round. */
+/* A smaller model drafts, M_q of the paper, or the target past some of its layers: a chain of γ tokens a
+ * round. The latter is self-speculative decoding: Draft & Verify (Zhang et al. 2024) where some layers are
+ * skipped, early exit (LayerSkip, Elhoushi et al. 2024) where all behind one are. */
 #ifndef SD_MODEL_DRAFTER_H
 #define SD_MODEL_DRAFTER_H
 
@@ -12,6 +14,8 @@ typedef struct sd_model_drafter_options {
     int n_sequences; /* of the session */
     int n_text;      /* tokens of its longest text */
     int n_threads;
+    const unsigned char* skipped; /* [n_layer] what is passed by, when `model` is the target: as a reader
+                                   * has it (reader.h); NULL: it is another model */
 } sd_model_drafter_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. A text that outgrows the draft's

@@ -7,7 +7,7 @@
 static void lay_out(sd_reader* r) {
     sd_arena* arena = &r->arena;
     size_t n = (size_t)r->options.n_sequences;
-    r->caches = sd_arena_take(arena, n, sizeof *r->caches);
+    r->caches = sd_arena_take(arena, r->options.skipped ? 0 : n, sizeof *r->caches);
     r->n_prefilled = sd_arena_take(arena, n, sizeof *r->n_prefilled);
     r->pending = sd_arena_take(arena, n, (size_t)(r->options.gamma + 1) * sizeof *r->pending);
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
@@ -25,7 +25,7 @@ sd_status sd_reader_create(sd_reader* r, const sd_reader_options* options) {
     if (status != SD_OK) return status;
     lay_out(r);
     int n_slots = (options->n_text < n_ctx ? options->n_text : n_ctx) + options->gamma + CATCH_UP;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && options->skipped == NULL; i++) {
         r->n_prefilled[i] = -1;
         if ((status = sd_cache_create(&r->caches[i], model, n_slots, 0)) != SD_OK) return status;
     }
@@ -36,7 +36,8 @@ sd_status sd_reader_create(sd_reader* r, const sd_reader_options* options) {
 }
 
 void sd_reader_free(sd_reader* r) {
-    for (int i = 0; r->arena.base && i < r->options.n_sequences; i++) sd_cache_free(&r->caches[i]);
+    int n = r->arena.base && r->options.skipped == NULL ? r->options.n_sequences : 0;
+    for (int i = 0; i < n; i++) sd_cache_free(&r->caches[i]);
     sd_workspace_free(&r->workspace);
     sd_arena_free(&r->arena);
 }
@@ -45,10 +46,10 @@ void sd_reader_free(sd_reader* r) {
 static int fits(const sd_reader* r, int n_text) { return n_text <= r->options.model->config.n_ctx; }
 
 sd_status sd_reader_begin(sd_reader* r, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+    *done = r->options.skipped != NULL || !fits(r, n_prompt);
+    if (*done) return SD_OK;
     int* n_read = &r->n_prefilled[sequence];
     sd_cache* cache = &r->caches[sequence];
-    *done = !fits(r, n_prompt);
-    if (*done) return SD_OK;
     if (*n_read < 0) {
         sd_cache_begin(r->caches, r->options.n_sequences, sequence, prompt, n_prompt - 1);
         *n_read = cache->n_committed;
@@ -62,12 +63,27 @@ sd_status sd_reader_begin(sd_reader* r, int sequence, const int32_t* prompt, int
     return SD_OK;
 }
 
+/* The target's cache follows the text by itself; what another drafter has begun in it is dropped. */
+static sd_status follow_in_target(const sd_reader* r, sd_cache* cache, int n_text) {
+    if (cache == NULL || cache->model != r->options.model || cache->n_committed != n_text - 1)
+        return sd_fail(SD_ERR_STATE,
+                       "layers of the target can draft for the target only, expected no other "
+                       "draft between them");
+    return sd_cache_keep(cache, NULL, 0);
+}
+
+/* Where a sequence is read. */
+static sd_cache* cache_of(const sd_reader* r, const sd_proposal* p) {
+    return r->options.skipped ? p->cache : &r->caches[p->sequence];
+}
+
 sd_status sd_reader_follow(sd_reader* r, sd_proposal* p) {
-    sd_cache* cache = &r->caches[p->sequence];
+    sd_cache* cache = cache_of(r, p);
     /* the last guess in a row is not read, so the context may be full when it is drawn */
     int room = fits(r, p->n_text) ? r->options.model->config.n_ctx - p->n_text + 1 : 0;
     if (p->depth > room) p->depth = room;
     if (p->budget == 0 || p->depth == 0) return SD_OK;
+    if (r->options.skipped) return follow_in_target(r, cache, p->n_text);
     sd_cache_follow(cache, p->text, p->n_text - 1);
     for (int n_read = cache->n_committed; p->n_text - n_read > CATCH_UP;) {
         sd_status status = sd_prefill_slice(&r->workspace, cache, p->text, p->n_text - CATCH_UP, &n_read, 0);
@@ -79,7 +95,7 @@ sd_status sd_reader_follow(sd_reader* r, sd_proposal* p) {
 sd_status sd_reader_read(sd_reader* r, const sd_reading* readings, int n) {
     for (int i = 0; i < n; i++) {
         const sd_proposal* p = readings[i].proposal;
-        sd_cache* cache = &r->caches[p->sequence];
+        sd_cache* cache = cache_of(r, p);
         int32_t *tokens = r->tokens + (ptrdiff_t)i * r->row_room,
                 *parents = r->parents + (ptrdiff_t)i * r->row_room,
                 *pending = r->pending + (ptrdiff_t)p->sequence * (r->options.gamma + 1);
@@ -100,5 +116,7 @@ sd_status sd_reader_read(sd_reader* r, const sd_reading* readings, int n) {
         }
         r->branches[i] = (sd_branch){cache, tokens, parents, n_new, readings[i].n_nodes};
     }
-    return sd_forward(&r->workspace, r->branches, n);
+    const unsigned char* skipped = r->options.skipped;
+    return skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
+                   : sd_forward(&r->workspace, r->branches, n);
 }

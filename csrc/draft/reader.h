@@ -1,4 +1,7 @@
-/* A model that reads along: its caches of all sequences of a session, and of the guesses about to be made. */
+/* A model that reads along: its caches of all sequences of a session, and of the guesses about to be made.
+ *
+ * The target itself reads guesses past some of its layers, in the session's caches: they hold the text
+ * already, and what is whole of the guesses' way is not computed again when they are verified. */
 #ifndef SD_READER_H
 #define SD_READER_H
 
@@ -12,13 +15,15 @@ typedef struct sd_reader_options {
     int gamma;  /* guesses a round at most */
     int n_rows; /* nodes of one sequence that are read at once, at most */
     int n_threads;
+    const unsigned char* skipped; /* [n_layer] what the target passes by (forward.h), borrowed; must outlive
+                                   * the reader. NULL: this is another model, with caches of its own */
 } sd_reader_options;
 
 typedef struct sd_reader {
     sd_reader_options options;
     sd_workspace workspace;    /* its logits are those of the last reading */
     sd_arena arena;            /* owns the arrays below */
-    sd_cache* caches;          /* [n_sequences] */
+    sd_cache* caches;          /* [n_sequences] its own; of none for the target */
     int* n_prefilled;          /* [n_sequences] prompt tokens read since the sequence began; -1: none has */
     int32_t* pending;          /* [n_sequences, gamma + 1] where the cache holds a node of the proposal */
     sd_branch* branches;       /* [n_sequences] */
@@ -41,7 +46,8 @@ void sd_reader_free(sd_reader* reader);
 sd_status sd_reader_begin(sd_reader* reader, int sequence, const int32_t* prompt, int n_prompt, int* done);
 
 /* Before a sequence's first reading of a round: bring its cache to the text but for the last tokens,
- * which are read with the root. Lessens the proposal's depth to what the model's context has room for. */
+ * which are read with the root. Lessens the proposal's depth to what the model's context has room for. The
+ * target refuses a proposal whose cache is not its own with all of the text but for the root. */
 sd_status sd_reader_follow(sd_reader* reader, sd_proposal* proposal);
 
 /* Read nodes of n proposals; the logits of the nodes are rows of workspace.logits, in order. The root must

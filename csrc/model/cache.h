@@ -18,7 +18,7 @@
 typedef struct sd_cache {
     const sd_model* model; /* whose keys and values these are; borrowed */
     sd_arena arena;        /* owns the arrays below */
-    sd_format format; /* of keys and values: f32 or bf16 */
+    sd_format format;      /* of keys and values: f32 or bf16 */
     int n_layer, n_kv_head, d_head;
     int n_slots;      /* capacity, a multiple of SD_PANEL */
     int n_committed;  /* tokens kept */

@@ -314,7 +314,8 @@ static sd_status append(const job* j) {
         sd_status status = sd_cache_grow(branch->cache, branch->tokens, branch->parents, branch->n_new,
                                          w->model->config.n_ctx);
         if (status != SD_OK) {
-            for (int done = 0; done < b; done++) j->branches[done].cache->n_pending -= j->branches[done].n_new;
+            for (int done = 0; done < b; done++)
+                j->branches[done].cache->n_pending -= j->branches[done].n_new;
             return status;
         }
     }
@@ -429,12 +430,8 @@ static int drop_others(const sd_branch* branches, int n_branches) {
 sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_branches) {
     int n_layer = w->model->config.n_layer, from = drop_others(branches, n_branches), n_parts = 0;
     if (from == 0) return sd_forward(w, branches, n_branches);
-    job rest = {.w = w,
-                .branches = branches,
-                .n_branches = n_branches,
-                .first = from,
-                .end = n_layer,
-                .keep = -1};
+    job rest = {
+        .w = w, .branches = branches, .n_branches = n_branches, .first = from, .end = n_layer, .keep = -1};
     sd_status status = check(&rest);
     for (int b = 0; b < n_branches && status == SD_OK; b++) {
         const sd_branch* branch = &branches[b];
@@ -445,8 +442,8 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
                                           branch->n_new - n_begun, 0};
     }
     if (status == SD_OK && n_parts > 0)
-        status = run_new(
-            &(job){.w = w, .branches = w->parts, .n_branches = n_parts, .end = from, .keep = from});
+        status =
+            run_new(&(job){.w = w, .branches = w->parts, .n_branches = n_parts, .end = from, .keep = from});
     if (status != SD_OK) return status;
     start(&rest);
     for (int b = 0; b < n_branches; b++) branches[b].cache->n_through = n_layer;

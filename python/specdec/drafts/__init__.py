@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from specdec.drafts.context_copy import ContextCopy
 from specdec.drafts.draft import Draft
+from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.input_copy import InputCopy
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.ngram import Bigram, Ngram, Unigram
 from specdec.drafts.online_ngram import OnlineNgram
 from specdec.drafts.protocol import Drafter, Proposal, PythonDraft
 from specdec.drafts.random import Random
+from specdec.drafts.skip_layers import SkipLayers
 
 __all__ = [
     "Bigram",
     "ContextCopy",
     "Draft",
     "Drafter",
+    "EarlyExit",
     "InputCopy",
     "Lookahead",
     "Ngram",
@@ -23,5 +26,6 @@ __all__ = [
     "Proposal",
     "PythonDraft",
     "Random",
+    "SkipLayers",
     "Unigram",
 ]

@@ -1,0 +1,67 @@
+"""Early exit: the target's first layers draft."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TYPE_CHECKING
+
+from specdec.drafts.draft import Description, Draft
+from specdec.drafts.skip_layers import SkipLayers
+from specdec.errors import InputError
+
+if TYPE_CHECKING:
+    from specdec.model import Model
+
+__all__ = ["EarlyExit"]
+
+
+class EarlyExit(Draft):
+    """The target's first layers and its head: self-speculation as in LayerSkip (arXiv 2404.16710, section 3.5).
+
+    A guess goes through the first layers, and the output norm and head make logits of it. Verification goes on
+    from there, with the keys, values and hidden states that drafting left, so no layer is run twice for a
+    token: a round costs what verifying it alone costs, and the head for every guess. A model guesses well this
+    way if it was trained to (layer dropout and a loss at every exit); others do poorly, so measure.
+
+    Parameters
+    ----------
+    layer : int
+        How many layers draft: at least 1, and fewer than the target has.
+
+    Attributes
+    ----------
+    layer : int
+
+    Raises
+    ------
+    InputError
+        If `layer` is not an integer of at least 1. That the target has more layers is checked when it is
+        known.
+
+    Examples
+    --------
+    >>> target, _ = specdec.embedded_pair()
+    >>> out = specdec.generate(target, specdec.drafts.EarlyExit(2), "It was a dark and stormy night")
+    """
+
+    def __init__(self, layer: int) -> None:
+        if isinstance(layer, bool) or not isinstance(layer, Integral) or layer < 1:
+            raise InputError(f"layer is {layer!r}; expected an integer, at least 1")
+        self.layer = int(layer)
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`: to exit is to skip all layers from there on.
+
+        Raises
+        ------
+        InputError
+            If the target has no layer left behind the exit.
+        """
+        n_layer = target.config["n_layer"]
+        if self.layer >= n_layer:
+            raise InputError(f"layer is {self.layer}; expected 1 to {n_layer - 1}: the target has {n_layer}")
+        rest = range(self.layer, n_layer)
+        return SkipLayers(rest, rest).describe(target)
+
+    def __repr__(self) -> str:
+        return f"specdec.drafts.EarlyExit({self.layer})"

@@ -1,0 +1,93 @@
+"""Self-speculative decoding: the target drafts, past some of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from specdec.drafts.draft import Description, Draft
+from specdec.errors import InputError
+
+if TYPE_CHECKING:
+    from specdec.model import Model
+
+__all__ = ["SkipLayers"]
+
+_ATTN, _MLP = 1, 2  # as the core has them (forward.h)
+
+
+class SkipLayers(Draft):
+    """The target itself, without some of its attentions and MLPs: Draft & Verify (arXiv 2309.08168).
+
+    The layers that draft are the target's own, so nothing is trained or stored, and they draft with what the
+    target knows of the text. What a guess went through before the first layer that is skipped is not
+    computed again when it is verified. Which layers to skip depends on the model: see
+    `specdec.search_skips`.
+
+    Parameters
+    ----------
+    attn : iterable of int, default ()
+        Layers, from 0, whose attention is skipped: the hidden state passes it by.
+    mlp : iterable of int, default ()
+        Layers whose MLP is skipped. At least one attention or MLP must be.
+
+    Attributes
+    ----------
+    attn, mlp : tuple of int
+        Ascending.
+
+    Raises
+    ------
+    InputError
+        If an entry is no layer, or nothing is skipped. That every layer is one of the target's, and that
+        something is left of it, is checked when the target is known.
+
+    Examples
+    --------
+    >>> target, _ = specdec.embedded_pair()
+    >>> draft = specdec.drafts.SkipLayers(attn=[3], mlp=[2, 3])
+    >>> out = specdec.generate(target, draft, "It was a dark and stormy night", max_new_tokens=20)
+    """
+
+    def __init__(self, attn: Iterable[int] = (), mlp: Iterable[int] = ()) -> None:
+        self.attn = _layers("attn", attn)
+        self.mlp = _layers("mlp", mlp)
+        if not self.attn and not self.mlp:
+            raise InputError("attn and mlp are empty; expected at least one layer to skip")
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`.
+
+        Raises
+        ------
+        InputError
+            If the target has no such layer, or nothing is left of its layers.
+        """
+        n_layer = target.config["n_layer"]
+        for name, layers in (("attn", self.attn), ("mlp", self.mlp)):
+            if layers and layers[-1] >= n_layer:
+                raise InputError(f"{name} has layer {layers[-1]}; expected 0 to {n_layer - 1}")
+        if len(self.attn) == len(self.mlp) == n_layer:
+            raise InputError(f"attn and mlp skip all {n_layer} layers; expected something to be left")
+        return "layers", bytes(_ATTN * (i in self.attn) + _MLP * (i in self.mlp) for i in range(n_layer))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SkipLayers) and (self.attn, self.mlp) == (other.attn, other.mlp)
+
+    def __hash__(self) -> int:
+        return hash((self.attn, self.mlp))
+
+    def __repr__(self) -> str:
+        return f"specdec.drafts.SkipLayers(attn={list(self.attn)}, mlp={list(self.mlp)})"
+
+
+def _layers(name: str, given: Any) -> tuple[int, ...]:
+    try:
+        layers = list(given)
+    except TypeError:
+        raise InputError(f"{name} is {given!r}; expected layers, such as [2, 3]") from None
+    for layer in layers:
+        if isinstance(layer, bool) or not isinstance(layer, Integral) or layer < 0:
+            raise InputError(f"{name} has {layer!r}; expected integers, at least 0")
+    return tuple(sorted({int(layer) for layer in layers}))
