@@ -65,6 +65,9 @@ CHAINS: dict[str, Make] = {
     "document copy": lambda world: drafts.ContextCopy([world.ids[:200], world.ids[200:]]),
     "input copy": lambda world: drafts.InputCopy(start=5),
     "source copy": lambda world: drafts.InputCopy(world.ids, min_match=1),
+    "early exit": lambda world: drafts.EarlyExit(1),
+    "skip attention": lambda world: drafts.SkipLayers(attn=[1]),
+    "skip mlp": lambda world: drafts.SkipLayers(mlp=[0]),
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""
 

@@ -38,7 +38,9 @@ for config in VARIANTS.values():
         model = build(config, tensors, dtype=dtype, cache_dtype=cache_dtype)
         draft = build(config, perturbed(tensors), dtype=dtype, cache_dtype=cache_dtype)
         for temperature in (0.0, 1.0):
-            run_session(model, draft, [[1, 2, 3], [4] * 37], temperature=temperature, max_new_tokens=30)
+            for drafter in (draft, ("layers", bytes([0, 3, 3])), ("layers", bytes([2, 0, 1]))):
+                prompts = [[1, 2, 3], [4] * 37]
+                run_session(model, drafter, prompts, temperature=temperature, max_new_tokens=30)
         decoder = _core.Decoder(model, capacity=100, max_nodes=9, n_threads=2)
         decoder.prefill(range(5, 75))
         decoder.forward([1, 2, 3, 4, 5, 6, 7, 8, 9], [-1, 0, 0, 1, 2, 2, 5, 6, 3])

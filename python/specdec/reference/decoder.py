@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,8 @@ def tree_logits(
     tokens: Sequence[int],
     parents: Sequence[int],
     *,
+    skip_attn: Collection[int] = (),
+    skip_mlp: Collection[int] = (),
     dtype: DTypeLike = np.float64,
     format: str = "exact",
     cache_format: str = "exact",
@@ -69,6 +71,9 @@ def tree_logits(
         The committed tokens; may be empty.
     tokens, parents : sequence of int, [n_nodes]
         A parent is an earlier node; -1, the parent of node 0, is the end of the prefix.
+    skip_attn, skip_mlp : collection of int
+        Layers whose attention or MLP the nodes pass by: the hidden state stays what it is. The prefix goes
+        through all of them, and the nodes attend to its keys and values.
     dtype, format, cache_format
         As in `logits`.
 
@@ -78,7 +83,10 @@ def tree_logits(
     """
     n_prefix = len(prefix)
     hung = _chain(n_prefix) + [n_prefix + parent for parent in parents]
-    return _forward(config, tensors, [*prefix, *tokens], hung, dtype, format, cache_format)[n_prefix:]
+    forward = _forward(
+        config, tensors, [*prefix, *tokens], hung, dtype, format, cache_format, n_prefix, skip_attn, skip_mlp
+    )
+    return forward[n_prefix:]
 
 
 def _chain(n_rows: int) -> list[int]:
@@ -93,8 +101,14 @@ def _forward(
     dtype: DTypeLike,
     format: str,
     cache_format: str,
+    n_whole: int = 0,
+    skip_attn: Collection[int] = (),
+    skip_mlp: Collection[int] = (),
 ) -> Array:
-    """The one forward: a sequence is a tree whose every node has one child."""
+    """The one forward: a sequence is a tree whose every node has one child.
+
+    The rows from `n_whole` on pass the attention of the layers `skip_attn` by, and the MLP of `skip_mlp`.
+    """
     n_rows, n_head, n_kv_head = len(ids), config["n_head"], config["n_kv_head"]
 
     # visible[i, j]: row i attends to row j, which is an ancestor of it or itself.
@@ -154,12 +168,13 @@ def _forward(
         scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(config["d_head"])
         weights = _softmax(np.where(visible, scores, -np.inf))
         mixed = np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1)
-        x = x + linear(mixed, f"layers.{i}.attn_out")
+        passing = np.arange(n_rows)[:, None] >= n_whole
+        x = np.where(passing & (i in skip_attn), x, x + linear(mixed, f"layers.{i}.attn_out"))
 
         h = norm(x, f"layers.{i}.mlp_norm")
         up = linear(h, f"layers.{i}.mlp_up")
         hidden = activation(linear(h, f"layers.{i}.mlp_gate")) * up if config["gated"] else activation(up)
-        x = x + linear(hidden, f"layers.{i}.mlp_down")
+        x = np.where(passing & (i in skip_mlp), x, x + linear(hidden, f"layers.{i}.mlp_down"))
     return times(norm(x, "output_norm"), "token_embedding" if config["tied"] else "head")
 
 
