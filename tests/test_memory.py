@@ -74,6 +74,8 @@ def generate_refilled():
     session.replace(1, [1, 2, 3, 4, 5], (1, 2))
     session.prefill()
     return [record["tokens"] for records in iter(session.round, []) for record in records]
+
+
 def generate_from_own_layers():
     return continued(load(), ("layers", bytes([0, 3, 2])))
 
@@ -90,9 +92,8 @@ def score():
 
 LOADS = [load, load_bf16, load_int8]
 RUNS = [
-    generate, generate_in_other_formats, generate_dialled, generate_refilled, decode, decode_int8, matrix,
-    generate, generate_in_other_formats, generate_dialled, generate_from_own_layers, decode, decode_int8, matrix,
-    product, score,
+    generate, generate_in_other_formats, generate_dialled, generate_refilled, generate_from_own_layers, decode,
+    decode_int8, matrix, product, score,
 ]  # fmt: skip
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from specdec.quantization import QuantizationReport
     from specdec.result import Result
     from specdec.sampling import Sampling
+    from specdec.skipping import SkipSearch, SkipTrial, search_skips
     from specdec.speculation import Speculation, speculate
     from specdec.trace import Round, Trace
     from specdec.tuning import Tuning, tune
@@ -52,6 +53,8 @@ _HOMES = {
     "Result": "result",
     "Round": "trace",
     "Sampling": "sampling",
+    "SkipSearch": "skipping",
+    "SkipTrial": "skipping",
     "SpecdecError": "errors",
     "Speculation": "speculation",
     "Stream": "generation",
@@ -65,6 +68,7 @@ _HOMES = {
     "embedded_pair": "model",
     "generate": "generation",
     "load": "model",
+    "search_skips": "skipping",
     "speculate": "speculation",
     "measure": "measuring",
     "stream": "generation",
@@ -85,6 +89,8 @@ __all__ = [
     "Result",
     "Round",
     "Sampling",
+    "SkipSearch",
+    "SkipTrial",
     "SpecdecError",
     "Speculation",
     "Stream",
@@ -102,6 +108,7 @@ __all__ = [
     "kernels",
     "load",
     "measure",
+    "search_skips",
     "speculate",
     "stream",
     "tune",

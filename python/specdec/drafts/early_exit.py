@@ -16,12 +16,13 @@ __all__ = ["EarlyExit"]
 
 
 class EarlyExit(Draft):
-    """The target's first layers and its head: self-speculation as in LayerSkip (arXiv 2404.16710, section 3.5).
+    """The target's first layers and its head: self-speculative decoding of LayerSkip (arXiv 2404.16710).
 
-    A guess goes through the first layers, and the output norm and head make logits of it. Verification goes on
-    from there, with the keys, values and hidden states that drafting left, so no layer is run twice for a
-    token: a round costs what verifying it alone costs, and the head for every guess. A model guesses well this
-    way if it was trained to (layer dropout and a loss at every exit); others do poorly, so measure.
+    A token goes through the first layers, and the output norm and head make a guess of it. Verification goes
+    on from there, with the keys, values and hidden states that drafting left, so no layer is run twice for a
+    token. What drafting adds is the head for every guess, and that the first layers are read for one token at
+    a time. A model guesses well this way if it was trained to (layer dropout, and a loss at every exit);
+    others do poorly, so measure.
 
     Parameters
     ----------
