@@ -92,8 +92,8 @@ def score():
 
 LOADS = [load, load_bf16, load_int8]
 RUNS = [
-    generate, generate_in_other_formats, generate_dialled, generate_refilled, generate_from_own_layers, decode,
-    decode_int8, matrix, product, score,
+    generate, generate_in_other_formats, generate_dialled, generate_refilled, generate_from_own_layers,
+    decode, decode_int8, matrix, product, score,
 ]  # fmt: skip
 
 

@@ -108,8 +108,10 @@ class Automaton:
 
     def __init__(self, ids: NDArray[np.int32]) -> None:
         """ids : [n_tokens], with -1 between two texts. O(n_tokens) in time, whatever the text."""
+
     def find(self, ids: Sequence[int], /) -> tuple[int, int]:
-        """The longest suffix of ids in the text: (length, index of its last token there); (0, -1) for none."""
+        """The longest suffix of ids in the text: (length, index of its last token there); (0, -1) for none."""""The
+        longest suffix of ids in the text: (length, index of its last token there); (0, -1) for none."""
     def repeated(self) -> tuple[int, int]:
         """The longest suffix of the text that occurs earlier in it too, as `find`."""
     @property

@@ -48,12 +48,11 @@ class Lookahead(Draft):
     InputError
         If a number is out of its range, or gamma is above 1024.
 
-    Notes
-    -----
-    A round reads ``gamma + 1`` rows at most to gain a token or two. That pays where these rows cost
-    little more than one. The paper's windows (W = 15, N = 5 on a GPU with arithmetic to spare) cost more on a CPU than
-    they bring: hence the small default, which pays for greedy decoding, mostly of text that repeats itself,
-    and hardly for sampling. The argmax is that of the target's logits before penalties and biases.
+    Notes ----- A round reads ``gamma + 1`` rows at most to gain a token or two. That pays where these rows
+    cost little more than one. The paper's windows (W = 15, N = 5 on a GPU with arithmetic to spare) cost more
+    on a CPU than they bring: hence the small default, which pays for greedy decoding, mostly of text that
+    repeats itself, and hardly for sampling. The argmax is that of the target's logits before penalties and
+    biases.
     """
 
     def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:
