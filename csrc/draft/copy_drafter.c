@@ -58,13 +58,11 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int
     return read_on(d, &d->readings[sequence], text, n_text);
 }
 
-/* Of an automaton's text, what followed a match; of the drafted text itself, p->text has its guesses too. */
+/* To copy from `at` on: of the drafted text itself with the guesses behind it, or of documents. */
 static sd_copy copy_from(const sd_automaton* a, const sd_odds* odds, const sd_proposal* p, int at,
                          int length) {
     if (p != NULL) return (sd_copy){p->text, p->n_text, at, 1, length, odds};
-    int n = at;
-    while (n < a->n_tokens && a->text[n] >= 0 && n - at <= SD_MAX_GAMMA) n++;
-    return (sd_copy){a->text, n, at, 0, length, odds};
+    return (sd_copy){a->text, a->n_tokens, at, 0, length, odds};
 }
 
 static int begins_with(const sd_copy* copies, int n, int32_t token) {

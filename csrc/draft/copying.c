@@ -22,7 +22,7 @@ void sd_odds_learn(sd_odds* o, int length, int right) {
 
 double sd_odds_of(const sd_odds* o, int length) {
     int i = capped(length);
-    double prior = (i + 0.5) / (i + 1.5);
+    double prior = (i + 0.5) / (i + 2.5);
     return (o->right[i] + PRIOR_CASES * prior) / (o->tried[i] + PRIOR_CASES);
 }
 

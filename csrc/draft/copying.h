@@ -22,7 +22,7 @@ double sd_odds_of(const sd_odds* odds, int length);
 
 /* Something to copy. */
 typedef struct sd_copy {
-    const int32_t* text; /* [n_text] borrowed */
+    const int32_t* text; /* [n_text] borrowed; a negative token ends the copy */
     int n_text;
     int at;              /* index of the next token, up to n_text */
     int periodic;        /* behind the text comes what is copied from it: it is the drafted text itself */

@@ -6,8 +6,8 @@
 /* Tokens of a match that are compared; of longer ones the place decides. */
 #define MAX_MATCH 32
 /* Tokens without a counterpart until nothing is drafted, and how far ahead a single one is looked for. */
-#define MAX_LOST 4
-#define NEAR 16
+#define MAX_LOST 8
+#define NEAR 8
 
 /* Where a text stands in its source. */
 typedef struct place {

@@ -110,8 +110,7 @@ class Automaton:
         """ids : [n_tokens], with -1 between two texts. O(n_tokens) in time, whatever the text."""
 
     def find(self, ids: Sequence[int], /) -> tuple[int, int]:
-        """The longest suffix of ids in the text: (length, index of its last token there); (0, -1) for none."""""The
-        longest suffix of ids in the text: (length, index of its last token there); (0, -1) for none."""
+        """The longest suffix of ids in the text: (length, index of its last token there), or (0, -1)."""
     def repeated(self) -> tuple[int, int]:
         """The longest suffix of the text that occurs earlier in it too, as `find`."""
     @property

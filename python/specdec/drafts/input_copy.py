@@ -26,7 +26,8 @@ class InputCopy(Draft):
     Where the target rejects one, the draft looks for the end of the output in the input: the longest suffix,
     of equally long ones the nearest place ahead. Sun et al. decode token by token until there is one. Here,
     as long as it is shorter than `min_match`, the likeliest edits are drafted: tokens left out (the last
-    token stands a little further on), replaced, or inserted; after four tokens without a counterpart nothing.
+    token stands a little further on), replaced, or inserted; after eight tokens without a counterpart
+    nothing.
 
     Parameters
     ----------
@@ -58,9 +59,9 @@ class InputCopy(Draft):
         source: Text | None = None,
         *,
         start: int = 0,
-        min_match: int = 2,
+        min_match: int = 3,
         n_candidates: int = 1,
-        gamma: int = 16,
+        gamma: int = 8,
     ) -> None:
         self.start = check_count("start", start, 0, MAX_START)
         self.min_match = check_count("min_match", min_match, 1, MAX_MATCH)
