@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -67,7 +68,10 @@ def choices() -> Iterator[SkipLayers]:
 
 
 def test_it_finds_what_an_exhaustive_search_finds(target: specdec.Model, clock: list[Any]) -> None:
-    """Of the 124 choices one of the best three, with 60 trials; of blind searches one in four misses."""
+    """Of the 124 choices one of the best three, with 60 trials; of blind searches one in four misses.
+
+    And it dwells where choices are good: of its last 20 trials most are among the best fifth of all.
+    """
     options = {"ignore_eos": True, "max_new_tokens": 12, "n_threads": 1, "temperature": 0.0}
     every = sorted(skipping._measure(target, draft, PROMPTS, 1, 0, options).speedup for draft in choices())
     assert every[-1] > 1.05 * every[len(every) // 2]
@@ -75,6 +79,7 @@ def test_it_finds_what_an_exhaustive_search_finds(target: specdec.Model, clock: 
         search = search_skips(target, PROMPTS, n_trials=60, seed=seed, **OPTIONS)
         assert search.best.speedup >= every[-3]
         assert search.finals[0] == search.best
+        assert statistics.median(trial.speedup for trial in search.trials[-20:]) > every[-len(every) // 5]
 
 
 def test_equal_seeds_search_alike(target: specdec.Model, clock: list[Any]) -> None:
