@@ -23,6 +23,7 @@
 #define SPECDEC_H
 
 #include "beam_search.h"
+#include "best_drafter.h"
 #include "copy_drafter.h"
 #include "dialled_drafter.h"
 #include "input_drafter.h"

@@ -74,9 +74,16 @@ CHAINS: dict[str, Make] = {
 TREES: dict[str, Make] = {
     "lookahead": lambda world: drafts.Lookahead(),
     "lookahead of 4-grams": lambda world: drafts.Lookahead(2, 4, candidates=3),
+    "best": lambda world: drafts.Best(
+        Repeats(), drafts.Bigram(world.ids, world.n_vocab), world.draft, adaptive=False
+    ),
+    "best that adapts": lambda world: drafts.Best(drafts.ContextCopy(min_match=1), world.draft),
     "object with branches": lambda world: Repeats(branches=True),
     "context copy tree": lambda world: drafts.ContextCopy([world.ids], min_match=1, n_candidates=5),
     "input copy tree": lambda world: drafts.InputCopy(world.ids, n_candidates=3),
 }
+
+CHOSEN = {"lookahead", "lookahead of 4-grams"}
+"""Drafts whose guesses are point masses, chosen by random numbers that no distribution tells of."""
 
 DRAFTS: dict[str, Make] = CHAINS | TREES

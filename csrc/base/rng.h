@@ -15,6 +15,7 @@ typedef enum sd_purpose {
     SD_DRAW_DIAL = 3,   /* is a guess of a dialled drafter right? */
     SD_DRAW_NOISE = 4,  /* one number for every token of the vocabulary (distribution.h) */
     SD_DRAW_WINDOW = 5, /* tokens of the text where lookahead decoding has no guess yet */
+    SD_DRAW_INNER = 6,  /* the seed of a drafter among several */
 } sd_purpose;
 
 /* Who is drawing: one sequence of one seeded run. */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "python_drafter.h"
+
 /* 0, or -1 with the exception of a status. */
 static int made(sd_status status) {
     if (status != SD_OK) sd_raise(status);
@@ -146,20 +147,58 @@ static int make_input_copy(PyObject* arguments, const sd_drafting* d, sd_drafter
     return result;
 }
 
+/* The drafters of descriptions, a tuple, into an array of as many. Returns 0, or -1 with an exception and no
+ * drafter left. */
+static int make_several(PyObject* descriptions, const sd_drafting* d, sd_drafter** drafters) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(descriptions); i++) {
+        if (sd_drafter_from(PyTuple_GET_ITEM(descriptions, i), d, &drafters[i]) == 0) continue;
+        while (i-- > 0) drafters[i]->free(drafters[i]);
+        return -1;
+    }
+    return 0;
+}
+
+/* arguments: (adaptive, gammas, descriptions): of the drafters, in their order */
+static int make_best(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    sd_best_options options = {
+        .gamma = d->gamma, .n_sequences = d->n_sequences, .coupled = d->guessing.coupled};
+    PyObject *list, *descriptions;
+    if (!PyArg_ParseTuple(arguments, "pOO!;draft: expected (\"best\", adaptive, gammas, descriptions)",
+                          &options.adaptive, &list, &PyTuple_Type, &descriptions))
+        return -1;
+    int32_t* gammas;
+    int n, result = -1;
+    if (sd_ids_from(list, "gammas", &gammas, &n) < 0) return -1;
+    sd_drafter** drafters = PyMem_Calloc((size_t)n + 1, sizeof(sd_drafter*));
+    if (drafters == NULL)
+        PyErr_NoMemory();
+    else if (n < 1 || n != PyTuple_GET_SIZE(descriptions))
+        PyErr_Format(PyExc_ValueError,
+                     "draft: there are %zd descriptions and %d gammas, expected as many, "
+                     "one at least",
+                     PyTuple_GET_SIZE(descriptions), n);
+    else
+        result = make_several(descriptions, d, drafters);
+    if (result == 0) {
+        options.n_drafters = n;
+        options.gammas = gammas;
+        result = made(sd_best_drafter_create(&options, drafters, drafter));
+    }
+    PyMem_Free(drafters);
+    PyMem_Free(gammas);
+    return result;
+}
+
 /* Every method by name. A maker is given what stands behind the name. */
 static const struct {
     const char* name;
     int (*make)(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
 } METHODS[] = {
-    {"model", make_model},
-    {"lookahead", make_lookahead},
-    {"python", sd_make_python_drafter},
-    {"ngram", make_ngram},
-    {"online_ngram", make_online_ngram},
-    {"random", make_random},
-    {"context_copy", make_context_copy},
-    {"input_copy", make_input_copy},
-    {"layers", make_layers},
+    {"model", make_model},           {"best", make_best},
+    {"lookahead", make_lookahead},   {"python", sd_make_python_drafter},
+    {"ngram", make_ngram},           {"online_ngram", make_online_ngram},
+    {"random", make_random},         {"context_copy", make_context_copy},
+    {"input_copy", make_input_copy}, {"layers", make_layers},
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specdec.drafts.best import Best
 from specdec.drafts.context_copy import ContextCopy
 from specdec.drafts.draft import Draft
 from specdec.drafts.early_exit import EarlyExit
@@ -14,6 +15,7 @@ from specdec.drafts.random import Random
 from specdec.drafts.skip_layers import SkipLayers
 
 __all__ = [
+    "Best",
     "Bigram",
     "ContextCopy",
     "Draft",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import Description, Draft, check_count
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,17 +48,21 @@ class Lookahead(Draft):
     InputError
         If a number is out of its range, or gamma is above 1024.
 
-    Notes ----- A round reads ``gamma + 1`` rows at most to gain a token or two. That pays where these rows
-    cost little more than one. The paper's windows (W = 15, N = 5 on a GPU with arithmetic to spare) cost more
-    on a CPU than they bring: hence the small default, which pays for greedy decoding, mostly of text that
+    Notes
+    -----
+    A round reads ``gamma + 1`` rows at most to gain a token or two. That pays where these rows cost
+    little more than one. The paper's windows (W = 15, N = 5 on a GPU with arithmetic to spare) cost more on a
+    CPU than they bring: hence the small default, which pays for greedy decoding, mostly of text that
     repeats itself, and hardly for sampling. The argmax is that of the target's logits before penalties and
     biases.
     """
 
     def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:
-        self.window = _integer("window", window, 1)
-        self.ngram = _integer("ngram", ngram, 2)
-        self.candidates = self.window if candidates is None else _integer("candidates", candidates, 0)
+        self.window = check_count("window", window, 1, _MAX_NODES)
+        self.ngram = check_count("ngram", ngram, 2, _MAX_NODES)
+        self.candidates = (
+            self.window if candidates is None else check_count("candidates", candidates, 0, _MAX_NODES)
+        )
         self.gamma = (self.window + self.candidates) * (self.ngram - 1)
         if self.gamma > _MAX_NODES:
             raise InputError(
@@ -71,9 +75,3 @@ class Lookahead(Draft):
 
     def __repr__(self) -> str:
         return f"Lookahead(window={self.window}, ngram={self.ngram}, candidates={self.candidates})"
-
-
-def _integer(name: str, value: Any, low: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _MAX_NODES:
-        raise InputError(f"{name} is {value!r}; expected an integer from {low} to {_MAX_NODES}")
-    return value

@@ -1,0 +1,45 @@
+/* Which of several drafters pay: what each brings beyond those asked before it, and what that costs.
+ *
+ * Rounds are a renewal process. The policy with the most tokens per second asks a drafter iff the tokens it is
+ * expected to add are at least λ times the seconds it adds, λ being the tokens per second of the policy
+ * itself. All is learnt from the rounds and forgets; what a drafter adds depends on how much those before it
+ * expect to have accepted. Only numbers, no drafters; it never sees a token. */
+#ifndef SD_CHOICE_H
+#define SD_CHOICE_H
+
+#define SD_CHOICE_BINS 7 /* of the tokens that are expected already */
+
+/* One drafter. */
+typedef struct sd_worth {
+    double added[SD_CHOICE_BINS];   /* tokens beyond those of the drafters asked before it, */
+    double n[SD_CHOICE_BINS];       /* over so many proposals; both forget */
+    double alone, n_alone;          /* tokens that it would have brought without the others */
+    double seconds, nodes, n_spent; /* over so many proposals */
+    double asked_at;                /* when it was asked last */
+    int n_asked;                    /* rounds in which it was asked, */
+    int trial;                      /* and those to come in which it is asked whatever is expected of it */
+} sd_worth;
+
+/* What is common to all; begins as zeros. */
+typedef struct sd_choice {
+    double tokens, seconds; /* of the last rounds */
+    double w, x, y, xx, xy; /* regression of the target's seconds on its rows */
+} sd_choice;
+
+/* Shall this drafter be asked for a sequence of which `expected` tokens are expected already? */
+int sd_choice_asks(const sd_choice* choice, sd_worth* worth, double expected, double now);
+
+/* It has been asked, in one call for n sequences, and proposed n_nodes in all. */
+void sd_choice_spend(sd_worth* worth, int n, int n_nodes, double seconds, double now);
+
+/* One of its proposals has been judged: `alone` tokens of it were right, `added` of them beyond what the
+ * drafters before it had, from which `expected` had been expected. */
+void sd_choice_learn(sd_worth* worth, double expected, double alone, double added);
+
+/* Tokens that its proposals bring, by themselves; 1 as long as nothing is known. */
+double sd_choice_alone(const sd_worth* worth);
+
+/* A round of the batch is over: so many tokens in so many seconds, target_s of them in the target, on n_rows. */
+void sd_choice_end_round(sd_choice* choice, int n_tokens, double seconds, int n_rows, double target_s);
+
+#endif

@@ -1,0 +1,104 @@
+"""Several drafts at once, and only those that pay."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from specdec.drafts.draft import Description, Draft, describe
+from specdec.drafts.protocol import Drafter, PythonDraft
+from specdec.errors import InputError
+
+if TYPE_CHECKING:
+    from specdec.model import Model
+
+__all__ = ["Best"]
+
+_MAX_NODES = 1024
+
+
+class Best(Draft):
+    """Several drafts at once: their guesses become one tree, and those that do not pay are left out.
+
+    In every round the drafts are asked in the order in which they are given, so name cheap ones first. Each
+    one's guesses are appended to the tree, which the target reads at once; equal beginnings are read once
+    (SpecInfer's merged trees, arXiv 2305.09781).
+
+    A draft is asked only if the tokens that it is expected to add to those before it are worth the time that
+    it takes and the rows of the target that its guesses fill: worth as many as the run makes in that time.
+    What it adds is learnt from the rounds, by how many tokens the drafts before it expect to have accepted.
+    So a model is not asked where a copied passage goes on, and fills in where nothing is found; and where no
+    draft pays, none is asked. One that is left out is tried again now and then, at some 2 % of the time.
+
+    Parameters
+    ----------
+    *drafts : Model, path, hub name, Draft or Drafter
+        At least one; each is asked for at most as many guesses as it drafts by default.
+    adaptive : bool, default True
+        Leave out drafts that do not pay. The decisions depend on measured times: with ``verify="rejection"``
+        and a temperature above 0 a seed then does not fix the output (its distribution it does; greedy
+        and coupled output are fixed in any case). False: all are asked in every round, the budget is split
+        evenly, and runs can be repeated.
+
+    Attributes
+    ----------
+    drafts : tuple of Model or Draft
+    adaptive : bool
+    gamma : int
+        The sum of the drafts' own, at most 1024: guesses of a round. With fewer, a draft that brings more
+        gets more of them.
+
+    Raises
+    ------
+    InputError, CheckpointError
+        If there is no draft, or one is none.
+
+    Notes
+    -----
+    Exact with every rule that takes trees: whether a draft is asked, and for how many guesses, depends on
+    earlier rounds, on the clock and on guesses that stay in the tree. Each draft has random numbers of its
+    own.
+    """
+
+    def __init__(
+        self, *drafts: Model | Draft | Drafter | str | os.PathLike[str], adaptive: bool = True
+    ) -> None:
+        if not drafts:
+            raise InputError("Best has no draft; expected at least one")
+        if not isinstance(adaptive, bool):
+            raise InputError(f"adaptive is {adaptive!r}; expected True or False")
+        self.drafts = tuple(_draft(i, draft) for i, draft in enumerate(drafts))
+        self.adaptive = adaptive
+        self.gamma = min(sum(self._gammas), _MAX_NODES)
+
+    @property
+    def _gammas(self) -> list[int]:
+        return [max(draft.gamma if isinstance(draft, Draft) else Draft.gamma, 1) for draft in self.drafts]
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`."""
+        from specdec.tokenizer import check_same_vocabulary
+
+        for draft in self.drafts:
+            if not isinstance(draft, Draft):
+                check_same_vocabulary(target, draft)
+        return "best", self.adaptive, self._gammas, tuple(describe(draft, target) for draft in self.drafts)
+
+    def __repr__(self) -> str:
+        given = ", ".join(map(repr, self.drafts))
+        return f"Best({given}{'' if self.adaptive else ', adaptive=False'})"
+
+
+def _draft(i: int, given: Any) -> Model | Draft:
+    from specdec.model import Model, load  # models need more than drafts do
+
+    if isinstance(given, Draft | Model):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return load(given)
+    if isinstance(given, Drafter):
+        return PythonDraft(given)
+    raise InputError(
+        f"draft {i} of Best is a {type(given).__name__}; expected a specdec.Model, a path or a hub name, one "
+        "of specdec.drafts, or an object with the method propose"
+    )
