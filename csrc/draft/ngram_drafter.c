@@ -14,6 +14,16 @@ typedef struct row {
     int n_tokens;
 } row;
 
+/* The most probable token after a context, kept because frequent contexts are dear: much followed them. */
+typedef struct memo {
+    int k; /* tokens of the context, plus one; 0: nothing is kept here */
+    int64_t place;
+    int32_t token;
+    double probability;
+} memo;
+
+#define MEMOS 1024 /* a power of two */
+
 typedef struct ngram_drafter {
     sd_drafter base; /* must stay first */
     sd_ngram_drafter_options options;
@@ -22,6 +32,7 @@ typedef struct ngram_drafter {
     sd_ngram_counts* counts; /* [n_sequences] if online */
     row row;
     float* logits; /* [n_vocab] */
+    memo* memos;   /* [MEMOS] if greedy and not online */
 } ngram_drafter;
 
 /* A mapped table may have changed since its check, so what is read is looked at again: rows of a changed one
@@ -106,7 +117,7 @@ static void fill_logits(const row* r, int n_vocab, float* logits) {
     float shift = (float)log(r->factor);
     for (int i = 0; i < n_vocab; i++) logits[i] = r->unigrams->logs[i] + shift;
     for (int i = 0; i < r->n_tokens; i++)
-        logits[r->tokens[i]] = (float)log(r->values[r->tokens[i]] * r->factor);
+        logits[r->tokens[i]] = logf((float)(r->values[r->tokens[i]] * r->factor));
 }
 
 static int is_greedy(const sd_guessing* how) {
@@ -114,16 +125,43 @@ static int is_greedy(const sd_guessing* how) {
            how->adjustment.n_biased == 0;
 }
 
-/* A guess behind `node` from the row. */
-static int guess(ngram_drafter* d, sd_proposal* p, int node) {
-    int n_vocab = d->options.table->n_vocab;
+/* The memo of the longest context that anything followed, on which the row depends alone; its own if the slot
+ * holds another's. *known: it is filled in. */
+static memo* memo_of(ngram_drafter* d, const sd_ngram_context* contexts, int* known) {
+    const sd_ngram_table* t = d->options.table;
+    int k = t->n - 1;
+    for (int64_t begin, end; k > 0; k--) {
+        sd_ngram_after(t, k, contexts[k].place, &begin, &end);
+        if (begin < end) break;
+    }
+    int64_t place = contexts[k].place;
+    memo* m = &d->memos[((uint64_t)place * 0x9E3779B97F4A7C15u >> 32 ^ (uint64_t)k) & (MEMOS - 1)];
+    *known = m->k == k + 1 && m->place == place;
+    m->k = k + 1;
+    m->place = place;
+    return m;
+}
+
+/* A guess behind `node`, after these contexts. */
+static int guess(ngram_drafter* d, sd_proposal* p, int node, const sd_ngram_counts* c,
+                 const sd_ngram_context* contexts) {
+    const sd_ngram_table* t = d->options.table;
+    memo here, *m = &here;
+    int known = 0;
+    if (d->memos != NULL) m = memo_of(d, contexts, &known);
+    if (!known) fill_row(&d->row, t, c, contexts);
     if (!is_greedy(&d->options.guessing)) {
-        fill_logits(&d->row, n_vocab, d->logits);
+        fill_logits(&d->row, t->n_vocab, d->logits);
+        forget(&d->row);
         return sd_guess(&d->guesser, p, node, d->logits);
     }
-    int32_t token = best_of(&d->row, n_vocab);
-    p->tree.drawn_from[p->tree.n_nodes].point = token;
-    return sd_proposal_add(p, node, token, fmin(value(&d->row, token) * d->row.factor, 1.0));
+    if (!known) {
+        m->token = best_of(&d->row, t->n_vocab);
+        m->probability = fmin(value(&d->row, m->token) * d->row.factor, 1.0);
+        forget(&d->row);
+    }
+    p->tree.drawn_from[p->tree.n_nodes].point = m->token;
+    return sd_proposal_add(p, node, m->token, m->probability);
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
@@ -151,9 +189,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         for (int j = first > 0 ? first : 0; j < p->n_text; j++)
             sd_ngram_contexts_advance(t, c, p->text[j], contexts);
         for (int node = 0; sd_proposal_wants(p, node);) {
-            fill_row(&d->row, t, c, contexts);
-            node = guess(d, p, node);
-            forget(&d->row);
+            node = guess(d, p, node, c, contexts);
             sd_ngram_contexts_advance(t, c, p->tree.tokens[node], contexts);
         }
     }
@@ -173,6 +209,8 @@ static void lay_out(ngram_drafter* d) {
     d->row.seen = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.seen);
     d->row.tokens = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.tokens);
     d->logits = sd_arena_take(&d->arena, n_vocab, sizeof *d->logits);
+    if (is_greedy(&d->options.guessing) && !d->options.online)
+        d->memos = sd_arena_take(&d->arena, MEMOS, sizeof *d->memos);
     d->counts = sd_arena_take(&d->arena, n, sizeof *d->counts);
     for (size_t i = 0; i < n; i++) {
         sd_ngram_counts counts = sd_ngram_counts_take(&d->arena, t, d->options.n_text);
