@@ -9,7 +9,7 @@
  *     sd_model_finish(target);                       immutable from here on
  *
  *     sd_drafter* drafter;                           who guesses                  drafter.h
- *     sd_model_drafter_create(&draft_options, &drafter);
+ *     sd_model_drafter_create(&draft_options, &shape, &drafter);
  *     sd_session* session;                           the rounds of a batch        session.h
  *     sd_session_create(&options, prompts, n, drafter, &session);
  *     for (int done = 0; !done;) sd_session_prefill(session, &done);
@@ -26,6 +26,7 @@
 #include "best_drafter.h"
 #include "copy_drafter.h"
 #include "dialled_drafter.h"
+#include "growing_drafter.h"
 #include "input_drafter.h"
 #include "kernels.h"
 #include "lookahead_drafter.h"
@@ -33,5 +34,6 @@
 #include "ngram_drafter.h"
 #include "random_drafter.h"
 #include "session.h"
+#include "speculating_drafter.h"
 
 #endif

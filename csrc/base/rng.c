@@ -16,11 +16,21 @@ void sd_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-double sd_uniform(sd_stream stream, uint32_t position, sd_purpose purpose, uint32_t index) {
+static void draw(sd_stream stream, uint32_t position, sd_purpose purpose, uint32_t index, uint32_t word[4]) {
     const uint32_t counter[4] = {position, index, (uint32_t)purpose, stream.sequence};
     const uint32_t key[2] = {(uint32_t)stream.seed, (uint32_t)(stream.seed >> 32)};
-    uint32_t word[4];
     sd_philox(counter, key, word);
+}
+
+double sd_uniform(sd_stream stream, uint32_t position, sd_purpose purpose, uint32_t index) {
+    uint32_t word[4];
+    draw(stream, position, purpose, index, word);
     uint64_t bits = ((uint64_t)(word[0] >> 5) << 26) | (word[1] >> 6);
     return (double)bits * 0x1p-53;
+}
+
+sd_stream sd_stream_inner(sd_stream stream, uint32_t position, uint32_t index) {
+    uint32_t word[4];
+    draw(stream, position, SD_DRAW_INNER, index, word);
+    return (sd_stream){((uint64_t)word[1] << 32) | word[0], stream.sequence};
 }

@@ -15,7 +15,7 @@ typedef enum sd_purpose {
     SD_DRAW_DIAL = 3,   /* is a guess of a dialled drafter right? */
     SD_DRAW_NOISE = 4,  /* one number for every token of the vocabulary (distribution.h) */
     SD_DRAW_WINDOW = 5, /* tokens of the text where lookahead decoding has no guess yet */
-    SD_DRAW_INNER = 6,  /* the seed of a drafter among several */
+    SD_DRAW_INNER = 6,  /* the seed of a drafter within a drafter (sd_stream_inner) */
 } sd_purpose;
 
 /* Who is drawing: one sequence of one seeded run. */
@@ -30,5 +30,10 @@ void sd_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]
 /* Uniform in [0, 1) with 53 random bits. `position` is the length of the text when the round
  * begins, so no two rounds share a number; `index` tells the draws of one round apart. */
 double sd_uniform(sd_stream stream, uint32_t position, sd_purpose purpose, uint32_t index);
+
+/* A stream of its own for a drafter within a drafter: one of several, or speculation that drafts for
+ * speculation. Its seed is a number of `stream`, so what is drawn from one, from the other, and for other
+ * positions and indices is independent. */
+sd_stream sd_stream_inner(sd_stream stream, uint32_t position, uint32_t index);
 
 #endif

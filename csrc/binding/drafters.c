@@ -18,22 +18,86 @@ static int check_tokens(int32_t token, const sd_drafting* d) {
                         n_vocab - 1));
 }
 
-/* arguments: (model,) */
-static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
-    PyObject* argument;
-    if (!PyArg_ParseTuple(arguments, "O;draft: expected (\"model\", Model)", &argument)) return -1;
+/* The model that drafts, with the target's vocabulary, and what its drafter is made of. */
+static int model_options_from(PyObject* argument, const sd_drafting* d, sd_model_drafter_options* options) {
     const sd_model_object* object = sd_model_from(d->state, argument, "draft");
     if (object == NULL) return -1;
-    const sd_model_drafter_options options = {object->model, d->guessing,  d->gamma, d->n_sequences,
-                                              d->n_text,     d->n_threads, NULL};
     int n_draft = object->model->config.n_vocab, n_vocab = d->target->config.n_vocab;
-    sd_status status =
-        n_draft != n_vocab
-            ? sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
-                      n_draft, n_vocab)
-            : sd_model_drafter_create(&options, drafter);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    if (n_draft != n_vocab) {
+        return made(sd_fail(SD_ERR_VALUE,
+                            "the draft has %d tokens and the target %d, expected one vocabulary", n_draft,
+                            n_vocab));
+    }
+    *options = (sd_model_drafter_options){object->model, d->guessing,  d->gamma, d->n_sequences,
+                                          d->n_text,     d->n_threads, NULL};
+    return 0;
+}
+
+/* ("chains", k) or ("shape", how, parents); the parents are to be freed. */
+static int shape_from(PyObject* tree, sd_shape_options* shape) {
+    static const char* const choices[] = {"sample", "without replacement", "top-k"};
+    const char *kind, *how = choices[0];
+    PyObject* parents = NULL;
+    if (PyArg_ParseTuple(tree, "si", &kind, &shape->n_chains) && strcmp(kind, "chains") == 0) return 0;
+    PyErr_Clear();
+    *shape = (sd_shape_options){0};
+    if (!PyArg_ParseTuple(tree, "ssO", &kind, &how, &parents) || strcmp(kind, "shape") != 0) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "tree: expected (\"chains\", k), (\"shape\", how, parents) or (\"grown\", width, steps)");
+        return -1;
+    }
+    for (shape->how = SD_CHOOSE_DRAWS; shape->how <= SD_CHOOSE_TOP; shape->how++) {
+        if (strcmp(how, choices[shape->how]) != 0) continue;
+        int32_t* ids;
+        if (sd_ids_from(parents, "parents", &ids, &shape->n_nodes) < 0) return -1;
+        shape->parents = ids;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "tree: how is '%s', expected sample, without replacement or top-k", how);
+    return -1;
+}
+
+/* arguments: (model,) or (model, tree) */
+static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    PyObject *model, *tree = NULL;
+    sd_model_drafter_options options;
+    if (!PyArg_ParseTuple(arguments, "O|O!;draft: expected (\"model\", Model) or (\"model\", Model, tree)",
+                          &model, &PyTuple_Type, &tree))
+        return -1;
+    if (model_options_from(model, d, &options) < 0) return -1;
+    const char* kind;
+    sd_growing_options growing;
+    sd_status status;
+    if (tree != NULL && PyArg_ParseTuple(tree, "sii", &kind, &growing.width, &growing.steps) &&
+        strcmp(kind, "grown") == 0) {
+        status = sd_growing_drafter_create(&options, &growing, drafter);
+    } else {
+        sd_shape_options shape = {.n_chains = 1};
+        PyErr_Clear();
+        if (tree != NULL && shape_from(tree, &shape) < 0) return -1;
+        status = sd_model_drafter_create(&options, &shape, drafter);
+        PyMem_Free((void*)shape.parents);
+    }
+    return made(status);
+}
+
+/* arguments: (model, description of the drafter that drafts for it, its gamma) */
+static int make_speculating(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    PyObject *model, *description;
+    sd_model_drafter_options options;
+    sd_speculating_options speculating;
+    if (!PyArg_ParseTuple(arguments,
+                          "OOi;draft: expected (\"speculating\", Model, description, gamma of its draft)",
+                          &model, &description, &speculating.inner_gamma))
+        return -1;
+    if (model_options_from(model, d, &options) < 0) return -1;
+    sd_drafting inner = *d;
+    inner.target = options.model;
+    inner.gamma = speculating.inner_gamma;
+    inner.n_text = d->n_text + d->gamma; /* it is shown guesses too */
+    if (sd_drafter_from(description, &inner, &speculating.inner) < 0) return -1;
+    return made(sd_speculating_drafter_create(&options, &speculating, drafter));
 }
 
 /* arguments: (skipped,): bytes [n_layer], what is passed by of each layer (forward.h) */
@@ -55,9 +119,8 @@ static int make_layers(PyObject* arguments, const sd_drafting* d, sd_drafter** d
     }
     const sd_model_drafter_options options = {d->target, d->guessing,  d->gamma, d->n_sequences,
                                               d->n_text, d->n_threads, skipped};
-    sd_status status = sd_model_drafter_create(&options, drafter);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    const sd_shape_options chain = {.n_chains = 1};
+    return made(sd_model_drafter_create(&options, &chain, drafter));
 }
 
 /* arguments: (table,) */
@@ -199,6 +262,7 @@ static const struct {
     {"ngram", make_ngram},           {"online_ngram", make_online_ngram},
     {"random", make_random},         {"context_copy", make_context_copy},
     {"input_copy", make_input_copy}, {"layers", make_layers},
+    {"speculating", make_speculating},
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */

@@ -276,7 +276,8 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
         sd_raise(status == SD_OK ? SD_ERR_MEMORY : status);
         return -1;
     }
-    d->base = (sd_drafter){.begin = begin, .propose = propose, .commit = commit, .free = release};
+    d->base = (sd_drafter){
+        .yield = SD_YIELD_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
     d->outside = drafting->outside;
     d->n_vocab = drafting->target->config.n_vocab;
     d->name = Py_NewRef(name);

@@ -206,17 +206,26 @@ static double exponential(double v) {
     return -e * 0.69314718055994531 - 2.0 * s * series;
 }
 
-int32_t sd_race(const sd_distribution* d, int n_vocab, const double* noise) {
-    if (d->point >= 0) return d->point;
-    int32_t winner = -1;
-    double best = INFINITY;
+int sd_race_order(const sd_distribution* d, int n_vocab, const double* noise, int k, int32_t* order,
+                  double* times) {
+    int n = 0;
     /* −ln(1 − v) ≥ v, so few get past this */
     for (int32_t i = 0;; i++) {
-        i += sd_kernels_get()->find_below(n_vocab - i, noise + i, d->weights + i, best);
-        if (i >= n_vocab) break;
+        double last = n < k ? INFINITY : times[k - 1];
+        i += sd_kernels_get()->find_below(n_vocab - i, noise + i, d->weights + i, last);
+        if (i >= n_vocab) return n;
         double time = exponential(noise[i]) / d->weights[i];
-        if (time < best) best = time, winner = i;
+        if (!(time < last)) continue;
+        int at = n < k ? n++ : k - 1;
+        for (; at > 0 && time < times[at - 1]; at--) times[at] = times[at - 1], order[at] = order[at - 1];
+        times[at] = time, order[at] = i;
     }
+}
+
+int32_t sd_race(const sd_distribution* d, int n_vocab, const double* noise) {
+    int32_t winner = d->point;
+    double time;
+    if (winner < 0) sd_race_order(d, n_vocab, noise, 1, &winner, &time);
     return winner;
 }
 

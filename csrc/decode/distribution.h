@@ -54,6 +54,12 @@ void sd_noise(sd_stream stream, uint32_t position, int n_vocab, double* noise);
  * like distributions the same token more often than not. */
 int32_t sd_race(const sd_distribution* distribution, int n_vocab, const double* noise);
 
+/* The first k ≥ 1 tokens of that race, of a dense distribution: order [k], and their times [k], ascending.
+ * Each is a draw from what is left without those before it (Gumbel top-k, Kool et al. 2019). Returns how many
+ * there are: tokens without mass never arrive. */
+int sd_race_order(const sd_distribution* distribution, int n_vocab, const double* noise, int k,
+                  int32_t* order, double* times);
+
 /* max(0, scale · target − draft) as a distribution in *rest, its weights in left [n_vocab], which
  * is neither's own; returns the sum of it. If that is 0 (equal distributions up to rounding), *rest
  * is the target. */

@@ -12,3 +12,23 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
     p->reach[node] = p->reach[parent] * confidence;
     return node;
 }
+
+static sd_status check(sd_yield yield, sd_rule rule) {
+    if (rule == SD_RULE_BLOCK && (yield == SD_YIELD_DRAWS || yield == SD_YIELD_TREES))
+        return sd_fail(SD_ERR_VALUE,
+                       "the rule 'block' judges chains, expected a draft that proposes no trees");
+    if (rule == SD_RULE_K_SEQUENTIAL && yield == SD_YIELD_TREES)
+        return sd_fail(
+            SD_ERR_VALUE,
+            "the rule 'k-sequential' judges independent draws of one distribution, expected a draft "
+            "whose trees are made of such, sampled above temperature 0");
+    return SD_OK;
+}
+
+sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule) { return check(drafter->yield, rule); }
+
+sd_status sd_proposal_check(const sd_drafter* drafter, const sd_proposal* p, sd_rule rule) {
+    if (drafter->yield != SD_YIELD_UNKNOWN || (rule != SD_RULE_BLOCK && rule != SD_RULE_K_SEQUENTIAL))
+        return SD_OK;
+    return check(sd_tree_is_chain(&p->tree) ? SD_YIELD_CHAINS : SD_YIELD_TREES, rule);
+}

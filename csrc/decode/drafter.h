@@ -9,7 +9,7 @@
 
 #include "cache.h"
 #include "rng.h"
-#include "tree.h"
+#include "verify.h"
 
 /* The most guesses a round may ask for. */
 #define SD_MAX_GAMMA 1024
@@ -47,8 +47,17 @@ int sd_proposal_add(sd_proposal* proposal, int parent, int32_t token, double con
 
 typedef struct sd_drafter sd_drafter;
 
+/* What a drafter's trees are like, which decides who can judge them. */
+typedef enum sd_yield {
+    SD_YIELD_CHAINS,  /* every node is the child of the one before it */
+    SD_YIELD_DRAWS,   /* the guesses for one token are independent draws of one distribution */
+    SD_YIELD_TREES,   /* any tree */
+    SD_YIELD_UNKNOWN, /* chains or trees, which is seen when they are proposed */
+} sd_yield;
+
 /* Operations that a method has no use for are NULL; propose and free are not. */
 struct sd_drafter {
+    sd_yield yield;
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
     /* Read the next part of a sequence's prompt; *done is set when all of it is in. A sequence may begin
      * again with another prompt, when the text it had has ended. */
@@ -64,5 +73,11 @@ struct sd_drafter {
     sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* text, int n_text);
     void (*free)(sd_drafter* self);
 };
+
+/* Can the rule judge what the drafter proposes? Block takes chains, k-sequential independent draws. */
+sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule);
+
+/* Can it judge this proposal? Asked where that was not known before. */
+sd_status sd_proposal_check(const sd_drafter* drafter, const sd_proposal* proposal, sd_rule rule);
 
 #endif

@@ -120,6 +120,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                             sd_drafter* drafter, sd_session** out) {
     sd_session* s = NULL;
     sd_status status = sd_session_check(options, prompts, n);
+    if (status == SD_OK && drafter) status = sd_drafter_check(drafter, options->rule);
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
@@ -304,6 +305,8 @@ static sd_status run_round(sd_session* s) {
     sd_record* records = s->records + s->n_records;
     sd_status status = SD_OK;
     if (s->drafter) status = s->drafter->propose(s->drafter, s->proposals, s->n_open);
+    for (int i = 0; i < s->n_open && s->drafter && status == SD_OK; i++)
+        status = sd_proposal_check(s->drafter, &s->proposals[i], s->options.rule);
     if (status != SD_OK) return status;
     double drafted = sd_now();
     status = run_target(s, records);

@@ -55,12 +55,7 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
 
 /* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. */
 static sd_stream stream_of(const best_drafter* d, int i, sd_stream stream) {
-    if (d->options.coupled) return stream;
-    const uint32_t counter[4] = {(uint32_t)i, 0, SD_DRAW_INNER, stream.sequence},
-                   key[2] = {(uint32_t)stream.seed, (uint32_t)(stream.seed >> 32)};
-    uint32_t words[4];
-    sd_philox(counter, key, words);
-    return (sd_stream){(uint64_t)words[1] << 32 | words[0], stream.sequence};
+    return d->options.coupled ? stream : sd_stream_inner(stream, 0, (uint32_t)i);
 }
 
 /* Guesses for drafter i: its share of what is left, and whatever those after it have no use for. */

@@ -81,6 +81,10 @@ sd_status sd_dialled_drafter_create(sd_drafter* inner, double alpha, int n_vocab
         status = sd_fail(SD_ERR_VALUE, "dial: alpha is %g, expected 0 to 1", alpha);
         goto fail;
     }
+    if (inner->yield != SD_YIELD_CHAINS) {
+        status = sd_fail(SD_ERR_VALUE, "dial: the draft proposes trees, expected one that proposes chains");
+        goto fail;
+    }
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < foreseen[i].n; j++) {
             if (foreseen[i].text[j] >= 0 && foreseen[i].text[j] < n_vocab) continue;

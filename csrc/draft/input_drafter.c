@@ -160,7 +160,11 @@ sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** 
                        SD_MAX_COPIES);
     input_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.begin = begin, .propose = propose, .commit = commit, .free = release};
+    d->base = (sd_drafter){.yield = options->n_candidates > 1 ? SD_YIELD_TREES : SD_YIELD_CHAINS,
+                           .begin = begin,
+                           .propose = propose,
+                           .commit = commit,
+                           .free = release};
     d->options = *options;
     lay_out(d);
     sd_status status = sd_arena_commit(&d->arena);

@@ -176,7 +176,8 @@ sd_status sd_lookahead_drafter_create(const sd_lookahead_options* o, sd_drafter*
                        (long long)n_nodes, SD_MAX_GAMMA);
     lookahead_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.begin = begin, .propose = propose, .observe = observe, .free = release};
+    d->base = (sd_drafter){
+        .yield = SD_YIELD_TREES, .begin = begin, .propose = propose, .observe = observe, .free = release};
     d->options = *o;
     lay_out(d);
     sd_status status = sd_arena_commit(&d->arena);

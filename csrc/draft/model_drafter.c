@@ -2,25 +2,136 @@
 
 #include "clock.h"
 
+/* A node of a proposal that is to have children. */
+typedef struct parent {
+    int32_t shape_node; /* which it is of the shape */
+    int32_t row;        /* of the reading: its logits */
+} parent;
+
+/* One proposal being drafted. */
+typedef struct draft {
+    int32_t* nodes;  /* [n_nodes + 1] the proposal's node of each of the shape; -1: not drawn */
+    int32_t* twins;  /* [n_nodes + 1] by the proposal's nodes: the first with the same tokens from the root */
+    int32_t* reads;  /* [widest] nodes that are read in this step */
+    parent* parents; /* [widest] nodes that get children in this step */
+    int n_reads, n_parents;
+    int first, end; /* the shape's nodes of this level */
+} draft;
+
 typedef struct model_drafter {
     sd_drafter base; /* must stay first */
     sd_reader reader;
     sd_arena arena; /* owns the arrays below */
-    int n_sequences;
+    sd_shape shape;
+    sd_siblings siblings;
+    draft* drafts;        /* [n_sequences] by proposal */
     sd_reading* readings; /* [n_sequences] of the sequences still drafting in this step */
-    int32_t* nodes;       /* [n_sequences] the last node of each proposal */
-    sd_guesser guesser;
+    int* readers;         /* [n_sequences] the proposal of each reading */
 } model_drafter;
 
-static void lay_out(model_drafter* d, const sd_model_drafter_options* options) {
+static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
+                    const sd_shape_options* shape) {
+    sd_arena* arena = &d->arena;
     size_t n = (size_t)options->n_sequences;
-    d->readings = sd_arena_take(&d->arena, n, sizeof *d->readings);
-    d->nodes = sd_arena_take(&d->arena, n, sizeof *d->nodes);
-    d->guesser = sd_guesser_take(&d->arena, &options->guessing, options->model->config.n_vocab);
+    d->shape = sd_shape_take(arena, shape, options->gamma);
+    size_t nodes = (size_t)d->shape.n_nodes + 1, widest = (size_t)d->shape.widest;
+    d->siblings =
+        sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab, d->shape.most_children);
+    d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
+    d->readings = sd_arena_take(arena, n, sizeof *d->readings);
+    d->readers = sd_arena_take(arena, n, sizeof *d->readers);
+    for (size_t i = 0; i < n; i++) {
+        const draft one = {
+            .nodes = sd_arena_take(arena, nodes, sizeof *one.nodes),
+            .twins = sd_arena_take(arena, nodes, sizeof *one.twins),
+            .reads = sd_arena_take(arena, widest, sizeof *one.reads),
+            .parents = sd_arena_take(arena, widest, sizeof *one.parents),
+        };
+        if (arena->base != NULL) d->drafts[i] = one;
+    }
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
     return sd_reader_begin(&((model_drafter*)base)->reader, sequence, prompt, n_prompt, done);
+}
+
+/* The first of the nodes read in this step that has the tokens of `node` from the root; or itself. */
+static int32_t twin_of(const draft* f, const sd_tree* tree, int32_t node) {
+    for (int i = 0; i < f->n_reads && node > 0; i++) {
+        int32_t other = f->reads[i];
+        if (tree->tokens[other] == tree->tokens[node] &&
+            f->twins[tree->parents[other]] == f->twins[tree->parents[node]])
+            return other;
+    }
+    return node;
+}
+
+/* Which nodes of this level get children, and so are read: as many as the budget has children for, equal
+ * ones once. */
+static void collect(const model_drafter* d, const sd_proposal* p, draft* f) {
+    int room = p->budget + 1 - p->tree.n_nodes;
+    f->n_reads = f->n_parents = 0;
+    for (int s = f->first; s < f->end && room > 0; s++) {
+        int32_t node = f->nodes[s];
+        if (d->shape.n_children[s] == 0 || node < 0 || !sd_proposal_wants(p, node)) continue;
+        room -= d->shape.n_children[s];
+        int32_t read = twin_of(f, &p->tree, node);
+        f->twins[node] = read;
+        int row = 0;
+        if (read == node)
+            f->reads[row = f->n_reads++] = node;
+        else
+            while (f->reads[row] != read) row++;
+        f->parents[f->n_parents++] = (parent){s, row};
+    }
+}
+
+/* Hang children on the nodes that were collected; logits: from the first row of the reading on. */
+static void grow(model_drafter* d, sd_proposal* p, draft* f, const float* logits) {
+    const sd_shape* shape = &d->shape;
+    int end = f->end; /* of the level below */
+    for (int s = f->first; s < f->end; s++) {
+        for (int c = 0; c < shape->n_children[s]; c++) f->nodes[shape->first_child[s] + c] = -1;
+        end += shape->n_children[s];
+    }
+    for (int i = 0; i < f->n_parents; i++) {
+        const parent* from = &f->parents[i];
+        int s = from->shape_node, first = p->tree.n_nodes;
+        int n = sd_siblings_guess(&d->siblings, p, f->nodes[s],
+                                  logits + from->row * d->reader.workspace.ld_logits, shape->how,
+                                  shape->n_children[s]);
+        for (int c = 0; c < n; c++) f->nodes[shape->first_child[s] + c] = first + c;
+    }
+    f->first = f->end;
+    f->end = end;
+}
+
+/* One level for every sequence that wants another. */
+static sd_status step(model_drafter* d, sd_proposal* proposals, int n, int* n_drafting) {
+    *n_drafting = 0;
+    for (int i = 0; i < n; i++) {
+        draft* f = &d->drafts[i];
+        collect(d, &proposals[i], f);
+        if (f->n_reads == 0) continue;
+        d->readers[*n_drafting] = i;
+        d->readings[(*n_drafting)++] = (sd_reading){&proposals[i], f->reads, f->n_reads};
+    }
+    if (*n_drafting == 0) return SD_OK;
+    sd_status status = sd_reader_read(&d->reader, d->readings, *n_drafting);
+    if (status != SD_OK) return status;
+    double begun = sd_now();
+    const sd_workspace* w = &d->reader.workspace;
+    const float* logits = w->logits;
+    for (int i = 0; i < *n_drafting; i++) {
+        draft* f = &d->drafts[d->readers[i]];
+        sd_proposal* p = &proposals[d->readers[i]];
+        for (int j = 0; j < f->n_parents; j++)
+            sd_reader_share(&d->reader, p, f->nodes[f->parents[j].shape_node], f->reads[f->parents[j].row]);
+        grow(d, p, f, logits);
+        logits += f->n_reads * w->ld_logits;
+    }
+    d->base.other_s += sd_now() - begun;
+    return SD_OK;
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
@@ -29,24 +140,16 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         sd_status status = sd_reader_follow(&d->reader, &proposals[i]);
         if (status != SD_OK) return status;
-        d->nodes[i] = 0;
+        draft* f = &d->drafts[i];
+        f->first = 0;
+        f->end = 1;
+        f->nodes[0] = f->twins[0] = 0;
     }
-    for (;;) { /* one token for every sequence that wants another */
-        int n_drafting = 0;
-        for (int i = 0; i < n; i++)
-            if (sd_proposal_wants(&proposals[i], d->nodes[i]))
-                d->readings[n_drafting++] = (sd_reading){&proposals[i], &d->nodes[i], 1};
-        if (n_drafting == 0) return SD_OK;
-        sd_status status = sd_reader_read(&d->reader, d->readings, n_drafting);
+    for (int n_drafting = 1; n_drafting > 0;) {
+        sd_status status = step(d, proposals, n, &n_drafting);
         if (status != SD_OK) return status;
-        double begun = sd_now();
-        const sd_workspace* w = &d->reader.workspace;
-        for (int i = 0; i < n_drafting; i++) {
-            int32_t* node = &d->nodes[d->readings[i].proposal - proposals];
-            *node = sd_guess(&d->guesser, d->readings[i].proposal, *node, w->logits + i * w->ld_logits);
-        }
-        base->other_s += sd_now() - begun;
     }
+    return SD_OK;
 }
 
 static void release(sd_drafter* base) {
@@ -56,20 +159,35 @@ static void release(sd_drafter* base) {
     sd_free(d);
 }
 
-sd_status sd_model_drafter_create(const sd_model_drafter_options* options, sd_drafter** drafter) {
+/* Draws are draws above temperature 0 only, and under the coupled rule nobody asks. */
+static sd_yield yield_of(const sd_model_drafter_options* options, const sd_shape_options* shape) {
+    if (shape->n_chains == 1) return SD_YIELD_CHAINS;
+    return shape->how == SD_CHOOSE_DRAWS && options->guessing.sampling.temperature > 0.0 ? SD_YIELD_DRAWS
+                                                                                         : SD_YIELD_TREES;
+}
+
+sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const sd_shape_options* shape,
+                                  sd_drafter** drafter) {
     sd_status status = sd_gamma_check(options->gamma);
     if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
+    if (status == SD_OK) status = sd_shape_check(shape);
     if (status != SD_OK) return status;
     model_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.begin = begin, .propose = propose, .free = release};
-    d->n_sequences = options->n_sequences;
-    lay_out(d, options);
+    d->base =
+        (sd_drafter){.yield = yield_of(options, shape), .begin = begin, .propose = propose, .free = release};
+    lay_out(d, options, shape);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
-    lay_out(d, options);
+    lay_out(d, options, shape);
     const sd_reader_options reading = {
-        options->model,     options->n_sequences, options->n_text, options->gamma, 1,
-        options->n_threads, options->skipped};
+        .model = options->model,
+        .n_sequences = options->n_sequences,
+        .n_text = options->n_text,
+        .gamma = options->gamma,
+        .n_rows = d->shape.widest > 0 ? d->shape.widest : 1,
+        .n_threads = options->n_threads,
+        .skipped = options->skipped,
+    };
     if ((status = sd_reader_create(&d->reader, &reading)) != SD_OK) goto fail;
     *drafter = &d->base;
     return SD_OK;

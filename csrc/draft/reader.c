@@ -17,8 +17,7 @@ static void lay_out(sd_reader* r) {
 
 sd_status sd_reader_create(sd_reader* r, const sd_reader_options* options) {
     const sd_model* model = options->model;
-    *r =
-        (sd_reader){.options = *options, .row_room = options->n_rows > CATCH_UP ? options->n_rows : CATCH_UP};
+    *r = (sd_reader){.options = *options, .row_room = options->n_rows + CATCH_UP - 1};
     int n = options->n_sequences, n_ctx = model->config.n_ctx;
     lay_out(r);
     sd_status status = sd_arena_commit(&r->arena);
@@ -119,4 +118,9 @@ sd_status sd_reader_read(sd_reader* r, const sd_reading* readings, int n) {
     const unsigned char* skipped = r->options.skipped;
     return skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
                    : sd_forward(&r->workspace, r->branches, n);
+}
+
+void sd_reader_share(sd_reader* r, const sd_proposal* p, int32_t twin, int32_t node) {
+    int32_t* pending = r->pending + (ptrdiff_t)p->sequence * (r->options.gamma + 1);
+    pending[twin] = pending[node];
 }

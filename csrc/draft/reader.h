@@ -31,7 +31,7 @@ typedef struct sd_reader {
     int row_room;
 } sd_reader;
 
-/* Nodes of one proposal that are to be read: their parents have been. */
+/* Nodes of one proposal that are to be read: their parents have been, or stand before them. */
 typedef struct sd_reading {
     sd_proposal* proposal;
     const int32_t* nodes; /* [n_nodes] borrowed */
@@ -50,8 +50,11 @@ sd_status sd_reader_begin(sd_reader* reader, int sequence, const int32_t* prompt
  * target refuses a proposal whose cache is not its own with all of the text but for the root. */
 sd_status sd_reader_follow(sd_reader* reader, sd_proposal* proposal);
 
-/* Read nodes of n proposals; the logits of the nodes are rows of workspace.logits, in order. The root must
- * be read alone. */
+/* Read nodes of n proposals, parents before their children; the logits of the nodes are rows of
+ * workspace.logits, in order. */
 sd_status sd_reader_read(sd_reader* reader, const sd_reading* readings, int n);
+
+/* Let `twin`, which has the tokens of `node` from the root on, pass for read when `node` has been. */
+void sd_reader_share(sd_reader* reader, const sd_proposal* proposal, int32_t twin, int32_t node);
 
 #endif

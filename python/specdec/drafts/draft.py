@@ -10,6 +10,7 @@ from specdec.errors import InputError, VocabularyMismatchError
 
 if TYPE_CHECKING:
     from specdec.model import Model
+    from specdec.sampling import Sampling
 
 __all__ = ["Description", "Draft", "check_count", "check_n_vocab", "describe"]
 
@@ -36,6 +37,21 @@ class Draft(ABC):
         ------
         VocabularyMismatchError, InputError
             If the draft cannot guess for this target.
+        """
+
+    def check_rule(self, rule: str, sampling: Sampling) -> None:  # noqa: B027  # most have nothing to refuse
+        """Refuse a rule of verification that cannot judge what this draft proposes.
+
+        Parameters
+        ----------
+        rule : str
+            As `specdec.generate` takes it.
+        sampling : Sampling
+            The draft's own settings.
+
+        Raises
+        ------
+        InputError
         """
 
 

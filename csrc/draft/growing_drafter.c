@@ -1,0 +1,201 @@
+#include "growing_drafter.h"
+
+#include "clock.h"
+#include "growth.h"
+
+/* What a guess must bring to pay: nothing, until a pace says otherwise. */
+static double node_price(const sd_proposal* p) {
+    (void)p;
+    return 0.0;
+}
+static double step_price(const sd_proposal* p) {
+    (void)p;
+    return 0.0;
+}
+
+/* One proposal being drafted. */
+typedef struct draft {
+    sd_growth growth;
+    sd_proposal read; /* the text with the tree of what has been read: more than is proposed in the end */
+    int32_t* tokens;  /* [n_reads + 1] of that tree */
+    int32_t* parents; /* [n_reads + 1] */
+    int32_t* chosen;  /* [width] candidates that are read in this step; 0 for the root */
+    int32_t* reads;   /* [width] their nodes in the tree of what has been read */
+    int32_t* nodes;   /* [n_reads + 1] the proposal's node of each of these; -1: it has none */
+    int n_reads;
+} draft;
+
+typedef struct growing_drafter {
+    sd_drafter base; /* must stay first */
+    sd_reader reader;
+    sd_arena arena; /* owns the arrays below */
+    sd_growing_options options;
+    int n_nodes; /* of a tree, at most */
+    sd_siblings siblings;
+    draft* drafts;        /* [n_sequences] by proposal */
+    sd_reading* readings; /* [n_sequences] of the sequences still drafting in this step */
+    int* readers;         /* [n_sequences] the proposal of each reading */
+} growing_drafter;
+
+/* Nodes read in a round: the root alone, then `width` in each further step. */
+static int most_reads(const sd_growing_options* o) { return (o->steps - 1) * o->width; }
+
+static void lay_out(growing_drafter* d, const sd_model_drafter_options* options) {
+    sd_arena* arena = &d->arena;
+    size_t n = (size_t)options->n_sequences, width = (size_t)d->options.width;
+    size_t nodes = (size_t)most_reads(&d->options) + 1;
+    d->siblings =
+        sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab, d->options.width);
+    d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
+    d->readings = sd_arena_take(arena, n, sizeof *d->readings);
+    d->readers = sd_arena_take(arena, n, sizeof *d->readers);
+    for (size_t i = 0; i < n; i++) {
+        const draft one = {
+            .growth = sd_growth_take(arena, options->gamma),
+            .tokens = sd_arena_take(arena, nodes, sizeof *one.tokens),
+            .parents = sd_arena_take(arena, nodes, sizeof *one.parents),
+            .chosen = sd_arena_take(arena, width, sizeof *one.chosen),
+            .reads = sd_arena_take(arena, width, sizeof *one.reads),
+            .nodes = sd_arena_take(arena, nodes, sizeof *one.nodes),
+            .read.depths = sd_arena_take(arena, nodes, sizeof *one.read.depths),
+            .read.reach = sd_arena_take(arena, nodes, sizeof *one.read.reach),
+        };
+        if (arena->base != NULL) d->drafts[i] = one;
+    }
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+    return sd_reader_begin(&((growing_drafter*)base)->reader, sequence, prompt, n_prompt, done);
+}
+
+static void open_draft(draft* f, const sd_proposal* p, int room) {
+    f->growth.n = 0;
+    f->growth.room = p->budget < room ? p->budget : room;
+    int32_t* depths = f->read.depths;
+    double* reach = f->read.reach;
+    f->read = *p;
+    f->read.depths = depths;
+    f->read.reach = reach;
+    f->read.tree = (sd_tree){.n_nodes = 1, .tokens = f->tokens, .parents = f->parents};
+    f->tokens[0] = p->tree.tokens[0];
+    f->parents[0] = -1;
+    depths[0] = 0;
+    reach[0] = 1.0;
+}
+
+/* Which nodes are read next. */
+static void choose(const growing_drafter* d, const sd_proposal* p, draft* f, int step) {
+    f->n_reads = 0;
+    if (!sd_proposal_wants(p, 0)) return;
+    if (step == 0) {
+        f->reads[f->n_reads++] = 0;
+        return;
+    }
+    f->n_reads = sd_growth_choose(&f->growth, d->options.width, p->depth, step_price(p), f->chosen);
+    for (int i = 0; i < f->n_reads; i++) {
+        sd_candidate* c = &f->growth.best[f->chosen[i]];
+        c->node = f->reads[i] = sd_proposal_add(&f->read, c->parent, c->token, c->confidence);
+    }
+}
+
+static int step(growing_drafter* d, const sd_proposal* proposals, int n, int index, sd_status* status) {
+    int n_drafting = 0;
+    for (int i = 0; i < n; i++) {
+        draft* f = &d->drafts[i];
+        choose(d, &proposals[i], f, index);
+        if (f->n_reads == 0) continue;
+        d->readers[n_drafting] = i;
+        d->readings[n_drafting++] = (sd_reading){&f->read, f->reads, f->n_reads};
+    }
+    if (n_drafting == 0) return 0;
+    if ((*status = sd_reader_read(&d->reader, d->readings, n_drafting)) != SD_OK) return 0;
+    double begun = sd_now();
+    const float* logits = d->reader.workspace.logits;
+    for (int i = 0; i < n_drafting; i++) {
+        draft* f = &d->drafts[d->readers[i]];
+        for (int j = 0; j < f->n_reads; j++, logits += d->reader.workspace.ld_logits) {
+            int32_t node = f->reads[j];
+            int n_children = sd_siblings_rank(&d->siblings, &f->read, node, logits, d->options.width);
+            for (int c = 0; c < n_children; c++) {
+                double confidence = d->siblings.scores[c];
+                sd_growth_offer(&f->growth, (sd_candidate){.token = d->siblings.order[c],
+                                                           .parent = node,
+                                                           .node = -1,
+                                                           .depth = f->read.depths[node] + 1,
+                                                           .confidence = confidence,
+                                                           .value = f->read.reach[node] * confidence});
+            }
+        }
+    }
+    d->base.other_s += sd_now() - begun;
+    return 1;
+}
+
+/* The best candidates become nodes: parents come before their children. */
+static void emit(draft* f, sd_proposal* p) {
+    double price = node_price(p);
+    for (int i = 1; i < f->read.tree.n_nodes; i++) f->nodes[i] = -1;
+    f->nodes[0] = 0;
+    for (int i = 0; i < f->growth.n; i++) {
+        const sd_candidate* c = &f->growth.best[i];
+        int32_t parent = f->nodes[c->parent];
+        if (parent < 0 || c->value < price || !sd_proposal_wants(p, parent)) continue;
+        p->tree.drawn_from[p->tree.n_nodes].point = c->token;
+        int node = sd_proposal_add(p, parent, c->token, c->confidence);
+        if (c->node >= 0) f->nodes[c->node] = node;
+    }
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    growing_drafter* d = (growing_drafter*)base;
+    base->other_s = 0.0;
+    for (int i = 0; i < n; i++) {
+        sd_status status = sd_reader_follow(&d->reader, &proposals[i]);
+        if (status != SD_OK) return status;
+        open_draft(&d->drafts[i], &proposals[i], d->n_nodes);
+    }
+    sd_status status = SD_OK;
+    for (int i = 0; i < d->options.steps && step(d, proposals, n, i, &status); i++) continue;
+    for (int i = 0; i < n && status == SD_OK; i++) emit(&d->drafts[i], &proposals[i]);
+    return status;
+}
+
+static void release(sd_drafter* base) {
+    growing_drafter* d = (growing_drafter*)base;
+    sd_reader_free(&d->reader);
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
+sd_status sd_growing_drafter_create(const sd_model_drafter_options* options,
+                                    const sd_growing_options* growing, sd_drafter** drafter) {
+    sd_status status = sd_gamma_check(options->gamma);
+    if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
+    if (status == SD_OK && (growing->width < 1 || growing->width > SD_MAX_GAMMA || growing->steps < 1 ||
+                            growing->steps > SD_MAX_GAMMA))
+        status = sd_fail(SD_ERR_VALUE, "width and steps are %d and %d, expected 1 to %d", growing->width,
+                         growing->steps, SD_MAX_GAMMA);
+    if (status != SD_OK) return status;
+    growing_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    d->base = (sd_drafter){.yield = SD_YIELD_TREES, .begin = begin, .propose = propose, .free = release};
+    d->options = *growing;
+    d->n_nodes = options->gamma;
+    lay_out(d, options);
+    if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
+    lay_out(d, options);
+    const sd_reader_options reading = {
+        .model = options->model,
+        .n_sequences = options->n_sequences,
+        .n_text = options->n_text,
+        .gamma = most_reads(growing),
+        .n_rows = growing->width,
+        .n_threads = options->n_threads,
+    };
+    if ((status = sd_reader_create(&d->reader, &reading)) != SD_OK) goto fail;
+    *drafter = &d->base;
+    return SD_OK;
+fail:
+    release(&d->base);
+    return status;
+}

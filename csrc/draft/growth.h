@@ -1,0 +1,38 @@
+/* Growing a tree by the draft's own confidence: the best guesses so far, those that have been read and those
+ * that may be. (Sequoia, Chen et al. 2024; OPT-Tree, Wang et al. 2024; EAGLE-2, Li et al. 2024.) */
+#ifndef SD_GROWTH_H
+#define SD_GROWTH_H
+
+#include "memory.h"
+
+/* A guess that may become a node. */
+typedef struct sd_candidate {
+    int32_t token;
+    int32_t parent;    /* the node read that it follows; 0: the root */
+    int32_t node;      /* the node read that it is; -1: it has not been read */
+    int depth;         /* 1: it follows the root */
+    double confidence; /* the draft's, in its token */
+    double value;      /* product of the confidences down to it: estimated chance that it is accepted */
+} sd_candidate;
+
+/* The best candidates. One falls out for good: a value never changes, and what follows a candidate is worth
+ * no more than it and stands behind it. So the best are closed under parents at any time. */
+typedef struct sd_growth {
+    int room; /* candidates kept at most */
+    int n;
+    sd_candidate* best; /* [room] the most valuable first, of equal ones the elder */
+} sd_growth;
+
+/* A growth of up to `room`, its array a piece of the arena. */
+sd_growth sd_growth_take(sd_arena* arena, int room);
+
+/* Keep a candidate if it is among the best. */
+void sd_growth_offer(sd_growth* growth, sd_candidate candidate);
+
+/* The next `width` candidates to read, the best that have not been and that others may follow (depth below
+ * `depth`): their places in best, ascending, to chosen [width]. Returns how many. None where what they lead to
+ * is worth no more than `price`: even if the draft were sure of what follows each of them, the sum of the
+ * values that are gained would not be. */
+int sd_growth_choose(const sd_growth* growth, int width, int depth, double price, int32_t* chosen);
+
+#endif

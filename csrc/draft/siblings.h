@@ -1,0 +1,38 @@
+/* From the draft's logits after a node to several guesses for the next token. */
+#ifndef SD_SIBLINGS_H
+#define SD_SIBLINGS_H
+
+#include "guess.h"
+
+/* How they are chosen. Where the draft's temperature is 0 all mass is on one token, and the coupled rule
+ * gives every draw the same noise; there equal draws would be all there is, so each way takes the most
+ * promising tokens: at temperature 0 the largest logits, under the coupled rule the first of the race. */
+typedef enum sd_choice {
+    SD_CHOOSE_DRAWS,    /* independent draws */
+    SD_CHOOSE_DISTINCT, /* each from the draft's distribution without its elder siblings: sampling without
+                         * replacement (recursive rejection sampling, Jeon et al. 2024) */
+    SD_CHOOSE_TOP,      /* the most probable tokens, each a point mass */
+} sd_choice;
+
+typedef struct sd_siblings {
+    sd_guesser guesser;
+    int room;        /* siblings at most */
+    int32_t* order;  /* [room] tokens, the most promising first */
+    double* scores;  /* [room] chance of each, by the draft */
+    double* weights; /* [n_vocab] */
+    int32_t* heads;  /* [blocks of the vocabulary] */
+} sd_siblings;
+
+/* Their arrays are pieces of the arena. */
+sd_siblings sd_siblings_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room);
+
+/* Rank the k most promising tokens after `node` of a proposal's tree, by the draft's logits [n_vocab], into
+ * `order` and `scores`. k is at most `room`. Returns how many there are: a token without mass is none. */
+int sd_siblings_rank(const sd_siblings* siblings, const sd_proposal* proposal, int node, const float* logits,
+                     int k);
+
+/* Append up to n guesses that follow `node`, as long as the proposal wants them. Returns how many. */
+int sd_siblings_guess(const sd_siblings* siblings, sd_proposal* proposal, int node, const float* logits,
+                      sd_choice how, int n);
+
+#endif

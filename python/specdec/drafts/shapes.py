@@ -1,0 +1,202 @@
+"""The shapes of the trees that a model drafts: chains side by side, a given tree, one that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from specdec.errors import InputError
+
+__all__ = ["Chains", "Grown", "Shape"]
+
+MAX_NODES = 1024
+"""Nodes of a tree; the core's SD_MAX_GAMMA."""
+
+CHOICES = ("sample", "without replacement", "top-k")
+
+
+@dataclass(frozen=True)
+class Chains:
+    """`k` sequences drafted side by side, and merged into a prefix tree (SpecInfer, Miao et al. 2024).
+
+    Each is an independent sample of the draft. Where two of them agree from the beginning on, draft and
+    target are run once for both. At temperature 0, where samples are all alike, and under the coupled rule,
+    they begin with the k most promising tokens instead.
+
+    The guesses of a round are dealt out level by level: with gamma = 10, three chains get 4, 3 and 3.
+
+    Parameters
+    ----------
+    k : int
+        Chains, 1 to 1024.
+
+    Raises
+    ------
+    InputError
+        If k is out of range.
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        check_count("k", self.k)
+
+    @property
+    def gamma(self) -> int:
+        """Guesses a round when the caller does not say: 4 for each chain."""
+        return min(4 * self.k, MAX_NODES)
+
+    def describe(self) -> tuple[object, ...]:
+        """The shape, as the core takes it."""
+        return "chains", int(self.k)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tree of a given shape.
+
+    A smaller gamma takes the first nodes, level by level: the levels from the top, and of the last level the
+    children of the first nodes.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Every node at depth d has ``widths[d]`` children, the root being at depth 0: ``(4, 2, 1)`` are 4 + 8
+        + 8 nodes.
+    how : {"sample", "without replacement", "top-k"}
+        How the children of a node are chosen: as independent samples of the draft's distribution; each from
+        what is left of it without its elder siblings (recursive rejection sampling, Jeon et al. 2024, arXiv
+        2402.14160), so that no two are alike; or as its most probable tokens, not drawn at all. All three
+        are exact with verify="rejection"; "k-sequential" judges independent samples only. At temperature 0
+        the children are always the most probable tokens, and under the coupled rule always those that are
+        first in the race of the shared noise.
+    parents : sequence of int, optional
+        Any other tree, in place of `widths`: entry i is the parent of node i + 1, 0 being the root. Nodes
+        are numbered level by level, and within a level in the order of their parents, so that no entry is
+        below the one before it.
+
+    Attributes
+    ----------
+    parents : tuple of int, [n_nodes]
+
+    Raises
+    ------
+    InputError
+        If a width is below 1, the tree has more than 1024 nodes, or parents are in no such order.
+    """
+
+    parents: tuple[int, ...]
+    how: str
+
+    def __init__(
+        self,
+        widths: Sequence[int] | None = None,
+        how: str = "sample",
+        *,
+        parents: Sequence[int] | None = None,
+    ) -> None:
+        if how not in CHOICES:
+            raise InputError(f"how is {how!r}; expected one of {', '.join(map(repr, CHOICES))}")
+        if (widths is None) == (parents is None):
+            raise InputError("expected either widths or parents of the shape")
+        found = _parents_of(widths) if widths is not None else _checked(parents)
+        object.__setattr__(self, "parents", found)
+        object.__setattr__(self, "how", how)
+
+    @property
+    def gamma(self) -> int:
+        """Guesses a round: as many as the shape has nodes."""
+        return len(self.parents)
+
+    def describe(self) -> tuple[object, ...]:
+        """The shape, as the core takes it."""
+        return "shape", self.how, list(self.parents)
+
+    def __repr__(self) -> str:
+        return f"<specdec.drafts.Shape of {len(self.parents)} nodes, {self.how}>"
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A tree that grows where the draft is confident, to a number of nodes.
+
+    In each step the draft reads, in one forward, the best guesses that it has not read, and each is followed
+    by its most probable tokens; how good a guess is, is the product of the draft's probabilities down to it.
+    At the end the best `n_nodes` are proposed, which is the tree that the draft expects most accepted tokens
+    of (Sequoia, arXiv 2402.12374; EAGLE-2, arXiv 2406.16858; OPT-Tree, arXiv 2406.17276). It stops before
+    `steps` when no guess that could follow is good enough to be among them.
+
+    Guesses are not drawn: each is accepted with the target's probability of it. Under the coupled rule they
+    are the first in the race of the shared noise.
+
+    Parameters
+    ----------
+    n_nodes : int
+        Nodes of the tree at most, 1 to 1024; a smaller gamma keeps the best.
+    width : int, default 4
+        Guesses that are read in a step, and tokens that may follow each.
+    steps : int, default 6
+        Forwards of the draft in a round at most, and so guesses in a row.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range.
+    """
+
+    n_nodes: int
+    width: int = 4
+    steps: int = 6
+
+    def __post_init__(self) -> None:
+        for name in ("n_nodes", "width", "steps"):
+            check_count(name, getattr(self, name))
+
+    @property
+    def gamma(self) -> int:
+        """Guesses a round: n_nodes."""
+        return self.n_nodes
+
+    def describe(self) -> tuple[object, ...]:
+        """The shape, as the core takes it."""
+        return "grown", int(self.width), int(self.steps)
+
+
+def check_count(name: str, value: Any) -> int:
+    """The argument `name` as an int from 1 to 1024.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= value <= MAX_NODES:
+        raise InputError(f"{name} is {value!r}; expected an integer from 1 to {MAX_NODES}")
+    return int(value)
+
+
+def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(widths, Sequence) or isinstance(widths, str) or not len(widths):
+        raise InputError(f"widths is {widths!r}; expected a sequence of integers, such as (4, 2, 1)")
+    parents: list[int] = []
+    level = [0]
+    for depth, width in enumerate(widths):
+        n = check_count(f"widths[{depth}]", width) * len(level)
+        if len(parents) + n > MAX_NODES:
+            raise InputError(f"widths is {widths!r}; expected a tree of at most {MAX_NODES} nodes")
+        first = len(parents) + 1
+        parents += [node for node in level for _ in range(width)]
+        level = list(range(first, first + n))
+    return tuple(parents)
+
+
+def _checked(parents: Any) -> tuple[int, ...]:
+    if not isinstance(parents, Sequence) or isinstance(parents, str) or not 1 <= len(parents) <= MAX_NODES:
+        raise InputError(f"parents is {parents!r}; expected a sequence of 1 to {MAX_NODES} integers")
+    low = 0
+    for i, parent in enumerate(parents):
+        if isinstance(parent, bool) or not isinstance(parent, Integral) or not low <= parent <= i:
+            raise InputError(f"parents[{i}] is {parent!r}; expected {low} to {i}: nodes level by level")
+        low = int(parent)
+    return tuple(map(int, parents))
