@@ -68,6 +68,23 @@ CHAINS: dict[str, Make] = {
     "early exit": lambda world: drafts.EarlyExit(1),
     "skip attention": lambda world: drafts.SkipLayers(attn=[1]),
     "skip mlp": lambda world: drafts.SkipLayers(mlp=[0]),
+    "drafted by a bigram": lambda world: drafts.Model(
+        world.draft, draft=drafts.Bigram(world.ids, world.n_vocab), gamma=6
+    ),
+    "drafted by copying": lambda world: drafts.Model(
+        world.draft, draft=drafts.ContextCopy([world.ids], min_match=1, n_candidates=5), gamma=6
+    ),
+    "drafted by lookahead": lambda world: drafts.Model(world.draft, draft=drafts.Lookahead()),
+    "drafted by an object": lambda world: drafts.Model(
+        world.draft, draft=drafts.PythonDraft(Repeats(branches=True))
+    ),
+    "drafted by trees": lambda world: drafts.Model(
+        world.draft, draft=drafts.Model(world.draft, tree=drafts.Shape((2, 2), "without replacement"))
+    ),
+    "three models deep": lambda world: drafts.Model(
+        world.draft,
+        draft=drafts.Model(world.draft, draft=drafts.Model(world.draft, tree=drafts.Chains(2)), gamma=3),
+    ),
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""
 
@@ -81,6 +98,13 @@ TREES: dict[str, Make] = {
     "object with branches": lambda world: Repeats(branches=True),
     "context copy tree": lambda world: drafts.ContextCopy([world.ids], min_match=1, n_candidates=5),
     "input copy tree": lambda world: drafts.InputCopy(world.ids, n_candidates=3),
+    "chains": lambda world: drafts.Model(world.draft, tree=drafts.Chains(3)),
+    "samples": lambda world: drafts.Model(world.draft, tree=drafts.Shape((2, 1, 2))),
+    "without replacement": lambda world: drafts.Model(
+        world.draft, tree=drafts.Shape((2, 1, 2), "without replacement")
+    ),
+    "top-k": lambda world: drafts.Model(world.draft, tree=drafts.Shape((3, 2, 1), "top-k")),
+    "grown": lambda world: drafts.Model(world.draft, tree=drafts.Grown(8, width=3, steps=4)),
 }
 
 CHOSEN = {"lookahead", "lookahead of 4-grams"}

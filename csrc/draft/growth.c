@@ -1,5 +1,7 @@
 #include "growth.h"
 
+#include <math.h>
+
 sd_growth sd_growth_take(sd_arena* arena, int room) {
     return (sd_growth){.room = room, .best = sd_arena_take(arena, (size_t)room, sizeof(sd_candidate))};
 }
@@ -11,17 +13,20 @@ void sd_growth_offer(sd_growth* g, sd_candidate candidate) {
     g->best[at] = candidate;
 }
 
+/* The value of the i-th least of the best: what makes room for the i-th better one, from 0. */
+static double least(const sd_growth* g, int i) {
+    int at = g->room - 1 - i;
+    return at >= g->n ? 0.0 : at < 0 ? g->best[0].value : g->best[at].value;
+}
+
 int sd_growth_choose(const sd_growth* g, int width, int depth, double price, int32_t* chosen) {
     int n = 0;
     double gain = 0.0;
     for (int i = 0; i < g->n && n < width; i++) {
         const sd_candidate* c = &g->best[i];
         if (c->node >= 0 || c->depth >= depth) continue;
-        /* a child would take a free place, or that of the least */
-        int free_places = g->room - g->n, n_taken = n - free_places;
-        double replaced = n_taken < 0 ? 0.0 : n_taken < g->n ? g->best[g->n - 1 - n_taken].value : c->value;
-        if (!(c->value > replaced)) break;
-        gain += c->value - replaced;
+        if (!(c->value > least(g, 0))) break; /* no child of it would be among the best */
+        gain += fmax(0.0, c->value - least(g, n));
         chosen[n++] = i;
     }
     return gain > price ? n : 0;

@@ -29,10 +29,10 @@ sd_growth sd_growth_take(sd_arena* arena, int room);
 /* Keep a candidate if it is among the best. */
 void sd_growth_offer(sd_growth* growth, sd_candidate candidate);
 
-/* The next `width` candidates to read, the best that have not been and that others may follow (depth below
- * `depth`): their places in best, ascending, to chosen [width]. Returns how many. None where what they lead to
- * is worth no more than `price`: even if the draft were sure of what follows each of them, the sum of the
- * values that are gained would not be. */
+/* The next candidates to read, `width` at most: the best that have not been, that may be followed (depth below
+ * `depth`), and whose children may be among the best. Their places in best, ascending, to chosen [width].
+ * Returns how many; none if even a sure child of each would not raise the sum of the best values by more than
+ * `price`. */
 int sd_growth_choose(const sd_growth* growth, int width, int depth, double price, int32_t* chosen);
 
 #endif

@@ -91,7 +91,9 @@ class Model(Draft):
                 self.draft.check_rule(rule, sampling)
             return
         if rule == "block" and self.tree != Chains(1):
-            raise InputError(f"verify is 'block', which judges chains; expected another rule with {self.tree}")
+            raise InputError(
+                f"verify is 'block', which judges chains; expected another rule with {self.tree}"
+            )
         drawn = isinstance(self.tree, Chains) or (isinstance(self.tree, Shape) and self.tree.how == "sample")
         if rule == "k-sequential" and not (drawn and not sampling.greedy) and self.tree != Chains(1):
             raise InputError(

@@ -1,0 +1,646 @@
+"""Trees that a model drafts, and drafts of drafts: what is proposed, what it was drawn from, and the output.
+
+Statistical tests fix their seeds; each says how often it fails where nothing is wrong.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import specdec
+from canonical import LLAMA, build, perturbed, random_tensors
+from exact import Conditional, Proposal, Tokens, chain_law, independent, without_replacement
+from exact import drafts as listed
+from laws import FALSE_ALARM, p_value
+from proofs import prove
+from specdec import InputError, _core, drafts, reference
+from specdec.drafts import Bigram, Chains, Grown, Shape
+
+Parents = Sequence[int]
+
+
+def config_of(n_vocab: int, **changes: Any) -> dict[str, Any]:
+    return LLAMA | {"n_vocab": n_vocab, "n_layer": 2, "n_ctx": 64} | changes
+
+
+def random_model(n_vocab: int, seed: int, scale: float = 3.0, **changes: Any) -> _core.Model:
+    config = config_of(n_vocab, **changes)
+    return build(config, {name: scale * tensor for name, tensor in random_tensors(config, seed).items()})
+
+
+def follower(table: dict[int, Sequence[int]], n_vocab: int) -> _core.Model:
+    """A model in which each token is followed by some tokens, with equal chances, whatever came before."""
+    config = config_of(n_vocab, n_layer=1)
+    tensors = {name: np.zeros_like(array) for name, array in random_tensors(config).items()}
+    tensors["token_embedding"][:, :n_vocab] = np.eye(n_vocab, dtype=np.float32)
+    tensors["output_norm.weight"][:] = 1.0
+    for token, successors in table.items():
+        for successor in successors:
+            tensors["head"][successor, token] = 40.0
+    return build(config, tensors)
+
+
+def logits_after(model: _core.Model, ids: Sequence[int]) -> NDArray[np.float32]:
+    """Of the next token: the sequence decoded alone, token by token."""
+    decoder = _core.Decoder(model, capacity=len(ids))
+    for token in ids:
+        row = decoder.forward([token], [-1])[0]
+        decoder.keep([0])
+    return row
+
+
+def conditional(model: _core.Model, prompt: Sequence[int], temperature: float = 1.0) -> Conditional:
+    @cache
+    def probs(new: Tokens) -> NDArray[np.float64]:
+        return reference.distribution(logits_after(model, [*prompt, *new]), temperature)
+
+    return probs
+
+
+def rounds(
+    target: _core.Model, draft: object, prompts: list[list[int]], *, n: int | None = 1, **options: Any
+) -> list[_core.RoundRecord]:
+    """Records of the first n rounds of each prompt, or of all rounds."""
+    temperature = options.pop("temperature", 1.0)
+    how: dict[str, Any] = {
+        "gamma": 8, "max_new_tokens": 20, "sampling": {"temperature": temperature}, "n_threads": 1,
+        "draft_sampling": {"temperature": temperature}, "seeds": [(5, i) for i in range(len(prompts))],
+        "keep_drafts": True,
+    }  # fmt: skip
+    session = _core.Session(target, draft, prompts, **(how | options))
+    session.prefill()
+    found: list[_core.RoundRecord] = []
+    for _ in itertools.count() if n is None else range(n):
+        batch = session.round()
+        found += batch
+        if not batch:
+            break
+    session.close()
+    return found
+
+
+def prefixes_of(record: _core.RoundRecord) -> list[Tokens]:
+    """The new tokens down to each node."""
+    prefixes: list[Tokens] = [()]
+    for token, parent in zip(record["drafted"], record["parents"], strict=True):
+        prefixes.append((*prefixes[parent], token))
+    return prefixes
+
+
+def leaves(record: _core.RoundRecord) -> list[Tokens]:
+    inner = set(record["parents"])
+    return [prefix for node, prefix in enumerate(prefixes_of(record)) if node not in inner]
+
+
+def text_of(records: list[_core.RoundRecord], sequence: int) -> list[int]:
+    return [token for record in records if record["sequence"] == sequence for token in record["tokens"]]
+
+
+def shape(parents: Parents, how: str = "sample") -> tuple[object, ...]:
+    return "shape", how, list(parents)
+
+
+# -------------------------------------------------------------------------- the examples of the notes
+
+A, B, C, D, E, F, G, H = range(8)
+NOTE = {A: [B], B: [C, D], C: [E, F], D: [G, H]}
+MACHINE, LEARNING, ALGORITHM, IS, SYSTEM, DESIGN, TRANSLATION, MODELS, ARE, CONTEXT = range(10)
+SURVEY = {
+    CONTEXT: [MACHINE], MACHINE: [LEARNING, TRANSLATION], LEARNING: [ALGORITHM, SYSTEM], ALGORITHM: [IS],
+    SYSTEM: [DESIGN], TRANSLATION: [MODELS, SYSTEM], MODELS: [ARE],
+}  # fmt: skip
+CANDIDATES = [
+    (MACHINE, LEARNING, ALGORITHM, IS), (MACHINE, LEARNING, SYSTEM, DESIGN),
+    (MACHINE, TRANSLATION, MODELS, ARE), (MACHINE, TRANSLATION, SYSTEM, DESIGN),
+]  # fmt: skip
+
+
+def assert_rows_are_sequences(target: _core.Model, prompt: list[int], record: _core.RoundRecord) -> None:
+    """Each node has the logits of its tokens decoded alone, to the last bit."""
+    for prefix, logits in zip(prefixes_of(record), record["node_logits"], strict=True):
+        assert np.array_equal(logits, logits_after(target, [*prompt, *prefix]))
+
+
+def test_four_sequences_of_the_note_are_six_rows() -> None:
+    """Stratos' note, section 2.1: (c, e), (c, f), (d, g), (d, h) after (a, b) are c, e, f, d, g, h."""
+    target, draft, prompt = random_model(8, 1), follower(NOTE, 8), [A, B]
+    records = rounds(target, ("model", draft, ("chains", 4)), [prompt] * 200)
+    wanted = {(C, E), (C, F), (D, G), (D, H)}
+    whole = [record for record in records if set(leaves(record)) == wanted]
+    assert len(whole) > 5, "of 256 ways to draw four sequences, 24 have all"
+    for record in whole:
+        assert len(record["drafted"]) == 8 and record["n_rows"] == 6 + 1
+    for record in records:
+        assert set(leaves(record)) <= wanted
+        assert record["n_rows"] == len(set(prefixes_of(record)))
+    assert_rows_are_sequences(target, prompt, whole[0])
+
+
+def test_four_sequences_of_the_note_without_replacement() -> None:
+    draft = ("model", follower(NOTE, 8), shape([0, 0, 1, 1, 2, 2], "without replacement"))
+    target = random_model(8, 1)
+    for record in rounds(target, draft, [[A, B]] * 20):
+        assert sorted(leaves(record)) == [(C, E), (C, F), (D, G), (D, H)]
+        assert record["n_rows"] == 6 + 1
+        assert_rows_are_sequences(target, [A, B], record)
+
+
+@pytest.mark.parametrize("how", ["without replacement", "top-k"])
+def test_the_tree_of_the_survey_has_eleven_nodes(how: str) -> None:
+    """Sato's survey: "machine learning algorithm is", "machine learning system design", "machine translation
+    models are", "machine translation system design" share their beginnings."""
+    target, prompt = random_model(10, 1), [CONTEXT]
+    tree = Shape((1, 2, 2, 1), how)
+    draft = ("model", follower(SURVEY, 10), tree.describe())
+    (record,) = rounds(target, draft, [prompt], gamma=tree.gamma)
+    assert sorted(leaves(record)) == sorted(CANDIDATES)
+    assert len(record["drafted"]) == 11 and record["n_rows"] == 11 + 1
+    assert_rows_are_sequences(target, prompt, record)
+
+
+def test_four_candidates_of_the_survey_as_sequences() -> None:
+    """Sixteen guesses, eleven rows, the tree that the survey draws."""
+    target, prompt = random_model(10, 1), [CONTEXT]
+    records = rounds(target, ("model", follower(SURVEY, 10), ("chains", 4)), [prompt] * 100, gamma=16)
+    whole = [record for record in records if sorted(leaves(record)) == sorted(CANDIDATES)]
+    assert len(whole) > 2
+    for record in whole:
+        assert len(record["drafted"]) == 16 and record["n_rows"] == 11 + 1
+    assert_rows_are_sequences(target, prompt, whole[0])
+
+
+# ------------------------------------------------------------------------------------ given shapes
+
+TREES = {
+    "(2, 2)": (0, 0, 1, 1, 2, 2),
+    "(3, 1)": (0, 0, 0, 1, 2, 3),
+    "uneven": (0, 0, 0, 1, 1, 2, 4, 4),
+    "chain": (0, 1, 2, 3),
+}
+
+
+def test_widths_are_a_tree() -> None:
+    assert Shape((2, 2)).parents == TREES["(2, 2)"]
+    assert Shape((3, 1)).parents == TREES["(3, 1)"]
+    assert Shape((4, 2, 1)).gamma == 4 + 8 + 8
+    assert Shape(parents=[0, 0, 1]).parents == (0, 0, 1)
+
+
+@pytest.mark.parametrize("how", ["sample", "without replacement", "top-k"])
+@pytest.mark.parametrize("name", TREES)
+def test_a_shape_is_what_is_proposed(name: str, how: str) -> None:
+    """Whole, cut by gamma, and cut where the text ends."""
+    target, draft, parents = random_model(9, 1), random_model(9, 2), TREES[name]
+    described = ("model", draft, shape(parents, how))
+    depths = [0]
+    for parent in parents:
+        depths.append(depths[parent] + 1)
+    for gamma in (1, 3, len(parents), 20):
+        for temperature, rule in ((0.0, "rejection"), (1.0, "rejection"), (1.0, "coupled")):
+            options = {"gamma": gamma, "temperature": temperature, "rule": rule}
+            for record in rounds(target, described, [[1, 2], [3] * 5], **options):
+                assert tuple(record["parents"]) == parents[:gamma]
+            (record,) = rounds(target, described, [[1, 2]], max_new_tokens=3, **options)
+            assert len(record["parents"]) == sum(0 < depth <= 2 for depth in depths[: gamma + 1])
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_chains_are_dealt_out_level_by_level(k: int) -> None:
+    draft = ("model", random_model(9, 2), ("chains", k))
+    for gamma in (1, 4, 8):
+        (record,) = rounds(random_model(9, 1), draft, [[1, 2]], gamma=gamma)
+        assert record["parents"] == [max(0, node - k) for node in range(1, gamma + 1)]
+
+
+PROPOSALS: dict[str, Callable[[Parents, Conditional], Proposal]] = {
+    "sample": independent,
+    "without replacement": without_replacement,
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("how", PROPOSALS)
+def test_nodes_are_drawn_from_what_they_say(how: str, name: str) -> None:
+    """And that is the draft's own: the distribution after the parent, or what elder siblings have left of it.
+
+    The drafted tokens as a whole follow from it: chi-square over 6,000 seeds, false alarm 1e-3 each.
+    """
+    target, draft, prompt, n = random_model(4, 1), random_model(4, 2, 1.0), [1, 2], 6000
+    parents = TREES[name][:4]
+    tree = [-1, *parents]
+    proposal = PROPOSALS[how](tree, conditional(draft, prompt))
+    law = {tuple(one.tokens[1:]): one.probability for one in listed(tree, proposal)}
+    seen: Counter[Tokens] = Counter()
+    for record in rounds(target, ("model", draft, shape(parents, how)), [prompt] * n, gamma=4):
+        tokens = tuple(record["drafted"])
+        seen[tokens] += 1
+        if seen[tokens] > 1:
+            continue
+        prefixes = prefixes_of(record)
+        for node in range(1, len(tree)):
+            row = proposal(node, prefixes[:node])
+            np.testing.assert_allclose(record["draft_probs"][node], row, atol=2e-6)
+    assert p_value(dict(seen), law) > FALSE_ALARM
+
+
+def test_samples_run_out_where_the_draft_knows_no_more() -> None:
+    """Without replacement there are as many children as tokens with mass."""
+    draft = ("model", follower(NOTE, 8), shape([0, 0, 0, 0, 1, 1, 1, 2], "without replacement"))
+    (record,) = rounds(
+        random_model(8, 1), draft, [[A, B]], draft_sampling={"temperature": 1.0, "top_p": 0.99}
+    )
+    assert record["parents"] == [0, 0, 1, 1, 2]
+    assert sorted(record["drafted"][:2]) == [C, D]
+
+
+def test_top_k_are_the_most_probable() -> None:
+    """In order, as point masses; ties go to the lowest id, and a forbidden token is never among them."""
+    target, draft = random_model(700, 1), random_model(700, 2)
+    for temperature in (0.0, 0.7):
+        bias = {int(np.argmax(logits_after(draft, [1, 2]))): -np.inf}
+        (record,) = rounds(
+            target, ("model", draft, shape([0] * 40, "top-k")), [[1, 2]], gamma=40, temperature=temperature,
+            draft_sampling={"temperature": temperature, "logit_bias": bias},
+        )  # fmt: skip
+        order = np.argsort(-logits_after(draft, [1, 2]), kind="stable")
+        assert record["drafted"] == order[1:41].tolist()
+        assert np.array_equal(record["draft_probs"][1:], np.eye(700)[record["drafted"]])
+    tied = follower({B: [7, 3, 29, 5]}, 30)
+    (record,) = rounds(random_model(30, 1), ("model", tied, shape([0] * 6, "top-k")), [[A, B]])
+    assert record["drafted"] == [3, 5, 7, 29]  # the others have no mass
+
+
+def test_siblings_of_the_coupled_rule_are_the_first_of_the_race() -> None:
+    """Their order is that of the target's own race over the draft's distribution."""
+    target, draft, prompt = random_model(50, 1), random_model(50, 2), [1, 2]
+    described = ("model", draft, shape([0, 0, 0, 1], "sample"))
+    probs = reference.distribution(logits_after(draft, prompt), 1.0)
+    for i, record in enumerate(rounds(target, described, [prompt] * 20, rule="coupled")):
+        noise = reference.noise(5, i, len(prompt), 50)
+        with np.errstate(divide="ignore"):
+            times = -np.log1p(-noise) / probs
+        assert record["drafted"][:3] == np.argsort(times)[:3].tolist()
+
+
+@pytest.mark.parametrize("how", PROPOSALS)
+@pytest.mark.parametrize("parents", [(0, 0), (0, 0, 1), (0, 0, 1, 2)])
+def test_every_tree_of_a_shape_is_judged_exactly(how: str, parents: Parents) -> None:
+    """Summed over all drafts of the shape and all random numbers of the compiled rule, to 1e-12."""
+    target, draft = (conditional(random_model(3, seed, 2.0), [1, 2]) for seed in (1, 2))
+    tree = [-1, *parents]
+    prove(_core.verify, tree, target, draft, proposal=PROPOSALS[how](tree, draft))
+
+
+# -------------------------------------------------------------------------------------- grown trees
+
+
+def best_nodes(probs: Conditional, n: int) -> dict[Tokens, float]:
+    """The n prefixes of the largest probability: of the whole tree of all texts."""
+    best: dict[Tokens, float] = {}
+    queue: list[tuple[float, Tokens]] = [(-1.0, ())]
+    while len(best) <= n:
+        value, prefix = heapq.heappop(queue)
+        best[prefix] = -value
+        for token, p in enumerate(probs(prefix)):
+            heapq.heappush(queue, (value * float(p), (*prefix, token)))
+    del best[()]
+    return best
+
+
+@pytest.mark.parametrize("n_nodes", [1, 2, 7, 20])
+def test_a_grown_tree_is_the_best_of_all(n_nodes: int) -> None:
+    """With steps and width enough, no other tree of so many nodes has more expected accepted tokens."""
+    target, draft = random_model(6, 1), random_model(6, 2, 2.2)
+    for prompt in ([1, 2], [3], [5, 4, 1]):
+        (record,) = rounds(target, ("model", draft, ("grown", 6, 20)), [prompt], gamma=n_nodes)
+        found = prefixes_of(record)[1:]
+        best = best_nodes(conditional(draft, prompt), n_nodes)
+        assert set(found) == set(best)
+        assert [best[prefix] for prefix in found] == sorted(best.values(), reverse=True)
+        assert np.array_equal(record["draft_probs"][1:], np.eye(6)[record["drafted"]])
+        assert record["n_rows"] == n_nodes + 1
+
+
+def grown(probs: Conditional, n_nodes: int, width: int, steps: int, depth: int) -> list[Tokens]:
+    """The same in plain words: read the best that are unread, keep the best of all."""
+    values: dict[Tokens, float] = {(): 1.0}
+    read: set[Tokens] = set()
+
+    def best() -> list[Tokens]:
+        return sorted(values.keys() - {()}, key=lambda prefix: -values[prefix])[:n_nodes]
+
+    for step in range(steps):
+        unread = [p for p in best() if p not in read and len(p) < depth] if step else [()]
+        for prefix in unread[:width]:
+            read.add(prefix)
+            row = probs(prefix)
+            for token in np.argsort(-row, kind="stable")[:width]:
+                values[(*prefix, int(token))] = values[prefix] * float(row[token])
+    return best()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("width", "steps"), [(1, 3), (2, 3), (3, 2), (4, 1)])
+def test_a_tree_grows_step_by_step(width: int, steps: int, temperature: float) -> None:
+    """At temperature 0 confidence is what it is at temperature 1."""
+    target, draft = random_model(30, 1), random_model(30, 2, 2.0)
+    for prompt in ([1, 2], [7], [9, 4, 1]):
+        for n_nodes, depth in ((3, 19), (9, 19), (9, 2)):
+            (record,) = rounds(
+                target, ("model", draft, ("grown", width, steps)), [prompt], gamma=n_nodes,
+                temperature=temperature, max_new_tokens=depth + 1,
+            )  # fmt: skip
+            wanted = grown(conditional(draft, prompt), n_nodes, width, steps, depth)
+            assert prefixes_of(record)[1:] == wanted
+
+
+def test_a_grown_tree_of_the_coupled_rule_begins_with_the_race() -> None:
+    target, draft, prompt = random_model(50, 1), random_model(50, 2), [1, 2]
+    probs = reference.distribution(logits_after(draft, prompt), 1.0)
+    for i, record in enumerate(
+        rounds(target, ("model", draft, ("grown", 3, 1)), [prompt] * 10, rule="coupled", gamma=3)
+    ):
+        with np.errstate(divide="ignore"):
+            times = -np.log1p(-reference.noise(5, i, len(prompt), 50)) / probs
+        assert record["drafted"] == np.argsort(times)[:3].tolist()
+
+
+# ------------------------------------------------------------------------------- drafts of drafts
+
+
+def bigram(n_vocab: int) -> _core.Bigram:
+    return Bigram(np.random.default_rng(1).integers(0, n_vocab, 300), n_vocab).core
+
+
+def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tuple[object, ...]]:
+    """Ways to draft for `draft`."""
+    tree = ("model", small, shape([0, 0, 1, 1], "without replacement"))
+    twins = ("model", small, ("chains", 3))
+    return {
+        "a table": ("speculating", draft, ("bigram", bigram(n_vocab)), 3),
+        "a model": ("speculating", draft, ("model", small), 2),
+        "a tree": ("speculating", draft, tree, 4),
+        "chains": ("speculating", draft, twins, 6),
+        "a grown tree": ("speculating", draft, ("model", small, ("grown", 2, 2)), 5),
+        "three deep": ("speculating", draft, ("speculating", small, ("bigram", bigram(n_vocab)), 2), 3),
+        "itself": ("speculating", draft, ("model", draft), 3),
+        "nothing": ("speculating", draft, ("model", small), 0),
+    }
+
+
+NESTED = list(nested(random_model(3, 1), random_model(3, 2), 3))
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_draft_of_a_draft_changes_no_guess_in_law(name: str) -> None:
+    """The guesses are draws of the middle model, and say so; chi-square over 6,000 seeds, false alarm 1e-3.
+
+    Four guesses, so that there are several inner rounds, and the last has more than is taken.
+    """
+    target, draft, small = random_model(3, 1), random_model(3, 2, 1.0), random_model(3, 4, 1.7)
+    prompt, n = [1, 2, 0], 6000
+    probs = conditional(draft, prompt)
+    seen: Counter[Tokens] = Counter()
+    described = nested(draft, small, 3)[name]
+    for record in rounds(target, described, [prompt] * n, gamma=4):
+        tokens = tuple(record["drafted"])
+        assert record["parents"] == [0, 1, 2, 3]
+        seen[tokens] += 1
+        if seen[tokens] > 1:
+            continue
+        for node in range(1, 5):
+            np.testing.assert_allclose(record["draft_probs"][node], probs(tokens[: node - 1]), atol=2e-6)
+    assert p_value(dict(seen), chain_law(probs, 4)) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", NESTED)
+def test_greedy_and_coupled_guesses_are_the_models_own(name: str, temperature: float) -> None:
+    """Token for token what the model drafts alone, round after round, in a batch and two threads."""
+    config = config_of(61)
+    tensors = random_tensors(config, 3)
+    target, draft, small = (build(config, perturbed(tensors, scale)) for scale in (0.0, 0.03, 0.08))
+    prompts = [[1, 2], [3] * 9, [5]]
+    options: dict[str, Any] = {
+        "n": None, "gamma": 5, "temperature": temperature, "rule": "coupled", "max_new_tokens": 40,
+    }  # fmt: skip
+    alone = rounds(target, ("model", draft), prompts, **options)
+    found = rounds(target, nested(draft, small, 61)[name], prompts, n_threads=2, **options)
+    keys = ("sequence", "drafted", "accepted", "tokens")
+    assert [[record[key] for key in keys] for record in found] == [
+        [record[key] for key in keys] for record in alone
+    ]
+    assert any(record["accepted"] for record in found)
+
+
+@pytest.mark.parametrize(
+    "name", ["a table", "a tree", "three deep", "sample", "without replacement", "chains of three"]
+)
+def test_several_rounds_have_the_law_of_the_target(name: str) -> None:
+    """No random number is met twice: the first five tokens, rounds and their cuts included, 6,000 seeds.
+
+    Chi-square, false alarm 1e-3 each.
+    """
+    target, draft, small = random_model(3, 1, 1.6), random_model(3, 2, 2.0), random_model(3, 4, 1.7)
+    trees = {how: ("model", draft, shape([0, 0, 1, 2], how)) for how in PROPOSALS}
+    described = (nested(draft, small, 3) | trees | {"chains of three": ("model", draft, ("chains", 3))})[name]
+    prompt, n = [1, 2, 0], 6000
+    texts: list[Tokens] = [()] * n
+    for record in rounds(
+        target, described, [prompt] * n, n=None, gamma=4, max_new_tokens=5, keep_drafts=False
+    ):
+        texts[record["sequence"]] += tuple(record["tokens"])
+    seen = Counter(text[:5] for text in texts)
+    assert p_value(dict(seen), chain_law(conditional(target, prompt), 5)) > FALSE_ALARM
+
+
+def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
+    """The second round's inner draws do not depend on the first's; false alarm 1e-3.
+
+    The target never accepts, so the middle model guesses anew at every place, from the same distribution.
+    """
+    target, draft = follower({0: [1], 1: [0]}, 4), follower({0: [2, 3], 1: [2, 3], 2: [2, 3], 3: [2, 3]}, 4)
+    described = ("speculating", draft, ("model", draft), 2)
+    found = rounds(target, described, [[0]] * 4000, n=2, gamma=3, keep_drafts=False)
+    table = np.zeros((2, 2))
+    for first, second in zip(found[:4000], found[4000:], strict=True):
+        assert not first["accepted"] and first["sequence"] == second["sequence"]
+        table[first["drafted"][1] - 2, second["drafted"][0] - 2] += 1
+    assert stats.chi2_contingency(table, correction=False).pvalue > FALSE_ALARM
+
+
+# ------------------------------------------------------------------------------ ends and bookkeeping
+
+ALL = ["chains", "sample", "without replacement", "top-k", "grown", *NESTED]
+
+
+def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]:
+    small = random_model(n_vocab, 9)
+    if name in NESTED:
+        return nested(draft, small, n_vocab)[name]
+    trees = {"chains": ("chains", 3), "grown": ("grown", 3, 4)}
+    return "model", draft, trees.get(name) or shape([0, 0, 0, 1, 1, 2, 4, 4], name)
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("agreement", ["all", "none"])
+def test_all_and_none_accepted(name: str, rule: str, agreement: str) -> None:
+    """The target as its own draft, and one that never agrees; to the end of the context, in a batch."""
+    temperature = 0.0 if rule == "greedy" else 1.0
+    config = config_of(61)
+    tensors = random_tensors(config, 3)
+    target = build(config, tensors)
+    opposite = {key: -5 * array if key == "head" else array for key, array in tensors.items()}
+    draft = target if agreement == "all" else build(config, opposite)
+    prompts = [[1, 2], [3] * 9, [5]]
+    options: dict[str, Any] = {
+        "n": None, "max_new_tokens": 100, "temperature": temperature, "rule": rule, "gamma": 6,
+    }  # fmt: skip
+    plain = rounds(target, None, prompts, **options | {"gamma": 0})
+    found = rounds(target, described(name, draft, 61), prompts, n_threads=2, **options)
+    for i in range(len(prompts)):
+        texts = [text_of(some, i) for some in (plain, found)]
+        assert texts[1][: len(texts[0])] == texts[0] and len(texts[0]) == 64 - len(prompts[i])
+    accepted = [len(record["accepted"]) for record in found if record["drafted"]]
+    if agreement == "none":
+        assert sum(accepted) <= (0 if rule == "greedy" else len(accepted) // 4)
+    else:
+        assert min(accepted) >= 1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_draft_of_a_shorter_context(name: str) -> None:
+    """It drafts as far as it can read, and then no more; the text goes on."""
+    target, draft = random_model(61, 1), random_model(61, 1, n_ctx=20)
+    options: dict[str, Any] = {"n": None, "max_new_tokens": 60, "temperature": 0.0}
+    plain = rounds(target, None, [[1, 2], [4] * 30], **options | {"gamma": 0})
+    found = rounds(target, described(name, draft, 61), [[1, 2], [4] * 30], **options)
+    for i in range(2):
+        texts = [text_of(some, i) for some in (plain, found)]
+        assert texts[0] == texts[1][: len(texts[0])]
+    drafted = [record["drafted"] for record in found]
+    assert drafted[0] and not drafted[-1]
+    assert not any(record["drafted"] for record in found if record["sequence"] == 1)
+
+
+# --------------------------------------------------------------------------------- what is refused
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[specdec.Model, specdec.Model]:
+    return specdec.embedded_pair()
+
+
+def test_rules_that_cannot_judge_a_tree(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    target, small = pair
+    options: dict[str, Any] = {"max_new_tokens": 4, "temperature": 1.0, "seed": 1}
+    samples, distinct = Shape((2, 2)), Shape((2, 2), "without replacement")
+    for tree in (Chains(2), samples, distinct, Grown(4)):
+        draft = drafts.Model(small, tree=tree)
+        with pytest.raises(InputError, match=r"verify is 'block', which judges chains"):
+            specdec.generate(target, draft, "It was", verify="block", **options)
+        with pytest.raises(ValueError, match="the rule 'block' judges chains"):
+            rounds(target.core, draft.describe(target), [[1]], rule="block")
+        for verify in ("rejection", "coupled", "classical"):
+            assert len(specdec.generate(target, draft, "It was", verify=verify, **options).tokens) == 4
+    for tree in (distinct, Grown(4)):
+        draft = drafts.Model(small, tree=tree)
+        with pytest.raises(InputError, match=r"verify is 'k-sequential', which judges independent"):
+            specdec.generate(target, draft, "It was", verify="k-sequential", **options)
+        with pytest.raises(ValueError, match="the rule 'k-sequential' judges independent draws"):
+            rounds(target.core, draft.describe(target), [[1]], rule="k-sequential")
+    draft = drafts.Model(small, tree=samples)
+    assert len(specdec.generate(target, draft, "It was", verify="k-sequential", **options).tokens) == 4
+    with pytest.raises(InputError, match=r"temperature 0"):
+        specdec.generate(target, draft, "It was", verify="k-sequential", max_new_tokens=4)
+    chain = drafts.Model(small, draft=drafts.Model(small, tree=distinct))
+    for verify in ("block", "k-sequential"):
+        assert len(specdec.generate(target, chain, "It was", verify=verify, **options).tokens) == 4
+
+
+def test_a_dial_takes_chains(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    tree = drafts.Model(pair[1], tree=Chains(2)).describe(pair[0])
+    with pytest.raises(ValueError, match="dial: the draft proposes trees"):
+        rounds(pair[0].core, tree, [[1]], dial=(0.5, [[1, 2]]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Chains(0), "k is 0; expected an integer from 1 to 1024"),
+        (lambda: Chains(True), "k is True"),
+        (lambda: Grown(0), "n_nodes is 0"),
+        (lambda: Grown(4, width=0), "width is 0"),
+        (lambda: Grown(4, steps=2000), "steps is 2000"),
+        (lambda: Shape((2, 0)), r"widths\[1\] is 0"),
+        (lambda: Shape(3), "widths is 3; expected a sequence"),
+        (lambda: Shape(()), "expected a sequence"),
+        (lambda: Shape((40, 40)), "at most 1024 nodes"),
+        (lambda: Shape((2,), "beam"), "how is 'beam'; expected one of 'sample'"),
+        (lambda: Shape(), "either widths or parents"),
+        (lambda: Shape((2,), parents=(0,)), "either widths or parents"),
+        (lambda: Shape(parents=(0, 2)), r"parents\[1\] is 2; expected 0 to 1"),
+        (lambda: Shape(parents=(0, 1, 0)), r"parents\[2\] is 0; expected 1 to 2"),
+        (lambda: drafts.Model(7), "model is a int; expected a specdec.Model"),
+    ],
+)
+def test_what_is_no_shape(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_what_is_no_draft(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    _, small = pair
+    with pytest.raises(InputError, match="tree is a tuple; expected Chains, Shape, Grown or None"):
+        drafts.Model(small, tree=(2, 2))
+    with pytest.raises(InputError, match="tree and draft are both given"):
+        drafts.Model(small, tree=Chains(2), draft=small)
+    with pytest.raises(InputError, match="gamma is 0"):
+        drafts.Model(small, gamma=0)
+    with pytest.raises(specdec.VocabularyMismatchError):
+        drafts.Model(small, draft=drafts.Unigram([0], 7))
+    assert drafts.Model(small, tree=Grown(16)).gamma == 16
+    assert drafts.Model(small, tree=Chains(3)).gamma == 12
+    assert drafts.Model(small, draft=small).gamma == 4 == drafts.Model(small).gamma
+    assert "Grown(n_nodes=16" in repr(drafts.Model(small, tree=Grown(16)))
+
+
+@pytest.mark.parametrize(
+    ("tree", "error", "message"),
+    [
+        (("chains", 0), ValueError, "0 chains and 0 nodes"),
+        (("chains",), TypeError, "tree: expected"),
+        (("shape", "sample", []), ValueError, "0 chains and 0 nodes"),
+        (("shape", "sample", [0, 2]), ValueError, "the parent of node 2 is 2, expected 0 to 1"),
+        (("shape", "sample", [0, -1]), ValueError, "the parent of node 2 is -1"),
+        (("shape", "beam", [0]), ValueError, "how is 'beam'"),
+        (("grown", 0, 3), ValueError, "width and steps are 0 and 3"),
+        (("grown", 3, 5000), ValueError, "width and steps are 3 and 5000"),
+        (7, TypeError, "draft: expected"),
+    ],
+)
+def test_bad_descriptions(tree: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        rounds(random_model(9, 1), ("model", random_model(9, 2), tree), [[1]])
+
+
+def test_a_draft_of_a_draft_with_another_vocabulary() -> None:
+    with pytest.raises(ValueError, match="the draft has 8 tokens and the target 9"):
+        rounds(
+            random_model(9, 1), ("speculating", random_model(9, 2), ("model", random_model(8, 1)), 3), [[1]]
+        )
+    with pytest.raises(ValueError, match="gamma is -1"):
+        rounds(
+            random_model(9, 1), ("speculating", random_model(9, 2), ("model", random_model(9, 1)), -1), [[1]]
+        )
