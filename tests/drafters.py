@@ -75,9 +75,7 @@ CHAINS: dict[str, Make] = {
         world.draft, draft=drafts.ContextCopy([world.ids], min_match=1, n_candidates=5), gamma=6
     ),
     "drafted by lookahead": lambda world: drafts.Model(world.draft, draft=drafts.Lookahead()),
-    "drafted by an object": lambda world: drafts.Model(
-        world.draft, draft=drafts.PythonDraft(Repeats(branches=True))
-    ),
+    "drafted by an object": lambda world: drafts.Model(world.draft, draft=Repeats(branches=True)),
     "drafted by trees": lambda world: drafts.Model(
         world.draft, draft=drafts.Model(world.draft, tree=drafts.Shape((2, 2), "without replacement"))
     ),

@@ -90,10 +90,20 @@ def score():
     return _core.score(load(), range(70))
 
 
+def generate_with_trees():
+    """Each way a model drafts a tree, and one that drafts for a model."""
+    target, draft = load(), build(LLAMA, perturbed(TENSORS))
+    shape = ("shape", "without replacement", [0, 0, 1])
+    tree = ("model", draft, shape)
+    for described in (tree, ("model", draft, ("grown", 2, 3)), ("speculating", draft, tree, 3)):
+        run_session(target, described, [[1, 2, 3], [4, 5]], temperature=1.0, max_new_tokens=10)
+    return True
+
+
 LOADS = [load, load_bf16, load_int8]
 RUNS = [
-    generate, generate_in_other_formats, generate_dialled, generate_refilled, generate_from_own_layers,
-    decode, decode_int8, matrix, product, score,
+    generate, generate_in_other_formats, generate_dialled, generate_with_trees, generate_refilled,
+    generate_from_own_layers, decode, decode_int8, matrix, product, score,
 ]  # fmt: skip
 
 

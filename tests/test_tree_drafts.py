@@ -378,7 +378,7 @@ def test_a_grown_tree_of_the_coupled_rule_begins_with_the_race() -> None:
 # ------------------------------------------------------------------------------- drafts of drafts
 
 
-def bigram(n_vocab: int) -> _core.Bigram:
+def bigram(n_vocab: int) -> _core.Ngram:
     return Bigram(np.random.default_rng(1).integers(0, n_vocab, 300), n_vocab).core
 
 
@@ -387,12 +387,12 @@ def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tu
     tree = ("model", small, shape([0, 0, 1, 1], "without replacement"))
     twins = ("model", small, ("chains", 3))
     return {
-        "a table": ("speculating", draft, ("bigram", bigram(n_vocab)), 3),
+        "a table": ("speculating", draft, ("ngram", bigram(n_vocab)), 3),
         "a model": ("speculating", draft, ("model", small), 2),
         "a tree": ("speculating", draft, tree, 4),
         "chains": ("speculating", draft, twins, 6),
         "a grown tree": ("speculating", draft, ("model", small, ("grown", 2, 2)), 5),
-        "three deep": ("speculating", draft, ("speculating", small, ("bigram", bigram(n_vocab)), 2), 3),
+        "three deep": ("speculating", draft, ("speculating", small, ("ngram", bigram(n_vocab)), 2), 3),
         "itself": ("speculating", draft, ("model", draft), 3),
         "nothing": ("speculating", draft, ("model", small), 0),
     }
@@ -556,7 +556,7 @@ def test_rules_that_cannot_judge_a_tree(pair: tuple[specdec.Model, specdec.Model
             assert len(specdec.generate(target, draft, "It was", verify=verify, **options).tokens) == 4
     for tree in (distinct, Grown(4)):
         draft = drafts.Model(small, tree=tree)
-        with pytest.raises(InputError, match=r"verify is 'k-sequential', which judges independent"):
+        with pytest.raises(InputError, match=r"verify is 'k-sequential', which judges independent samples"):
             specdec.generate(target, draft, "It was", verify="k-sequential", **options)
         with pytest.raises(ValueError, match="the rule 'k-sequential' judges independent draws"):
             rounds(target.core, draft.describe(target), [[1]], rule="k-sequential")
@@ -567,6 +567,31 @@ def test_rules_that_cannot_judge_a_tree(pair: tuple[specdec.Model, specdec.Model
     chain = drafts.Model(small, draft=drafts.Model(small, tree=distinct))
     for verify in ("block", "k-sequential"):
         assert len(specdec.generate(target, chain, "It was", verify=verify, **options).tokens) == 4
+
+
+class Branches:
+    """An object that proposes two tokens for one place."""
+
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> drafts.Proposal:
+        return drafts.Proposal([1, 2][:budget], [0, 0][:budget])
+
+
+def test_rules_and_the_trees_of_other_drafts(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """Of an object it is seen only when it proposes."""
+    options: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "seed": 1}
+    for draft in (drafts.Lookahead(), drafts.ContextCopy(n_candidates=2), drafts.InputCopy(n_candidates=2)):
+        for verify in ("block", "k-sequential"):
+            with pytest.raises(InputError, match=f"verify is '{verify}', which judges"):
+                specdec.generate(pair[0], draft, "It was", verify=verify, **options)
+            with pytest.raises(ValueError, match=f"the rule '{verify}' judges"):
+                rounds(pair[0].core, draft.describe(pair[0]), [[1]], rule=verify)
+    for verify in ("block", "k-sequential"):
+        with pytest.raises(ValueError, match=f"the rule '{verify}' judges"):
+            specdec.generate(pair[0], Branches(), "It was", verify=verify, **options)
+    assert (
+        len(specdec.generate(pair[0], drafts.Model(pair[1], draft=Branches()), "It was", **options).tokens)
+        == 8
+    )
 
 
 def test_a_dial_takes_chains(pair: tuple[specdec.Model, specdec.Model]) -> None:
@@ -608,6 +633,8 @@ def test_what_is_no_draft(pair: tuple[specdec.Model, specdec.Model]) -> None:
         drafts.Model(small, tree=Chains(2), draft=small)
     with pytest.raises(InputError, match="gamma is 0"):
         drafts.Model(small, gamma=0)
+    with pytest.raises(InputError, match="expected one that does not work in its target's cache"):
+        drafts.Model(small, draft=drafts.EarlyExit(1))
     with pytest.raises(specdec.VocabularyMismatchError):
         drafts.Model(small, draft=drafts.Unigram([0], 7))
     assert drafts.Model(small, tree=Grown(16)).gamma == 16

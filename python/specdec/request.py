@@ -23,7 +23,7 @@ from specdec.tokenizer import check_same_vocabulary
 
 __all__ = [
     "DEFAULT_BATCH_SIZE", "MAX_GAMMA", "DraftLike", "ModelLike", "Options", "Prompt", "Request", "Seed",
-    "Stop", "Transform", "as_model", "check_integer", "check_prompt",
+    "Stop", "Transform", "as_draft", "as_model", "check_integer", "check_prompt",
 ]  # fmt: skip
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
@@ -175,7 +175,7 @@ class Request:
         seeds = _seeds(seed, len(given))
 
         target = as_model("target", target)
-        draft = None if draft is None else _draft(target, draft)
+        draft = None if draft is None else as_draft(target, draft)
         if isinstance(draft, Draft):
             draft.check_rule(rule, draft_sampling)
         for settings in (sampling, draft_sampling):
@@ -253,7 +253,13 @@ def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str
     return sampling, verify, float(lenience)
 
 
-def _draft(target: Model, given: object) -> Model | Draft:
+def as_draft(target: Model, given: object) -> Model | Draft:
+    """What drafts for a target: one of `specdec.drafts`, an object of the caller's wrapped, or a model.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+    """
     if isinstance(given, Drafter):
         given = PythonDraft(given)
     if isinstance(given, Draft):

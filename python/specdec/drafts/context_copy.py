@@ -69,6 +69,7 @@ class ContextCopy(Draft):
     ) -> None:
         self.min_match = check_count("min_match", min_match, 1, MAX_LENGTH)
         self.n_candidates = check_count("n_candidates", n_candidates, 1, MAX_CANDIDATES)
+        self.trees = self.n_candidates > 1
         self.gamma = check_count("gamma", gamma, 0, MAX_LENGTH)
         if documents is not None and not isinstance(documents, list | tuple):
             raise InputError(f"documents is a {type(documents).__name__}; expected a list of texts, or None")

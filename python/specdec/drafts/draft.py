@@ -25,9 +25,12 @@ class Draft(ABC):
     ----------
     gamma : int
         Guesses a round when the caller does not say.
+    trees : bool
+        Whether it proposes more than a chain, and so needs a rule that judges trees.
     """
 
     gamma: int = 4
+    trees: bool = False
 
     @abstractmethod
     def describe(self, target: Model) -> Description:
@@ -39,7 +42,7 @@ class Draft(ABC):
             If the draft cannot guess for this target.
         """
 
-    def check_rule(self, rule: str, sampling: Sampling) -> None:  # noqa: B027  # most have nothing to refuse
+    def check_rule(self, rule: str, sampling: Sampling) -> None:
         """Refuse a rule of verification that cannot judge what this draft proposes.
 
         Parameters
@@ -52,7 +55,16 @@ class Draft(ABC):
         Raises
         ------
         InputError
+            If `rule` is "block", which judges chains, or "k-sequential", which judges independent samples of
+            one distribution, and the draft proposes other trees.
         """
+        if not self.trees or rule not in ("block", "k-sequential"):
+            return
+        what = "chains" if rule == "block" else "independent samples"
+        raise InputError(
+            f"verify is {rule!r}, which judges {what}; expected another rule for the trees of {self!r} at "
+            f"temperature {sampling.temperature}"
+        )
 
 
 def describe(draft: Model | Draft, target: Model) -> Description:

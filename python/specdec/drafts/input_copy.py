@@ -66,6 +66,7 @@ class InputCopy(Draft):
         self.start = check_count("start", start, 0, MAX_START)
         self.min_match = check_count("min_match", min_match, 1, MAX_MATCH)
         self.n_candidates = check_count("n_candidates", n_candidates, 1, 3)
+        self.trees = self.n_candidates > 1
         self.gamma = check_count("gamma", gamma, 0, MAX_LENGTH)
         self._source = None if source is None else check_text("source", source)
 

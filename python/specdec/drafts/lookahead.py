@@ -57,6 +57,8 @@ class Lookahead(Draft):
     biases.
     """
 
+    trees = True
+
     def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:
         self.window = check_count("window", window, 1, _MAX_NODES)
         self.ngram = check_count("ngram", ngram, 2, _MAX_NODES)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from specdec.drafts.draft import check_count
 from specdec.errors import InputError
 
 __all__ = ["Chains", "Grown", "Shape"]
@@ -41,7 +42,7 @@ class Chains:
     k: int
 
     def __post_init__(self) -> None:
-        check_count("k", self.k)
+        check_count("k", self.k, 1, MAX_NODES)
 
     @property
     def gamma(self) -> int:
@@ -152,7 +153,7 @@ class Grown:
 
     def __post_init__(self) -> None:
         for name in ("n_nodes", "width", "steps"):
-            check_count(name, getattr(self, name))
+            check_count(name, getattr(self, name), 1, MAX_NODES)
 
     @property
     def gamma(self) -> int:
@@ -164,25 +165,13 @@ class Grown:
         return "grown", int(self.width), int(self.steps)
 
 
-def check_count(name: str, value: Any) -> int:
-    """The argument `name` as an int from 1 to 1024.
-
-    Raises
-    ------
-    InputError
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= value <= MAX_NODES:
-        raise InputError(f"{name} is {value!r}; expected an integer from 1 to {MAX_NODES}")
-    return int(value)
-
-
 def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(widths, Sequence) or isinstance(widths, str) or not len(widths):
         raise InputError(f"widths is {widths!r}; expected a sequence of integers, such as (4, 2, 1)")
     parents: list[int] = []
     level = [0]
     for depth, width in enumerate(widths):
-        n = check_count(f"widths[{depth}]", width) * len(level)
+        n = check_count(f"widths[{depth}]", width, 1, MAX_NODES) * len(level)
         if len(parents) + n > MAX_NODES:
             raise InputError(f"widths is {widths!r}; expected a tree of at most {MAX_NODES} nodes")
         first = len(parents) + 1
