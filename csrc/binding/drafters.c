@@ -257,11 +257,16 @@ static const struct {
     const char* name;
     int (*make)(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
 } METHODS[] = {
-    {"model", make_model},           {"best", make_best},
-    {"lookahead", make_lookahead},   {"python", sd_make_python_drafter},
-    {"ngram", make_ngram},           {"online_ngram", make_online_ngram},
-    {"random", make_random},         {"context_copy", make_context_copy},
-    {"input_copy", make_input_copy}, {"layers", make_layers},
+    {"model", make_model},
+    {"best", make_best},
+    {"lookahead", make_lookahead},
+    {"python", sd_make_python_drafter},
+    {"ngram", make_ngram},
+    {"online_ngram", make_online_ngram},
+    {"random", make_random},
+    {"context_copy", make_context_copy},
+    {"input_copy", make_input_copy},
+    {"layers", make_layers},
     {"speculating", make_speculating},
 };
 

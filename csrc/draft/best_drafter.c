@@ -304,8 +304,12 @@ sd_status sd_best_drafter_create(const sd_best_options* o, sd_drafter* const* dr
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
-    d->base = (sd_drafter){
-        .begin = begin, .propose = propose, .observe = observe, .commit = commit, .free = release};
+    d->base = (sd_drafter){.yield = SD_YIELD_TREES,
+                           .begin = begin,
+                           .propose = propose,
+                           .observe = observe,
+                           .commit = commit,
+                           .free = release};
     d->options = *o;
     lay_out(d, drafters);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;

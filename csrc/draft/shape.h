@@ -13,7 +13,7 @@ typedef struct sd_shape {
     int32_t* n_children;       /* [n_nodes + 1] */
     int32_t* first_child;      /* [n_nodes + 1] where there are children, their first */
     int widest, most_children; /* most nodes of a level that have children; most children of a node */
-    sd_choice how;
+    sd_choosing how;
 } sd_shape;
 
 /* What a shape is made of. */
@@ -22,7 +22,7 @@ typedef struct sd_shape_options {
     const int32_t* parents; /* [n_nodes] of nodes 1, 2, …: each earlier than the node, never descending;
                              * borrowed while the shape is made */
     int n_nodes;
-    sd_choice how;
+    sd_choosing how;
 } sd_shape_options;
 
 /* At least one chain, or parents in order? */

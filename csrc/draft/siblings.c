@@ -132,7 +132,7 @@ static int draw(const sd_siblings* s, sd_proposal* p, int parent, int distinct, 
     return n;
 }
 
-int sd_siblings_guess(const sd_siblings* s, sd_proposal* p, int parent, const float* logits, sd_choice how,
+int sd_siblings_guess(const sd_siblings* s, sd_proposal* p, int parent, const float* logits, sd_choosing how,
                       int n) {
     if (n == 0 || !sd_proposal_wants(p, parent)) return 0;
     if (n == 1 && how != SD_CHOOSE_TOP) {

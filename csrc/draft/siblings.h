@@ -7,12 +7,12 @@
 /* How they are chosen. Where the draft's temperature is 0 all mass is on one token, and the coupled rule
  * gives every draw the same noise; there equal draws would be all there is, so each way takes the most
  * promising tokens: at temperature 0 the largest logits, under the coupled rule the first of the race. */
-typedef enum sd_choice {
+typedef enum sd_choosing {
     SD_CHOOSE_DRAWS,    /* independent draws */
     SD_CHOOSE_DISTINCT, /* each from the draft's distribution without its elder siblings: sampling without
                          * replacement (recursive rejection sampling, Jeon et al. 2024) */
     SD_CHOOSE_TOP,      /* the most probable tokens, each a point mass */
-} sd_choice;
+} sd_choosing;
 
 typedef struct sd_siblings {
     sd_guesser guesser;
@@ -33,6 +33,6 @@ int sd_siblings_rank(const sd_siblings* siblings, const sd_proposal* proposal, i
 
 /* Append up to n guesses that follow `node`, as long as the proposal wants them. Returns how many. */
 int sd_siblings_guess(const sd_siblings* siblings, sd_proposal* proposal, int node, const float* logits,
-                      sd_choice how, int n);
+                      sd_choosing how, int n);
 
 #endif

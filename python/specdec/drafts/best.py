@@ -60,6 +60,8 @@ class Best(Draft):
     own.
     """
 
+    trees = True
+
     def __init__(
         self, *drafts: Model | Draft | Drafter | str | os.PathLike[str], adaptive: bool = True
     ) -> None:
