@@ -292,6 +292,28 @@ def test_a_system_prompt_is_computed_once_in_generate(pair: Pair) -> None:
     assert work[0] == of_system + 9 * work_of_a_token(pair[0])
 
 
+@needs_hooks
+@pytest.mark.parametrize("drafting", [False, True], ids=["plain", "draft"])
+def test_short_prompts_are_read_together(models: Any, drafting: bool) -> None:
+    """As many as a slice of 64 tokens holds; one that begins as another being read does waits for that."""
+    target, draft = models[0], models[1] if drafting else None
+    models_run = 1 + drafting
+
+    def count(prompts: list[list[int]]) -> tuple[int, int]:
+        session = new_session(target, draft, prompts)
+        begun = _core._forward_count()
+        session.prefill()
+        forwards, rows = (after - before for after, before in zip(_core._forward_count(), begun, strict=True))
+        return forwards // models_run, rows // models_run
+
+    assert count([[i, *range(9)] for i in range(7)]) == (1, 63)
+    assert count([[i, *range(9)] for i in range(8)]) == (2, 72)
+    assert count([[i] for i in range(8)]) == (0, 0)
+    assert count([list(range(65)), [90], [91, 5]]) == (2, 65)
+    assert count([[*range(30), 90 + i, 5] for i in range(8)]) == (2, 31 + 7)
+    assert count([[*range(10), 90 + i, 5] for i in range(6)]) == (2, 66)  # ten are not worth waiting for
+
+
 # ------------------------------------------------------------------------------------------------ node budget
 
 

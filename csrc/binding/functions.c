@@ -194,6 +194,11 @@ static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     return PyLong_FromLong(sd_alloc_live());
 }
 
+static PyObject* forward_count(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLong(sd_forward_count());
+}
+
 static PyObject* forward_work(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(sd_forward_work());
@@ -229,6 +234,7 @@ PyMethodDef sd_functions[] = {
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
+    {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
     {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
 #endif
     {0},

@@ -59,8 +59,10 @@ typedef enum sd_yield {
 struct sd_drafter {
     sd_yield yield;
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
-    /* Read the next part of a sequence's prompt; *done is set when all of it is in. A sequence may begin
-     * again with another prompt, when the text it had has ended. */
+    /* Read the next part of a sequence's prompt; *done is set when all of it is in. Called for every new
+     * prompt once before it is called for one of them again, so that prompts can be read together: they stay
+     * where they are until they are done. A sequence may begin again with another prompt, when the text it
+     * had has ended. */
     sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt, int* done);
     /* Fill the trees of n proposals, each of another sequence. The text may differ from that of the last
      * proposal behind what was committed: whoever drafts for a draft is shown guesses too. */

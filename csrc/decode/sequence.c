@@ -5,10 +5,10 @@
 void sd_sequence_begin(sd_sequence* q, const sd_prompt* prompt, int max_text) {
     memcpy(q->text, prompt->tokens, (size_t)prompt->n * sizeof *q->text);
     *q = (sd_sequence){.text = q->text,
-                       .n_prompt = prompt->n,
+
                        .n_text = prompt->n,
                        .max_text = max_text,
-                       .n_prefilled = -1,
+
                        .stream = prompt->stream};
 }
 

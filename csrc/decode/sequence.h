@@ -12,11 +12,10 @@ typedef struct sd_prompt {
 
 typedef struct sd_sequence {
     int32_t* text;   /* prompt and new tokens; room for max_text; owned by the session's arena */
-    int n_prompt;    /* ≥ 1 */
-    int n_text;      /* tokens so far */
+    int n_text;      /* tokens so far, ≥ 1 */
     int max_text;    /* the text ends when it has as many */
-    int n_prefilled; /* prompt tokens in the target's cache; -1: reading has not begun */
-    int draft_ready; /* the drafter has read the prompt */
+    int draft_begun; /* the drafter has been told of the prompt */
+    int draft_ready; /* and has read it */
     int finished;
     sd_stream stream;
 } sd_sequence;

@@ -13,6 +13,7 @@ struct sd_session {
     int turn;               /* which open sequence has the first claim to what is left of the node budget */
     sd_sequence* sequences; /* [n_sequences] */
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
+    sd_intake* intakes;     /* [n_sequences] the prompts on their way into them */
     sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
     sd_branch* branches;    /* [n_sequences] */
     int32_t* row_tokens;    /* [n_sequences, max_nodes] of the places that the target is run on */
@@ -34,6 +35,7 @@ static void lay_out(sd_session* s) {
     size_t n_vocab = (size_t)s->options.target->config.n_vocab;
     s->sequences = sd_arena_take(arena, n, sizeof *s->sequences);
     s->caches = sd_arena_take(arena, n, sizeof *s->caches);
+    s->intakes = sd_arena_take(arena, n, sizeof *s->intakes);
     s->proposals = sd_arena_take(arena, n, sizeof *s->proposals);
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
     s->row_tokens = sd_arena_take(arena, n, nodes * sizeof *s->row_tokens);
@@ -112,8 +114,11 @@ int sd_session_text_room(const sd_session_options* o, const sd_prompt* prompts, 
 }
 
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
-    sd_sequence_begin(&s->sequences[i], prompt, text_room(&s->options, prompt));
-    s->sequences[i].draft_ready = s->drafter == NULL || s->drafter->begin == NULL;
+    sd_sequence* q = &s->sequences[i];
+    sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
+    q->draft_ready = s->drafter == NULL || s->drafter->begin == NULL;
+    /* the last token of the prompt is the root of the first round */
+    s->intakes[i] = (sd_intake){q->text, q->n_text - 1, -1};
 }
 
 sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
@@ -171,21 +176,23 @@ void sd_session_free(sd_session* s) {
     sd_free(s);
 }
 
+static sd_status begin_draft(sd_session* s, int i) {
+    sd_sequence* q = &s->sequences[i];
+    q->draft_begun = 1;
+    return s->drafter->begin(s->drafter, i, q->text, q->n_text, &q->draft_ready);
+}
+
 sd_status sd_session_prefill(sd_session* s, int* done) {
     *done = 0;
     if (s->failed) return sd_fail(SD_ERR_STATE, "a round has failed");
-    for (int i = 0; i < s->n_sequences; i++) {
-        sd_sequence* q = &s->sequences[i];
-        /* the last token of the prompt is the root of the first round */
-        if (q->n_prefilled < 0) {
-            sd_cache_begin(s->caches, s->n_sequences, i, q->text, q->n_prompt - 1);
-            q->n_prefilled = s->caches[i].n_committed;
-        }
-        if (q->n_prefilled < q->n_prompt - 1)
-            return sd_prefill_slice(&s->workspace, &s->caches[i], q->text, q->n_prompt - 1, &q->n_prefilled,
-                                    0);
-        if (!q->draft_ready) return s->drafter->begin(s->drafter, i, q->text, q->n_prompt, &q->draft_ready);
-    }
+    for (int i = 0; i < s->n_sequences; i++)
+        if (!sd_intake_done(&s->intakes[i]))
+            return sd_intake_slice(&s->workspace, s->caches, s->intakes, s->n_sequences);
+    /* the drafter is told of all prompts first, so that it may read them together */
+    for (int begun = 0; begun < 2; begun++)
+        for (int i = 0; i < s->n_sequences; i++)
+            if (!s->sequences[i].draft_ready && s->sequences[i].draft_begun == begun)
+                return begin_draft(s, i);
     *done = 1;
     s->ready = 1;
     return SD_OK;

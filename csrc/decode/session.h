@@ -6,7 +6,7 @@
 #define SD_SESSION_H
 
 #include "drafter.h"
-#include "forward.h"
+#include "intake.h"
 #include "sequence.h"
 #include "verifier.h"
 
@@ -56,7 +56,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                             sd_drafter* drafter, sd_session** session);
 void sd_session_free(sd_session* session);
 
-/* Run one slice of one prompt; *done is set when all prompts are in. Must come before the rounds, and
+/* Run one slice of the prompts; *done is set when all prompts are in. Must come before the rounds, and
  * again after a prompt was replaced. */
 sd_status sd_session_prefill(sd_session* session, int* done);
 

@@ -8,7 +8,7 @@ static void lay_out(sd_reader* r) {
     sd_arena* arena = &r->arena;
     size_t n = (size_t)r->options.n_sequences;
     r->caches = sd_arena_take(arena, r->options.skipped ? 0 : n, sizeof *r->caches);
-    r->n_prefilled = sd_arena_take(arena, n, sizeof *r->n_prefilled);
+    r->intakes = sd_arena_take(arena, n, sizeof *r->intakes);
     r->pending = sd_arena_take(arena, n, (size_t)(r->options.gamma + 1) * sizeof *r->pending);
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
     r->tokens = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->tokens);
@@ -25,7 +25,6 @@ sd_status sd_reader_create(sd_reader* r, const sd_reader_options* options) {
     lay_out(r);
     int n_slots = (options->n_text < n_ctx ? options->n_text : n_ctx) + options->gamma + CATCH_UP;
     for (int i = 0; i < n && options->skipped == NULL; i++) {
-        r->n_prefilled[i] = -1;
         if ((status = sd_cache_create(&r->caches[i], model, n_slots, 0)) != SD_OK) return status;
     }
     int n_rows = n * r->row_room;
@@ -45,20 +44,17 @@ void sd_reader_free(sd_reader* r) {
 static int fits(const sd_reader* r, int n_text) { return n_text <= r->options.model->config.n_ctx; }
 
 sd_status sd_reader_begin(sd_reader* r, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+    sd_intake* intake = &r->intakes[sequence];
+    sd_status status = SD_OK;
     *done = r->options.skipped != NULL || !fits(r, n_prompt);
     if (*done) return SD_OK;
-    int* n_read = &r->n_prefilled[sequence];
-    sd_cache* cache = &r->caches[sequence];
-    if (*n_read < 0) {
-        sd_cache_begin(r->caches, r->options.n_sequences, sequence, prompt, n_prompt - 1);
-        *n_read = cache->n_committed;
-    }
-    if (*n_read < n_prompt - 1) {
-        sd_status status = sd_prefill_slice(&r->workspace, cache, prompt, n_prompt - 1, n_read, 0);
-        if (status != SD_OK) return status;
-    }
-    *done = *n_read >= n_prompt - 1;
-    if (*done) *n_read = -1; /* the sequence may begin again */
+    if (intake->text != prompt || intake->n != n_prompt - 1)
+        *intake = (sd_intake){prompt, n_prompt - 1, -1};
+    else if (!sd_intake_done(intake))
+        status = sd_intake_slice(&r->workspace, r->caches, r->intakes, r->options.n_sequences);
+    if (status != SD_OK) return status;
+    *done = sd_intake_done(intake);
+    if (*done) *intake = (sd_intake){0}; /* the sequence may begin again */
     return SD_OK;
 }
 

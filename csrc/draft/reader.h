@@ -6,7 +6,7 @@
 #define SD_READER_H
 
 #include "drafter.h"
-#include "forward.h"
+#include "intake.h"
 
 typedef struct sd_reader_options {
     const sd_model* model; /* borrowed; must outlive the reader */
@@ -21,12 +21,12 @@ typedef struct sd_reader_options {
 
 typedef struct sd_reader {
     sd_reader_options options;
-    sd_workspace workspace;    /* its logits are those of the last reading */
-    sd_arena arena;            /* owns the arrays below */
-    sd_cache* caches;          /* [n_sequences] its own; of none for the target */
-    int* n_prefilled;          /* [n_sequences] prompt tokens read since the sequence began; -1: none has */
-    int32_t* pending;          /* [n_sequences, gamma + 1] where the cache holds a node of the proposal */
-    sd_branch* branches;       /* [n_sequences] */
+    sd_workspace workspace; /* its logits are those of the last reading */
+    sd_arena arena;         /* owns the arrays below */
+    sd_cache* caches;       /* [n_sequences] its own; of none for the target */
+    sd_intake* intakes;     /* [n_sequences] the prompts on their way into them; text NULL: there is none */
+    int32_t* pending;       /* [n_sequences, gamma + 1] where the cache holds a node of the proposal */
+    sd_branch* branches;    /* [n_sequences] */
     int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of a reading */
     int row_room;
 } sd_reader;
@@ -42,7 +42,8 @@ typedef struct sd_reading {
 sd_status sd_reader_create(sd_reader* reader, const sd_reader_options* options);
 void sd_reader_free(sd_reader* reader);
 
-/* Read the next slice of a prompt; *done as drafters have it. */
+/* Be told of a prompt, then read the next slice of it and of all others that have begun; *done as drafters
+ * have it. */
 sd_status sd_reader_begin(sd_reader* reader, int sequence, const int32_t* prompt, int n_prompt, int* done);
 
 /* Before a sequence's first reading of a round: bring its cache to the text but for the last tokens,

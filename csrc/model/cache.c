@@ -206,6 +206,15 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
     if (from != which) copy_slots(&caches[which], &caches[from], longest);
 }
 
+int sd_cache_known(const sd_cache* caches, int n_caches, const int32_t* text, int n) {
+    int longest = 0;
+    for (int i = 0; i < n_caches; i++) {
+        int agreed = agreement(&caches[i], text, n);
+        if (agreed > longest) longest = agreed;
+    }
+    return longest;
+}
+
 /* The first pending child of `node` with this token; -1 if there is none. */
 static int child_of(const sd_cache* c, int node, int32_t token) {
     for (int i = node + 1; i < c->n_pending; i++)

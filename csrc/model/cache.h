@@ -58,6 +58,9 @@ void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
  * a copy is what computing it would give. */
 void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n);
 
+/* How many tokens of a text [n] that would spare. */
+int sd_cache_known(const sd_cache* caches, int n_caches, const int32_t* text, int n);
+
 /* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others;
  * nodes[i] becomes node i. What is kept has the bits it had: a node's place is no part of them. */
 sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n);

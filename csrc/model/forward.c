@@ -330,8 +330,9 @@ static sd_status append(const job* j) {
     return SD_OK;
 }
 
-static atomic_long work;
+static atomic_long count, work;
 
+long sd_forward_count(void) { return atomic_load(&count); }
 long sd_forward_work(void) { return atomic_load(&work); }
 
 static void start(job* j) {
@@ -340,6 +341,7 @@ static void start(job* j) {
         unsigned skipped = j->skipped ? j->skipped[i] : 0;
         n_blocks += !(skipped & SD_SKIP_ATTN) + !(skipped & SD_SKIP_MLP);
     }
+    atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&work, n_blocks * j->n_rows, memory_order_relaxed);
     for (int b = 0; b < j->n_branches; b++)
         assert(j->branches[b].cache->n_committed + j->branches[b].cache->n_pending <=

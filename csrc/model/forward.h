@@ -66,7 +66,9 @@ sd_status sd_forward_skipping(sd_workspace* workspace, const unsigned char* skip
  * dropped. The bits are those of sd_forward. After a failure the nodes of the trees are pending or not. */
 sd_status sd_forward_finish(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
-/* Testing: blocks (the attention or the MLP of a layer) that rows have gone through in this process. */
+/* Testing: forwards of this process so far, and blocks (the attention or the MLP of a layer) that rows have
+ * gone through in them. */
+long sd_forward_count(void);
 long sd_forward_work(void);
 
 /* Append tokens [n] to a cache as committed text, in slices of SD_PROMPT_SLICE; *n_done counts

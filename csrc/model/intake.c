@@ -1,0 +1,50 @@
+#include "intake.h"
+
+/* Tokens in common that are worth waiting for: fewer are read again, with others in the same forward. */
+#define WORTH_WAITING 16
+
+static int being_read(const sd_intake* intake) { return intake->n_read >= 0 && !sd_intake_done(intake); }
+
+static int in_common(const sd_intake* a, const sd_intake* b) {
+    int at = 0, n = a->n < b->n ? a->n : b->n;
+    while (at < n && a->text[at] == b->text[at]) at++;
+    return at;
+}
+
+/* Begin a text, unless it had better wait. */
+static void begin(sd_cache* caches, sd_intake* intakes, int n, int i) {
+    sd_intake* intake = &intakes[i];
+    int longest = 0;
+    for (int other = 0; other < n; other++) {
+        if (!being_read(&intakes[other])) continue;
+        int common = in_common(intake, &intakes[other]);
+        if (common > longest) longest = common;
+    }
+    if (longest - sd_cache_known(caches, n, intake->text, intake->n) >= WORTH_WAITING) return;
+    sd_cache_begin(caches, n, i, intake->text, intake->n);
+    intake->n_read = caches[i].n_committed;
+}
+
+sd_status sd_intake_slice(sd_workspace* w, sd_cache* caches, sd_intake* intakes, int n) {
+    int32_t parents[SD_PROMPT_SLICE], path[SD_PROMPT_SLICE]; /* of every chain the same */
+    for (int i = 0; i < SD_PROMPT_SLICE; i++) parents[i] = i - 1, path[i] = i;
+    sd_branch branches[SD_PROMPT_SLICE];
+    int read[SD_PROMPT_SLICE]; /* the intake of each branch */
+    int n_branches = 0, room = SD_PROMPT_SLICE;
+    for (int i = 0; i < n && room > 0; i++) {
+        sd_intake* intake = &intakes[i];
+        if (intake->n_read < 0) begin(caches, intakes, n, i);
+        if (!being_read(intake)) continue;
+        int left = intake->n - intake->n_read, n_here = left < room ? left : room;
+        branches[n_branches] = (sd_branch){&caches[i], intake->text + intake->n_read, parents, n_here, 0};
+        read[n_branches++] = i;
+        room -= n_here;
+    }
+    if (n_branches == 0) return SD_OK;
+    sd_status status = sd_forward(w, branches, n_branches);
+    for (int b = 0; b < n_branches && status == SD_OK; b++) {
+        status = sd_cache_keep(branches[b].cache, path, branches[b].n_new);
+        intakes[read[b]].n_read += branches[b].n_new;
+    }
+    return status;
+}
