@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from peers.engine import Engine, Pair, Writer
+from peers.engine import Batch, Engine, Pair, Writer
 
 #: Engine names, as on the command line and in the tables, and where each is.
 ENGINES = {
@@ -21,6 +21,13 @@ PAIRS = {
     "llama.cpp": "with_llama_cpp.LlamaServer",
     "openvino": "with_openvino.OpenVinoGenAI",
     "onnxruntime": "with_onnxruntime.OnnxRuntimePair",
+}
+#: Those that decode many prompts, compared by `bench_batch.py`.
+BATCHES = {
+    "specdec": "with_specdec.SpecdecBatch",
+    "llama.cpp": "with_llama_cpp.LlamaServerBatch",
+    "openvino": "with_openvino.OpenVinoBatch",
+    "transformers": "with_transformers.TransformersBatch",
 }
 #: Those asked whether speculation changes their output, and how they are run.
 WRITERS = {
@@ -42,6 +49,11 @@ def engine_class(name: str) -> type[Engine]:
 def pair_class(name: str) -> type[Pair]:
     """Import an engine for speculative decoding; ImportError if it is not installed."""
     return _import(PAIRS[name])
+
+
+def batch_class(name: str) -> type[Batch]:
+    """Import an engine that decodes many prompts; ImportError if it is not installed."""
+    return _import(BATCHES[name])
 
 
 def writer_class(name: str) -> type[Writer]:

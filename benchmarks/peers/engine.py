@@ -189,6 +189,58 @@ class Pair(ABC):
         return n / seconds
 
 
+class Batch(ABC):
+    """One engine decoding many prompts at temperature 0, plainly or with a draft. Constructing it loads.
+
+    Parameters
+    ----------
+    target : Job
+    draft : Job or None
+    gamma : int
+        Drafted tokens a round; 0, and no draft, for plain decoding.
+    n_at_once : int
+        Prompts decoded at the same time. Unsupported: cannot be.
+
+    Attributes
+    ----------
+    settings : str
+        What differs from the engine's defaults, for the report.
+    """
+
+    settings: str = ""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
+        self.target, self.draft, self.gamma, self.n_at_once = target, draft, gamma, n_at_once
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert the models; in a process that does nothing else. Unsupported: cannot be."""
+
+    @abstractmethod
+    def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
+        """Continue all prompts, more than `n_at_once` of them, by n tokens each."""
+
+    def throughput(self, seed: int, n_prompts: int, n: int) -> float:
+        """New tokens per second, from the call to its return: prompts are read, places change hands.
+
+        Prompts are random and have 16 to 48 tokens. Checks that every text is the target's.
+        """
+        rng = np.random.default_rng(seed)
+        n_vocab = self.target.config["n_vocab"]
+        prompts = [rng.integers(2, n_vocab - 1, size=rng.integers(16, 49)).tolist() for _ in range(n_prompts)]
+        begun = time.perf_counter()
+        texts = self.generate(prompts, n)
+        seconds = time.perf_counter() - begun
+        after = successors(n_vocab)
+        for prompt, tokens in zip(prompts, texts, strict=True):
+            token = prompt[-1]
+            expected = [token := int(after[token]) for _ in range(n)]
+            if tokens != expected:
+                raise RuntimeError(f"wrong tokens: {tokens[:8]}…, expected {expected[:8]}…")
+        return n_prompts * n / seconds
+
+
 class Writer(ABC):
     """One engine continuing prompts, plainly or with a draft. Constructing it loads the models.
 

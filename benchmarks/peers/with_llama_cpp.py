@@ -12,6 +12,7 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
@@ -20,7 +21,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from peers.engine import Engine, Job, Pair, Writer
+from peers.engine import Batch, Engine, Job, Pair, Writer
 from shapes import random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
@@ -94,14 +95,25 @@ class LlamaCpp(Engine):
 class LlamaServer(Pair):
     """llama.cpp's own server, of the sources that llama-cpp-python is built from."""
 
-    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+    def __init__(self, target: Job, draft: Job | None, gamma: int, *, n_at_once: int = 1) -> None:
         super().__init__(target, draft, gamma)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         command = [server(target.work), "-m", gguf_file(target), "--port", port, "--host", "127.0.0.1"]
-        command += ["-t", target.n_threads, "-c", 1024, "-np", 1, "--load-mode", "none", "--cache-ram", 0]
+        command += [
+            "-t",
+            target.n_threads,
+            "-c",
+            1024 if n_at_once == 1 else 256 * n_at_once,
+            "-np",
+            n_at_once,
+            "--load-mode",
+            "none",
+            "--cache-ram",
+            0,
+        ]
         if draft:
             command += ["-md", gguf_file(draft), "--spec-type", "draft-simple", "-td", target.n_threads]
             command += ["--spec-draft-n-max", gamma]
@@ -145,6 +157,27 @@ class LlamaServer(Pair):
         answer = self.complete(ids, n + 1)
         timings = answer["timings"]  # the time begins with the first token, the count includes it
         return answer["tokens"], timings["predicted_ms"] / 1000 / (timings["predicted_n"] - 1) * n
+
+
+class LlamaServerBatch(Batch):
+    """The same server with as many slots as requests at a time."""
+
+    settings = "as many slots and requests at a time"
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
+        super().__init__(target, draft, gamma, n_at_once)
+        self.pair = LlamaServer(target, draft, gamma, n_at_once=n_at_once)
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Build the server, write the GGUF files."""
+        LlamaServer.prepare(target, draft)
+
+    def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
+        """A request for each prompt."""
+        with ThreadPoolExecutor(self.n_at_once) as requests:
+            answers = requests.map(lambda ids: self.pair.complete(ids, n), prompts)
+            return [answer["tokens"] for answer in answers]
 
 
 class LlamaServerWriter(Writer):

@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from peers.engine import Engine, Job, Pair, Writer
+from peers.engine import Batch, Engine, Job, Pair, Writer
 
 #: How much longer than asked the cache may be when decoding is timed: see `OpenVino.trim`.
 _DRIFT = 32
@@ -100,6 +100,40 @@ class OpenVinoGenAI(Pair):
         metrics = result.perf_metrics
         milliseconds = metrics.get_generate_duration().mean - metrics.get_ttft().mean
         return list(result.tokens[0]), milliseconds / 1000
+
+
+class OpenVinoBatch(Batch):
+    """OpenVINO GenAI's continuous batching."""
+
+    settings = "continuous batching, prefix caching off"
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
+        import openvino_genai
+
+        super().__init__(target, draft, gamma, n_at_once)
+        options = properties(target)
+        self.config = openvino_genai.GenerationConfig(ignore_eos=True, do_sample=False)
+        if draft:
+            folder = openvino_folder(draft, for_genai=True)
+            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft))
+            self.config.num_assistant_tokens = gamma
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.enable_prefix_caching = False
+        scheduler.max_num_seqs = n_at_once
+        folder = openvino_folder(target, for_genai=True)
+        self.pipeline = openvino_genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", options)
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert both."""
+        OpenVinoGenAI.prepare(target, draft)
+
+    def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
+        """One call with all prompts."""
+        self.config.max_new_tokens = n
+        inputs = [ov.Tensor(np.array([ids], np.int64)) for ids in prompts]
+        results = self.pipeline.generate(inputs, [self.config] * len(inputs))
+        return [list(result.m_generation_ids[0]) for result in results]
 
 
 class OpenVinoWriter(Writer):

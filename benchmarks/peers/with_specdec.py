@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from peers.engine import Engine, Job, Pair, Writer
+from peers.engine import Batch, Engine, Job, Pair, Writer
 from specdec import _core
 
 
@@ -68,6 +68,28 @@ class SpecdecPair(Pair):
         )
         seconds = time.perf_counter() - begun - result.trace.prefill_s
         return list(result.tokens), seconds
+
+
+class SpecdecBatch(Batch):
+    """`specdec.generate` with a list of prompts."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
+        super().__init__(target, draft, gamma, n_at_once)
+        self.models = _load(target), _load(draft) if draft else None
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Write the checkpoints."""
+        SpecdecPair.prepare(target, draft)
+
+    def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
+        """One call."""
+        options = {"gamma": self.gamma} if self.gamma else {}
+        results = specdec.generate(
+            *self.models, prompts, batch_size=self.n_at_once, max_new_tokens=n,
+            n_threads=self.target.n_threads, ignore_eos=True, **options,
+        )  # fmt: skip
+        return [list(result.tokens) for result in results]
 
 
 class SpecdecWriter(Writer):

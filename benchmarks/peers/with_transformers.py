@@ -7,7 +7,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from peers.engine import Engine, Job, Unsupported, Writer
+from peers.engine import Batch, Engine, Job, Unsupported, Writer
 
 
 class Transformers(Engine):
@@ -49,6 +49,42 @@ class Transformers(Engine):
             self.cache = transformers.DynamicCache()
         elif (excess := self.cache.get_seq_length() - n) > 0:
             self.cache.crop(-excess)
+
+
+class TransformersBatch(Batch):
+    """`generate` with padding on the left: a batch ends with its last text, then comes the next."""
+
+    settings = "batches padded on the left; a batch ends with its longest text"
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
+        super().__init__(target, draft, gamma, n_at_once)
+        if draft and n_at_once > 1:
+            raise Unsupported("assisted generation takes one prompt")
+        writer = TransformersWriter(target, draft, gamma)
+        self.model, self.options = writer.model, writer.options
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Nothing to convert."""
+        TransformersWriter.prepare(target, draft)
+
+    def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
+        """Prompts of like lengths together, which wastes least on padding."""
+        texts: dict[int, list[int]] = {}
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        for first in range(0, len(order), self.n_at_once):
+            chosen = order[first : first + self.n_at_once]
+            longest = max(len(prompts[i]) for i in chosen)
+            ids = torch.zeros(len(chosen), longest, dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for row, i in enumerate(chosen):
+                ids[row, longest - len(prompts[i]) :] = torch.tensor(prompts[i])
+                mask[row, longest - len(prompts[i]) :] = 1
+            out = self.model.generate(
+                ids, attention_mask=mask, max_new_tokens=n, do_sample=False, pad_token_id=0, **self.options
+            )
+            texts |= {i: tokens for i, tokens in zip(chosen, out[:, longest:].tolist(), strict=True)}
+        return [texts[i] for i in range(len(prompts))]
 
 
 class TransformersWriter(Writer):

@@ -2,8 +2,9 @@
 
     python -m peers.worker ENGINE
 
-Requests are ``{"do": "prepare" | "load" | "check" | "time" | "rate" | "logits" | "write" | "sample", ...}``;
-an answer holds the result, or ``unsupported`` with the reason, or ``error`` with a traceback.
+Requests are ``{"do": "prepare" | "load" | "check" | "time" | "rate" | "batch" | "logits" | "write" |
+"sample", ...}``; an answer holds the result, or ``unsupported`` with the reason, or ``error`` with a
+traceback.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from peers import engine_class, pair_class, writer_class
-from peers.engine import Engine, Job, Pair, SayingLogits, Unsupported, Writer
+from peers import batch_class, engine_class, pair_class, writer_class
+from peers.engine import Batch, Engine, Job, Pair, SayingLogits, Unsupported, Writer
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print goes to the log
-    engine: Engine | Pair | Writer | None = None
+    engine: Engine | Pair | Batch | Writer | None = None
     for line in sys.stdin:
         request = json.loads(line)
         try:
@@ -40,7 +41,7 @@ def main() -> None:
 
 
 def serve(
-    name: str, engine: Engine | Pair | Writer | None, request: dict[str, Any]
+    name: str, engine: Engine | Pair | Batch | Writer | None, request: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Do one request; return the engine there is afterwards, and the answer."""
     if request["do"] in ("prepare", "load"):
@@ -48,20 +49,26 @@ def serve(
             job and Job(**{**job, "work": Path(job["work"])})
             for job in (request["target"], request.get("draft"))
         )
-        if "gamma" in request:
+        settings: tuple[int, ...]
+        if "n_at_once" in request:
+            kind, jobs = batch_class(name), (target, draft)
+            settings = request["gamma"], request["n_at_once"]
+        elif "gamma" in request:
             kind = writer_class(name) if request.get("writes") else pair_class(name)
-            jobs, gamma = (target, draft), (request["gamma"],)
+            jobs, settings = (target, draft), (request["gamma"],)
         else:
-            kind, jobs, gamma = engine_class(name), (target,), ()
+            kind, jobs, settings = engine_class(name), (target,), ()
         if request["do"] == "prepare":
             kind.prepare(*jobs)
             return None, {}
-        engine = kind(*jobs, *gamma)
+        engine = kind(*jobs, *settings)
         return engine, {"settings": getattr(engine, "settings", "")}
     if request["do"] == "check":
         return engine, {"logits": engine.check().tolist()}
     if request["do"] == "rate":
         return engine, {"value": engine.rate(request["seed"], request["n"])}
+    if request["do"] == "batch":
+        return engine, {"value": engine.throughput(request["seed"], request["n_prompts"], request["n"])}
     if request["do"] == "logits":
         return engine, {"logits": [last_logits(engine, ids) for ids in request["prompts"]]}
     if request["do"] == "write":
