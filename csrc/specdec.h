@@ -13,7 +13,7 @@
  *     sd_session* session;                           the rounds of a batch        session.h
  *     sd_session_create(&options, prompts, n, drafter, &session);
  *     for (int done = 0; !done;) sd_session_prefill(session, &done);
- *     do sd_session_rounds(session, 0, 0), records = sd_session_records(session, &n_records);
+ *     do sd_session_rounds(session, 0, 0, NULL), records = sd_session_records(session, &n_records);
  *     while (n_records > 0);
  *     sd_session_free(session), sd_model_free(target);
  *

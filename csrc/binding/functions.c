@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "module.h"
+#include "pacing.h"
 
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
     (void)module;
@@ -230,7 +231,13 @@ PyMethodDef sd_functions[] = {
     {"product", WITH_KEYWORDS(sd_product),
      "product(x, weights, dtype, *, n_threads=1)\n--\n\nx · weightsᵀ by the row kernels, float32 [n_rows, "
      "n_out]."},
+    {"new_pace", sd_new_pace, METH_NOARGS,
+     "new_pace()\n--\n\nWhat gamma='auto' knows before it has seen anything, float64."},
+    {"pace_view", sd_pace_view, METH_VARARGS, "pace_view(pace, /)\n--\n\nWhat a pace has learnt, in units."},
 #ifdef SPECDEC_TESTING
+    {"_pace_begin", sd_pace_begin_hook, METH_VARARGS, "A round begins: does it draft?"},
+    {"_pace_pays", sd_pace_pays_hook, METH_VARARGS, "Does another guess pay?"},
+    {"_pace_end", sd_pace_end_hook, METH_VARARGS, "A round has ended."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},

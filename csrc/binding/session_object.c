@@ -7,7 +7,7 @@
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
     sd_session_needs needs;            /* owned; what the session borrows */
-    int keep_logits, keep_drafts, dialled;
+    int keep_logits, keep_drafts, dialled, n_sequences;
     sd_turn turn;
 } session_object;
 
@@ -32,6 +32,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         self->keep_logits = arguments.keep_logits;
         self->keep_drafts = arguments.keep_drafts;
         self->dialled = arguments.foreseen != NULL;
+        self->n_sequences = arguments.n_prompts;
     }
     sd_session_arguments_free(&arguments);
     if (result < 0) sd_session_needs_free(&self->needs);
@@ -137,18 +138,40 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
     return dict;
 }
 
+/* Guesses of each sequence in the next rounds. */
+static int gammas_from(const session_object* self, PyObject* list, int32_t** gammas) {
+    int n;
+    if (sd_ids_from(list, "gammas", gammas, &n) < 0) return -1;
+    sd_status status = n == self->n_sequences ? SD_OK
+                                              : sd_fail(SD_ERR_SHAPE, "gammas has %d entries, expected %d", n,
+                                                        self->n_sequences);
+    for (int i = 0; i < n && status == SD_OK; i++) status = sd_gamma_check((*gammas)[i]);
+    if (status == SD_OK) return 0;
+    PyMem_Free(*gammas);
+    sd_raise(status);
+    return -1;
+}
+
 static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"seconds", "until_end", NULL};
+    static char* names[] = {"seconds", "until_end", "gammas", NULL};
     session_object* self = (session_object*)base;
     double seconds = 0.0;
     int until_end = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d$p", names, &seconds, &until_end)) return NULL;
+    PyObject* argument = Py_None;
+    int32_t* gammas = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d$pO", names, &seconds, &until_end, &argument))
+        return NULL;
     if (enter(self) < 0) return NULL;
+    if (argument != Py_None && gammas_from(self, argument, &gammas) < 0) {
+        leave(self);
+        return NULL;
+    }
     if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
     self->turn.outside =
         PyEval_SaveThread(); /* kept, because functions of the caller's come back for a while */
-    sd_status status = sd_session_rounds(self->session, seconds, until_end);
+    sd_status status = sd_session_rounds(self->session, seconds, until_end, gammas);
     PyEval_RestoreThread(self->turn.outside);
+    PyMem_Free(gammas);
     if (status != SD_OK) {
         leave(self);
         return sd_raise(status);
@@ -210,11 +233,25 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject* pace(PyObject* base, void* ignored) {
+    (void)ignored;
+    session_object* self = (session_object*)base;
+    if (sd_turn_take(&self->turn, 1, "session", "closed") < 0) return NULL; /* a closed one has it still */
+    PyObject* result = self->needs.has_pace ? sd_pace_to_array(&self->needs.pace) : Py_NewRef(Py_None);
+    leave(self);
+    return result;
+}
+
+static PyGetSetDef properties[] = {
+    {"pace", pace, NULL, "What gamma='auto' has learnt, float64; None without.", NULL},
+    {0},
+};
+
 static PyMethodDef methods[] = {
     {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompts; return seconds."},
     {"round", (PyCFunction)(void (*)(void))round_, METH_VARARGS | METH_KEYWORDS,
-     "round($self, seconds=0.0, *, until_end=False)\n--\n\nRounds for every unfinished sequence: one, and "
-     "more within `seconds`."},
+     "round($self, seconds=0.0, *, until_end=False, gammas=None)\n--\n\nRounds for every unfinished "
+     "sequence: one, and more within `seconds`."},
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
     {"replace", replace, METH_VARARGS,
      "replace($self, sequence, prompt, seed, /)\n--\n\nGive a finished sequence's place to another prompt."},
@@ -227,6 +264,7 @@ static PyType_Slot slots[] = {
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
     {Py_tp_methods, methods},
+    {Py_tp_getset, properties},
     {Py_tp_new, PyType_GenericNew},
     {0, NULL},
 };

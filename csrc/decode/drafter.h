@@ -36,10 +36,22 @@ typedef struct sd_proposal {
                           * has room for [n_vocab] weights */
     int32_t* depths;     /* [budget + 1] out: of the nodes; 0 for the root */
     double* reach;       /* [budget + 1] out: estimated chance that a node is accepted; 1 for the root */
+    double* confidences; /* [budget + 1] out, where there is a pace: as they were given to sd_proposal_add */
+    int declined_at;     /* out: depth of the guess that sd_proposal_takes declined last, 0: none, */
+    double declined;     /* and its confidence */
 } sd_proposal;
 
-/* May another guess hang on `node`? To be asked before it is drawn. */
+/* Is there room for another guess that hangs on `node`? */
+int sd_proposal_fits(const sd_proposal* proposal, int node);
+
+/* May another guess hang on `node`? To be asked before it is drawn. With a pace: does it pay? */
 int sd_proposal_wants(const sd_proposal* proposal, int node);
+
+/* Is a guess after `node` worth a row of the target, now that its confidence is known? May be asked, after
+ * sd_proposal_wants, only where looking at the guess does not break the condition above: it is certain (a
+ * point mass), or drawn with the noise of SD_RULE_COUPLED. Without a pace always. A guess that is declined
+ * must not be added, nor any other in its place. */
+int sd_proposal_takes(sd_proposal* proposal, int node, double confidence);
 
 /* Append a guess, whose drawn_from the caller sets (before or after). confidence: the draft's own
  * estimate that the target agrees, in [0, 1]; it is looked at only where there is a pace. Returns the node. */
@@ -64,7 +76,8 @@ struct sd_drafter {
      * where they are until they are done. A sequence may begin again with another prompt, when the text it
      * had has ended. */
     sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt, int* done);
-    /* Fill the trees of n proposals, each of another sequence. The text may differ from that of the last
+    /* Fill the trees of n proposals, each of another sequence. A round may do without it where nobody wants
+     * a guess; then it does without observe too, and its tokens come with commit alone. The text may differ from that of the last
      * proposal behind what was committed: whoever drafts for a draft is shown guesses too. */
     sd_status (*propose)(sd_drafter* self, sd_proposal* proposals, int n);
     /* The target has been run on the tree of the last proposal: node i has the logits [n_vocab] from

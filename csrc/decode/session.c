@@ -19,6 +19,7 @@ struct sd_session {
     int32_t* row_tokens;    /* [n_sequences, max_nodes] of the places that the target is run on */
     int32_t* row_parents;   /* [n_sequences, max_nodes] */
     int n_open;
+    int drafting;       /* some sequence may guess in this round */
     sd_record* records; /* [max_records] of the rounds of a call; the last n_open are of this round */
     int n_records, max_records;
     sd_verifier verifier;
@@ -49,12 +50,14 @@ static void lay_out(sd_session* s) {
         sd_distribution* drawn_from = sd_arena_take(arena, nodes, sizeof *drawn_from);
         int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
         double* reach = sd_arena_take(arena, nodes, sizeof *reach);
+        double* confidences = sd_arena_take(arena, nodes, sizeof *confidences);
         double* weights = sd_arena_take(arena, s->drafter ? nodes * n_vocab : 0, sizeof *weights);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
         s->proposals[i].tree.drawn_from = drawn_from;
         s->proposals[i].depths = depths;
         s->proposals[i].reach = reach;
+        s->proposals[i].confidences = confidences;
         for (size_t j = 0; j < nodes && s->drafter; j++) drawn_from[j].weights = weights + j * n_vocab;
     }
     for (int i = 0; i < s->max_records; i++) {
@@ -127,6 +130,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     sd_status status = sd_session_check(options, prompts, n);
     if (status == SD_OK && drafter) status = sd_drafter_check(drafter, options->rule);
     if (status != SD_OK) goto fail;
+    if (options->pace) sd_pace_start(options->pace);
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
@@ -216,11 +220,15 @@ static void share_budget(sd_session* s) {
 
 /* Collect the unfinished sequences and say how far each may guess: a round adds at most one token
  * more than it guesses in a row, and the text must not pass its length. */
-static void open_round(sd_session* s) {
-    s->n_open = 0;
+static void open_round(sd_session* s, const int32_t* gammas) {
+    int n_open = 0, gamma = s->max_nodes - 1;
+    for (int i = 0; i < s->n_sequences; i++) n_open += !s->sequences[i].finished;
+    if (s->options.pace && n_open && !sd_pace_begin(s->options.pace, n_open, gamma)) gamma = 0;
+    s->n_open = s->drafting = 0;
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
         if (q->finished) continue;
+        int wanted = gammas && gammas[i] < gamma ? gammas[i] : gamma;
         sd_proposal* p = &s->proposals[s->n_open];
         sd_record* record = &s->records[s->n_records + s->n_open++];
         p->sequence = i;
@@ -228,7 +236,10 @@ static void open_round(sd_session* s) {
         p->n_text = q->n_text;
         p->stream = q->stream;
         p->depth = q->max_text - q->n_text - 1;
-        p->budget = p->depth > 0 ? s->max_nodes - 1 : 0;
+        p->budget = p->depth > 0 ? wanted : 0;
+        p->pace = s->options.pace;
+        p->declined_at = 0;
+        s->drafting |= p->budget > 0;
         p->cache = &s->caches[i];
         p->tree.n_nodes = 1;
         p->tree.tokens = record->tree.tokens; /* the guesses go where they are kept */
@@ -269,7 +280,7 @@ static sd_status run_target(sd_session* s, sd_record* records) {
 
 /* Show the drafter what the target says of its guesses. */
 static sd_status observe(sd_session* s, int i, const sd_record* record) {
-    if (s->drafter == NULL || s->drafter->observe == NULL) return SD_OK;
+    if (!s->drafting || s->drafter->observe == NULL) return SD_OK;
     const sd_workspace* w = &s->workspace;
     return s->drafter->observe(s->drafter, &s->proposals[i], record->places,
                                w->logits + record->logits_row * w->ld_logits, w->ld_logits);
@@ -306,13 +317,30 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     return s->drafter->commit(s->drafter, record->sequence, q->text, q->n_text);
 }
 
+/* What the round was like: seconds of proposing and of all else. */
+static void tell_pace(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
+    sd_pace_round round = {.draft_s = draft_s, .rest_s = rest_s};
+    for (int i = 0; i < s->n_open; i++) {
+        const sd_proposal* p = &s->proposals[i];
+        const sd_verdict* v = &records[i].verdict;
+        int deepest = p->declined_at;
+        for (int node = 1; node < p->tree.n_nodes; node++)
+            if (p->depths[node] > deepest) deepest = p->depths[node];
+        if (s->drafting) sd_pace_observe(s->options.pace, p, v->path, v->n_path);
+        round.n_rows += records[i].n_places;
+        round.n_steps += deepest;
+        round.n_tokens += v->n_path + 1;
+    }
+    sd_pace_end(s->options.pace, &round);
+}
+
 /* One round of the open sequences. */
 static sd_status run_round(sd_session* s) {
     double begun = sd_now();
     sd_record* records = s->records + s->n_records;
     sd_status status = SD_OK;
-    if (s->drafter) status = s->drafter->propose(s->drafter, s->proposals, s->n_open);
-    for (int i = 0; i < s->n_open && s->drafter && status == SD_OK; i++)
+    if (s->drafting) status = s->drafter->propose(s->drafter, s->proposals, s->n_open);
+    for (int i = 0; i < s->n_open && s->drafting && status == SD_OK; i++)
         status = sd_proposal_check(s->drafter, &s->proposals[i], s->options.rule);
     if (status != SD_OK) return status;
     double drafted = sd_now();
@@ -324,8 +352,9 @@ static sd_status run_round(sd_session* s) {
         if (status == SD_OK) status = verify(s, &records[i]);
         if (status == SD_OK) status = commit(s, &records[i]);
     }
-    double draft_s = s->drafter ? drafted - begun - s->drafter->other_s : 0.0;
-    double verify_s = verified - drafted, other_s = sd_now() - begun - draft_s - verify_s;
+    double draft_s = s->drafting ? drafted - begun - s->drafter->other_s : 0.0;
+    double verify_s = verified - drafted, ended = sd_now(), other_s = ended - begun - draft_s - verify_s;
+    if (s->options.pace && status == SD_OK) tell_pace(s, records, drafted - begun, ended - drafted);
     for (int i = 0; i < s->n_open; i++)
         records[i].draft_s = draft_s, records[i].verify_s = verify_s, records[i].other_s = other_s;
     s->n_records += s->n_open;
@@ -339,14 +368,14 @@ static int one_ended(const sd_session* s) {
     return 0;
 }
 
-sd_status sd_session_rounds(sd_session* s, double seconds, int until_end) {
+sd_status sd_session_rounds(sd_session* s, double seconds, int until_end, const int32_t* gammas) {
     if (s->failed || !s->ready)
         return sd_fail(SD_ERR_STATE, s->failed ? "a round has failed" : "the prompts have not been read");
     double begun = sd_now();
     sd_status status = SD_OK;
     s->n_records = 0;
     do {
-        open_round(s);
+        open_round(s, gammas);
         if (s->n_open == 0) break;
         status = run_round(s);
     } while (status == SD_OK && s->n_records + s->n_sequences <= s->max_records &&

@@ -7,6 +7,7 @@
 
 #include "drafter.h"
 #include "intake.h"
+#include "pace.h"
 #include "sequence.h"
 #include "verifier.h"
 
@@ -27,6 +28,8 @@ typedef struct sd_session_options {
                               * while the session is created */
     int n_stop_ids;
     int n_threads;
+    sd_pace*
+        pace; /* gamma chooses itself; it learns. Borrowed, must outlive the session. NULL: gamma it is */
 } sd_session_options;
 
 /* What one round did for one sequence. Valid until the next call. */
@@ -62,8 +65,9 @@ sd_status sd_session_prefill(sd_session* session, int* done);
 
 /* Rounds for every unfinished sequence: draft, verify, commit. One round, then others as long as
  * `seconds` have not passed: whoever looks at every record does it with cold caches, so it is
- * cheaper to look at several. With `until_end` the round in which a sequence ends is the last. */
-sd_status sd_session_rounds(sd_session* session, double seconds, int until_end);
+ * cheaper to look at several. With `until_end` the round in which a sequence ends is the last. gammas
+ * [n prompts]: guesses a round of each sequence at most, cut to those of the options; NULL: as many as these. */
+sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, const int32_t* gammas);
 
 /* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */
 const sd_record* sd_session_records(const sd_session* session, int* n);

@@ -2,16 +2,7 @@
 
 #include "clock.h"
 #include "growth.h"
-
-/* What a guess must bring to pay: nothing, until a pace says otherwise. */
-static double node_price(const sd_proposal* p) {
-    (void)p;
-    return 0.0;
-}
-static double step_price(const sd_proposal* p) {
-    (void)p;
-    return 0.0;
-}
+#include "pace.h"
 
 /* One proposal being drafted. */
 typedef struct draft {
@@ -74,6 +65,7 @@ static void open_draft(draft* f, const sd_proposal* p, int room) {
     int32_t* depths = f->read.depths;
     double* reach = f->read.reach;
     f->read = *p;
+    f->read.pace = NULL; /* guesses are priced when they are proposed */
     f->read.depths = depths;
     f->read.reach = reach;
     f->read.tree = (sd_tree){.n_nodes = 1, .tokens = f->tokens, .parents = f->parents};
@@ -91,7 +83,8 @@ static void choose(const growing_drafter* d, const sd_proposal* p, draft* f, int
         f->reads[f->n_reads++] = 0;
         return;
     }
-    f->n_reads = sd_growth_choose(&f->growth, d->options.width, p->depth, step_price(p), f->chosen);
+    f->n_reads =
+        sd_growth_choose(&f->growth, d->options.width, p->depth, sd_pace_step_price(p->pace), f->chosen);
     for (int i = 0; i < f->n_reads; i++) {
         sd_candidate* c = &f->growth.best[f->chosen[i]];
         c->node = f->reads[i] = sd_proposal_add(&f->read, c->parent, c->token, c->confidence);
@@ -131,15 +124,22 @@ static int step(growing_drafter* d, const sd_proposal* proposals, int n, int ind
     return 1;
 }
 
+/* Is a candidate worth a row of the target? It is certain, so it may be looked at (drafter.h). */
+static int pays(const sd_proposal* p, int parent, const sd_candidate* c) {
+    if (p->pace == NULL) return 1;
+    int depth = p->depths[parent];
+    double chance = sd_pace_chance(p->pace, c->confidence, depth + 1);
+    return sd_pace_pays(p->pace, p->reach[parent], depth, p->tree.n_nodes - 1, chance);
+}
+
 /* The best candidates become nodes: parents come before their children. */
 static void emit(draft* f, sd_proposal* p) {
-    double price = node_price(p);
     for (int i = 1; i < f->read.tree.n_nodes; i++) f->nodes[i] = -1;
     f->nodes[0] = 0;
     for (int i = 0; i < f->growth.n; i++) {
         const sd_candidate* c = &f->growth.best[i];
         int32_t parent = f->nodes[c->parent];
-        if (parent < 0 || c->value < price || !sd_proposal_wants(p, parent)) continue;
+        if (parent < 0 || !sd_proposal_fits(p, parent) || !pays(p, parent, c)) continue;
         p->tree.drawn_from[p->tree.n_nodes].point = c->token;
         int node = sd_proposal_add(p, parent, c->token, c->confidence);
         if (c->node >= 0) f->nodes[c->node] = node;

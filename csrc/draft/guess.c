@@ -1,5 +1,9 @@
 #include "guess.h"
 
+#include "kernels.h"
+
+#define PIECE 512
+
 sd_status sd_guessing_check(const sd_guessing* how, int n_vocab) {
     sd_status status = sd_sampling_check(&how->sampling);
     return status == SD_OK ? sd_adjustment_check(&how->adjustment, n_vocab) : status;
@@ -9,12 +13,24 @@ sd_guesser sd_guesser_take(sd_arena* arena, const sd_guessing* how, int n_vocab)
     return (sd_guesser){
         .how = *how,
         .n_vocab = n_vocab,
+        .terms = sd_arena_take(arena, PIECE, sizeof(double)),
         .scratch = sd_arena_take(arena, 2 * (size_t)n_vocab, sizeof(double)),
         .adjusted = sd_arena_take(arena, (size_t)n_vocab, sizeof(float)),
     };
 }
 
-int sd_guess(const sd_guesser* g, sd_proposal* p, int parent, const float* logits) {
+/* What the draft thinks of its most probable token: one over Σ exp(logit − its logit). In pieces, as nobody
+ * wants the terms, and pieces of them stay in the nearest cache. */
+static double softmax_of(const sd_guesser* g, const float* logits, int32_t token) {
+    double sum = 0.0;
+    for (int i = 0; i < g->n_vocab; i += PIECE) {
+        int n = g->n_vocab - i < PIECE ? g->n_vocab - i : PIECE;
+        sum += sd_kernels_get()->weigh(n, logits + i, logits[token], 1.0f, g->terms);
+    }
+    return 1.0 / sum;
+}
+
+static int guess(const sd_guesser* g, sd_proposal* p, int parent, const float* logits, int if_it_pays) {
     int node = p->tree.n_nodes;
     sd_distribution* from = &p->tree.drawn_from[node];
     logits = sd_logits_adjust(&g->how.adjustment, g->n_vocab, logits, p->text, p->n_text, &p->tree, parent,
@@ -29,5 +45,20 @@ int sd_guess(const sd_guesser* g, sd_proposal* p, int parent, const float* logit
         double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DRAFT, (uint32_t)node);
         token = sd_sample(from, g->n_vocab, u);
     }
-    return sd_proposal_add(p, parent, token, sd_prob(from, token));
+    double confidence = 1.0;
+    if (from->point < 0)
+        confidence = sd_prob(from, token);
+    else if (p->pace != NULL)
+        confidence = softmax_of(g, logits, token);
+    if (if_it_pays && (from->point >= 0 || g->how.coupled) && !sd_proposal_takes(p, parent, confidence))
+        return -1;
+    return sd_proposal_add(p, parent, token, confidence);
+}
+
+int sd_guess(const sd_guesser* g, sd_proposal* p, int parent, const float* logits) {
+    return guess(g, p, parent, logits, 0);
+}
+
+int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const float* logits) {
+    return guess(g, p, parent, logits, 1);
 }

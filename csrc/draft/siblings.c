@@ -135,10 +135,7 @@ static int draw(const sd_siblings* s, sd_proposal* p, int parent, int distinct, 
 int sd_siblings_guess(const sd_siblings* s, sd_proposal* p, int parent, const float* logits, sd_choosing how,
                       int n) {
     if (n == 0 || !sd_proposal_wants(p, parent)) return 0;
-    if (n == 1 && how != SD_CHOOSE_TOP) {
-        sd_guess(&s->guesser, p, parent, logits);
-        return 1;
-    }
+    if (n == 1 && how != SD_CHOOSE_TOP) return sd_guess_if_it_pays(&s->guesser, p, parent, logits) >= 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     logits = distribute(s, p, parent, logits, from);
     int dense = from->point < 0;

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from specdec._core import __version__, available_kernels, kernels
 
 if TYPE_CHECKING:
+    from specdec.auto import Auto
     from specdec.beam import Beam, BeamResult, BeamTrace, beam_search
     from specdec.errors import (
         CheckpointError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("drafts", "errors", "plot", "reference", "theory")  # public as modules
 _HOMES = {
+    "Auto": "auto",
     "Beam": "beam",
     "BeamResult": "beam",
     "BeamTrace": "beam",
@@ -77,6 +79,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Auto",
     "Beam",
     "BeamResult",
     "BeamTrace",

@@ -163,6 +163,7 @@ class Session:
         keep_drafts: bool = False,
         n_text: int = 0,
         node_budget: int = 0,
+        pace: NDArray[np.float64] | None = None,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
 
@@ -181,6 +182,9 @@ class Session:
         becomes, with probability alpha, the next token of its prompt's text in `texts` (prompt and
         continuation, as plain decoding gives it), else another. At temperature 0 the acceptance rate is
         alpha.
+
+        `pace` is what `new_pace` or an earlier session's `pace` gave: gamma, the most, is then chosen round
+        by round (decode/pace.h). It is copied.
         """
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.
@@ -188,12 +192,18 @@ class Session:
         What a prompt has in common with the beginning of another sequence's text, or of its predecessor's, is
         copied.
         """
-    def round(self, seconds: float = 0.0, *, until_end: bool = False) -> list[RoundRecord]:
+    def round(
+        self, seconds: float = 0.0, *, until_end: bool = False, gammas: Sequence[int] | None = None
+    ) -> list[RoundRecord]:
         """One round for every unfinished sequence, without the GIL. [] when all have finished.
 
         More rounds follow until `seconds` have passed, or some 64 records are there, or with `until_end` a
-        sequence has ended; not with `keep_logits`.
+        sequence has ended; not with `keep_logits`. gammas [n_sequences]: guesses of each sequence in these
+        rounds at most, where that is less than the session's gamma.
         """
+    @property
+    def pace(self) -> NDArray[np.float64] | None:
+        """A copy of what the session has learnt of its rounds; None if it was made without."""
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence."""
     def replace(self, sequence: int, prompt: Sequence[int], seed: tuple[int, int], /) -> None:
@@ -263,6 +273,28 @@ def verify(
     order : [n_nodes], siblings are tried in ascending order of these (entry 0 unused).
     noise : [max_depth + 1, n_vocab] in [0, 1), of the rule "coupled".
     """
+
+class PaceView(TypedDict):
+    """What a pace has learnt, for rounds of one sequence; see `specdec.Auto.to_dict`."""
+
+    target_s: list[float]
+    """[65] seconds of a round by its guesses, without those of drafting them."""
+    draft_s: list[float]
+    """[65] seconds of drafting, by steps."""
+    chance: list[float]
+    """[65] chance of a guess at a depth whose confidence is not known yet; the first is 1."""
+    by_confidence: list[tuple[float, float, float]]
+    """(confidence, chance at depth 1, guesses)."""
+    rate: float
+    """Tokens per second."""
+    plain_rate: float
+    plain_left: float
+
+def new_pace() -> NDArray[np.float64]:
+    """What gamma="auto" knows before it has seen anything."""
+
+def pace_view(pace: NDArray[np.float64]) -> PaceView:
+    """What a pace has learnt, in units."""
 
 def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
     """The counter-based uniform in [0, 1) that the core uses for this key."""

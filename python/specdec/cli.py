@@ -82,7 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     formats: dict[str, Any] = {"choices": ("f32", "bf16", "int8", "int4"), "metavar": "FORMAT"}
     add("--dtype", **formats, help="f32, bf16, int8 or int4 (default: what the checkpoint holds)")
     add("--draft-dtype", **formats, help="the same for the draft")
-    add("--gamma", type=int, default=4, metavar="N", help="drafted tokens a round (default: %(default)s)")
+    add(
+        "--gamma", type=_gamma, default=4, metavar="N",
+        help="drafted tokens a round, or 'auto': as many as pay (default: %(default)s)",
+    )  # fmt: skip
     add("--max-new-tokens", type=int, default=200, metavar="N", help="(default: %(default)s)")
     add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default: %(default)s)")
     add("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens only")
@@ -104,6 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     version = f"%(prog)s {_core.__version__} (kernels: {_core.kernels()})"
     add("--version", action="version", version=version)
     return parser
+
+
+def _gamma(text: str) -> int | str:
+    return text if text == "auto" else int(text)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -182,7 +189,7 @@ class _Timed:
 
 
 def _time(
-    target: Model, draft: Model, prompt: str, gamma: int, options: dict[str, Any]
+    target: Model, draft: Model, prompt: str, gamma: int | str, options: dict[str, Any]
 ) -> tuple[_Timed, _Timed]:
     """(plain, speculative) runs, timed in turns so that both see the same machine."""
     generate(target, None, prompt, **{**options, "max_new_tokens": _N_WARM_UP})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, overload
 
 from specdec.errors import InputError
 from specdec.progress import progress_bar
-from specdec.request import DraftLike, ModelLike, Options, Prompt, Request, Seed, Stop, Transform
+from specdec.request import DraftLike, Gamma, ModelLike, Options, Prompt, Request, Seed, Stop, Transform
 from specdec.result import Result
 from specdec.run import Run
 from specdec.sampling import Sampling
@@ -47,7 +47,7 @@ def generate(
     draft: DraftLike | None,
     prompt: Prompt | Sequence[Prompt],
     *,
-    gamma: int | None = None,
+    gamma: Gamma = None,
     max_new_tokens: int | None = 200,
     temperature: float = 0.0,
     top_k: int | None = None,
@@ -86,9 +86,18 @@ def generate(
         One prompt as text or as token ids, or several that are decoded together; a list of integers is one
         prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
         it.
-    gamma : int, optional
+    gamma : int, "auto", Auto or callable, optional
         Drafted tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
         for, 4 unless it says otherwise.
+
+        "auto" drafts until another token's expected gain is below its measured cost, and not at all where
+        that is fastest; see `Auto`. At temperature 0 and with "coupled" the output is the same as ever; with
+        the other rules it has the same distribution, but the same seed may give another sample, as how much
+        is drafted depends on measured times.
+
+        A callable is your own policy: ``gamma(rounds)`` is called before every round of every sequence with
+        the `Round` objects of that sequence so far and says how many tokens to draft, 0 to its attribute
+        ``max_gamma`` (32 if it has none). It may look at all that was drafted and accepted.
     max_new_tokens : int or None, default 200
         New tokens at most, at least 1; None goes on until the context is full.
     temperature, top_k, top_p, min_p, repetition_penalty, logit_bias
@@ -148,7 +157,7 @@ def generate(
     Raises
     ------
     InputError
-        If an argument is out of range, a prompt is empty, holds an id that the target does not have, or fills
+        If an argument is out of range, a callable gamma returns something else than it may, a prompt is empty, holds an id that the target does not have, or fills
         the context. The message names the argument, its value and what is expected.
     VocabularyMismatchError
         If target and draft have different vocabularies.
@@ -194,7 +203,7 @@ def stream(
     draft: DraftLike | None,
     prompt: Prompt,
     *,
-    gamma: int | None = None,
+    gamma: Gamma = None,
     max_new_tokens: int | None = 200,
     temperature: float = 0.0,
     top_k: int | None = None,

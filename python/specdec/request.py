@@ -12,6 +12,8 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec import auto
+from specdec.auto import Auto
 from specdec.drafts import Draft, Drafter, PythonDraft
 from specdec.errors import InputError
 from specdec.model import Model, load
@@ -20,14 +22,16 @@ from specdec.sampling import Sampling
 from specdec.stopping import StopRules
 from specdec.threads import MAX_THREADS, default_threads
 from specdec.tokenizer import check_same_vocabulary
+from specdec.trace import Round
 
 __all__ = [
-    "DEFAULT_BATCH_SIZE", "MAX_GAMMA", "DraftLike", "ModelLike", "Options", "Prompt", "Request", "Seed",
-    "Stop", "Transform", "as_draft", "as_model", "check_integer", "check_prompt",
+    "DEFAULT_BATCH_SIZE", "MAX_GAMMA", "DraftLike", "Gamma", "ModelLike", "Options", "Prompt", "Request",
+    "Seed", "Stop", "Transform", "as_draft", "as_model", "check_integer", "check_prompt",
 ]  # fmt: skip
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
 DraftLike: TypeAlias = "Model | Draft | Drafter | str | os.PathLike[str]"
+Gamma: TypeAlias = "int | str | Auto | Callable[[Sequence[Round]], int] | None"
 Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
 Stop: TypeAlias = "str | int | Iterable[str | int] | None"
 Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
@@ -37,7 +41,7 @@ Transform: TypeAlias = "Callable[[NDArray[np.float64], list[int]], NDArray[np.fl
 class Options(TypedDict, total=False):
     """The keyword arguments that `specdec.generate` and `specdec.stream` share, for type checkers."""
 
-    gamma: int | None
+    gamma: Gamma
     max_new_tokens: int | None
     temperature: float
     top_k: int | None
@@ -77,7 +81,9 @@ class Request:
     is_batch : bool
         Whether the caller gave a list of prompts and expects a list of results.
     gamma : int
-        Drafted tokens a round; 0 without a draft.
+        Drafted tokens a round at most; 0 without a draft.
+    policy : Auto, callable or None
+        What says how many they are in each round; None: `gamma`.
     max_new_tokens : int or None
     sampling, draft_sampling : Sampling
     transform : callable or None
@@ -99,6 +105,7 @@ class Request:
     prompts: list[list[int]]
     is_batch: bool
     gamma: int
+    policy: Auto | Callable[[Sequence[Round]], int] | None
     max_new_tokens: int | None
     sampling: Sampling
     draft_sampling: Sampling
@@ -119,7 +126,7 @@ class Request:
         draft: DraftLike | None,
         prompt: Prompt | Sequence[Prompt],
         *,
-        gamma: int | None,
+        gamma: Gamma,
         max_new_tokens: int | None,
         temperature: float = 0.0,
         top_k: int | None = None,
@@ -159,7 +166,8 @@ class Request:
                 f"transform is a {type(transform).__name__}; expected a function of (probs, tokens), or None"
             )
         sampling, rule, lenience = _rule(verify, lenience, sampling)
-        if gamma is not None:
+        policy = _policy(gamma)
+        if gamma is not None and policy is None:
             gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         if max_new_tokens is not None:
             max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
@@ -188,7 +196,13 @@ class Request:
             eos_ids=() if ignore_eos or tokenizer is None else tokenizer.eos_ids,
         )
         names = [f"prompt {i}" for i in range(len(given))] if is_batch else ["prompt"]
-        if gamma is None:
+        if isinstance(policy, Auto):
+            gamma = policy.limit(draft)
+        elif policy is not None:
+            gamma = check_integer(
+                "gamma.max_gamma", getattr(policy, "max_gamma", auto.AUTO_GAMMA), 0, MAX_GAMMA
+            )
+        elif gamma is None:
             gamma = draft.gamma if isinstance(draft, Draft) else Draft.gamma
         drafting = draft is not None and gamma > 0
         return cls(
@@ -197,6 +211,7 @@ class Request:
             prompts=[check_prompt(target, item, name) for item, name in zip(given, names, strict=True)],
             is_batch=is_batch,
             gamma=gamma if drafting else 0,
+            policy=policy if drafting else None,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
             draft_sampling=draft_sampling,
@@ -236,6 +251,18 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
         raise InputError(f"{name} is {value!r}; expected {expected}")
     return int(value)
+
+
+def _policy(gamma: Any) -> Auto | Callable[[Sequence[Round]], int] | None:
+    """What chooses gamma round by round; None for a number."""
+    if isinstance(gamma, str):
+        if gamma != "auto":
+            raise InputError(
+                f"gamma is {gamma!r}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.Auto, or a "
+                "function of the rounds so far"
+            )
+        return auto.SHARED
+    return gamma if isinstance(gamma, Auto) or callable(gamma) else None
 
 
 def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str, float]:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.auto import Auto
 from specdec.drafts.draft import describe
-from specdec.request import Request
+from specdec.request import Request, check_integer
 from specdec.result import Result
 from specdec.stopping import StopRules, StopScanner
 from specdec.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
@@ -157,7 +158,10 @@ class Run:
             for i, prompt in enumerate(request.prompts)
         ]
         # The core ends a text at its length and at stop ids; a stop string must be looked for each round.
-        self._slice_s = 0.0 if streaming or request.stop.strings else SLICE_S
+        # And a caller's policy is asked before each.
+        asked = request.policy is not None and not isinstance(request.policy, Auto)
+        at_once = streaming or asked or bool(request.stop.strings)
+        self._slice_s = 0.0 if at_once else SLICE_S
         self._session: _core.Session | None = None
 
     def rounds(self) -> Generator[tuple[int, Round], None, None]:
@@ -189,6 +193,7 @@ class Run:
             n_threads=request.n_threads,
             keep_logits=request.logits,
             stop_ids=sorted(request.stop.ids),
+            pace=request.policy.begin(request) if isinstance(request.policy, Auto) else None,
         )
         begun = places.copy()
         while True:
@@ -196,7 +201,9 @@ class Run:
                 prefill_s = self._session.prefill()
                 for index in begun:
                     self.sequences[index].prefill_s = prefill_s
-            records = self._session.round(self._slice_s, until_end=following is not None)
+            records = self._session.round(
+                self._slice_s, until_end=following is not None, gammas=self._gammas(places)
+            )
             if not records:
                 return
             ended, begun = [], []
@@ -214,6 +221,19 @@ class Run:
                     places[place] = following
                     begun.append(following)
                     following = next(waiting, None)
+
+    def _gammas(self, places: Sequence[int]) -> list[int] | None:
+        """What the caller's policy says of the next round of the sequence in each place."""
+        policy, limit = self.request.policy, self.request.gamma
+        if policy is None or isinstance(policy, Auto):
+            return None
+        sequences = [self.sequences[index] for index in places]
+        return [
+            check_integer("gamma(rounds)", policy(tuple(sequence.rounds)), 0, limit)
+            if sequence.finish_reason is None
+            else 0
+            for sequence in sequences
+        ]
 
     def result(self, index: int) -> Result:
         """What has come of a sequence that has ended."""
@@ -235,5 +255,8 @@ class Run:
     def close(self) -> None:
         """Free the session's memory; idempotent."""
         if self._session is not None:
+            policy, pace = self.request.policy, self._session.pace
+            if isinstance(policy, Auto) and pace is not None:
+                policy.end(self.request, pace)
             self._session.close()
             self._session = None

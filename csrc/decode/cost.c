@@ -1,0 +1,81 @@
+#include "cost.h"
+
+#include <math.h>
+
+#define FIRST 3.0   /* of the first runs the fastest counts: caches are cold, and threads asleep */
+#define MEMORY 64.0 /* runs that a mean is made of */
+#define DRIFT 16.0  /* runs within which the scale follows the machine */
+#define NEW 1.5     /* a first run counts as at most so much slower than the line */
+/* Runs within which a count that is not seen again is believed less: bad luck may be what keeps it from
+ * being tried. */
+#define STALE 100.0
+#define LINE 4.0         /* runs that the line counts as */
+#define WEIGHT 16.0      /* of a count in the line, at most: others stand far from where the policy is */
+#define CLIP 1.3         /* a run counts as at most so much slower or faster than the mean */
+#define PRIOR_SLOPE 0.05 /* of a time that nothing else is known of, for one more */
+#define PRIOR_WEIGHT 2.0
+
+static int bin_of(int count) {
+    if (count < 32) return count;
+    int bin = 32, low = 32;
+    while (count >= 2 * low && bin + 4 < SD_COST_BINS) low *= 2, bin += 4;
+    int quarter = (count - low) / (low / 4);
+    return bin + (quarter < 3 ? quarter : 3);
+}
+
+/* The line of least squares through the bins, which costs a little for each even if only one has been seen. */
+static void fit(sd_cost* c) {
+    double w = 0.0, x = 0.0, y = 0.0, least = 0.0;
+    for (int i = 0; i < SD_COST_BINS; i++) {
+        if (c->n[i] == 0.0) continue;
+        double weight = fmin(c->n[i], WEIGHT);
+        if (least <= 0.0) least = c->mean[i] / (c->at[i] > 1.0 ? c->at[i] : 1.0);
+        w += weight, x += weight * c->at[i], y += weight * c->mean[i];
+    }
+    double xx = PRIOR_WEIGHT, xy = PRIOR_WEIGHT * PRIOR_SLOPE * least;
+    for (int i = 0; i < SD_COST_BINS; i++) {
+        double weight = fmin(c->n[i], WEIGHT), dx = c->at[i] - x / w;
+        xx += weight * dx * dx, xy += weight * dx * (c->mean[i] - y / w);
+    }
+    c->slope = fmax(0.0, xy / xx);
+    c->start = (y - c->slope * x) / w;
+}
+
+void sd_cost_anchor(sd_cost* c) { c->n[0] = FIRST; }
+
+void sd_cost_learn(sd_cost* c, int count, double seconds) {
+    int i = bin_of(count);
+    if (c->scale == 0.0) c->scale = 1.0;
+    double value = seconds / c->scale;
+    if (c->n[i] < FIRST) {
+        double line = c->start + c->slope * count;
+        if (c->n[i] > 0.0)
+            c->mean[i] = fmin(c->mean[i], value);
+        else /* where the line knows better than a first run that was very slow */
+            c->mean[i] = line > 0.0 ? fmin(value, NEW * line) : value;
+        c->n[i]++;
+        c->at[i] += (count - c->at[i]) / c->n[i];
+    } else if (c->mean[i] > 0.0) {
+        double ratio = fmin(CLIP, fmax(1.0 / CLIP, value / c->mean[i]));
+        c->n[i] = fmin(c->n[i] + 1.0, MEMORY);
+        c->mean[i] *= 1.0 + (ratio - 1.0) / c->n[i];
+        c->at[i] += (count - c->at[i]) / c->n[i];
+        c->scale *= 1.0 + (ratio - 1.0) / DRIFT;
+    }
+    for (int j = 0; j < SD_COST_BINS; j++)
+        if (j != i && c->n[j] > FIRST) c->n[j] = fmax(FIRST, c->n[j] * (1.0 - 1.0 / STALE));
+    fit(c);
+}
+
+double sd_cost_seconds(const sd_cost* c, int count) {
+    int i = bin_of(count);
+    if (c->scale == 0.0) return 0.0;
+    double own = c->mean[i] + c->slope * (count - c->at[i]), line = c->start + c->slope * count;
+    return c->scale * fmax(0.0, (c->n[i] * own + LINE * line) / (c->n[i] + LINE));
+}
+
+double sd_cost_seen(const sd_cost* c, int low, int high) {
+    double n = 0.0;
+    for (int i = bin_of(low); i <= bin_of(high); i++) n += c->n[i];
+    return n;
+}

@@ -1,0 +1,29 @@
+/* Seconds as a function of a count, learnt from runs: of a target by its rows, of a draft by its steps.
+ *
+ * Single runs are noisy, and the machine's speed changes within seconds. So each count has a mean that looks
+ * away from outliers, drawn towards a line through all of them the more the less it has been seen; and they
+ * share one scale that follows the machine. Plain numbers: it may be copied, and begins as all zeros. */
+#ifndef SD_COST_H
+#define SD_COST_H
+
+#define SD_COST_BINS 56 /* counts to 32 by themselves, then four bins an octave */
+
+typedef struct sd_cost {
+    double scale;        /* seconds now over seconds as the means have them; 0: nothing has been seen */
+    double start, slope; /* of a line through the means */
+    double n[SD_COST_BINS], at[SD_COST_BINS], mean[SD_COST_BINS]; /* runs, mean count, mean seconds */
+} sd_cost;
+
+/* It is known that nothing takes no time. */
+void sd_cost_anchor(sd_cost* cost);
+
+/* A run with this count, ≥ 0, took so long. */
+void sd_cost_learn(sd_cost* cost, int count, double seconds);
+
+/* Seconds that a run with this count takes; 0 where nothing has been seen. */
+double sd_cost_seconds(const sd_cost* cost, int count);
+
+/* Runs with a count from low to high that have been seen. */
+double sd_cost_seen(const sd_cost* cost, int low, int high);
+
+#endif

@@ -1,0 +1,285 @@
+#include "pace.h"
+
+#include <math.h>
+#include <string.h>
+
+#define FEW 12.0           /* guesses that say how it is lately, */
+#define MANY 128.0         /* in general and by depth, */
+#define LONG 256.0         /* and by confidence */
+#define CHANGED 3.0        /* standard deviations between the two that mean another text */
+#define UNCERTAIN 16.0     /* guesses that shares then count for at most */
+#define ROUNDS 64.0        /* rounds within which tokens per second are */
+#define FIRST_GUESS 0.7    /* acceptance before anything is known */
+#define MODEL_WEIGHT 8.0   /* rounds that the rate as computed counts beside the one measured */
+#define FIRST_STRETCH 16.0 /* tokens without drafting */
+#define LAST_STRETCH 1024.0
+#define N_TRIALS 2.0   /* rounds with a guess in any case, after a stretch; those that accept one are free */
+#define N_CERTAIN 16.0 /* rounds of an earlier session that the measured rate keeps */
+#define LOSS 12.0      /* tokens behind plain decoding at which drafting is given up for a while */
+#define LOOK_AGAIN 8.0 /* guesses that shares count for at most, after a stretch without any */
+#define EXPLORE 48.0   /* rounds between two that guess further than pays, */
+#define EXPLORING 0.6  /* as if a second were worth so much less */
+#define DRAFT_PRIOR 0.05 /* seconds of a step of an unknown draft, over those of plain decoding */
+
+/* Upper ends of the confidence bins but the last. Where guesses are good most confidences are near 1. */
+static const double ENDS[SD_PACE_CONFIDENCES - 1] = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5,  0.6,
+                                                     0.7,  0.8, 0.9, 0.95, 0.98, 0.995};
+
+static int bin_of(double confidence) {
+    int i = 0;
+    while (i < SD_PACE_CONFIDENCES - 1 && confidence >= ENDS[i]) i++;
+    return i;
+}
+
+double sd_pace_confidence(int i) {
+    return 0.5 * ((i > 0 ? ENDS[i - 1] : 0.0) + (i < SD_PACE_CONFIDENCES - 1 ? ENDS[i] : 1.0));
+}
+
+static int row_of(int depth) { return (depth < SD_PACE_DEPTHS ? depth : SD_PACE_DEPTHS) - 1; }
+
+/* The share, with a prior that counts as `weight` guesses. */
+static double share(sd_share s, double prior, double weight) {
+    return (s.yes + weight * prior) / (s.n + weight);
+}
+
+static void add(sd_share* s, double yes, double memory) {
+    s->yes += yes - s->yes / memory;
+    s->n += 1.0 - s->n / memory;
+}
+
+/* Believe it less. */
+static void weaken(sd_share* s, double n) {
+    if (s->n > n) s->yes *= n / s->n, s->n = n;
+}
+
+void sd_pace_reset(sd_pace* p) {
+    memset(p, 0, sizeof *p);
+    sd_cost_anchor(&p->draft);
+    p->stretch = FIRST_STRETCH;
+    p->explore_at = EXPLORE;
+    p->plain_at = p->plain_gap = 16.0;
+}
+
+sd_status sd_pace_check(const double* numbers) {
+    for (size_t i = 0; i < SD_PACE_SIZE; i++)
+        if (!(fabs(numbers[i]) <= 1e15)) /* not NaN either */
+            return sd_fail(SD_ERR_VALUE, "pace[%d] is %g, expected what a pace has learnt", (int)i,
+                           numbers[i]);
+    return SD_OK;
+}
+
+void sd_pace_start(sd_pace* p) {
+    if (p->plain_left > FIRST_STRETCH) p->plain_left = FIRST_STRETCH; /* another text may be another matter */
+    double less = p->n_drafted > N_CERTAIN ? N_CERTAIN / p->n_drafted : 1.0;
+    p->tokens *= less, p->seconds *= less, p->n_drafted *= less;
+    p->starting = 1.0;
+    p->idle = 0.0;
+}
+
+static double whole(const sd_pace* p) { return share(p->whole, FIRST_GUESS, 4.0); }
+
+double sd_pace_chance(const sd_pace* p, double confidence, int depth) {
+    int i = bin_of(confidence);
+    double prior = 0.5 * (fmin(1.0, fmax(0.0, confidence)) + whole(p));
+    prior = share(p->by_confidence[i], prior, 4.0);
+    return share(p->by_both[i][row_of(depth)], prior, 16.0);
+}
+
+/* Chances by depth: one that was seen little is as the one before it. */
+static void fill_chances(sd_pace* p) {
+    double last = whole(p);
+    p->chance[0] = 1.0;
+    for (int depth = 1; depth <= SD_PACE_HORIZON; depth++) {
+        if (depth <= SD_PACE_DEPTHS) last = share(p->by_depth[depth - 1], last, 6.0);
+        p->chance[depth] = last;
+    }
+}
+
+static double draft_seconds(const sd_pace* p, int n_steps) {
+    if (p->draft.scale > 0.0) return sd_cost_seconds(&p->draft, n_steps);
+    return DRAFT_PRIOR * n_steps / p->plain_rate;
+}
+
+/* The best rate of rounds with k guesses in every sequence, as the estimates have it, joined with what the
+ * last rounds gave. */
+static double find_rate(const sd_pace* p, int n, int gamma) {
+    double reach = 1.0, tokens = n, best = p->plain_rate, best_tokens = n, best_seconds = n / p->plain_rate;
+    for (int k = 1; k <= gamma; k++) {
+        reach *= p->chance[k];
+        tokens += n * reach;
+        double seconds = sd_cost_seconds(&p->target, n * (1 + k)) + draft_seconds(p, n * k);
+        if (tokens / seconds > best) best = tokens / seconds, best_tokens = tokens, best_seconds = seconds;
+    }
+    double rate = (p->tokens + MODEL_WEIGHT * best_tokens) / (p->seconds + MODEL_WEIGHT * best_seconds);
+    return fmax(rate, p->plain_rate);
+}
+
+static void plan(sd_pace* p, int n, int gamma) {
+    int others = (int)fmin(1e6, p->rows * (n - 1) + 0.5), steps = (int)fmin(1e6, p->steps * (n - 1) + 0.5);
+    double plain_s = sd_cost_seconds(&p->target, n);
+    if (gamma > SD_PACE_HORIZON) gamma = SD_PACE_HORIZON;
+    p->plain_rate = plain_s > 0.0 ? n / plain_s : 0.0;
+    if (plain_s == 0.0) return;
+    fill_chances(p);
+    p->horizon = gamma;
+    for (int k = 0; k <= gamma; k++) {
+        p->target_s[k] = sd_cost_seconds(&p->target, others + 1 + k);
+        p->draft_s[k] = draft_seconds(p, steps + k);
+    }
+    p->rate = find_rate(p, n, gamma);
+}
+
+/* Of the round's rate: what a second of the round is worth in tokens. */
+static double price(const sd_pace* p) { return p->exploring > 0.0 ? EXPLORING * p->rate : p->rate; }
+
+int sd_pace_pays(const sd_pace* p, double reach, int depth, int n_guesses, double known) {
+    if (p->plain_rate <= 0.0) return 0;
+    if (p->trial_left > 0.0 && depth == 0 && n_guesses == 0) return 1;
+    int last = (int)p->horizon;
+    if (n_guesses >= last || depth >= last) return reach >= price(p) * p->target.slope * p->target.scale;
+    double worth = price(p), gain = 0.0, chance = reach;
+    /* By itself or with those that may follow: another row is not always dearer than the one before. */
+    for (int k = 1; n_guesses + k <= last && depth + k <= last && k <= 8; k++) {
+        chance *= k == 1 && known >= 0.0 ? known : p->chance[depth + k];
+        gain += chance;
+        double rows_s = p->target_s[n_guesses + k] - p->target_s[n_guesses];
+        double steps_s = p->draft_s[depth + k] - p->draft_s[known >= 0.0 ? depth + 1 : depth];
+        if (gain >= worth * (rows_s + steps_s)) return 1;
+    }
+    if (known >= 0.0 || p->looks == 0.0) return 0;
+    /* A step of the draft may also pay by the confidences at which its guess is then worth a row. */
+    const double* occurs = p->confidences[depth > 0];
+    double row = worth * (p->target_s[n_guesses + 1] - p->target_s[n_guesses]), value = 0.0, n = 0.0;
+    for (int i = 0; i < SD_PACE_CONFIDENCES; i++) {
+        n += occurs[i];
+        value += occurs[i] * fmax(0.0, reach * sd_pace_chance(p, sd_pace_confidence(i), depth + 1) - row);
+    }
+    return n > 0.0 && value / n >= worth * (p->draft_s[depth + 1] - p->draft_s[depth]);
+}
+
+int sd_pace_begin(sd_pace* p, int n_open, int gamma) {
+    p->n_open = n_open;
+    p->drafting = p->exploring = 0.0;
+    plan(p, n_open, gamma);
+    if (gamma == 0) return 0;
+    /* what drafting is held against must be known, from about so many sequences */
+    if (sd_cost_seen(&p->target, (n_open + 1) / 2, n_open + n_open / 2) == 0.0) return 0;
+    if (p->plain_left > 0.0) return 0;
+    if (p->trial_left == 0.0) {
+        if (p->n_rounds >= p->plain_at) {
+            int close = p->rate < 1.25 * p->plain_rate;
+            p->plain_gap = fmin(4.0 * p->plain_gap, close ? 64.0 : 384.0);
+            p->plain_at = p->n_rounds + p->plain_gap;
+            return 0;
+        }
+        /* as it is expected and as it has been measured */
+        if (!sd_pace_pays(p, 1.0, 0, 0, -1.0) || p->loss > LOSS) {
+            p->plain_left = p->stretch;
+            p->stretch = fmin(2.0 * p->stretch, LAST_STRETCH);
+            return 0;
+        }
+        if (p->n_rounds >= p->explore_at) {
+            p->exploring = 1.0;
+            p->explore_at = p->n_rounds + EXPLORE;
+        }
+    }
+    p->drafting = 1.0;
+    return 1;
+}
+
+/* Believe all shares less. */
+static void forget(sd_pace* p, double n) {
+    weaken(&p->whole, n);
+    for (int i = 0; i < SD_PACE_DEPTHS; i++) weaken(&p->by_depth[i], n);
+    for (int i = 0; i < SD_PACE_CONFIDENCES; i++) {
+        weaken(&p->by_confidence[i], n);
+        for (int j = 0; j < SD_PACE_DEPTHS; j++) weaken(&p->by_both[i][j], n);
+    }
+}
+
+/* Long memories are exact, short ones are up to date: when the last few guesses contradict the many before
+ * them, these count less. */
+static void notice_change(sd_pace* p) {
+    double before = share(p->whole, FIRST_GUESS, 1.0), now = share(p->lately, before, 1.0);
+    double deviation = sqrt(before * (1.0 - before) * 0.5 * (1.0 / FEW + 1.0 / MANY));
+    /* one guess more or less is never a change */
+    if (p->lately.n > 0.6 * FEW && fabs(now - before) > CHANGED * deviation + 1.0 / FEW) forget(p, UNCERTAIN);
+}
+
+/* The first guess at a depth. */
+static void observe_first(sd_pace* p, double confidence, int depth, double yes) {
+    add(&p->lately, yes, FEW);
+    add(&p->whole, yes, MANY);
+    add(&p->by_depth[row_of(depth)], yes, MANY);
+    double* occurs = p->confidences[depth > 1];
+    for (int i = 0; i < SD_PACE_CONFIDENCES; i++) occurs[i] *= 1.0 - 1.0 / LONG;
+    occurs[bin_of(confidence)] += 1.0;
+}
+
+void sd_pace_observe(sd_pace* p, const sd_proposal* proposal, const int32_t* path, int n_path) {
+    int deepest = 0; /* nodes that hang on the path come in the order of their depths */
+    for (int node = 1; node < proposal->tree.n_nodes; node++) {
+        int parent = proposal->tree.parents[node], depth = proposal->depths[node];
+        if (depth > 1 && (n_path < depth - 1 || path[depth - 2] != parent)) continue;
+        double yes = n_path >= depth && path[depth - 1] == node, confidence = proposal->confidences[node];
+        if (depth > deepest) observe_first(p, confidence, deepest = depth, yes);
+        add(&p->by_confidence[bin_of(confidence)], yes, LONG);
+        add(&p->by_both[bin_of(confidence)][row_of(depth)], yes, LONG);
+    }
+    /* A guess that was looked at and not made: nobody knows, but of its like one does. */
+    int depth = proposal->declined_at;
+    if (depth > 0) p->looks = 1.0;
+    if (depth > 0 && n_path == depth - 1)
+        observe_first(p, proposal->declined, depth, sd_pace_chance(p, proposal->declined, depth));
+    notice_change(p);
+}
+
+/* After a stretch without drafting: look again, with little trust in what was. */
+static void begin_trial(sd_pace* p) {
+    p->plain_left = 0.0;
+    p->trial_left = N_TRIALS;
+    p->tokens = p->seconds = p->n_drafted = p->loss = p->won = 0.0;
+    forget(p, LOOK_AGAIN);
+}
+
+static void end_drafting(sd_pace* p, const sd_pace_round* r) {
+    /* the draft may have had to read what it missed */
+    if (p->starting == 0.0 && p->idle < 4.0) sd_cost_learn(&p->draft, r->n_steps, r->draft_s);
+    double expected = sd_cost_seconds(&p->target, r->n_rows) + draft_seconds(p, r->n_steps);
+    double keep = 1.0 - 1.0 / ROUNDS;
+    p->tokens = keep * p->tokens + r->n_tokens;
+    double seconds = fmin(r->draft_s + r->rest_s, 3.0 * expected);
+    p->seconds = keep * p->seconds + seconds;
+    /* Tokens behind plain decoding since the last time level with it; ahead of it since the last stretch. */
+    double lost = p->plain_rate * seconds - r->n_tokens;
+    p->loss = fmax(0.0, p->loss + lost / p->n_open);
+    p->won -= lost / p->n_open;
+    if (p->won > LOSS) p->stretch = FIRST_STRETCH;
+    p->n_drafted = keep * p->n_drafted + 1.0;
+    double rate = 1.0 / fmin(ROUNDS, p->n_rounds + 1.0);
+    p->rows += (r->n_rows / p->n_open - p->rows) * rate;
+    p->steps += (r->n_steps / p->n_open - p->steps) * rate;
+    if (p->trial_left > 0.0 && r->n_tokens <= p->n_open) p->trial_left--;
+    p->idle = 0.0;
+}
+
+void sd_pace_end(sd_pace* p, const sd_pace_round* r) {
+    /* the first round finds cold caches */
+    if (p->starting == 0.0 || p->target.scale == 0.0) sd_cost_learn(&p->target, r->n_rows, r->rest_s);
+    if (p->drafting > 0.0) {
+        end_drafting(p, r);
+    } else {
+        p->idle++;
+        if (p->plain_left > 0.0 && (p->plain_left -= r->n_tokens / p->n_open) <= 0.0) begin_trial(p);
+    }
+    p->starting = 0.0;
+    p->n_rounds++;
+}
+
+double sd_pace_node_price(const sd_pace* p) {
+    return p == NULL ? 0.0 : price(p) * p->target.slope * p->target.scale;
+}
+
+double sd_pace_step_price(const sd_pace* p) {
+    return p == NULL ? 0.0 : price(p) * p->draft.slope * p->draft.scale;
+}

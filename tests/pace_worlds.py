@@ -1,0 +1,115 @@
+"""Simulated targets and drafts for the policy of gamma="auto": times and acceptances without a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+
+MAX_GAMMA = 32
+
+
+@dataclass
+class World:
+    """What rounds take, and how a draft does.
+
+    Attributes
+    ----------
+    verify : callable
+        Seconds of a round with M rows, without drafting.
+    cost : float
+        Seconds of a step of the draft.
+    levels : list of (share, confidence, chance)
+        How often a guess has which confidence, and the chance that it is then accepted. Guesses are
+        independent.
+    looks : bool
+        Whether the draft may look at a guess before it makes it.
+    noise : float
+        Standard deviation of the logarithm of every time; one round in 50 takes three times as long.
+    """
+
+    verify: Callable[[int], float]
+    cost: float
+    levels: list[tuple[float, float, float]]
+    looks: bool = False
+    noise: float = 0.05
+
+    @property
+    def alpha(self) -> float:
+        return sum(share * chance for share, _, chance in self.levels)
+
+    def fixed_rate(self, gamma: int) -> float:
+        """Tokens per second with this gamma, by equation (1)."""
+        return sum(self.alpha**k for k in range(gamma + 1)) / (self.verify(gamma + 1) + gamma * self.cost)
+
+    @property
+    def plain_rate(self) -> float:
+        return self.fixed_rate(0)
+
+    @property
+    def best_rate(self) -> float:
+        return max(map(self.fixed_rate, range(MAX_GAMMA + 1)))
+
+
+class Play:
+    """Rounds of the policy in a world.
+
+    What is counted are the seconds without noise and, of each round, the tokens that its guesses give on
+    average, not those that luck gave.
+    """
+
+    def __init__(self, world: World, seed: int, pace: NDArray[np.float64] | None = None) -> None:
+        self.world = world
+        self.pace = _core.new_pace() if pace is None else pace
+        self._rng = np.random.default_rng(seed)
+        self.gammas: list[int] = []
+        self.tokens = 0.0
+        self.seconds = 0.0
+
+    def rate(self, n_tokens: float, n_sequences: int = 1) -> float:
+        """Tokens per second of the next `n_tokens`."""
+        tokens, seconds = self.tokens, self.seconds
+        while self.tokens < tokens + n_tokens:
+            self.round(n_sequences)
+        return (self.tokens - tokens) / (self.seconds - seconds)
+
+    def round(self, n_sequences: int = 1) -> None:
+        drafting = _core._pace_begin(self.pace, n_sequences, MAX_GAMMA)
+        drafts = [self._chain(drafting) for _ in range(n_sequences)]
+        chains = [chain for chain, _ in drafts]
+        n_rows = sum(len(chain[0]) + 1 for chain in chains)
+        n_steps = sum(max(len(chain[0]), chain[2]) for chain in chains)
+        n_tokens = sum(chain[1] + 1 for chain in chains)
+        draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows)
+        _core._pace_end(self.pace, chains, n_tokens, draft_s * self._noise(), rest_s * self._noise())
+        self.tokens += sum(tokens for _, tokens in drafts)
+        self.seconds += draft_s + rest_s
+        self.gammas.append(n_rows - n_sequences)
+
+    def _noise(self) -> float:
+        usual = float(np.exp(self._rng.normal(0.0, self.world.noise)))
+        return usual * (3.0 if self.world.noise and self._rng.random() < 0.02 else 1.0)
+
+    def _chain(self, drafting: int) -> tuple[tuple[list[float], int, int, float], float]:
+        """(confidences, how many guesses are accepted, depth of the declined guess or 0, its confidence);
+        the mean of tokens that these guesses give."""
+        world, confidences, right = self.world, [], []
+        reach = tokens = 1.0
+        shares = [level[0] for level in world.levels]
+        while drafting and len(confidences) < MAX_GAMMA and _core._pace_pays(self.pace, confidences, False):
+            _, confidence, chance = world.levels[self._rng.choice(len(shares), p=shares)]
+            if world.looks and not _core._pace_pays(self.pace, [*confidences, confidence], True):
+                return (confidences, _first_false(right), len(confidences) + 1, confidence), tokens
+            confidences.append(confidence)
+            reach *= chance
+            tokens += reach
+            right.append(bool(self._rng.random() < chance))
+        return (confidences, _first_false(right), 0, 0.0), tokens
+
+
+def _first_false(values: list[bool]) -> int:
+    return values.index(False) if False in values else len(values)
