@@ -163,9 +163,11 @@ static sd_status ask(best_drafter* d, int i, sd_proposal* proposals, int n, doub
 
 /* The last round is over when the next begins. */
 static void end_round(best_drafter* d) {
-    if (d->committed > 0.0 && d->verified > 0.0)
-        sd_choice_end_round(&d->choice, d->n_tokens, d->committed - d->begun, d->n_rows,
-                            d->verified - d->proposed);
+    if (d->committed > 0.0 && d->verified > 0.0) {
+        double seconds = d->committed - d->begun;
+        sd_choice_end_round(&d->choice, d->n_tokens, seconds, d->n_rows, d->verified - d->proposed);
+        for (int i = 0; i < d->options.n_drafters; i++) sd_choice_end_round_of(&d->inners[i].worth, seconds);
+    }
     d->n_tokens = d->n_rows = 0;
     d->verified = d->committed = 0.0;
 }
