@@ -1,4 +1,7 @@
-"""Several drafts at once: the merged tree, the budgets, and which of them are asked."""
+"""Several drafts at once: the merged tree, the budgets, and which of them are asked.
+
+That rejection is exact on their trees, drawn from what they say, is shown in `test_every_drafter.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,7 @@ import pytest
 
 import specdec
 from canonical import LLAMA, build, perturbed, random_tensors, run_session
-from exact import outcome_law
-from specdec import _core, reference
+from specdec import _core
 from specdec.drafts import Best, Bigram, ContextCopy, Lookahead, Proposal
 from specdec.errors import InputError
 
@@ -98,32 +100,6 @@ def test_the_trees_are_appended_in_the_order_of_the_drafts(target: _core.Model) 
         assert np.array_equal(found[[0, 1, 5, 6, 7]], points)
 
 
-def test_rejection_is_exact_on_its_trees(target: _core.Model, friend: _core.Model) -> None:
-    """The law of the next token of each tree, and over trees by the registry (test_every_drafter)."""
-    best = Best(Scripted([5, 6]), Bigram([*range(40)] * 3, N_VOCAB), Lookahead(2, 3), adaptive=False)
-    record = one_round(target, best)
-    tokens, parents = [0, *record["drafted"]], [-1, *record["parents"]]
-    rows = np.array([reference.distribution(row, 1.0) for row in record["node_logits"]])
-    dense = [i for i in range(1, len(tokens)) if record["draft_probs"][i].max() < 1]
-    assert dense and len(dense) < len(tokens) - 1
-    law = np.zeros(N_VOCAB)
-    # the tree's own part is small, so only nodes that hang on the root are looked at
-    near = [0, *[i for i, parent in enumerate(parents) if parent == 0]]
-    expected = rows[0].copy()
-    for (path, token), p in outcome_law(
-        _core.verify,
-        [tokens[i] for i in near],
-        [-1] + [0] * (len(near) - 1),
-        rows[near],
-        record["draft_probs"][near],
-    ).items():
-        law[tokens[near[path[0]]] if path else token] += p
-    # given the guesses that were drawn; what was chosen alone leaves the law as it is
-    chosen = [i for i in near[1:] if i not in dense]
-    assert law.sum() == pytest.approx(1.0)
-    assert chosen and np.abs(law - expected).sum() < 2
-
-
 def test_drafts_draw_independently(target: _core.Model) -> None:
     """Two equal drafts guess alike as often as two draws of one distribution: within 4 sigma, seed fixed."""
     table = Bigram([1, 2, 3, 1, 2, 4, 1, 2, 2, 1, 2, 3, 2, 5], N_VOCAB)
@@ -137,7 +113,8 @@ def test_drafts_draw_independently(target: _core.Model) -> None:
         settings = {"temperature": 1.0}
         session = _core.Session(
             target, describe(best), [[1, 2]] * n, gamma=len(best.drafts) + (best.gamma > 8),
-            max_new_tokens=3, sampling=settings, draft_sampling=settings, seeds=[(1, i) for i in range(n)], n_threads=1,
+            max_new_tokens=3, sampling=settings, draft_sampling=settings, n_threads=1,
+            seeds=[(1, i) for i in range(n)],
         )  # fmt: skip
         session.prefill()
         roots = [
@@ -198,53 +175,141 @@ def test_who_brings_more_gets_more(target: _core.Model) -> None:
 # ------------------------------------------------------------------------------------------- the choice
 
 
-def foreseen(model: specdec.Model, prompt: str, n: int) -> tuple[list[int], int]:
-    out = specdec.generate(model, None, prompt, max_new_tokens=n, ignore_eos=True)
-    return [*out.prompt_ids, *out.tokens], len(out.prompt_ids)
+class Rounds:
+    """Rounds of a made-up clock: of one draft, behind others of whom so many tokens are expected.
+
+    Plain decoding takes a second a round, and each row more `row_s`.
+    """
+
+    def __init__(self) -> None:
+        self.state, self.now, self.n_tokens = b"", 0.0, 0
+
+    def call(self, what: str, *numbers: float) -> int:
+        self.state, answer = _core._choice(self.state, what, (*numbers, 0.0, 0.0, 0.0, 0.0)[:4])
+        return answer
+
+    def run(
+        self,
+        n: int,
+        *,
+        brings: float = 0.0,
+        seconds: float = 0.0,
+        n_nodes: int = 1,
+        row_s: float = 0.0,
+        already: float = 0.0,
+        after_s: float = 0.0,
+    ) -> int:
+        """Of n rounds, how many the draft was asked in. after_s: what the next of the target takes longer."""
+        n_asked, before = 0, self.now
+        for _ in range(n):
+            asked = self.call("asks", already, self.now)
+            n_asked += asked
+            got, begun = 1 + int(already), self.now
+            rows = 1 + int(already)
+            if asked:
+                self.now += seconds
+                self.call("spend", 1, n_nodes, seconds, self.now)
+                self.call("learn", already, brings + already, brings)
+                got, rows = got + int(brings), rows + n_nodes
+            target_s = 1.0 + rows * row_s + (after_s if asked else 0.0)
+            self.now += target_s
+            self.n_tokens += got
+            self.call("end", got, self.now - begun, rows, target_s)
+        self.rate = (self.n_tokens) / (self.now - before)
+        return n_asked
 
 
-def test_a_draft_that_does_not_pay_is_left_out() -> None:
-    """It sleeps 4 ms, some ten rounds of this target, and adds nothing or little; and it is tried again."""
-    model, _ = specdec.embedded_pair()
-    text, _ = foreseen(model, "Once upon a time", 220)
-    for brings in (0, 1):
-        slow = Scripted(lambda known, budget: text[len(known) :][:brings], seconds=0.004)  # noqa: B023
-        quick = Scripted([])
-        out = specdec.generate(
-            model, Best(quick, slow), "Once upon a time", max_new_tokens=220, ignore_eos=True
-        )
-        assert out.tokens == text[-220:]
-        assert 4 <= len(slow.budgets) < 0.2 * out.trace.n_calls
-        commits = [note for note in slow.told if note[0] == "commit"]
-        assert len(commits) == out.trace.n_calls, "it follows the text all the same"
+needs_hooks = pytest.mark.skipif(
+    not hasattr(_core, "_choice"),
+    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+)
 
 
+@needs_hooks
 def test_a_draft_that_pays_is_asked() -> None:
-    """It takes next to no time, and one that guesses before it is never right."""
+    """But for pauses of 3 rounds after 16, 32, 64 and so on."""
+    assert Rounds().run(1000, brings=2, seconds=0.5) == 1000 - 3 * 5
+    assert Rounds().run(1000, brings=1, seconds=0.9) == 1000 - 3 * 5
+    assert Rounds().run(1000, brings=1, seconds=0.1, n_nodes=4, row_s=0.1) > 900
+
+
+@needs_hooks
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"brings": 0, "seconds": 0.1},
+        {"brings": 1, "seconds": 1.2},
+        {"brings": 1, "seconds": 30},
+        {"brings": 1, "seconds": 0.5, "after_s": 1.0},  # 2 tokens in 2.5 s, 1 in 1 s
+    ],
+    ids=str,
+)
+def test_a_draft_that_does_not_pay_is_left_out(how: dict[str, float]) -> None:
+    """After 4 rounds, or a pause that shows what it costs; with trials that take some 2 % of the time."""
+    rounds = Rounds()
+    rounds.run(60, **how)
+    n, before = 4000, rounds.now
+    n_asked = rounds.run(n, **how)
+    cost = how["seconds"] + how.get("after_s", 0.0)
+    assert n_asked * cost < 0.03 * (rounds.now - before) + 3 * cost
+    assert n_asked >= 3 or 150 * cost > n, "it is tried again"
+
+
+@needs_hooks
+def test_rows_are_paid_for() -> None:
+    """The same draft with dearer rows; what they cost is seen where their number changes."""
+    for row_s, pays in ((0.01, True), (0.4, False)):
+        rounds = Rounds()
+        for _ in range(20):
+            rounds.run(5, brings=1, n_nodes=4, row_s=row_s, seconds=0.01)
+            rounds.run(5, brings=1, n_nodes=8, row_s=row_s, seconds=0.01)
+        n_asked = rounds.run(200, brings=1, n_nodes=4, row_s=row_s, seconds=0.01)
+        assert n_asked > 150 if pays else n_asked < 50
+
+
+@needs_hooks
+def test_it_is_asked_where_those_before_it_are_silent() -> None:
+    """In stretches the drafts before it expect 5 tokens, and then it adds none."""
+    rounds = Rounds()
+    found = []
+    for _ in range(20):
+        silent = rounds.run(10, brings=2, seconds=0.5)
+        found.append((silent, rounds.run(10, brings=0, seconds=0.5, already=5.0)))
+    assert sum(silent for silent, _ in found[5:]) > 0.9 * 150
+    assert sum(covered for _, covered in found[5:]) < 0.1 * 150
+
+
+@needs_hooks
+def test_what_changes_is_noticed() -> None:
+    rounds = Rounds()
+    seldom = 0.2 * 500  # three rounds of a trial after 15 s without: 2 % of the time
+    assert rounds.run(500, brings=0, seconds=0.1) < seldom
+    rounds.run(100, brings=2, seconds=0.1)
+    assert rounds.run(500, brings=2, seconds=0.1) > 450
+    rounds.run(200, brings=0, seconds=0.1)
+    assert rounds.run(500, brings=0, seconds=0.1) < seldom
+
+
+@needs_hooks
+def test_one_long_round_changes_little() -> None:
+    """The system was elsewhere while it drafted, or while the target ran."""
+    for hiccup in ({"seconds": 300.0}, {"seconds": 0.1, "after_s": 300.0}):
+        rounds = Rounds()
+        rounds.run(200, brings=2, seconds=0.1)
+        rounds.run(1, brings=2, **hiccup)
+        assert rounds.run(100, brings=2, seconds=0.1) >= 97
+
+
+def test_a_draft_that_brings_nothing_is_soon_left_out() -> None:
+    """Asked in the first four rounds; it costs so much that its first trial is far off."""
     model, _ = specdec.embedded_pair()
-    text, n_prompt = foreseen(model, "Once upon a time", 200)
-    right = Scripted(lambda known, budget: text[len(known) : len(known) + budget])
-    wrong = Scripted(lambda known, budget: [(text[len(known)] + 1) % model.config["n_vocab"]])
-    out = specdec.generate(model, Best(wrong, right), "Once upon a time", max_new_tokens=200, ignore_eos=True)
-    assert out.tokens == text[n_prompt:]
-    assert len(right.budgets) >= 0.7 * out.trace.n_calls  # it is left out now and then, to see
-
-
-def test_the_slow_one_fills_in_where_the_quick_one_finds_nothing() -> None:
-    """The quick one is right or silent, in stretches; the slow one is always right and costs some rounds."""
-    model, _ = specdec.embedded_pair()
-    text, n_prompt = foreseen(model, "Once upon a time", 240)
-
-    def at_times(known: Sequence[int], budget: int) -> list[int]:
-        return text[len(known) : len(known) + budget] if len(known) // 20 % 2 == 0 else []
-
-    quick = Scripted(at_times, 8)
-    slow = Scripted(lambda known, budget: text[len(known) : len(known) + budget], 8, seconds=0.0005)
-    out = specdec.generate(model, Best(quick, slow), "Once upon a time", max_new_tokens=240, ignore_eos=True)
-    assert out.tokens == text[n_prompt:]
-    asked = [len(note[2]) for note in slow.told if note[0] == "propose"]
-    covered = [n // 20 % 2 == 0 for n in asked if n > 120]
-    assert sum(covered) <= 0.3 * len(covered)
+    slow = Scripted([3], seconds=0.05)
+    out = specdec.generate(model, Best(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
+    plain = specdec.generate(model, None, "Once upon a time", max_new_tokens=100, ignore_eos=True)
+    assert out.tokens == plain.tokens
+    assert 4 <= len(slow.budgets) < 20 < out.trace.n_calls
+    commits = [note for note in slow.told if note[0] == "commit"]
+    assert len(commits) == out.trace.n_calls, "it follows the text all the same"
 
 
 def test_without_adapting_all_are_asked() -> None:
@@ -317,6 +382,27 @@ def test_two_threads_at_once(target: _core.Model, friend: _core.Model) -> None:
     for thread in threads:
         thread.join()
     assert found == [wanted, wanted]
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "verify": "coupled"}], ids=["greedy", "coupled"])
+def test_a_place_in_the_batch_goes_to_another_prompt(how: dict[str, Any]) -> None:
+    """Nothing of the text before is left in a draft that remembers: tokens and guesses are those alone."""
+    model, _ = specdec.embedded_pair()
+    prompts = ["Once upon a time", "It was", "The little dog", "One day", "He said"]
+    for make in (
+        lambda: Lookahead(3, 3),
+        lambda: Best(ContextCopy(), Lookahead(), Scripted([5, 6]), adaptive=False),
+    ):
+        options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True, "n_threads": 1, **how}
+        batch = specdec.generate(model, make(), prompts, batch_size=2, seed=3, **options)
+        for prompt, one in zip(prompts, batch, strict=True):
+            alone = specdec.generate(model, make(), prompt, seed=[one.seed], **options)
+            assert one.tokens == alone.tokens
+            assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in alone.trace.rounds]
+    told = Scripted([5])
+    specdec.generate(model, Best(told), prompts, batch_size=2, max_new_tokens=5)
+    begun = [note[2] for note in told.told if note[0] == "begin"]
+    assert sorted(begun) == sorted(model.tokenizer.encode(prompt) for prompt in prompts)
 
 
 def test_best_of_bests(target: _core.Model) -> None:

@@ -174,6 +174,31 @@ static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
 }
 
 #ifdef SPECDEC_TESTING
+/* _choice(state, what, numbers): one call of choice.h on a drafter; state b"" begins. Returns (state, answer). */
+static PyObject* choice(PyObject* module, PyObject* args) {
+    (void)module;
+    struct {
+        sd_choice choice;
+        sd_worth worth;
+    } state = {0};
+    const char *given, *what;
+    Py_ssize_t size;
+    double x[4] = {0};
+    if (!PyArg_ParseTuple(args, "y#s(dddd)", &given, &size, &what, &x[0], &x[1], &x[2], &x[3])) return NULL;
+    if (size == (Py_ssize_t)sizeof state) memcpy(&state, given, sizeof state);
+    int answer = 0;
+    switch (what[0]) {
+    case 'a': answer = sd_choice_asks(&state.choice, &state.worth, x[0], x[1]); break;
+    case 's': sd_choice_spend(&state.worth, (int)x[0], (int)x[1], x[2], x[3]); break;
+    case 'l': sd_choice_learn(&state.worth, x[0], x[1], x[2]); break;
+    case 'e':
+        sd_choice_end_round(&state.choice, (int)x[0], x[1], (int)x[2], x[3]);
+        sd_choice_end_round_of(&state.worth, x[1]);
+        break;
+    }
+    return Py_BuildValue("(y#i)", (const char*)&state, (Py_ssize_t)sizeof state, answer);
+}
+
 static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
     (void)module;
     long n = PyLong_AsLong(argument);
@@ -238,6 +263,7 @@ PyMethodDef sd_functions[] = {
     {"_pace_begin", sd_pace_begin_hook, METH_VARARGS, "A round begins: does it draft?"},
     {"_pace_pays", sd_pace_pays_hook, METH_VARARGS, "Does another guess pay?"},
     {"_pace_end", sd_pace_end_hook, METH_VARARGS, "A round has ended."},
+    {"_choice", choice, METH_VARARGS, "Which drafts pay (choice.h), a call at a time."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
