@@ -50,7 +50,7 @@ void sd_copies_grow(sd_proposal* p, const sd_copy* copies, int n) {
             double reach = p->reach[nodes[i]] * confidence;
             if (reach > best_reach) best = i, best_reach = reach, best_confidence = confidence;
         }
-        if (best < 0) return;
+        if (best < 0 || !sd_proposal_takes(p, nodes[best], best_confidence)) return;
         int32_t token = sd_copy_token(open[best], n_made[best]++);
         nodes[best] = sd_proposal_add(p, nodes[best], token, best_confidence);
         p->tree.drawn_from[nodes[best]].point = token;

@@ -142,7 +142,7 @@ static memo* memo_of(ngram_drafter* d, const sd_ngram_context* contexts, int* kn
     return m;
 }
 
-/* A guess behind `node`, after these contexts. */
+/* A guess behind `node`, after these contexts; -1 if it does not pay. */
 static int guess(ngram_drafter* d, sd_proposal* p, int node, const sd_ngram_counts* c,
                  const sd_ngram_context* contexts) {
     const sd_ngram_table* t = d->options.table;
@@ -153,13 +153,14 @@ static int guess(ngram_drafter* d, sd_proposal* p, int node, const sd_ngram_coun
     if (!is_greedy(&d->options.guessing)) {
         fill_logits(&d->row, t->n_vocab, d->logits);
         forget(&d->row);
-        return sd_guess(&d->guesser, p, node, d->logits);
+        return sd_guess_if_it_pays(&d->guesser, p, node, d->logits);
     }
     if (!known) {
         m->token = best_of(&d->row, t->n_vocab);
         m->probability = fmin(value(&d->row, m->token) * d->row.factor, 1.0);
         forget(&d->row);
     }
+    if (!sd_proposal_takes(p, node, m->probability)) return -1;
     p->tree.drawn_from[p->tree.n_nodes].point = m->token;
     return sd_proposal_add(p, node, m->token, m->probability);
 }
@@ -189,7 +190,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         for (int j = first > 0 ? first : 0; j < p->n_text; j++)
             sd_ngram_contexts_advance(t, c, p->text[j], contexts);
         for (int node = 0; sd_proposal_wants(p, node);) {
-            node = guess(d, p, node, c, contexts);
+            if ((node = guess(d, p, node, c, contexts)) < 0) break;
             sd_ngram_contexts_advance(t, c, p->tree.tokens[node], contexts);
         }
     }
