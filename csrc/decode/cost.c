@@ -13,7 +13,7 @@
 #define WEIGHT 16.0      /* of a count in the line, at most: others stand far from where the policy is */
 #define CLIP 1.3         /* a run counts as at most so much slower or faster than the mean */
 #define PRIOR_SLOPE 0.05 /* of a time that nothing else is known of, for one more */
-#define PRIOR_WEIGHT 2.0
+#define PRIOR_WEIGHT 8.0
 
 static int bin_of(int count) {
     if (count < 32) return count;
@@ -62,7 +62,9 @@ void sd_cost_learn(sd_cost* c, int count, double seconds) {
         c->at[i] += (count - c->at[i]) / c->n[i];
         c->scale *= 1.0 + (ratio - 1.0) / DRIFT;
     }
-    for (int j = 0; j < SD_COST_BINS; j++)
+    int least = 0; /* what all others are held against stays */
+    while (c->n[least] == 0.0) least++;
+    for (int j = least + 1; j < SD_COST_BINS; j++)
         if (j != i && c->n[j] > FIRST) c->n[j] = fmax(FIRST, c->n[j] * (1.0 - 1.0 / STALE));
     fit(c);
 }

@@ -17,9 +17,10 @@
 #define N_CERTAIN 16.0 /* rounds of an earlier session that the measured rate keeps */
 #define LOSS 12.0      /* tokens behind plain decoding at which drafting is given up for a while */
 #define LOOK_AGAIN 8.0 /* guesses that shares count for at most, after a stretch without any */
-#define EXPLORE 48.0   /* rounds between two that guess further than pays, */
-#define EXPLORING 0.6  /* as if a second were worth so much less */
-#define DRAFT_PRIOR 0.05 /* seconds of a step of an unknown draft, over those of plain decoding */
+#define EXPLORE 12.0 /* rounds until the first that guesses further than pays, twice as many to each next, */
+#define LAST_EXPLORE 96.0 /* at most; */
+#define FURTHER 8         /* so much further at most */
+#define DRAFT_PRIOR 0.05  /* seconds of a step of an unknown draft, over those of plain decoding */
 
 /* Upper ends of the confidence bins but the last. Where guesses are good most confidences are near 1. */
 static const double ENDS[SD_PACE_CONFIDENCES - 1] = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5,  0.6,
@@ -56,7 +57,7 @@ void sd_pace_reset(sd_pace* p) {
     memset(p, 0, sizeof *p);
     sd_cost_anchor(&p->draft);
     p->stretch = FIRST_STRETCH;
-    p->explore_at = EXPLORE;
+    p->explore_at = p->explore_gap = EXPLORE;
     p->plain_at = p->plain_gap = 16.0;
 }
 
@@ -129,15 +130,12 @@ static void plan(sd_pace* p, int n, int gamma) {
     p->rate = find_rate(p, n, gamma);
 }
 
-/* Of the round's rate: what a second of the round is worth in tokens. */
-static double price(const sd_pace* p) { return p->exploring > 0.0 ? EXPLORING * p->rate : p->rate; }
-
 int sd_pace_pays(const sd_pace* p, double reach, int depth, int n_guesses, double known) {
     if (p->plain_rate <= 0.0) return 0;
-    if (p->trial_left > 0.0 && depth == 0 && n_guesses == 0) return 1;
+    if (n_guesses < p->explore_to || (n_guesses == 0 && p->trial_left > 0.0)) return 1;
     int last = (int)p->horizon;
-    if (n_guesses >= last || depth >= last) return reach >= price(p) * p->target.slope * p->target.scale;
-    double worth = price(p), gain = 0.0, chance = reach;
+    if (n_guesses >= last || depth >= last) return reach >= sd_pace_node_price(p);
+    double worth = p->rate, gain = 0.0, chance = reach;
     /* By itself or with those that may follow: another row is not always dearer than the one before. */
     for (int k = 1; n_guesses + k <= last && depth + k <= last && k <= 8; k++) {
         chance *= k == 1 && known >= 0.0 ? known : p->chance[depth + k];
@@ -157,9 +155,17 @@ int sd_pace_pays(const sd_pace* p, double reach, int depth, int n_guesses, doubl
     return n > 0.0 && value / n >= worth * (p->draft_s[depth + 1] - p->draft_s[depth]);
 }
 
+/* Guesses to explore: one more than usual, or the least number above it whose time is not known (lately). */
+static int unknown(const sd_pace* p) {
+    int usual = (int)(p->rows + 0.5), low = (int)p->n_open;
+    for (int k = usual; k < usual + FURTHER && k <= p->horizon; k++)
+        if (sd_cost_seen(&p->target, low * (1 + k), low * (1 + k)) <= 3.0) return k;
+    return usual;
+}
+
 int sd_pace_begin(sd_pace* p, int n_open, int gamma) {
     p->n_open = n_open;
-    p->drafting = p->exploring = 0.0;
+    p->drafting = p->explore_to = 0.0;
     plan(p, n_open, gamma);
     if (gamma == 0) return 0;
     /* what drafting is held against must be known, from about so many sequences */
@@ -179,8 +185,9 @@ int sd_pace_begin(sd_pace* p, int n_open, int gamma) {
             return 0;
         }
         if (p->n_rounds >= p->explore_at) {
-            p->exploring = 1.0;
-            p->explore_at = p->n_rounds + EXPLORE;
+            p->explore_to = unknown(p);
+            p->explore_gap = fmin(2.0 * p->explore_gap, LAST_EXPLORE);
+            p->explore_at = p->n_rounds + p->explore_gap;
         }
     }
     p->drafting = 1.0;
@@ -277,9 +284,9 @@ void sd_pace_end(sd_pace* p, const sd_pace_round* r) {
 }
 
 double sd_pace_node_price(const sd_pace* p) {
-    return p == NULL ? 0.0 : price(p) * p->target.slope * p->target.scale;
+    return p == NULL ? 0.0 : p->rate * p->target.slope * p->target.scale;
 }
 
 double sd_pace_step_price(const sd_pace* p) {
-    return p == NULL ? 0.0 : price(p) * p->draft.slope * p->draft.scale;
+    return p == NULL ? 0.0 : p->rate * p->draft.slope * p->draft.scale;
 }

@@ -44,11 +44,13 @@ struct sd_pace {
     double rows, steps;                /* of a sequence in a round, means */
     double plain_left, stretch;        /* tokens to come without drafting; next time */
     double trial_left;                 /* rounds that guess in any case */
-    double n_rounds, explore_at, plain_at, plain_gap; /* rounds so far; when to explore, to be plain */
-    double idle;                                      /* rounds since the last with drafting */
+    double n_rounds, explore_at, explore_gap, plain_at,
+        plain_gap; /* rounds so far; when to explore, to be plain */
+    double idle;   /* rounds since the last with drafting */
 
     /* of the round that has begun */
-    double n_open, horizon, drafting, exploring, starting;
+    double n_open, horizon, drafting, starting;
+    double explore_to;                    /* guesses to make in any case, to see what they take */
     double rate;                          /* λ: tokens per second of the batch */
     double plain_rate;                    /* of plain decoding */
     double target_s[SD_PACE_HORIZON + 1]; /* by guesses of one sequence, the others as they use to be */
