@@ -258,8 +258,8 @@ def _policy(gamma: Any) -> Auto | Callable[[Sequence[Round]], int] | None:
     if isinstance(gamma, str):
         if gamma != "auto":
             raise InputError(
-                f"gamma is {gamma!r}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.Auto, or a "
-                "function of the rounds so far"
+                f"gamma is {gamma!r}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.Auto, or "
+                "a function of the rounds so far"
             )
         return auto.SHARED
     return gamma if isinstance(gamma, Auto) or callable(gamma) else None
