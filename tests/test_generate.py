@@ -305,7 +305,7 @@ BAD_ARGUMENTS = [
     ({"gamma": 1025}, "gamma is 1025"),
     ({"gamma": 2.0}, "gamma is 2.0"),
     ({"gamma": True}, "gamma is True"),
-    ({"gamma": None}, "gamma is None"),
+    ({"gamma": "much"}, "gamma is 'much'"),
     ({"max_new_tokens": 0}, "max_new_tokens is 0"),
     ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
     ({"temperature": -0.5}, "temperature is -0.5"),
