@@ -80,6 +80,11 @@ def generate_from_own_layers():
     return continued(load(), ("layers", bytes([0, 3, 2])))
 
 
+def generate_from_counts():
+    table = _core.Ngram(np.zeros(LLAMA["n_vocab"], np.int32), ())
+    return [continued(load(), draft) for draft in (("ngram", table), ("online_ngram", table), ("random",))]
+
+
 def decode():
     decoder = _core.Decoder(load(), capacity=70, max_nodes=4)
     decoder.prefill(range(66))
@@ -103,7 +108,7 @@ def generate_with_trees():
 LOADS = [load, load_bf16, load_int8]
 RUNS = [
     generate, generate_in_other_formats, generate_dialled, generate_with_trees, generate_refilled,
-    generate_from_own_layers, decode, decode_int8, matrix, product, score,
+    generate_from_own_layers, generate_from_counts, decode, decode_int8, matrix, product, score,
 ]  # fmt: skip
 
 
