@@ -93,6 +93,9 @@ TREES: dict[str, Make] = {
         Repeats(), drafts.Bigram(world.ids, world.n_vocab), world.draft, adaptive=False
     ),
     "best that adapts": lambda world: drafts.Best(drafts.ContextCopy(min_match=1), world.draft),
+    "best of layers": lambda world: drafts.Best(
+        Repeats(), drafts.EarlyExit(1), drafts.SkipLayers(mlp=[1]), adaptive=False
+    ),
     "object with branches": lambda world: Repeats(branches=True),
     "context copy tree": lambda world: drafts.ContextCopy([world.ids], min_match=1, n_candidates=5),
     "input copy tree": lambda world: drafts.InputCopy(world.ids, n_candidates=3),

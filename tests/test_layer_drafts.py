@@ -12,7 +12,7 @@ import pytest
 import specdec
 from canonical import DTYPES, FORMATS, GPT, LLAMA, VARIANTS, Tensors, build, random_tensors, run_session
 from specdec import InputError, _core, reference
-from specdec.drafts import EarlyExit, SkipLayers
+from specdec.drafts import Best, Bigram, EarlyExit, Model, SkipLayers, Unigram
 
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 30]
 N_LAYER = LLAMA["n_layer"]
@@ -282,3 +282,47 @@ def test_repr() -> None:
     assert repr(EarlyExit(2)) == "specdec.drafts.EarlyExit(2)"
     assert repr(SkipLayers([3, 1, 3], [2])) == "specdec.drafts.SkipLayers(attn=[1, 3], mlp=[2])"
     assert SkipLayers([1]) == SkipLayers(attn=(1,)) != SkipLayers(mlp=[1])
+
+
+# ------------------------------------------------------------------------------- among other drafts
+
+
+@needs_hooks
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -> None:
+    """The exit's guesses need not be the first of the tree: the target goes on from them all the same."""
+    target, _ = specdec.embedded_pair()
+    ids = target.tokenizer.encode("It was the best of times, it was the worst of times, it was the age")
+    prompts, n_layer = [ids, ids[:3]], target.config["n_layer"]
+    parts = [EarlyExit(2), Bigram(ids, target.config["n_vocab"])]
+    draft = Best(*(parts if order == "first" else parts[::-1]), adaptive=False)
+    options: dict[str, Any] = {"max_new_tokens": 30, "temperature": 0.0, "ignore_eos": True, "logits": True}
+    wanted = specdec.generate(target, None, prompts, **options)
+    before = _core._forward_work()
+    results = specdec.generate(target, draft, prompts, n_threads=n_threads, **options)
+    work = _core._forward_work() - before
+    n_rows = sum(len(prompt) - 1 for prompt in prompts)
+    n_trees = 0
+    for got, one in zip(results, wanted, strict=True):
+        assert got.tokens == one.tokens and np.array_equal(got.logits, one.logits)
+        for round_ in got.trace.rounds:
+            paths: list[tuple[int, ...]] = [()]
+            for token, parent in zip(round_.drafted, round_.parents, strict=True):
+                paths.append((*paths[parent], token))
+            prefixes = set(paths)
+            n_rows += len(prefixes)
+            n_trees += len(prefixes) > round_.depth + 1
+    assert n_trees > 10, "the drafts hardly ever disagreed"
+    assert work == n_rows * 2 * n_layer
+
+
+@pytest.mark.parametrize("inner", [EarlyExit(1), SkipLayers([1]), Best(Unigram([0], 4096), EarlyExit(1))])
+def test_they_draft_for_no_draft(inner: Any) -> None:
+    """Its cache is not theirs."""
+    target, draft = specdec.embedded_pair()
+    with pytest.raises(InputError, match="does not work in its target's cache"):
+        Model(draft, draft=inner)
+    core = build(LLAMA, random_tensors(LLAMA))
+    with pytest.raises(RuntimeError, match="layers of the target can draft for the target only"):
+        run_session(core, ("speculating", core, exit_after(1), 3), PROMPTS)

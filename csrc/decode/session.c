@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include "clock.h"
+#include "rows.h"
 
 struct sd_session {
     sd_session_options options;
@@ -254,16 +255,12 @@ static void open_round(sd_session* s, const int32_t* gammas) {
 
 /* The places of a tree, as nodes of the forward. */
 static void fill_branch(sd_session* s, int i, sd_record* record) {
-    const sd_tree* tree = &s->proposals[i].tree;
+    sd_cache* cache = s->proposals[i].cache;
     int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_nodes,
             *parents = s->row_parents + (ptrdiff_t)i * s->max_nodes;
-    record->n_places = sd_tree_places(tree, record->places);
-    for (int node = tree->n_nodes - 1; node >= 0; node--) { /* the first of a place comes last and stays */
-        int32_t place = record->places[node];
-        tokens[place] = tree->tokens[node];
-        parents[place] = node == 0 ? -1 : record->places[tree->parents[node]];
-    }
-    s->branches[i] = (sd_branch){s->proposals[i].cache, tokens, parents, record->n_places, record->n_places};
+    int n = sd_rows_fill(&s->proposals[i].tree, cache, record->places, tokens, parents, s->kept);
+    s->branches[i] = (sd_branch){cache, tokens, parents, n, n};
+    record->n_places = n;
 }
 
 static sd_status run_target(sd_session* s, sd_record* records) {

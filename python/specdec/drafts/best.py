@@ -71,6 +71,7 @@ class Best(Draft):
             raise InputError(f"adaptive is {adaptive!r}; expected True or False")
         self.drafts = tuple(_draft(i, draft) for i, draft in enumerate(drafts))
         self.adaptive = adaptive
+        self.in_target_cache = any(isinstance(one, Draft) and one.in_target_cache for one in self.drafts)
         self.gamma = min(sum(self._gammas), _MAX_NODES)
 
     @property

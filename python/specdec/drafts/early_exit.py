@@ -45,6 +45,8 @@ class EarlyExit(Draft):
     >>> out = specdec.generate(target, specdec.drafts.EarlyExit(2), "It was a dark and stormy night")
     """
 
+    in_target_cache = True
+
     def __init__(self, layer: int) -> None:
         if isinstance(layer, bool) or not isinstance(layer, Integral) or layer < 1:
             raise InputError(f"layer is {layer!r}; expected an integer, at least 1")

@@ -6,9 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from specdec.drafts.draft import Description, Draft, check_count, describe
-from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.shapes import MAX_NODES, Chains, Grown, Shape
-from specdec.drafts.skip_layers import SkipLayers
 from specdec.errors import InputError
 from specdec.tokenizer import check_same_vocabulary
 
@@ -75,7 +73,7 @@ class Model(Draft):
         self.tree = tree
         self.trees = tree is not None and tree != Chains(1)
         self.draft = None if draft is None else as_draft(self.model, draft)
-        if isinstance(self.draft, EarlyExit | SkipLayers):
+        if isinstance(self.draft, Draft) and self.draft.in_target_cache:
             raise InputError(
                 f"draft is {self.draft!r}; expected one that does not work in its target's cache"
             )

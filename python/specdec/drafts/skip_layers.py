@@ -50,6 +50,8 @@ class SkipLayers(Draft):
     >>> out = specdec.generate(target, draft, "It was a dark and stormy night", max_new_tokens=20)
     """
 
+    in_target_cache = True
+
     def __init__(self, attn: Iterable[int] = (), mlp: Iterable[int] = ()) -> None:
         self.attn = _layers("attn", attn)
         self.mlp = _layers("mlp", mlp)
