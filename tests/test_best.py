@@ -268,6 +268,18 @@ def test_rows_are_paid_for() -> None:
 
 
 @needs_hooks
+def test_whoever_slows_the_target_down_pays_for_it() -> None:
+    """It takes 0.05 s and adds a token, but a target's run that comes after it takes a second longer."""
+    for after_s, pays in ((0.0, True), (1.0, False)):
+        rounds, n_asked = Rounds(), 0
+        for i in range(120):
+            for already in (0.0, 3.0):
+                asked = rounds.run(3, brings=1, seconds=0.05, already=already, after_s=after_s)
+                n_asked += asked if i >= 20 else 0
+        assert n_asked > 500 if pays else n_asked < 100
+
+
+@needs_hooks
 def test_it_is_asked_where_those_before_it_are_silent() -> None:
     """In stretches the drafts before it expect 5 tokens, and then it adds none."""
     rounds = Rounds()
@@ -345,11 +357,18 @@ def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
     among = run_session(target, describe(best), PROMPTS, gamma=16, **how)
     assert among[0] == alone[0]
     assert [r["drafted"] for r in among[2]] == [r["drafted"] for r in alone[2]]
-    shifted = Best(Scripted([3, 4]), look, adaptive=False)
-    behind = run_session(target, describe(shifted), PROMPTS, gamma=16, **how)
-    mine = {r["sequence"]: r for r in reversed(behind[2])}
-    its = {r["sequence"]: r for r in reversed(alone[2])}
-    assert all(mine[i]["drafted"] == [3, 4, *its[i]["drafted"]] for i in mine)
+    texts = [[*prompt, *new] for prompt, new in zip(PROMPTS, alone[0], strict=True)]
+
+    def wrong(known: Sequence[int], budget: int) -> list[int]:
+        (text,) = [text for text in texts if text[: len(known)] == list(known)]
+        return [(text[len(known)] + 1) % N_VOCAB]
+
+    behind = run_session(
+        target, describe(Best(Scripted(wrong), look, adaptive=False)), PROMPTS, gamma=16, **how
+    )
+    for mine, its in zip(behind[2], alone[2], strict=True):
+        assert mine["tokens"] == its["tokens"]
+        assert mine["drafted"][1:] == its["drafted"]
 
 
 def test_sequences_do_not_know_of_each_other(target: _core.Model, friend: _core.Model) -> None:
