@@ -18,14 +18,14 @@ sd_ngram_counts sd_ngram_counts_take(sd_arena* arena, const sd_ngram_table* tabl
 }
 
 void sd_ngram_counts_clear(sd_ngram_counts* c) {
-    const sd_unigrams* from = &c->table->unigrams;
+    sd_unigrams* u = &c->unigrams;
+    const sd_unigrams own = *u, *from = &c->table->unigrams;
     size_t n_vocab = (size_t)c->table->n_vocab;
-    memcpy(c->unigrams.counts, from->counts, n_vocab * sizeof *from->counts);
-    memcpy(c->unigrams.weights, from->weights, n_vocab * sizeof *from->weights);
-    memcpy(c->unigrams.logs, from->logs, n_vocab * sizeof *from->logs);
-    c->unigrams.total = from->total;
-    c->unigrams.n_different = from->n_different;
-    c->unigrams.best = from->best;
+    *u = *from;
+    u->counts = own.counts;
+    u->logs = own.logs;
+    memcpy(u->counts, from->counts, n_vocab * sizeof *from->counts);
+    memcpy(u->logs, from->logs, n_vocab * sizeof *from->logs);
     memset(c->slots, 0, (size_t)c->n_slots * sizeof *c->slots);
     c->counted[0] = (sd_counted){.beginning = -1, .token = -1};
     c->n_counted = 1;
@@ -61,16 +61,14 @@ static void count(sd_ngram_counts* c, int k, const sd_ngram_context* context, in
 }
 
 static void count_unigram(sd_unigrams* u, int n_vocab, int32_t token) {
-    if (u->counts[token] == 0) { /* another different one changes the weight of all */
-        u->counts[token] = 1;
-        sd_unigrams_fill(u, n_vocab);
-        return;
-    }
     if (u->counts[token] == INT32_MAX) return;
-    u->counts[token]++;
-    u->weights[token] += 1.0;
-    u->logs[token] = logf((float)u->weights[token]);
-    u->total += 1.0;
+    u->n++;
+    if (u->counts[token]++ == 0) { /* another different one changes the weight of all */
+        u->n_different++;
+        u->logs_stale = 1;
+    }
+    sd_unigrams_share(u, n_vocab);
+    if (!u->logs_stale) u->logs[token] = logf((float)sd_unigram_weight(u, token));
     int32_t most = u->counts[u->best];
     if (u->counts[token] > most || (u->counts[token] == most && token < u->best)) u->best = token;
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* The distribution after some contexts. A token that was seen behind none of them, which most were not, has
- * the probability factor · unigrams->weights; the others have factor · values. */
+ * the probability factor · its weight as a unigram; the others have factor · values. */
 typedef struct row {
     const sd_unigrams* unigrams;
     double factor;
@@ -47,7 +47,7 @@ static inline double* value_of(row* r, int n_vocab, int32_t token) {
     if (!r->seen[token]) {
         r->seen[token] = 1;
         r->tokens[r->n_tokens++] = token;
-        r->values[token] = r->unigrams->weights[token];
+        r->values[token] = sd_unigram_weight(r->unigrams, token);
     }
     return &r->values[token];
 }
@@ -95,7 +95,7 @@ static void fill_row(row* r, const sd_ngram_table* t, const sd_ngram_counts* c,
 }
 
 static double value(const row* r, int32_t token) {
-    return r->seen[token] ? r->values[token] : r->unigrams->weights[token];
+    return r->seen[token] ? r->values[token] : sd_unigram_weight(r->unigrams, token);
 }
 
 static int32_t better(const row* r, int32_t a, int32_t b) {
@@ -108,7 +108,7 @@ static int32_t best_of(const row* r, int n_vocab) {
     int32_t best = r->unigrams->best;
     for (int i = 0; i < r->n_tokens; i++) best = better(r, r->tokens[i], best);
     /* what was not seen is at most as frequent as the most frequent one; is that enough? */
-    if (value(r, best) < r->unigrams->weights[r->unigrams->best])
+    if (value(r, best) < sd_unigram_weight(r->unigrams, r->unigrams->best))
         for (int32_t i = 0; i < n_vocab; i++) best = better(r, i, best);
     return best;
 }
@@ -184,7 +184,8 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     sd_ngram_context contexts[SD_MAX_NGRAM];
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
-        const sd_ngram_counts* c = d->options.online ? &d->counts[p->sequence] : NULL;
+        sd_ngram_counts* c = d->options.online ? &d->counts[p->sequence] : NULL;
+        if (c != NULL && !is_greedy(&d->options.guessing)) sd_unigrams_log(&c->unigrams, t->n_vocab);
         sd_ngram_contexts_begin(t, contexts);
         int first = p->n_text - (t->n - 1);
         for (int j = first > 0 ? first : 0; j < p->n_text; j++)

@@ -45,25 +45,32 @@ static sd_status check(int n_vocab, const int32_t* counts, int n, const sd_ngram
 sd_unigrams sd_unigrams_take(sd_arena* arena, int n_vocab) {
     size_t n = (size_t)n_vocab;
     return (sd_unigrams){.counts = sd_arena_take(arena, n, sizeof(int32_t)),
-                         .weights = sd_arena_take(arena, n, sizeof(double)),
                          .logs = sd_arena_take(arena, n, sizeof(float))};
 }
 
+void sd_unigrams_share(sd_unigrams* u, int n_vocab) {
+    u->total = u->n > 0 ? (double)(u->n + u->n_different) : 1.0;
+    u->share = (double)(u->n > 0 ? u->n_different : 1) / n_vocab;
+}
+
+void sd_unigrams_log(sd_unigrams* u, int n_vocab) {
+    if (!u->logs_stale) return;
+    for (int i = 0; i < n_vocab; i++) u->logs[i] = logf((float)sd_unigram_weight(u, i));
+    u->logs_stale = 0;
+}
+
 void sd_unigrams_fill(sd_unigrams* u, int n_vocab) {
-    int64_t n = 0;
+    u->n = 0;
     u->n_different = 0;
     u->best = 0;
     for (int i = 0; i < n_vocab; i++) {
-        n += u->counts[i];
+        u->n += u->counts[i];
         u->n_different += u->counts[i] > 0;
         if (u->counts[i] > u->counts[u->best]) u->best = i;
     }
-    u->total = n > 0 ? (double)(n + u->n_different) : 1.0;
-    double share = (double)(n > 0 ? u->n_different : 1) / n_vocab;
-    for (int i = 0; i < n_vocab; i++) {
-        u->weights[i] = u->counts[i] + share;
-        u->logs[i] = logf((float)u->weights[i]);
-    }
+    sd_unigrams_share(u, n_vocab);
+    u->logs_stale = 1;
+    sd_unigrams_log(u, n_vocab);
 }
 
 sd_status sd_ngram_table_create(sd_ngram_table* table, int n_vocab, const int32_t* counts, int n,

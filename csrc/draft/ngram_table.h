@@ -30,11 +30,13 @@ typedef struct sd_ngram_level {
  * uniform if nothing was seen. */
 typedef struct sd_unigrams {
     int32_t* counts; /* [n_vocab] n(x) */
-    double* weights; /* [n_vocab] n(x) + d / n_vocab; 1 / n_vocab if d is 0 */
-    float* logs;     /* [n_vocab] their logarithms */
-    double total;    /* their sum: n + d, or 1 */
+    float* logs;     /* [n_vocab] logarithms of the weights */
+    double share;    /* d / n_vocab, or 1 / n_vocab if nothing was seen */
+    double total;    /* the sum of all weights: n + d, or 1 */
+    int64_t n;
     int n_different; /* d */
     int32_t best;    /* the token of the greatest weight, the lowest id on ties */
+    int logs_stale;  /* the logarithms are of another share */
 } sd_unigrams;
 
 typedef struct sd_ngram_table {
@@ -49,8 +51,18 @@ typedef struct sd_ngram_table {
 /* Pieces of an arena for the counts of n_vocab tokens. */
 sd_unigrams sd_unigrams_take(sd_arena* arena, int n_vocab);
 
-/* Weights, logarithms and the rest from the counts. */
+/* Everything else from the counts. */
 void sd_unigrams_fill(sd_unigrams* unigrams, int n_vocab);
+
+/* Share and total from n and n_different. */
+void sd_unigrams_share(sd_unigrams* unigrams, int n_vocab);
+
+/* The logarithms, if they are stale. */
+void sd_unigrams_log(sd_unigrams* unigrams, int n_vocab);
+
+static inline double sd_unigram_weight(const sd_unigrams* unigrams, int32_t token) {
+    return unigrams->counts[token] + unigrams->share;
+}
 
 /* Make a table of counts [n_vocab], which are copied, and of n - 1 levels, whose arrays must outlive it.
  * Everything is checked. The arrays may be a mapped file: should they change later, rows are wrong, but no
