@@ -112,14 +112,16 @@ def costs(text: list[int], n_vocab: int, gamma: int, repeats: int) -> None:
 
 # ---------------------------------------------------------------------------------------------- speed
 
-PASSAGE = """The old man put down his hat upon the table, and looked at the fire for a long time without a word.
-Outside, the wind was rising, and the rain had begun to beat against the windows. At last he turned to his
-daughter, and said that the ship would not come before the spring. She had known it since the morning, when the
-captain's wife passed by the gate and did not stop. But she said nothing, and went on with her sewing."""
-REWRITTEN = """The old man laid his hat on the table, and looked at the fire for a long time without a word.
-Outside, the wind was rising, and the rain had begun to beat against the windows. At last he turned to his
-daughter and said that the ship would not come before the summer. She had known it since the morning, when the
-captain's wife had passed the gate and did not stop. But she said nothing, and went on with her work."""
+PASSAGE = """The old man put down his hat upon the table, and looked at the fire for a long time without a
+word. Outside, the wind was rising, and the rain had begun to beat against the windows. At last he turned
+to his daughter, and said that the ship would not come before the spring. She had known it since the
+morning, when the captain's wife passed by the gate and did not stop. But she said nothing, and went on
+with her sewing."""
+REWRITTEN = """The old man laid his hat on the table, and looked at the fire for a long time without a
+word. Outside, the wind was rising, and the rain had begun to beat against the windows. At last he turned
+to his daughter and said that the ship would not come before the summer. She had known it since the
+morning, when the captain's wife had passed the gate and did not stop. But she said nothing, and went on
+with her work."""
 
 CODE = """def read_rows(path, separator=","):
     rows = []
@@ -139,6 +141,7 @@ EDITED_CODE = """def read_rows(path, separator=",", skip=0):
             rows.append([value.strip() for value in values])
     return rows
 """
+RENAMED = CODE.replace("rows", "table").replace('separator=","', 'separator=";"')
 MORE_CODE = """
 
 def write_rows(path, rows, separator=","):
@@ -170,7 +173,8 @@ def records(first: int, last: int) -> str:
 
 GIVEN = {
     "rewrite a passage": (f"Rewrite this:\n{PASSAGE}\n\nRewritten:\n", REWRITTEN),
-    "edit code": (f"# Let it skip lines.\n{CODE}\n# With skip:\n", EDITED_CODE),
+    "edit code: names": (f"# Say table for rows, separate by semicolons.\n{CODE}\n# Renamed:\n", RENAMED),
+    "edit code: new lines": (f"# Let it skip lines.\n{CODE}\n# With skip:\n", EDITED_CODE),
     "go on with code": (CODE, MORE_CODE),
     "go on with JSON": ("[\n" + records(0, 5), records(5, 10)),
 }
@@ -196,6 +200,7 @@ class Text:
             self.output = run.tokens
 
     def transform(self) -> Callable[[np.ndarray, list[int]], np.ndarray] | None:
+        """What makes the target write the text, if it was given."""
         if not self.given:
             return None
         text = self.prompt + self.output
@@ -254,7 +259,7 @@ def speeds(target: specdec.Model, gammas: list[int], n_threads: int, repeats: in
     texts |= {name: Text(target, prompt, None, 200) for name, prompt in OWN.items()}
     for name, text in texts.items():
         drafts: list[ContextCopy | InputCopy] = [ContextCopy()]
-        if name in ("rewrite a passage", "edit code"):
+        if name.startswith(("rewrite", "edit")):
             drafts.append(InputCopy())
         runs: dict[Any, list[tuple[float, int]]] = {}
         for _ in range(repeats):

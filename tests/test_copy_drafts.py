@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -563,3 +564,28 @@ def test_rounds_allocate_nothing(describe: Callable[[], object], allocations: Ca
     while batch := session.round():
         n_guesses += sum(len(record["drafted"]) for record in batch)
     assert n_guesses > 10
+
+
+@pytest.mark.parametrize("describe", DESCRIPTIONS)
+def test_a_place_that_is_refilled_begins_anew(describe: Callable[[], object]) -> None:
+    """What the place knew of another text, and how often it was right there, is gone."""
+    how: dict[str, Any] = {
+        "gamma": 6, "max_new_tokens": 12, "sampling": {"temperature": 0.0},
+        "draft_sampling": {"temperature": 0.0}, "n_threads": 1,
+    }  # fmt: skip
+
+    def guesses(session: _core.Session, sequence: int) -> list[tuple[list[int], list[int], list[int]]]:
+        session.prefill()
+        rounds = [record for batch in iter(session.round, []) for record in batch]
+        found = [record for record in rounds if record["sequence"] == sequence]
+        return [(record["drafted"], record["parents"], record["tokens"]) for record in found]
+
+    prompt = [3, 1, 2, 1, 2]
+    session = _core.Session(TARGET, describe(), PROMPTS, seeds=[(1, 0), (1, 1)], n_text=100, **how)
+    session.prefill()
+    session.round()
+    session.finish(1)
+    session.replace(1, prompt, (1, 0))
+    fresh = guesses(_core.Session(TARGET, describe(), [prompt], seeds=[(1, 0)], **how), 0)
+    assert guesses(session, 1) == fresh
+    assert any(drafted for drafted, *_ in fresh)
