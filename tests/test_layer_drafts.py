@@ -320,7 +320,7 @@ def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -
 @pytest.mark.parametrize("inner", [EarlyExit(1), SkipLayers([1]), Best(Unigram([0], 4096), EarlyExit(1))])
 def test_they_draft_for_no_draft(inner: Any) -> None:
     """Its cache is not theirs."""
-    target, draft = specdec.embedded_pair()
+    _, draft = specdec.embedded_pair()
     with pytest.raises(InputError, match="does not work in its target's cache"):
         Model(draft, draft=inner)
     core = build(LLAMA, random_tensors(LLAMA))
