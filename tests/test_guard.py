@@ -38,7 +38,10 @@ for config in VARIANTS.values():
         model = build(config, tensors, dtype=dtype, cache_dtype=cache_dtype)
         draft = build(config, perturbed(tensors), dtype=dtype, cache_dtype=cache_dtype)
         for temperature in (0.0, 1.0):
-            for drafter in (draft, ("layers", bytes([0, 3, 3])), ("layers", bytes([2, 0, 1]))):
+            tree = ("model", draft, ("shape", "without replacement", [0, 0, 0, 1, 2, 2]))
+            grown, deep = ("model", draft, ("grown", 3, 3, 1.0)), ("speculating", draft, tree, 6)
+            layers = [("layers", bytes(skipped)) for skipped in ([0, 3, 3], [2, 0, 1])]
+            for drafter in (draft, tree, grown, deep, *layers):
                 prompts = [[1, 2, 3], [4] * 37]
                 run_session(model, drafter, prompts, temperature=temperature, max_new_tokens=30)
         decoder = _core.Decoder(model, capacity=100, max_nodes=9, n_threads=2)

@@ -100,7 +100,7 @@ def generate_with_trees():
     target, draft = load(), build(LLAMA, perturbed(TENSORS))
     shape = ("shape", "without replacement", [0, 0, 1])
     tree = ("model", draft, shape)
-    for described in (tree, ("model", draft, ("grown", 2, 3)), ("speculating", draft, tree, 3)):
+    for described in (tree, ("model", draft, ("grown", 2, 3, 1.0)), ("speculating", draft, tree, 3)):
         run_session(target, described, [[1, 2, 3], [4, 5]], temperature=1.0, max_new_tokens=10)
     return True
 

@@ -196,6 +196,21 @@ def test_widths_are_a_tree() -> None:
     assert Shape(parents=[0, 0, 1]).parents == (0, 0, 1)
 
 
+@pytest.mark.parametrize("acceptance", [(0.6, 0.2, 0.1), (0.5, 0.5), (0.9,), (0.3, 0.2, 0.2, 0.2)])
+def test_the_shape_that_is_expected_to_do_best(acceptance: tuple[float, ...]) -> None:
+    """Against all ways down the tree, sorted: the best n of them."""
+    for n_nodes in (1, 2, 4, 7):
+        parents = Shape.expected(n_nodes, acceptance).parents
+        ranks: Counter[int] = Counter()
+        values = [1.0]
+        for parent in parents:
+            values.append(values[parent] * acceptance[ranks[parent]])
+            ranks[parent] += 1
+        ways = [way for n in range(1, n_nodes + 1) for way in itertools.product(acceptance, repeat=n)]
+        best = sorted((float(np.prod(way)) for way in ways), reverse=True)[:n_nodes]
+        assert sum(values[1:]) == pytest.approx(sum(best), rel=1e-12)
+
+
 @pytest.mark.parametrize("how", ["sample", "without replacement", "top-k"])
 @pytest.mark.parametrize("name", TREES)
 def test_a_shape_is_what_is_proposed(name: str, how: str) -> None:
@@ -322,7 +337,7 @@ def test_a_grown_tree_is_the_best_of_all(n_nodes: int) -> None:
     """With steps and width enough, no other tree of so many nodes has more expected accepted tokens."""
     target, draft = random_model(6, 1), random_model(6, 2, 2.2)
     for prompt in ([1, 2], [3], [5, 4, 1]):
-        (record,) = rounds(target, ("model", draft, ("grown", 6, 20)), [prompt], gamma=n_nodes)
+        (record,) = rounds(target, ("model", draft, ("grown", 6, 20, 1.0)), [prompt], gamma=n_nodes)
         found = prefixes_of(record)[1:]
         best = best_nodes(conditional(draft, prompt), n_nodes)
         assert set(found) == set(best)
@@ -349,18 +364,19 @@ def grown(probs: Conditional, n_nodes: int, width: int, steps: int, depth: int) 
     return best()
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("temperature", "sharpness"), [(0.0, 1.0), (0.0, 3.5), (1.0, 3.5)])
 @pytest.mark.parametrize(("width", "steps"), [(1, 3), (2, 3), (3, 2), (4, 1)])
-def test_a_tree_grows_step_by_step(width: int, steps: int, temperature: float) -> None:
-    """At temperature 0 confidence is what it is at temperature 1."""
+def test_a_tree_grows_step_by_step(width: int, steps: int, temperature: float, sharpness: float) -> None:
+    """At temperature 0 confidence is that of the logits times the sharpness; else it is the probability."""
+    confidence_at = 1.0 / sharpness if temperature == 0.0 else 1.0
     target, draft = random_model(30, 1), random_model(30, 2, 2.0)
     for prompt in ([1, 2], [7], [9, 4, 1]):
         for n_nodes, depth in ((3, 19), (9, 19), (9, 2)):
             (record,) = rounds(
-                target, ("model", draft, ("grown", width, steps)), [prompt], gamma=n_nodes,
+                target, ("model", draft, ("grown", width, steps, sharpness)), [prompt], gamma=n_nodes,
                 temperature=temperature, max_new_tokens=depth + 1,
             )  # fmt: skip
-            wanted = grown(conditional(draft, prompt), n_nodes, width, steps, depth)
+            wanted = grown(conditional(draft, prompt, confidence_at), n_nodes, width, steps, depth)
             assert prefixes_of(record)[1:] == wanted
 
 
@@ -368,7 +384,7 @@ def test_a_grown_tree_of_the_coupled_rule_begins_with_the_race() -> None:
     target, draft, prompt = random_model(50, 1), random_model(50, 2), [1, 2]
     probs = reference.distribution(logits_after(draft, prompt), 1.0)
     for i, record in enumerate(
-        rounds(target, ("model", draft, ("grown", 3, 1)), [prompt] * 10, rule="coupled", gamma=3)
+        rounds(target, ("model", draft, ("grown", 3, 1, 1.0)), [prompt] * 10, rule="coupled", gamma=3)
     ):
         with np.errstate(divide="ignore"):
             times = -np.log1p(-reference.noise(5, i, len(prompt), 50)) / probs
@@ -391,7 +407,7 @@ def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tu
         "a model": ("speculating", draft, ("model", small), 2),
         "a tree": ("speculating", draft, tree, 4),
         "chains": ("speculating", draft, twins, 6),
-        "a grown tree": ("speculating", draft, ("model", small, ("grown", 2, 2)), 5),
+        "a grown tree": ("speculating", draft, ("model", small, ("grown", 2, 2, 3.5)), 5),
         "three deep": ("speculating", draft, ("speculating", small, ("ngram", bigram(n_vocab)), 2), 3),
         "itself": ("speculating", draft, ("model", draft), 3),
         "nothing": ("speculating", draft, ("model", small), 0),
@@ -488,7 +504,7 @@ def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]
     small = random_model(n_vocab, 9)
     if name in NESTED:
         return nested(draft, small, n_vocab)[name]
-    trees = {"chains": ("chains", 3), "grown": ("grown", 3, 4)}
+    trees = {"chains": ("chains", 3), "grown": ("grown", 3, 4, 3.5)}
     return "model", draft, trees.get(name) or shape([0, 0, 0, 1, 1, 2, 4, 4], name)
 
 
@@ -608,6 +624,11 @@ def test_a_dial_takes_chains(pair: tuple[specdec.Model, specdec.Model]) -> None:
         (lambda: Grown(0), "n_nodes is 0"),
         (lambda: Grown(4, width=0), "width is 0"),
         (lambda: Grown(4, steps=2000), "steps is 2000"),
+        (lambda: Grown(4, sharpness=0), "sharpness is 0"),
+        (lambda: Shape.expected(0), "n_nodes is 0"),
+        (lambda: Shape.expected(4, (0.2, 0.5)), "acceptance is"),
+        (lambda: Shape.expected(4, (0.6, 0.5)), "of sum 1 at most"),
+        (lambda: Shape.expected(4, ()), "acceptance is"),
         (lambda: Shape((2, 0)), r"widths\[1\] is 0"),
         (lambda: Shape(3), "widths is 3; expected a sequence"),
         (lambda: Shape(()), "expected a sequence"),
@@ -652,8 +673,9 @@ def test_what_is_no_draft(pair: tuple[specdec.Model, specdec.Model]) -> None:
         (("shape", "sample", [0, 2]), ValueError, "the parent of node 2 is 2, expected 0 to 1"),
         (("shape", "sample", [0, -1]), ValueError, "the parent of node 2 is -1"),
         (("shape", "beam", [0]), ValueError, "how is 'beam'"),
-        (("grown", 0, 3), ValueError, "width and steps are 0 and 3"),
-        (("grown", 3, 5000), ValueError, "width and steps are 3 and 5000"),
+        (("grown", 0, 3, 1.0), ValueError, "width and steps are 0 and 3"),
+        (("grown", 3, 5000, 1.0), ValueError, "width and steps are 3 and 5000"),
+        (("grown", 3, 5, 0.0), ValueError, "sharpness is 0"),
         (7, TypeError, "draft: expected"),
     ],
 )

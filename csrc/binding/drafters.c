@@ -42,9 +42,9 @@ static int shape_from(PyObject* tree, sd_shape_options* shape) {
     PyErr_Clear();
     *shape = (sd_shape_options){0};
     if (!PyArg_ParseTuple(tree, "ssO", &kind, &how, &parents) || strcmp(kind, "shape") != 0) {
-        PyErr_SetString(
-            PyExc_TypeError,
-            "tree: expected (\"chains\", k), (\"shape\", how, parents) or (\"grown\", width, steps)");
+        PyErr_SetString(PyExc_TypeError,
+                        "tree: expected (\"chains\", k), (\"shape\", how, parents) or (\"grown\", width, "
+                        "steps, sharpness)");
         return -1;
     }
     for (shape->how = SD_CHOOSE_DRAWS; shape->how <= SD_CHOOSE_TOP; shape->how++) {
@@ -69,7 +69,8 @@ static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** dr
     const char* kind;
     sd_growing_options growing;
     sd_status status;
-    if (tree != NULL && PyArg_ParseTuple(tree, "sii", &kind, &growing.width, &growing.steps) &&
+    if (tree != NULL &&
+        PyArg_ParseTuple(tree, "siid", &kind, &growing.width, &growing.steps, &growing.sharpness) &&
         strcmp(kind, "grown") == 0) {
         status = sd_growing_drafter_create(&options, &growing, drafter);
     } else {

@@ -35,8 +35,8 @@ static void lay_out(growing_drafter* d, const sd_model_drafter_options* options)
     sd_arena* arena = &d->arena;
     size_t n = (size_t)options->n_sequences, width = (size_t)d->options.width;
     size_t nodes = (size_t)most_reads(&d->options) + 1;
-    d->siblings =
-        sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab, d->options.width);
+    d->siblings = sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab,
+                                   d->options.width, d->options.sharpness);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
     d->readings = sd_arena_take(arena, n, sizeof *d->readings);
     d->readers = sd_arena_take(arena, n, sizeof *d->readers);
@@ -175,6 +175,9 @@ sd_status sd_growing_drafter_create(const sd_model_drafter_options* options,
                             growing->steps > SD_MAX_GAMMA))
         status = sd_fail(SD_ERR_VALUE, "width and steps are %d and %d, expected 1 to %d", growing->width,
                          growing->steps, SD_MAX_GAMMA);
+    if (status == SD_OK && !(growing->sharpness > 0.0 && growing->sharpness <= 1000.0))
+        status =
+            sd_fail(SD_ERR_VALUE, "sharpness is %g, expected above 0 and at most 1000", growing->sharpness);
     if (status != SD_OK) return status;
     growing_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;

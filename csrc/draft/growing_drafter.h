@@ -6,8 +6,9 @@
 #include "model_drafter.h"
 
 typedef struct sd_growing_options {
-    int width; /* nodes of one sequence that are read at once, and children that each may have */
-    int steps; /* forwards of the draft in a round, at most */
+    int width;        /* nodes of one sequence that are read at once, and children that each may have */
+    int steps;        /* forwards of the draft in a round, at most */
+    double sharpness; /* > 0, see siblings.h */
 } sd_growing_options;
 
 /* Create a drafter; gamma of the options is the number of nodes. Owned by the caller. */

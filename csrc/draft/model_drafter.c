@@ -35,8 +35,8 @@ static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
     size_t n = (size_t)options->n_sequences;
     d->shape = sd_shape_take(arena, shape, options->gamma);
     size_t nodes = (size_t)d->shape.n_nodes + 1, widest = (size_t)d->shape.widest;
-    d->siblings =
-        sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab, d->shape.most_children);
+    d->siblings = sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab,
+                                   d->shape.most_children, 1.0);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
     d->readings = sd_arena_take(arena, n, sizeof *d->readings);
     d->readers = sd_arena_take(arena, n, sizeof *d->readers);

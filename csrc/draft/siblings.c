@@ -13,10 +13,12 @@
 
 static int room_for(int room) { return room > RACERS ? room : RACERS; }
 
-sd_siblings sd_siblings_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room) {
+sd_siblings sd_siblings_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
+                             double sharpness) {
     return (sd_siblings){
         .guesser = sd_guesser_take(arena, how, n_vocab),
         .room = room,
+        .sharpness = sharpness,
         .order = sd_arena_take(arena, (size_t)room_for(room), sizeof(int32_t)),
         .scores = sd_arena_take(arena, (size_t)room_for(room), sizeof(double)),
         .weights = sd_arena_take(arena, (size_t)n_vocab, sizeof(double)),
@@ -56,7 +58,8 @@ static const float* distribute(const sd_siblings* s, const sd_proposal* p, int n
     return logits;
 }
 
-/* By the draft's own probabilities; at temperature 0 by those of temperature 1, as all mass is on one. */
+/* By the draft's own probabilities; at temperature 0, where all mass is on one token, by those of the
+ * logits times the sharpness. */
 static int rank_by_mass(const sd_siblings* s, const float* logits, const sd_distribution* from, int k) {
     const sd_guesser* g = &s->guesser;
     int n_vocab = g->n_vocab;
@@ -65,8 +68,8 @@ static int rank_by_mass(const sd_siblings* s, const float* logits, const sd_dist
     double factor = from->factor;
     if (from->point >= 0) {
         weights = g->scratch;
-        factor =
-            1.0 / sd_kernels_get()->weigh(n_vocab, g->adjusted, g->adjusted[from->point], 1.0f, g->scratch);
+        factor = 1.0 / sd_kernels_get()->weigh(n_vocab, g->adjusted, g->adjusted[from->point],
+                                               (float)s->sharpness, g->scratch);
     }
     int n = largest(n_vocab, g->adjusted, k, s->order, s->heads);
     for (int i = 0; i < n; i++) s->scores[i] = weights[s->order[i]] * factor;
@@ -74,16 +77,17 @@ static int rank_by_mass(const sd_siblings* s, const float* logits, const sd_dist
     return n;
 }
 
-/* By the race that the target will hold. Whoever is ahead by far in the draft's is so in the target's:
- * each racer counts for the inverse of his time, as he does with logits that err by as much as noise. */
+/* By the race that the target will hold. Whoever is ahead by far in the draft's is so in the target's: each
+ * racer counts for the inverse of his time, as logits do that err by noise of the size of the race's own; where
+ * they err by less, for a power of it. */
 static int rank_by_race(const sd_siblings* s, const sd_proposal* p, int node, const sd_distribution* from,
                         int k) {
     const sd_guesser* g = &s->guesser;
     sd_noise(p->stream, (uint32_t)(p->n_text + p->depths[node]), g->n_vocab, g->scratch);
     int n = sd_race_order(from, g->n_vocab, g->scratch, room_for(k), s->order, s->scores);
-    double sum = 0.0;
-    for (int i = 0; i < n; i++) sum += 1.0 / fmax(s->scores[i], 1e-300);
-    for (int i = 0; i < n; i++) s->scores[i] = 1.0 / fmax(s->scores[i], 1e-300) / sum;
+    double best = n > 0 ? fmax(s->scores[0], 1e-300) : 0.0, sum = 0.0;
+    for (int i = 0; i < n; i++) sum += s->scores[i] = pow(best / fmax(s->scores[i], 1e-300), s->sharpness);
+    for (int i = 0; i < n; i++) s->scores[i] /= sum;
     return n < k ? n : k;
 }
 

@@ -16,7 +16,11 @@ typedef enum sd_choosing {
 
 typedef struct sd_siblings {
     sd_guesser guesser;
-    int room;        /* siblings at most */
+    int room; /* siblings at most */
+    double
+        sharpness; /* > 0; what the draft's logits are multiplied with to tell the chances of tokens where the
+                       * target's choice is no draw: at temperature 0 and in the race. The better the draft, the
+                       * larger */
     int32_t* order;  /* [room] tokens, the most promising first */
     double* scores;  /* [room] chance of each, by the draft */
     double* weights; /* [n_vocab] */
@@ -24,7 +28,8 @@ typedef struct sd_siblings {
 } sd_siblings;
 
 /* Their arrays are pieces of the arena. */
-sd_siblings sd_siblings_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room);
+sd_siblings sd_siblings_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
+                             double sharpness);
 
 /* Rank the k most promising tokens after `node` of a proposal's tree, by the draft's logits [n_vocab], into
  * `order` and `scores`. k is at most `room`. Returns how many there are: a token without mass is none. */

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from specdec.drafts.draft import check_count
@@ -106,6 +107,50 @@ class Shape:
         object.__setattr__(self, "parents", found)
         object.__setattr__(self, "how", how)
 
+    @classmethod
+    def expected(
+        cls, n_nodes: int, acceptance: Sequence[float] = (0.65, 0.12, 0.05, 0.03), how: str = "sample"
+    ) -> Shape:
+        """The shape with the most expected accepted tokens of all with so many nodes (Sequoia, section 3.1).
+
+        Parameters
+        ----------
+        n_nodes : int
+            1 to 1024.
+        acceptance : sequence of float
+            ``acceptance[r]``: how often a token is accepted from the child tried as number r of its node;
+            descending, of (0, 1), with a sum of at most 1. A node has at most as many children. The default
+            is roughly that of the embedded pair at temperature 1.
+        how : str
+            See `Shape`.
+
+        Raises
+        ------
+        InputError
+            If `n_nodes` is out of range or `acceptance` is no such sequence.
+        """
+        check_count("n_nodes", n_nodes, 1, MAX_NODES)
+        chances = list(acceptance) if isinstance(acceptance, Sequence) else []
+        if not all(isinstance(p, Real) and 0 < p < 1 for p in chances) or chances != sorted(chances)[::-1]:
+            chances = []
+        if not chances or sum(chances) > 1 + 1e-9:
+            raise InputError(
+                f"acceptance is {acceptance!r}; expected descending numbers between 0 and 1, of sum 1 at most"
+            )
+        # A node's value is the chance that it is accepted, never above its parent's: so the best are a tree.
+        queue: list[tuple[float, tuple[int, ...]]] = [(-chances[0], (0,))]  # ways down, by ranks of children
+        ways: list[tuple[int, ...]] = []
+        while len(ways) < n_nodes:
+            value, way = heapq.heappop(queue)
+            ways.append(way)
+            heapq.heappush(queue, (value * chances[0], (*way, 0)))
+            if way[-1] + 1 < len(chances):
+                ratio = chances[way[-1] + 1] / chances[way[-1]]
+                heapq.heappush(queue, (value * ratio, (*way[:-1], way[-1] + 1)))
+        ways.sort(key=lambda way: (len(way), way))
+        numbers = {way: node for node, way in enumerate([(), *ways])}
+        return cls(how=how, parents=[numbers[way[:-1]] for way in ways])
+
     @property
     def gamma(self) -> int:
         """Guesses a round: as many as the shape has nodes."""
@@ -124,22 +169,29 @@ class Grown:
     """A tree that grows where the draft is confident, to a number of nodes.
 
     In each step the draft reads, in one forward, the best guesses that it has not read, and each is followed
-    by its most probable tokens; how good a guess is, is the product of the draft's probabilities down to it.
+    by its most probable tokens; how good a guess is, is the product of the draft's confidences down to it.
     At the end the best `n_nodes` are proposed, which is the tree that the draft expects most accepted tokens
     of (Sequoia, arXiv 2402.12374; EAGLE-2, arXiv 2406.16858; OPT-Tree, arXiv 2406.17276). It stops before
     `steps` when no guess that could follow is good enough to be among them.
 
-    Guesses are not drawn: each is accepted with the target's probability of it. Under the coupled rule they
-    are the first in the race of the shared noise.
+    It is made for greedy decoding and the coupled rule, where the target's choice is one token: there its
+    guesses are the largest logits, or the first in the race of the shared noise. Under other rules guesses
+    that are chosen and not drawn are accepted with the target's probability of them, which is right and
+    little: there a `Shape` of samples is accepted more often.
 
     Parameters
     ----------
     n_nodes : int
         Nodes of the tree at most, 1 to 1024; a smaller gamma keeps the best.
-    width : int, default 4
+    width : int, default 3
         Guesses that are read in a step, and tokens that may follow each.
-    steps : int, default 6
+    steps : int, default 8
         Forwards of the draft in a round at most, and so guesses in a row.
+    sharpness : float, default 3.5
+        Confidence in a token, for greedy decoding and the coupled rule, is the softmax of the draft's logits
+        times this: a draft whose logits are near the target's is right far more often than its probability
+        says, and a tree for it is deep. 3.5 is for a good draft; 1 takes the draft by its word, which makes
+        bushes.
 
     Raises
     ------
@@ -148,12 +200,16 @@ class Grown:
     """
 
     n_nodes: int
-    width: int = 4
-    steps: int = 6
+    width: int = 3
+    steps: int = 8
+    sharpness: float = 3.5
 
     def __post_init__(self) -> None:
         for name in ("n_nodes", "width", "steps"):
             check_count(name, getattr(self, name), 1, MAX_NODES)
+        sharpness = self.sharpness
+        if isinstance(sharpness, bool) or not isinstance(sharpness, Real) or not 0 < sharpness <= 1000:
+            raise InputError(f"sharpness is {sharpness!r}; expected a number above 0, at most 1000")
 
     @property
     def gamma(self) -> int:
@@ -162,7 +218,7 @@ class Grown:
 
     def describe(self) -> tuple[object, ...]:
         """The shape, as the core takes it."""
-        return "grown", int(self.width), int(self.steps)
+        return "grown", int(self.width), int(self.steps), float(self.sharpness)
 
 
 def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
