@@ -296,15 +296,15 @@ def test_a_system_prompt_is_computed_once_in_generate(pair: Pair) -> None:
 @pytest.mark.parametrize("drafting", [False, True], ids=["plain", "draft"])
 def test_short_prompts_are_read_together(models: Any, drafting: bool) -> None:
     """As many as a slice of 64 tokens holds; one that begins as another being read does waits for that."""
-    target, draft = models[0], models[1] if drafting else None
-    models_run = 1 + drafting
+    given = models[: 1 + drafting]
 
     def count(prompts: list[list[int]]) -> tuple[int, int]:
-        session = new_session(target, draft, prompts)
-        begun = _core._forward_count()
+        """Forwards of each model, and tokens read."""
+        session = new_session(models[0], models[1] if drafting else None, prompts)
+        n_forwards, work = _core._forward_count(), _core._forward_work()
         session.prefill()
-        forwards, rows = (after - before for after, before in zip(_core._forward_count(), begun, strict=True))
-        return forwards // models_run, rows // models_run
+        n_forwards, work = _core._forward_count() - n_forwards, _core._forward_work() - work
+        return n_forwards // len(given), work // work_of_a_token(*given)
 
     assert count([[i, *range(9)] for i in range(7)]) == (1, 63)
     assert count([[i, *range(9)] for i in range(8)]) == (2, 72)

@@ -77,7 +77,7 @@ def assert_equal(got: specdec.Result, wanted: specdec.Result, n: int | None = No
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", NAMES)
 def test_output_is_plain_output(world: World, name: str, how: str) -> None:
-    """Alone with several gammas, and as a batch in two threads."""
+    """Alone with several gammas, and as a batch in two threads, in which one text takes another's place."""
     draft = DRAFTS[name](world)
     options = HOW[how] | {"max_new_tokens": N_NEW, "ignore_eos": True, "logits": True}
     wanted = plain(world, how)
@@ -89,7 +89,7 @@ def test_output_is_plain_output(world: World, name: str, how: str) -> None:
         assert_equal(got, one)
         n_accepted += got.trace.n_accepted
         n_rejected += got.trace.n_drafted - got.trace.n_accepted
-    batch = specdec.generate(world.target, draft, prompts_of(world), **options, n_threads=2)
+    batch = specdec.generate(world.target, draft, prompts_of(world), **options, n_threads=2, batch_size=2)
     for got, one in zip(batch, wanted, strict=True):
         assert_equal(got, one)
         n_accepted += got.trace.n_accepted
@@ -124,7 +124,9 @@ def test_a_sampled_run_follows_from_its_seed(world: World, name: str) -> None:
     if name in UNSEEDED:
         pytest.skip("which of its drafts are asked depends on times that are measured")
     runs = [
-        specdec.generate(world.target, DRAFTS[name](world), prompts_of(world), n_threads=n, **options)
+        specdec.generate(
+            world.target, DRAFTS[name](world), prompts_of(world), n_threads=n, batch_size=1 + n, **options
+        )
         for n in (1, 2)
     ]
     assert [one.tokens for one in runs[0]] == [one.tokens for one in runs[1]]
