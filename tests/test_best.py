@@ -202,7 +202,7 @@ class Rounds:
         """Of n rounds, how many the draft was asked in. after_s: what the next of the target takes longer."""
         n_asked, before = 0, self.now
         for _ in range(n):
-            asked = self.call("asks", already, self.now)
+            asked = self.call("asks", already, 1 + int(already), self.now)
             n_asked += asked
             got, begun = 1 + int(already), self.now
             rows = 1 + int(already)
@@ -227,9 +227,9 @@ needs_hooks = pytest.mark.skipif(
 
 @needs_hooks
 def test_a_draft_that_pays_is_asked() -> None:
-    """But for pauses of 3 rounds after 16, 32, 64 and so on."""
-    assert Rounds().run(1000, brings=2, seconds=0.5) == 1000 - 3 * 5
-    assert Rounds().run(1000, brings=1, seconds=0.9) == 1000 - 3 * 5
+    """But for pauses of 2 rounds after 16, 32, 64 and so on."""
+    assert Rounds().run(1000, brings=2, seconds=0.5) == 1000 - 2 * 5
+    assert Rounds().run(1000, brings=1, seconds=0.9) == 1000 - 2 * 5
     assert Rounds().run(1000, brings=1, seconds=0.1, n_nodes=4, row_s=0.1) > 900
 
 
@@ -245,14 +245,14 @@ def test_a_draft_that_pays_is_asked() -> None:
     ids=str,
 )
 def test_a_draft_that_does_not_pay_is_left_out(how: dict[str, float]) -> None:
-    """After 4 rounds, or a pause that shows what it costs; with trials that take some 2 % of the time."""
+    """After 5 rounds, or a pause that shows what it costs; with trials that take some 2 % of the time."""
     rounds = Rounds()
     rounds.run(60, **how)
     n, before = 4000, rounds.now
     n_asked = rounds.run(n, **how)
     cost = how["seconds"] + how.get("after_s", 0.0)
     assert n_asked * cost < 0.03 * (rounds.now - before) + 3 * cost
-    assert n_asked >= 3 or 150 * cost > n, "it is tried again"
+    assert n_asked >= 3 or 300 * cost > n, "it is tried again"
 
 
 @needs_hooks
@@ -294,7 +294,7 @@ def test_it_is_asked_where_those_before_it_are_silent() -> None:
 @needs_hooks
 def test_what_changes_is_noticed() -> None:
     rounds = Rounds()
-    seldom = 0.2 * 500  # three rounds of a trial after 15 s without: 2 % of the time
+    seldom = 0.2 * 500  # three rounds of a trial after some 24 s without
     assert rounds.run(500, brings=0, seconds=0.1) < seldom
     rounds.run(100, brings=2, seconds=0.1)
     assert rounds.run(500, brings=2, seconds=0.1) > 450
@@ -313,13 +313,13 @@ def test_one_long_round_changes_little() -> None:
 
 
 def test_a_draft_that_brings_nothing_is_soon_left_out() -> None:
-    """Asked in the first four rounds; it costs so much that its first trial is far off."""
+    """Asked in the first five rounds; it costs so much that its first trial is far off."""
     model, _ = specdec.embedded_pair()
     slow = Scripted([3], seconds=0.05)
     out = specdec.generate(model, Best(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
     plain = specdec.generate(model, None, "Once upon a time", max_new_tokens=100, ignore_eos=True)
     assert out.tokens == plain.tokens
-    assert 4 <= len(slow.budgets) < 20 < out.trace.n_calls
+    assert 5 <= len(slow.budgets) < 20 < out.trace.n_calls
     commits = [note for note in slow.told if note[0] == "commit"]
     assert len(commits) == out.trace.n_calls, "it follows the text all the same"
 

@@ -188,12 +188,12 @@ static PyObject* choice(PyObject* module, PyObject* args) {
     if (size == (Py_ssize_t)sizeof state) memcpy(&state, given, sizeof state);
     int answer = 0;
     switch (what[0]) {
-    case 'a': answer = sd_choice_asks(&state.choice, &state.worth, x[0], x[1]); break;
+    case 'a': answer = sd_choice_asks(&state.choice, &state.worth, x[0], (int)x[1], x[2]); break;
     case 's': sd_choice_spend(&state.worth, (int)x[0], (int)x[1], x[2], x[3]); break;
     case 'l': sd_choice_learn(&state.worth, x[0], x[1], x[2]); break;
     case 'e':
         sd_choice_end_round(&state.choice, (int)x[0], x[1], (int)x[2], x[3]);
-        sd_choice_end_round_of(&state.worth, x[1]);
+        sd_choice_end_round_of(&state.worth);
         break;
     }
     return Py_BuildValue("(y#i)", (const char*)&state, (Py_ssize_t)sizeof state, answer);

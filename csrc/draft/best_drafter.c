@@ -136,12 +136,15 @@ static sd_status ask(best_drafter* d, int i, sd_proposal* proposals, int n, doub
     inner* in = &d->inners[i];
     double begun = sd_now();
     in->n_asked = 0;
+    int n_rows = 0;
+    for (int k = 0; k < n; k++) n_rows += proposals[k].tree.n_nodes;
     for (int k = 0; k < n; k++) {
         sd_proposal* p = &proposals[k];
         in->slots[p->sequence] = -1;
         int room = room_for(d, i, p);
         if (room < 1 || !sd_proposal_wants(p, 0)) continue;
-        if (d->options.adaptive && !sd_choice_asks(&d->choice, &in->worth, d->best[k], begun)) continue;
+        if (d->options.adaptive && !sd_choice_asks(&d->choice, &in->worth, d->best[k], n_rows, begun))
+            continue;
         in->expected[in->n_asked] = d->best[k];
         open_proposal(d, i, in->n_asked++, p, room);
     }
@@ -166,7 +169,7 @@ static void end_round(best_drafter* d) {
     if (d->committed > 0.0 && d->verified > 0.0) {
         double seconds = d->committed - d->begun;
         sd_choice_end_round(&d->choice, d->n_tokens, seconds, d->n_rows, d->verified - d->proposed);
-        for (int i = 0; i < d->options.n_drafters; i++) sd_choice_end_round_of(&d->inners[i].worth, seconds);
+        for (int i = 0; i < d->options.n_drafters; i++) sd_choice_end_round_of(&d->inners[i].worth);
     }
     d->n_tokens = d->n_rows = 0;
     d->verified = d->committed = 0.0;

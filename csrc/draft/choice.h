@@ -3,11 +3,12 @@
  * Rounds are a renewal process. The policy with the most tokens per second asks a drafter iff the tokens it is
  * expected to add are at least λ times the seconds it adds, λ being the tokens per second of the policy
  * itself. All is learnt from the rounds and forgets; what a drafter adds depends on how much those before it
- * expect to have accepted. What it costs is its own time and that of its rows, or, where that is more, what
- * rounds with it take longer than rounds without: who works between two runs of the target slows down the
- * next. Only numbers, no drafters; it never sees a token. */
+ * expect to have accepted. Now and then it is left out where it would be asked, so that it is known what the
+ * target takes without its rows. Only numbers, no drafters; it never sees a token. */
 #ifndef SD_CHOICE_H
 #define SD_CHOICE_H
+
+#include "cost.h"
 
 #define SD_CHOICE_BINS 7 /* of the tokens that are expected already */
 
@@ -17,25 +18,24 @@ typedef struct sd_worth {
     double n[SD_CHOICE_BINS];       /* over so many proposals; both forget */
     double alone, n_alone;          /* tokens that it would have brought without the others */
     double seconds, nodes, n_spent; /* over so many proposals */
-    double with_s, n_with;          /* seconds of whole rounds with it, */
-    double without_s, n_without;    /* and of some in which it was left out to see what they take */
     double asked_at;                /* when it was asked last */
+    double leisure;                 /* until a trial, in times of what it takes */
     int n_asked;                    /* rounds in which it was asked: the first few are counted; */
     int trial;                      /* to come in which it is asked whatever is expected of it; */
     int streak, gap;                /* in which it was asked since the last pause; until the next; */
     int pause;                      /* to come in which it is left out, though it would be asked */
-    int n_sequences;                /* it was asked for at once, last time */
     int asked, spared;              /* in this round, for any sequence: was it asked, was it left out so? */
 } sd_worth;
 
 /* What is common to all; begins as zeros. */
 typedef struct sd_choice {
     double tokens, seconds; /* of the last rounds */
-    double w, x, y, xx, xy; /* regression of the target's seconds on its rows */
+    sd_cost target;         /* by rows of the batch */
 } sd_choice;
 
-/* Shall this drafter be asked for a sequence of which `expected` tokens are expected already? */
-int sd_choice_asks(const sd_choice* choice, sd_worth* worth, double expected, double now);
+/* Shall this drafter be asked for a sequence of which `expected` tokens are expected already? n_rows: of the
+ * batch so far. */
+int sd_choice_asks(const sd_choice* choice, sd_worth* worth, double expected, int n_rows, double now);
 
 /* It has been asked, in one call for n sequences, and proposed n_nodes in all. */
 void sd_choice_spend(sd_worth* worth, int n, int n_nodes, double seconds, double now);
@@ -50,6 +50,6 @@ double sd_choice_alone(const sd_worth* worth);
 /* A round of the batch is over: so many tokens in so many seconds, target_s of them in the target, on n_rows.
  * And of each drafter. */
 void sd_choice_end_round(sd_choice* choice, int n_tokens, double seconds, int n_rows, double target_s);
-void sd_choice_end_round_of(sd_worth* worth, double seconds);
+void sd_choice_end_round_of(sd_worth* worth);
 
 #endif
