@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         VocabularyMismatchError,
     )
     from specdec.generation import Stream, generate, stream
+    from specdec.hindsight import Oracle, OracleRow, oracle
     from specdec.measurement import Measurement, MeasurementRow
     from specdec.measuring import measure
     from specdec.model import Model, embedded_pair, load
@@ -49,6 +50,9 @@ _HOMES = {
     "CheckpointError": "errors",
     "InputError": "errors",
     "Measurement": "measurement",
+    "Oracle": "hindsight",
+    "OracleRow": "hindsight",
+    "oracle": "hindsight",
     "MeasurementRow": "measurement",
     "Model": "model",
     "QuantizationReport": "quantization",
@@ -88,6 +92,8 @@ __all__ = [
     "Measurement",
     "MeasurementRow",
     "Model",
+    "Oracle",
+    "OracleRow",
     "QuantizationReport",
     "Result",
     "Round",
@@ -111,6 +117,7 @@ __all__ = [
     "kernels",
     "load",
     "measure",
+    "oracle",
     "search_skips",
     "speculate",
     "stream",

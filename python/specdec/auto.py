@@ -46,7 +46,7 @@ class Auto:
 
     ``generate(..., gamma="auto")`` does this with estimates that are shared by all such calls of the process,
     for each target, draft, temperature, rule and number of threads by itself: a call begins with what those
-    before it have learnt. An `Auto` of your own, ``generate(..., gamma=auto)``, has its own estimates, and
+    before it have learnt. An `Auto` of your own, ``generate(..., gamma=auto)``, has its own estimates, which
     can be looked at: ``print(auto)``.
 
     With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding, as ever. With the rule
@@ -114,9 +114,9 @@ class Auto:
 
         Entries are, for one sequence: ``gamma``, the guesses a round with the most tokens per second if
         confidences were not looked at; ``tokens_per_s`` that is expected of each gamma, ``target_s`` of a
-        round with its gamma + 1 rows and ``draft_s`` of its drafting, by gamma from 0; ``chance`` that a
-        guess at each depth is accepted if the one before it is, from depth 1; ``by_confidence``: (confidence,
-        chance at depth 1, number of guesses that it was learnt from); ``plain_left``: tokens to come without
+        round with its gamma + 1 rows and ``draft_s`` of its drafting, by gamma from 0; ``chance`` of a guess
+        at each depth, from 1, to be accepted if the one before it is; ``by_confidence``: (confidence, chance
+        at depth 1, number of guesses that it was learnt from); ``plain_left``: tokens to come without
         drafting.
         """
         with self._lock:

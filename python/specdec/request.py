@@ -184,8 +184,6 @@ class Request:
 
         target = as_model("target", target)
         draft = None if draft is None else as_draft(target, draft)
-        if isinstance(draft, Draft):
-            draft.check_rule(rule, draft_sampling)
         for settings in (sampling, draft_sampling):
             settings.check_vocabulary(target.config["n_vocab"])
         tokenizer = target.tokenizer
@@ -258,8 +256,8 @@ def _policy(gamma: Any) -> Auto | Callable[[Sequence[Round]], int] | None:
     if isinstance(gamma, str):
         if gamma != "auto":
             raise InputError(
-                f"gamma is {gamma!r}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.Auto, or "
-                "a function of the rounds so far"
+                f"gamma is {gamma!r}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.Auto, "
+                "or a function of the rounds so far"
             )
         return auto.SHARED
     return gamma if isinstance(gamma, Auto) or callable(gamma) else None
@@ -281,7 +279,7 @@ def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str
 
 
 def as_draft(target: Model, given: object) -> Model | Draft:
-    """What drafts for a target: one of `specdec.drafts`, an object of the caller's wrapped, or a model.
+    """The argument `draft` as a model or a draft that fits the target, loaded if it is a path or hub name.
 
     Raises
     ------

@@ -1,0 +1,392 @@
+"""gamma="auto" and gamma=callable: how well the policy chooses, by simulated times; and that
+only speed depends on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from drafters import DRAFTS
+from drafters import World as Models
+from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
+from pace_worlds import MAX_GAMMA, Play, World
+from specdec import _core
+from specdec.auto import AUTO_GAMMA, Auto
+from specdec.errors import InputError
+
+needs_hooks = pytest.mark.skipif(
+    not hasattr(_core, "_pace_begin"),
+    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+)
+
+# --------------------------------------------------------------------------- the policy, without a clock
+
+FLAT = lambda m: 1.0  # noqa: E731
+SLOPE = lambda m: 0.95 + 0.05 * m  # noqa: E731
+STEEP = lambda m: 0.8 + 0.2 * m  # noqa: E731
+JUMP = lambda m: 1.0 if m == 1 else 1.28 + 0.02 * m  # noqa: E731
+KINK = lambda m: 0.95 + 0.05 * m + 0.15 * max(0, m - 4)  # noqa: E731
+"""Seconds of the target, t(M), of which plain decoding takes one."""
+
+
+def alike(alpha: float) -> list[tuple[float, float, float]]:
+    """Every guess is as good and as sure as another."""
+    return [(1.0, 0.5, alpha)]
+
+
+def mixed(sure: float, unsure: float) -> list[tuple[float, float, float]]:
+    """Half of the guesses are sure ones."""
+    return [(0.5, 0.95, sure), (0.5, 0.25, unsure)]
+
+
+@needs_hooks
+@pytest.mark.parametrize("verify", [FLAT, SLOPE, STEEP, JUMP, KINK])
+@pytest.mark.parametrize("cost", [0.005, 0.1, 0.3])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.8, 0.95])
+def test_it_comes_near_the_best_fixed_gamma(verify: Any, cost: float, alpha: float) -> None:
+    """Where confidences say nothing, a fixed gamma is the best that there is."""
+    world = World(verify, cost, alike(alpha))
+    plays = [Play(world, seed) for seed in range(4)]
+    cold = np.mean([play.rate(150) for play in plays])
+    warm = np.mean([play.rate(1000) for play in plays])
+    assert cold > 0.75 * world.best_rate and cold > 0.93 * world.plain_rate
+    assert warm > 0.95 * world.best_rate and warm > 0.98 * world.plain_rate
+
+
+@needs_hooks
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize(
+    ("verify", "cost", "gain"), [(SLOPE, 0.02, 1.02), (SLOPE, 0.1, 1.03), (STEEP, 0.1, 1.02)]
+)
+def test_it_beats_every_fixed_gamma_where_confidences_tell(
+    verify: Any, cost: float, gain: float, looks: bool
+) -> None:
+    world = World(verify, cost, mixed(0.95, 0.3), looks=looks)
+    assert np.mean([Play(world, seed).rate(1500) for seed in range(3)]) > gain * world.best_rate
+
+
+@needs_hooks
+def test_a_guess_that_may_be_looked_at_first_pays_by_its_confidence() -> None:
+    """A third of the guesses is good for sure, the others never: no fixed gamma pays, since rows cost."""
+    levels = [(0.35, 0.95, 0.95), (0.65, 0.2, 0.0)]
+    world = World(lambda m: 0.6 + 0.4 * m, 0.01, levels, looks=True)
+    assert world.best_rate == world.plain_rate
+    assert np.mean([Play(world, seed).rate(2000) for seed in range(3)]) > 1.1 * world.plain_rate
+
+
+@needs_hooks
+def test_useless_drafts_cost_next_to_nothing() -> None:
+    """Not the first time; and then least, as the stretches without drafting grow."""
+    for cost in (0.01, 0.1, 0.5):
+        world = World(SLOPE, cost, alike(0.02))
+        play = Play(world, 1)
+        assert play.rate(200) > 0.93
+        assert play.rate(2000) > 0.985
+        assert sum(play.gammas[-400:]) <= 8
+
+
+@needs_hooks
+def test_drafting_comes_back_when_it_pays() -> None:
+    """Within as many tokens as were decoded plainly in the meantime, 1024 at most."""
+    play = Play(World(SLOPE, 0.1, alike(0.0)), 2)
+    play.rate(1000)
+    play.world = World(SLOPE, 0.1, alike(0.8))
+    play.rate(1100)
+    assert play.rate(400) > 0.93 * play.world.best_rate
+
+
+@needs_hooks
+def test_it_adapts_within_some_tens_of_tokens() -> None:
+    """Good drafts, bad ones, good ones again: the text has changed."""
+    play = Play(World(SLOPE, 0.1, alike(0.9)), 3)
+    play.rate(500)
+    long = np.mean(play.gammas[-50:])
+    play.world = World(SLOPE, 0.1, alike(0.3))
+    play.rate(80)
+    assert play.rate(300) > 0.9 * play.world.best_rate and np.mean(play.gammas[-50:]) < 0.4 * long
+    play.world = World(SLOPE, 0.1, alike(0.9))
+    play.rate(150)
+    assert play.rate(400) > 0.9 * play.world.best_rate
+
+
+@needs_hooks
+def test_a_slower_machine_changes_no_choice() -> None:
+    play = Play(World(KINK, 0.1, alike(0.8)), 4)
+    play.rate(600)
+    before = np.mean(play.gammas[-100:])
+    play.world = World(lambda m: 2.0 * KINK(m), 0.2, alike(0.8))
+    play.rate(100)
+    assert play.rate(600) > 0.95 * play.world.best_rate
+    assert abs(np.mean(play.gammas[-100:]) - before) < 1.5
+
+
+@needs_hooks
+def test_in_a_batch_rows_are_those_of_all() -> None:
+    """Eight sequences: rows beyond 16 are dear, so each guesses one or two; a single one would guess more."""
+    verify = lambda m: 1.0 + 0.01 * m + 0.2 * max(0, m - 16)  # noqa: E731
+    world = World(verify, 0.005, alike(0.7))
+    play = Play(world, 5)
+    play.rate(2000, 8)
+    rate = play.rate(4000, 8)
+    fixed = [8 * sum(0.7**k for k in range(g + 1)) / (verify(8 * (g + 1)) + 8 * g * 0.005) for g in range(6)]
+    assert np.argmax(fixed) == 1 and rate > 0.95 * max(fixed)
+    assert np.mean(play.gammas[-100:]) < 12
+    alone = Play(world, 5)
+    alone.rate(500)
+    assert np.mean(alone.gammas[-50:]) > 5
+
+
+@needs_hooks
+def test_numbers_that_are_no_pace_are_refused() -> None:
+    pace = _core.new_pace()
+    for wrong, message in [(pace[:-1], "entries, expected"), (pace * np.nan, r"pace\[0\] is -?nan")]:
+        with pytest.raises(ValueError, match=message):
+            _core.pace_view(wrong)
+    with pytest.raises(ValueError, match="float64"):
+        _core.pace_view(pace.astype(np.float32))
+
+
+# ------------------------------------------------------------------------- exactness of stopping early
+
+N_VOCAB = 3
+
+
+def conditional(seed: int, sharpness: float) -> Any:
+    def probs(prefix: Tokens) -> np.ndarray:
+        row = np.random.default_rng([seed, len(prefix), *prefix]).normal(0.0, sharpness, N_VOCAB)
+        return np.exp(row) / np.exp(row).sum()
+
+    return probs
+
+
+def stopped_chains(draft: Any, pace: np.ndarray, longest: int) -> Iterator[Drafts]:
+    """Every chain of guesses that the policy makes, which goes on or stops by the confidences so far."""
+
+    def grow(tokens: Tokens, rows: list[np.ndarray], probability: float) -> Iterator[Drafts]:
+        confidences = [float(row[token]) for row, token in zip(rows, tokens, strict=True)]
+        if len(tokens) == longest or not _core._pace_pays(pace, confidences, False):
+            prefixes = [tokens[:i] for i in range(len(tokens) + 1)]
+            probs = np.array([np.zeros(N_VOCAB), *rows])
+            yield Drafts([0, *tokens], prefixes, probs, probability)
+            return
+        row = draft(tokens)
+        for token in range(N_VOCAB):
+            yield from grow((*tokens, token), [*rows, row], probability * float(row[token]))
+
+    yield from grow((), [], 1.0)
+
+
+@needs_hooks
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None:
+    """Summed over all chains that the learnt policy makes and all random numbers of the compiled rule."""
+    target, draft = conditional(1, 1.0), conditional(2, 1.5)
+    # Sure guesses are good, others are not: so chains stop after the first unsure guess.
+    play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)]), 6)
+    play.rate(800)
+    while not _core._pace_begin(play.pace, 1, MAX_GAMMA):  # not one of the rounds without drafting
+        play.round()
+    longest, outputs, lengths = 3, {}, set()
+    for tree in stopped_chains(draft, play.pace, longest):
+        n = len(tree.tokens)
+        lengths.add(n - 1)
+        parents = list(range(-1, n - 1))
+        order = list(range(n - 1, 0, -1)) if rule == "block" else None  # the last to be kept decides
+        boxes = cells(partial(_core.verify, rule=rule), *question(tree, parents, target), order)
+        for box in boxes:
+            output = (*(tree.tokens[node] for node in box.path), box.token)
+            outputs[output] = outputs.get(output, 0.0) + tree.probability * box.probability
+    assert len(lengths) > 1, "every chain was as long, so nothing was shown"
+    got, wanted = first_tokens(outputs, target, longest + 1), chain_law(target, longest + 1)
+    assert got.keys() == wanted.keys()
+    np.testing.assert_allclose([got[key] for key in wanted], list(wanted.values()), rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------ with real models
+
+HOW: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "coupled": {"temperature": 0.9, "top_p": 0.95, "verify": "coupled", "seed": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    target, draft = specdec.embedded_pair()
+    text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
+    return Models(target, draft, target.tokenizer.encode(text))
+
+
+def odd(rounds: Sequence[specdec.Round]) -> int:
+    return (3 * len(rounds)) % 5
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", DRAFTS)
+def test_output_is_plain_output(models: Models, name: str, how: str) -> None:
+    options = HOW[how] | {"max_new_tokens": 60, "ignore_eos": True, "logits": True, "n_threads": 1}
+    prompts = [models.ids[:9], models.ids[20:60] + models.ids[20:50]]
+    plain = specdec.generate(models.target, None, prompts, **options)
+    draft = DRAFTS[name](models)
+    for gamma in (Auto(), odd):
+        alone = [
+            specdec.generate(models.target, draft, prompt, gamma=gamma, **options | {"seed": [one.seed]})
+            for prompt, one in zip(prompts, plain, strict=True)
+        ]
+        batch = specdec.generate(models.target, draft, prompts, gamma=gamma, **options)
+        for got, wanted in zip([*alone, *batch], [*plain, *plain], strict=True):
+            assert got.tokens == wanted.tokens
+            assert np.array_equal(got.logits, wanted.logits)
+
+
+def test_rounds_without_drafting_are_plain_rounds(models: Models) -> None:
+    """The first is one: what drafting is held against must be known."""
+    out = specdec.generate(
+        models.target, models.draft, "It was", gamma=Auto(), max_new_tokens=40, ignore_eos=True
+    )
+    first = out.trace.rounds[0]
+    assert first.drafted == () and first.origin == ("target",) and first.draft_s == 0.0
+    assert out.trace.n_drafted > 0 and all(r.n_drafted <= AUTO_GAMMA for r in out.trace.rounds)
+    assert out.trace.acceptance_histogram[0] >= 1
+    assert len(
+        specdec.generate(models.target, models.draft, "It was", gamma=Auto(2), max_new_tokens=40).trace.rounds
+    )
+
+
+def test_what_was_learnt_stays(models: Models) -> None:
+    auto = Auto()
+    assert auto.to_dict() == {} and repr(auto) == "specdec.Auto()"
+    options: dict[str, Any] = {"gamma": auto, "max_new_tokens": 40, "ignore_eos": True, "n_threads": 1}
+    specdec.generate(models.target, models.draft, "It was", **options)
+    again = specdec.generate(models.target, models.draft, "It was", **options)
+    assert again.trace.rounds[0].drafted != ()  # t(1) is known by now
+    assert "gamma" in repr(auto) and "target ms" in str(auto) and "<table>" in auto._repr_html_()
+    found = auto.to_dict()
+    assert found["target_s"][0] > 0 and sum(n for *_, n in found["by_confidence"]) > 5
+    # Another way of sampling, another draft: other estimates.
+    sampled = specdec.generate(models.target, models.draft, "It was", temperature=1.0, **options)
+    assert sampled.trace.rounds[0].drafted == ()
+    other = specdec.generate(models.target, DRAFTS["bigram"](models), "It was", **options)
+    assert other.trace.rounds[0].drafted == ()
+    auto.reset()
+    assert auto.to_dict() == {}
+
+
+def test_estimates_go_with_their_models(models: Models) -> None:
+    auto = Auto()
+    draft = DRAFTS["bigram"](models)
+    specdec.generate(models.target, draft, "It was", gamma=auto, max_new_tokens=5)
+    assert len(auto._learnt) == 1
+    del draft
+    assert len(auto._learnt) == 0
+
+
+def test_two_threads_may_share_a_policy(models: Models) -> None:
+    auto = Auto()
+    wanted = specdec.generate(models.target, None, "It was", max_new_tokens=60).tokens
+    got: list[list[int]] = []
+
+    def run() -> None:
+        for _ in range(3):
+            got.append(
+                specdec.generate(models.target, models.draft, "It was", gamma=auto, max_new_tokens=60).tokens
+            )
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [wanted] * 6
+
+
+def test_a_stream_learns_too_and_a_left_one(models: Models) -> None:
+    auto = Auto()
+    with specdec.stream(models.target, models.draft, "It was", gamma=auto, max_new_tokens=60) as pieces:
+        next(pieces)
+    assert auto.to_dict()["target_s"][0] > 0
+
+
+# ------------------------------------------------------------------------------------- the caller's own
+
+
+def test_a_function_says_how_many_to_draft(models: Models) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def policy(rounds: Sequence[specdec.Round]) -> int:
+        seen.append((len(rounds), rounds[-1].n_accepted if rounds else -1))
+        return len(rounds) % 4
+
+    out = specdec.generate(
+        models.target, models.draft, "It was", gamma=policy, max_new_tokens=30, ignore_eos=True
+    )
+    assert [len(r.drafted) for r in out.trace.rounds[:-2]] == [
+        i % 4 for i in range(len(out.trace.rounds) - 2)
+    ]
+    assert seen == [
+        (i, out.trace.rounds[i - 1].n_accepted if i else -1) for i in range(len(out.trace.rounds))
+    ]
+
+
+def test_a_function_is_asked_for_each_sequence(models: Models) -> None:
+    """Also for those that take the place of others."""
+    prompts = ["It was", "The captain", "She looked", "My dear"]
+    outs = specdec.generate(
+        models.target, models.draft, prompts, gamma=lambda rounds: 1 + len(rounds) % 2, max_new_tokens=12,
+        batch_size=2, ignore_eos=True,
+    )  # fmt: skip
+    for out in outs:
+        drafted = [len(r.drafted) for r in out.trace.rounds]
+        assert drafted[:4] == [1, 2, 1, 2]
+
+
+def test_wrong_gammas_are_refused(models: Models) -> None:
+    def run(gamma: Any) -> None:
+        specdec.generate(models.target, models.draft, "It was", gamma=gamma, max_new_tokens=20)
+
+    for answer in (-1, AUTO_GAMMA + 1, 2.0, None, True, "3"):
+        with pytest.raises(
+            InputError, match=rf"gamma\(rounds\) is .*expected an integer from 0 to {AUTO_GAMMA}"
+        ):
+            run(lambda rounds, answer=answer: answer)
+    policy = lambda rounds: 40  # noqa: E731
+    policy.max_gamma = 64  # type: ignore[attr-defined]
+    run(policy)
+    policy.max_gamma = 4000  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"gamma.max_gamma is 4000; expected an integer from 0 to 1024"):
+        run(policy)
+    for gamma in ("automatic", 1.5, -1, 1025, [3]):
+        with pytest.raises(InputError, match="gamma is"):
+            run(gamma)
+    for most in (0, -1, 1025, 2.5, True, "4"):
+        with pytest.raises(InputError, match="max_gamma is .*expected an integer from 1 to 1024"):
+            Auto(most)  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError):
+        run(lambda rounds: 1 // 0)
+
+
+def test_a_session_refuses_gammas_of_another_number() -> None:
+    target, draft = specdec.embedded_pair()
+    greedy = {"temperature": 0.0}
+    session = _core.Session(
+        target.core, ("model", draft.core), [[1, 2]], gamma=4, max_new_tokens=9, sampling=greedy,
+        draft_sampling=greedy, seeds=[(0, 0)], n_threads=1,
+    )  # fmt: skip
+    session.prefill()
+    for gammas, message in [
+        ([1, 2], "gammas has 2 entries"),
+        ([-1], "gamma is -1"),
+        ([2000], "gamma is 2000"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            session.round(gammas=gammas)
+    assert len(session.round(gammas=[2])[0]["drafted"]) == 2
+    assert len(session.round(gammas=[0])[0]["drafted"]) == 0
+    assert len(session.round(gammas=[9])[0]["drafted"]) == 4
+    assert session.pace is None
