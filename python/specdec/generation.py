@@ -157,8 +157,9 @@ def generate(
     Raises
     ------
     InputError
-        If an argument is out of range, a callable gamma returns something else than it may, a prompt is empty,
-        holds an id that the target does not have, or fills the context. The message names the argument, its value and what is expected.
+        If an argument is out of range, a callable gamma returns something else than it may, a prompt is
+        empty, holds an id that the target does not have, or fills the context. The message names the
+        argument, its value and what is expected.
     VocabularyMismatchError
         If target and draft have different vocabularies.
     CheckpointError, TokenizerError

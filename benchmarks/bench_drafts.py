@@ -1,0 +1,224 @@
+"""Every draft that needs no training, on prose and on text that copies: acceptance, cost, speed.
+
+    python benchmarks/bench_drafts.py
+    python benchmarks/bench_drafts.py --drafts bigram context-copy --kinds code --gammas 4 8 16
+
+Prints Markdown, for the embedded pair: a table of every (draft, kind of prompt) at temperature 0 and 1 with
+alpha, c, tokens per call and the speed-up over plain decoding for the best fixed gamma, and what
+`gamma="auto"` makes of it. Plain decoding and all settings of one draft take turns on the same prompts, and
+medians of the repetitions count; time is by the clock on the wall, without the prompts' prefill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import specdec
+from machine import describe
+from specdec import drafts
+from specdec.progress import progress_bar
+
+PASSAGE = (
+    "The old house stood at the end of the lane, behind a row of tall elms. Nobody had lived in it for many "
+    "years, and the garden was full of weeds. On winter nights the wind came in through the broken windows, "
+    "and the people of the village said that they could hear somebody walking up and down the stairs."
+)
+CODE = (
+    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n"
+    "    return area(width, height) * depth\n\n\ndef weight(width, height, depth, density):\n"
+    "    return volume(width, height, depth) * density\n\n\n"
+)
+JSON = (
+    '[{"name": "Tom", "age": 12, "town": "Leeds"}, {"name": "Ann", "age": 14, "town": "York"}, '
+    '{"name": "Sam", "age": 11, "town": "Hull"}, {"name": "Kate", "age": 13, "town": "Bath"}]\n'
+)
+
+KINDS: dict[str, Sequence[str]] = {
+    "prose": (
+        "Once upon a time",
+        "It was a dark and stormy night, and",
+        "She looked out of the window, and",
+        '"My dear sir," said the old gentleman,',
+        "The captain of the ship",
+    ),
+    # Given three times and begun a fourth: what a model that is asked to rewrite a text sees and does.
+    "passage": (f"{PASSAGE}\n\n" * 3 + PASSAGE[:40],),
+    "code": (CODE * 3 + CODE[:24],),
+    "json": (JSON * 3 + JSON[:30],),
+}
+"""What the target is asked to continue."""
+
+TABLE_PROMPTS = (
+    "The sun was setting when",
+    "In the year 1815",
+    "My father was",
+    '"I do not know," said she,',
+    "There was once a king who",
+    "The rain had not ceased",
+)
+"""What n-gram tables are made from: the target's own text after these."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A way to draft, and what of it is tried."""
+
+    name: str
+    make: Callable[[specdec.Model, specdec.Model], Any]
+    gammas: tuple[int | None, ...] = (1, 2, 3, 4, 6, 8)
+    """Fixed gammas to try; None is the draft's own number of nodes."""
+
+
+def table(n: int) -> Callable[[specdec.Model, specdec.Model], Any]:
+    def make(target: specdec.Model, draft: specdec.Model) -> Any:
+        return drafts.Ngram.from_target(target, TABLE_PROMPTS, n=n, max_new_tokens=400)
+
+    return make
+
+
+def best(target: specdec.Model, draft: specdec.Model) -> Any:
+    return drafts.Best(drafts.ContextCopy(), draft)
+
+
+COPIES = (2, 4, 8, 12, 16, 24)
+OWN = (None,)
+"""Of trees, whose size is part of the draft."""
+DRAFTS = (
+    Draft("model", lambda target, draft: draft),
+    Draft("model, grown tree of 6", lambda target, draft: drafts.Model(draft, tree=drafts.Grown(6)), OWN),
+    Draft("model, 2 chains of 3", lambda target, draft: drafts.Model(draft, tree=drafts.Chains(2)), (6,)),
+    Draft(
+        "model, drafted by a bigram", lambda target, draft: drafts.Model(draft, draft=table(2)(target, draft))
+    ),
+    Draft("random", lambda target, draft: drafts.Random(), (1, 2, 4)),
+    Draft("unigram", table(1), (1, 2, 4)),
+    Draft("bigram", table(2)),
+    Draft("4-gram", table(4)),
+    Draft("4-gram, online", lambda target, draft: drafts.OnlineNgram(table(4)(target, draft))),
+    Draft("context copy", lambda target, draft: drafts.ContextCopy(), COPIES),
+    Draft("input copy", lambda target, draft: drafts.InputCopy(), COPIES),
+    Draft("early exit 3", lambda target, draft: drafts.EarlyExit(3), (1, 2, 4)),
+    Draft("skip layers", lambda target, draft: drafts.SkipLayers(attn=(3,), mlp=(2, 3)), (1, 2, 4)),
+    Draft("lookahead", lambda target, draft: drafts.Lookahead(), OWN),
+    Draft("best of copy and model", best, OWN),
+)
+
+
+@dataclass
+class Cell:
+    """One draft with one gamma, on the prompts of one kind, at one temperature."""
+
+    ratios: list[float]
+    traces: list[specdec.Trace]
+
+    @property
+    def speed_up(self) -> float:
+        """Over plain decoding: the median of the repetitions."""
+        return statistics.median(self.ratios)
+
+    def mean(self, figure: str) -> float:
+        """Of a figure of the traces, over all runs."""
+        values = [getattr(trace, figure) for trace in self.traces]
+        return statistics.mean(values)
+
+
+def seconds_a_token(
+    target: specdec.Model, draft: Any, prompts: Sequence[str], options: dict[str, Any], gamma: Any
+) -> tuple[float, list[specdec.Trace]]:
+    seconds, n_tokens, traces = 0.0, 0, []
+    for i, prompt in enumerate(prompts):
+        begun = time.perf_counter()
+        result = specdec.generate(
+            target, draft, prompt, gamma=gamma, ignore_eos=True, **{**options, "seed": options["seed"] + i}
+        )
+        seconds += time.perf_counter() - begun - result.trace.prefill_s
+        n_tokens += len(result.tokens)
+        traces.append(result.trace)
+    return seconds / n_tokens, traces
+
+
+def compare(
+    target: specdec.Model,
+    draft: Any,
+    prompts: Sequence[str],
+    gammas: Sequence[Any],
+    repeats: int,
+    done: Callable[[], object],
+    **options: Any,
+) -> dict[Any, Cell]:
+    """The cells of plain decoding (0) and of all gammas, taking turns."""
+    cells: dict[Any, Cell] = {gamma: Cell([], []) for gamma in (0, *gammas)}
+    for repetition in range(-1, repeats):  # the first warms up, and is not counted
+        times = {}
+        for gamma in cells:
+            times[gamma], traces = seconds_a_token(
+                target, draft, prompts, options | {"seed": 1000 * (repetition + 1)}, gamma
+            )
+            if repetition >= 0:
+                cells[gamma].traces += traces
+            done()
+        if repetition >= 0:
+            for gamma, cell in cells.items():
+                cell.ratios.append(times[0] / times[gamma])
+    return cells
+
+
+def row(name: str, kind: str, temperature: float, cells: dict[Any, Cell]) -> str:
+    fixed = {gamma: cell for gamma, cell in cells.items() if gamma not in (0, "auto")}
+    best = max(fixed, key=lambda gamma: fixed[gamma].speed_up)
+    cell, auto = fixed[best], cells["auto"]
+    shown = "own" if best is None else best
+    return (
+        f"| {name} | {kind} | {temperature:g} | {cell.mean('acceptance_rate'):.2f} | "
+        f"{cell.mean('cost_coefficient'):.3f} | {shown} | {cell.mean('tokens_per_call'):.2f} | "
+        f"{cell.speed_up:.2f} | {auto.mean('tokens_per_call'):.2f} | {auto.speed_up:.2f} | "
+        f"{auto.speed_up / cell.speed_up:.2f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [draft.name for draft in DRAFTS]
+    parser.add_argument("--drafts", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), metavar="KIND")
+    parser.add_argument("--gammas", nargs="+", type=int, help="instead of each draft's own list")
+    parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--dtype", help="number format of the target; by default the checkpoint's")
+    arguments = parser.parse_args()
+
+    target, small = specdec.embedded_pair()
+    if arguments.dtype:
+        target = specdec.load(target.path, dtype=arguments.dtype)
+    print(f"{describe()}; {target}; {arguments.tokens} tokens, median of {arguments.repeats}\n")
+    print(
+        "| draft | text | T | alpha | c | best gamma | tokens/call | speed-up | auto: tokens/call | speed-up "
+        "| auto / best |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    )
+    chosen = [draft for draft in DRAFTS if draft.name in arguments.drafts]
+    n_cells = sum(len(arguments.gammas or draft.gammas) + 2 for draft in chosen)
+    n_runs = n_cells * len(arguments.kinds) * len(arguments.temperatures) * (arguments.repeats + 1)
+    bar = progress_bar(n_runs, "run")
+    try:
+        for draft in chosen:
+            guesser = draft.make(target, small)
+            for kind in arguments.kinds:
+                for temperature in arguments.temperatures:
+                    cells = compare(
+                        target, guesser, KINDS[kind], [*(arguments.gammas or draft.gammas), "auto"],
+                        arguments.repeats, lambda: bar.update(1),
+                        temperature=temperature, max_new_tokens=arguments.tokens,
+                    )  # fmt: skip
+                    print(row(draft.name, kind, temperature, cells), flush=True)
+    finally:
+        bar.close()
+
+
+if __name__ == "__main__":
+    main()
