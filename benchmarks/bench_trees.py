@@ -86,8 +86,8 @@ def round_jobs(
     def job(described: tuple[object, ...]) -> Callable[[], float]:
         session = _core.Session(
             target.core, described, [list(range(100, 180))], gamma=n_nodes,
-            max_new_tokens=n_rounds + n_nodes + 9, sampling=settings | {"logit_bias": {token: 1000.0}},
-            seeds=[(1, 0)], n_threads=n_threads,
+            max_new_tokens=n_rounds + n_nodes + 9, seeds=[(1, 0)], n_threads=n_threads,
+            sampling=settings | {"logit_bias": {token: 1000.0}},
             draft_sampling=settings | {"logit_bias": {token: float("-inf")}},
         )  # fmt: skip
         session.prefill()

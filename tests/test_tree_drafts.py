@@ -268,6 +268,17 @@ def test_nodes_are_drawn_from_what_they_say(how: str, name: str) -> None:
     assert p_value(dict(seen), law) > FALSE_ALARM
 
 
+def test_twins_are_read_once_and_rightly() -> None:
+    """Equal nodes after equal nodes share a row of the draft; equal nodes after others do not."""
+    target, draft, prompt = random_model(3, 1), random_model(3, 2, 1.0), [1, 2]
+    probs = conditional(draft, prompt)
+    for record in rounds(target, ("model", draft, ("chains", 3)), [prompt] * 100, gamma=12):
+        prefixes = prefixes_of(record)
+        assert record["n_rows"] == len(set(prefixes))
+        for node in range(1, 13):
+            np.testing.assert_allclose(record["draft_probs"][node], probs(prefixes[node][:-1]), atol=2e-6)
+
+
 def test_samples_run_out_where_the_draft_knows_no_more() -> None:
     """Without replacement there are as many children as tokens with mass."""
     draft = ("model", follower(NOTE, 8), shape([0, 0, 0, 0, 1, 1, 1, 2], "without replacement"))
@@ -483,10 +494,11 @@ def test_several_rounds_have_the_law_of_the_target(name: str) -> None:
 def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
     """The second round's inner draws do not depend on the first's; false alarm 1e-3.
 
-    The target never accepts, so the middle model guesses anew at every place, from the same distribution.
+    The target never accepts, so the middle model guesses anew at every place, from the same distribution;
+    and without inner guesses it comes to every place in both rounds.
     """
     target, draft = follower({0: [1], 1: [0]}, 4), follower({0: [2, 3], 1: [2, 3], 2: [2, 3], 3: [2, 3]}, 4)
-    described = ("speculating", draft, ("model", draft), 2)
+    described = ("speculating", draft, ("model", draft), 0)
     found = rounds(target, described, [[0]] * 4000, n=2, gamma=3, keep_drafts=False)
     table = np.zeros((2, 2))
     for first, second in zip(found[:4000], found[4000:], strict=True):
