@@ -28,7 +28,9 @@ class Best(Draft):
     it takes and the rows of the target that its guesses fill: worth as many as the run makes in that time.
     What it adds is learnt from the rounds, by how many tokens the drafts before it expect to have accepted.
     So a model is not asked where a copied passage goes on, and fills in where nothing is found; and where no
-    draft pays, none is asked. One that is left out is tried again now and then, at some 2 % of the time.
+    draft pays, none is asked. One that is left out is tried again, less and less often until that takes
+    1 % of the time; one that is asked is left out for two rounds now and then, to see what rounds take
+    without it.
 
     Parameters
     ----------
