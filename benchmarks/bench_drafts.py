@@ -7,6 +7,9 @@ Prints Markdown, for the embedded pair: a table of every (draft, kind of prompt)
 alpha, c, tokens per call and the speed-up over plain decoding for the best fixed gamma, and what
 `gamma="auto"` makes of it. Plain decoding and all settings of one draft take turns on the same prompts, and
 medians of the repetitions count; time is by the clock on the wall, without the prompts' prefill.
+
+Prose and lists are the target's own text. The embedded target does not copy what it is shown, so rewriting,
+code and JSON are texts that it is made to write, by a transform, in the plain runs too, at temperature 0.
 """
 
 from __future__ import annotations
@@ -19,39 +22,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import specdec
+from bench_copy import GIVEN, Text
 from machine import describe
 from specdec import drafts
 from specdec.progress import progress_bar
 
-PASSAGE = (
-    "The old house stood at the end of the lane, behind a row of tall elms. Nobody had lived in it for many "
-    "years, and the garden was full of weeds. On winter nights the wind came in through the broken windows, "
-    "and the people of the village said that they could hear somebody walking up and down the stairs."
+PROSE = (
+    "Once upon a time",
+    "It was a dark and stormy night, and",
+    "She looked out of the window, and",
+    '"My dear sir," said the old gentleman,',
+    "The captain of the ship",
 )
-CODE = (
-    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n"
-    "    return area(width, height) * depth\n\n\ndef weight(width, height, depth, density):\n"
-    "    return volume(width, height, depth) * density\n\n\n"
-)
-JSON = (
-    '[{"name": "Tom", "age": 12, "town": "Leeds"}, {"name": "Ann", "age": 14, "town": "York"}, '
-    '{"name": "Sam", "age": 11, "town": "Hull"}, {"name": "Kate", "age": 13, "town": "Bath"}]\n'
-)
+LISTS = ("one, two, three, four, one, two,", "Monday, Tuesday, Wednesday, Thursday, Monday,")
 
-KINDS: dict[str, Sequence[str]] = {
-    "prose": (
-        "Once upon a time",
-        "It was a dark and stormy night, and",
-        "She looked out of the window, and",
-        '"My dear sir," said the old gentleman,',
-        "The captain of the ship",
-    ),
-    # Given three times and begun a fourth: what a model that is asked to rewrite a text sees and does.
-    "passage": (f"{PASSAGE}\n\n" * 3 + PASSAGE[:40],),
-    "code": (CODE * 3 + CODE[:24],),
-    "json": (JSON * 3 + JSON[:30],),
+# What the target is asked to continue, and, where it is made to write it, what it writes (bench_copy.py).
+KINDS: dict[str, Sequence[tuple[str, str | None]]] = {
+    "prose": [(prompt, None) for prompt in PROSE],
+    "list": [(prompt, None) for prompt in LISTS],
+    "rewriting": [GIVEN["rewrite a passage"]],
+    "code": [GIVEN["edit code: names"], GIVEN["edit code: new lines"]],
+    "JSON": [GIVEN["go on with JSON"]],
 }
-"""What the target is asked to continue."""
 
 TABLE_PROMPTS = (
     "The sun was setting when",
@@ -128,14 +120,15 @@ class Cell:
 
 
 def seconds_a_token(
-    target: specdec.Model, draft: Any, prompts: Sequence[str], options: dict[str, Any], gamma: Any
+    target: specdec.Model, draft: Any, texts: Sequence[Text], options: dict[str, Any], gamma: Any
 ) -> tuple[float, list[specdec.Trace]]:
     seconds, n_tokens, traces = 0.0, 0, []
-    for i, prompt in enumerate(prompts):
+    for i, text in enumerate(texts):
+        own = {**options, "seed": options["seed"] + i}
+        if text.given:
+            own |= {"transform": text.transform(), "max_new_tokens": len(text.output)}
         begun = time.perf_counter()
-        result = specdec.generate(
-            target, draft, prompt, gamma=gamma, ignore_eos=True, **{**options, "seed": options["seed"] + i}
-        )
+        result = specdec.generate(target, draft, text.prompt, gamma=gamma, ignore_eos=True, **own)
         seconds += time.perf_counter() - begun - result.trace.prefill_s
         n_tokens += len(result.tokens)
         traces.append(result.trace)
@@ -145,7 +138,7 @@ def seconds_a_token(
 def compare(
     target: specdec.Model,
     draft: Any,
-    prompts: Sequence[str],
+    texts: Sequence[Text],
     gammas: Sequence[Any],
     repeats: int,
     done: Callable[[], object],
@@ -157,7 +150,7 @@ def compare(
         times = {}
         for gamma in cells:
             times[gamma], traces = seconds_a_token(
-                target, draft, prompts, options | {"seed": 1000 * (repetition + 1)}, gamma
+                target, draft, texts, options | {"seed": 1000 * (repetition + 1)}, gamma
             )
             if repetition >= 0:
                 cells[gamma].traces += traces
@@ -203,15 +196,17 @@ def main() -> None:
     )
     chosen = [draft for draft in DRAFTS if draft.name in arguments.drafts]
     n_cells = sum(len(arguments.gammas or draft.gammas) + 2 for draft in chosen)
-    n_runs = n_cells * len(arguments.kinds) * len(arguments.temperatures) * (arguments.repeats + 1)
+    n_settings = sum(1 if KINDS[kind][0][1] else len(arguments.temperatures) for kind in arguments.kinds)
+    n_runs = n_cells * n_settings * (arguments.repeats + 1)
     bar = progress_bar(n_runs, "run")
     try:
         for draft in chosen:
             guesser = draft.make(target, small)
             for kind in arguments.kinds:
-                for temperature in arguments.temperatures:
+                texts = [Text(target, prompt, output, arguments.tokens) for prompt, output in KINDS[kind]]
+                for temperature in arguments.temperatures[: 1 if texts[0].given else None]:
                     cells = compare(
-                        target, guesser, KINDS[kind], [*(arguments.gammas or draft.gammas), "auto"],
+                        target, guesser, texts, [*(arguments.gammas or draft.gammas), "auto"],
                         arguments.repeats, lambda: bar.update(1),
                         temperature=temperature, max_new_tokens=arguments.tokens,
                     )  # fmt: skip

@@ -30,6 +30,7 @@ PICTURES = {
     "02_why_it_is_exact": 1,
     "03_choosing_gamma": 4,
     "04_acceptance_rates": 6,
+    "05_drafts": 2,
 }
 """How many pictures each notebook shows."""
 
