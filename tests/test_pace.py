@@ -127,6 +127,23 @@ def test_a_slower_machine_changes_no_choice() -> None:
 
 
 @needs_hooks
+def test_a_machine_shared_with_others_misleads_nobody() -> None:
+    """For half of the time everything takes four times as long."""
+    world = World(KINK, 0.1, alike(0.8))
+    play = Play(world, 7)
+    play.rate(300)
+    gammas = []
+    for i in range(10):
+        factor = 4.0 if i % 2 else 1.0
+        play.world = World(lambda m, factor=factor: factor * KINK(m), 0.1 * factor, world.levels)
+        play.rate(150)
+        gammas += play.gammas[-40:]
+    wanted = max(range(MAX_GAMMA + 1), key=world.fixed_rate)
+    assert abs(np.mean(gammas) - wanted) < 1.5
+    assert np.mean([world.fixed_rate(g) for g in gammas]) > 0.93 * world.best_rate
+
+
+@needs_hooks
 def test_in_a_batch_rows_are_those_of_all() -> None:
     """Eight sequences: rows beyond 16 are dear, so each guesses one or two; a single one would guess more."""
     verify = lambda m: 1.0 + 0.01 * m + 0.2 * max(0, m - 16)  # noqa: E731

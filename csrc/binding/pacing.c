@@ -57,6 +57,9 @@ PyObject* sd_pace_view(PyObject* module, PyObject* args) {
     }
     if (sd_pace_from(array, &pace, &found) < 0) return NULL;
     sd_pace_begin(&pace, 1, SD_PACE_HORIZON);
+    for (int i = 0; i <= SD_PACE_HORIZON; i++)
+        pace.target_s[i] *= pace.slowness, pace.draft_s[i] *= pace.slowness;
+    if (pace.slowness > 0.0) pace.rate /= pace.slowness, pace.plain_rate /= pace.slowness;
     return Py_BuildValue(
         "{sNsNsNsNsdsdsd}", "target_s", sd_list_of_floats(pace.target_s, SD_PACE_HORIZON + 1), "draft_s",
         sd_list_of_floats(pace.draft_s, SD_PACE_HORIZON + 1), "chance",

@@ -4,7 +4,6 @@
 
 #define FIRST 3.0   /* of the first runs the fastest counts: caches are cold, and threads asleep */
 #define MEMORY 64.0 /* runs that a mean is made of */
-#define DRIFT 16.0  /* runs within which the scale follows the machine */
 #define NEW 1.5     /* a first run counts as at most so much slower than the line */
 /* Runs within which a count that is not seen again is believed less: bad luck may be what keeps it from
  * being tried. */
@@ -45,22 +44,20 @@ void sd_cost_anchor(sd_cost* c) { c->n[0] = FIRST; }
 
 void sd_cost_learn(sd_cost* c, int count, double seconds) {
     int i = bin_of(count);
-    if (c->scale == 0.0) c->scale = 1.0;
-    double value = seconds / c->scale;
+    c->known = 1.0;
     if (c->n[i] < FIRST) {
         double line = c->start + c->slope * count;
         if (c->n[i] > 0.0)
-            c->mean[i] = fmin(c->mean[i], value);
+            c->mean[i] = fmin(c->mean[i], seconds);
         else /* where the line knows better than a first run that was very slow */
-            c->mean[i] = line > 0.0 ? fmin(value, NEW * line) : value;
+            c->mean[i] = line > 0.0 ? fmin(seconds, NEW * line) : seconds;
         c->n[i]++;
         c->at[i] += (count - c->at[i]) / c->n[i];
     } else if (c->mean[i] > 0.0) {
-        double ratio = fmin(CLIP, fmax(1.0 / CLIP, value / c->mean[i]));
+        double ratio = fmin(CLIP, fmax(1.0 / CLIP, seconds / c->mean[i]));
         c->n[i] = fmin(c->n[i] + 1.0, MEMORY);
         c->mean[i] *= 1.0 + (ratio - 1.0) / c->n[i];
         c->at[i] += (count - c->at[i]) / c->n[i];
-        c->scale *= 1.0 + (ratio - 1.0) / DRIFT;
     }
     int least = 0; /* what all others are held against stays */
     while (c->n[least] == 0.0) least++;
@@ -71,9 +68,9 @@ void sd_cost_learn(sd_cost* c, int count, double seconds) {
 
 double sd_cost_seconds(const sd_cost* c, int count) {
     int i = bin_of(count);
-    if (c->scale == 0.0) return 0.0;
+    if (!c->known) return 0.0;
     double own = c->mean[i] + c->slope * (count - c->at[i]), line = c->start + c->slope * count;
-    return c->scale * fmax(0.0, (c->n[i] * own + LINE * line) / (c->n[i] + LINE));
+    return fmax(0.0, (c->n[i] * own + LINE * line) / (c->n[i] + LINE));
 }
 
 double sd_cost_seen(const sd_cost* c, int low, int high) {

@@ -1,16 +1,15 @@
 /* Seconds as a function of a count, learnt from runs: of a target by its rows, of a draft by its steps.
  *
- * Single runs are noisy, and the machine's speed changes within seconds. So each count has a mean that looks
- * away from outliers, drawn towards a line through all of them the more the less it has been seen; and they
- * share one scale that follows the machine. Plain numbers: it may be copied, and begins as all zeros. */
+ * Single runs are noisy. So each count has a mean that looks away from outliers, drawn towards a line through
+ * all of them the more the less it has been seen. Plain numbers: it may be copied, and begins as all zeros. */
 #ifndef SD_COST_H
 #define SD_COST_H
 
 #define SD_COST_BINS 56 /* counts to 32 by themselves, then four bins an octave */
 
 typedef struct sd_cost {
-    double scale;        /* seconds now over seconds as the means have them; 0: nothing has been seen */
-    double start, slope; /* of a line through the means */
+    double known;                                                 /* 0: nothing has been seen */
+    double start, slope;                                          /* of a line through the means */
     double n[SD_COST_BINS], at[SD_COST_BINS], mean[SD_COST_BINS]; /* runs, mean count, mean seconds */
 } sd_cost;
 

@@ -6,6 +6,8 @@
 #define FEW 12.0           /* guesses that say how it is lately, */
 #define MANY 128.0         /* in general and by depth, */
 #define LONG 256.0         /* and by confidence */
+#define SPEED 24.0         /* rounds within which the machine's speed is followed, */
+#define FASTER 1.5         /* a round being so much slower or faster at most */
 #define CHANGED 3.0        /* standard deviations between the two that mean another text */
 #define UNCERTAIN 16.0     /* guesses that shares then count for at most */
 #define ROUNDS 64.0        /* rounds within which tokens per second are */
@@ -97,7 +99,7 @@ static void fill_chances(sd_pace* p) {
 }
 
 static double draft_seconds(const sd_pace* p, int n_steps) {
-    if (p->draft.scale > 0.0) return sd_cost_seconds(&p->draft, n_steps);
+    if (p->draft.known > 0.0) return sd_cost_seconds(&p->draft, n_steps);
     return DRAFT_PRIOR * n_steps / p->plain_rate;
 }
 
@@ -270,9 +272,26 @@ static void end_drafting(sd_pace* p, const sd_pace_round* r) {
     p->idle = 0.0;
 }
 
-void sd_pace_end(sd_pace* p, const sd_pace_round* r) {
+/* Follow the speed of the machine, which is shared and changes within milliseconds: all that is learnt is in
+ * seconds of a machine of one speed, and so what was seen at one time can be held against another. */
+static void follow_speed(sd_pace* p, const sd_pace_round* r) {
+    if (p->slowness == 0.0) p->slowness = 1.0;
+    if (p->starting > 0.0 || sd_cost_seen(&p->target, r->n_rows, r->n_rows) < 3.0) return;
+    if (p->drafting > 0.0 && (p->idle >= 4.0 || sd_cost_seen(&p->draft, r->n_steps, r->n_steps) < 3.0))
+        return;
+    double expected = sd_cost_seconds(&p->target, r->n_rows);
+    if (p->drafting > 0.0) expected += draft_seconds(p, r->n_steps);
+    double ratio = (r->draft_s + r->rest_s) / (expected * p->slowness);
+    p->slowness *= 1.0 + (fmin(FASTER, fmax(1.0 / FASTER, ratio)) - 1.0) / SPEED;
+}
+
+void sd_pace_end(sd_pace* p, const sd_pace_round* measured) {
+    follow_speed(p, measured);
+    sd_pace_round round = *measured, *r = &round;
+    round.draft_s /= p->slowness;
+    round.rest_s /= p->slowness;
     /* the first round finds cold caches */
-    if (p->starting == 0.0 || p->target.scale == 0.0) sd_cost_learn(&p->target, r->n_rows, r->rest_s);
+    if (p->starting == 0.0 || p->target.known == 0.0) sd_cost_learn(&p->target, r->n_rows, r->rest_s);
     if (p->drafting > 0.0) {
         end_drafting(p, r);
     } else {
@@ -283,10 +302,6 @@ void sd_pace_end(sd_pace* p, const sd_pace_round* r) {
     p->n_rounds++;
 }
 
-double sd_pace_node_price(const sd_pace* p) {
-    return p == NULL ? 0.0 : p->rate * p->target.slope * p->target.scale;
-}
+double sd_pace_node_price(const sd_pace* p) { return p == NULL ? 0.0 : p->rate * p->target.slope; }
 
-double sd_pace_step_price(const sd_pace* p) {
-    return p == NULL ? 0.0 : p->rate * p->draft.slope * p->draft.scale;
-}
+double sd_pace_step_price(const sd_pace* p) { return p == NULL ? 0.0 : p->rate * p->draft.slope; }

@@ -28,8 +28,9 @@ typedef struct sd_share {
 } sd_share;
 
 struct sd_pace {
-    sd_cost target; /* by rows of the batch: the forward pass and all that comes after it */
-    sd_cost draft;  /* by steps of the batch: guesses in a row */
+    double slowness; /* of the machine, now: all seconds here are those measured over this */
+    sd_cost target;  /* by rows of the batch: the forward pass and all that comes after it */
+    sd_cost draft;   /* by steps of the batch: guesses in a row */
 
     sd_share lately;                                       /* are the last few guesses accepted, */
     sd_share whole;                                        /* all, */

@@ -201,9 +201,8 @@ class Run:
                 prefill_s = self._session.prefill()
                 for index in begun:
                     self.sequences[index].prefill_s = prefill_s
-            records = self._session.round(
-                self._slice_s, until_end=following is not None, gammas=self._gammas(places)
-            )
+            asked = {} if (gammas := self._gammas(places)) is None else {"gammas": gammas}
+            records = self._session.round(self._slice_s, until_end=following is not None, **asked)
             if not records:
                 return
             ended, begun = [], []
