@@ -184,6 +184,8 @@ class Request:
 
         target = as_model("target", target)
         draft = None if draft is None else as_draft(target, draft)
+        if isinstance(draft, Draft):
+            draft.check_rule(rule, draft_sampling)
         for settings in (sampling, draft_sampling):
             settings.check_vocabulary(target.config["n_vocab"])
         tokenizer = target.tokenizer
