@@ -350,6 +350,24 @@ def test_few_sequences_have_the_whole_budget(models: Any) -> None:
     assert [len(r["drafted"]) for r in session.round()] == [12]
 
 
+def test_who_wants_fewer_leaves_the_rest_to_others(models: Any) -> None:
+    """And never gets more than its own policy asks for."""
+    prompts = [[1], [2], [3], [4], [5]]
+    session = new_session(models[0], models[0], prompts, gamma=12, max_new_tokens=60, node_budget=16)
+    session.prefill()
+    wants = [1, 12, 0, 12, 2]
+
+    def guesses() -> list[int]:
+        return [len(record["drafted"]) for record in session.round(gammas=wants)]
+
+    assert guesses() == [1, 4, 0, 4, 2]
+    wants = [1, 12, 0, 11, 1]
+    rounds = [guesses() for _ in range(4)]
+    assert sorted(map(tuple, rounds)) == [(1, 4, 0, 5, 1)] * 2 + [(1, 5, 0, 4, 1)] * 2
+    wants = [2, 1, 0, 1, 2]
+    assert guesses() == wants
+
+
 @pytest.mark.parametrize("settings", ["greedy", "coupled"])
 def test_a_node_budget_changes_no_result(pair: Pair, settings: str) -> None:
     options: dict[str, Any] = SETTINGS[settings] | {

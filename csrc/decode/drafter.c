@@ -54,3 +54,24 @@ sd_status sd_proposal_check(const sd_drafter* drafter, const sd_proposal* p, sd_
         return SD_OK;
     return check(sd_tree_is_chain(&p->tree) ? SD_YIELD_CHAINS : SD_YIELD_TREES, rule);
 }
+
+/* Guesses if nobody may have more than `most`. */
+static int count_guesses(const sd_proposal* proposals, int n, int most) {
+    int n_guesses = 0;
+    for (int i = 0; i < n; i++) n_guesses += proposals[i].budget < most ? proposals[i].budget : most;
+    return n_guesses;
+}
+
+void sd_proposals_share(sd_proposal* proposals, int n, int n_rows, int* turn) {
+    int room = n_rows - n, most = 0, n_wanting = 0, at = 0;
+    if (count_guesses(proposals, n, SD_MAX_GAMMA) <= room) return;
+    while (count_guesses(proposals, n, most + 1) <= room) most++;
+    int left = room - count_guesses(proposals, n, most);
+    for (int i = 0; i < n; i++) n_wanting += proposals[i].budget > most;
+    *turn %= n_wanting;
+    for (int i = 0; i < n; i++) {
+        if (proposals[i].budget <= most) continue;
+        proposals[i].budget = most + ((at++ - *turn + n_wanting) % n_wanting < left);
+    }
+    *turn += left;
+}

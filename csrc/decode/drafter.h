@@ -57,6 +57,11 @@ int sd_proposal_takes(sd_proposal* proposal, int node, double confidence);
  * estimate that the target agrees, in [0, 1]; it is looked at only where there is a pace. Returns the node. */
 int sd_proposal_add(sd_proposal* proposal, int parent, int32_t token, double confidence);
 
+/* Lessen the budgets of n proposals until there are n_rows guesses and roots in all: the largest first, so
+ * that all that are left wanting have equally many. What cannot be shared equally goes to one after the
+ * other; *turn (≥ 0) remembers whose turn it is. */
+void sd_proposals_share(sd_proposal* proposals, int n, int n_rows, int* turn);
+
 typedef struct sd_drafter sd_drafter;
 
 /* What a drafter's trees are like, which decides who can judge them. */

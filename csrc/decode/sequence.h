@@ -3,12 +3,16 @@
 #define SD_SEQUENCE_H
 
 #include "rng.h"
+#include "status.h"
 
 typedef struct sd_prompt {
     const int32_t* tokens; /* [n] borrowed for the call */
     int n;                 /* ≥ 1 and below the target's context */
     sd_stream stream;      /* random numbers of this sequence */
 } sd_prompt;
+
+/* Is it one that a model can go on with? `index` is its name in the message. */
+sd_status sd_prompt_check(const sd_prompt* prompt, int index, int n_ctx, int n_vocab);
 
 typedef struct sd_sequence {
     int32_t* text;   /* prompt and new tokens; room for max_text; owned by the session's arena */

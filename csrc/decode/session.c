@@ -74,18 +74,6 @@ static void lay_out(sd_session* s) {
     }
 }
 
-static sd_status check_prompt(const sd_config* c, const sd_prompt* prompt, int i) {
-    if (prompt->n < 1 || prompt->n >= c->n_ctx)
-        return sd_fail(SD_ERR_CONTEXT, "prompt %d has %d tokens, expected 1 to %d (the context is %d)", i,
-                       prompt->n, c->n_ctx - 1, c->n_ctx);
-    for (int j = 0; j < prompt->n; j++) {
-        if (prompt->tokens[j] < 0 || prompt->tokens[j] >= c->n_vocab)
-            return sd_fail(SD_ERR_VALUE, "prompt %d: token %d is %d, expected 0 to %d", i, j,
-                           (int)prompt->tokens[j], c->n_vocab - 1);
-    }
-    return SD_OK;
-}
-
 sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts, int n) {
     const sd_config* c = &o->target->config;
     if (n < 1) return sd_fail(SD_ERR_VALUE, "there are no prompts");
@@ -98,7 +86,8 @@ sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts
     if (o->node_budget != 0 && o->node_budget < n)
         return sd_fail(SD_ERR_VALUE, "node_budget is %d, expected at least a row for each of %d sequences",
                        o->node_budget, n);
-    for (int i = 0; i < n && status == SD_OK; i++) status = check_prompt(c, &prompts[i], i);
+    for (int i = 0; i < n && status == SD_OK; i++)
+        status = sd_prompt_check(&prompts[i], i, c->n_ctx, c->n_vocab);
     if (status == SD_OK) status = sd_sampling_check(&o->sampling);
     if (status == SD_OK) status = sd_adjustment_check(&o->adjustment, c->n_vocab);
     return status == SD_OK ? sd_rule_check(o->rule, o->lenience) : status;
@@ -203,29 +192,13 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
     return SD_OK;
 }
 
-/* Share the guesses that the node budget has room for: equally among those who may guess, and what is
- * left over to one after the other, from round to round. */
-static void share_budget(sd_session* s) {
-    if (s->options.node_budget == 0) return;
-    int spare = s->options.node_budget - s->n_open, n = 0, gamma = s->max_nodes - 1;
-    for (int i = 0; i < s->n_open; i++) n += s->proposals[i].budget > 0;
-    if (n == 0 || spare >= n * gamma) return;
-    int each = spare / n, left = spare % n;
-    s->turn %= n;
-    for (int i = 0, at = 0; i < s->n_open; i++) {
-        if (s->proposals[i].budget == 0) continue;
-        s->proposals[i].budget = each + ((at++ - s->turn + n) % n < left);
-    }
-    s->turn += left;
-}
-
 /* Collect the unfinished sequences and say how far each may guess: a round adds at most one token
  * more than it guesses in a row, and the text must not pass its length. */
 static void open_round(sd_session* s, const int32_t* gammas) {
     int n_open = 0, gamma = s->max_nodes - 1;
     for (int i = 0; i < s->n_sequences; i++) n_open += !s->sequences[i].finished;
     if (s->options.pace && n_open && !sd_pace_begin(s->options.pace, n_open, gamma)) gamma = 0;
-    s->n_open = s->drafting = 0;
+    s->n_open = 0;
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
         if (q->finished) continue;
@@ -240,7 +213,6 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->budget = p->depth > 0 ? wanted : 0;
         p->pace = s->options.pace;
         p->declined_at = 0;
-        s->drafting |= p->budget > 0;
         p->cache = &s->caches[i];
         p->tree.n_nodes = 1;
         p->tree.tokens = record->tree.tokens; /* the guesses go where they are kept */
@@ -250,7 +222,9 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->depths[0] = 0;
         p->reach[0] = 1.0;
     }
-    share_budget(s);
+    if (s->options.node_budget) sd_proposals_share(s->proposals, n_open, s->options.node_budget, &s->turn);
+    s->drafting = 0;
+    for (int i = 0; i < n_open; i++) s->drafting |= s->proposals[i].budget > 0;
 }
 
 /* The places of a tree, as nodes of the forward. */
@@ -403,10 +377,11 @@ sd_status sd_session_finish(sd_session* s, int sequence) {
 }
 
 sd_status sd_session_replace(sd_session* s, int sequence, const sd_prompt* prompt) {
+    const sd_config* c = &s->options.target->config;
     sd_status status = check_sequence(s, sequence);
     if (status != SD_OK) return status;
     if (!s->sequences[sequence].finished) return sd_fail(SD_ERR_STATE, "sequence %d has not ended", sequence);
-    if ((status = check_prompt(&s->options.target->config, prompt, 0)) != SD_OK) return status;
+    if ((status = sd_prompt_check(prompt, 0, c->n_ctx, c->n_vocab)) != SD_OK) return status;
     int n_text = text_room(&s->options, prompt);
     if (n_text > s->n_text)
         return sd_fail(SD_ERR_CONTEXT, "the text may have %d tokens, expected at most n_text, %d", n_text,
