@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#define FIRST 3.0   /* of the first runs the fastest counts: caches are cold, and threads asleep */
+#define FIRST 3.0   /* of the first runs the faster ones count: caches are cold, and threads asleep */
 #define MEMORY 64.0 /* runs that a mean is made of */
 #define NEW 1.5     /* a first run counts as at most so much slower than the line */
 /* Runs within which a count that is not seen again is believed less: bad luck may be what keeps it from
@@ -47,10 +47,12 @@ void sd_cost_learn(sd_cost* c, int count, double seconds) {
     c->known = 1.0;
     if (c->n[i] < FIRST) {
         double line = c->start + c->slope * count;
-        if (c->n[i] > 0.0)
-            c->mean[i] = fmin(c->mean[i], seconds);
-        else /* where the line knows better than a first run that was very slow */
+        if (c->n[i] == 0.0) { /* where the line knows better than a first run that was very slow */
             c->mean[i] = line > 0.0 ? fmin(seconds, NEW * line) : seconds;
+        } else {
+            double low = fmin(c->mean[i], seconds), more = fabs(c->mean[i] - seconds);
+            c->mean[i] = low + 0.25 * fmin(more, 0.5 * low);
+        }
         c->n[i]++;
         c->at[i] += (count - c->at[i]) / c->n[i];
     } else if (c->mean[i] > 0.0) {
