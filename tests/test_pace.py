@@ -304,6 +304,19 @@ def test_estimates_go_with_their_models(models: Models) -> None:
     assert len(auto._learnt) == 0
 
 
+def test_an_object_of_the_caller_is_known_again(models: Models) -> None:
+    class Same:
+        def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
+            return [int(tokens[-1])] * budget
+
+    auto, own = Auto(), Same()
+    for _ in range(2):
+        specdec.generate(models.target, own, "It was", gamma=auto, max_new_tokens=5)
+    assert len(auto._learnt) == 1
+    del own
+    assert len(auto._learnt) == 0
+
+
 def test_two_threads_may_share_a_policy(models: Models) -> None:
     auto = Auto()
     wanted = specdec.generate(models.target, None, "It was", max_new_tokens=60).tokens

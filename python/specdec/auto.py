@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.drafts.protocol import PythonDraft
 from specdec.errors import InputError
 from specdec.tables import Table
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTO_GAMMA", "SHARED", "Auto"]
 
-AUTO_GAMMA = 32
+AUTO_GAMMA = 16
 """Guesses a round at most, where neither the caller nor the draft says."""
 
 
@@ -41,7 +42,7 @@ class Auto:
     lambda times the seconds that it costs, lambda being the tokens per second themselves. What is needed is
     learnt as the run goes on: acceptance by the draft's confidence and the position in the round; seconds of
     the target by its rows, t(M), and of the draft by its steps; and lambda. Where that is not more than plain
-    decoding gives, rounds are plain, in stretches that grow from 32 to 1024 tokens, with a few trial rounds
+    decoding gives, rounds are plain, in stretches that grow from 16 to 1024 tokens, with a few trial rounds
     after each, so that drafting comes back when it pays.
 
     ``generate(..., gamma="auto")`` does this with estimates that are shared by all such calls of the process,
@@ -56,7 +57,7 @@ class Auto:
     Parameters
     ----------
     max_gamma : int, optional
-        Guesses a round at most, 1 to 1024; by default 32, or as many as the draft asks for if that is more.
+        Guesses a round at most, 1 to 1024; by default 16, or as many as the draft asks for if that is more.
 
     Raises
     ------
@@ -104,7 +105,7 @@ class Auto:
 
             self._learnt[key] = _Learnt(
                 weakref.ref(request.target, forget),
-                weakref.ref(request.draft, forget),
+                weakref.ref(_guesser(request.draft), forget),
                 f"temperature {request.sampling.temperature:g}, {request.rule}, {request.n_threads} threads",
                 pace,
             )
@@ -186,7 +187,19 @@ class Auto:
 def _key(request: Request) -> tuple[Any, ...]:
     """Acceptance and times depend on all of these. An id is not used again while it stands for a key."""
     sampling = request.sampling
-    return id(request.target), id(request.draft), sampling.temperature, request.rule, request.n_threads
+    guesser = _guesser(request.draft)
+    return id(request.target), id(guesser), sampling.temperature, request.rule, request.n_threads
+
+
+def _guesser(draft: Any) -> Any:
+    """Who is remembered: not the adapter of a caller's object, which is new in each call, but the object."""
+    if isinstance(draft, PythonDraft):
+        try:
+            weakref.ref(draft.drafter)
+        except TypeError:  # it has __slots__
+            return draft
+        return draft.drafter
+    return draft
 
 
 SHARED = Auto()

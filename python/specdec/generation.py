@@ -97,7 +97,7 @@ def generate(
 
         A callable is your own policy: ``gamma(rounds)`` is called before every round of every sequence with
         the `Round` objects of that sequence so far and says how many tokens to draft, 0 to its attribute
-        ``max_gamma`` (32 if it has none). It may look at all that was drafted and accepted.
+        ``max_gamma`` (16 if it has none). It may look at all that was drafted and accepted.
     max_new_tokens : int or None, default 200
         New tokens at most, at least 1; None goes on until the context is full.
     temperature, top_k, top_p, min_p, repetition_penalty, logit_bias
