@@ -196,7 +196,9 @@ class Request:
             eos_ids=() if ignore_eos or tokenizer is None else tokenizer.eos_ids,
         )
         names = [f"prompt {i}" for i in range(len(given))] if is_batch else ["prompt"]
-        if isinstance(policy, Auto):
+        if isinstance(policy, Auto) and isinstance(draft, Draft) and draft.adaptive:
+            policy, gamma = None, draft.gamma  # two that learn from what the other does learn nothing
+        elif isinstance(policy, Auto):
             gamma = policy.limit(draft)
         elif policy is not None:
             gamma = check_integer(

@@ -37,10 +37,10 @@ class Best(Draft):
     *drafts : Model, path, hub name, Draft or Drafter
         At least one; each is asked for at most as many guesses as it drafts by default.
     adaptive : bool, default True
-        Leave out drafts that do not pay. The decisions depend on measured times: with ``verify="rejection"``
-        and a temperature above 0 a seed then does not fix the output (its distribution it does; greedy
-        and coupled output are fixed in any case). False: all are asked in every round, the budget is split
-        evenly, and runs can be repeated.
+        Leave out drafts that do not pay; gamma="auto" then leaves all choices to this. The decisions depend
+        on measured times: with ``verify="rejection"`` and a temperature above 0 a seed then does not fix the
+        output (its distribution it does; greedy and coupled output are fixed in any case). False: all are
+        asked in every round, the budget is split evenly, and runs can be repeated.
 
     Attributes
     ----------

@@ -27,12 +27,15 @@ class Draft(ABC):
         Guesses a round when the caller does not say.
     trees : bool
         Whether it proposes more than a chain, and so needs a rule that judges trees.
+    adaptive : bool
+        Whether it decides by itself how much to draft; gamma="auto" then leaves that to it.
     in_target_cache : bool
         Whether it works in the target's cache, and so cannot draft for a draft.
     """
 
     gamma: int = 4
     trees: bool = False
+    adaptive: bool = False
     in_target_cache: bool = False
 
     @abstractmethod
