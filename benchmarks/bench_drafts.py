@@ -8,9 +8,9 @@ alpha, c, tokens per call and the speed-up over plain decoding for the best fixe
 `gamma="auto"` makes of it. Plain decoding and all settings of one draft take turns on the same prompts, and
 medians of the repetitions count; time is by the clock on the wall, without the prompts' prefill.
 
-Prose and lists are the target's own text. The embedded target does not copy what it is shown: rewriting,
-code and JSON are texts that it is made to write, by a transform, in the plain runs too, at temperature 0; there
-the seconds of draft and target alone count.
+Prose and lists are the target's own text. The embedded target does not copy what it is shown, so rewriting,
+code and JSON are texts that it is made to write, by a transform, in the plain runs too, at temperature 0;
+there the seconds of draft and target alone count.
 """
 
 from __future__ import annotations
