@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 SCRIPT = """
 import numpy as np
 from canonical import DTYPES, FORMATS, VARIANTS, build, perturbed, random_tensors, run_session
-from specdec import _core
+from specdec import _core, drafts
 
 _core._arena_guard(True)
 rng = np.random.default_rng(0)
@@ -49,6 +49,23 @@ for config in VARIANTS.values():
         decoder.forward([1, 2, 3, 4, 5, 6, 7, 8, 9], [-1, 0, 0, 1, 2, 2, 5, 6, 3])
         decoder.keep([0, 2, 5])
         decoder.forward([1], [-1])
+# Every way to draft, with a gamma that chooses itself.
+counts = drafts.OnlineNgram(3)._table(model.config["n_vocab"]).core
+copy = ("context_copy", None, 1, 3)
+for drafter in (
+    draft, tree, deep, *layers, copy, ("model", draft, ("grown", 5, 6, 1.0)), ("online_ngram", counts),
+    ("input_copy", None, 0, 2, 3), ("lookahead", 2, 3, 2), ("random",), ("best", True, [4, 4], (copy, draft)),
+):
+    for temperature in (0.0, 1.0):
+        how = {"temperature": temperature}
+        session = _core.Session(
+            model, drafter, [[1, 2, 3, 1, 2, 3, 1], [4] * 37], gamma=8, max_new_tokens=60, sampling=how,
+            draft_sampling=how, seeds=[(1, 0), (1, 1)], n_threads=2, pace=_core.new_pace(),
+        )
+        session.prefill()
+        while session.round():
+            pass
+        session.close()
 print("done")
 """
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from drafters import DRAFTS
 from drafters import World as Models
 from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
 from pace_worlds import MAX_GAMMA, Play, World
-from specdec import _core
+from specdec import _core, drafts
 from specdec.auto import AUTO_GAMMA, Auto
+from specdec.drafts.draft import describe
 from specdec.errors import InputError
+from tiny_models import llama_config, tensors_for, write_hf
+from toy_pair import blurred
 
 needs_hooks = pytest.mark.skipif(
     not hasattr(_core, "_pace_begin"),
@@ -223,6 +227,43 @@ def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None
     got, wanted = first_tokens(outputs, target, longest + 1), chain_law(target, longest + 1)
     assert got.keys() == wanted.keys()
     np.testing.assert_allclose([got[key] for key in wanted], list(wanted.values()), rtol=0, atol=1e-12)
+
+
+@needs_hooks
+@pytest.mark.parametrize("name", ["model", "bigram"])
+def test_no_guess_is_thrown_away_after_a_look_at_it(name: str, tmp_path: Path) -> None:
+    """What the core drafts with a learnt policy, sampling: the proposals that it makes are all there are.
+
+    Were a drawn guess left out for its own token, the proposal without it would come besides those that go
+    on, and the probabilities of all proposals, products of what their nodes were drawn from, would add up to
+    more than 1. Those of the rare ones that have not come up are missing.
+    """
+    settings = llama_config(vocab_size=N_VOCAB, hidden_size=16, intermediate_size=24)
+    tensors = {key: array * 1.5 for key, array in tensors_for(settings, seed=3).items()}
+    target = specdec.load(write_hf(tmp_path / "target", settings, tensors))
+    small = specdec.load(write_hf(tmp_path / "draft", settings, blurred(tensors, 0.3)))
+    draft: Any = {
+        "model": small,
+        "bigram": drafts.Bigram([0, 1, 2, 0, 1, 1, 0, 2, 0, 1, 2, 2, 0, 1], N_VOCAB),
+    }[name]
+    play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)], looks=True), 6)
+    play.rate(800)
+    while not _core._pace_begin(play.pace, 1, 3):
+        play.round()
+    proposals: dict[Any, float] = {}
+    for seed in range(1500):
+        session = _core.Session(
+            target.core, describe(draft, target), [[1, 2, 0, 1]], gamma=3, max_new_tokens=5,
+            sampling={"temperature": 1.0}, draft_sampling={"temperature": 1.0}, seeds=[(seed, 0)],
+            n_threads=1, pace=play.pace.copy(), keep_drafts=True,
+        )  # fmt: skip
+        session.prefill()
+        (record,) = session.round()
+        rows = record["draft_probs"]
+        chance = np.prod([rows[i + 1, token] for i, token in enumerate(record["drafted"])])
+        proposals[(*record["drafted"],), (*record["parents"],)] = float(chance)
+    assert len({len(tokens) for tokens, _ in proposals}) > 1, "all were as long, so nothing was shown"
+    assert 0.98 < sum(proposals.values()) < 1 + 1e-9
 
 
 # ------------------------------------------------------------------------------------ with real models
