@@ -1,12 +1,5 @@
 #include "rows.h"
 
-static void fill(const sd_tree* tree, const int32_t* rows, int32_t* tokens, int32_t* parents) {
-    for (int node = tree->n_nodes - 1; node >= 0; node--) { /* the first of a place comes last and stays */
-        tokens[rows[node]] = tree->tokens[node];
-        parents[rows[node]] = node == 0 ? -1 : rows[tree->parents[node]];
-    }
-}
-
 /* The place of pending node k; -1 if it has none. moved [n]: the rows found so far, -1 for other places. */
 static int place_of(const sd_cache* cache, int k, int n, const int32_t* moved, const int32_t* tokens,
                     const int32_t* parents) {
@@ -20,7 +13,7 @@ static int place_of(const sd_cache* cache, int k, int n, const int32_t* moved, c
 int sd_rows_fill(const sd_tree* tree, const sd_cache* cache, int32_t* rows, int32_t* tokens, int32_t* parents,
                  int32_t* moved) {
     int n = sd_tree_places(tree, rows), n_begun = 1;
-    fill(tree, rows, tokens, parents);
+    sd_tree_merge(tree, rows, tokens, parents);
     if (cache->n_pending < 2) return n; /* the root is first in any case */
     moved[0] = 0;
     for (int place = 1; place < n; place++) moved[place] = -1;
@@ -32,6 +25,6 @@ int sd_rows_fill(const sd_tree* tree, const sd_cache* cache, int32_t* rows, int3
     for (int place = 1; place < n; place++)
         if (moved[place] < 0) moved[place] = n_begun++;
     for (int node = 0; node < tree->n_nodes; node++) rows[node] = moved[rows[node]];
-    fill(tree, rows, tokens, parents);
+    sd_tree_merge(tree, rows, tokens, parents);
     return n;
 }

@@ -11,3 +11,10 @@ int sd_tree_places(const sd_tree* t, int32_t* places) {
     }
     return n_places;
 }
+
+void sd_tree_merge(const sd_tree* t, const int32_t* places, int32_t* tokens, int32_t* parents) {
+    for (int node = t->n_nodes - 1; node >= 0; node--) { /* the first of a place comes last and stays */
+        tokens[places[node]] = t->tokens[node];
+        parents[places[node]] = node == 0 ? -1 : places[t->parents[node]];
+    }
+}

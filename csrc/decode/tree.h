@@ -23,4 +23,8 @@ typedef struct sd_tree {
  * for the root. Returns how many places there are. */
 int sd_tree_places(const sd_tree* tree, int32_t* places);
 
+/* The places as nodes of a forward: tokens and parents [number of places], -1 for the root's parent, of
+ * places [n_nodes]. */
+void sd_tree_merge(const sd_tree* tree, const int32_t* places, int32_t* tokens, int32_t* parents);
+
 #endif

@@ -111,10 +111,7 @@ static void fill_rows(inner* in) {
     const sd_tree* tree = &in->proposal.tree;
     sd_tree rows = in->rows.tree;
     rows.n_nodes = sd_tree_places(tree, in->places);
-    for (int node = tree->n_nodes - 1; node >= 0; node--) { /* the first of a place comes last and stays */
-        rows.tokens[in->places[node]] = tree->tokens[node];
-        rows.parents[in->places[node]] = node == 0 ? -1 : in->places[tree->parents[node]];
-    }
+    sd_tree_merge(tree, in->places, rows.tokens, rows.parents);
     in->rows = in->proposal;
     in->rows.tree = rows;
 }

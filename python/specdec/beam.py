@@ -11,8 +11,9 @@ from typing import Any
 from specdec import _core
 from specdec.drafts import Draft
 from specdec.errors import InputError
+from specdec.integers import check_integer
 from specdec.progress import progress_bar
-from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model, check_integer, check_prompt
+from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model, check_prompt
 from specdec.run import SLICE_S, continuation_decoder
 from specdec.stopping import StopRules
 from specdec.threads import MAX_THREADS, default_threads

@@ -15,7 +15,7 @@ from specdec.generation import generate
 from specdec.progress import counted
 from specdec.request import DraftLike, ModelLike, Prompt, as_draft, as_model
 from specdec.rules import DECODING_RULES, check_rule
-from specdec.tables import Table
+from specdec.tables import Table, Tabular
 from specdec.threads import default_threads
 from specdec.timing import ForwardTimes, forward_times, sample_text
 from specdec.trace import Round
@@ -52,7 +52,7 @@ class OracleRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Oracle:
+class Oracle(Tabular):
     """How close `gamma="auto"` comes to what could be had at most; ``print`` shows it, a notebook too.
 
     Attributes
@@ -145,12 +145,6 @@ class Oracle:
             f"<specdec.Oracle: speed-up {self['auto'].speedup:.2f} with auto, {self.best.speedup:.2f} with "
             f"{self.best.name}, {self['oracle'].speedup:.2f} with an oracle>"
         )
-
-    def __str__(self) -> str:
-        return self.table().text()
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
 
 def oracle(

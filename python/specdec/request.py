@@ -6,7 +6,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -16,6 +15,7 @@ from specdec import auto
 from specdec.auto import Auto
 from specdec.drafts import Draft, Drafter, PythonDraft
 from specdec.errors import InputError
+from specdec.integers import check_integer
 from specdec.model import Model, load
 from specdec.rules import DECODING_RULES, check_rule
 from specdec.sampling import Sampling
@@ -26,7 +26,7 @@ from specdec.trace import Round
 
 __all__ = [
     "DEFAULT_BATCH_SIZE", "MAX_GAMMA", "DraftLike", "Gamma", "ModelLike", "Options", "Prompt", "Request",
-    "Seed", "Stop", "Transform", "as_draft", "as_model", "check_integer", "check_prompt",
+    "Seed", "Stop", "Transform", "as_draft", "as_model", "check_prompt",
 ]  # fmt: skip
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
@@ -239,20 +239,6 @@ class Request:
     def n_new_tokens(self) -> int:
         """New tokens of all sequences together, if nothing stops them early."""
         return sum(self.limit(i)[0] for i in range(len(self.prompts)))
-
-
-def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """The argument `name` as an int, at least `low` and at most `high`.
-
-    Raises
-    ------
-    InputError
-    """
-    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_integer or value < low or (high is not None and value > high):
-        expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
-        raise InputError(f"{name} is {value!r}; expected {expected}")
-    return int(value)
 
 
 def _policy(gamma: Any) -> Auto | Callable[[Sequence[Round]], int] | None:

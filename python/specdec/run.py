@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.auto import Auto
 from specdec.drafts.draft import describe
-from specdec.request import Request, check_integer
+from specdec.integers import check_integer
+from specdec.request import Request
 from specdec.result import Result
 from specdec.stopping import StopRules, StopScanner
 from specdec.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer

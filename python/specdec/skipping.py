@@ -18,12 +18,13 @@ from specdec.acceptance import name_of, positive, split
 from specdec.drafts import SkipLayers
 from specdec.errors import InputError, MissingPackageError
 from specdec.generation import generate
+from specdec.integers import check_integer
 from specdec.model import Model
 from specdec.progress import progress_bar
-from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model, check_integer
+from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model
 from specdec.result import Result
 from specdec.sampling import Sampling
-from specdec.tables import Table
+from specdec.tables import Table, Tabular
 from specdec.threads import default_threads
 from specdec.tuning import PROMPTS
 
@@ -81,7 +82,7 @@ class SkipTrial:
 
 
 @dataclass(frozen=True, repr=False)
-class SkipSearch:
+class SkipSearch(Tabular):
     """What a search found; ``print`` shows it, a notebook too.
 
     Attributes
@@ -183,12 +184,6 @@ class SkipSearch:
             f"<specdec.SkipSearch of {len(self.trials)} trials: {best.draft!r} with gamma {best.gamma}, "
             f"speed-up {best.speedup:.2f}{paying}>"
         )
-
-    def __str__(self) -> str:
-        return self.table().text()
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
 
 def _key(trial: SkipTrial) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Table"]
+__all__ = ["Table", "Tabular"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,22 @@ class Table:
         head = "".join(f"<th>{escape(cell)}</th>" for cell in self.head)
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
         return f"<table><caption>{escape(self.title)}</caption><tr>{head}</tr>{rows}</table>"
+
+
+class Tabular:
+    """What has a `table` is shown as it, in terminals and notebooks."""
+
+    __slots__ = ()
+
+    def table(self) -> Table:
+        """What is shown."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.table().text()
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
 
 
 def _piped(cells: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from specdec.progress import counted
 from specdec.request import ModelLike, Prompt
 from specdec.sampling import Sampling
 from specdec.series import mean_interval
-from specdec.tables import Table
+from specdec.tables import Table, Tabular
 from specdec.threads import default_threads
 from specdec.timing import forward_times, sample_text
 
@@ -30,7 +30,7 @@ PROMPTS = (
 
 
 @dataclass(frozen=True, repr=False)
-class Tuning:
+class Tuning(Tabular):
     """The gamma that promises most, and why; ``print`` shows it, a notebook too.
 
     Attributes
@@ -125,12 +125,6 @@ class Tuning:
             f"<specdec.Tuning: gamma {self.gamma}, predicted speed-up {self.speedups[self.gamma]:.2f}, "
             f"alpha {self.alpha:.3f}, c {self.c:.3f}>"
         )
-
-    def __str__(self) -> str:
-        return self.table().text()
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
 
 def tune(

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specdec import _core
-from specdec.drafts.draft import Description, Draft, check_count
+from specdec.drafts.draft import Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
 from specdec.errors import InputError
+from specdec.integers import check_integer
 
 if TYPE_CHECKING:
     from specdec.model import Model
@@ -67,10 +68,10 @@ class ContextCopy(Draft):
         n_candidates: int = 1,
         gamma: int = 8,
     ) -> None:
-        self.min_match = check_count("min_match", min_match, 1, MAX_LENGTH)
-        self.n_candidates = check_count("n_candidates", n_candidates, 1, MAX_CANDIDATES)
+        self.min_match = check_integer("min_match", min_match, 1, MAX_LENGTH)
+        self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
         self.trees = self.n_candidates > 1
-        self.gamma = check_count("gamma", gamma, 0, MAX_LENGTH)
+        self.gamma = check_integer("gamma", gamma, 0, MAX_LENGTH)
         if documents is not None and not isinstance(documents, list | tuple):
             raise InputError(f"documents is a {type(documents).__name__}; expected a list of texts, or None")
         self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(documents or ())]

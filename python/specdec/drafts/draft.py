@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from specdec.errors import InputError, VocabularyMismatchError
 
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from specdec.model import Model
     from specdec.sampling import Sampling
 
-__all__ = ["Description", "Draft", "check_count", "check_n_vocab", "describe"]
+__all__ = ["Description", "Draft", "check_n_vocab", "describe"]
 
 Description: TypeAlias = "tuple[object, ...]"
 """What `_core.Session` takes as its draft: a method's name and arguments, which may be descriptions."""
@@ -76,18 +75,6 @@ class Draft(ABC):
 def describe(draft: Model | Draft, target: Model) -> Description:
     """Any draft as the core takes it: a model is one that drafts a chain."""
     return draft.describe(target) if isinstance(draft, Draft) else ("model", draft.core)
-
-
-def check_count(name: str, value: Any, low: int, high: int) -> int:
-    """The parameter `name` as an int from `low` to `high`.
-
-    Raises
-    ------
-    InputError
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
-        raise InputError(f"{name} is {value!r}; expected an integer from {low} to {high}")
-    return int(value)
 
 
 def check_n_vocab(n_vocab: int, target: Model) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdec.drafts.context_copy import MAX_LENGTH
-from specdec.drafts.draft import Description, Draft, check_count
+from specdec.drafts.draft import Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
+from specdec.integers import check_integer
 
 if TYPE_CHECKING:
     from specdec.model import Model
@@ -63,11 +64,11 @@ class InputCopy(Draft):
         n_candidates: int = 1,
         gamma: int = 8,
     ) -> None:
-        self.start = check_count("start", start, 0, MAX_START)
-        self.min_match = check_count("min_match", min_match, 1, MAX_MATCH)
-        self.n_candidates = check_count("n_candidates", n_candidates, 1, 3)
+        self.start = check_integer("start", start, 0, MAX_START)
+        self.min_match = check_integer("min_match", min_match, 1, MAX_MATCH)
+        self.n_candidates = check_integer("n_candidates", n_candidates, 1, 3)
         self.trees = self.n_candidates > 1
-        self.gamma = check_count("gamma", gamma, 0, MAX_LENGTH)
+        self.gamma = check_integer("gamma", gamma, 0, MAX_LENGTH)
         self._source = None if source is None else check_text("source", source)
 
     def describe(self, target: Model) -> Description:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec.drafts.draft import Description, Draft, check_count
+from specdec.drafts.draft import Description, Draft
 from specdec.errors import InputError
+from specdec.integers import check_integer
 
 if TYPE_CHECKING:
     from specdec.model import Model
@@ -60,10 +61,10 @@ class Lookahead(Draft):
     trees = True
 
     def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:
-        self.window = check_count("window", window, 1, _MAX_NODES)
-        self.ngram = check_count("ngram", ngram, 2, _MAX_NODES)
+        self.window = check_integer("window", window, 1, _MAX_NODES)
+        self.ngram = check_integer("ngram", ngram, 2, _MAX_NODES)
         self.candidates = (
-            self.window if candidates is None else check_count("candidates", candidates, 0, _MAX_NODES)
+            self.window if candidates is None else check_integer("candidates", candidates, 0, _MAX_NODES)
         )
         self.gamma = (self.window + self.candidates) * (self.ngram - 1)
         if self.gamma > _MAX_NODES:

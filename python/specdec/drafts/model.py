@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from specdec.drafts.draft import Description, Draft, check_count, describe
+from specdec.drafts.draft import Description, Draft, describe
 from specdec.drafts.shapes import MAX_NODES, Chains, Grown, Shape
 from specdec.errors import InputError
+from specdec.integers import check_integer
 from specdec.tokenizer import check_same_vocabulary
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Model(Draft):
                 f"draft is {self.draft!r}; expected one that does not work in its target's cache"
             )
         if gamma is not None:
-            self.gamma = check_count("gamma", gamma, 1, MAX_NODES)
+            self.gamma = check_integer("gamma", gamma, 1, MAX_NODES)
         elif tree is not None:
             self.gamma = tree.gamma
 

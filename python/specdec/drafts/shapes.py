@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from specdec.drafts.draft import check_count
 from specdec.errors import InputError
+from specdec.integers import check_integer
 
 __all__ = ["Chains", "Grown", "Shape"]
 
@@ -43,7 +43,7 @@ class Chains:
     k: int
 
     def __post_init__(self) -> None:
-        check_count("k", self.k, 1, MAX_NODES)
+        check_integer("k", self.k, 1, MAX_NODES)
 
     @property
     def gamma(self) -> int:
@@ -129,7 +129,7 @@ class Shape:
         InputError
             If `n_nodes` is out of range or `acceptance` is no such sequence.
         """
-        check_count("n_nodes", n_nodes, 1, MAX_NODES)
+        check_integer("n_nodes", n_nodes, 1, MAX_NODES)
         chances = list(acceptance) if isinstance(acceptance, Sequence) else []
         if not all(isinstance(p, Real) and 0 < p < 1 for p in chances) or chances != sorted(chances)[::-1]:
             chances = []
@@ -206,7 +206,7 @@ class Grown:
 
     def __post_init__(self) -> None:
         for name in ("n_nodes", "width", "steps"):
-            check_count(name, getattr(self, name), 1, MAX_NODES)
+            check_integer(name, getattr(self, name), 1, MAX_NODES)
         sharpness = self.sharpness
         if isinstance(sharpness, bool) or not isinstance(sharpness, Real) or not 0 < sharpness <= 1000:
             raise InputError(f"sharpness is {sharpness!r}; expected a number above 0, at most 1000")
@@ -227,7 +227,7 @@ def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
     parents: list[int] = []
     level = [0]
     for depth, width in enumerate(widths):
-        n = check_count(f"widths[{depth}]", width, 1, MAX_NODES) * len(level)
+        n = check_integer(f"widths[{depth}]", width, 1, MAX_NODES) * len(level)
         if len(parents) + n > MAX_NODES:
             raise InputError(f"widths is {widths!r}; expected a tree of at most {MAX_NODES} nodes")
         first = len(parents) + 1
