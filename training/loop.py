@@ -16,14 +16,13 @@ WARMUP_STEPS = 60
 GRADIENT_CLIP = 1.0
 
 
-def batches(ids: np.ndarray, tokens_per_step: int, seed: int, start: int, context_at):
-    """Endless (step, inputs, targets): random windows of ``context_at(step)`` tokens.
+def batches(ids: np.ndarray, tokens_per_step: int, seed: int, start: int, context: int):
+    """Endless (step, inputs, targets): random windows of `context` tokens.
 
     The generator is keyed by (seed, step), so a resumed run sees what an unbroken one would.
     """
     step = start
     while True:
-        context = context_at(step)
         rng = np.random.default_rng((seed, step))
         starts = rng.integers(0, len(ids) - context - 1, tokens_per_step // context)
         rows = torch.from_numpy(np.stack([ids[s : s + context + 1].astype(np.int64) for s in starts]))
@@ -71,7 +70,7 @@ def save_checkpoint(path: Path, model: nn.Module, optimizers: Optimizers, step: 
 def load_checkpoint(path: Path, model: nn.Module, optimizers: Optimizers) -> int:
     if not path.exists():
         return 0
-    state = torch.load(path, map_location="cpu")
+    state = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(state["model"])
     optimizers.load_state_dict(state["optimizers"])
     return state["step"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 
@@ -140,3 +140,19 @@ def save_folder(model: Decoder, folder: Path, tokenizer: Path) -> None:
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "tokenizer.json").write_bytes(Path(tokenizer).read_bytes())
+
+
+def load_folder(model: Decoder, folder: Path) -> None:
+    """Read weights that `save_folder` wrote into `model`, of the same shape."""
+    stored = load_file(Path(folder) / "model.safetensors")
+    state = {"embed.weight": stored["model.embed_tokens.weight"], "norm.weight": stored["model.norm.weight"]}
+    joined = {
+        "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "out": ("self_attn.o_proj",), "gate_up": ("mlp.gate_proj", "mlp.up_proj"), "down": ("mlp.down_proj",),
+        "attn_norm": ("input_layernorm",), "mlp_norm": ("post_attention_layernorm",),
+    }  # fmt: skip
+    for i in range(model.shape.n_layer):
+        for name, parts in joined.items():
+            tensors = [stored[f"model.layers.{i}.{part}.weight"] for part in parts]
+            state[f"layers.{i}.{name}.weight"] = torch.cat(tensors)
+    model.load_state_dict({name: tensor.float() for name, tensor in state.items()})

@@ -22,7 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import loop
-from network import DRAFT, TARGET, Decoder, save_folder
+from network import DRAFT, TARGET, Decoder, load_folder, save_folder
 
 SEED = 20221130
 TOKENS_PER_STEP = 8192
@@ -70,9 +70,7 @@ def main() -> None:
     samples = np.load(args.work / "samples.npy")
     train, valid = (np.load(args.work / f"{s}.npy", mmap_mode="r") for s in ("train", "valid"))
     target = Decoder(TARGET)
-    target.load_state_dict(torch.load(args.work / "target.pt", map_location="cpu")["model"])
-    # What is shipped is rounded to bf16: learn from that.
-    target.load_state_dict({k: v.bfloat16().float() for k, v in target.state_dict().items()})
+    load_folder(target, args.work / "target")  # what is shipped, rounded to bf16
     target.requires_grad_(False)
     draft = Decoder(DRAFT)
     optimizers = loop.Optimizers(draft, MATRIX_LR, OTHER_LR)
@@ -90,7 +88,7 @@ def main() -> None:
 
     compiled = torch.compile(losses, dynamic=False)
     begun, recent = time.perf_counter(), []
-    stream = loop.batches(train, TOKENS_PER_STEP // 2, SEED, start, lambda step: CONTEXT)
+    stream = loop.batches(train, TOKENS_PER_STEP // 2, SEED, start, CONTEXT)
     for step, novels, _ in tqdm(stream, initial=start, total=args.steps, mininterval=10):
         if step >= args.steps:
             break

@@ -1,7 +1,12 @@
 """Train the target of the embedded pair: one command, resumable, on a CPU.
 
-python training/corpus.py novels.tar.xz
-python training/train_target.py
+    python training/corpus.py novels.tar.xz
+    python training/train_target.py
+
+With ``--begin FOLDER`` the training begins with the weights in that folder instead of random ones, so that a
+target that was trained before is trained on:
+
+    python training/train_target.py --begin python/specdec/embedded/target --learning-rate 2e-3
 """
 
 from __future__ import annotations
@@ -15,29 +20,30 @@ import torch
 from tqdm import tqdm
 
 import loop
-from network import TARGET, Decoder, save_folder
+from network import TARGET, Decoder, load_folder, save_folder
 
 SEED = 20230505
-TOKENS_PER_STEP = 8192
+TOKENS_PER_STEP = 16384
 TOKENS_PER_PASS = 2048  # gradients are summed over passes that stay near the caches
-MATRIX_LR, OTHER_LR = 3e-3, 3e-3
-# Short windows are cheaper; the last quarter of the steps teaches the whole context.
-SHORT_CONTEXT, LONG_FRACTION = 256, 0.25
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path(__file__).parent / "work")
-    parser.add_argument("--steps", type=int, default=2200)
+    parser.add_argument("--begin", type=Path, help="folder of the weights to begin with")
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--steps", type=int, default=3700)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--checkpoint-every", type=int, default=50)
+    parser.add_argument("--checkpoint-every", type=int, default=25)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
 
     train, valid = (np.load(args.work / f"{s}.npy", mmap_mode="r") for s in ("train", "valid"))
     model = Decoder(TARGET)
-    optimizers = loop.Optimizers(model, MATRIX_LR, OTHER_LR)
+    if args.begin is not None:
+        load_folder(model, args.begin)
+    optimizers = loop.Optimizers(model, args.learning_rate, args.learning_rate)
     checkpoint = args.work / "target.pt"
     start = loop.load_checkpoint(checkpoint, model, optimizers)
     curve = loop.LossCurve(
@@ -46,11 +52,8 @@ def main() -> None:
     # The loss is compiled with the model: the logits of a step are larger than the caches.
     compiled = torch.compile(lambda x, y: loop.cross_entropy(model(x), y), dynamic=False)
 
-    def context_at(step: int) -> int:
-        return TARGET.n_ctx if step >= (1 - LONG_FRACTION) * args.steps else SHORT_CONTEXT
-
     begun, recent = time.perf_counter(), []
-    stream = loop.batches(train, TOKENS_PER_STEP, SEED, start, context_at)
+    stream = loop.batches(train, TOKENS_PER_STEP, SEED, start, TARGET.n_ctx)
     for step, inputs, targets in tqdm(stream, initial=start, total=args.steps, mininterval=10):
         if step >= args.steps:
             break
@@ -63,7 +66,7 @@ def main() -> None:
         loop.clip_gradients(model)
         optimizers.step(loop.learning_rate_factor(step, args.steps))
         if (step + 1) % args.checkpoint_every == 0:
-            valid_loss = loop.validation_loss(model, valid, SHORT_CONTEXT, 32)
+            valid_loss = loop.validation_loss(model, valid, TARGET.n_ctx, 32)
             seconds = time.perf_counter() - begun
             curve.add(step, (step + 1) * TOKENS_PER_STEP, float(np.mean(recent)), valid_loss, seconds)
             recent.clear()
