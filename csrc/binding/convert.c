@@ -11,7 +11,6 @@ PyObject* sd_raise(sd_status status) {
     case SD_ERR_NOT_FINITE:
     case SD_ERR_CONTEXT: type = PyExc_ValueError; break;
     case SD_ERR_STATE:
-    case SD_ERR_THREAD:
     case SD_OK: break;
     case SD_ERR_CALLBACK: return NULL; /* its exception is set */
     }

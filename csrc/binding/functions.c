@@ -220,6 +220,24 @@ static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     return PyLong_FromLong(sd_alloc_live());
 }
 
+static PyObject* pool_delay(PyObject* module, PyObject* args) {
+    (void)module;
+    int thread, holding;
+    double seconds;
+    if (!PyArg_ParseTuple(args, "idp", &thread, &seconds, &holding)) return NULL;
+    if (thread < 0 || thread >= SD_MAX_THREADS) return PyErr_Format(PyExc_ValueError, "thread %d", thread);
+    sd_pool_delay(thread, seconds, holding);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject* pool_fail_after(PyObject* module, PyObject* argument) {
+    (void)module;
+    long n = PyLong_AsLong(argument);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    sd_pool_fail_after((int)n);
+    return Py_NewRef(Py_None);
+}
+
 static PyObject* forward_count(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(sd_forward_count());
@@ -267,6 +285,9 @@ PyMethodDef sd_functions[] = {
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
+    {"_pool_delay", pool_delay, METH_VARARGS,
+     "A worker is late in every loop, or holds its first piece long."},
+    {"_pool_fail_after", pool_fail_after, METH_O, "Let n more threads be started; negative: all."},
     {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
     {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
 #endif

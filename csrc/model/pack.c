@@ -213,12 +213,12 @@ static int same_words(const sd_matrix* matrix, const sd_source* source) {
            matrix->n_in % 2 == 0;
 }
 
-static void run(sd_team* team, void* argument) {
+static void pack_panels(void* argument, int thread, int first, int end) {
+    (void)thread;
     job* j = argument;
-    int first, end, copied = same_words(j->matrix, j->source);
-    sd_team_share(team, sd_matrix_panels(j->n_rows), &first, &end);
-    for (int group = first; group < end; group++) {
-        int r = group * SD_PANEL, n_rows = j->n_rows - r < SD_PANEL ? j->n_rows - r : SD_PANEL;
+    int copied = same_words(j->matrix, j->source);
+    for (int i = first; i < end; i++) {
+        int r = i * SD_PANEL, n_rows = j->n_rows - r < SD_PANEL ? j->n_rows - r : SD_PANEL;
         int row = j->rows.first + r * j->rows.step;
         assert(row % SD_PANEL == 0 && row + n_rows <= j->matrix->n_out);
         char* panel = sd_matrix_panel(j->matrix, row / SD_PANEL);
@@ -233,7 +233,9 @@ sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows,
                          const char* name, int n_threads) {
     job j = {.matrix = matrix, .source = source, .n_rows = n_rows, .rows = rows};
     atomic_init(&j.first_bad, LONG_MAX);
-    sd_pool_run(n_threads, run, &j);
+    sd_team team = sd_team_open(n_threads);
+    sd_team_run(&team, sd_matrix_panels(n_rows), sd_matrix_grain(matrix, &team), pack_panels, &j);
+    sd_team_close(&team);
     long bad = atomic_load(&j.first_bad);
     if (bad == LONG_MAX) return SD_OK;
     int r = (int)(bad / matrix->n_in), k = (int)(bad % matrix->n_in);

@@ -50,17 +50,17 @@ static void fill_row(job* j, int r) {
     }
 }
 
-static void run(sd_team* team, void* argument) {
-    job* j = argument;
-    int r, end;
-    sd_team_share(team, j->table->n_rows, &r, &end);
-    for (; r < end; r++) fill_row(j, r);
+static void fill_rows(void* argument, int thread, int r, int end) {
+    (void)thread;
+    for (; r < end; r++) fill_row(argument, r);
 }
 
 sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* name, int n_threads) {
     job j = {.table = table, .source = source};
     atomic_init(&j.bad_row, INT_MAX);
-    sd_pool_run(n_threads, run, &j);
+    sd_team team = sd_team_open(n_threads);
+    sd_team_run(&team, table->n_rows, 64, fill_rows, &j);
+    sd_team_close(&team);
     int r = atomic_load(&j.bad_row);
     if (r == INT_MAX) return SD_OK;
     float value = 0.0f;
