@@ -4,9 +4,9 @@
     python benchmarks/bench_threads.py --busy 0 2 --threads 1 2 8 --seconds 3
 
 Prints Markdown. The numbers of busy processes (each a loop that never waits) and of threads take turns;
-medians of tokens/s are reported, and their ratio to one thread in the same state. The last table shows what is left
-behind by one run with 64 threads: two threads before and after it. The models: the embedded target, plain and
-with its draft at gamma 4, and random weights of 60M in bf16 (`shapes.py`), plain.
+medians of tokens/s are reported, and their ratio to the first number of threads in the same state. The last
+table shows what is left behind by one run with 64 threads: two threads before and after it. The models: the
+embedded target, plain and with its draft at gamma 4, and random weights of 60M in bf16 (`shapes.py`), plain.
 """
 
 from __future__ import annotations
