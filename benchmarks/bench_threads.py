@@ -43,7 +43,7 @@ def pair_run(draft: specdec.Model | None, target: specdec.Model, seconds: float)
 
 
 def shape_run(shape: str, dtype: str, seconds: float) -> Run:
-    model = random_model(shape, dtype)
+    model = random_model(shape, dtype).core
 
     def run(n_threads: int) -> float:
         decoder = _core.Decoder(model, capacity=256, n_threads=n_threads)
