@@ -239,10 +239,9 @@ ALMOST_TINY = (
     np.float32([[2.0**-75, 2.0**-63], [-(2.0**-75), -(2.0**-63)]]),
     np.float32([[-n * 2.0**-76, 2.0**-63] for n in (0, 0.5, 1, 1 + 2.0**-7, 1.5, 2, 2 + 2.0**-6, 3, 4)]),
 )
-FLUSHING = pytest.mark.parametrize("factors", [FLUSHED, ALMOST_TINY], ids=["small", "almost normal"])
 
 
-@FLUSHING
+@pytest.mark.parametrize("factors", [FLUSHED, ALMOST_TINY], ids=["small", "almost normal"])
 def test_bf16_products_flush_subnormal_numbers(factors):
     x, weights = factors
     found = reference.product(x, weights, "bf16")
@@ -317,23 +316,21 @@ def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype):
     np.testing.assert_array_equal(_core.product(x[some], weights, dtype), expected[some])
 
 
-@FLUSHING
-def test_every_instruction_set_flushes_subnormal_numbers_of_bf16(factors):
-    expected = reference.product(*factors, "bf16")
+def test_every_instruction_set_flushes_subnormal_numbers_of_bf16():
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import test_formats; from specdec import _core\n"
-        "print(_core.kernels(), _core.product(*getattr(test_formats, sys.argv[2]), 'bf16').tobytes().hex())"
+        "import sys; import numpy as np; from specdec import _core\n"
+        "products = [_core.product(*map(np.float32, pair), 'bf16') for pair in eval(sys.argv[1])]\n"
+        "print(_core.kernels(), *(product.tobytes().hex() for product in products))"
     )
-    name = "FLUSHED" if factors is FLUSHED else "ALMOST_TINY"
+    factors = (FLUSHED, ALMOST_TINY)
+    expected = [reference.product(*pair, "bf16").tobytes().hex() for pair in factors]
+    argument = repr([tuple(matrix.tolist() for matrix in pair) for pair in factors])
     for kernels in _core.available_kernels():
         run = subprocess.run(
-            [sys.executable, "-c", program, os.path.dirname(__file__), name],
+            [sys.executable, "-c", program, argument],
             env=os.environ | {"SPECDEC_KERNELS": kernels}, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        used, found = run.stdout.split()
-        assert used == kernels
-        assert found == expected.tobytes().hex(), kernels
+        assert run.stdout.split() == [kernels, *expected]
 
 
 @pytest.mark.parametrize(
