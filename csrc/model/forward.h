@@ -37,6 +37,7 @@ typedef struct sd_workspace {
     void* prepared[SD_MAX_THREADS];   /* max_rows rows of d_model or n_head · d_head, prepared */
     float* projected[SD_MAX_THREADS]; /* [2, max_rows, SD_PANEL] gate and up of one group */
     sd_attention_scratch attention[SD_MAX_THREADS];
+    sd_angles angles;                       /* of positions below max_slots in whole panels */
     ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;
 
