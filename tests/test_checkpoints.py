@@ -7,7 +7,9 @@ import os
 import re
 import struct
 import sys
+import time
 import types
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -309,6 +311,22 @@ def test_end_ids(make_llama):
     folder = make_llama("d", eos_token_id=..., bos_token_id=...)
     (folder / "tokenizer_config.json").write_text('{"eos_token": {"content": "!"}, "bos_token": "\\""}')
     assert (tokenizer(folder).eos_ids, tokenizer(folder).bos_id) == ((0,), 1)
+
+
+def test_end_ids_outside_the_vocabulary_are_left_out(make_llama):
+    folder = make_llama(eos_token_id=[2, 61], bos_token_id=-1)
+    (folder / "tokenizer.json").write_text(_byte_level_json())
+    (folder / "generation_config.json").write_text('{"eos_token_id": 50256, "bos_token_id": 50256}')
+    with pytest.warns(UserWarning) as caught:
+        tokenizer = open_checkpoint(folder).tokenizer
+    assert (tokenizer.eos_ids, tokenizer.bos_id) == ((2,), None)
+    found = [str(warning.message).removeprefix(f"{folder}/").split("; expected")[0] for warning in caught]
+    assert sorted(found) == [
+        "config.json: field 'bos_token_id' is -1",
+        "config.json: field 'eos_token_id' is [2, 61]",
+        "generation_config.json: field 'bos_token_id' is 50256",
+        "generation_config.json: field 'eos_token_id' is 50256",
+    ]
 
 
 def _byte_level_json() -> str:
@@ -715,6 +733,76 @@ def test_safetensors_agrees_with_the_library_on_damaged_files(tmp_path):
         outcomes["both refuse" if theirs is None else "we refuse" if ours is None else "both read"] += 1
     assert outcomes["both read"] > 30 and outcomes["both refuse"] > 500, outcomes
     assert outcomes["we refuse"] <= 15, outcomes  # duplicate names, after a letter of one became another's
+
+
+def test_header_with_many_names_of_which_one_is_twice(tmp_path):
+    """In time that grows with their number; counting each name anew would take most of a minute."""
+    text = b",".join(b'"%d":%b' % (i % 19_999, json.dumps(entry()).encode()) for i in range(20_000))
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(raw_safetensors(b"{%b}" % text, bytes(8)))
+    start = time.thread_time()
+    with pytest.raises(CheckpointError, match="the name '0' occurs more than once"):
+        read_safetensors(path)
+    assert time.thread_time() - start < 5.0
+
+
+@pytest.mark.parametrize("extent", [1, 3, 2**62])
+def test_shape_of_many_extents(tmp_path, extent):
+    """The product is not followed to its end, a number of a million bits."""
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(raw_safetensors({"a": entry(shape=[extent] * 100_000)}, bytes(8)))
+    start = time.thread_time()
+    with pytest.raises(CheckpointError, match="tensor 'a': data_offsets span 8 bytes; expected ") as caught:
+        read_safetensors(path)
+    assert time.thread_time() - start < 5.0
+    assert len(str(caught.value)) < 500
+
+
+DEEP = b"[" * 900 + b"]" * 900  # as deep as JSON is read, too deep to be shown with a stack of its own
+
+
+@pytest.mark.parametrize(
+    "value", [DEEP, b"1" + b"0" * 4000, b'"' + b"long " * 100_000 + b'"'], ids=["deep", "huge", "long"]
+)
+@pytest.mark.parametrize(
+    "field", ["hidden_size", "architectures", "layer_types", "rope_scaling", "eos_token_id", "rms_norm_eps"]
+)
+def test_values_that_cannot_be_shown(make_llama, field, value):
+    folder = make_llama()
+    text = json.dumps(llama_config(**{field: "HERE", "model_type": None})).encode()
+    (folder / "config.json").write_bytes(text.replace(b'"HERE"', value))
+    with pytest.raises(CheckpointError, match="config.json: ") as caught, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an end id of 4000 digits
+        open_checkpoint(folder)
+        raise CheckpointError("config.json: was read")
+    assert len(str(caught.value)) < 1000
+
+
+def test_what_a_file_holds_reaches_no_terminal_unescaped(make_llama, tmp_path):
+    """Escape sequences, marks that turn the direction of text, lone surrogates, names without end."""
+    bad = "\x1b[31mred\x07\u202e\x9b2J\n\ud800"
+    path = tmp_path / "x.safetensors"
+    index = {"weight_map": {bad: "model-00001-of-00002.safetensors"}}
+
+    def with_index(name: str, edit: Any) -> None:
+        folder = make_llama(name, n_shards=2)
+        edit_index(folder, edit)
+        open_checkpoint(folder)
+
+    cases = [
+        lambda: (path.write_bytes(raw_safetensors({bad: [1]}, b"")), read_safetensors(path)),
+        lambda: (path.write_bytes(raw_safetensors({"a": entry(bad)}, b"")), read_safetensors(path)),
+        lambda: (path.write_bytes(raw_safetensors({"a" * 10**6: [1]}, b"")), read_safetensors(path)),
+        lambda: open_checkpoint(make_llama("a", hidden_act=bad)),
+        lambda: open_checkpoint(make_llama("b", architectures=[bad])),
+        lambda: open_checkpoint(make_llama("c", tensors={**llama_tensors(llama_config()), bad: np.ones(1)})),
+        lambda: with_index("d", lambda i: i.update(index)),
+        lambda: with_index("e", lambda i: i["weight_map"].update({NAME: bad})),
+    ]
+    for case in cases:
+        with pytest.raises(CheckpointError) as caught:
+            case()
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 5000
 
 
 def edit_index(folder: Path, edit: Any) -> None:
