@@ -31,6 +31,7 @@ static void lay_out(sd_workspace* w) {
     w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
     w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_model > d_q ? d_model : d_q));
+    w->angles = sd_angles_take(arena, w->model, sd_matrix_panels(w->max_slots) * SD_PANEL);
     for (int t = 0; t < w->n_threads; t++) {
         w->projected[t] = sd_arena_take(arena, rows, 2 * SD_PANEL * sizeof(float));
         w->attention[t] = sd_attention_take(arena, c, w->max_slots);
@@ -171,7 +172,7 @@ static void attend_pairs(void* argument, int thread, int pair, int end) {
         const sd_branch* branch = &j->branches[pair / c->n_kv_head];
         ptrdiff_t row = 0;
         for (const sd_branch* before = j->branches; before < branch; before++) row += before->n_new;
-        sd_attention(w->model, branch->cache, a->layer, pair % c->n_kv_head, branch->n_new,
+        sd_attention(w->model, branch->cache, a->layer, pair % c->n_kv_head, branch->n_new, &w->angles,
                      w->qkv + row * w->ld_qkv, w->ld_qkv, w->attended + row * d_q, d_q,
                      &w->attention[thread]);
     }
@@ -362,9 +363,12 @@ static void start(job* j) {
     }
     atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&work, n_blocks * j->n_rows, memory_order_relaxed);
-    for (int b = 0; b < j->n_branches; b++)
-        assert(j->branches[b].cache->n_committed + j->branches[b].cache->n_pending <=
-               sd_matrix_panels(j->w->max_slots) * SD_PANEL);
+    for (int b = 0; b < j->n_branches; b++) {
+        const sd_cache* cache = j->branches[b].cache;
+        assert(cache->n_committed + cache->n_pending <= sd_matrix_panels(j->w->max_slots) * SD_PANEL);
+        for (int node = cache->n_pending - j->branches[b].n_new; node < cache->n_pending; node++)
+            sd_angles_extend(&j->w->angles, cache->n_committed + cache->depths[node] + 1);
+    }
     j->team = sd_team_open(j->w->n_threads);
     run(j);
     sd_team_close(&j->team);

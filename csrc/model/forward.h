@@ -38,6 +38,7 @@ typedef struct sd_workspace {
     float*
         projected[SD_MAX_THREADS]; /* [2, max_rows, SD_PANEL] gate and up of one group, each thread's own */
     sd_attention_scratch attention[SD_MAX_THREADS];
+    sd_angles angles;                       /* of positions below max_slots in whole panels */
     ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;
 
