@@ -3,16 +3,18 @@
 
 /* The automaton of tokens [n], in an arena that the caller owns, also when the call fails. */
 static sd_status build(const int32_t* tokens, Py_ssize_t n, sd_arena* arena, sd_automaton* automaton) {
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (tokens[i] < -1)
-            return sd_fail(SD_ERR_VALUE, "ids[%zd] is %d, expected a token, or -1 between two texts", i,
-                           (int)tokens[i]);
     sd_automaton_take(arena, (int)n);
     sd_status status = sd_arena_commit(arena);
     if (status != SD_OK) return status;
     *automaton = sd_automaton_take(arena, (int)n);
     sd_automaton_clear(automaton);
-    for (Py_ssize_t i = 0; i < n && status == SD_OK; i++) status = sd_automaton_append(automaton, tokens[i]);
+    for (Py_ssize_t i = 0; i < n && status == SD_OK; i++) {
+        int32_t token = tokens[i]; /* another thread may change the array */
+        status = token >= -1
+                     ? sd_automaton_append(automaton, token)
+                     : sd_fail(SD_ERR_VALUE, "ids[%zd] is %d, expected a token, or -1 between two texts", i,
+                               (int)token);
+    }
     return status;
 }
 

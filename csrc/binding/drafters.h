@@ -2,6 +2,8 @@
 #ifndef SD_DRAFTERS_H
 #define SD_DRAFTERS_H
 
+#include "drafter.h"
+#include "guess.h"
 #include "module.h"
 
 /* The session that a drafter is for. */
@@ -19,7 +21,8 @@ typedef struct sd_drafting {
 
 /* Create the drafter of a description: a Model or an Ngram, or a tuple of a method's name and its
  * arguments, which may be descriptions themselves. The caller owns the drafter and keeps the description
- * alive as long as it. Returns 0, or -1 with an exception. */
+ * alive as long as it: drafters borrow from it and hold no references of their own, so whoever owns the
+ * description shows the garbage collector everything. Returns 0, or -1 with an exception. */
 int sd_drafter_from(PyObject* description, const sd_drafting* drafting, sd_drafter** drafter);
 
 #endif

@@ -2,8 +2,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "choice.h"
+#include "forward.h"
+#include "kernels.h"
+#include "memory.h"
 #include "module.h"
 #include "pacing.h"
+#include "rng.h"
 
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
     (void)module;

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels.h"
+
 /* A row of probabilities may miss 1 by rounding, also by that of a softmax in float32. */
 #define TOLERANCE 1e-4
 
@@ -10,7 +12,7 @@ typedef struct python_drafter {
     sd_drafter base;         /* must stay first */
     PyThreadState** outside; /* borrowed */
     PyObject *name, *propose, *begin, *commit, *proposal_type,
-        *input_error; /* strong; begin, commit: or None */
+        *input_error; /* borrowed from the description; begin, commit: or None */
     int n_vocab;
     sd_arena arena; /* owns the arrays below */
     int32_t* nodes; /* [gamma + 1] where the tree has a node of the proposal; -1: left out */
@@ -47,7 +49,7 @@ static PyObject* view_of(const int32_t* text, int n) {
 /* The type of what was returned was wrong, not something that failed on the way. */
 static int is_misfit(void) {
     return PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
-           PyErr_ExceptionMatches(PyExc_OverflowError);
+           PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_ExceptionMatches(PyExc_IndexError);
 }
 
 static int refuse_type(const python_drafter* d, const char* field, PyObject* value, const char* expected) {
@@ -239,15 +241,8 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int
     return tell(d, d->commit, sequence, text, n_text);
 }
 
-/* With the GIL: sessions are made, closed and freed with it. */
 static void release(sd_drafter* base) {
     python_drafter* d = (python_drafter*)base;
-    Py_XDECREF(d->name);
-    Py_XDECREF(d->propose);
-    Py_XDECREF(d->begin);
-    Py_XDECREF(d->commit);
-    Py_XDECREF(d->proposal_type);
-    Py_XDECREF(d->input_error);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
@@ -280,12 +275,12 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
         .yield = SD_YIELD_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
     d->outside = drafting->outside;
     d->n_vocab = drafting->target->config.n_vocab;
-    d->name = Py_NewRef(name);
-    d->propose = Py_NewRef(propose_method);
-    d->begin = Py_NewRef(begin_method);
-    d->commit = Py_NewRef(commit_method);
-    d->proposal_type = Py_NewRef(proposal_type);
-    d->input_error = Py_NewRef(input_error);
+    d->name = name;
+    d->propose = propose_method;
+    d->begin = begin_method;
+    d->commit = commit_method;
+    d->proposal_type = proposal_type;
+    d->input_error = input_error;
     lay_out(d, drafting->gamma);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
         release(&d->base);

@@ -16,6 +16,14 @@ int sd_turn_take(sd_turn* turn, int there, const char* name, const char* state) 
 
 void sd_turn_end(sd_turn* turn) { atomic_flag_clear(&turn->busy); }
 
+int sd_turn_take_init(sd_turn* turn, int initialised, const char* name) {
+    if (sd_turn_take(turn, 1, name, "there") < 0) return -1;
+    if (!initialised) return 0;
+    sd_turn_end(turn);
+    PyErr_Format(PyExc_RuntimeError, "a %s cannot be initialised twice", name);
+    return -1;
+}
+
 PyObject* sd_turn_prefill(sd_turn* turn, const char* name, sd_slice slice, void* object) {
     if (sd_turn_take(turn, object != NULL, name, "closed") < 0) return NULL;
     double begun = sd_now();

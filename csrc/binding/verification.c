@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "module.h"
+#include "verify.h"
 
 /* What one call holds. */
 typedef struct call {
@@ -143,7 +144,8 @@ PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
                                   .nodes = c.nodes};
     sd_verdict v = {.path = c.path, .betas = c.betas};
     sd_verify(&question, &v);
-    PyObject *path = sd_list_of_ints(v.path, v.n_path), *betas = sd_list_of_floats(v.betas, v.n_betas);
+    PyObject* path = sd_list_of_ints(v.path, v.n_path);
+    PyObject* betas = path ? sd_list_of_floats(v.betas, v.n_betas) : NULL;
     if (path != NULL && betas != NULL) result = Py_BuildValue("OiO", path, (int)v.token, betas);
     Py_XDECREF(path);
     Py_XDECREF(betas);
