@@ -33,8 +33,9 @@ from exact import (
 from proofs import most_probable, prove, prove_bound, prove_coupled, prove_race
 from specdec import _core, reference
 from tables import PAIRS, models, random_tree, shapes, standardise, table, unlike
+from weights import verify_weights
 
-IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify}
+IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify, "weights": verify_weights}
 implementations = pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 
 # --------------------------------------------------------------------------------- exact, rule by rule

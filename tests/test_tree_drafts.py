@@ -25,6 +25,7 @@ from laws import FALSE_ALARM, p_value
 from proofs import prove
 from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, Chains, Grown, Shape
+from weights import verify_weights
 
 Parents = Sequence[int]
 
@@ -324,7 +325,7 @@ def test_every_tree_of_a_shape_is_judged_exactly(how: str, parents: Parents) -> 
     """Summed over all drafts of the shape and all random numbers of the compiled rule, to 1e-12."""
     target, draft = (conditional(random_model(3, seed, 2.0), [1, 2]) for seed in (1, 2))
     tree = [-1, *parents]
-    prove(_core.verify, tree, target, draft, proposal=PROPOSALS[how](tree, draft))
+    prove(verify_weights, tree, target, draft, proposal=PROPOSALS[how](tree, draft))
 
 
 # -------------------------------------------------------------------------------------- grown trees

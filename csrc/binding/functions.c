@@ -267,7 +267,7 @@ PyMethodDef sd_functions[] = {
      "[n_vocab]."},
     {"verify", WITH_KEYWORDS(sd_verify_arrays),
      "verify(tokens, parents, target_probs, draft_probs, uniforms, *, rule='rejection', lenience=1.0, "
-     "order=None, noise=None)\n--\n\nA rule of verification on a tree: (path, token, betas)."},
+     "order=None, noise=None, points=None)\n--\n\nA rule of verification on a tree: (path, token, betas)."},
     {"uniform", uniform, METH_VARARGS,
      "uniform(seed, sequence, position, purpose, index, /)\n--\n\nThe core's random number of this key."},
     {"noise", noise, METH_VARARGS,

@@ -109,6 +109,20 @@ static PyObject* draft_probs(const session_object* self, const sd_record* record
     return array;
 }
 
+/* The one token that each node was chosen as, -1 for a draw; -1 for the root. */
+static PyObject* draft_points(const session_object* self, const sd_record* record) {
+    if (!self->keep_drafts) return Py_NewRef(Py_None);
+    PyObject* list = PyList_New(record->tree.n_nodes);
+    for (int i = 0; list != NULL && i < record->tree.n_nodes; i++) {
+        PyObject* item = PyLong_FromLong(i == 0 ? -1 : record->tree.drawn_from[i].point);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
 /* The target's logits after each node. */
 static PyObject* node_logits(const session_object* self, const sd_record* record) {
     if (!self->keep_drafts) return Py_NewRef(Py_None);
@@ -126,7 +140,7 @@ static PyObject* node_logits(const session_object* self, const sd_record* record
 static PyObject* record_to_dict(const session_object* self, const sd_record* record) {
     const sd_verdict* v = &record->verdict;
     int n_drafted = record->tree.n_nodes - 1;
-    enum { N_PARTS = 8 };
+    enum { N_PARTS = 9 };
     PyObject* parts[N_PARTS] = {NULL};
     /* No part is made after one has failed: Python code must not run with an exception set. */
     int complete =
@@ -135,14 +149,15 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
         (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL && (parts[3] = new_tokens(record)) != NULL &&
         (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
         (parts[5] = new_logits(self, record)) != NULL && (parts[6] = draft_probs(self, record)) != NULL &&
-        (parts[7] = node_logits(self, record)) != NULL;
+        (parts[7] = node_logits(self, record)) != NULL && (parts[8] = draft_points(self, record)) != NULL;
     PyObject* dict =
-        complete ? Py_BuildValue("{sisisOsOsOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "n_rows",
-                                 record->n_places, "drafted", parts[0], "parents", parts[1], "accepted",
-                                 parts[2], "tokens", parts[3], "betas", parts[4], "logits", parts[5],
-                                 "draft_probs", parts[6], "node_logits", parts[7], "draft_s", record->draft_s,
-                                 "verify_s", record->verify_s, "other_s", record->other_s)
-                 : NULL;
+        complete
+            ? Py_BuildValue("{sisisOsOsOsOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "n_rows",
+                            record->n_places, "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
+                            "tokens", parts[3], "betas", parts[4], "logits", parts[5], "draft_probs",
+                            parts[6], "node_logits", parts[7], "draft_points", parts[8], "draft_s",
+                            record->draft_s, "verify_s", record->verify_s, "other_s", record->other_s)
+            : NULL;
     for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
     return dict;
 }

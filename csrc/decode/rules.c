@@ -41,7 +41,8 @@ int sd_judge_rejection(const sd_place* place, int32_t* token) {
         double* weights = left.weights == q->residual ? q->residual + q->n_vocab : q->residual;
         sd_distribution rest;
         double mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest);
-        if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor = 1.0 / (1.0 - accepted);
+        /* `rest` is normalised; with lenience its mass is that of the residual over the chance of a rejection */
+        if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor *= mass / (1.0 - accepted);
         left = rest;
     }
     *token = draw(place, &left);
