@@ -5,6 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "gil.h"
 #include "specdec.h"
 
 /* Set the Python exception of a status and return NULL; the only place where one becomes the other. */

@@ -71,10 +71,13 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     if ((array = sd_new_array("float64", n - 1, -1, (void**)&out)) == NULL) goto end;
     while (done < n - 1) {
         int before = done;
-        Py_BEGIN_ALLOW_THREADS status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
+        PyThreadState* outside;
+        sd_gil_release(&outside);
+        status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
         for (int i = before; status == SD_OK && i < done; i++)
             out[i] = log_prob(w.logits + (i - before) * w.ld_logits, n_vocab, ids[i + 1]);
-        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
+        sd_gil_take(&outside);
+        if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             Py_CLEAR(array);
             break;

@@ -206,32 +206,30 @@ static int propose_one(python_drafter* d, sd_proposal* p) {
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     python_drafter* d = (python_drafter*)base;
-    PyEval_RestoreThread(*d->outside);
+    sd_gil_take(d->outside);
     int result = 0;
     for (int i = 0; i < n && result == 0; i++)
         if (sd_proposal_wants(&proposals[i], 0)) result = propose_one(d, &proposals[i]);
-    *d->outside = PyEval_SaveThread();
+    sd_gil_release(d->outside);
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 
 /* method(sequence, text), if there is that method. */
 static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* text, int n_text) {
     if (method == Py_None) return SD_OK;
-    PyEval_RestoreThread(*d->outside);
+    sd_gil_take(d->outside);
     PyObject* ids = view_of(text, n_text);
     PyObject* ignored = ids ? PyObject_CallFunction(method, "iO", sequence, ids) : NULL;
     int failed = ignored == NULL;
     Py_XDECREF(ids);
     Py_XDECREF(ignored);
-    *d->outside = PyEval_SaveThread();
+    sd_gil_release(d->outside);
     return failed ? SD_ERR_CALLBACK : SD_OK;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     python_drafter* d = (python_drafter*)base;
-    sd_status status = tell(d, d->begin, sequence, prompt, n_prompt);
-    if (status == SD_OK) *done = 1;
-    return status;
+    return tell(d, d->begin, sequence, prompt, n_prompt);
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {

@@ -35,6 +35,19 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
     return node;
 }
 
+sd_status sd_drafter_begin(sd_drafter* d, int sequence, const int32_t* prompt, int n_prompt) {
+    return d->begin ? d->begin(d, sequence, prompt, n_prompt) : SD_OK;
+}
+
+sd_status sd_drafter_read(sd_drafter* d, int* done) {
+    *done = 1;
+    return d->read ? d->read(d, done) : SD_OK;
+}
+
+sd_status sd_drafter_commit(sd_drafter* d, int sequence, const int32_t* text, int n_text) {
+    return d->commit ? d->commit(d, sequence, text, n_text) : SD_OK;
+}
+
 static sd_status check(sd_yield yield, sd_rule rule) {
     if (rule == SD_RULE_BLOCK && (yield == SD_YIELD_DRAWS || yield == SD_YIELD_TREES))
         return sd_fail(SD_ERR_VALUE,

@@ -55,8 +55,13 @@ static void lay_out(growing_drafter* d, const sd_model_drafter_options* options)
     }
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
-    return sd_reader_begin(&((growing_drafter*)base)->reader, sequence, prompt, n_prompt, done);
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    sd_reader_begin(&((growing_drafter*)base)->reader, sequence, prompt, n_prompt);
+    return SD_OK;
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    return sd_reader_read_prompts(&((growing_drafter*)base)->reader, done);
 }
 
 static void open_draft(draft* f, const sd_proposal* p, int room) {
@@ -181,7 +186,12 @@ sd_status sd_growing_drafter_create(const sd_model_drafter_options* options,
     if (status != SD_OK) return status;
     growing_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.yield = SD_YIELD_TREES, .begin = begin, .propose = propose, .free = release};
+    d->base = (sd_drafter){.yield = SD_YIELD_TREES,
+                           .points = 1,
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .free = release};
     d->options = *growing;
     d->n_nodes = options->gamma;
     lay_out(d, options);

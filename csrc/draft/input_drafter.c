@@ -79,7 +79,7 @@ static void follow(const reading* r, const int32_t* text, int n_text, int min_ma
     }
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     const input_drafter* d = (const input_drafter*)base;
     reading* r = &d->readings[sequence];
     r->source = d->source;
@@ -93,7 +93,6 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
     int start = d->options.start < r->n_source ? d->options.start : r->n_source;
     r->committed = (place){.n_text = n_prompt, .at = start};
     sd_odds_clear(&r->odds);
-    *done = 1;
     return SD_OK;
 }
 
@@ -161,6 +160,7 @@ sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** 
     input_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.yield = options->n_candidates > 1 ? SD_YIELD_TREES : SD_YIELD_CHAINS,
+                           .points = 1,
                            .begin = begin,
                            .propose = propose,
                            .commit = commit,
