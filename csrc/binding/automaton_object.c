@@ -2,8 +2,8 @@
 #include "interrupt.h"
 #include "module.h"
 
-/* Tokens that are taken in between two looks for an interruption. */
-#define PIECE 4096
+/* Tokens that are taken in between two looks for an interruption: at first each may need new pages of memory. */
+#define PIECE 16
 
 /* The automaton of tokens [n], in an arena that the caller owns, also when the call fails. */
 static sd_status build(const int32_t* tokens, Py_ssize_t n, sd_arena* arena, sd_automaton* automaton) {

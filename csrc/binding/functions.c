@@ -218,6 +218,11 @@ static PyObject* arena_guard(PyObject* module, PyObject* argument) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject* alloc_bytes(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLongLong(sd_alloc_bytes());
+}
+
 static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(sd_alloc_live());
@@ -269,6 +274,7 @@ PyMethodDef sd_functions[] = {
     {"_choice", choice, METH_VARARGS, "Which drafts pay (choice.h), a call at a time."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
+    {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
     {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
     {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},

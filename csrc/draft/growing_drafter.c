@@ -2,6 +2,7 @@
 
 #include "clock.h"
 #include "growth.h"
+#include "interrupt.h"
 #include "pace.h"
 
 /* One proposal being drafted. */
@@ -112,6 +113,7 @@ static int step(growing_drafter* d, const sd_proposal* proposals, int n, int ind
     for (int i = 0; i < n_drafting; i++) {
         draft* f = &d->drafts[d->readers[i]];
         for (int j = 0; j < f->n_reads; j++, logits += d->reader.workspace.ld_logits) {
+            if ((*status = sd_interrupted()) != SD_OK) return 0;
             int32_t node = f->reads[j];
             int n_children = sd_siblings_rank(&d->siblings, &f->read, node, logits, d->options.width);
             for (int c = 0; c < n_children; c++) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "interrupt.h"
 
 /* A sequence's inner round. */
 typedef struct inner {
@@ -232,6 +233,7 @@ static sd_status inner_round(speculating_drafter* d, sd_proposal* proposals, int
         sd_proposal* p = &proposals[d->openers[i]];
         int n_nodes = p->tree.n_nodes;
         verify(d, p, in, logits);
+        if (status == SD_OK) status = sd_interrupted();
         if (status == SD_OK && p->tree.n_nodes == n_nodes)
             status = sd_fail(SD_ERR_STATE, "an inner round has made no guess");
         logits += in->rows.tree.n_nodes * w->ld_logits;

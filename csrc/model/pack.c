@@ -30,8 +30,8 @@ void sd_source_read(const sd_source* source, int row, int col, int n, float* out
     }
 }
 
-/* Weights that are packed between two looks for an interruption: some tens of milliseconds. */
-#define PIECE (1 << 23)
+/* Weights that are packed between two looks for an interruption: some milliseconds. */
+#define PIECE (1 << 21)
 
 typedef struct job {
     sd_matrix* matrix;

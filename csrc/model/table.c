@@ -8,8 +8,8 @@
 #include "half.h"
 #include "interrupt.h"
 
-/* Numbers that are filled in between two looks for an interruption: some tens of milliseconds. */
-#define PIECE (1 << 23)
+/* Numbers that are filled in between two looks for an interruption: some milliseconds. */
+#define PIECE (1 << 21)
 
 static size_t number_bytes(sd_number number) { return number == SD_F32 ? 4 : 2; }
 
