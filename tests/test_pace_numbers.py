@@ -1,4 +1,7 @@
-"""A pace comes back from Python as an array: numbers that no pace can have learnt are refused, others harm nothing."""
+"""A pace comes back from Python as an array.
+
+Numbers that no pace can have learnt are refused, and others harm nothing.
+"""
 
 from __future__ import annotations
 

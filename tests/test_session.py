@@ -62,7 +62,7 @@ def test_greedy_output_is_plain_output(formats, gamma):
 
 
 def test_drafters_read_long_prompts_to_their_end():
-    """Prompts that are read in several slices end with their own beginnings: what follows there is drafted."""
+    """Prompts that are read in slices end with their own beginnings: what follows there is drafted."""
     n, known = 12_000, 6
     sizes = {"n_layer": 1, "d_model": 8, "d_ff": 8, "n_head": 1, "n_kv_head": 1, "sliding_window": 8}
     config = LLAMA | sizes | {"n_ctx": n + 200}

@@ -12,6 +12,7 @@ typedef struct python_drafter {
     PyObject *name, *propose, *begin, *commit, *proposal_type,
         *input_error; /* strong; begin, commit: or None */
     int n_vocab;
+    sd_rule rule;   /* that judges what is proposed */
     sd_arena arena; /* owns the arrays below */
     int32_t* nodes; /* [gamma + 1] where the tree has a node of the proposal; -1: left out */
     int* closed; /* [gamma + 1] of the tree's nodes: a child has been left out, so its younger ones are too */
@@ -100,6 +101,21 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
         if (r->parent_nodes[i] >= 0 && r->parent_nodes[i] <= i) continue;
         PyErr_Format(d->input_error, "%U.propose: parents[%d] is %d; expected an earlier node, 0 to %d",
                      d->name, i, (int)r->parent_nodes[i], i);
+        return -1;
+    }
+    return 0;
+}
+
+/* Can the rule judge what was returned? Guesses for one token may be no draws of one distribution. */
+static int check_rule(const python_drafter* d, const returned* r) {
+    if (d->rule != SD_RULE_BLOCK && d->rule != SD_RULE_K_SEQUENTIAL) return 0;
+    for (int i = 0; r->parent_nodes != NULL && i < r->n; i++) {
+        if (r->parent_nodes[i] == i) continue;
+        PyErr_Format(d->input_error,
+                     "%U.propose: parents[%d] is %d, so the guesses are a tree; verify is '%s', which judges "
+                     "%s; expected a chain, %d, or another rule",
+                     d->name, i, (int)r->parent_nodes[i], d->rule == SD_RULE_BLOCK ? "block" : "k-sequential",
+                     d->rule == SD_RULE_BLOCK ? "chains" : "independent samples", i);
         return -1;
     }
     return 0;
@@ -197,6 +213,7 @@ static int propose_one(python_drafter* d, sd_proposal* p) {
     if (value == NULL) return -1;
     returned r = {0};
     int result = read_nodes(d, value, p->budget, &r);
+    if (result == 0) result = check_rule(d, &r);
     d->nodes[0] = d->closed[0] = 0;
     for (int i = 0; i < r.n && result == 0; i++) result = take_node(d, &r, i, p);
     returned_free(&r);
@@ -278,6 +295,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
         .yield = SD_YIELD_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
     d->outside = drafting->outside;
     d->n_vocab = drafting->target->config.n_vocab;
+    d->rule = drafting->rule;
     d->name = Py_NewRef(name);
     d->propose = Py_NewRef(propose_method);
     d->begin = Py_NewRef(begin_method);

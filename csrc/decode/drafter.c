@@ -62,12 +62,6 @@ static sd_status check(sd_yield yield, sd_rule rule) {
 
 sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule) { return check(drafter->yield, rule); }
 
-sd_status sd_proposal_check(const sd_drafter* drafter, const sd_proposal* p, sd_rule rule) {
-    if (drafter->yield != SD_YIELD_UNKNOWN || (rule != SD_RULE_BLOCK && rule != SD_RULE_K_SEQUENTIAL))
-        return SD_OK;
-    return check(sd_tree_is_chain(&p->tree) ? SD_YIELD_CHAINS : SD_YIELD_TREES, rule);
-}
-
 /* Guesses if nobody may have more than `most`. */
 static int count_guesses(const sd_proposal* proposals, int n, int most) {
     int n_guesses = 0;

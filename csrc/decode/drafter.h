@@ -69,7 +69,7 @@ typedef enum sd_yield {
     SD_YIELD_CHAINS,  /* every node is the child of the one before it */
     SD_YIELD_DRAWS,   /* the guesses for one token are independent draws of one distribution */
     SD_YIELD_TREES,   /* any tree */
-    SD_YIELD_UNKNOWN, /* chains or trees, which is seen when they are proposed */
+    SD_YIELD_UNKNOWN, /* chains or trees: it refuses itself to propose what the session's rule cannot judge */
 } sd_yield;
 
 /* Operations that a method has no use for are NULL; propose and free are not.
@@ -107,8 +107,5 @@ sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* te
 
 /* Can the rule judge what the drafter proposes? Block takes chains, k-sequential independent draws. */
 sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule);
-
-/* Can it judge this proposal? Asked where that was not known before. */
-sd_status sd_proposal_check(const sd_drafter* drafter, const sd_proposal* proposal, sd_rule rule);
 
 #endif

@@ -119,13 +119,15 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                             sd_drafter* drafter, sd_session** out) {
     sd_session* s = NULL;
     sd_status status = sd_session_check(options, prompts, n);
-    if (status == SD_OK && drafter) status = sd_drafter_check(drafter, options->rule);
+    const sd_rule rule = sd_rule_at(options->rule, options->sampling.temperature);
+    if (status == SD_OK && drafter) status = sd_drafter_check(drafter, rule);
     if (status != SD_OK) goto fail;
     if (options->pace) sd_pace_start(options->pace);
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
     s->options = *options;
+    s->options.rule = rule;
     s->n_sequences = n;
     s->max_nodes = drafter ? options->gamma + 1 : 1;
     s->max_records = n > RECORDS ? n : RECORDS;
@@ -134,7 +136,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                                 .adjustment = options->adjustment,
                                 .sampling = options->sampling,
                                 .transform = options->transform,
-                                .rule = options->rule,
+                                .rule = rule,
                                 .lenience = options->lenience};
     lay_out(s);
     if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
@@ -315,8 +317,6 @@ static sd_status run_round(sd_session* s) {
     sd_record* records = s->records + s->n_records;
     sd_status status = SD_OK;
     if (s->drafting) status = s->drafter->propose(s->drafter, s->proposals, s->n_open);
-    for (int i = 0; i < s->n_open && s->drafting && status == SD_OK; i++)
-        status = sd_proposal_check(s->drafter, &s->proposals[i], s->options.rule);
     if (status != SD_OK) return status;
     double drafted = sd_now();
     status = run_target(s, records);
