@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -389,9 +390,11 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_architecture_page_names_every_file() -> None:
-    """The page's tables have each C file pair and each Python module, and nothing that is gone."""
+    """The page's tables have each C file pair and each Python module once, and nothing that is gone."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE))
+    rows = re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE)
+    assert [row for row, times in Counter(rows).items() if times > 1] == [], "rows that stand twice"
+    documented = set(rows)
     package = ROOT / "python" / "specdec"
     existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
     existing |= {path.relative_to(package).as_posix() for path in package.rglob("*.py")}

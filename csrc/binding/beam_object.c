@@ -99,12 +99,14 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d", names, &seconds)) return NULL;
     if (enter(self) < 0) return NULL;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS double begun = sd_now();
+    sd_gil_release(&self->turn.outside);
+    double begun = sd_now();
     do {
         status = sd_beam_search_round(self->search, &records[n], &ended);
         n += status == SD_OK && !ended;
     } while (status == SD_OK && !ended && n < RECORDS && sd_now() - begun < seconds);
-    Py_END_ALLOW_THREADS leave(self);
+    sd_gil_take(&self->turn.outside);
+    leave(self);
     if (status != SD_OK) return sd_raise(status);
     PyObject* list = PyList_New(n);
     for (int i = 0; list != NULL && i < n; i++) {

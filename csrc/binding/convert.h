@@ -8,6 +8,7 @@
 #include "adjustment.h"
 #include "config.h"
 #include "distribution.h"
+#include "gil.h"
 
 /* Set the Python exception of a status and return NULL; the only place where one becomes the other. */
 PyObject* sd_raise(sd_status status);

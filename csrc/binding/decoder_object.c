@@ -108,12 +108,14 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
     while (done < n) {
         int before = done;
         sd_status status;
-        Py_BEGIN_ALLOW_THREADS status =
-            sd_prefill_slice(&self->workspace, &self->cache, ids, n, &done, logits);
+        PyThreadState* outside;
+        sd_gil_release(&outside);
+        status = sd_prefill_slice(&self->workspace, &self->cache, ids, n, &done, logits);
         if (status == SD_OK && logits)
             copy_logits(self, done - before,
                         rows + (size_t)before * (size_t)self->model->model->config.n_vocab);
-        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
+        sd_gil_take(&outside);
+        if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             self->cache.n_committed = n_before; /* nothing is half-changed */
             goto fail;
@@ -148,11 +150,14 @@ static PyObject* forward(PyObject* base, PyObject* args) {
     array = sd_new_array("float32", n, self->model->model->config.n_vocab, (void**)&rows);
     if (array == NULL) goto fail;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS sd_cache_keep(&self->cache, NULL, 0);
+    PyThreadState* outside;
+    sd_gil_release(&outside);
+    sd_cache_keep(&self->cache, NULL, 0);
     const sd_branch branch = {&self->cache, tokens, parents, n, n};
     status = sd_forward(&self->workspace, &branch, 1);
     if (status == SD_OK) copy_logits(self, n, rows);
-    Py_END_ALLOW_THREADS if (status != SD_OK) {
+    sd_gil_take(&outside);
+    if (status != SD_OK) {
         sd_raise(status);
         goto fail;
     }

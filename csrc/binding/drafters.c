@@ -105,6 +105,7 @@ static int make_speculating(PyObject* arguments, const sd_drafting* d, sd_drafte
     sd_drafting inner = *d;
     inner.target = options.model;
     inner.gamma = speculating.inner_gamma;
+    inner.rule = d->guessing.coupled ? SD_RULE_COUPLED : SD_RULE_REJECTION;
     inner.n_text = d->n_text + d->gamma; /* it is shown guesses too */
     if (sd_drafter_from(description, &inner, &speculating.inner) < 0) return -1;
     return made(sd_speculating_drafter_create(&options, &speculating, drafter));

@@ -15,8 +15,9 @@ typedef struct sd_drafting {
     int n_sequences; /* of the session */
     int n_text;      /* tokens of its longest text */
     int n_threads;
-    PyThreadState**
-        outside; /* for drafters that call Python (turn.h); borrowed as long as the session lives */
+    sd_rule rule; /* that judges what is proposed */
+    /* for drafters that call Python (gil.h); borrowed as long as the session lives */
+    PyThreadState** outside;
 } sd_drafting;
 
 /* Create the drafter of a description: a Model or an Ngram, or a tuple of a method's name and its

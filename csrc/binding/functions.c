@@ -76,10 +76,13 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     if ((array = sd_new_array("float64", n - 1, -1, (void**)&out)) == NULL) goto end;
     while (done < n - 1) {
         int before = done;
-        Py_BEGIN_ALLOW_THREADS status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
+        PyThreadState* outside;
+        sd_gil_release(&outside);
+        status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
         for (int i = before; status == SD_OK && i < done; i++)
             out[i] = log_prob(w.logits + (i - before) * w.ld_logits, n_vocab, ids[i + 1]);
-        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
+        sd_gil_take(&outside);
+        if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             Py_CLEAR(array);
             break;
@@ -220,6 +223,11 @@ static PyObject* arena_guard(PyObject* module, PyObject* argument) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject* alloc_bytes(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLongLong(sd_alloc_bytes());
+}
+
 static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(sd_alloc_live());
@@ -289,6 +297,7 @@ PyMethodDef sd_functions[] = {
     {"_choice", choice, METH_VARARGS, "Which drafts pay (choice.h), a call at a time."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
+    {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
     {"_pool_delay", pool_delay, METH_VARARGS,
      "A worker is late in every loop, or holds its first piece long."},

@@ -49,8 +49,11 @@ static int set_tensor(sd_model* model, PyObject* item, int n_threads) {
         return -1;
     if (source_from(array, name, format, &view, &source, shape) < 0) return -1;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS status = sd_model_set(model, name, &source, shape[0], shape[1], n_threads);
-    Py_END_ALLOW_THREADS PyBuffer_Release(&view);
+    PyThreadState* outside;
+    sd_gil_release(&outside);
+    status = sd_model_set(model, name, &source, shape[0], shape[1], n_threads);
+    sd_gil_take(&outside);
+    PyBuffer_Release(&view);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;
 }
@@ -200,8 +203,11 @@ static PyObject* matrix(PyObject* base, PyObject* argument) {
     PyObject* array = sd_new_array("float32", spec.n_rows, spec.n_cols, (void**)&rows);
     if (array == NULL) return NULL;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS status = sd_model_rows(model, name, 0, spec.n_rows, rows);
-    Py_END_ALLOW_THREADS if (status == SD_OK) return array;
+    PyThreadState* outside;
+    sd_gil_release(&outside);
+    status = sd_model_rows(model, name, 0, spec.n_rows, rows);
+    sd_gil_take(&outside);
+    if (status == SD_OK) return array;
     Py_DECREF(array);
     return sd_raise(status);
 }

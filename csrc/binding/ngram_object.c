@@ -57,10 +57,11 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
             goto fail;
         n_before = levels[i].n;
     }
-    Py_BEGIN_ALLOW_THREADS;
+    PyThreadState* outside;
+    sd_gil_release(&outside);
     status =
         sd_ngram_table_create(&self->table, (int)n_vocab, views[0].buf, (int)n_levels + 1, levels, back_off);
-    Py_END_ALLOW_THREADS;
+    sd_gil_take(&outside);
     if (status == SD_OK) {
         sd_turn_end(&self->turn);
         return 0;

@@ -73,8 +73,11 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     float* y;
     if ((array = sd_new_array("float32", n_rows, n_out, (void**)&y)) == NULL) goto done;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS status = multiply(format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
-    Py_END_ALLOW_THREADS if (status != SD_OK) {
+    PyThreadState* outside;
+    sd_gil_release(&outside);
+    status = multiply(format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
+    sd_gil_take(&outside);
+    if (status != SD_OK) {
         Py_CLEAR(array);
         sd_raise(status);
     }

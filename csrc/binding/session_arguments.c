@@ -171,8 +171,15 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
     sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
     int n_text = status == SD_OK ? sd_session_text_room(o, a->prompts, a->n_prompts) : 0;
     if (status == SD_OK && a->drafting) {
-        const sd_drafting drafting = {state,        o->target, a->guessing,  o->gamma,
-                                      a->n_prompts, n_text,    o->n_threads, needs->outside};
+        const sd_drafting drafting = {.state = state,
+                                      .target = o->target,
+                                      .guessing = a->guessing,
+                                      .gamma = o->gamma,
+                                      .n_sequences = a->n_prompts,
+                                      .n_text = n_text,
+                                      .n_threads = o->n_threads,
+                                      .rule = sd_rule_at(o->rule, o->sampling.temperature),
+                                      .outside = needs->outside};
         if (sd_drafter_from(needs->draft, &drafting, &drafter) < 0) return -1;
         if (a->foreseen) status = dial(a, n_text, &drafter);
     }

@@ -191,10 +191,9 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
         return NULL;
     }
     if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
-    self->turn.outside =
-        PyEval_SaveThread(); /* kept, because functions of the caller's come back for a while */
+    sd_gil_release(&self->turn.outside); /* functions of the caller's take it for a while */
     sd_status status = sd_session_rounds(self->session, seconds, until_end, gammas);
-    PyEval_RestoreThread(self->turn.outside);
+    sd_gil_take(&self->turn.outside);
     PyMem_Free(gammas);
     if (status != SD_OK) {
         leave(self);

@@ -30,9 +30,9 @@ PyObject* sd_turn_prefill(sd_turn* turn, const char* name, sd_slice slice, void*
     sd_status status = SD_OK;
     int interrupted = 0;
     for (int done = 0; !done && status == SD_OK && !interrupted;) {
-        turn->outside = PyEval_SaveThread();
+        sd_gil_release(&turn->outside);
         status = slice(object, &done);
-        PyEval_RestoreThread(turn->outside);
+        sd_gil_take(&turn->outside);
         interrupted = status == SD_OK && PyErr_CheckSignals() < 0;
     }
     sd_turn_end(turn);

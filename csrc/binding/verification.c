@@ -1,6 +1,7 @@
 /* The function `verify`: a rule on NumPy arrays. */
 #include <string.h>
 
+#include "kernels.h"
 #include "module.h"
 #include "verify.h"
 

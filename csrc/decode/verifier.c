@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "interrupt.h"
 #include "kernels.h"
 
 void sd_verifier_take(sd_verifier* v, sd_arena* arena, int max_nodes, int n_text) {
@@ -50,6 +51,7 @@ static sd_distribution target_after(void* context, int node) {
     question* q = context;
     sd_verifier* v = q->verifier;
     const sd_verification* asked = q->asked;
+    if (q->status == SD_OK) q->status = sd_interrupted();
     const float* logits =
         sd_logits_adjust(&v->adjustment, v->n_vocab, asked->logits + asked->places[node] * asked->stride,
                          asked->text, asked->n_text, asked->tree, node, v->adjusted);

@@ -23,6 +23,9 @@ typedef struct sd_guesser {
 
 sd_status sd_guessing_check(const sd_guessing* how, int n_vocab);
 
+/* Are all guesses point masses? */
+static inline int sd_guessing_points(const sd_guessing* how) { return how->sampling.temperature == 0.0; }
+
 /* A guesser whose arrays are pieces of the arena. */
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_guessing* how, int n_vocab);
 

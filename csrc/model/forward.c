@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "interrupt.h"
 #include "kernels.h"
 
 /* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
@@ -307,6 +308,8 @@ static void run(job* j) {
 
 /* Check what the branches of a job ask for, and count its rows. */
 static sd_status check(job* j) {
+    sd_status status = sd_interrupted();
+    if (status != SD_OK) return status;
     const sd_workspace* w = j->w;
     int n_vocab = w->model->config.n_vocab;
     for (int b = 0; b < j->n_branches; b++) {

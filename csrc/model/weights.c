@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "interrupt.h"
 #include "kernels.h"
 
 int sd_mlp_in_outputs(const sd_config* config) {
@@ -197,6 +198,8 @@ sd_status sd_model_rows(const sd_model* model, const char* name, int first, int 
     for (int r = first; r < first + n; r++, out += spec.n_cols) {
         int row = at.rows.first + r / SD_PANEL * SD_PANEL * at.rows.step + r % SD_PANEL;
         sd_matrix_row(at.matrix, row, out);
+        sd_status status = sd_interrupted();
+        if (status != SD_OK) return status;
     }
     return SD_OK;
 }
