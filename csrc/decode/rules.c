@@ -150,9 +150,11 @@ int sd_judge_classical(const sd_place* place, int32_t* token) {
 
 /* ---------------------------------------------------------------------------------------------- */
 
-double sd_place_beta(const sd_place* place) {
+double sd_place_beta(const sd_place* place, int accepted) {
     const sd_question* q = place->question;
+    if (place->n_guesses > 1 || q->rule == SD_RULE_COUPLED) return accepted < place->n_guesses;
     const sd_distribution *target = &place->target, *draft = drawn_from(place, 0);
+    if (q->rule == SD_RULE_CLASSICAL) return fmin(1.0 / largest_ratio(place, draft), 1.0);
     if (q->rule != SD_RULE_GREEDY) {
         double scale = target->point < 0 ? 1.0 / q->lenience : 1.0;
         return sd_overlap(target, scale, draft, q->n_vocab);

@@ -80,8 +80,8 @@ void sd_verify(const sd_question* q, sd_verdict* verdict) {
         int32_t depth = verdict->n_path + 1;
         place.n_guesses = collect_guesses(q, level, depth, first, guesses);
         place.target = q->target_after(q->context, place.node);
-        if (place.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_place_beta(&place);
         int accepted = RULES[q->rule].judge(&place, &verdict->token);
+        if (place.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_place_beta(&place, accepted);
         if (accepted == place.n_guesses) break;
         node = guesses[accepted];
         place.node = node;
