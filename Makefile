@@ -3,6 +3,7 @@
 #   make dev      editable install that rebuilds on import, with test hooks; all extras to test and lint
 #   make test     the test suite, on what is installed
 #   make asan     the same suite under the address and undefined-behaviour sanitizers
+#   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
 #   make lint     what CI checks of the style; `make format` repairs it
 
@@ -10,10 +11,17 @@ PYTHON ?= python
 CC ?= cc
 PYTEST_ARGS ?=
 
+# Of `make fuzz`; SEED by default a fresh one, MINUTES without limit, PROCESSES one for each CPU.
+CONFIGURATIONS ?= 20000
+FILES ?= 20000
+SEED ?=
+MINUTES ?=
+PROCESSES ?=
+
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" cmake ninja
 
-.PHONY: dev test asan bench lint format clean
+.PHONY: dev test asan fuzz bench lint format clean
 
 dev:
 	$(PYTHON) -m pip install $(BUILD_TOOLS)
@@ -39,6 +47,10 @@ asan:
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	    $(ASAN_ENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+fuzz:
+	$(PYTHON) -m fuzz --configurations $(CONFIGURATIONS) --files $(FILES) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 bench:
 	$(PYTHON) benchmarks/bench_verify.py

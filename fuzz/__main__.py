@@ -62,7 +62,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first of either")
     parser.add_argument("--minutes", type=float, default=0.0, help="begin nothing after so many; 0: no limit")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of the processor, for a case: then it hangs")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="of the processor, for a case: then it hangs"
+    )
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="print failures as they are")
     options = parser.parse_args(arguments)
     if options.seed is None:
@@ -131,8 +133,8 @@ class Report:
                 continue
             print(
                 f"{sum(n.values())} {what}: {n['difference']} differences, {n['hang']} hangs, "
-                f"{n['exception']} unnamed exceptions, {n['crash']} crashes, {n['memory']} beyond the memory limit"
-                f" ({n['refused']} refused by name)"
+                f"{n['exception']} unnamed exceptions, {n['crash']} crashes, "
+                f"{n['memory']} beyond the memory limit ({n['refused']} refused by name)"
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["KINDS", "Failure", "Outcome"]
 
 KINDS = ("difference", "hang", "exception", "crash", "memory")
-"""Wrong output; no end within the time limit; an exception that is not named; a dead process; too much memory."""
+"""Wrong output; no end within the time limit; an unnamed exception; a dead process; too much memory."""
 
 
 class Failure(Exception):  # noqa: N818  # it is the finding, not an error of this program

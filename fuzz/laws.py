@@ -19,7 +19,7 @@ __all__ = ["check_law", "tail"]
 
 Tokens = tuple[int, ...]
 
-N_FIRST, SUSPICION, N_SECOND = 600, 0.02, 10_000
+N_FIRST, SUSPICION, N_SECOND = 1500, 0.02, 10_000
 """Samples of a first look; a p value below which there is a second one, of other samples, that decides."""
 
 
@@ -60,13 +60,17 @@ def _compare(case: dict[str, Any], n: int, look: int, level: float) -> None:
                 tests.append((f"token {token} at {place}", count, probability, first_bound))
     for what, count, probability, factor in tests:
         limit = min(1.0, probability * factor)
-        p = tail(n, limit, count) if factor > 1.0 else min(1.0, 2 * min(tail(n, limit, count), lower(n, limit, count)))
+        p = (
+            tail(n, limit, count)
+            if factor > 1.0
+            else min(1.0, 2 * min(tail(n, limit, count), lower(n, limit, count)))
+        )
         if p * len(tests) < level:
             more = "" if factor == 1.0 else f", at most {limit:.5f} by lenience"
             raise Failure(
                 "difference",
-                f"law: {what} came {count} times of {n} ({count / n:.5f}), of probability {probability:.5f}{more};"
-                f" p = {p * len(tests):.1e} over {len(tests)} tests",
+                f"law: {what} came {count} times of {n} ({count / n:.5f}), of probability {probability:.5f}"
+                f"{more}; p = {p * len(tests):.1e} over {len(tests)} tests",
             )
 
 

@@ -91,9 +91,7 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
     if draws.chance(0.15):
         found["transform"] = draws.one(*TRANSFORMS)
     if draws.chance(0.15):
-        found["draft_sampling"] = (
-            {"temperature": 0.0} if draws.chance(0.3) else draw_sampling(draws, n_vocab)
-        )
+        found["draft_sampling"] = {"temperature": 0.0} if draws.chance(0.3) else draw_sampling(draws, n_vocab)
     rule = draws.weighted(**{"rejection": 4, "block": 1, "coupled": 3, "k-sequential": 1, "classical": 1})
     if rule != "rejection":
         found["verify"] = rule

@@ -16,17 +16,25 @@ Case = dict[str, Any]
 
 
 def signature(outcome: Outcome) -> str:
-    """What tells failures of one cause from others, as far as can be seen: the kind, and the message's words."""
+    """What tells failures of one cause from others, as far as can be seen: the kind, and the message."""
     first = outcome.message.splitlines()[0] if outcome.message else ""
     if outcome.status in ("hang", "crash"):
         found = re.findall(r'File "(?:.*/)?([^"/]+)", line \d+ in (\w+)', outcome.message)
         return " ".join([outcome.status, *(f"{file}:{name}" for file, name in found[:2])])
     words = first.split(" in round ")[0].split(", of probability")[0].split(" is ")[0]
-    return f"{outcome.status} " + re.sub(r"'[^']*'|\"[^\"]*\"|\S*/\S*|[-+\d.e]*\d[\d.e]*|[(\[].*[)\]]", "·", words)[:90]
+    return (
+        f"{outcome.status} "
+        + re.sub(r"'[^']*'|\"[^\"]*\"|\S*/\S*|[-+\d.e]*\d[\d.e]*|[(\[].*[)\]]", "·", words)[:90]
+    )
 
 
 def shrink(
-    case: Case, outcome: Outcome, run: Callable[[Case], Outcome], *, attempts: int = 120, seconds: float = 60.0
+    case: Case,
+    outcome: Outcome,
+    run: Callable[[Case], Outcome],
+    *,
+    attempts: int = 120,
+    seconds: float = 60.0,
 ) -> tuple[Case, Outcome]:
     """Drop and simplify parts, one after the other, as long as the same failure is left."""
     wanted, until = signature(outcome).split(" ·")[0], time.monotonic() + seconds
@@ -53,7 +61,10 @@ def _smaller(case: Case) -> Iterator[Case]:
     if case["check"] == "decoding":
         prompts = case["prompts"]
         if len(prompts) > 1:
-            yield from (_with(case, prompts=part) for part in (prompts[:1], prompts[-1:], prompts[: len(prompts) // 2]))
+            yield from (
+                _with(case, prompts=part)
+                for part in (prompts[:1], prompts[-1:], prompts[: len(prompts) // 2])
+            )
             yield _with(case, prompts=prompts[:-1])
         longest = max(map(len, prompts))
         for n in {1, longest // 2, longest - 1} - {0, longest}:

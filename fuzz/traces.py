@@ -30,7 +30,9 @@ def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -
     for r in rounds:
         what = f"in round {r.index}, {r}"
         hold(len(r.parents) == len(r.drafted), f"a guess has no parent {what}")
-        hold(all(0 <= parent <= i for i, parent in enumerate(r.parents)), f"a parent is no earlier node {what}")
+        hold(
+            all(0 <= parent <= i for i, parent in enumerate(r.parents)), f"a parent is no earlier node {what}"
+        )
         texts = [()]
         for token, parent in zip(r.drafted, r.parents, strict=True):
             texts.append((*texts[parent], token))
@@ -62,7 +64,9 @@ def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -
     if result.finish_reason != "stop":
         hold(len(tokens) == most, f"ended by {result.finish_reason} after {len(tokens)} of {most} tokens")
     elif isinstance(result.stop, int):
-        hold(result.stop == tokens[-1] and result.stop not in tokens[:-1], "the stop id is not the last token")
+        hold(
+            result.stop == tokens[-1] and result.stop not in tokens[:-1], "the stop id is not the last token"
+        )
     if result.logits is not None:
         hold(len(result.logits) == len(tokens), "there is not a row of logits for each token")
         hold(bool(np.isfinite(result.logits).all()), "logits are not finite")

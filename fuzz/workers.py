@@ -79,7 +79,9 @@ class Pool:
         self._context = multiprocessing.get_context("spawn")
         self._workers = [_Worker(self._context, limits) for _ in range(n_workers)]
 
-    def run(self, stretches: Iterable[list[Task]], until: float = float("inf")) -> Iterator[tuple[Task, Outcome]]:
+    def run(
+        self, stretches: Iterable[list[Task]], until: float = float("inf")
+    ) -> Iterator[tuple[Task, Outcome]]:
         """Each task and what came of it, as they end; a stretch of tasks stays with one worker.
 
         `until` is a reading of `time.monotonic`, after which nothing new begins.
@@ -211,7 +213,7 @@ def _ending(code: int | None) -> str:
 def _serve(connection: Connection, log: str, limits: Limits) -> None:
     """Answer tasks until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
-    file = open(log, "wb", buffering=0)  # noqa: SIM115  # open as long as the process
+    file = open(log, "wb", buffering=0)  # open as long as the process
     for stream in (1, 2):
         os.dup2(file.fileno(), stream)
     faulthandler.enable(file)
@@ -254,8 +256,10 @@ def run_task(task: Task, limits: Limits) -> Outcome:
 
 def _shown() -> str:
     """The exception, and where it was raised."""
-    lines = traceback.format_exc(limit=-3).strip().splitlines()
-    return "\n".join([lines[-1][:500], *(line[:200] for line in lines[1:-1] if line.startswith("  File"))])
+    kind, error, trace = sys.exc_info()
+    lines = traceback.format_exception_only(kind, error)
+    places = traceback.format_list(traceback.extract_tb(trace, limit=-4))
+    return "\n".join([lines[-1].strip()[:500], *(place.splitlines()[0][:200] for place in places)])
 
 
 def _limit_memory(extra: int | None) -> None:

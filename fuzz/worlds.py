@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzz.draws import Draws
 from fuzz.drafts import Description, descriptions, draw_draft
+from fuzz.draws import Draws
 from fuzz.models import draw_model
 from fuzz.settings import draw_sampling, draw_settings
 

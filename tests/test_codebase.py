@@ -54,7 +54,7 @@ def project_files() -> Iterator[Path]:
         listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         paths = [ROOT / entry for entry in listing.split("\0") if entry]
     else:
-        parts = ["csrc", "python", "tests", "docs", "benchmarks", "notebooks", "training", "cmake"]
+        parts = ["csrc", "python", "tests", "fuzz", "docs", "benchmarks", "notebooks", "training", "cmake"]
         paths = [*ROOT.glob("*"), *(path for part in parts for path in (ROOT / part).rglob("*"))]
     for path in sorted(paths):
         if path.is_file() and b"\0" not in path.read_bytes()[:8192]:
@@ -328,12 +328,13 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_architecture_page_names_every_file() -> None:
-    """The page's tables have each C file pair and each Python module, and nothing that is gone."""
+    """The page names each C file pair, each Python module and each file of the fuzzer, and nothing that is gone."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE))
     package = ROOT / "python" / "specdec"
     existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
     existing |= {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    existing |= {f"fuzz/{path.name}" for path in (ROOT / "fuzz").glob("*.py")}
     existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
     assert sorted(documented - existing) == [], (
         "documented in docs/ARCHITECTURE.md, but there is no such file"
