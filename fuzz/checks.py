@@ -7,8 +7,12 @@ from typing import Any
 from fuzz.beams import check_beams
 from fuzz.decoding import check_decoding
 from fuzz.laws import check_law
+from fuzz.memory import limited
 
 __all__ = ["check"]
+
+MEMORY = 4 << 30
+"""Bytes of addresses that a run may take: stacks and arenas of threads above all."""
 
 
 def check(case: dict[str, Any]) -> str:
@@ -30,4 +34,5 @@ def check(case: dict[str, Any]) -> str:
         from fuzz.damage import check_file  # writers and mutators, which runs do not need
 
         return check_file(case)
-    return {"decoding": check_decoding, "law": check_law, "beams": check_beams}[case["check"]](case)
+    with limited(MEMORY):
+        return {"decoding": check_decoding, "law": check_law, "beams": check_beams}[case["check"]](case)

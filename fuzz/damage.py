@@ -11,6 +11,7 @@ from typing import Any
 from fuzz.draws import Draws
 from fuzz.failures import Failure
 from fuzz.files import KINDS, files_of, use
+from fuzz.memory import limited
 from fuzz.mutations import apply, draw_mutation
 from specdec.errors import SpecdecError
 
@@ -26,11 +27,7 @@ def file_case(seed: int, index: int) -> dict[str, Any]:
     kind = KINDS[index % len(KINDS)]
     files = files_of(kind)
     mutations = [draw_mutation(draws, files) for _ in range(draws.one(1, 1, 1, 2, 4))]
-    size = sum(map(len, _damaged(kind, mutations).values()))
-    return {
-        "check": "file", "kind": kind, "mutations": mutations,
-        "memory": MEMORY_CONSTANT + MEMORY_FACTOR * size,
-    }  # fmt: skip
+    return {"check": "file", "kind": kind, "mutations": mutations}
 
 
 def _damaged(kind: str, mutations: list[Any]) -> dict[str, bytes]:
@@ -44,9 +41,11 @@ def check_file(case: dict[str, Any]) -> str:
     """Write the files, damaged, to a folder of their own, and use them."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
-        for name, data in _damaged(case["kind"], case["mutations"]).items():
+        files = _damaged(case["kind"], case["mutations"])
+        for name, data in files.items():
             (folder / name).write_bytes(data)
-        with warnings.catch_warnings():
+        memory = MEMORY_CONSTANT + MEMORY_FACTOR * sum(map(len, files.values()))
+        with limited(memory), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             use(case["kind"], folder)
     except SpecdecError as error:

@@ -96,9 +96,20 @@ def draw_mutation(draws: Draws, files: Files) -> Mutation:
 
 def _draw_edit(draws: Draws, text: bytes) -> Mutation:
     """[path, action, JSON text or number]."""
-    paths = list(_paths(_parsed(text)))
+    document = _parsed(text)
+    paths = list(_paths(document))
     if draws.chance(0.3):  # the long lists of a file are not all of it
         paths = [path for path in paths if len(path) < 3] or paths
+    numbers = [path for path in paths if isinstance(_at(document, path), int | float)]
+    if numbers and draws.chance(0.4):  # where sizes stand
+        path = draws.choice(numbers)
+        if draws.chance(0.5):
+            return [
+                path,
+                "scale",
+                draws.one(-1, 3, 0.5, 2 ** draws.randint(1, 28), 2 ** draws.randint(1, 70)),
+            ]
+        return [path, "set", draws.choice(NUMBERS)]
     path = draws.choice(paths)
     action = draws.weighted(set=6, scale=3, delete=2, duplicate=2, rename=1, deep=0.4, swap=1, many=0.5)
     if action == "set" or action == "duplicate":
@@ -117,6 +128,12 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[list[Any]]:
     inner = value if isinstance(value, _Pairs) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inner:
         yield from _paths(item, (*path, key))
+
+
+def _at(value: Any, path: list[Any]) -> Any:
+    for key in path:
+        value = dict(value)[key] if isinstance(value, _Pairs) else value[key]
+    return value
 
 
 def apply(mutation: Mutation, files: Files) -> None:
@@ -205,10 +222,7 @@ def _edit(document: Any, path: list[Any], action: str, value: Any) -> Any:
         else:
             put(old * n if isinstance(old, list) and old else _Raw("[" + ",".join([text] * n) + "]"))
     elif action == "swap":
-        other = document
-        for key in value:
-            other = dict(other)[key] if isinstance(other, _Pairs) else other[key]
-        put(copy.deepcopy(other))  # not itself: a document may come into its own part
+        put(copy.deepcopy(_at(document, value)))  # not itself: a document may come into its own part
     return document if path else holder[0]
 
 

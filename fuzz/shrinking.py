@@ -21,6 +21,7 @@ def signature(outcome: Outcome) -> str:
     if outcome.status in ("hang", "crash"):
         found = re.findall(r'File "(?:.*/)?([^"/]+)", line \d+ in (\w+)', outcome.message)
         return " ".join([outcome.status, *(f"{file}:{name}" for file, name in found[:2])])
+    first = first.split(" cannot be printed")[0]
     words = first.split(" in round ")[0].split(", of probability")[0].split(" is ")[0]
     return (
         f"{outcome.status} "

@@ -11,7 +11,6 @@ import contextlib
 import faulthandler
 import multiprocessing
 import os
-import resource
 import signal
 import sys
 import tempfile
@@ -42,14 +41,10 @@ class Limits:
         Seconds of the worker's processors, for each thread of the case.
     clock_s : float
         Seconds of the clock.
-    memory : int
-        Bytes of addresses beyond those that the worker has at its beginning; a case of a file of n bytes has
-        a limit of its own.
     """
 
     processor_s: float = 10.0
     clock_s: float = 120.0
-    memory: int = 4 << 30
 
 
 def case_of(task: Task) -> dict[str, Any]:
@@ -130,7 +125,7 @@ class _Worker:
         os.close(handle)
         self._log = Path(name)
         self.connection, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(theirs, name, self._limits), daemon=True)
+        self._process = self._context.Process(target=_serve, args=(theirs, name), daemon=True)
         self._process.start()
         theirs.close()
         self._ready = False
@@ -210,7 +205,7 @@ def _ending(code: int | None) -> str:
 # ------------------------------------------------------------------------------------------ in a worker
 
 
-def _serve(connection: Connection, log: str, limits: Limits) -> None:
+def _serve(connection: Connection, log: str) -> None:
     """Answer tasks until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     file = open(log, "wb", buffering=0)  # open as long as the process
@@ -229,21 +224,17 @@ def _serve(connection: Connection, log: str, limits: Limits) -> None:
             return
         file.truncate(0)
         file.seek(0)
-        connection.send(run_task(task, limits))
+        connection.send(_run(task))
 
 
-def run_task(task: Task, limits: Limits) -> Outcome:
+def _run(task: Task) -> Outcome:
     """Run one task in this process; a `Failure` or any other exception becomes an outcome."""
     from fuzz.checks import check
     from specdec.errors import SpecdecError
 
     case = case_of(task)
     try:
-        _limit_memory(limits.memory if case["check"] != "file" else case.get("memory", limits.memory))
-        try:
-            return Outcome(check(case))
-        finally:
-            _limit_memory(None)
+        return Outcome(check(case))
     except Failure as failure:
         return Outcome(failure.kind, failure.message, case)
     except MemoryError:
@@ -260,15 +251,3 @@ def _shown() -> str:
     lines = traceback.format_exception_only(kind, error)
     places = traceback.format_list(traceback.extract_tb(trace, limit=-4))
     return "\n".join([lines[-1].strip()[:500], *(place.splitlines()[0][:200] for place in places)])
-
-
-def _limit_memory(extra: int | None) -> None:
-    """Let this process have so many bytes more than it has now; None: as many as the system gives."""
-    if sys.platform != "linux":
-        return  # elsewhere the limit of addresses is not kept, or not known
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    soft = hard
-    if extra is not None:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        soft = pages * resource.getpagesize() + extra
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

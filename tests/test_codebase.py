@@ -328,7 +328,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_architecture_page_names_every_file() -> None:
-    """The page names each C file pair, each Python module and each file of the fuzzer, and nothing that is gone."""
+    """The page names each C file pair, Python module and file of the fuzzer, and nothing that is gone."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE))
     package = ROOT / "python" / "specdec"
