@@ -4,6 +4,7 @@
 #   make test     the test suite, on what is installed
 #   make asan     the same suite under the address and undefined-behaviour sanitizers
 #   make tsan     the core's tests under the thread sanitizer
+#   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
 #   make lint     what CI checks of the style; `make format` repairs it
 
@@ -11,10 +12,17 @@ PYTHON ?= python
 CC ?= cc
 PYTEST_ARGS ?=
 
+# Of `make fuzz`; SEED by default a fresh one, MINUTES without limit, PROCESSES one for each CPU.
+CONFIGURATIONS ?= 20000
+FILES ?= 20000
+SEED ?=
+MINUTES ?=
+PROCESSES ?=
+
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" cmake ninja
 
-.PHONY: dev test asan tsan bench lint format clean
+.PHONY: dev test asan tsan fuzz bench lint format clean
 
 dev:
 	$(PYTHON) -m pip install $(BUILD_TOOLS)
@@ -54,6 +62,10 @@ tsan:
 	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so) $$($(CC) -print-file-name=libstdc++.so)" \
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0 \
 	    setarch -R build/tsan/env/bin/python -m pytest $(TSAN_TESTS) $(PYTEST_ARGS)
+
+fuzz:
+	$(PYTHON) -m fuzz --configurations $(CONFIGURATIONS) --files $(FILES) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 bench:
 	$(PYTHON) benchmarks/bench_verify.py

@@ -60,7 +60,7 @@ def project_files(root: Path = ROOT) -> Iterator[Path]:
         listing = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
         paths = [root / entry for entry in listing.split("\0") if entry]
     else:
-        parts = ["csrc", "python", "tests", "docs", "benchmarks", "notebooks", "training"]
+        parts = ["csrc", "python", "tests", "fuzz", "docs", "benchmarks", "notebooks", "training"]
         paths = [*root.glob("*"), *(path for part in parts for path in (root / part).rglob("*"))]
     for path in sorted(paths):
         if path.is_file() and b"\0" not in path.read_bytes()[:8192]:
@@ -390,7 +390,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_architecture_page_names_every_file() -> None:
-    """The page's tables have each C file pair and each Python module once, and nothing that is gone."""
+    """Its tables have each C file pair, Python module and file of the fuzzer once, and nothing that is gone."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE)
     assert [row for row, times in Counter(rows).items() if times > 1] == [], "rows that stand twice"
@@ -398,6 +398,7 @@ def test_architecture_page_names_every_file() -> None:
     package = ROOT / "python" / "specdec"
     existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
     existing |= {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    existing |= {f"fuzz/{path.name}" for path in (ROOT / "fuzz").glob("*.py")}
     existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
     assert sorted(documented - existing) == [], (
         "documented in docs/ARCHITECTURE.md, but there is no such file"

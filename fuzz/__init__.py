@@ -1,0 +1,1 @@
+"""Random configurations and damaged files: what `make fuzz` runs. See README.md."""

@@ -1,0 +1,28 @@
+"""Beam search by speculation against plain beam search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import specdec
+from fuzz.failures import Failure
+from fuzz.models import draft_description, make_model
+
+__all__ = ["check_beams"]
+
+
+def check_beams(case: dict[str, Any]) -> str:
+    """The beams of a search with a draft are those without, scores to the bit."""
+    target = make_model(case["target"])
+    name = case["draft"]
+    draft = target
+    if name != "target":
+        draft = make_model(draft_description(case["target"], case["models"][name]))
+    options = {"n_threads": 1} | case["settings"]
+    found = specdec.beam_search(target, draft, case["prompt"], **options)
+    plain = {name: value for name, value in options.items() if name not in ("draft_width", "gamma")}
+    expected = specdec.beam_search(target, None, case["prompt"], **plain | {"n_threads": 1})
+    for i, (one, other) in enumerate(zip(found.beams, expected.beams, strict=True)):
+        if one != other:
+            raise Failure("difference", f"beam {i} is {one}, and {other} in plain beam search")
+    return "passed"

@@ -1,0 +1,142 @@
+"""Runs with a draft against plain decoding and against themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import specdec
+from fuzz.drafts import descriptions, is_adaptive, is_stateful, make_draft, may_branch
+from fuzz.failures import Failure
+from fuzz.models import make_model
+from fuzz.settings import distribution_after, keywords, plain_keywords
+from fuzz.traces import check_result
+from specdec.errors import InputError
+
+__all__ = ["check_decoding", "may_be_refused"]
+
+
+def check_decoding(case: dict[str, Any]) -> str:
+    """Run a case, and compare.
+
+    Where the output is a function of the target and the seed, it is plain decoding's, tokens, text and
+    logits. Elsewhere it is that of the same run again, or of each prompt alone; its logits are those of the
+    target's forward of the text, and each token is possible.
+
+    Returns
+    -------
+    str
+        "passed", or "refused" where the settings may be refused and were.
+    """
+    settings, target = case["settings"], make_model(case["target"])
+    options = keywords(settings)
+    try:
+        draft = make_draft(case["draft"], case["target"], case["models"])
+        results = specdec.generate(target, draft, case["prompts"], **options)
+    except InputError:
+        if may_be_refused(case):
+            return "refused"
+        raise
+    for result in results:
+        check_result(result, settings, target.config["n_ctx"])
+    exact = settings.get("lenience", 1.0) == 1.0
+    if exact and (not settings.get("temperature") or settings.get("verify") == "coupled"):
+        _compare_with_plain(target, results, settings)
+    else:
+        _check_possible(target, results, settings)
+        _compare_again(case, target, results)
+    if case.get("stream"):
+        _compare_stream(case, target, results[0])
+    return "passed"
+
+
+def may_be_refused(case: dict[str, Any]) -> bool:
+    """Whether a case has something that the documentation says is refused."""
+    settings, draft = case["settings"], case["draft"]
+    found = list(descriptions(draft))
+    rule = settings.get("verify", "rejection")
+    if rule in ("block", "k-sequential") and any(map(may_branch, found)):
+        return True
+    if settings.get("lenience", 1.0) < 1.0 and rule != "rejection":
+        return True
+    if any(one.get("habit") == "long" for one in found):
+        return True
+    own_layers = ("exit", "skip")  # they cannot draft for a draft
+    return any(part["kind"] in own_layers for one in found if "draft" in one for part in descriptions(one))
+
+
+def _compare_with_plain(
+    target: specdec.Model, results: list[specdec.Result], settings: dict[str, Any]
+) -> None:
+    for i, result in enumerate(results):
+        options = plain_keywords(settings) | {"seed": [result.seed]}
+        plain = specdec.generate(target, None, [result.prompt_ids], **options)[0]
+        _compare(result, plain, f"plain decoding of prompt {i}")
+
+
+def _compare(found: specdec.Result, expected: specdec.Result, of: str) -> None:
+    for name in ("tokens", "text", "finish_reason", "stop"):
+        one, other = getattr(found, name), getattr(expected, name)
+        if one != other:
+            raise Failure("difference", f"{name} is {one!r}, and {other!r} in {of}")
+    if found.logits is not None and not np.array_equal(found.logits, expected.logits):
+        raise Failure("difference", f"logits differ from those of {of}")
+
+
+def _check_possible(target: specdec.Model, results: list[specdec.Result], settings: dict[str, Any]) -> None:
+    """Logits are the target's of the text; what has no probability does not come."""
+    lenience = settings.get("lenience", 1.0)
+    lenient_argmax = lenience < 1.0 and not settings.get("temperature")
+    for result in results:
+        if result.logits is None:
+            continue
+        text = [*result.prompt_ids, *result.tokens]
+        first = len(result.prompt_ids)
+        rows = target.logits(text[:-1], n_threads=1)[first - 1 :]
+        if not np.array_equal(rows, result.logits):
+            raise Failure("difference", "logits differ from those of the text's forward")
+        for i, (row, token) in enumerate(zip(rows, result.tokens, strict=True)):
+            probs = distribution_after(settings, row, text[: first + i])
+            least = lenience * probs.max() * (1 - 1e-6) if lenient_argmax else 0.0
+            if probs[token] < least or (not lenient_argmax and probs[token] == 0.0):
+                raise Failure(
+                    "difference", f"law: token {token} came at {i}, of probability {probs[token]:.3g}"
+                )
+
+
+def _compare_again(case: dict[str, Any], target: specdec.Model, results: list[specdec.Result]) -> None:
+    """The same run again, or each prompt alone, where a seed fixes the output."""
+    settings, draft = case["settings"], case["draft"]
+    if is_adaptive(draft) or is_stateful(draft) or settings.get("gamma") == "auto":
+        return
+    if case.get("again") == "repeat":
+        options = keywords(settings | {"n_threads": 1})
+        again = specdec.generate(
+            target, make_draft(draft, case["target"], case["models"]), case["prompts"], **options
+        )
+        for result, other in zip(results, again, strict=True):
+            _compare(result, other, "the same run again")
+    elif case.get("again") == "alone" and "node_budget" not in settings:
+        for i, result in enumerate(results[:3]):
+            options = keywords(settings) | {"seed": [result.seed], "batch_size": None}
+            made = make_draft(draft, case["target"], case["models"])
+            alone = specdec.generate(target, made, [result.prompt_ids], **options)[0]
+            _compare(result, alone, f"prompt {i} alone")
+
+
+def _compare_stream(case: dict[str, Any], target: specdec.Model, result: specdec.Result) -> None:
+    """The pieces of a stream are its text; where a seed fixes the text, that of `generate`."""
+    settings, draft = case["settings"], case["draft"]
+    options = keywords({n: v for n, v in settings.items() if n not in ("batch_size", "node_budget")})
+    made = make_draft(draft, case["target"], case["models"])
+    stream = specdec.stream(target, made, case["prompts"][0], **options | {"seed": [result.seed]})
+    text = "".join(stream)
+    if text != stream.result.text:
+        raise Failure("difference", f"the pieces of a stream are {text!r}, its text {stream.result.text!r}")
+    fixed = not settings.get("temperature") or settings.get("verify") == "coupled"
+    changing = is_adaptive(draft) or is_stateful(draft) or settings.get("gamma") == "auto"
+    if settings.get("lenience", 1.0) < 1.0:
+        fixed = False
+    if "node_budget" not in settings and (fixed or not changing):
+        _compare(stream.result, result, "generate")

@@ -1,0 +1,168 @@
+"""Every way to draft, in every other: random descriptions, and the drafts that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fuzz.draws import Draws
+from fuzz.models import draft_description, make_model
+from fuzz.objects import CHAINS, Proposer, draw_object
+from specdec import drafts
+
+__all__ = ["descriptions", "draw_draft", "is_adaptive", "is_stateful", "make_draft", "may_branch"]
+
+Description = dict[str, Any]
+
+
+def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: bool = True) -> Description:
+    """A description of a random draft for a target; `layers`: the target's own may draft."""
+    n_vocab, n_layer = target.get("n_vocab", 11), target.get("n_layer", 2)
+    nested = 0.0 if depth > 2 else 1.0
+    kind = draws.weighted(
+        model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, ngram=1, online=1, random=0.5,
+        context=1.5, input=1, lookahead=2, object=2.5,
+    )  # fmt: skip
+    if kind == "exit" and n_layer == 1:
+        kind = "skip"
+    if kind == "model":
+        return {"kind": "model", "model": draws.one("a", "a", "b", "target")} | _tree(draws)
+    if kind == "nested":
+        inner = draw_draft(draws, target, depth + 1, layers=draws.chance(0.05))
+        found: Description = {"kind": "model", "model": draws.one("a", "b", "target"), "draft": inner}
+        return found | ({"gamma": draws.randint(1, 9)} if draws.chance(0.4) else {})
+    if kind == "best":
+        parts = [draw_draft(draws, target, depth + 1, layers=layers) for _ in range(draws.randint(1, 3))]
+        return {"kind": "best", "drafts": parts, "adaptive": draws.chance(0.3)}
+    if kind == "exit":
+        return {"kind": "exit", "layer": draws.randint(1, n_layer - 1)}
+    if kind == "skip":
+        layers_of = list(range(n_layer))
+        attn, mlp = draws.some(layers_of), draws.some(layers_of)
+        if not attn and not mlp:
+            attn = [0]
+        if len(attn) == len(mlp) == n_layer:
+            mlp = mlp[1:]
+        return {"kind": "skip", "attn": attn, "mlp": mlp}
+    if kind == "ngram" or kind == "online":
+        n = draws.randint(1, 5)
+        smoothing = draws.one("interpolated", "backoff")
+        ids = draws.ids(draws.one(1, 20, 200), n_vocab) if kind == "ngram" or draws.chance(0.5) else None
+        return {"kind": kind, "n": n, "smoothing": smoothing, "ids": ids}
+    if kind == "context":
+        return {
+            "kind": "context", "min_match": draws.one(1, 1, 2, 4), "n_candidates": draws.one(1, 1, 2, 5, 16),
+            "documents": [draws.ids(draws.one(1, 9, 60), n_vocab) for _ in range(draws.one(0, 0, 1, 3))],
+        }  # fmt: skip
+    if kind == "input":
+        source = draws.ids(draws.one(1, 9, 60), n_vocab) if draws.chance(0.5) else None
+        return {
+            "kind": "input", "source": source, "start": draws.one(0, 0, 3, 100),
+            "min_match": draws.one(1, 2, 3), "n_candidates": draws.randint(1, 3),
+        }  # fmt: skip
+    if kind == "lookahead":
+        candidates = draws.one(None, 0, 1, 4)
+        return {
+            "kind": "lookahead", "window": draws.randint(1, 4), "ngram": draws.randint(2, 4),
+            "candidates": candidates,
+        }  # fmt: skip
+    return draw_object(draws) if kind == "object" else {"kind": "random"}
+
+
+def _tree(draws: Draws) -> Description:
+    how = draws.one("sample", "without replacement", "top-k")
+    kind = draws.weighted(chain=3, chains=1, shape=2, parents=1, grown=2)
+    if kind == "chains":
+        return {"tree": ["chains", draws.randint(1, 4)]}
+    if kind == "shape":
+        return {"tree": ["shape", [draws.randint(1, 3) for _ in range(draws.randint(1, 3))], how]}
+    if kind == "parents":
+        parents, low = [], 0
+        for i in range(draws.randint(1, 9)):
+            low = draws.randint(low, i)
+            parents.append(low)
+        return {"tree": ["parents", parents, how]}
+    if kind == "grown":
+        sharpness = draws.one(3.5, 1.0, 50.0)
+        return {"tree": ["grown", draws.randint(1, 12), draws.randint(1, 4), draws.randint(1, 5), sharpness]}
+    return {}
+
+
+def make_draft(description: Description, target: Description, models: dict[str, Description]) -> Any:
+    """The draft of a description, for a target and other models by name."""
+    d = description
+    n_vocab = target.get("n_vocab", 11)
+
+    def made(inner: Description) -> Any:
+        return make_draft(inner, target, models)
+
+    kind = d["kind"]
+    if kind == "model":
+        name = d["model"]
+        own = target if name == "target" else draft_description(target, models[name])
+        model = make_model(own)
+        if "draft" in d:
+            return drafts.Model(model, draft=made(d["draft"]), gamma=d.get("gamma"))
+        return drafts.Model(model, tree=_made_tree(d["tree"])) if "tree" in d else model
+    if kind == "best":
+        return drafts.Best(*map(made, d["drafts"]), adaptive=d["adaptive"])
+    if kind == "exit":
+        return drafts.EarlyExit(d["layer"])
+    if kind == "skip":
+        return drafts.SkipLayers(d["attn"], d["mlp"])
+    if kind == "ngram":
+        return drafts.Ngram(d["ids"], n_vocab, d["n"], smoothing=d["smoothing"])
+    if kind == "online":
+        if d["ids"] is None:
+            return drafts.OnlineNgram(d["n"], smoothing=d["smoothing"])
+        return drafts.OnlineNgram(drafts.Ngram(d["ids"], n_vocab, d["n"], smoothing=d["smoothing"]))
+    if kind == "context":
+        return drafts.ContextCopy(
+            d["documents"] or None, min_match=d["min_match"], n_candidates=d["n_candidates"]
+        )
+    if kind == "input":
+        return drafts.InputCopy(
+            d["source"], start=d["start"], min_match=d["min_match"], n_candidates=d["n_candidates"]
+        )
+    if kind == "lookahead":
+        return drafts.Lookahead(d["window"], d["ngram"], candidates=d["candidates"])
+    if kind == "object":
+        return Proposer(n_vocab, d["habit"], d["seed"], d.get("keyed", True))
+    return drafts.Random()
+
+
+def _made_tree(tree: list[Any]) -> Any:
+    kind, *arguments = tree
+    if kind == "chains":
+        return drafts.Chains(*arguments)
+    if kind == "shape":
+        return drafts.Shape(*arguments)
+    if kind == "parents":
+        return drafts.Shape(parents=arguments[0], how=arguments[1])
+    return drafts.Grown(*arguments)
+
+
+def descriptions(draft: Description) -> Iterator[Description]:
+    """A description and all in it."""
+    yield draft
+    for inner in [*draft.get("drafts", []), *([draft["draft"]] if "draft" in draft else [])]:
+        yield from descriptions(inner)
+
+
+def is_adaptive(draft: Description) -> bool:
+    """Whether what is drafted depends on the clock."""
+    return any(one.get("adaptive", False) for one in descriptions(draft))
+
+
+def is_stateful(draft: Description) -> bool:
+    """Whether what an object guesses depends on what it was asked before."""
+    return any(not one.get("keyed", True) for one in descriptions(draft))
+
+
+def may_branch(draft: Description) -> bool:
+    """Whether the target may be given more than a chain."""
+    if draft["kind"] == "object":
+        return draft["habit"] not in CHAINS
+    if draft["kind"] in ("best", "lookahead"):
+        return True
+    return "tree" in draft or draft.get("n_candidates", 1) > 1

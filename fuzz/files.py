@@ -1,0 +1,324 @@
+"""Small sound files of every kind that the package reads, and what is done with them.
+
+Written in NumPy and plain Python, so that a damaged file is compared with what the format's own
+documentation says, not with what the package writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import specdec
+from specdec import drafts
+
+__all__ = ["KINDS", "Files", "files_of", "use"]
+
+Files = dict[str, bytes]
+"""The files of a folder, by name."""
+
+D, FF, LAYERS, HEADS, N_CTX = 16, 24, 2, 2, 32
+
+_CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": D, "intermediate_size": FF,
+    "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": 1, "hidden_act": "silu",
+    "max_position_embeddings": N_CTX, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32",
+}  # fmt: skip
+_GENERATION = {"bos_token_id": 1, "eos_token_id": [2, 3], "temperature": 0.6, "do_sample": True}
+_LETTERS = [*"abcdefghij", "ab", "abc", "ba"]
+
+
+def _array(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.normal(0.0, 0.3, shape).astype("<f4")
+
+
+def _llama_tensors(n_vocab: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    found = {"model.embed_tokens.weight": _array(rng, n_vocab, D), "lm_head.weight": _array(rng, n_vocab, D)}
+    for i in range(LAYERS):
+        layer = f"model.layers.{i}."
+        for name, n_out, n_in in (
+            ("self_attn.q_proj", D, D), ("self_attn.k_proj", D // HEADS, D), ("mlp.up_proj", FF, D),
+            ("self_attn.v_proj", D // HEADS, D), ("self_attn.o_proj", D, D), ("mlp.gate_proj", FF, D),
+            ("mlp.down_proj", D, FF),
+        ):  # fmt: skip
+            found[f"{layer}{name}.weight"] = _array(rng, n_out, n_in)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            found[f"{layer}{name}.weight"] = _array(rng, D)
+    return found | {"model.norm.weight": _array(rng, D)}
+
+
+def _gpt_tensors(n_vocab: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(2)
+    found = {"wte.weight": _array(rng, n_vocab, D), "wpe.weight": _array(rng, N_CTX, D)}
+    for i in range(LAYERS):
+        for name, shape in (
+            ("attn.c_attn", (D, 3 * D)), ("attn.c_proj", (D, D)), ("mlp.c_fc", (D, 4 * D)),
+            ("mlp.c_proj", (4 * D, D)), ("ln_1", (D,)), ("ln_2", (D,)),
+        ):  # fmt: skip
+            found[f"h.{i}.{name}.weight"] = _array(rng, *shape)
+            found[f"h.{i}.{name}.bias"] = _array(rng, shape[-1])
+    return found | {"ln_f.weight": _array(rng, D), "ln_f.bias": _array(rng, D)}
+
+
+def _safetensors(tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> bytes:
+    header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
+    data = b""
+    for name, array in tensors.items():
+        kind = {"<f4": "F32", "<i4": "I32", "<i8": "I64"}[array.dtype.str]
+        header[name] = {
+            "dtype": kind, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]
+        }  # fmt: skip
+        data += array.tobytes()
+    text = _json(header)
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _bpe_tokenizer() -> dict[str, Any]:
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, "<pad>": 3} | {t: i for i, t in enumerate(["Ġ", *_LETTERS], 4)}
+    special = [
+        {
+            "id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False, "special": True,
+        }
+        for i, text in enumerate(["<unk>", "<s>", "</s>", "<pad>"])
+    ]  # fmt: skip
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [
+                {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+            ],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+        },
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+            "vocab": vocab, "merges": [["a", "b"], ["ab", "c"], ["b", "a"]],
+        },
+    }  # fmt: skip
+
+
+def _metaspace_tokenizer() -> dict[str, Any]:
+    found = _bpe_tokenizer()
+    vocab = {name.replace("Ġ", "▁"): i for name, i in found["model"]["vocab"].items()}
+    found["model"] |= {
+        "vocab": vocab | {"<0x0A>": len(vocab), "<0xC3>": len(vocab) + 1},
+        "unk_token": "<unk>",
+    }
+    found["model"] |= {"fuse_unk": True, "byte_fallback": True}
+    found["pre_tokenizer"] = None
+    found["normalizer"] = {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        ],
+    }
+    found["decoder"] = {
+        "type": "Sequence",
+        "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ],
+    }  # fmt: skip
+    return found
+
+
+def _field(number: int, kind: int, payload: bytes) -> bytes:
+    """A field of a protocol buffer: tag, for kind 2 a length, payload."""
+    return bytes([number << 3 | kind]) + (_varint(len(payload)) if kind == 2 else b"") + payload
+
+
+def _varint(value: int) -> bytes:
+    found = b""
+    while value > 127:
+        found += bytes([value & 127 | 128])
+        value >>= 7
+    return found + bytes([value])
+
+
+def _sentencepiece() -> bytes:
+    """A BPE model: pieces of (text, score, type), the trainer's and the normaliser's settings."""
+    pieces = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), ("▁", -1.0, 1)]
+    pieces += [(text, -2.0 - i, 1) for i, text in enumerate(_LETTERS)]
+    found = b""
+    for text, score, kind in pieces:
+        piece = (
+            _field(1, 2, text.encode()) + _field(2, 5, struct.pack("<f", score)) + _field(3, 0, _varint(kind))
+        )
+        found += _field(1, 2, piece)
+    trainer = _field(3, 0, _varint(2)) + _field(4, 0, _varint(len(pieces)))
+    normaliser = _field(1, 2, b"identity") + _field(3, 0, b"\1") + _field(4, 0, b"\0") + _field(5, 0, b"\1")
+    return found + _field(2, 2, trainer) + _field(3, 2, normaliser)
+
+
+def _llama() -> Files:
+    tokenizer = _bpe_tokenizer()
+    n_vocab = len(tokenizer["model"]["vocab"])
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    return {
+        "config.json": _json(_CONFIG | {"vocab_size": n_vocab, "rope_scaling": rope}),
+        "generation_config.json": _json(_GENERATION),
+        "model.safetensors": _safetensors(_llama_tensors(n_vocab)),
+        "tokenizer.json": _json(tokenizer),
+        "tokenizer_config.json": _json(
+            {"add_bos_token": True, "bos_token": "<s>", "eos_token": {"content": "</s>"}}
+        ),
+    }
+
+
+def _metaspace() -> Files:
+    tokenizer = _metaspace_tokenizer()
+    n_vocab = len(tokenizer["model"]["vocab"])
+    return {
+        "config.json": _json(_CONFIG | {"vocab_size": n_vocab}),
+        "model.safetensors": _safetensors(_llama_tensors(n_vocab)),
+        "tokenizer.json": _json(tokenizer),
+    }
+
+
+def _shards() -> Files:
+    n_vocab = 4 + len(_LETTERS)
+    config = _CONFIG | {
+        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": n_vocab,
+        "sliding_window": 8, "head_dim": D // HEADS,
+    }  # fmt: skip
+    tensors = _llama_tensors(n_vocab)
+    names, files, weight_map = list(tensors), {}, {}
+    for i in range(2):
+        file = f"model-{i + 1:05}-of-00002.safetensors"
+        files[file] = _safetensors({name: tensors[name] for name in names[i::2]})
+        weight_map |= dict.fromkeys(names[i::2], file)
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    found = {"config.json": _json(config), "model.safetensors.index.json": _json(index), **files}
+    return found | {"tokenizer.model": _sentencepiece()}
+
+
+def _gpt2() -> Files:
+    vocab = {text: i for i, text in enumerate(["Ġ", *_LETTERS, "<|endoftext|>"])}
+    config = {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": len(vocab), "n_embd": D,
+        "n_positions": N_CTX, "n_layer": LAYERS, "n_head": HEADS, "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5, "bos_token_id": len(vocab) - 1, "eos_token_id": len(vocab) - 1,
+    }  # fmt: skip
+    return {
+        "config.json": _json(config),
+        "generation_config.json": _json({"_from_model_config": True, "bos_token_id": 0, "eos_token_id": 0}),
+        "model.safetensors": _safetensors(_gpt_tensors(len(vocab))),
+        "vocab.json": _json(vocab),
+        "merges.txt": b"#version: 0.2\na b\nab c\nb a\n",
+    }
+
+
+def _llama2c() -> Files:
+    rng = np.random.default_rng(3)
+    tokens = [b"<unk>", b"\n<s>\n", b"\n</s>\n", b" ", *(text.encode() for text in _LETTERS)]
+    n_vocab, d_kv, n = len(tokens), D // HEADS, LAYERS
+    shapes = [
+        (n_vocab, D), (n, D), (n, D, D), (n, d_kv, D), (n, d_kv, D), (n, D, D), (n, D), (n, FF, D),
+        (n, D, FF), (n, FF, D), (D,),
+    ]  # fmt: skip
+    angles = np.outer(np.arange(N_CTX), 10000.0 ** (-np.arange(0, d_kv, 2) / d_kv))
+    tables = np.cos(angles).astype("<f4").tobytes() + np.sin(angles).astype("<f4").tobytes()
+    header = struct.pack("<7i", D, FF, n, HEADS, 1, n_vocab, N_CTX)
+    entries = [struct.pack("<fi", -float(i), len(token)) + token for i, token in enumerate(tokens)]
+    return {
+        "model.bin": header + b"".join(_array(rng, *shape).tobytes() for shape in shapes) + tables,
+        "tok.bin": struct.pack("<i", max(map(len, tokens))) + b"".join(entries),
+    }
+
+
+def _ngram() -> Files:
+    """Counts of the text 0 1 2 0 1 0 over 4 tokens, up to 3-grams."""
+    arrays = {
+        "starts.2": np.array([0, 1, 3, 4, 4], "<i8"), "starts.3": np.array([0, 2, 2, 3, 4], "<i8"),
+        "unigrams": np.array([3, 2, 1, 0], "<i4"), "tokens.2": np.array([1, 0, 2, 0], "<i4"),
+        "counts.2": np.array([2, 1, 1, 1], "<i4"), "tokens.3": np.array([0, 2, 0, 1], "<i4"),
+        "counts.3": np.array([1, 1, 1, 1], "<i4"),
+    }  # fmt: skip
+    metadata = {"format": "specdec n-gram counts", "version": "1", "smoothing": "interpolated"}
+    return {"table.safetensors": _safetensors(arrays, metadata)}
+
+
+def _skips() -> Files:
+    trial = {
+        "attn": [1], "mlp": [0, 1], "gamma": 4, "speedup": 1.2, "tokens_per_s": 120.0,
+        "plain_tokens_per_s": 100.0, "acceptance_rate": 0.7, "tokens_per_call": 2.5,
+    }  # fmt: skip
+    settings = {
+        "n_layer": 2, "prompts": [[1, 2, 3]], "gammas": [4], "max_new_tokens": 8, "temperature": 0.0,
+        "top_k": None, "top_p": None, "min_p": None, "seed": 1,
+    }  # fmt: skip
+    other = trial | {"attn": [], "speedup": 0.9, "acceptance_rate": None}
+    search = {"specdec_skip_search": 1, "target": "tiny", "settings": settings, "trials": [trial, other]}
+    return {"skips.json": _json(search | {"finals": [trial]})}
+
+
+_WRITERS: dict[str, Callable[[], Files]] = {
+    "llama": _llama,
+    "metaspace": _metaspace,
+    "shards": _shards,
+    "gpt2": _gpt2,
+    "llama2c": _llama2c,
+    "ngram": _ngram,
+    "skips": _skips,
+}
+KINDS = tuple(_WRITERS)
+
+
+@functools.cache
+def files_of(kind: str) -> Files:
+    """The sound files of a kind."""
+    return _WRITERS[kind]()
+
+
+def use(kind: str, folder: Path) -> None:
+    """Read what lies in a folder, and decode a few tokens with it."""
+    if kind == "ngram":
+        for mapped in (True, False):
+            _decode(_target(4), drafts.Ngram.load(folder / "table.safetensors", mmap=mapped))
+        return
+    if kind == "skips":
+        search = specdec.SkipSearch.load(folder / "skips.json")
+        str(search), search.table(), search.to_dict()
+        _decode(_target(4), search.draft)
+        return
+    if kind == "llama2c":
+        model = specdec.load(folder / "model.bin", tokenizer=folder / "tok.bin", n_threads=1)
+    else:
+        model = specdec.load(folder, n_threads=1)
+    repr(model)
+    _decode(model, None)
+    if model.tokenizer is not None:
+        model.tokenizer.decode(model.tokenizer.encode("ab cab\né"))
+        specdec.generate(model, None, "ab a", max_new_tokens=3, n_threads=1)
+
+
+def _target(n_vocab: int) -> specdec.Model:
+    from fuzz.models import make_model
+
+    return make_model({"n_vocab": n_vocab})
+
+
+def _decode(target: specdec.Model, draft: Any) -> None:
+    prompt = [token % target.config["n_vocab"] for token in (0, 1)]
+    str(specdec.generate(target, draft, prompt, max_new_tokens=4, n_threads=1))

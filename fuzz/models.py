@@ -1,0 +1,128 @@
+"""Small random models, made from a description of a few numbers."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuzz.draws import Draws
+from specdec import _core
+from specdec.checkpoints.rotary import linear_scaled, llama3_scaled, rotary_frequencies
+from specdec.model import Model, ModelConfig
+from specdec.tokenizer import ByteTokenizer, Strip
+
+__all__ = ["DEFAULTS", "PieceTokenizer", "draft_description", "draw_model", "make_model"]
+
+DEFAULTS: dict[str, Any] = {
+    "family": "llama", "n_vocab": 11, "n_ctx": 64, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_model": 16,
+    "d_head": 8, "d_ff": 24, "tied": False, "bias": False, "sliding_window": 0, "rope": None,
+    "activation": None, "weights": 1, "spread": 0.3, "noise": 0.0, "dtype": "f32", "cache_dtype": "f32",
+    "text": False,
+}  # fmt: skip
+"""What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target."""
+
+
+def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
+    """A description of a random model; `fixed` fields are taken as they are."""
+    gpt = draws.chance(0.3)
+    n_kv_head = draws.one(1, 1, 2, 3)
+    n_head = n_kv_head if gpt else n_kv_head * draws.one(1, 2, 3)
+    d_head = draws.one(3, 5, 8, 11) if gpt else draws.one(2, 4, 8, 10, 16)
+    found: dict[str, Any] = {
+        "n_vocab": draws.one(2, 3, 5, 17, 33, 61, 100, draws.randint(2, 600)),
+        "n_ctx": draws.one(20, 33, 64, 64, 97),
+        "n_layer": draws.one(1, 2, 2, 3, 4),
+        "n_head": n_head,
+        "n_kv_head": n_kv_head,
+        "d_head": d_head,
+        "d_model": n_head * d_head if gpt or draws.chance(0.5) else draws.randint(3, 50),
+        "d_ff": draws.randint(1, 70),
+        "tied": draws.chance(0.4),
+        "bias": gpt or draws.chance(0.2),
+        "weights": draws.randrange(1, 10**6),
+        "spread": draws.one(0.1, 0.3, 0.3, 0.6),
+        "dtype": draws.one("f32", "f32", "f32", "bf16", "int8", "int4"),
+        "cache_dtype": draws.one("f32", "f32", "bf16"),
+    }
+    if gpt:
+        found["family"] = "gpt"
+        found["activation"] = draws.one("gelu", "gelu_tanh")
+    else:
+        if draws.chance(0.3):
+            found["sliding_window"] = draws.one(1, 2, 7, 16)
+        if draws.chance(0.3):
+            found["rope"] = draws.one(["linear", 2.0], ["linear", 0.5], ["llama3", 8.0])
+    found["text"] = found["n_vocab"] > 8 and draws.chance(0.4)
+    found |= fixed
+    return {name: value for name, value in found.items() if value != DEFAULTS[name]}
+
+
+def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str, Any]:
+    """A draft's whole description: over the target's own, or with "own" over the defaults."""
+    shared = {name: target[name] for name in ("n_vocab", "text") if name in target}
+    own = {name: value for name, value in draft.items() if name != "own"}
+    return own | shared if draft.get("own") else target | own | shared
+
+
+def make_model(description: dict[str, Any]) -> Model:
+    """The model of a description; equal descriptions give one object for some time."""
+    return _made(json.dumps(DEFAULTS | description, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=16)
+def _made(description: str) -> Model:
+    d = json.loads(description)
+    gpt = d["family"] == "gpt"
+    config = {
+        **{name: d[name] for name in ("n_vocab", "n_ctx", "n_layer", "n_head", "n_kv_head")},
+        **{name: d[name] for name in ("d_model", "d_head", "d_ff", "tied", "sliding_window")},
+        "norm": "layer" if gpt else "rms", "norm_eps": 1e-5, "position": "learned" if gpt else "rotary",
+        "inv_freq": [] if gpt else _frequencies(d["d_head"], d["rope"], d["n_ctx"]),
+        "activation": d["activation"] or ("gelu_tanh" if gpt else "silu"), "gated": not gpt,
+        "qkv_bias": d["bias"], "out_bias": d["bias"], "mlp_bias": d["bias"],
+    }  # fmt: skip
+    rng, blur = np.random.default_rng(d["weights"]), np.random.default_rng(d["weights"] + 1)
+    tensors = []
+    for name, shape in _core.tensor_shapes(config).items():
+        weight = rng.standard_normal(shape) * (d["spread"] if len(shape) == 2 else 0.5)
+        weight += "norm.weight" in name
+        if d["noise"]:
+            weight += d["noise"] * blur.standard_normal(shape)
+        tensors.append((name, weight.astype(np.float32), "f32"))
+    core = _core.Model(config, tensors, dtype=d["dtype"], cache_dtype=d["cache_dtype"])
+    tokenizer = PieceTokenizer(d["n_vocab"]) if d["text"] else None
+    return Model(core, ModelConfig.from_canonical(config), tokenizer, Path("random"), d["family"])
+
+
+def _frequencies(d_head: int, rope: list[Any] | None, n_ctx: int) -> list[float]:
+    plain = rotary_frequencies(d_head, 10_000.0)
+    if rope is None:
+        return plain
+    if rope[0] == "linear":
+        return linear_scaled(plain, rope[1])
+    return llama3_scaled(
+        plain, factor=rope[1], low_freq_factor=1.0, high_freq_factor=4.0, original_n_ctx=n_ctx
+    )
+
+
+class PieceTokenizer(ByteTokenizer):
+    """Ids are pieces of bytes, some of them parts of a character; id 2 ends a text."""
+
+    _FIRST = (
+        b"<pad>", b"<s>", b"</s>", b"a", b"b", b"ab", b" a", b"\n", b" ", b"\xc3", b"\xa9", b"\xe2", b"\x82",
+        b"\xac", b"\xf0\x9f", b"\x98\x80", b"ba", b"aab", b".\n",
+    )  # fmt: skip
+
+    def __init__(self, n_vocab: int) -> None:
+        pieces = [*self._FIRST, *(f"{i:x}".encode() for i in range(n_vocab))][:n_vocab]
+        super().__init__(
+            "pieces", vocabulary=pieces, silent=frozenset({0, 1, 2}), strip=Strip.NOTHING, bos_id=1,
+            eos_ids=(2,), adds_bos=True,
+        )  # fmt: skip
+
+    def _encode(self, text: str) -> list[int]:
+        return [3 if character == "a" else 4 for character in text]

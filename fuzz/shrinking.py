@@ -1,0 +1,115 @@
+"""Smaller cases that fail in the same way."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fuzz.failures import Outcome
+
+__all__ = ["shrink", "signature"]
+
+Case = dict[str, Any]
+
+
+def signature(outcome: Outcome) -> str:
+    """What tells failures of one cause from others, as far as can be seen: the kind, and the message."""
+    first = outcome.message.splitlines()[0] if outcome.message else ""
+    if outcome.status in ("hang", "crash"):
+        found = re.findall(r'File "(?:.*/)?([^"/]+)", line \d+ in (\w+)', outcome.message)
+        return " ".join([outcome.status, *(f"{file}:{name}" for file, name in found[:2])])
+    first = first.split(" cannot be printed")[0]
+    words = first.split(" in round ")[0].split(", of probability")[0].split(" is ")[0]
+    return (
+        f"{outcome.status} "
+        + re.sub(r"'[^']*'|\"[^\"]*\"|\S*/\S*|[-+\d.e]*\d[\d.e]*|[(\[].*[)\]]", "·", words)[:90]
+    )
+
+
+def shrink(
+    case: Case,
+    outcome: Outcome,
+    run: Callable[[Case], Outcome],
+    *,
+    attempts: int = 120,
+    seconds: float = 60.0,
+) -> tuple[Case, Outcome]:
+    """Drop and simplify parts, one after the other, as long as the same failure is left."""
+    wanted, until = signature(outcome).split(" ·")[0], time.monotonic() + seconds
+    found = True
+    while found:
+        found = False
+        for smaller in _smaller(case):
+            attempts -= 1
+            if attempts < 0 or time.monotonic() > until:
+                return case, outcome
+            tried = run(smaller)
+            if tried.failed and signature(tried).split(" ·")[0] == wanted:
+                case, outcome, found = smaller, tried, True
+                break
+    return case, outcome
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    """Cases with one thing less."""
+    if case["check"] == "file":
+        for i in range(len(case["mutations"])):
+            yield _with(case, mutations=case["mutations"][:i] + case["mutations"][i + 1 :])
+        return
+    if case["check"] == "decoding":
+        prompts = case["prompts"]
+        if len(prompts) > 1:
+            yield from (
+                _with(case, prompts=part)
+                for part in (prompts[:1], prompts[-1:], prompts[: len(prompts) // 2])
+            )
+            yield _with(case, prompts=prompts[:-1])
+        longest = max(map(len, prompts))
+        for n in {1, longest // 2, longest - 1} - {0, longest}:
+            yield _with(case, prompts=[prompt[:n] for prompt in prompts])
+    if "stream" in case:
+        yield _with(case, stream=False)
+    for name, value in case["settings"].items():
+        if name == "width" or (name == "temperature" and case["check"] == "law"):
+            continue  # the case would be another
+        yield _without(case, "settings", name)
+        if name == "max_new_tokens" and isinstance(value, int) and value > 1:
+            yield _with(case, settings=case["settings"] | {name: value // 2})
+    if isinstance(case["draft"], dict):
+        yield from (_with(case, draft=draft) for draft in _simpler(case["draft"]))
+    for name in case["target"]:
+        yield _without(case, "target", name)
+    for model, description in case["models"].items():
+        for name in description:
+            less = {key: value for key, value in description.items() if key != name}
+            yield _with(case, models=case["models"] | {model: less})
+
+
+def _simpler(draft: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Drafts that a draft has in it, and with one of these simpler or less."""
+    if "draft" in draft:
+        yield draft["draft"]
+        yield {name: value for name, value in draft.items() if name not in ("draft", "gamma")}
+        yield from (draft | {"draft": inner} for inner in _simpler(draft["draft"]))
+    elif "drafts" in draft:
+        parts = draft["drafts"]
+        yield from parts
+        if len(parts) > 1:
+            yield from (draft | {"drafts": parts[:i] + parts[i + 1 :]} for i in range(len(parts)))
+        for i, part in enumerate(parts):
+            yield from (draft | {"drafts": [*parts[:i], one, *parts[i + 1 :]]} for one in _simpler(part))
+        if draft["adaptive"]:
+            yield draft | {"adaptive": False}
+    elif "tree" in draft:
+        yield {name: value for name, value in draft.items() if name != "tree"}
+
+
+def _with(case: Case, **changes: Any) -> Case:
+    return copy.deepcopy(case | changes)
+
+
+def _without(case: Case, part: str, name: str) -> Case:
+    return _with(case, **{part: {key: value for key, value in case[part].items() if key != name}})

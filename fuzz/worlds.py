@@ -1,0 +1,139 @@
+"""Random cases: a world is a target and draft models, and has several configurations.
+
+A case is a dict of plain values that says everything of itself, so that it can be printed, changed and run
+again. `check` names what is done with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuzz.drafts import Description, descriptions, draw_draft
+from fuzz.draws import Draws
+from fuzz.models import draw_model
+from fuzz.settings import draw_sampling, draw_settings
+
+__all__ = ["PER_WORLD", "Case", "case", "world"]
+
+PER_WORLD = 14
+"""Configurations of a world: models are made once for all of them."""
+
+Case = dict[str, Any]
+
+
+def case(seed: int, index: int, alarm: float = 1e-6) -> Case:
+    """Configuration number `index` of a seed; `alarm` is the false alarm rate of a law's test."""
+    number, within = divmod(index, PER_WORLD)
+    draws = Draws.of("configuration", seed, index)
+    if within < 10:
+        return _decoding(draws, world(seed, number))
+    if within < 13:
+        return _law(draws, alarm)
+    return _beams(draws, world(seed, number))
+
+
+def world(seed: int, number: int) -> Case:
+    """A target, and the draft models "a", like the target, and "b", like nothing."""
+    draws = Draws.of("world", seed, number)
+    target = draw_model(draws)
+    alike = {"noise": draws.one(0.0, 0.02, 0.1, 0.3), "dtype": draws.one("f32", "bf16", "int8", "int4")}
+    other = draw_model(draws, n_vocab=target.get("n_vocab", 11), text=target.get("text", False))
+    return {"target": target, "models": {"a": alike, "b": other | {"own": True}}}
+
+
+def _decoding(draws: Draws, models: Case) -> Case:
+    target = models["target"]
+    n_vocab, n_ctx = target.get("n_vocab", 11), target.get("n_ctx", 64)
+    n_prompts = draws.one(1, 1, 2, 3, 5, 9)
+    common = draws.ids(draws.randint(1, n_ctx // 2), n_vocab)
+    prompts = []
+    for _ in range(n_prompts):
+        length = draws.one(1, 2, draws.randint(1, 12), draws.randint(1, n_ctx - 1), n_ctx - 1)
+        ids = draws.ids(length, n_vocab)
+        if draws.chance(0.4):
+            ids = (common + ids)[:length] if length > 2 else ids
+        prompts.append(ids)
+    draft = draw_draft(draws, target)
+    found = {
+        "check": "decoding", **_used(models, draft), "draft": draft, "prompts": prompts,
+        "settings": draw_settings(draws, target, n_prompts), "again": draws.one("alone", "repeat"),
+    }  # fmt: skip
+    if n_prompts == 1 and target.get("text") and draws.chance(0.5):
+        found["stream"] = True
+        found["settings"].pop("node_budget", None)
+    return found
+
+
+def _law(draws: Draws, alarm: float) -> Case:
+    length = draws.one(1, 2, 2, 3)
+    n_vocab = draws.randint(2, {1: 12, 2: 6, 3: 4}[length])
+    target = draw_model(draws, n_vocab=n_vocab, n_ctx=24, text=False)
+    target["spread"] = draws.one(0.1, 0.3)
+    models = {
+        "target": target,
+        "models": {
+            "a": {"noise": draws.one(0.05, 0.2, 0.5)},
+            "b": draw_model(draws, n_vocab=n_vocab, n_ctx=24, text=False) | {"own": True},
+        },
+    }
+    draft = draw_draft(draws, target)
+    for i, one in enumerate(descriptions(draft)):
+        if one["kind"] == "object":  # drawn guesses must be random, and each object's of its own
+            one["keyed"] = not one["habit"].startswith("drawn")
+            one["seed"] += i * 10**6
+    settings = draw_sampling(draws, n_vocab)
+    if settings["temperature"] < 0.1:
+        settings["temperature"] = 1.0
+    settings["seed"] = draws.randrange(2**32)
+    if draws.chance(0.7):
+        settings["gamma"] = draws.one(1, 2, 3, 6, "auto")
+    rule = draws.weighted(**{"rejection": 5, "block": 1, "coupled": 1, "k-sequential": 1, "classical": 1})
+    if rule != "rejection":
+        settings["verify"] = rule
+    elif draws.chance(0.4):
+        settings["lenience"] = draws.one(0.99, 0.9, 0.5, 0.2)
+    if draws.chance(0.15):
+        settings["transform"] = draws.one("square", "floor", "half")
+    if draws.chance(0.25):
+        settings["draft_sampling"] = (
+            {"temperature": 0.0} if draws.chance(0.4) else draw_sampling(draws, n_vocab)
+        )
+    return {
+        "check": "law", **_used(models, draft), "draft": draft,
+        "prompt": draws.ids(draws.randint(1, 12), n_vocab), "length": length, "settings": settings,
+        "alarm": alarm,
+    }  # fmt: skip
+
+
+def _beams(draws: Draws, models: Case) -> Case:
+    target = models["target"]
+    n_vocab, n_ctx = target.get("n_vocab", 11), target.get("n_ctx", 64)
+    width = draws.randint(1, 6)
+    settings: dict[str, Any] = {
+        "width": width,
+        "draft_width": width + draws.one(0, 0, 1, 5),
+        "gamma": draws.randint(0, 5),
+        "max_new_tokens": draws.one(1, 2, 5, 12, None),
+    }
+    if draws.chance(0.4):
+        settings["stop"] = [draws.randrange(n_vocab)]
+    if draws.chance(0.3):
+        settings["length_penalty"] = draws.one(0.6, 1.0, -1.0, 100.0)
+    if draws.chance(0.08):
+        settings["n_threads"] = draws.randint(2, 3)
+    if draws.chance(0.2):
+        settings["ignore_eos"] = True
+    prompt = draws.ids(draws.one(1, draws.randint(1, n_ctx - 1), n_ctx - 1), n_vocab)
+    model = draws.one("a", "b", "target")
+    kept = {} if model == "target" else {model: models["models"][model]}
+    return {
+        "check": "beams", "target": target, "models": kept, "draft": model, "prompt": prompt,
+        "settings": settings,
+    }  # fmt: skip
+
+
+def _used(models: Case, draft: Description) -> Case:
+    """The world without the models that a draft does without."""
+    names = {one["model"] for one in descriptions(draft) if "model" in one}
+    kept = {name: model for name, model in models["models"].items() if name in names}
+    return {"target": models["target"], "models": kept}

@@ -1,0 +1,137 @@
+"""Random configurations and damaged files of a fixed seed, and the program that runs them.
+
+`make fuzz` runs more, with seeds of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+SEED, CONFIGURATIONS, FILES = 1, 1500, 1500
+"""About a minute of two cores."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _importable() -> Iterator[None]:
+    """The folder `fuzz` lies at the top of the repository and is not installed."""
+    sys.path.insert(0, str(ROOT))
+    yield
+    sys.path.remove(str(ROOT))
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fuzz", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_no_difference_no_hang_no_unnamed_exception() -> None:
+    found = run(
+        "--seed", SEED, "--configurations", CONFIGURATIONS, "--files", FILES,
+        "--processes", min(2, os.cpu_count() or 1),
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout + found.stderr
+    for n, what in ((CONFIGURATIONS, "configurations"), (FILES, "damaged files")):
+        assert f"{n} {what}: 0 differences, 0 hangs, 0 unnamed exceptions, 0 crashes" in found.stdout
+
+
+def test_equal_seeds_give_equal_cases() -> None:
+    from fuzz.damage import file_case
+    from fuzz.worlds import case
+
+    for index in range(50):
+        assert case(3, index) == case(3, index)
+        assert file_case(3, index) == file_case(3, index)
+    assert case(3, 0) != case(4, 0)
+
+
+def test_sound_files_are_read() -> None:
+    from fuzz.checks import check
+    from fuzz.files import KINDS
+
+    for kind in KINDS:
+        assert check({"check": "file", "kind": kind, "mutations": []}) == "passed", kind
+
+
+BROKEN = {
+    "hang": "while True: pass",
+    "crash": "import os; os.abort()",
+    "exception": "raise OSError('x')",
+    "memory": "bytearray(8 << 30)",
+    "difference": "from fuzz.failures import Failure; raise Failure('difference', 'x')",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_worker_says_how_its_case_failed_and_is_replaced(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A site of a worker's own breaks one of the checks, as a broken package would."""
+    if kind == "memory" and sys.platform != "linux":
+        pytest.skip("memory is limited on Linux alone")
+    from fuzz.workers import Limits, Pool
+
+    (tmp_path / "broken.py").write_text(f"def check_beams(case):\n    {BROKEN[kind]}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path}")
+    (tmp_path / "sitecustomize.py").write_text("import sys, broken\nsys.modules['fuzz.beams'] = broken\n")
+    with Pool(1, Limits(processor_s=1.0, clock_s=30.0)) as pool:
+        cases = [{"check": "beams"}, {"check": "file", "kind": "skips", "mutations": []}]
+        outcomes = [outcome.status for _, outcome in pool.run([[("case", case) for case in cases]])]
+    assert outcomes == [kind, "passed"]
+
+
+def test_a_failure_is_printed_as_a_script_that_fails(tmp_path: Path) -> None:
+    from fuzz.scripts import script
+    from fuzz.worlds import case
+
+    sound = next(found for i in range(100) if (found := case(1, i))["check"] == "beams")
+    broken = sound | {"check": "no such check"}
+    for found, expected in ((sound, 0), (broken, 1)):
+        run = subprocess.run([sys.executable, "-c", script(found)], cwd=ROOT, capture_output=True)
+        assert run.returncode == expected
+
+
+def test_a_case_is_made_smaller_as_long_as_it_fails() -> None:
+    from fuzz.drafts import descriptions
+    from fuzz.failures import Outcome
+    from fuzz.shrinking import shrink
+    from fuzz.worlds import case
+
+    def fails(one: dict[str, object]) -> Outcome:
+        kinds = {part["kind"] for part in descriptions(one["draft"])}
+        return Outcome("difference" if "lookahead" in kinds else "passed", "always the same")
+
+    whole = next(
+        found for i in range(1000) if (found := case(1, i))["check"] == "decoding"
+        and found["draft"]["kind"] == "best" and fails(found).failed
+    )  # fmt: skip
+    smaller, outcome = shrink(whole, fails(whole), fails)
+    assert outcome.failed
+    assert smaller["draft"]["kind"] == "lookahead" and not smaller["settings"]
+    assert [len(prompt) for prompt in smaller["prompts"]] == [1]
+
+
+def test_exact_binomial_tails() -> None:
+    from scipy import stats
+
+    from fuzz.laws import lower, tail
+
+    for n, p in ((1, 0.5), (600, 0.01), (600, 0.4), (10_000, 0.97), (10_000, 1e-6)):
+        for k in {0, 1, n // 3, round(n * p), round(n * p) + 3, n}:
+            assert tail(n, p, k) == pytest.approx(stats.binom.sf(k - 1, n, p), rel=1e-6, abs=1e-12)
+            assert lower(n, p, k) == pytest.approx(stats.binom.cdf(k, n, p), rel=1e-6, abs=1e-12)
+
+
+def test_the_makefile_has_the_options() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"^fuzz:\n((?:\t.*\n)+)", text, re.MULTILINE)
+    for name in ("CONFIGURATIONS", "FILES", "SEED", "MINUTES", "PROCESSES"):
+        assert name in recipe
