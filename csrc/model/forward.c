@@ -346,6 +346,9 @@ static void start(job* j) {
     for (int b = 0; b < j->n_branches; b++)
         assert(j->branches[b].cache->n_committed + j->branches[b].cache->n_pending <=
                sd_matrix_panels(j->w->max_slots) * SD_PANEL);
+    j->w->last_branches = j->branches;
+    j->w->n_last_branches = j->n_branches;
+    j->w->last_skipped = j->skipped;
     sd_pool_run(j->w->n_threads, run, j);
 }
 
@@ -452,6 +455,92 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
     return SD_OK;
 }
 
+/* ------------------------------------------------------------------------------- numbers that overflow */
+
+static int all_finite(const float* x, int n) {
+    uint32_t found = 0; /* the sign is set by an exponent of all ones */
+    for (int i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        found |= (bits & 0x7fffffffu) + 0x00800000u;
+    }
+    return !(found >> 31);
+}
+
+/* The position of new node i of a branch. */
+static int position_of(const sd_branch* branch, int i) {
+    const sd_cache* cache = branch->cache;
+    return cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
+}
+
+/* The residual stream [rows, d_model] of the last forward after its first n_layers layers, in w->hidden. Keys and
+ * values of the pending nodes are written once more, with the bits that they had. */
+static void run_again(sd_workspace* w, int n_layers) {
+    job j = {.w = w,
+             .branches = w->last_branches,
+             .n_branches = w->n_last_branches,
+             .end = n_layers,
+             .skipped = w->last_skipped,
+             .keep = -1};
+    for (int b = 0; b < j.n_branches; b++) {
+        const sd_branch* branch = &j.branches[b];
+        const sd_cache* cache = branch->cache;
+        for (int i = 0; i < branch->n_new; i++, j.n_rows++) {
+            w->tokens[j.n_rows] = branch->tokens[i];
+            w->positions[j.n_rows] = cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
+        }
+    }
+    sd_pool_run(w->n_threads, run, &j);
+}
+
+/* Some row of a branch, whose rows begin with `first`, is not finite: since which layer, and which row was it?
+ * What is not finite stays so, and it may spoil rows that do not attend to it, as 0 · infinity is not 0. */
+static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch, int first) {
+    int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
+    const float* x = w->hidden + (ptrdiff_t)first * d_model;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        run_again(w, middle);
+        if (all_finite(x, branch->n_new * d_model))
+            low = middle;
+        else
+            high = middle;
+    }
+    run_again(w, high);
+    while (i < branch->n_new - 1 && all_finite(x + (ptrdiff_t)i * d_model, d_model)) i++;
+    const char* name = w->name ? w->name : "the model";
+    int position = position_of(branch, i);
+    if (high == 0)
+        return sd_fail(SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name, position);
+    return sd_fail(SD_ERR_OVERFLOW,
+                   "%s: the output of layer %d (of 0 to %d) at position %d is not finite; that of the layers "
+                   "before it is",
+                   name, high - 1, w->model->config.n_layer - 1, position);
+}
+
+sd_status sd_forward_check(sd_workspace* w, int first, int n) {
+    const sd_config* c = &w->model->config;
+    const float *hidden = w->hidden, *logits = w->logits;
+    for (int b = 0, row = 0; b < w->n_last_branches; b++) {
+        const sd_branch* branch = &w->last_branches[b];
+        int of_branch = row;
+        for (int i = 0; i < branch->n_new; i++, row++, hidden += c->d_model) {
+            int has_logits = i >= branch->n_new - branch->n_logits;
+            const float* of_row = logits;
+            if (has_logits) logits += w->ld_logits;
+            if (row < first || row - first >= n) continue;
+            if (!all_finite(hidden, c->d_model)) return fail_in_layer(w, branch, of_branch);
+            if (has_logits && !all_finite(of_row, c->n_vocab))
+                return sd_fail(
+                    SD_ERR_OVERFLOW,
+                    "%s: the logits are not finite after position %d; the output of all layers is, "
+                    "so it is the head that overflows",
+                    w->name ? w->name : "the model", position_of(branch, i));
+        }
+    }
+    return SD_OK;
+}
+
 sd_status sd_prefill_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
                            int logits) {
     int32_t parents[SD_PROMPT_SLICE], path[SD_PROMPT_SLICE];
@@ -460,6 +549,10 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
     const sd_branch branch = {cache, tokens + *n_done, parents, n_here, logits ? n_here : 0};
     sd_status status = sd_forward(w, &branch, 1);
     if (status != SD_OK) return status;
+    if (w->name && (status = sd_forward_check(w, 0, n_here)) != SD_OK) {
+        sd_cache_keep(cache, NULL, 0);
+        return status;
+    }
     status = sd_cache_keep(cache, path, n_here);
     if (status == SD_OK) *n_done += n_here;
     return status;

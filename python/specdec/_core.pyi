@@ -32,7 +32,7 @@ class RoundRecord(TypedDict):
     draft_probs: NDArray[np.float64] | None
     """[1 + len(drafted), n_vocab] what each node was drawn from, 0 for the root; None unless asked for."""
     draft_points: list[int] | None
-    """[1 + len(drafted)] the token of a node that was chosen (a point mass), -1 for a draw; None unless asked for."""
+    """[1 + len(drafted)] the token of a chosen node (a point mass), -1 for a draw; None unless asked for."""
     node_logits: NDArray[np.float32] | None
     """[1 + len(drafted), n_vocab] target logits after each node; None unless asked for."""
     draft_s: float
@@ -133,9 +133,12 @@ class Decoder:
     def n_committed(self) -> int:
         """Tokens kept in the cache."""
     def prefill(
-        self, ids: Sequence[int] | NDArray[np.int32], *, logits: bool = False
+        self, ids: Sequence[int] | NDArray[np.int32], *, logits: bool = False, finite: bool = False
     ) -> NDArray[np.float32] | None:
-        """Append a prompt. With ``logits``, return [len(ids), n_vocab]."""
+        """Append a prompt. With ``logits``, return [len(ids), n_vocab].
+
+        With ``finite`` numbers that are not raise NotFiniteError, and nothing is appended.
+        """
     def forward(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.float32]:
         """Logits [n_nodes, n_vocab] of a tree on the cache (``parents[0]`` is -1). Commits nothing."""
     def keep(self, path: Sequence[int]) -> None:
@@ -275,8 +278,8 @@ def verify(
     rule : "rejection", "greedy", "coupled", "block", "k-sequential" or "classical".
     order : [n_nodes], siblings are tried in ascending order of these (entry 0 unused).
     noise : [max_depth + 1, n_vocab] in [0, 1), of the rule "coupled".
-    points : (target, draft), [n_nodes] each: the rows are weights of any sum, which is how a session has them,
-        and not probabilities. Where a point is not -1 all mass is on that token and the row is not looked at.
+    points : (target, draft), [n_nodes] each: the rows are weights of any sum, which is how a session has
+        them, and not probabilities. Where a point is not -1 all mass is on it and the row is not looked at.
     """
 
 class PaceView(TypedDict):
