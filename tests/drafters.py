@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import specdec
 from specdec import drafts
 
@@ -60,8 +63,31 @@ class Repeats:
         return drafts.Proposal(ids, parents)
 
 
+class Draws:
+    """An object of a user's that draws: near the last token, in a row or as two branches."""
+
+    def __init__(self, n_vocab: int, *, branches: bool = False) -> None:
+        self.n_vocab, self.branches = n_vocab, branches
+
+    def row(self, token: int) -> NDArray[np.float64]:
+        weights = 1.0 / (1.0 + (np.arange(self.n_vocab) - token) % self.n_vocab)
+        return weights / weights.sum()
+
+    def propose(
+        self, sequence: int, tokens: Sequence[int], budget: int, rng: np.random.Generator
+    ) -> drafts.Proposal:
+        parents = [0, 0, 1][:budget] if self.branches else list(range(min(budget, 3)))
+        text, rows = [tokens[-1]], []
+        for parent in parents:
+            rows.append(self.row(text[parent]))
+            token = int(np.searchsorted(np.cumsum(rows[-1]), rng.random(), side="right"))
+            text.append(min(token, self.n_vocab - 1))
+        return drafts.Proposal(text[1:], parents, rows)
+
+
 CHAINS: dict[str, Make] = {
     "object": lambda world: Repeats(),
+    "object that draws": lambda world: Draws(world.n_vocab),
     "model": lambda world: world.draft,
     "unigram": lambda world: drafts.Unigram(world.ids, world.n_vocab),
     "bigram": lambda world: drafts.Bigram(world.ids, world.n_vocab),
@@ -108,6 +134,10 @@ TREES: dict[str, Make] = {
         Repeats(), drafts.EarlyExit(1), drafts.SkipLayers(mlp=[1]), adaptive=False
     ),
     "object with branches": lambda world: Repeats(branches=True),
+    "object that draws branches": lambda world: Draws(world.n_vocab, branches=True),
+    "best of objects that draw": lambda world: drafts.Best(
+        Draws(world.n_vocab), Draws(world.n_vocab, branches=True), adaptive=False
+    ),
     "context copy tree": lambda world: drafts.ContextCopy([world.ids], min_match=1, n_candidates=5),
     "input copy tree": lambda world: drafts.InputCopy(world.ids, n_candidates=3),
     "chains": lambda world: drafts.Model(world.draft, tree=drafts.Chains(3)),
@@ -118,6 +148,9 @@ TREES: dict[str, Make] = {
     "top-k": lambda world: drafts.Model(world.draft, tree=drafts.Shape((3, 2, 1), "top-k")),
     "grown": lambda world: drafts.Model(world.draft, tree=drafts.Grown(8, width=3, steps=4)),
 }
+
+DRAWN_ANYHOW = {"object that draws", "object that draws branches", "best of objects that draw"}
+"""Drafts that draw their guesses whatever the draft's settings are."""
 
 CHOSEN = {"lookahead", "lookahead of 4-grams"}
 """Drafts whose guesses are point masses, chosen by random numbers that no distribution tells of."""

@@ -521,7 +521,7 @@ def test_logits_that_are_no_numbers_end_the_search(overflowing: _core.Model) -> 
     options: dict[str, Any] = {"width": 2, "draft_width": 2, "gamma": 0, "max_new_tokens": 3}
     run = _core.BeamSearch(overflowing, None, PROMPT, **options)
     run.prefill()
-    with pytest.raises(ValueError, match="logits are not finite"):
+    with pytest.raises(specdec.NotFiniteError, match="the target: the logits are not finite after position"):
         run.round()
     with pytest.raises(RuntimeError, match="a round has failed"):
         run.round()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import specdec
 from canonical import LLAMA, build, random_tensors
@@ -336,7 +337,7 @@ def test_the_lock_is_free_between_the_calls(target: _core.Model) -> None:
 
 
 def test_a_description_is_checked(target: _core.Model) -> None:
-    good: list[Any] = ["python", "x", len, None, None, Proposal, InputError]
+    good: list[Any] = ["python", "x", len, None, None, Proposal, InputError, None]
     for at, value in ((1, 1), (2, None), (5, 1), (6, 1), (6, int)):
         wrong = (*good[:at], value, *good[at + 1 :])
         with pytest.raises(TypeError):
@@ -404,6 +405,100 @@ def test_rejection_is_exact_for_the_objects_trees(tiny: specdec.Model, parents: 
             outputs[key] = outputs.get(key, 0.0) + tree.probability * p
     got, wanted = first_tokens(outputs, target, 3), chain_law(target, 3)
     assert max(abs(got.get(key, 0.0) - p) for key, p in wanted.items()) < 1e-12
+
+
+# --------------------------------------------------------------------------------------- its random numbers
+
+
+class Drawing:
+    """Draws one guess from the same three tokens with the random numbers that it is given."""
+
+    def __init__(self, probs: Sequence[float], *, own: Any = None) -> None:
+        self.probs = np.array(probs)
+        self.own = own
+        self.drawn: list[tuple[int, int, float]] = []
+
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int, rng: Any = None) -> Proposal:
+        uniform = float((self.own or rng).random())
+        self.drawn.append((sequence, len(tokens), uniform))
+        token = int(np.searchsorted(np.cumsum(self.probs), uniform, side="right"))
+        return Proposal([min(token, 2)], probs=[self.probs])
+
+
+UNLIKE_THE_TARGET = [0.1, 0.2, 0.7]
+
+
+def test_the_generator_is_one_of_seed_sequence_and_position(tiny: Any) -> None:
+    """Equal runs draw equal numbers, whatever else is in the batch; all others are different ones."""
+
+    def drawn(seeds: list[tuple[int, int]], draft: Any = None, **more: Any) -> set[tuple[int, float]]:
+        draft = draft or Drawing(UNLIKE_THE_TARGET)
+        options = {"temperature": 1.0, "max_new_tokens": 6, "gamma": 1} | more
+        specdec.generate(tiny, draft, [PROMPT] * len(seeds), seed=seeds, **options)
+        return {(length, uniform) for _, length, uniform in draft.drawn}
+
+    one, other = drawn([(3, 0)]), drawn([(3, 1)])
+    assert one == drawn([(3, 0)]) and len(one) > 2
+    assert not one & other and not one & drawn([(4, 0)])
+    assert drawn([(3, 0), (3, 1), (8, 0)], batch_size=2) >= one | other
+    assert len({uniform for _, uniform in one | other}) == len(one | other), "a number was met twice"
+    twins = Drawing(UNLIKE_THE_TARGET), Drawing(UNLIKE_THE_TARGET)
+    best = specdec.drafts.Best(*twins, adaptive=False)
+    specdec.generate(tiny, best, PROMPT, seed=3, temperature=1.0, max_new_tokens=6, gamma=2)
+    assert not set(twins[0].drawn) & set(twins[1].drawn)
+    inner = Drawing(UNLIKE_THE_TARGET)
+    specdec.generate(
+        tiny, specdec.drafts.Model(tiny, draft=inner), PROMPT, seed=3, temperature=1.0, max_new_tokens=6
+    )
+    uniforms = [uniform for *_, uniform in inner.drawn]
+    assert len(set(uniforms)) == len(uniforms) > 1
+
+
+def test_only_an_object_that_asks_gets_a_generator(tiny: Any) -> None:
+    told: list[Any] = []
+
+    class Keyword:
+        def propose(self, sequence, tokens, budget, *, rng):
+            told.append(rng)
+            return []
+
+    class Anything:
+        def propose(self, *given, **more):
+            told.append((len(given), more))
+            return []
+
+    for drafter in (Keyword(), Anything()):
+        specdec.generate(tiny, drafter, PROMPT, max_new_tokens=2, seed=1)
+    assert isinstance(told[0], np.random.Generator) and told[-1] == (3, {})
+
+
+@pytest.mark.parametrize(
+    "given", [True, False], ids=["generators of the run", "equal generators of one's own"]
+)
+def test_two_objects_that_draw_side_by_side(tiny: Any, given: bool) -> None:
+    """With the generators of the run the law of the first token is the target's; with equal ones it is not.
+
+    Chi-square over 6,000 runs, false alarm 1e-3; seeds are fixed. That equal generators are seen shows that
+    the test can see something.
+    """
+    n = 6000
+    drawing = [Drawing(UNLIKE_THE_TARGET, own=None if given else np.random.default_rng(5)) for _ in range(2)]
+    best = specdec.drafts.Best(*drawing, adaptive=False)
+    out = specdec.generate(
+        tiny,
+        best,
+        [PROMPT] * n,
+        temperature=1.0,
+        max_new_tokens=2,
+        gamma=2,
+        seed=9,
+        n_threads=1,
+        batch_size=64,
+    )
+    counts = np.bincount([one.tokens[0] for one in out], minlength=3)
+    law = reference.distribution(tiny.logits(PROMPT)[-1], 1.0)
+    p_value = stats.chisquare(counts, law * n).pvalue
+    assert p_value > 1e-3 if given else p_value < 1e-6
 
 
 # --------------------------------------------------------------------------------------------- memory

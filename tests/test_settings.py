@@ -6,6 +6,7 @@ Plain decoding is held against a loop in NumPy, speculative decoding against pla
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 import specdec
 from specdec import InputError, Sampling, _core, reference
+from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import EOS, load_pair
 
 PROMPT = [1, 9, 30, 9, 44]
@@ -169,6 +171,42 @@ def test_a_transform_of_the_argmax(pair: Any) -> None:
     assert generate(pair, True, transform=next_one).tokens == expected
 
 
+@pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])
+def test_at_temperature_0_the_argmax_of_what_a_transform_returns_is_taken(pair: Any, verify: str) -> None:
+    """Whatever it leaves besides: there is no randomness, and plain and speculative texts are equal."""
+
+    def spread(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        shared = 5.0 * np.roll(probs, 3) + 5.0 * np.roll(probs, 1)  # a tie, which the lower id wins
+        return shared + 1.0
+
+    def lowest(logits: NDArray[np.float32], tokens: list[int]) -> int:
+        return min((int(np.argmax(logits)) + by) % len(logits) for by in (1, 3))
+
+    expected = decode(pair[0], lowest)
+    for seed in (1, 2):
+        how: dict[str, Any] = {"transform": spread, "seed": seed, "verify": verify}
+        assert generate(pair, False, **how).tokens == expected
+        assert generate(pair, True, **how).tokens == expected
+
+
+@pytest.mark.parametrize("verify", ["rejection", "block", "coupled", "classical", "k-sequential"])
+def test_a_transform_is_called_once_for_every_verified_position(pair: Any, verify: str) -> None:
+    """Block verification looks at all positions of a chain, other rules at those down to the new token."""
+    calls: list[tuple[int, ...]] = []
+
+    def watch(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        calls.append(tuple(tokens))
+        return probs
+
+    out = generate(pair, True, transform=watch, gamma=4, verify=verify, temperature=1.0)
+    texts, text = [], tuple(PROMPT)
+    for round_ in out.trace.rounds:
+        looked = round_.drafted if verify == "block" else [round_.drafted[node - 1] for node in round_.path]
+        texts += [(*text, *looked[:n]) for n in range(len(looked) + 1)]
+        text = (*text, *round_.tokens)
+    assert calls == texts
+
+
 def test_a_batch_is_transformed_sequence_by_sequence(pair: Any) -> None:
     prompts = [PROMPT, [3, 4], [20] * 30]
     how: dict[str, Any] = {
@@ -278,6 +316,12 @@ def test_betas_of_a_lenient_run(pair: Any) -> None:
         ({"min_p": "a"}, "min_p is 'a'"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0; expected a finite number above 0"),
         ({"repetition_penalty": math.inf}, "repetition_penalty is inf"),
+        ({"repetition_penalty": 1e-38}, "repetition_penalty is 1e-38; expected a finite number above 0"),
+        ({"repetition_penalty": 1e39}, "repetition_penalty is 1e.39; expected a finite number above 0"),
+        ({"logit_bias": {3: 1e39}}, r"logit_bias\[3\] is 1e.39; expected a finite number"),
+        ({"logit_bias": dict.fromkeys(range(61), -1e300)}, r"logit_bias\[0\] is -1e.300; expected a finite"),
+        ({"transform": lambda probs, tokens: np.full(61, 1.7e308)}, "transform: .* with a finite sum"),
+        ({"transform": lambda probs, tokens: 0 * probs}, "transform: .* not all 0"),
         ({"logit_bias": [1, 2]}, "logit_bias is .* expected a mapping"),
         ({"logit_bias": {-1: 1.0}}, "logit_bias has the key -1"),
         ({"logit_bias": {"a": 1.0}}, "logit_bias has the key 'a'"),
@@ -295,5 +339,25 @@ def test_betas_of_a_lenient_run(pair: Any) -> None:
     ],
 )
 def test_bad_settings_are_named(pair: Any, changes: dict[str, Any], message: str) -> None:
+    """Before the run, or in it where it depends on what the models compute."""
     with pytest.raises(InputError, match=message):
         generate(pair, True, **changes)
+
+
+def test_settings_that_make_logits_infinite_are_named_in_the_run(tmp_path: Path) -> None:
+    """Whether they do depends on the model: here on logits of some hundreds."""
+    settings = llama_config()
+    tensors = tensors_for(settings, 3)
+    tensors["lm_head.weight"] *= 300.0
+    model = specdec.load(write_hf(tmp_path, settings, tensors), tokenizer=False)
+    prompt = list(range(40))
+    row = model.logits(prompt)[-1][:40]
+    worst = int(row.argmin())
+    assert row.max() > 50 and row[worst] < -50
+    for temperature in (0.0, 1.0):
+        options: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 3, "seed": 1}
+        with pytest.raises(InputError, match="repetition_penalty: the logit of token .* becomes infinite"):
+            specdec.generate(model, None, prompt, repetition_penalty=1.2e-38, **options)
+        others = {token: -math.inf for token in range(61) if token != worst}
+        with pytest.raises(InputError, match="repetition_penalty and logit_bias: no token is left"):
+            specdec.generate(model, None, prompt, repetition_penalty=3e38, logit_bias=others, **options)

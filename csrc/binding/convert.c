@@ -2,6 +2,16 @@
 
 #include <string.h>
 
+/* Set an exception of specdec.errors. The package is there whenever its core is in use. */
+static PyObject* raise_named(const char* name) {
+    PyObject* errors = PyImport_ImportModule("specdec.errors");
+    PyObject* type = errors ? PyObject_GetAttrString(errors, name) : NULL;
+    if (type != NULL) PyErr_SetString(type, sd_message());
+    Py_XDECREF(errors);
+    Py_XDECREF(type);
+    return NULL;
+}
+
 PyObject* sd_raise(sd_status status) {
     PyObject* type = PyExc_RuntimeError;
     switch (status) {
@@ -12,6 +22,8 @@ PyObject* sd_raise(sd_status status) {
     case SD_ERR_CONTEXT: type = PyExc_ValueError; break;
     case SD_ERR_STATE:
     case SD_OK: break;
+    case SD_ERR_OVERFLOW: return raise_named("NotFiniteError");
+    case SD_ERR_SETTING: return raise_named("InputError");
     case SD_ERR_CALLBACK: return NULL; /* its exception is set */
     }
     PyErr_SetString(type, sd_message());

@@ -85,14 +85,15 @@ static void copy_logits(const decoder_object* self, int n, float* out) {
 }
 
 static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"ids", "logits", NULL};
+    static char* names[] = {"ids", "logits", "finite", NULL};
     decoder_object* self = (decoder_object*)base;
     PyObject *argument, *array = NULL;
-    int logits = 0, n = 0, done = 0;
+    int logits = 0, finite = 0, n = 0, done = 0;
     int32_t* ids = NULL;
     float* rows = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p", names, &argument, &logits)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pp", names, &argument, &logits, &finite)) return NULL;
     if (enter(self) < 0) return NULL;
+    self->workspace.name = finite ? "the model" : NULL;
     int n_before = self->cache.n_committed;
     if (sd_ids_from(argument, "ids", &ids, &n) < 0) goto fail;
     if (n > self->capacity - n_before) {
@@ -194,7 +195,8 @@ static PyObject* get_n_committed(PyObject* self, void* closure) {
 
 static PyMethodDef methods[] = {
     {"prefill", (PyCFunction)(void (*)(void))prefill, METH_VARARGS | METH_KEYWORDS,
-     "prefill($self, /, ids, *, logits=False)\n--\n\nAppend a prompt; with logits, return [n, n_vocab]."},
+     "prefill($self, /, ids, *, logits=False, finite=False)\n--\n\nAppend a prompt; with logits, return [n, "
+     "n_vocab]."},
     {"forward", forward, METH_VARARGS,
      "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree that hangs on the "
      "cache."},

@@ -74,6 +74,7 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
         goto end;
     }
     if ((array = sd_new_array("float64", n - 1, -1, (void**)&out)) == NULL) goto end;
+    w.name = "the model";
     while (done < n - 1) {
         int before = done;
         PyThreadState* outside;

@@ -11,8 +11,8 @@
 typedef struct python_drafter {
     sd_drafter base;         /* must stay first */
     PyThreadState** outside; /* borrowed */
-    PyObject *name, *propose, *begin, *commit, *proposal_type,
-        *input_error; /* borrowed from the description; begin, commit: or None */
+    PyObject *name, *propose, *begin, *commit, *proposal_type, *input_error,
+        *generator; /* borrowed from the description; begin, commit, generator: or None */
     int n_vocab;
     sd_rule rule;   /* that judges what is proposed */
     sd_arena arena; /* owns the arrays below */
@@ -208,10 +208,29 @@ static int take_node(python_drafter* d, const returned* r, int i, sd_proposal* p
     return 0;
 }
 
-static int propose_one(python_drafter* d, sd_proposal* p) {
-    PyObject* text = view_of(p->text, p->n_text);
-    PyObject* value = text ? PyObject_CallFunction(d->propose, "iOi", p->sequence, text, p->budget) : NULL;
+/* {"rng": generator of this round}, or NULL with an exception where the object asks for random numbers. */
+static PyObject* keywords_of(const python_drafter* d, const sd_proposal* p) {
+    PyObject* rng = PyObject_CallFunction(d->generator, "KIi", (unsigned long long)p->stream.seed,
+                                          p->stream.sequence, p->n_text);
+    PyObject* keywords = rng ? Py_BuildValue("{sO}", "rng", rng) : NULL;
+    Py_XDECREF(rng);
+    return keywords;
+}
+
+static PyObject* call_propose(const python_drafter* d, const sd_proposal* p) {
+    int draws = d->generator != Py_None;
+    PyObject *text = view_of(p->text, p->n_text), *keywords = draws ? keywords_of(d, p) : NULL, *value = NULL;
+    PyObject* arguments = text ? Py_BuildValue("iOi", p->sequence, text, p->budget) : NULL;
+    if (arguments != NULL && (keywords != NULL || !draws))
+        value = PyObject_Call(d->propose, arguments, keywords);
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
     Py_XDECREF(text);
+    return value;
+}
+
+static int propose_one(python_drafter* d, sd_proposal* p) {
+    PyObject* value = call_propose(d, p);
     if (value == NULL) return -1;
     returned r = {0};
     int result = read_nodes(d, value, p->budget, &r);
@@ -268,12 +287,12 @@ static void lay_out(python_drafter* d, int gamma) {
 }
 
 int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter) {
-    PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *input_error;
+    PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *input_error, *generator;
     if (!PyArg_ParseTuple(arguments,
-                          "UOOOOO;draft: expected (\"python\", name, propose, begin, commit, "
-                          "Proposal, InputError)",
-                          &name, &propose_method, &begin_method, &commit_method, &proposal_type,
-                          &input_error))
+                          "UOOOOOO;draft: expected (\"python\", name, propose, begin, commit, "
+                          "Proposal, InputError, generator)",
+                          &name, &propose_method, &begin_method, &commit_method, &proposal_type, &input_error,
+                          &generator))
         return -1;
     if (!PyCallable_Check(propose_method) || !PyType_Check(proposal_type) ||
         !PyExceptionClass_Check(input_error)) {
@@ -297,6 +316,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
     d->commit = commit_method;
     d->proposal_type = proposal_type;
     d->input_error = input_error;
+    d->generator = generator;
     lay_out(d, drafting->gamma);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
         release(&d->base);

@@ -23,11 +23,13 @@ static int take_probs(PyObject* returned, double* probs, int n_vocab) {
         wrong = !(values[i] >= 0.0 && isfinite(values[i]));
         sum += values[i];
     }
-    wrong = wrong || !(sum > 0.0 && isfinite(1.0 / sum));
+    wrong = wrong || !(sum > 0.0 && isfinite(1.0 / sum) && isfinite(2.0 * sum));
     if (wrong)
-        PyErr_Format(PyExc_ValueError,
-                     "transform: expected %d finite numbers of 0 or more, not all 0, from the function",
-                     n_vocab);
+        sd_raise(
+            sd_fail(SD_ERR_SETTING,
+                    "transform: expected %d numbers of 0 or more, not all 0, with a finite sum, from the "
+                    "function",
+                    n_vocab));
     else
         memcpy(probs, values, (size_t)n_vocab * sizeof *probs);
     PyBuffer_Release(&view);

@@ -4,8 +4,9 @@
 #include <string.h>
 
 sd_status sd_adjustment_check(const sd_adjustment* a, int n_vocab) {
-    if (!(a->repetition_penalty > 0.0 && isfinite(a->repetition_penalty)))
-        return sd_fail(SD_ERR_VALUE, "repetition_penalty is %g, expected a finite number above 0",
+    if (!(a->repetition_penalty > 0.0 && isnormal((float)a->repetition_penalty)))
+        return sd_fail(SD_ERR_VALUE,
+                       "repetition_penalty is %g, expected a finite number above 0, of the range of float32",
                        a->repetition_penalty);
     int n_forbidden = 0;
     for (int i = 0; i < a->n_biased; i++) {
@@ -35,6 +36,9 @@ const float* sd_logits_adjust(const sd_adjustment* a, int n_vocab, const float* 
         for (int i = 0; i < n_text; i++) penalise(logits, penalty, text[i], adjusted);
         for (int i = node; i > 0; i = tree->parents[i]) penalise(logits, penalty, tree->tokens[i], adjusted);
     }
-    for (int i = 0; i < a->n_biased; i++) adjusted[a->biased[i]] += a->biases[i];
+    for (int i = 0; i < a->n_biased; i++) { /* forbidding by assignment, as infinities may not be added */
+        float bias = a->biases[i], *logit = &adjusted[a->biased[i]];
+        *logit = bias == -INFINITY ? bias : *logit + bias;
+    }
     return adjusted;
 }

@@ -85,6 +85,7 @@ static sd_status create_parts(sd_beam_search* s) {
         status = sd_workspace_create(&s->draft, draft, o->n_threads,
                                      larger(larger(2 * o->width, o->draft_width), SD_PROMPT_SLICE),
                                      o->draft_width, s->n_prompt + (int)n_nodes);
+    s->target.name = "the target"; /* the draft's has none: a draft that overflows guesses nothing here */
     return status;
 }
 
@@ -193,7 +194,11 @@ static sd_status advance(sd_beam_search* s, int first, int* known) {
     int width = s->options.width, n_open = 0;
     int n = sd_beam_step(s->beams, s->n_beams, s->target.logits, s->target.ld_logits, first,
                          s->options.target->config.n_vocab, stop_of(s), width, s->next);
-    if (n == 0) return sd_fail(SD_ERR_NOT_FINITE, "the target's logits are not finite numbers");
+    if (n == 0) {
+        sd_status status = sd_forward_check(&s->target, 0, s->target.max_rows);
+        if (status != SD_OK) return status;
+        return sd_fail(SD_ERR_OVERFLOW, "the target: the logits are not finite");
+    }
     *known = 1;
     for (int i = 0; i < n; i++) {
         sd_beam* beam = &s->next[i];

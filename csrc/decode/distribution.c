@@ -120,12 +120,13 @@ static double keep_largest(int n, double* weights, double mass, double goal, dou
     return sd_kernels_get()->cut(n, weights, at.weight);
 }
 
-void sd_standardise(const sd_sampling* s, int n_vocab, const float* logits, double* scratch,
-                    sd_distribution* out) {
+int sd_standardise(const sd_sampling* s, int n_vocab, const float* logits, double* scratch,
+                   sd_distribution* out) {
     const sd_kernels* k = sd_kernels_get();
     int32_t best = k->argmax(n_vocab, logits);
-    out->point = s->temperature == 0.0 ? best : -1;
-    if (out->point >= 0) return;
+    int finite = isfinite(logits[best]);
+    out->point = s->temperature == 0.0 || !finite ? best : -1;
+    if (out->point >= 0) return finite;
     /* capped, because 0 · infinity is not 0 */
     float factor = s->temperature > 1e-30 ? (float)(1.0 / s->temperature) : 1e30f;
     double mass = k->weigh(n_vocab, logits, logits[best], factor, out->weights);
@@ -140,6 +141,7 @@ void sd_standardise(const sd_sampling* s, int n_vocab, const float* logits, doub
     }
     if (s->min_p > 0.0) mass = k->cut(n_vocab, out->weights, s->min_p * out->weights[best]);
     set_mass(out, mass);
+    return 1;
 }
 
 /* ------------------------------------------------------------------------------- distributions */

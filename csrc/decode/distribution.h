@@ -29,9 +29,10 @@ typedef struct sd_distribution {
 } sd_distribution;
 
 /* Standardise logits [n_vocab] into out->weights (used unless temperature is 0) and the rest of
- * `out`. scratch [2 · n_vocab]. Logits may be −infinity but not all of them, and not NaN. */
-void sd_standardise(const sd_sampling* sampling, int n_vocab, const float* logits, double* scratch,
-                    sd_distribution* out);
+ * `out`. scratch [2 · n_vocab]. Logits may be −infinity, and not NaN. Returns 0 if the largest of them is not
+ * finite; then `out` has all mass on it, so that it is a distribution in any case. */
+int sd_standardise(const sd_sampling* sampling, int n_vocab, const float* logits, double* scratch,
+                   sd_distribution* out);
 
 /* Probability of a token. */
 double sd_prob(const sd_distribution* distribution, int32_t token);

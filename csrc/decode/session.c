@@ -1,5 +1,7 @@
 #include "session.h"
 
+#include <stdio.h>
+
 #include "clock.h"
 #include "interrupt.h"
 #include "rows.h"
@@ -12,6 +14,8 @@ struct sd_session {
     int n_sequences, max_nodes, n_text;
     int ready;              /* the prompts are in */
     int failed;             /* a round has; it left nodes behind */
+    sd_status untold;       /* with this, which the call did not say as earlier rounds of it had records */
+    char message[256];      /* of that failure */
     int turn;               /* which open sequence has the first claim to what is left of the node budget */
     sd_sequence* sequences; /* [n_sequences] */
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
@@ -154,6 +158,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
         sd_workspace_create(&s->workspace, options->target, options->n_threads,
                             rows > SD_PROMPT_SLICE ? rows : SD_PROMPT_SLICE, rows, s->n_text + s->max_nodes);
     if (status != SD_OK) goto fail;
+    s->workspace.name = "the target";
     *out = s;
     return SD_OK;
 fail:
@@ -186,9 +191,17 @@ static sd_status begin_drafts(sd_session* s) {
     return SD_OK;
 }
 
+/* What is said when no round can follow. */
+static sd_status refuse(sd_session* s) {
+    sd_status status = s->untold;
+    s->untold = SD_OK;
+    if (status != SD_OK) return sd_fail(status, "%s", s->message);
+    return sd_fail(SD_ERR_STATE, s->failed ? "a round has failed" : "the prompts have not been read");
+}
+
 sd_status sd_session_prefill(sd_session* s, int* done) {
     *done = 0;
-    if (s->failed) return sd_fail(SD_ERR_STATE, "a round has failed");
+    if (s->failed) return refuse(s);
     for (int i = 0; i < s->n_sequences; i++)
         if (!sd_intake_done(&s->intakes[i]))
             return sd_intake_slice(&s->workspace, s->caches, s->intakes, s->n_sequences);
@@ -273,7 +286,9 @@ static sd_status verify(sd_session* s, sd_record* record) {
                                           .tree = &record->tree,
                                           .places = record->places,
                                           .logits = w->logits + record->logits_row * w->ld_logits,
-                                          .stride = w->ld_logits};
+                                          .stride = w->ld_logits,
+                                          .forward = &s->workspace,
+                                          .first_row = (int)record->logits_row};
     return sd_verifier_run(&s->verifier, &verification, &record->verdict);
 }
 
@@ -332,7 +347,7 @@ static sd_status run_round(sd_session* s) {
     if (s->options.pace && status == SD_OK) tell_pace(s, records, drafted - begun, ended - drafted);
     for (int i = 0; i < s->n_open; i++)
         records[i].draft_s = draft_s, records[i].verify_s = verify_s, records[i].other_s = other_s;
-    s->n_records += s->n_open;
+    if (status == SD_OK) s->n_records += s->n_open;
     return status;
 }
 
@@ -344,8 +359,7 @@ static int one_ended(const sd_session* s) {
 }
 
 sd_status sd_session_rounds(sd_session* s, double seconds, int until_end, const int32_t* gammas) {
-    if (s->failed || !s->ready)
-        return sd_fail(SD_ERR_STATE, s->failed ? "a round has failed" : "the prompts have not been read");
+    if (s->failed || !s->ready) return refuse(s);
     double begun = sd_now();
     sd_status status = SD_OK;
     s->n_records = 0;
@@ -356,7 +370,10 @@ sd_status sd_session_rounds(sd_session* s, double seconds, int until_end, const 
     } while (status == SD_OK && s->n_records + s->n_sequences <= s->max_records &&
              sd_now() - begun < seconds && !(until_end && one_ended(s)));
     s->failed = status != SD_OK;
-    return status;
+    if (status == SD_OK || status == SD_ERR_CALLBACK || s->n_records == 0) return status;
+    s->untold = status; /* the rounds before are told first */
+    snprintf(s->message, sizeof s->message, "%s", sd_message());
+    return SD_OK;
 }
 
 const sd_record* sd_session_records(const sd_session* s, int* n) {

@@ -65,7 +65,8 @@ sd_status sd_session_prefill(sd_session* session, int* done);
 
 /* Rounds for every unfinished sequence: draft, verify, commit. One round, then others as long as
  * `seconds` have not passed: whoever looks at every record does it with cold caches, so it is
- * cheaper to look at several. With `until_end` the round in which a sequence ends is the last. gammas
+ * cheaper to look at several. A round that fails behind others of the call, for what a model or a setting
+ * makes of its numbers, is told by the next call. With `until_end` the round in which a sequence ends is the last. gammas
  * [n prompts]: guesses a round of each sequence at most, cut to those of the options; NULL: as many as these. */
 sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, const int32_t* gammas);
 

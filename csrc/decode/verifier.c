@@ -21,7 +21,7 @@ void sd_verifier_take(sd_verifier* v, sd_arena* arena, int max_nodes, int n_text
 typedef struct question {
     sd_verifier* verifier;
     const sd_verification* asked;
-    sd_status status; /* of the transforms */
+    sd_status status; /* of the distributions asked for so far */
 } question;
 
 static int depth_of(const sd_tree* tree, int node) {
@@ -44,20 +44,41 @@ static sd_status transform(const question* q, int node) {
     d->point = -1;
     d->mass = sd_kernels_get()->mass(v->n_vocab, d->weights);
     d->factor = 1.0 / d->mass;
+    if (v->sampling.temperature == 0.0) d->point = sd_most_probable(d, v->n_vocab);
     return SD_OK;
+}
+
+/* The adjusted logits of the token after a node have no finite largest one, though the model's have. */
+static sd_status fail_in_settings(const sd_verifier* v, const float* adjusted) {
+    int32_t best = sd_kernels_get()->argmax(v->n_vocab, adjusted);
+    const char* names = v->adjustment.repetition_penalty == 1.0 ? "logit_bias"
+                        : v->adjustment.n_biased == 0           ? "repetition_penalty"
+                                                                : "repetition_penalty and logit_bias";
+    if (adjusted[best] < 0.0f) return sd_fail(SD_ERR_SETTING, "%s: no token is left to choose from", names);
+    return sd_fail(SD_ERR_SETTING, "%s: the logit of token %d becomes infinite; expected smaller changes",
+                   names, (int)best);
+}
+
+/* Make the target's distribution after a node. */
+static sd_status distribute(const question* q, int node) {
+    sd_verifier* v = q->verifier;
+    const sd_verification* asked = q->asked;
+    int place = asked->places[node];
+    sd_status status = sd_forward_check(asked->forward, asked->first_row + place, 1);
+    if (status != SD_OK) return status;
+    const float* logits = sd_logits_adjust(&v->adjustment, v->n_vocab, asked->logits + place * asked->stride,
+                                           asked->text, asked->n_text, asked->tree, node, v->adjusted);
+    if (!sd_standardise(&v->sampling, v->n_vocab, logits, v->scratch, &v->target))
+        return fail_in_settings(v, logits);
+    return v->transform.apply ? transform(q, node) : SD_OK;
 }
 
 static sd_distribution target_after(void* context, int node) {
     question* q = context;
-    sd_verifier* v = q->verifier;
-    const sd_verification* asked = q->asked;
     if (q->status == SD_OK) q->status = sd_interrupted();
-    const float* logits =
-        sd_logits_adjust(&v->adjustment, v->n_vocab, asked->logits + asked->places[node] * asked->stride,
-                         asked->text, asked->n_text, asked->tree, node, v->adjusted);
-    sd_standardise(&v->sampling, v->n_vocab, logits, v->scratch, &v->target);
-    if (v->transform.apply && q->status == SD_OK) q->status = transform(q, node);
-    return v->target;
+    if (q->status == SD_OK) q->status = distribute(q, node);
+    if (q->status != SD_OK) q->verifier->target.point = 0; /* any token: nobody will look at the verdict */
+    return q->verifier->target;
 }
 
 /* Coupled: the noise belongs to the new token's place in the text, so it is the same in every round,

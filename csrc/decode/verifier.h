@@ -3,6 +3,7 @@
 #define SD_VERIFIER_H
 
 #include "adjustment.h"
+#include "forward.h"
 #include "memory.h"
 #include "rng.h"
 #include "verify.h"
@@ -10,7 +11,7 @@
 /* The caller's own change of the target's distribution. */
 typedef struct sd_transform {
     /* probs [n_vocab] of the token after tokens [n_tokens] are changed in place and stay a distribution
-     * up to a factor. NULL: there is none. */
+     * up to a factor, whose argmax is taken at temperature 0. NULL: there is none. */
     sd_status (*apply)(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab);
     void* context; /* borrowed; must outlive the verifier */
 } sd_transform;
@@ -45,9 +46,14 @@ typedef struct sd_verification {
     const int32_t* places; /* [tree.n_nodes] node i has the logits [n_vocab] from places[i] · stride on */
     const float* logits;
     ptrdiff_t stride;
+    sd_workspace* forward; /* these logits are rows of its last forward, from first_row on */
+    int first_row;
 } sd_verification;
 
-/* Fill the verdict (its arrays are the caller's). Fails where a transform does. */
+/* Fill the verdict (its arrays are the caller's). Each distribution that the rule asks for is made once. Fails
+ * where a transform does, where the logits of a node that is asked for are not finite, and where settings leave
+ * no token or make the logit of one infinite. What is not asked for cannot fail: plain decoding does not meet
+ * it. */
 sd_status sd_verifier_run(sd_verifier* verifier, const sd_verification* verification, sd_verdict* verdict);
 
 #endif

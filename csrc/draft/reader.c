@@ -28,9 +28,11 @@ sd_status sd_reader_create(sd_reader* r, const sd_reader_options* options) {
         if ((status = sd_cache_create(&r->caches[i], model, n_slots, 0)) != SD_OK) return status;
     }
     int n_rows = n * r->row_room;
-    return sd_workspace_create(&r->workspace, model, options->n_threads,
-                               n_rows > SD_PROMPT_SLICE ? n_rows : SD_PROMPT_SLICE, n * options->n_rows,
-                               n_slots);
+    status = sd_workspace_create(&r->workspace, model, options->n_threads,
+                                 n_rows > SD_PROMPT_SLICE ? n_rows : SD_PROMPT_SLICE, n * options->n_rows,
+                                 n_slots);
+    r->workspace.name = "the draft";
+    return status;
 }
 
 void sd_reader_free(sd_reader* r) {
@@ -116,8 +118,9 @@ sd_status sd_reader_read(sd_reader* r, const sd_reading* readings, int n) {
         r->branches[i] = (sd_branch){cache, tokens, parents, n_new, readings[i].n_nodes};
     }
     const unsigned char* skipped = r->options.skipped;
-    return skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
-                   : sd_forward(&r->workspace, r->branches, n);
+    sd_status status = skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
+                               : sd_forward(&r->workspace, r->branches, n);
+    return status == SD_OK ? sd_forward_check(&r->workspace, 0, r->workspace.max_rows) : status;
 }
 
 void sd_reader_share(sd_reader* r, const sd_proposal* p, int32_t twin, int32_t node) {

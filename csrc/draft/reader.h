@@ -53,7 +53,7 @@ sd_status sd_reader_read_prompts(sd_reader* reader, int* done);
 sd_status sd_reader_follow(sd_reader* reader, sd_proposal* proposal);
 
 /* Read nodes of n proposals, parents before their children; the logits of the nodes are rows of
- * workspace.logits, in order. */
+ * workspace.logits, in order. All of them are finite: SD_ERR_OVERFLOW if not. */
 sd_status sd_reader_read(sd_reader* reader, const sd_reading* readings, int n);
 
 /* Let `twin`, which has the tokens of `node` from the root on, pass for read when `node` has been. */

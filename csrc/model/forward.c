@@ -277,16 +277,16 @@ static void copy_hidden(const job* j, int to_caches) {
     }
 }
 
-static void run(job* j) {
+static void run_layers(const job* j) {
     sd_workspace* w = j->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
     if (j->first > 0)
         copy_hidden(j, 0);
     else if (j->n_rows < SHARED_ROWS)
-        embed_rows(j, 0, 0, j->n_rows);
+        embed_rows((void*)j, 0, 0, j->n_rows);
     else
-        sd_team_run(&j->team, j->n_rows, ROW_GRAIN, embed_rows, j);
+        sd_team_run(&j->team, j->n_rows, ROW_GRAIN, embed_rows, (void*)j);
 
     for (int i = j->first; i < j->end; i++) {
         unsigned skipped = j->skipped ? j->skipped[i] : 0;
@@ -304,6 +304,12 @@ static void run(job* j) {
     }
     prepare(j, j->n_logits, rows, c->d_model, (norm){model->output_norm, model->output_norm_bias});
     multiply(j, (product){&model->head, NULL, j->n_logits, w->prepared, w->logits, w->ld_logits, NULL});
+}
+
+static void run(job* j) {
+    j->team = sd_team_open(j->w->n_threads);
+    run_layers(j);
+    sd_team_close(&j->team);
 }
 
 /* Check what the branches of a job ask for, and count its rows. */
@@ -372,9 +378,10 @@ static void start(job* j) {
         for (int node = cache->n_pending - j->branches[b].n_new; node < cache->n_pending; node++)
             sd_angles_extend(&j->w->angles, cache->n_committed + cache->depths[node] + 1);
     }
-    j->team = sd_team_open(j->w->n_threads);
+    j->w->last_branches = j->branches;
+    j->w->n_last_branches = j->n_branches;
+    j->w->last_skipped = j->skipped;
     run(j);
-    sd_team_close(&j->team);
 }
 
 /* A job of new nodes, from the embedding on. */
@@ -480,6 +487,92 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
     return SD_OK;
 }
 
+/* ------------------------------------------------------------------------------- numbers that overflow */
+
+static int all_finite(const float* x, int n) {
+    uint32_t found = 0; /* the sign is set by an exponent of all ones */
+    for (int i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        found |= (bits & 0x7fffffffu) + 0x00800000u;
+    }
+    return !(found >> 31);
+}
+
+/* The position of new node i of a branch. */
+static int position_of(const sd_branch* branch, int i) {
+    const sd_cache* cache = branch->cache;
+    return cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
+}
+
+/* The residual stream [rows, d_model] of the last forward after its first n_layers layers, in w->hidden. Keys and
+ * values of the pending nodes are written once more, with the bits that they had. */
+static void run_again(sd_workspace* w, int n_layers) {
+    job j = {.w = w,
+             .branches = w->last_branches,
+             .n_branches = w->n_last_branches,
+             .end = n_layers,
+             .skipped = w->last_skipped,
+             .keep = -1};
+    for (int b = 0; b < j.n_branches; b++) {
+        const sd_branch* branch = &j.branches[b];
+        const sd_cache* cache = branch->cache;
+        for (int i = 0; i < branch->n_new; i++, j.n_rows++) {
+            w->tokens[j.n_rows] = branch->tokens[i];
+            w->positions[j.n_rows] = cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
+        }
+    }
+    run(&j);
+}
+
+/* Some row of a branch, whose rows begin with `first`, is not finite: since which layer, and which row was it?
+ * What is not finite stays so, and it may spoil rows that do not attend to it, as 0 · infinity is not 0. */
+static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch, int first) {
+    int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
+    const float* x = w->hidden + (ptrdiff_t)first * d_model;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        run_again(w, middle);
+        if (all_finite(x, branch->n_new * d_model))
+            low = middle;
+        else
+            high = middle;
+    }
+    run_again(w, high);
+    while (i < branch->n_new - 1 && all_finite(x + (ptrdiff_t)i * d_model, d_model)) i++;
+    const char* name = w->name ? w->name : "the model";
+    int position = position_of(branch, i);
+    if (high == 0)
+        return sd_fail(SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name, position);
+    return sd_fail(SD_ERR_OVERFLOW,
+                   "%s: the output of layer %d (of 0 to %d) at position %d is not finite; that of the layers "
+                   "before it is",
+                   name, high - 1, w->model->config.n_layer - 1, position);
+}
+
+sd_status sd_forward_check(sd_workspace* w, int first, int n) {
+    const sd_config* c = &w->model->config;
+    const float *hidden = w->hidden, *logits = w->logits;
+    for (int b = 0, row = 0; b < w->n_last_branches; b++) {
+        const sd_branch* branch = &w->last_branches[b];
+        int of_branch = row;
+        for (int i = 0; i < branch->n_new; i++, row++, hidden += c->d_model) {
+            int has_logits = i >= branch->n_new - branch->n_logits;
+            const float* of_row = logits;
+            if (has_logits) logits += w->ld_logits;
+            if (row < first || row - first >= n) continue;
+            if (!all_finite(hidden, c->d_model)) return fail_in_layer(w, branch, of_branch);
+            if (has_logits && !all_finite(of_row, c->n_vocab))
+                return sd_fail(
+                    SD_ERR_OVERFLOW,
+                    "%s: the logits are not finite after position %d; the output of all layers is, "
+                    "so it is the head that overflows",
+                    w->name ? w->name : "the model", position_of(branch, i));
+        }
+    }
+    return SD_OK;
+}
+
 sd_status sd_prefill_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
                            int logits) {
     int32_t parents[SD_PROMPT_SLICE], path[SD_PROMPT_SLICE];
@@ -488,6 +581,10 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
     const sd_branch branch = {cache, tokens + *n_done, parents, n_here, logits ? n_here : 0};
     sd_status status = sd_forward(w, &branch, 1);
     if (status != SD_OK) return status;
+    if (w->name && (status = sd_forward_check(w, 0, n_here)) != SD_OK) {
+        sd_cache_keep(cache, NULL, 0);
+        return status;
+    }
     status = sd_cache_keep(cache, path, n_here);
     if (status == SD_OK) *n_done += n_here;
     return status;

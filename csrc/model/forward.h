@@ -25,6 +25,12 @@ typedef struct sd_workspace {
     const sd_model* model; /* borrowed */
     sd_arena arena;        /* owns the arrays below */
     int n_threads, max_rows, max_logits, max_slots;
+    const char* name; /* of the model in messages ("the target"); static. NULL: prompts are not checked for
+                       * numbers that are not finite */
+    /* The last forward, for sd_forward_check: its branches and what it passed by, borrowed */
+    const sd_branch* last_branches;
+    int n_last_branches;
+    const unsigned char* last_skipped;
     int32_t *tokens, *positions; /* [max_rows] */
     sd_branch* parts;            /* [max_rows] what sd_forward_finish has to begin */
     float* hidden;               /* [max_rows, d_model] the residual stream */
@@ -35,8 +41,8 @@ typedef struct sd_workspace {
     float* logits;               /* [max_logits, ld_logits] result */
     float* normed;               /* [max_rows, d_model] */
     void* prepared;              /* max_rows rows of d_model or n_head · d_head, prepared */
-    float*
-        projected[SD_MAX_THREADS]; /* [2, max_rows, SD_PANEL] gate and up of one group, each thread's own */
+    /* [2, max_rows, SD_PANEL] gate and up of one group, each thread's own */
+    float* projected[SD_MAX_THREADS];
     sd_attention_scratch attention[SD_MAX_THREADS];
     sd_angles angles;                       /* of positions below max_slots in whole panels */
     ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
@@ -68,6 +74,12 @@ sd_status sd_forward_skipping(sd_workspace* workspace, const unsigned char* skip
  * dropped. The bits are those of sd_forward. After a failure the nodes of the trees are pending or not. */
 sd_status sd_forward_finish(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
+/* Are rows [first, first + n) of the last forward finite, counted over its branches and their nodes: the
+ * residual stream, and the logits where they were wanted? If not, SD_ERR_OVERFLOW; the message names the model,
+ * the first layer whose output is not finite, for which the rows are computed again, and the position where it
+ * is not. To be asked while the branches exist and their nodes are pending. There may be fewer rows than n. */
+sd_status sd_forward_check(sd_workspace* workspace, int first, int n);
+
 /* Testing: forwards of this process so far, and blocks (the attention or the MLP of a layer) that rows have
  * gone through in them. */
 long sd_forward_count(void);
@@ -75,7 +87,7 @@ long sd_forward_work(void);
 
 /* Append tokens [n] to a cache as committed text, in slices of SD_PROMPT_SLICE; *n_done counts
  * the tokens already in, and one call computes one slice. With `logits` the slice's rows are left
- * in workspace->logits. */
+ * in workspace->logits. All rows are checked if the workspace has a name. */
 sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
                            int* n_done, int logits);
 

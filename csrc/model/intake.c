@@ -50,6 +50,8 @@ sd_status sd_intake_slice(sd_workspace* w, sd_cache* caches, sd_intake* intakes,
     }
     if (n_branches == 0) return check_done(intakes, n);
     sd_status status = sd_forward(w, branches, n_branches);
+    if (status == SD_OK && w->name && (status = sd_forward_check(w, 0, SD_PROMPT_SLICE)) != SD_OK)
+        for (int b = 0; b < n_branches; b++) sd_cache_keep(branches[b].cache, NULL, 0);
     for (int b = 0; b < n_branches && status == SD_OK; b++) {
         status = sd_cache_keep(branches[b].cache, path, branches[b].n_new);
         intakes[read[b]].n_read += branches[b].n_new;

@@ -133,9 +133,12 @@ class Decoder:
     def n_committed(self) -> int:
         """Tokens kept in the cache."""
     def prefill(
-        self, ids: Sequence[int] | NDArray[np.int32], *, logits: bool = False
+        self, ids: Sequence[int] | NDArray[np.int32], *, logits: bool = False, finite: bool = False
     ) -> NDArray[np.float32] | None:
-        """Append a prompt. With ``logits``, return [len(ids), n_vocab]."""
+        """Append a prompt. With ``logits``, return [len(ids), n_vocab].
+
+        With ``finite`` numbers that are not raise NotFiniteError, and nothing is appended.
+        """
     def forward(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.float32]:
         """Logits [n_nodes, n_vocab] of a tree on the cache (``parents[0]`` is -1). Commits nothing."""
     def keep(self, path: Sequence[int]) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from specdec.result import Result
 
 __all__ = [
     "CheckpointError",
     "CheckpointNotFoundError",
     "InputError",
     "MissingPackageError",
+    "NotFiniteError",
     "SpecdecError",
     "TokenizerError",
     "UnsupportedModelError",
@@ -67,3 +71,21 @@ class InputError(SpecdecError, ValueError):
 
 class MissingPackageError(SpecdecError, ImportError):
     """Something needs a package that is not installed; the message names the extra that brings it."""
+
+
+class NotFiniteError(SpecdecError, ArithmeticError):
+    """A model computed a number that is not finite: its weights are, but their products overflow.
+
+    The message names the model, the first layer whose output is not finite ("the head" if only the logits are
+    not), and the position of the token, counted from 0 with the prompt. That token may be a guess, as it may
+    spoil the other rows of its round; plain decoding then does not come to it.
+
+    Attributes
+    ----------
+    result : Result, list of Result, or None
+        From `specdec.generate` and `specdec.stream`: what there was before, in the form in which `generate`
+        returns it; texts that had not come to their end have the `finish_reason` "error". None from other
+        functions.
+    """
+
+    result: Result | list[Result] | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, cast, overload
 
-from specdec.errors import InputError
+from specdec.errors import InputError, NotFiniteError
 from specdec.progress import progress_bar
 from specdec.request import DraftLike, Gamma, ModelLike, Options, Prompt, Request, Seed, Stop, Transform
 from specdec.result import Result
@@ -108,8 +108,9 @@ def generate(
     transform : callable, optional
         ``transform(probs, tokens)``: the distribution of the next token, float64 [n_vocab], after the
         settings above, and the token ids so far, prompt included; returns the one to sample from, [n_vocab],
-        which need not sum to 1. It must be a function of its arguments alone, for it is called once for every
-        verified position, also for positions that are then dropped.
+        which need not sum to 1. At temperature 0 it is given all mass on the argmax, and the argmax of what
+        it returns is taken, the lowest id on ties. It must be a function of its arguments alone, for it is
+        called once for every verified position, also for positions that are then dropped.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
         accepts more with gamma above 1. With "coupled" the same seed gives the same tokens for every draft
@@ -160,13 +161,17 @@ def generate(
     Raises
     ------
     InputError
-        If an argument is out of range, a callable gamma returns something else than it may, a prompt is
-        empty, holds an id that the target does not have, or fills the context. The message names the
-        argument, its value and what is expected.
+        If an argument is out of range, a callable gamma or a transform returns something else than it may, a
+        penalty or bias makes a logit infinite or leaves no token, a prompt is empty, holds an id that the
+        target does not have, or fills the context. The message names the argument, its value and what is
+        expected.
     VocabularyMismatchError
         If target and draft have different vocabularies.
     CheckpointError, TokenizerError
         If a path cannot be loaded.
+    NotFiniteError
+        If the target or the draft computes a number that is not finite. Its attribute `result` is what there
+        was before; the message names the layer and the position.
     KeyboardInterrupt
         On Ctrl-C, within a round.
 
@@ -240,8 +245,8 @@ def stream(
     ------
     InputError
         As `generate`, and if there are several prompts or no tokenizer.
-    VocabularyMismatchError, CheckpointError, TokenizerError, KeyboardInterrupt
-        As `generate`.
+    VocabularyMismatchError, CheckpointError, TokenizerError, NotFiniteError, KeyboardInterrupt
+        As `generate`. After a NotFiniteError `Stream.result` is what there was before.
 
     Examples
     --------
@@ -283,10 +288,13 @@ class Stream(Iterator[str]):
             if end.value is not None:  # only the first time
                 self._result = end.value
             raise
+        except NotFiniteError as error:
+            self._result = cast("Result", error.result)
+            raise
 
     @property
     def result(self) -> Result:
-        """The whole result.
+        """The whole result; after a `NotFiniteError` what there was before it.
 
         Raises
         ------

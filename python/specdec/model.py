@@ -194,11 +194,13 @@ class Model:
         InputError
             No tokens, too many, one out of range (the message names its position), or a text without
             tokenizer.
+        NotFiniteError
+            A number that is not finite; the message names the layer and the position.
         """
         tokens = self.check_ids(ids, minimum=1)
         threads = _check_threads(n_threads)
         decoder = _core.Decoder(self._core, capacity=len(tokens), n_threads=threads)
-        logits = decoder.prefill(tokens, logits=True)
+        logits = decoder.prefill(tokens, logits=True, finite=True)
         assert logits is not None
         return logits
 
@@ -219,7 +221,7 @@ class Model:
 
         Raises
         ------
-        InputError
+        InputError, NotFiniteError
             As in :meth:`logits`.
         """
         tokens = self.check_ids(ids, minimum=2)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.auto import Auto
 from specdec.drafts.draft import describe
+from specdec.errors import NotFiniteError
 from specdec.integers import check_integer
 from specdec.request import Request
 from specdec.result import Result
@@ -166,6 +167,15 @@ class Run:
         self._session: _core.Session | None = None
 
     def rounds(self) -> Generator[tuple[int, Round], None, None]:
+        """The rounds of `_rounds`; a NotFiniteError of theirs carries what there was before it."""
+        try:
+            yield from self._rounds()
+        except NotFiniteError as error:
+            results = [self.result(i, unfinished=True) for i in range(len(self.sequences))]
+            error.result = results if self.request.is_batch else results[0]
+            raise
+
+    def _rounds(self) -> Generator[tuple[int, Round], None, None]:
         """Prefill, then every round as (index of its sequence, the round), until all sequences have ended.
 
         Signals are handled between the core's calls, so Ctrl-C raises KeyboardInterrupt within a round or
@@ -235,20 +245,25 @@ class Run:
             for sequence in sequences
         ]
 
-    def result(self, index: int) -> Result:
-        """What has come of a sequence that has ended."""
+    def result(self, index: int, *, unfinished: bool = False) -> Result:
+        """What has come of a sequence: one that has ended, or, if it may be `unfinished`, of any."""
         request, sequence = self.request, self.sequences[index]
-        if sequence.finish_reason is None:
+        if sequence.finish_reason is None and not unfinished:
             raise RuntimeError(f"sequence {index} has not ended")
+        n_vocab = request.target.config["n_vocab"]
         return Result(
             text=sequence.text,
             tokens=sequence.tokens,
-            finish_reason=sequence.finish_reason,
+            finish_reason=sequence.finish_reason or "error",
             stop=sequence.stop,
             trace=Trace(sequence.rounds, prefill_s=sequence.prefill_s, n_sequences=request.n_places),
             prompt_ids=request.prompts[index],
             seed=request.seeds[index],
-            logits=np.concatenate(sequence.logits) if request.logits else None,
+            logits=(
+                np.concatenate([np.empty((0, n_vocab), np.float32), *sequence.logits])
+                if request.logits
+                else None
+            ),
             tokenizer=request.target.tokenizer,
         )
 

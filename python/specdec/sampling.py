@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from specdec.errors import InputError
 
 __all__ = ["Sampling"]
+
+_LEAST, _LARGEST = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+"""Of the numbers of float32 that have full precision."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,9 @@ class Sampling:
             object.__setattr__(self, "min_p", min_p)
 
         if self.repetition_penalty is not None:
-            expected = "a finite number above 0, or None"
+            expected = "a finite number above 0 (1.2e-38 to 3.4e38, as float32 has), or None"
             penalty = _real("repetition_penalty", self.repetition_penalty, expected)
-            if not (math.isfinite(penalty) and penalty > 0.0):
+            if not _LEAST <= penalty <= _LARGEST:
                 raise InputError(f"repetition_penalty is {self.repetition_penalty!r}; expected {expected}")
             object.__setattr__(self, "repetition_penalty", penalty)
 
@@ -126,7 +131,9 @@ def _biases(given: object) -> dict[int, float]:
         if isinstance(token, bool) or not isinstance(token, Integral) or token < 0:
             raise InputError(f"logit_bias has the key {token!r}; expected a token id, 0 or more")
         number = _real(f"logit_bias[{token}]", bias, "a number")
-        if math.isnan(number) or number == math.inf:
-            raise InputError(f"logit_bias[{token}] is {bias!r}; expected a finite number or -inf")
+        if not (number == -math.inf or abs(number) <= _LARGEST):
+            raise InputError(
+                f"logit_bias[{token}] is {bias!r}; expected a finite number (float32, to 3.4e38) or -inf"
+            )
         biases[int(token)] = number
     return biases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -79,6 +80,12 @@ class Drafter(Protocol):
         and "k-sequential", above temperature 0) are then refused before a run. Without it, the first proposal
         that is a tree ends such a run with InputError.
 
+    A draft that draws its guesses asks for random numbers by a parameter of ``propose`` named ``rng``:
+    ``propose(self, sequence, tokens, budget, rng)`` is given a `numpy.random.Generator` of its own for every
+    sequence and round, and for every draft of a `Best`. It is made of the run's seed, so runs can be
+    repeated. Generators of one's own must be independent of those of every other draft: two drafts that draw
+    from equal generators propose guesses that depend on each other, and the output is no longer exact.
+
     The methods are called with the interpreter's lock, the rounds between them run without it. What they
     raise is raised by `specdec.generate`. One object may serve several runs and, from several threads, at the
     same time: it must then lock its own state.
@@ -118,6 +125,8 @@ class Drafter(Protocol):
             ``np.asarray(tokens)`` is an int32 array of the same memory.
         budget : int
             Guesses at most, at least 1.
+
+        A fourth parameter named ``rng`` may follow: a `numpy.random.Generator` to draw guesses with.
 
         Returns
         -------
@@ -165,7 +174,29 @@ class PythonDraft(Draft):
         """See `Draft.describe`."""
         drafter: Any = self.drafter
         begin, commit = getattr(drafter, "begin", None), getattr(drafter, "commit", None)
-        return "python", type(drafter).__name__, drafter.propose, begin, commit, Proposal, InputError
+        draws = _generator if _takes_rng(drafter.propose) else None
+        return "python", type(drafter).__name__, drafter.propose, begin, commit, Proposal, InputError, draws
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.PythonDraft of {self.drafter!r}>"
+
+
+def _takes_rng(propose: Any) -> bool:
+    """Whether the method has a parameter named rng."""
+    try:
+        parameter = inspect.signature(propose).parameters.get("rng")
+    except (TypeError, ValueError):  # some callables of C have no signature
+        return False
+    return parameter is not None and parameter.kind in (
+        parameter.POSITIONAL_OR_KEYWORD,
+        parameter.KEYWORD_ONLY,
+    )
+
+
+def _generator(seed: int, sequence: int, position: int) -> np.random.Generator:
+    """The random numbers of a round: `position` is the length of the text that it begins with.
+
+    Philox, of which each key is a stream of its own. `seed` differs for every draft within a draft.
+    """
+    key = np.array([seed, sequence << 32 | position], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))
