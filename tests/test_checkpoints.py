@@ -769,8 +769,12 @@ def can_be_read(depth: int) -> bool:
 def test_a_value_nested_as_deeply_as_can_be_read(make_llama):
     """It may be too deep to be shown or compared, but not to be refused."""
     file = make_llama() / "config.json"
-    text = json.dumps(llama_config(rope_scaling={"a": "HERE"}, rope_parameters={"a": "HERE"})).encode()
-    text = text.replace(b": 32,", b': "HERE",', 1)  # hidden_size
+    configs = [
+        llama_config(hidden_size="HERE"),
+        llama_config(layer_types=["HERE"]),
+        llama_config(rope_scaling={"a": "HERE"}, rope_parameters={"a": "HERE", "factor": 0}),
+        llama_config(rope_scaling={"a": "HERE", "type": "linear"}, rope_parameters={"a": "HERE", "type": 1}),
+    ]
     low, high = 100, 200
     while can_be_read(high):
         low, high = high, 2 * high
@@ -779,8 +783,8 @@ def test_a_value_nested_as_deeply_as_can_be_read(make_llama):
         low, high = (middle, high) if can_be_read(middle) else (low, middle)
     for depth in range(low - 80, low + 5):
         nested = b"[" * depth + b"]" * depth
-        for whole in (text, text.replace(b'"hidden_size": "HERE"', b'"hidden_size": 32')):
-            file.write_bytes(whole.replace(b'"HERE"', nested))
+        for config in configs:
+            file.write_bytes(json.dumps(config).encode().replace(b'"HERE"', nested))
             with pytest.raises(CheckpointError, match=r"config\.json: (field|not valid JSON)"):
                 open_checkpoint(file.parent)
 
