@@ -771,7 +771,6 @@ def test_a_value_nested_as_deeply_as_can_be_read(make_llama):
     file = make_llama() / "config.json"
     configs = [
         llama_config(hidden_size="HERE"),
-        llama_config(layer_types=["HERE"]),
         llama_config(rope_scaling={"a": "HERE"}, rope_parameters={"a": "HERE", "factor": 0}),
         llama_config(rope_scaling={"a": "HERE", "type": "linear"}, rope_parameters={"a": "HERE", "type": 1}),
     ]
