@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -674,6 +675,31 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
         "tensor 'b' begins at byte 12 and leaves unused bytes after tensor 'a'",
     ),
 }
+
+
+def test_what_is_no_regular_file(tmp_path):
+    """A pipe is refused, not waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(CheckpointError, match=f"{path}: cannot be read: not a regular file"):
+            read_safetensors(path)
+    with pytest.raises(CheckpointError, match=r"no\\x00: cannot be read"):
+        read_safetensors(tmp_path / "no\0")
+
+
+def test_files_are_closed(make_llama):
+    """When the checkpoint goes; also one that was refused."""
+    folder, refused = make_llama("a", n_shards=3), make_llama("b", n_shards=3, hidden_act="none")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        checkpoint = open_checkpoint(folder)
+        assert len(os.listdir("/proc/self/fd")) == before + 3
+        del checkpoint
+        specdec.load(folder)
+        with pytest.raises(UnsupportedModelError):
+            specdec.load(refused)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("case", BAD_FILES)

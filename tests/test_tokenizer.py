@@ -513,6 +513,17 @@ def test_errors_of_the_library_are_tokenizer_errors(tmp_path, error):
     assert str(caught.value).isprintable()
 
 
+def test_a_panic_of_the_library_is_a_tokenizer_error(tmp_path, capfd):
+    """Its regular expressions stop a search that goes on for too long, by a panic, which is no Exception."""
+    step = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
+    (tmp_path / "tokenizer.json").write_text(word_level(normalizer=step))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("a") == [1]
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: .*cannot encode this text: PanicException: "):
+        tokenizer.encode("a" * 2000 + "c")
+    capfd.readouterr()  # what Rust says of it
+
+
 def test_ctrl_c_in_the_library_is_none_of_its_errors(tmp_path):
     (tmp_path / "tokenizer.json").write_text(word_level())
     tokenizer = load_tokenizer(tmp_path)
