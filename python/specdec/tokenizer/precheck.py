@@ -44,7 +44,7 @@ def check_tokenizer_json(values: Mapping[str, Any], path: Path) -> None:
             length = _length_after(step, length)
             if length > _MOST:
                 raise TokenizerError(
-                    f"{path}: field '{part}' has steps that make {length} characters or more of one; "
+                    f"{path}: field '{part}' has steps that may make {length} characters of one; "
                     f"expected at most {_MOST}"
                 )
 
