@@ -463,6 +463,34 @@ def test_steps_that_do_not(tmp_path):
     load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "merges", "message"),
+    [
+        ("x", [["x▁", "x▁"], ["▁", "a"]], r'model\.merges.* \["▁", "a"\] at 1; expected .* begins with "x"'),
+        ("x", ["x▁ ▁"], r'model\.merges.* "x▁ ▁" at 0'),
+        ("x", [["▁", 1]], r"model\.merges"),
+        ("x", [1], r"model\.merges"),
+        ("▁", [["a", "▁a"]], r"model\.continuing_subword_prefix.*ASCII"),
+    ],
+    ids=range(5),
+)
+def test_merges_that_would_cut_a_character(tmp_path, prefix, merges, message):
+    """In a process of its own the library's answer would be to abort it."""
+    vocab = {token: i for i, token in enumerate(["a", "▁", "x▁", "x▁▁", "▁a"])}
+    model = {"type": "BPE", "vocab": vocab, "merges": merges, "continuing_subword_prefix": prefix}
+    (tmp_path / "tokenizer.json").write_text(word_level(model=model))
+    with pytest.raises(TokenizerError, match=rf"tokenizer\.json: field '{message}"):
+        load_tokenizer(tmp_path)
+
+
+def test_continuing_pieces(tmp_path):
+    vocab = {token: i for i, token in enumerate(["▁", "a", "##▁", "##a", "▁a", "##▁a", "▁▁a"])}
+    merges = [["▁", "##a"], ["##▁", "##a"], ["▁", "##▁a"]]
+    model = {"type": "BPE", "vocab": vocab, "merges": merges, "continuing_subword_prefix": "##"}
+    (tmp_path / "tokenizer.json").write_text(word_level(model=model))
+    assert load_tokenizer(tmp_path).encode("▁▁a") == [6]
+
+
 class PanicException(BaseException):
     """As `tokenizers` raises when its Rust code stops itself."""
 
@@ -483,6 +511,17 @@ def test_errors_of_the_library_are_tokenizer_errors(tmp_path, error):
     with pytest.raises(TokenizerError, match=rf"x\.json: .*{error.__name__}.*why") as caught:
         type(tokenizer)(library, "x.json")
     assert str(caught.value).isprintable()
+
+
+def test_a_panic_of_the_library_is_a_tokenizer_error(tmp_path, capfd):
+    """Its regular expressions stop a search that goes on for too long, by a panic, which is no Exception."""
+    step = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
+    (tmp_path / "tokenizer.json").write_text(word_level(normalizer=step))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("a") == [1]
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: .*cannot encode this text: PanicException: "):
+        tokenizer.encode("a" * 2000 + "c")
+    capfd.readouterr()  # what Rust says of it
 
 
 def test_ctrl_c_in_the_library_is_none_of_its_errors(tmp_path):

@@ -45,6 +45,7 @@ class OpenedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._mapped: mmap.mmap | None = None
         try:
             # O_NONBLOCK: a pipe would wait for a writer. It means nothing for regular files.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -86,14 +87,11 @@ class OpenedFile:
         if n_bytes == 0:
             return np.zeros(0, np.uint8)
         try:
-            mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
+            if self._mapped is None:
+                self._mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+            return np.frombuffer(self._mapped, np.uint8, n_bytes, start)
+        except (OSError, ValueError) as error:  # ValueError: it has become shorter
             raise CheckpointError(f"{self.path}: cannot be mapped: {_reason(error)}") from error
-        if start + n_bytes > len(mapped):
-            raise CheckpointError(
-                f"{self.path}: has {len(mapped)} bytes; expected {self.size}, as many as when it was opened"
-            )
-        return np.frombuffer(mapped, np.uint8, n_bytes, start)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 from specdec.errors import CheckpointError, TokenizerError
 from specdec.fields import read_json_object
-from specdec.tokenizer.growth import check_growth
 from specdec.tokenizer.hf import HFTokenizer
 from specdec.tokenizer.llama2c import Llama2cTokenizer
+from specdec.tokenizer.precheck import check_tokenizer_json
 from specdec.tokenizer.protocol import Tokenizer
 from specdec.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
@@ -91,7 +91,7 @@ def load_tokenizer(
     if place.suffix == ".json":
         values = _read(place)
         if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
-            check_growth(values, place)
+            check_tokenizer_json(values, place)
             return HFTokenizer.from_file(place, bos_id=bos_id, eos_ids=eos_ids, settings=settings)
         merges = place.with_name(place.name.replace("vocab", "merges")).with_suffix(".txt")
         if "vocab" in place.name and merges.is_file():

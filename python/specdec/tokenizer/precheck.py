@@ -1,4 +1,8 @@
-"""How much longer the steps of a tokenizer.json make a text: a small file shall not cost gigabytes."""
+"""What is checked of a tokenizer.json before the ``tokenizers`` library reads it.
+
+A small file shall not cost gigabytes, and none shall end the process: the library aborts where a merge cuts a
+character in two.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import TokenizerError
+from specdec.fields import shown
 
-__all__ = ["check_growth"]
+__all__ = ["check_tokenizer_json"]
 
 # What one character may become. NFKC makes 18 of one, bytes in place of characters 4, a template adds a few.
 _MOST: Final = 1024
@@ -21,26 +26,48 @@ _PARTS: Final[Mapping[str, str]] = {
 }
 
 
-def check_growth(values: Mapping[str, Any], path: Path) -> None:
-    """Refuse a tokenizer.json whose steps, one after another, could blow a text up.
+def check_tokenizer_json(values: Mapping[str, Any], path: Path) -> None:
+    """Refuse a file whose steps, one after another, could blow a text up, or whose merges cut characters.
 
-    The ``tokenizers`` library runs the steps on the file's own added tokens while it reads the file, so this
-    is checked before. What is not understood here is left to the library.
+    The library runs the steps on the file's own added tokens while it reads the file. What is not understood
+    here is left to the library.
 
     Raises
     ------
     TokenizerError
-        Says which part of the file, and by how much.
+        Says which field of the file, and what was expected.
     """
+    _check_merges(values.get("model"), path)
     for part, key in _PARTS.items():
         length = 1
         for step in _steps(values.get(part), key):
             length = _length_after(step, length)
             if length > _MOST:
                 raise TokenizerError(
-                    f"{path}: field '{part}' has steps that make {length} characters or more of one; "
+                    f"{path}: field '{part}' has steps that may make {length} characters of one; "
                     f"expected at most {_MOST}"
                 )
+
+
+def _check_merges(model: Any, path: Path) -> None:
+    """With a prefix of continuing pieces, the library cuts its length off the right half of every merge."""
+    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
+    merges = model.get("merges") if isinstance(model, dict) else None
+    if not (isinstance(prefix, str) and prefix and isinstance(merges, list)):
+        return
+    if not prefix.isascii():
+        raise TokenizerError(
+            f"{path}: field 'model.continuing_subword_prefix' is {shown(prefix)}; expected ASCII characters"
+        )
+    for i, merge in enumerate(merges):
+        right = merge.partition(" ")[2] if isinstance(merge, str) else None
+        if isinstance(merge, list) and merge:
+            right = merge[-1]
+        if not (isinstance(right, str) and right.startswith(prefix)):
+            raise TokenizerError(
+                f"{path}: field 'model.merges' has {shown(merge)} at {i}; expected a second half that begins "
+                f"with {shown(prefix)}, the continuing_subword_prefix"
+            )
 
 
 def _steps(step: Any, key: str) -> Iterator[Mapping[str, Any]]:
