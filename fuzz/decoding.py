@@ -72,16 +72,16 @@ def _compare_with_plain(
     for i, result in enumerate(results):
         options = plain_keywords(settings) | {"seed": [result.seed]}
         plain = specdec.generate(target, None, [result.prompt_ids], **options)[0]
-        _compare(result, plain, f"plain decoding of prompt {i}")
+        _compare(result, plain, f"plain decoding, prompt {i}")
 
 
 def _compare(found: specdec.Result, expected: specdec.Result, of: str) -> None:
     for name in ("tokens", "text", "finish_reason", "stop"):
         one, other = getattr(found, name), getattr(expected, name)
         if one != other:
-            raise Failure("difference", f"{name} is {one!r}, and {other!r} in {of}")
+            raise Failure("difference", f"{name} not those of {of}: {one!r}, and there {other!r}")
     if found.logits is not None and not np.array_equal(found.logits, expected.logits):
-        raise Failure("difference", f"logits differ from those of {of}")
+        raise Failure("difference", f"logits not those of {of}")
 
 
 def _check_possible(target: specdec.Model, results: list[specdec.Result], settings: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ def _check_possible(target: specdec.Model, results: list[specdec.Result], settin
         first = len(result.prompt_ids)
         rows = target.logits(text[:-1], n_threads=1)[first - 1 :]
         if not np.array_equal(rows, result.logits):
-            raise Failure("difference", "logits differ from those of the text's forward")
+            raise Failure("difference", "logits not those of the text's forward")
         for i, (row, token) in enumerate(zip(rows, result.tokens, strict=True)):
             probs = distribution_after(settings, row, text[: first + i])
             least = lenience * probs.max() * (1 - 1e-6) if lenient_argmax else 0.0

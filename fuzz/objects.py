@@ -14,10 +14,10 @@ from specdec.drafts import Proposal
 
 __all__ = ["HABITS", "Proposer", "draw_object"]
 
-HABITS = ("chain", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long")
+HABITS = ("chain", "array", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long")
 """Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget."""
 
-CHAINS = ("chain", "repeat", "empty", "full", "drawn", "long")
+CHAINS = ("chain", "array", "repeat", "empty", "full", "drawn", "long")
 
 
 def draw_object(draws: Draws, **fixed: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Proposer:
     def commit(self, sequence: int, tokens: Sequence[int]) -> None:
         """Nothing is learnt."""
 
-    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> list[int] | Proposal:
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
         """See `specdec.drafts.Drafter`."""
         rng = self._stream
         if rng is None:
@@ -69,6 +69,8 @@ class Proposer:
         if habit == "repeat":
             last = [i for i in range(len(tokens) - 1) if tokens[i] == tokens[-1]]
             return list(tokens[last[-1] + 1 :])[:budget] if last else []
+        if habit == "array":
+            return np.array([rng.randrange(self.n_vocab) for _ in range(n)], np.int64)
         if habit in CHAINS and habit != "drawn":
             return [rng.randrange(self.n_vocab) for _ in range(n)]
         parents = {
