@@ -3,6 +3,7 @@
 #   make dev      editable install that rebuilds on import, with test hooks; all extras to test and lint
 #   make test     the test suite, on what is installed
 #   make asan     the same suite under the address and undefined-behaviour sanitizers
+#   make tsan     the core's tests under the thread sanitizer
 #   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
 #   make lint     what CI checks of the style; `make format` repairs it
@@ -21,7 +22,7 @@ PROCESSES ?=
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" cmake ninja
 
-.PHONY: dev test asan fuzz bench lint format clean
+.PHONY: dev test asan tsan fuzz bench lint format clean
 
 dev:
 	$(PYTHON) -m pip install $(BUILD_TOOLS)
@@ -32,21 +33,35 @@ dev:
 test:
 	$(PYTHON) -m pytest $(PYTEST_ARGS)
 
-# A second environment over the packages of the first, so that the sanitized build replaces nothing.
+# $(call sanitized,NAME,OPTION): a second environment, build/NAME/env, over the packages of the first, with a
+# build of its own, so that the sanitized build replaces nothing.
+define sanitized
+	$(PYTHON) -m venv --without-pip build/$(1)/env
+	$(PYTHON) -c "import sysconfig; print(sysconfig.get_path('platlib'))" \
+	    > "$$(build/$(1)/env/bin/python -c "import sysconfig; print(sysconfig.get_path('platlib'))")/outer.pth"
+	$(PYTHON) -m pip install --quiet $(BUILD_TOOLS)
+	$(PYTHON) -m pip --python build/$(1)/env/bin/python install --no-deps --no-build-isolation --force-reinstall . \
+	    --config-settings=build-dir=build/$(1)/cmake --config-settings=cmake.build-type=Debug \
+	    --config-settings=cmake.define.$(2)=ON --config-settings=cmake.define.SPECDEC_TESTING=ON
+endef
+
 # Leaks are not looked for: the interpreter keeps memory until it exits. libstdc++ is loaded first
 # because the sanitizer's hooks must find it before C++ extensions do.
-ASAN_ENV = build/asan/env
 asan:
-	$(PYTHON) -m venv --without-pip $(ASAN_ENV)
-	$(PYTHON) -c "import sysconfig; print(sysconfig.get_path('platlib'))" \
-	    > "$$($(ASAN_ENV)/bin/python -c "import sysconfig; print(sysconfig.get_path('platlib'))")/outer.pth"
-	$(PYTHON) -m pip install --quiet $(BUILD_TOOLS)
-	$(PYTHON) -m pip --python $(ASAN_ENV)/bin/python install --no-deps --no-build-isolation --force-reinstall . \
-	    --config-settings=build-dir=build/asan/cmake --config-settings=cmake.build-type=Debug \
-	    --config-settings=cmake.define.SPECDEC_ASAN=ON --config-settings=cmake.define.SPECDEC_TESTING=ON
+	$(call sanitized,asan,SPECDEC_ASAN)
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	    $(ASAN_ENV)/bin/python -m pytest $(PYTEST_ARGS)
+	    build/asan/env/bin/python -m pytest $(PYTEST_ARGS)
+
+# The interpreter and its packages are not instrumented, so accesses of theirs are not judged. Addresses are
+# not randomised: the sanitizer needs its ranges of them. Forked children of a process with threads go on.
+TSAN_TESTS ?= tests/test_threads.py tests/test_session.py tests/test_forward.py tests/test_batch.py \
+    tests/test_formats.py tests/test_memory.py
+tsan:
+	$(call sanitized,tsan,SPECDEC_TSAN)
+	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so) $$($(CC) -print-file-name=libstdc++.so)" \
+	TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0 \
+	    setarch -R build/tsan/env/bin/python -m pytest $(TSAN_TESTS) $(PYTEST_ARGS)
 
 fuzz:
 	$(PYTHON) -m fuzz --configurations $(CONFIGURATIONS) --files $(FILES) $(if $(SEED),--seed $(SEED)) \

@@ -218,6 +218,22 @@ def without_replacement(parents: Sequence[int], draft: Conditional) -> Proposal:
     return proposal
 
 
+def chosen(parents: Sequence[int], draft: Conditional) -> Proposal:
+    """No node is drawn: the k-th child of a node is the k-th most probable token, a point mass."""
+
+    def proposal(node: int, prefixes: Sequence[Tokens]) -> Probs:
+        row = draft(prefixes[parents[node]])
+        rank = list(parents[:node]).count(parents[node])
+        return np.eye(len(row))[np.argsort(-row, kind="stable")[rank % len(row)]]
+
+    return proposal
+
+
+def alternating(first: Proposal, second: Proposal) -> Proposal:
+    """Nodes of odd numbers come from the one, the others from the other: two drafts in one tree."""
+    return lambda node, prefixes: (first if node % 2 else second)(node, prefixes)
+
+
 def round_law(
     rule: Rule,
     parents: Sequence[int],

@@ -85,7 +85,7 @@ class Play:
         n_steps = sum(max(len(chain[0]), chain[2]) for chain in chains)
         n_tokens = sum(chain[1] + 1 for chain in chains)
         draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows)
-        _core._pace_end(self.pace, chains, n_tokens, draft_s * self._noise(), rest_s * self._noise())
+        _core._pace_end(self.pace, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise())
         self.tokens += sum(tokens for _, tokens in drafts)
         self.seconds += draft_s + rest_s
         self.gammas.append(n_rows - n_sequences)

@@ -194,14 +194,21 @@ def prove(
 
 
 def prove_bound(
-    verify: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *, lenience: float
+    verify: Rule,
+    parents: Sequence[int],
+    target: Conditional,
+    draft: Conditional,
+    *,
+    lenience: float,
+    proposal: Proposal | None = None,
 ) -> RoundLaw:
     """A.5 for one shape of tree and one pair of models, or DisprovedError.
 
     No first token has a probability above T / l, and so no n first tokens one above T / l**n; what is
     impossible stays impossible; nodes are accepted as often as with T / l in the place of T.
     """
-    law = round_law(partial(verify, lenience=lenience), parents, target, draft)
+    proposal = proposal or independent(parents, draft)
+    law = round_law(partial(verify, lenience=lenience), parents, target, draft, proposal=proposal)
     for length in range(1, max(depths(parents)) + 2):
         plain = chain_law(target, length)
         for tokens, got in first_tokens(law.outputs, target, length).items():
@@ -211,7 +218,6 @@ def prove_bound(
     if not abs(sum(law.outputs.values()) - 1) <= TOLERANCE:
         raise DisprovedError(f"the probabilities sum to {sum(law.outputs.values()):.15f}")
     walk = walking(rejection_chances(lenience))
-    proposal = independent(parents, draft)
     prove_acceptance(law, expected_acceptance(walk, parents, target, proposal, decisions(parents)))
     return law
 
@@ -261,7 +267,13 @@ def plain_race(target: Conditional, noise: Probs) -> Tokens:
 
 
 def prove_coupled(
-    verify: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *, seed: int = 0
+    verify: Rule,
+    parents: Sequence[int],
+    target: Conditional,
+    draft: Conditional,
+    *,
+    proposal: Proposal | None = None,
+    seed: int = 0,
 ) -> None:
     """With any noise the output of every tree of drafts is what plain sampling gives, or DisprovedError.
 
@@ -269,7 +281,7 @@ def prove_coupled(
     """
     rng = np.random.default_rng(seed)
     n_places, n_vocab = max(depths(parents)) + 1, len(target(()))
-    for tree in drafts(parents, independent(parents, draft)):
+    for tree in drafts(parents, proposal or independent(parents, draft)):
         noise = rng.integers(N_STEPS, size=(n_places, n_vocab)) / N_STEPS
         noise[rng.random(noise.shape) < 0.1] = 0.0  # where a clock rings at once
         uniforms = rng.random(len(parents) + 1)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import importlib.resources
+import importlib.util
 import inspect
 import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +26,6 @@ CSRC = ROOT / "csrc"
 FOLDERS = ["base", "kernels", "model", "decode", "draft", "binding"]
 """Folders of the core; each may include from itself and from those before it."""
 
-PUBLIC_HEADER = "specdec.h"
 MAX_LINES = 600
 
 C_FILES = sorted(path for path in CSRC.rglob("*.[ch]"))
@@ -47,15 +49,19 @@ def code(path: Path) -> str:
     return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', blank, text, flags=re.DOTALL)
 
 
-def project_files() -> Iterator[Path]:
-    """Every text file that is, or could be, under version control."""
-    if (ROOT / ".git").exists() and shutil.which("git"):
-        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        paths = [ROOT / entry for entry in listing.split("\0") if entry]
+def project_files(root: Path = ROOT) -> Iterator[Path]:
+    """Every text file of the project.
+
+    Those that git knows; without git those of the project's folders. What else lies in the checkout, such as
+    a virtual environment of any name, is not the project's.
+    """
+    if (root / ".git").exists() and shutil.which("git"):
+        command = ["git", "ls-files", "-z", "--cached"]
+        listing = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+        paths = [root / entry for entry in listing.split("\0") if entry]
     else:
-        parts = ["csrc", "python", "tests", "fuzz", "docs", "benchmarks", "notebooks", "training", "cmake"]
-        paths = [*ROOT.glob("*"), *(path for part in parts for path in (ROOT / part).rglob("*"))]
+        parts = ["csrc", "python", "tests", "fuzz", "docs", "benchmarks", "notebooks", "training"]
+        paths = [*root.glob("*"), *(path for part in parts for path in (root / part).rglob("*"))]
     for path in sorted(paths):
         if path.is_file() and b"\0" not in path.read_bytes()[:8192]:
             yield path
@@ -65,7 +71,9 @@ def project_files() -> Iterator[Path]:
 
 
 def test_every_folder_is_in_the_order() -> None:
+    """And every C file stands in a folder."""
     assert {path.name for path in CSRC.iterdir() if path.is_dir()} == set(FOLDERS)
+    assert [name(path) for path in C_FILES if path.parent.parent != CSRC] == []
 
 
 def test_header_names_are_unique() -> None:
@@ -77,7 +85,7 @@ def test_header_names_are_unique() -> None:
 @pytest.mark.parametrize("path", C_FILES, ids=name)
 def test_includes_go_one_way(path: Path) -> None:
     home = {header.name: header.parent.name for header in C_FILES if header.suffix == ".h"}
-    own = FOLDERS.index(path.parent.name) if path.parent != CSRC else len(FOLDERS)
+    own = FOLDERS.index(path.parent.name)
     text = path.read_text(encoding="utf-8")
     for mark, included in INCLUDE.findall(text):
         if mark == "<":
@@ -85,12 +93,9 @@ def test_includes_go_one_way(path: Path) -> None:
             continue
         assert included in home, f'{name(path)}: "{included}" is no header of csrc'
         assert not included.endswith(".c")
-        if included == PUBLIC_HEADER:
-            assert path.parent.name == "binding", f"{name(path)} includes {PUBLIC_HEADER}"
-        else:
-            assert FOLDERS.index(home[included]) <= own, (
-                f'{name(path)} includes "{included}" of {home[included]}, which is above it'
-            )
+        assert FOLDERS.index(home[included]) <= own, (
+            f'{name(path)} includes "{included}" of {home[included]}, which is above it'
+        )
 
 
 @pytest.mark.parametrize("path", C_FILES, ids=name)
@@ -163,7 +168,7 @@ def test_names_in_headers_carry_the_prefix(path: Path) -> None:
 @pytest.mark.parametrize("path", HEADERS, ids=name)
 def test_headers_are_guarded_and_say_what_they_are(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    guard = f"SD_{path.stem.upper()}_H" if path.name != PUBLIC_HEADER else "SPECDEC_H"
+    guard = f"SD_{path.stem.upper()}_H"
     assert text.startswith("/* "), f"{name(path)} does not begin with a comment"
     assert f"#ifndef {guard}\n#define {guard}\n" in text
     assert text.rstrip().endswith("#endif")
@@ -291,6 +296,14 @@ def test_tests_run_on_what_is_installed() -> None:
     assert Path(_core.__file__).parent != ROOT / "python" / "specdec"
 
 
+def test_types_are_installed_with_the_package() -> None:
+    """PEP 561: without the marker type checkers ignore every annotation and the stub."""
+    package = importlib.resources.files("specdec")
+    assert (package / "py.typed").is_file()
+    assert (package / "_core.pyi").is_file()
+    assert "Typing :: Typed" in importlib.metadata.metadata("specdec").get_all("Classifier", [])
+
+
 def project_version() -> str:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     found = re.search(r'^version = "([^"]+)"', text, re.MULTILINE)
@@ -315,6 +328,55 @@ def test_version_is_written_in_one_place() -> None:
 # -------------------------------------------------------------------------------------- every file
 
 
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with the project's settings, a test, and a virtual environment of an uncommon name."""
+    environment = tmp_path / "myenv"
+    for folder in (tmp_path / "tests", environment / "bin", environment / "lib" / "site-packages"):
+        folder.mkdir(parents=True)
+        (folder / "test_a.py").write_text('"""A test."""\n\n\ndef test_nothing() -> None: ...\n')
+        (folder / "page.md").write_text("[nowhere](nowhere.md)\n")
+    (environment / "pyvenv.cfg").write_text("home = nowhere\n")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("with_git", [True, False])
+def test_files_of_an_environment_in_the_checkout_are_not_the_projects(checkout: Path, with_git: bool) -> None:
+    if with_git:
+        if shutil.which("git") is None:
+            pytest.skip("git is not installed")
+        for command in (["init", "-q"], ["add", "pyproject.toml", "tests"]):
+            subprocess.run(["git", *command], cwd=checkout, check=True)
+    found = [path.relative_to(checkout).as_posix() for path in project_files(checkout)]
+    assert found == ["pyproject.toml", "tests/page.md", "tests/test_a.py"]
+
+
+def test_tests_of_an_environment_in_the_checkout_are_not_collected(checkout: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    run = subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True)
+    assert [line for line in run.stdout.splitlines() if "::" in line] == ["tests/test_a.py::test_nothing"]
+
+
+def test_lint_of_an_environment_in_the_checkout_is_not_run(checkout: Path) -> None:
+    if importlib.util.find_spec("ruff") is None:
+        pytest.skip("ruff is not installed (the extra `lint`)")
+    command = [sys.executable, "-m", "ruff", "check", "--show-files", "."]
+    run = subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True)
+    found = {Path(line).relative_to(checkout).as_posix() for line in run.stdout.splitlines()}
+    assert found == {"pyproject.toml", "tests/test_a.py"}
+
+
+def test_lint_looks_at_every_python_file() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r"^include = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)
+    assert found
+    folders = {entry.partition("/")[0] for entry in re.findall(r'"([^"]+)"', found[1])}
+    sources = {".py", ".pyi", ".ipynb"}
+    linted = {path.relative_to(ROOT).parts[0] for path in project_files() if path.suffix in sources}
+    assert linted <= folders
+
+
 def test_no_path_of_a_machine() -> None:
     roots = "|".join(["home", "root", "work", "mnt", "opt", "Users", "private"])
     pattern = re.compile(rf"(?<![\w.~/:>-])/(?:{roots})/\w")
@@ -328,9 +390,11 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_architecture_page_names_every_file() -> None:
-    """The page names each C file pair, Python module and file of the fuzzer, and nothing that is gone."""
+    """Its tables have each C file pair, Python module and file of the fuzzer once, and nothing that is gone."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE))
+    rows = re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE)
+    assert [row for row, times in Counter(rows).items() if times > 1] == [], "rows that stand twice"
+    documented = set(rows)
     package = ROOT / "python" / "specdec"
     existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
     existing |= {path.relative_to(package).as_posix() for path in package.rglob("*.py")}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -40,6 +43,11 @@ def bf16(value: Fraction) -> Fraction:
 
 def flushed(value: Fraction) -> Fraction:
     return value if abs(value) >= Fraction(2) ** -126 else Fraction(0)
+
+
+def flushed_sum(value: Fraction) -> Fraction:
+    """Rounded to 24 bits, whatever the exponent; then zero if below 2**-126."""
+    return flushed(nearest(value, 24, -1000))
 
 
 def fractions(row: np.ndarray) -> list[Fraction]:
@@ -86,8 +94,8 @@ def slow_product(x: list[Fraction], w: list[Fraction], dtype: str) -> Fraction:
     if dtype == "bf16":
         x, w = ([flushed(bf16(value)) for value in (*row, *[Fraction(0)] * (len(row) % 2))] for row in (x, w))
         for k in range(0, len(x), 2):
-            total = flushed(f32(x[k + 1] * w[k + 1] + total))
-            total = flushed(f32(x[k] * w[k] + total))
+            total = flushed_sum(x[k + 1] * w[k + 1] + total)
+            total = flushed_sum(x[k] * w[k] + total)
         return total
     x_codes, x_scales = slow_activations(x)
     w_codes, w_scales = slow_quantise(w, dtype)
@@ -225,10 +233,17 @@ FLUSHED = (
     np.float32([[TINY / 2, 0, 0, 0], [2 * TINY, 1.5 * TINY, 1, -TINY], [1, 1, 0, 0]]),
     np.float32([[2.0**100, 0, 0, 0], [0.5, 0.5, -1, 1], [TINY, -1.5 * TINY, 0, 0]]),
 )
+# ±2**-126 from the second of a pair, less what the first adds, n units of 2**-151. Rounded to 24 bits, sums
+# are below 2**-126 from n > 1 on; rounded to multiples of 2**-149, from n > 2 on.
+ALMOST_TINY = (
+    np.float32([[2.0**-75, 2.0**-63], [-(2.0**-75), -(2.0**-63)]]),
+    np.float32([[-n * 2.0**-76, 2.0**-63] for n in (0, 0.5, 1, 1 + 2.0**-7, 1.5, 2, 2 + 2.0**-6, 3, 4)]),
+)
 
 
-def test_bf16_products_flush_subnormal_numbers():
-    x, weights = FLUSHED
+@pytest.mark.parametrize("factors", [FLUSHED, ALMOST_TINY], ids=["small", "almost normal"])
+def test_bf16_products_flush_subnormal_numbers(factors):
+    x, weights = factors
     found = reference.product(x, weights, "bf16")
     slow = [[slow_product(fractions(a), fractions(b), "bf16") for b in weights] for a in x]
     assert [fractions(row) for row in found] == slow
@@ -301,8 +316,21 @@ def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype):
     np.testing.assert_array_equal(_core.product(x[some], weights, dtype), expected[some])
 
 
-def test_the_core_flushes_subnormal_numbers_of_bf16():
-    np.testing.assert_array_equal(_core.product(*FLUSHED, "bf16"), reference.product(*FLUSHED, "bf16"))
+def test_every_instruction_set_flushes_subnormal_numbers_of_bf16():
+    program = (
+        "import sys; import numpy as np; from specdec import _core\n"
+        "products = [_core.product(*map(np.float32, pair), 'bf16') for pair in eval(sys.argv[1])]\n"
+        "print(_core.kernels(), *(product.tobytes().hex() for product in products))"
+    )
+    factors = (FLUSHED, ALMOST_TINY)
+    expected = [reference.product(*pair, "bf16").tobytes().hex() for pair in factors]
+    argument = repr([tuple(matrix.tolist() for matrix in pair) for pair in factors])
+    for kernels in _core.available_kernels():
+        run = subprocess.run(
+            [sys.executable, "-c", program, argument],
+            env=os.environ | {"SPECDEC_KERNELS": kernels}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert run.stdout.split() == [kernels, *expected]
 
 
 @pytest.mark.parametrize(

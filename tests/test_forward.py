@@ -6,11 +6,12 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
-from canonical import DTYPES, FORMATS, VARIANTS, build, random_tensors
+from canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, random_tensors
 from specdec import _core, reference
 
 N_IDS = 150  # two full prompt slices and a rest
@@ -58,6 +59,36 @@ def test_prompts_and_steps_are_equal_and_near_the_reference(case):
     assert prompt.shape == (N_IDS, case.config["n_vocab"]) and prompt.dtype == np.float32
     np.testing.assert_allclose(prompt, expected, atol=case.tolerance)
     assert np.array_equal(prompt, case.alone)
+
+
+def test_a_long_context_costs_neither_memory_nor_bits():
+    """Rotary positions are computed as far as a text reaches, not as far as the context."""
+    tensors = random_tensors(LLAMA)
+    short, long = (build(LLAMA | {"n_ctx": n}, tensors) for n in (N_IDS, 1 << 22))
+    assert long.n_bytes == short.n_bytes
+    ids = np.random.default_rng(8).integers(0, LLAMA["n_vocab"], N_IDS).tolist()
+    expected = _core.Decoder(short, capacity=N_IDS).prefill(ids, logits=True)
+    assert np.array_equal(_core.Decoder(long, capacity=4 * N_IDS).prefill(ids, logits=True), expected)
+
+
+def test_many_layers_are_set_in_time_that_grows_with_their_number():
+    """A search of all tensors for each would take some 20 s."""
+    config = LLAMA | {"n_layer": 1500, "d_model": 2, "n_head": 1, "n_kv_head": 1, "d_head": 2, "d_ff": 2}
+    config["inv_freq"] = [1.0]
+    tensors = random_tensors(config)
+    start = time.thread_time()
+    model = build(config, tensors)
+    assert time.thread_time() - start < 4.0
+    for name in ("layers.0.attn_q.weight", "layers.1499.mlp_down.weight"):
+        assert np.array_equal(model.matrix(name), tensors[name])
+    for name in (
+        "layers.1500.attn_q.weight",
+        "layers.01.attn_q.weight",
+        "layers.-1.attn_q.weight",
+        "layers.",
+    ):
+        with pytest.raises(ValueError, match="not a matrix of this model"):
+            model.matrix(name)
 
 
 def test_most_tokens_differ_from_the_reference_by_rounding_alone(case):
@@ -154,12 +185,15 @@ def digests_of_all_variants() -> list[str]:
     return digests
 
 
-def test_an_unknown_instruction_set_is_refused():
-    run = subprocess.run(
-        [sys.executable, "-c", "import specdec._core"],
-        env=os.environ | {"SPECDEC_KERNELS": "mmx"}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert run.returncode != 0 and 'SPECDEC_KERNELS is "mmx"' in run.stderr and "ref" in run.stderr
+def test_an_instruction_set_that_the_machine_lacks_is_refused():
+    available = _core.available_kernels()
+    for name in {"mmx", "avx2", "neon"} - set(available):  # one unknown, one of another processor
+        run = subprocess.run(
+            [sys.executable, "-c", "import specdec._core"],
+            env=os.environ | {"SPECDEC_KERNELS": name}, capture_output=True, text=True,
+        )  # fmt: skip
+        message = f'ImportError: SPECDEC_KERNELS is "{name}", but this machine has: {", ".join(available)}'
+        assert run.returncode != 0 and run.stderr.endswith(message + "\n")
 
 
 def test_score_is_the_log_softmax_of_the_logits(case):

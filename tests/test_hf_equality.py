@@ -182,6 +182,38 @@ def test_shards_written_by_transformers(tmp_path):
     )
 
 
+@pytest.mark.parametrize("name", ["llama tied", "gpt2"])
+def test_a_tied_matrix_may_have_the_name_of_either_use(tmp_path, name):
+    """As some folders are saved; transformers reads them too."""
+    from safetensors.torch import load_file, save_file
+
+    network = build(MODELS[name](), tmp_path)
+    file, ids = tmp_path / "model.safetensors", random_prompt()
+    tensors = load_file(file)
+    embedding = next(name for name in tensors if name.endswith(("embed_tokens.weight", "wte.weight")))
+    assert "lm_head.weight" not in tensors
+    tensors["lm_head.weight"] = tensors.pop(embedding)
+    save_file(tensors, file, {"format": "pt"})
+    found = specdec.load(tmp_path).logits(ids)
+    np.testing.assert_allclose(found, oracle_logits(network, ids), rtol=0, atol=1e-4)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    np.testing.assert_allclose(found, oracle_logits(theirs, ids), rtol=0, atol=1e-4)
+
+
+def test_a_small_gpt2_as_transformers_saves_it(tmp_path):
+    """It names 50256 as BOS and EOS, whatever the vocabulary; that is said and left out."""
+    config = transformers.GPT2Config(vocab_size=211, n_embd=48, n_layer=1, n_head=4, n_positions=64)
+    network = build(config, tmp_path)
+    with pytest.warns(UserWarning) as caught:
+        model = specdec.load(tmp_path)
+    messages = [str(warning.message) for warning in caught]
+    for name in ("bos_token_id", "eos_token_id"):
+        wanted = f"{tmp_path}/generation_config.json: field '{name}' is 50256; expected a token id"
+        assert any(message.startswith(wanted) and "0 to 210" in message for message in messages), messages
+    ids = random_prompt()
+    np.testing.assert_allclose(model.logits(ids), oracle_logits(network, ids), rtol=0, atol=1e-4)
+
+
 def test_score_equals_transformers(tmp_path):
     network = build(MODELS["gpt2"](), tmp_path)
     ids = random_prompt()

@@ -16,6 +16,7 @@ from exact import outcome_law
 from specdec import _core, reference
 from specdec.drafts import Lookahead
 from specdec.errors import InputError
+from weights import VerifyWeights
 
 N_VOCAB = LLAMA["n_vocab"]
 PROMPTS = [[3], [5, 9, 7] * 9, list(range(30, 60))]
@@ -153,7 +154,7 @@ def test_rejection_is_exact_on_its_trees(target: _core.Model) -> None:
         n_branched += record["parents"].count(0) > 1
         law = np.zeros(N_VOCAB)
         for (path, token), p in outcome_law(
-            _core.verify, tokens, parents, rows, record["draft_probs"]
+            VerifyWeights(record["draft_points"]), tokens, parents, rows, record["draft_probs"]
         ).items():
             law[tokens[path[0]] if path else token] += p
         assert np.abs(law - rows[0]).max() < 1e-12

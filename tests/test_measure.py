@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,7 +151,8 @@ def test_a_draft_may_be_any_object_with_probabilities(pair: tuple[specdec.Model,
     for row in found.rows:
         assert row.draft == "uneven"
         assert row.c == found.draft_s == 0.0
-        assert row.law == pytest.approx(theory.expected_tokens(row.alpha, row.gamma) / row.t_ratio)
+        tokens = theory.expected_tokens(row.alpha, row.gamma)
+        assert row.predicted_speedup == pytest.approx(tokens / row.t_ratio)
         assert math.isnan(row.measured)
 
 
@@ -191,23 +193,27 @@ def test_rows_are_the_formulas_on_what_was_measured(measured: specdec.Measuremen
         assert row.c == measured.draft_s / measured.target_s > 0.0
         assert row.t_ratio == measured.verify_ratio[row.gamma + 1]
         tokens = sum(row.alpha**i for i in range(row.gamma + 1))
-        assert row.expected == pytest.approx(tokens / (row.gamma * row.c + 1.0))
-        assert row.law == pytest.approx(tokens / (row.gamma * row.c + row.t_ratio))
+        assert row.ideal_speedup == row.expected == pytest.approx(tokens / (row.gamma * row.c + 1.0))
+        assert row.predicted_speedup == row.law == pytest.approx(tokens / (row.gamma * row.c + row.t_ratio))
         assert math.isnan(row.measured) == (row.lenience != 1.0)
         assert not row.measured <= 0.0
+        assert row.lenience != 1.0 or row.measured_low == row.measured == row.measured_high  # one repetition
+        assert row.lenience != 1.0 or 1.0 <= row.tokens_per_call <= row.gamma + 1
 
 
 def test_lenient_runs_are_timed_if_asked(
     pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def speedups(*arguments, gammas, lenience, temperature, **options):
-        return {gamma: gamma + 10 * temperature + lenience for gamma in gammas}
+        ratios = {gamma: gamma + 10 * temperature + lenience for gamma in gammas}
+        return {gamma: timing.Speedup(ratio, ratio - 1, ratio + 1, 1.5) for gamma, ratio in ratios.items()}
 
     monkeypatch.setattr(measuring, "speedups", speedups)
     options = {"gammas": (1, 2), "leniences": (1.0, 0.5), "n_tokens": 20}
     found = specdec.measure(*pair, PROMPTS, **options, time_leniences=True)
     for row in found.rows:
         assert row.measured == row.gamma + 10 * row.temperature + row.lenience
+        assert (row.measured_low, row.measured_high) == (row.measured - 1, row.measured + 1)
     assert "measured" in found.tables()[3].rows[0][2]
     found = specdec.measure(*pair, PROMPTS, **options)
     assert all(math.isnan(row.measured) == (row.lenience == 0.5) for row in found.rows)
@@ -217,7 +223,9 @@ def test_without_timing_there_are_acceptance_rates_alone(untimed: specdec.Measur
     assert untimed.verify_ratio == {}
     assert math.isnan(untimed.target_s) and math.isnan(untimed.draft_s)
     for row in untimed.rows:
-        assert all(math.isnan(value) for value in (row.c, row.t_ratio, row.expected, row.law, row.measured))
+        assert all(
+            math.isnan(value) for value in (row.c, row.t_ratio, row.law, row.measured, row.measured_low)
+        )
         assert 0.0 <= row.alpha <= 1.0
 
 
@@ -248,8 +256,9 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
         ((repetition, _),) = seed
         calls.append((repetition, gamma))
         slowness = 10.0 ** (repetition - 7)
+        trace = SimpleNamespace(prefill_s=100.0, n_calls=max_new_tokens // (5 if gamma == 4 else 1))
         clock.now += 100.0 + slowness * max_new_tokens / (1 + gamma * (1.0 if repetition < 9 else 5.0))
-        return SimpleNamespace(tokens=[0] * max_new_tokens, trace=SimpleNamespace(prefill_s=100.0))
+        return SimpleNamespace(tokens=[0] * max_new_tokens, trace=trace)
 
     monkeypatch.setattr(timing, "generate", generate)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
@@ -258,7 +267,8 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
         "target", "draft", [([1], 10), ([2], 5)], gammas=[1, 4], repeats=3, seed=7, done=done.append,
         temperature=0.5, lenience=0.3,
     )  # fmt: skip
-    assert found == pytest.approx({1: 2.0, 4: 5.0})
+    assert found[1] == pytest.approx((2.0, 2.0, 6.0, 1.0))  # the median, its spread, tokens per run
+    assert found[4] == pytest.approx((5.0, 5.0, 21.0, 5.0))
     assert calls == [(r, g) for r in (7, 8, 9) for g in (0, 1, 4) for _ in range(2)]
     assert done == [10, 5] * 9
 
@@ -336,8 +346,25 @@ def test_tables_show_what_there_is(measured: specdec.Measurement, untimed: specd
     assert [table.title[:7] for table in untimed.tables()] == ["Table 3", "Table 5", "Indepen"]
     assert "alpha" in repr(measured) and "'target'" in repr(measured)
     table = measured.tables()[0]
-    assert table.markdown().splitlines()[2] == "| draft | temp | gamma | alpha | speed |"
+    assert table.markdown().splitlines()[2] == "| draft | temp | gamma | alpha | speed | of the repetitions |"
     assert len({len(row) for row in (table.head, *table.rows)}) == 1
+
+
+def test_an_impossible_speed_up_has_a_mark_and_no_star(measured: specdec.Measurement) -> None:
+    """No round is faster than a plain step, so none gives more speed than tokens."""
+    rows = [row for row in measured.rows if row.lenience == 1.0 and row.temperature == 0.0]
+    honest = replace(rows[0], gamma=2, measured=1.5, measured_low=1.4, measured_high=1.6, tokens_per_call=1.9)
+    wrong = replace(rows[1], gamma=1, measured=2.9, measured_low=1.1, measured_high=3.0, tokens_per_call=1.7)
+    assert wrong.impossible
+    assert not honest.impossible
+    table = replace(measured, rows=(honest, wrong)).tables()[0]
+    assert [row[2:] for row in table.rows] == [
+        ("2 ★", f"{honest.alpha:.2f}", "1.50X", "1.40 to 1.60"),
+        ("1  ", f"{wrong.alpha:.2f}", "2.90X ?", "1.10 to 3.00"),
+    ]
+    assert "error of measuring" in table.title
+    alone = replace(measured, rows=(wrong,)).tables()[0]
+    assert alone.rows[0][2] == "1  "
 
 
 def test_html_is_escaped() -> None:
@@ -421,6 +448,11 @@ def test_tune_takes_the_best_gamma_of_a_law(
     tokens = [sum(found.alpha**i for i in range(gamma + 1)) for gamma in range(4)]
     assert found.speedups == pytest.approx({g: tokens[g] / (0.001 * g + (1, 1, 4, 4)[g]) for g in range(4)})
     assert found.idealised == pytest.approx({g: tokens[g] / (0.001 * g + 1) for g in range(4)})
+    low, high = found.speedup_intervals[2]
+    for alpha, end in ((found.alpha_low, low), (found.alpha_high, high)):
+        assert end == pytest.approx((1 + alpha + alpha**2) / 4.002)
+    assert low < found.speedups[2] < high
+    assert f"{low:.2f} to {high:.2f}" in str(found)
     assert found.speedups[0] == 1.0
     with_law(monkeypatch, 0.001, 1.0, 1.0, 1.0, 1.0)
     assert specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=80).gamma == 3

@@ -139,3 +139,64 @@ def test_the_nth_allocation_fails_for_every_n(work):
     del expected, result
     gc.collect()
     assert _core._alloc_live() == live
+
+
+# ------------------------------------------------------------------------------------------ sizes
+
+WIDE = LLAMA | {"n_vocab": 20_000, "n_layer": 1, "d_model": 8, "d_ff": 8, "n_head": 1, "n_kv_head": 1}
+GAMMA, N_SEQUENCES = 16, 4
+ROWS = N_SEQUENCES * (GAMMA + 1) * WIDE["n_vocab"] * 8
+"""Bytes of a distribution for every guess."""
+
+COPY, LOOK = ("context_copy", None, 1, 1), ("lookahead", 2, 3, 2)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    tensors = random_tensors(WIDE)
+    return build(WIDE, tensors), build(WIDE, perturbed(tensors))
+
+
+def session_bytes(target, draft, temperature, rule="rejection"):
+    """Bytes that a session takes."""
+    gc.collect()
+    before = _core._alloc_bytes()
+    how = {"temperature": temperature}
+    session = _core.Session(
+        target, draft, [[1, 2, 3]] * N_SEQUENCES, gamma=GAMMA, max_new_tokens=20, sampling=how,
+        draft_sampling=how, seeds=[(1, i) for i in range(N_SEQUENCES)], n_threads=1, rule=rule,
+    )  # fmt: skip
+    session.prefill()
+    while session.round():
+        pass
+    taken = _core._alloc_bytes() - before
+    session.close()
+    assert _core._alloc_bytes() == before
+    return taken
+
+
+def chosen(draft):
+    """Drafts that only ever choose their guesses."""
+    grown, top = ("model", draft, ("grown", 2, 3, 1.0)), ("model", draft, ("shape", "top-k", [0, 0, 1]))
+    both = ("best", False, [4, 4], (COPY, LOOK))
+    return [COPY, LOOK, ("input_copy", None, 0, 2, 2), both, grown, top]
+
+
+def drawn(draft):
+    """Drafts that draw their guesses where the temperature is above 0."""
+    shape = ("model", draft, ("shape", "sample", [0, 0, 1]))
+    one_draws = ("best", False, [4, 4], (COPY, ("model", draft)))
+    return [("model", draft), shape, ("speculating", draft, COPY, 2), one_draws]
+
+
+def test_guesses_that_are_chosen_take_no_room_for_distributions(wide):
+    target, draft = wide
+    for description in chosen(draft):
+        for temperature in (0.0, 1.0):
+            assert session_bytes(target, description, temperature) < ROWS, description
+    for description in drawn(draft):
+        assert session_bytes(target, description, 0.0) < ROWS, description
+        assert session_bytes(target, description, 1.0) > ROWS, description
+    top = ("model", draft, ("shape", "top-k", [0, 0, 1]))
+    assert session_bytes(target, top, 1.0, "coupled") > ROWS, "it draws under the coupled rule"
+    assert session_bytes(target, ("random",), 0.0) > ROWS

@@ -20,8 +20,9 @@ from proofs import prove, prove_bound, prove_coupled, prove_race
 from specdec import _core, reference
 from specdec.reference import rules
 from tables import models, shapes, standardise, table, unlike
+from weights import verify_weights
 
-IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify}
+IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify, "weights": verify_weights}
 
 # ---------------------------------------------------------------------------------------- the trials
 

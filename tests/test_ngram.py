@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from scipy import stats
 import specdec
 from canonical import LLAMA, build, random_tensors
 from specdec import InputError, _core
+from specdec.checkpoints.opened_file import OpenedFile
 from specdec.drafts import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.errors import CheckpointError, CheckpointNotFoundError
 
@@ -189,10 +191,35 @@ def test_a_saved_table_is_the_same(tmp_path: Path, mmap: bool) -> None:
     table = Ngram.load(path, mmap=mmap)
     assert_same(table, SAVED)
     np.testing.assert_array_equal(table.probabilities([1, 4, 9, 7]), SAVED.probabilities([1, 4, 9, 7]))
-    assert table.counts.levels[0].tokens.flags.owndata is not mmap
+    assert table.counts.levels[0].tokens.flags.writeable is not mmap  # the pages of the file are not
     table.update([1, 2, 3])
     assert_same(Ngram.load(path), SAVED)
     assert [file.name for file in tmp_path.iterdir()] == ["table"]
+
+
+def test_a_file_that_shrinks_after_it_was_read(tmp_path: Path) -> None:
+    """The table is in memory; a mapped one would end the process (SIGBUS)."""
+    path = tmp_path / "table"
+    SAVED.save(path)
+    table = Ngram.load(path)
+    os.truncate(path, 0)
+    assert_same(table, SAVED)
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table"
+    SAVED.save(path)
+    size, read = path.stat().st_size, OpenedFile.read
+
+    def shrinking(opened: OpenedFile, start: int, n_bytes: int) -> Any:
+        data = read(opened, start, n_bytes)
+        if start > 8:
+            os.truncate(path, 600)
+        return data
+
+    monkeypatch.setattr(OpenedFile, "read", shrinking)
+    with pytest.raises(CheckpointError, match=f"table: ends at byte .*; expected {size} bytes"):
+        Ngram.load(path)
 
 
 def test_the_file_is_one_of_the_safetensors_library(tmp_path: Path) -> None:

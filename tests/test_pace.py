@@ -23,6 +23,7 @@ from specdec.drafts.draft import describe
 from specdec.errors import InputError
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
+from weights import verify_weights
 
 needs_hooks = pytest.mark.skipif(
     not hasattr(_core, "_pace_begin"),
@@ -219,7 +220,7 @@ def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None
         lengths.add(n - 1)
         parents = list(range(-1, n - 1))
         order = list(range(n - 1, 0, -1)) if rule == "block" else None  # the last to be kept decides
-        boxes = cells(partial(_core.verify, rule=rule), *question(tree, parents, target), order)
+        boxes = cells(partial(verify_weights, rule=rule), *question(tree, parents, target), order)
         for box in boxes:
             output = (*(tree.tokens[node] for node in box.path), box.token)
             outputs[output] = outputs.get(output, 0.0) + tree.probability * box.probability

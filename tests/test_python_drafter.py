@@ -20,6 +20,7 @@ from specdec import _core, reference
 from specdec.drafts import Drafter, Proposal, PythonDraft
 from specdec.errors import InputError
 from tiny_models import llama_config, tensors_for, write_hf
+from weights import VerifyWeights
 
 N_VOCAB = LLAMA["n_vocab"]
 
@@ -397,7 +398,7 @@ def test_rejection_is_exact_for_the_objects_trees(tiny: specdec.Model, parents: 
         tokens, found = [PROMPT[-1], *record["drafted"]], [-1, *record["parents"]]
         target_probs = np.array([target(prefix) for prefix in tree.prefixes])
         for (path, token), p in outcome_law(
-            _core.verify, tokens, found, target_probs, record["draft_probs"]
+            VerifyWeights(record["draft_points"]), tokens, found, target_probs, record["draft_probs"]
         ).items():
             key = (*(tokens[node] for node in path), token)
             outputs[key] = outputs.get(key, 0.0) + tree.probability * p

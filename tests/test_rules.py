@@ -33,8 +33,9 @@ from exact import (
 from proofs import most_probable, prove, prove_bound, prove_coupled, prove_race
 from specdec import _core, reference
 from tables import PAIRS, models, random_tree, shapes, standardise, table, unlike
+from weights import verify_weights
 
-IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify}
+IMPLEMENTATIONS = {"reference": reference.verify, "core": _core.verify, "weights": verify_weights}
 implementations = pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 
 # --------------------------------------------------------------------------------- exact, rule by rule
@@ -229,7 +230,17 @@ def test_lenient_greedy_accepts_what_is_nearly_as_probable(verify: Rule, pair: s
         expected = [node for node in (1, 2) if acceptable[tree.tokens[node]]][:1]
         assert path == expected
         assert best(tuple(tree.tokens[node] for node in path))[token] == 1
-        assert betas == pytest.approx([draft(())[acceptable].sum()], abs=1e-12)
+        assert betas == [float(bool(expected))]
+        alone = verify(
+            tree.tokens[:2],
+            [-1, 0],
+            rows[:2],
+            tree.probs[:2],
+            np.full(3, 0.5),
+            rule="greedy",
+            lenience=lenience,
+        )
+        assert alone[2] == pytest.approx([draft(())[acceptable].sum()], abs=1e-12)
 
 
 def test_lenient_greedy_is_more_lenient_than_argmax() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from canonical import GPT, LLAMA, build, perturbed, random_tensors, run_session
-from specdec import _core
+from specdec import _core, drafts
 
 PROMPTS = [[3], list(range(7)), list(range(30, 60)), [5, 9] * 50]
 
@@ -59,6 +59,29 @@ def test_greedy_output_is_plain_output(formats, gamma):
         assert tokens == plain_tokens
         for row, plain in zip(logits, plain_logits, strict=True):
             assert np.array_equal(row, plain)
+
+
+def test_drafters_read_long_prompts_to_their_end():
+    """Prompts that are read in slices end with their own beginnings: what follows there is drafted."""
+    n, known = 12_000, 6
+    sizes = {"n_layer": 1, "d_model": 8, "d_ff": 8, "n_head": 1, "n_kv_head": 1, "sliding_window": 8}
+    config = LLAMA | sizes | {"n_ctx": n + 200}
+    target = build(config, random_tensors(config))
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 101, size).tolist() for size in (n, 9_000, 50)]
+    prompts = [text + text[:known] for text in texts]
+    counts = drafts.OnlineNgram(6)._table(101).core
+    for draft in (("context_copy", None, known, 1), ("online_ngram", counts)):
+        pair = ("best", False, [3, 3], (draft, draft))
+        for description in (draft, pair):
+            session = _core.Session(
+                target, description, prompts, gamma=6, max_new_tokens=20, sampling={"temperature": 0.0},
+                draft_sampling={"temperature": 0.0}, seeds=[(1, 0)] * 3, n_threads=1,
+            )  # fmt: skip
+            session.prefill()
+            records = session.round()
+            for text, record in zip(texts, records, strict=True):
+                assert record["drafted"][:3] == text[known : known + 3], description
 
 
 def test_records_describe_their_rounds(models):

@@ -165,6 +165,54 @@ def test_another_file_is_refused(target: specdec.Model, tmp_path: Path, text: st
     assert path.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": {}}, "temperature"),
+        ({"settings": {"temperature": "hot"}}, 'temperature is "hot"'),
+        ({"settings": {"temperature": True}}, "temperature is true"),
+        ({"target": ["x"]}, "target"),
+        ({"trials": []}, "no trials"),
+        ({"trials": {"attn": 1}}, "TypeError"),
+        ({"trials": [{"speedup": None}]}, "speedup is null"),
+        ({"trials": [{"speedup": "1.5"}]}, "speedup is"),
+        ({"trials": [{"speedup": 10**400}]}, "speedup is"),
+        ({"trials": [{"tokens_per_s": -1.0}]}, "tokens_per_s is -1.0"),
+        ({"finals": [{"tokens_per_call": float("nan")}]}, "tokens_per_call is NaN"),
+        ({"finals": [{"gamma": 0}]}, "gamma is 0"),
+        ({"finals": [{"attn": [-1]}]}, "attn has -1"),
+        ({"settings": {"temperature": 0.0, "n_layer": 1}}, "attn has layer 1; expected 0 to 0"),
+        ({"settings": {"temperature": 0.0, "gammas": [1, 4]}}, "gamma is 2, none of the search's"),
+    ],
+    ids=range(15),
+)
+def test_a_file_is_checked_as_a_whole(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """So that whatever is loaded can be shown."""
+    search = SkipSearch("tiny", {"temperature": 0.0}, (TRIAL,), (TRIAL,))
+    values = search.to_dict()
+    for name in ("trials", "finals"):
+        if isinstance(entries := change.get(name), list):
+            change = change | {name: [values[name][0] | entry for entry in entries]}
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    assert str(SkipSearch.load(path)) == str(search)
+    path.write_text(json.dumps(values | change), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"changed\.json: expected a saved specdec\.SkipSearch.*{message}"):
+        SkipSearch.load(path)
+
+
+def test_a_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text('{"specdec_skip_search": ' + "[" * 100_000, encoding="utf-8")
+    with pytest.raises(InputError, match=r"deep\.json: expected a saved specdec\.SkipSearch"):
+        SkipSearch.load(path)
+
+
+def test_the_name_of_a_target_is_shown_escaped(tmp_path: Path) -> None:
+    SkipSearch("\x1b[31mred", {"temperature": 0.0}, (TRIAL,)).save(tmp_path / "a.json")
+    assert str(SkipSearch.load(tmp_path / "a.json")).startswith(r"\x1b[31mred drafting")
+
+
 @pytest.mark.parametrize("n_runs", [5, 17, 30])
 def test_ctrl_c_leaves_what_was_found(
     target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: list[Any], n_runs: int

@@ -399,6 +399,113 @@ def test_bad_files(tmp_path, name, content, message):
     assert name in str(caught.value)
 
 
+def word_level(**parts: object) -> str:
+    """A tokenizer.json of three words."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    library = Library(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
+    return json.dumps(json.loads(library.to_str()) | parts)
+
+
+def test_ids_far_beyond_the_number_of_tokens(tmp_path):
+    """A table of as many entries as the highest id says would cost what the file's few bytes do not."""
+    file = tmp_path / "tokenizer.json"
+    for last, fits in ((10**6, True), (2 * 10**6, False), (2**32 - 1, False)):
+        model = {"type": "WordLevel", "vocab": {"a": 0, "b": last}, "unk_token": "a"}
+        file.write_text(word_level(model=model))
+        if fits:
+            assert load_tokenizer(file).n_vocab == last + 1
+        else:
+            with pytest.raises(TokenizerError, match=rf"tokenizer\.json: token 'b' has id {last}; expected"):
+                load_tokenizer(file)
+
+
+def doubling(n: int) -> list[dict[str, object]]:
+    return [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * n
+
+
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2,
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {},
+}
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}
+
+
+@pytest.mark.parametrize(
+    ("part", "steps"),
+    [
+        ("decoder", {"type": "Sequence", "decoders": [*doubling(27), {"type": "Fuse"}]}),
+        ("decoder", {"type": "Sequence", "decoders": doubling(1) * 65}),
+        ("normalizer", {"type": "Sequence", "normalizers": doubling(12)}),
+        ("normalizer", {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "a" * 2000}]}),
+        ("normalizer", {"type": "Replace", "pattern": {"Regex": "a"}, "content": "b" * 2000}),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [BYTES] * 6}),
+        ("post_processor", {"type": "Sequence", "processors": [TEMPLATE] * 12}),
+    ],
+    ids=range(7),
+)
+def test_steps_that_blow_a_text_up(tmp_path, part, steps):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(word_level(**{part: steps}))
+    with pytest.raises(TokenizerError, match=rf"tokenizer\.json: .*{part}.*; expected"):
+        load_tokenizer(file)
+
+
+def test_steps_that_do_not(tmp_path):
+    steps = {
+        "type": "Sequence",
+        "normalizers": [{"type": "NFKC"}, {"type": "Prepend", "prepend": "▁"}, *doubling(3)],
+    }
+    (tmp_path / "tokenizer.json").write_text(word_level(normalizer=steps))
+    load_tokenizer(tmp_path)
+
+
+class PanicException(BaseException):
+    """As `tokenizers` raises when its Rust code stops itself."""
+
+
+@pytest.mark.parametrize("error", [PanicException, Exception, UnicodeDecodeError], ids=lambda e: e.__name__)
+def test_errors_of_the_library_are_tokenizer_errors(tmp_path, error):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(word_level())
+    tokenizer = load_tokenizer(file)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise error("utf-8", b"", 0, 1, "why") if error is UnicodeDecodeError else error("why \x1b[0m")
+
+    library = SimpleNamespace(encode=fail, no_padding=fail)
+    tokenizer._library = library
+    with pytest.raises(TokenizerError, match=rf"tokenizer\.json: .*{error.__name__}.*why"):
+        tokenizer.encode("a")
+    with pytest.raises(TokenizerError, match=rf"x\.json: .*{error.__name__}.*why") as caught:
+        type(tokenizer)(library, "x.json")
+    assert str(caught.value).isprintable()
+
+
+def test_ctrl_c_in_the_library_is_none_of_its_errors(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(word_level())
+    tokenizer = load_tokenizer(tmp_path)
+    for error in (KeyboardInterrupt, MemoryError):
+
+        def fail(*arguments: object, error: type[BaseException] = error, **options: object) -> None:
+            raise error
+
+        tokenizer._library = SimpleNamespace(encode=fail)
+        with pytest.raises(error):
+            tokenizer.encode("a")
+
+
+def test_names_of_end_tokens_that_are_no_text(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(word_level())
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "\\ud800"}')
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: .*UnicodeEncodeError") as caught:
+        load_tokenizer(tmp_path)
+    assert str(caught.value).isprintable()
+
+
 def test_bad_bpe_files(tmp_path):
     (tmp_path / "vocab.json").write_text('{"a": 0}')
     (tmp_path / "merges.txt").write_text("x y\n")

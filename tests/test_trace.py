@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec import Round, Sampling, Trace
+from specdec import Round, Sampling, Trace, theory
 from specdec.errors import InputError
 
 # ----------------------------------------------------------------------------------------- rounds
@@ -106,21 +106,83 @@ def test_speed() -> None:
     assert TRACE.tokens_per_call == pytest.approx(11 / 4)
     assert TRACE.cost_coefficient == pytest.approx(cost)
     assert TRACE.expected_tokens_per_call == pytest.approx(tokens)
-    assert TRACE.predicted_speedup == pytest.approx(tokens / (13 / 4 * cost + 1))
+    assert TRACE.ideal_speedup == pytest.approx(tokens / (13 / 4 * cost + 1))
+    assert math.isnan(TRACE.target_s)
+    assert math.isnan(TRACE.predicted_speedup)
+
+
+PLAIN = Trace([chain(i, (), 0, (), times=(0.0, 0.05 + 0.01 * i, 0.001)) for i in range(3)])  # t(1) = 0.06
+
+
+def test_speed_against_a_plain_run() -> None:
+    """With a measured t(1), c has it as denominator, and the prediction counts all of a round's time."""
+    trace = TRACE.against(PLAIN)
+    tokens = TRACE.expected_tokens_per_call
+    assert trace.rounds == TRACE.rounds
+    assert trace.prefill_s == TRACE.prefill_s
+    assert trace.target_s == pytest.approx(0.06)
+    assert trace.cost_coefficient == pytest.approx((0.065 / 13) / 0.06)
+    assert trace.ideal_speedup == pytest.approx(tokens / (13 / 4 * (0.065 / 13) / 0.06 + 1))
+    # Rounds take (0.065 + 0.39) / 4 s in both models, where t(1) is 0.06 s.
+    assert trace.predicted_speedup == pytest.approx(tokens * 0.06 * 4 / (0.065 + 0.39))
+    assert trace.predicted_speedup < 0.7 * trace.ideal_speedup
+    assert f"{trace.predicted_speedup:.2f}" in trace.summary()
+    assert "not known" not in trace.summary()
+    assert "not known without t(1)" in TRACE.summary()
+
+
+def test_the_law_of_one_gamma_as_printed() -> None:
+    """E(tokens) / (gamma c + t(gamma + 1) / t(1)), as `theory.expected_speedup` has it."""
+    trace = Trace([CORRECTED, BONUS, NONE], target_s=0.08)
+    alpha = trace.acceptance_rate
+    wanted = theory.expected_speedup(alpha, 4, (0.02 / 4) / 0.08, 0.1 / 0.08)
+    assert trace.predicted_speedup == pytest.approx(wanted)
+
+
+def test_a_run_measures_t1_in_its_own_plain_rounds() -> None:
+    plain = [chain(i, (), 0, (), times=(0.0, 0.03 + 0.01 * (i % 2), 0.001)) for i in range(6)]
+    trace = Trace([CORRECTED, *plain, BONUS])
+    assert trace.target_s == pytest.approx(0.035)
+    tokens = trace.expected_tokens_per_call
+    assert trace.predicted_speedup == pytest.approx(tokens * 0.035 * 8 / (0.04 + 0.2 + 0.21))
+    assert math.isnan(Trace([CORRECTED, *plain[:4], BONUS]).predicted_speedup)  # too few to say
+    # In a batch, other sequences drafted in those rounds.
+    assert math.isnan(Trace([CORRECTED, *plain, BONUS], n_sequences=2).predicted_speedup)
+
+
+def test_against_refuses_what_is_not_plain() -> None:
+    with pytest.raises(InputError, match="plain is a trace that drafted"):
+        PLAIN.against(TRACE)
+    with pytest.raises(InputError, match="plain is a trace that has no round"):
+        TRACE.against(Trace([]))
+    with pytest.raises(InputError, match="plain is a trace of 2 sequences at once; expected 1"):
+        TRACE.against(Trace(PLAIN.rounds, n_sequences=2))
+
+
+def test_nothing_is_predicted_of_trees() -> None:
+    """Equation (1) is about chains: one draft a position."""
+    tree = Round(
+        index=0, drafted=(5, 6, 7), parents=(0, 0, 2), path=(2, 3), tokens=(6, 7, 8), kept=3,
+        betas=(1.0, 1.0), draft_s=0.01, verify_s=0.1, other_s=0.0,
+    )  # fmt: skip
+    trace = Trace([CORRECTED, tree], target_s=0.05)
+    for name in ("expected_tokens_per_call", "ideal_speedup", "predicted_speedup"):
+        assert math.isnan(getattr(trace, name)), name
+    assert trace.acceptance_rate == pytest.approx((1.0 + 0.9 + 0.2 + 2.0) / 5)
 
 
 def test_one_gamma_throughout_is_theorem_3_8_as_printed() -> None:
     trace = Trace([CORRECTED, BONUS, NONE])
     alpha, cost = trace.acceptance_rate, trace.cost_coefficient
     assert trace.expected_tokens_per_call == pytest.approx((1 - alpha**5) / (1 - alpha))
-    assert trace.predicted_speedup == pytest.approx((1 - alpha**5) / ((1 - alpha) * (4 * cost + 1)))
+    assert trace.ideal_speedup == pytest.approx((1 - alpha**5) / ((1 - alpha) * (4 * cost + 1)))
 
 
 def test_every_draft_accepted() -> None:
     trace = Trace([chain(0, (1, 2, 3), 3, (1.0, 1.0, 1.0 + 2**-52))])
     assert trace.acceptance_rate == 1.0  # rounding may lift the overlap of equal distributions above 1
     assert trace.expected_tokens_per_call == 4.0
-    assert trace.predicted_speedup == pytest.approx(4.0 / (3 * trace.cost_coefficient + 1.0))
+    assert trace.ideal_speedup == pytest.approx(4.0 / (3 * trace.cost_coefficient + 1.0))
 
 
 def test_a_stop_cuts_tokens_and_not_acceptance() -> None:
@@ -134,7 +196,8 @@ def test_a_stop_cuts_tokens_and_not_acceptance() -> None:
 def test_plain_decoding() -> None:
     trace = Trace([chain(i, (), 0, (), times=(0.0, 0.1, 0.001)) for i in range(5)])
     assert trace.tokens_per_call == trace.mean_acceptance_length == trace.expected_tokens_per_call == 1.0
-    assert trace.predicted_speedup == 1.0
+    assert trace.predicted_speedup == trace.ideal_speedup == 1.0
+    assert trace.target_s == pytest.approx(0.1)
     assert trace.acceptance_histogram == [5]
     assert trace.acceptance_by_position == []
     assert math.isnan(trace.acceptance_rate)

@@ -24,7 +24,9 @@ from exact import drafts as listed
 from laws import FALSE_ALARM, p_value
 from proofs import prove
 from specdec import InputError, _core, drafts, reference
-from specdec.drafts import Bigram, Chains, Grown, Shape
+from specdec.drafts import Bigram, Chains, Grown, PythonDraft, Shape
+from specdec.rules import DECODING_RULES
+from weights import verify_weights
 
 Parents = Sequence[int]
 
@@ -324,7 +326,7 @@ def test_every_tree_of_a_shape_is_judged_exactly(how: str, parents: Parents) -> 
     """Summed over all drafts of the shape and all random numbers of the compiled rule, to 1e-12."""
     target, draft = (conditional(random_model(3, seed, 2.0), [1, 2]) for seed in (1, 2))
     tree = [-1, *parents]
-    prove(_core.verify, tree, target, draft, proposal=PROPOSALS[how](tree, draft))
+    prove(verify_weights, tree, target, draft, proposal=PROPOSALS[how](tree, draft))
 
 
 # -------------------------------------------------------------------------------------- grown trees
@@ -591,21 +593,27 @@ def test_rules_that_cannot_judge_a_tree(pair: tuple[specdec.Model, specdec.Model
     draft = drafts.Model(small, tree=samples)
     assert len(specdec.generate(target, draft, "It was", verify="k-sequential", **options).tokens) == 4
     with pytest.raises(InputError, match=r"temperature 0"):
-        specdec.generate(target, draft, "It was", verify="k-sequential", max_new_tokens=4)
+        specdec.generate(
+            target, draft, "It was", verify="k-sequential", draft_sampling=specdec.Sampling(0.0), **options
+        )
     chain = drafts.Model(small, draft=drafts.Model(small, tree=distinct))
     for verify in ("block", "k-sequential"):
         assert len(specdec.generate(target, chain, "It was", verify=verify, **options).tokens) == 4
 
 
 class Branches:
-    """An object that proposes two tokens for one place."""
+    """An object that proposes two tokens for one place, from the n-th round on."""
+
+    def __init__(self, n_chains: int = 0) -> None:
+        self.n_chains = n_chains
 
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> drafts.Proposal:
-        return drafts.Proposal([1, 2][:budget], [0, 0][:budget])
+        self.n_chains -= 1
+        return drafts.Proposal([1, 2][:budget], [0, 0 if self.n_chains < 0 else 1][:budget])
 
 
 def test_rules_and_the_trees_of_other_drafts(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """Of an object it is seen only when it proposes."""
+    """Of an object that does not say that it proposes trees it is seen only when it proposes one."""
     options: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "seed": 1}
     for draft in (drafts.Lookahead(), drafts.ContextCopy(n_candidates=2), drafts.InputCopy(n_candidates=2)):
         for verify in ("block", "k-sequential"):
@@ -614,12 +622,66 @@ def test_rules_and_the_trees_of_other_drafts(pair: tuple[specdec.Model, specdec.
             with pytest.raises(ValueError, match=f"the rule '{verify}' judges"):
                 rounds(pair[0].core, draft.describe(pair[0]), [[1]], rule=verify)
     for verify in ("block", "k-sequential"):
-        with pytest.raises(ValueError, match=f"the rule '{verify}' judges"):
+        tree = rf"Branches\.propose: parents\[1\] is 0, .*verify is '{verify}', which .*; expected a chain"
+        with pytest.raises(InputError, match=tree):
             specdec.generate(pair[0], Branches(), "It was", verify=verify, **options)
+        stream = specdec.stream(
+            pair[0], Branches(3), "It was", verify=verify, **options | {"max_new_tokens": 40}
+        )
+        text = ""
+        with pytest.raises(InputError, match=tree):
+            for piece in stream:
+                text += piece
+        whole = specdec.generate(
+            pair[0], Branches(10**6), "It was", verify=verify, **options | {"max_new_tokens": 40}
+        )
+        assert text and str(whole.text).startswith(text), "what came before it is kept"
+        declared = Branches(10**6)
+        declared.trees = True  # type: ignore[attr-defined]
+        with pytest.raises(InputError, match=f"verify is '{verify}', which judges .*; expected another rule"):
+            specdec.generate(pair[0], declared, "It was", verify=verify, **options)
+        assert declared.n_chains == 10**6, "before the run"
+        declared.trees = False  # type: ignore[attr-defined]
+        specdec.generate(pair[0], declared, "It was", verify=verify, **options)
+        declared.trees = "no"  # type: ignore[attr-defined]
+        with pytest.raises(InputError, match="trees of the draft Branches is 'no'; expected True or False"):
+            specdec.generate(pair[0], declared, "It was", verify=verify, **options)
     assert (
         len(specdec.generate(pair[0], drafts.Model(pair[1], draft=Branches()), "It was", **options).tokens)
         == 8
     )
+
+
+@pytest.mark.parametrize("verify", DECODING_RULES)
+def test_at_temperature_0_every_rule_takes_every_tree(
+    pair: tuple[specdec.Model, specdec.Model], verify: str
+) -> None:
+    target, small = pair
+    options: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True, "n_threads": 1, "logits": True}
+    plain = specdec.generate(target, None, "It was, it was, it was,", **options)
+    for draft in (
+        PythonDraft(Branches()),
+        drafts.Lookahead(),
+        drafts.ContextCopy(min_match=1, n_candidates=3),
+        drafts.Best(Branches(), small, adaptive=False),
+        *(
+            drafts.Model(small, tree=tree)
+            for tree in (Chains(2), Shape((2, 2)), Shape((3,), "top-k"), Grown(5))
+        ),
+    ):
+        for draft_sampling in (None, specdec.Sampling(1.0)):
+            out = specdec.generate(
+                target,
+                draft,
+                "It was, it was, it was,",
+                verify=verify,
+                draft_sampling=draft_sampling,
+                **options,
+            )
+            assert out.tokens == plain.tokens and np.array_equal(out.logits, plain.logits), draft
+            assert out.trace.n_drafted > 0
+        session = rounds(target.core, draft.describe(target), [[5, 6] * 4], rule=verify, temperature=0.0)
+        assert any(record["drafted"] for record in session)
 
 
 def test_a_dial_takes_chains(pair: tuple[specdec.Model, specdec.Model]) -> None:

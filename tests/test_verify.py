@@ -159,18 +159,21 @@ def test_the_examples_of_the_docstrings() -> None:
 
 
 def test_public_verify_on_a_tree() -> None:
-    """Two drafts for one position: the second is held against norm(max(0, T - D)) = [1, 0, 0]."""
+    """Two drafts for one position: the second is held against norm(max(0, T - D)) = [1, 0, 0].
+
+    Of two drafts beta is the outcome.
+    """
     draft = DRAFT[[0, 0]]
     assert verify([1, 0], TARGET, draft, parents=[0, 0], uniforms=[0.5, 0.99, 0.1]) == (
         [2],
         0,
-        [0.75],
+        [1.0],
         [0, 0],
     )
     assert verify([1, 0], TARGET, draft, parents=[0, 0], uniforms=[0.4, 0.99, 0.3]) == (
         [1],
         1,
-        [0.75],
+        [1.0],
         [1, 1],
     )
     tokens, parents, target_probs, draft_probs = random_tree(np.random.default_rng(0))

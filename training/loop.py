@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specdec.replacing import replacing
+
 # The learning rate is held, then falls linearly to zero over this last part of the steps.
 # While it is held, a resumed run may be given another number of steps.
 DECAY_FRACTION = 0.4
@@ -63,8 +65,8 @@ class Optimizers:
 def save_checkpoint(path: Path, model: nn.Module, optimizers: Optimizers, step: int) -> None:
     """Write beside, then rename: an interrupted save leaves the last checkpoint whole."""
     state = {"model": model.state_dict(), "optimizers": optimizers.state_dict(), "step": step}
-    torch.save(state, path.with_suffix(".part"))
-    path.with_suffix(".part").replace(path)
+    with replacing(path) as file:
+        torch.save(state, file)
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizers: Optimizers) -> int:

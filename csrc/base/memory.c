@@ -12,15 +12,18 @@
 typedef struct header {
     void* block;
     size_t mapped; /* bytes to unmap; 0: from malloc */
+    size_t size;   /* bytes that were asked for */
 } header;
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
 static atomic_long n_live;
+static atomic_llong n_bytes;
 static atomic_long n_until_failure = -1;
 
 void sd_alloc_fail_after(long n) { atomic_store(&n_until_failure, n); }
 long sd_alloc_live(void) { return atomic_load(&n_live); }
+long long sd_alloc_bytes(void) { return atomic_load(&n_bytes); }
 
 static int told_to_fail(void) {
     long n = atomic_load(&n_until_failure);
@@ -60,7 +63,7 @@ static void* take_pages(size_t size, header* from) {
     if (block == MAP_FAILED) return NULL;
     uintptr_t start = ((uintptr_t)block + SD_ALIGNMENT + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
     madvise((void*)start, size, MADV_HUGEPAGE);
-    *from = (header){block, total};
+    *from = (header){block, total, size};
     return (void*)start;
 }
 static void give_pages(const header* from) { munmap(from->block, from->mapped); }
@@ -77,7 +80,7 @@ static void* take_zeroed(size_t size, header* from) {
     void* block = total < size ? NULL : calloc(1, total);
     if (block == NULL) return NULL;
     uintptr_t start = ((uintptr_t)block + 2 * SD_ALIGNMENT - 1) & ~(uintptr_t)(SD_ALIGNMENT - 1);
-    *from = (header){block, 0};
+    *from = (header){block, 0, size};
     return (void*)start;
 }
 
@@ -92,6 +95,7 @@ void* sd_alloc(size_t size) {
     }
     *(header*)(void*)(start - SD_ALIGNMENT) = from;
     atomic_fetch_add(&n_live, 1);
+    atomic_fetch_add(&n_bytes, (long long)size);
     return start;
 }
 
@@ -99,6 +103,7 @@ void sd_free(void* block) {
     if (block == NULL) return;
     atomic_fetch_sub(&n_live, 1);
     header from = *(header*)(void*)((char*)block - SD_ALIGNMENT);
+    atomic_fetch_sub(&n_bytes, (long long)from.size);
     if (from.mapped)
         give_pages(&from);
     else

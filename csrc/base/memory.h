@@ -23,6 +23,8 @@ void sd_free(void* block);
 void sd_alloc_fail_after(long n);
 /* Testing: blocks handed out and not yet freed. */
 long sd_alloc_live(void);
+/* Testing: bytes of these blocks, as they were asked for. */
+long long sd_alloc_bytes(void);
 /* Testing: from now on arenas put a page that may not be touched behind every piece they hand out.
  * Change it only while no arena is being laid out. Nothing happens where pages cannot be guarded. */
 void sd_arena_guard(int on);

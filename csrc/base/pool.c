@@ -3,9 +3,11 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <unistd.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "clock.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #define relax() __builtin_ia32_pause()
@@ -15,193 +17,299 @@
 #define relax() ((void)0)
 #endif
 
-/* A waiting thread spins this many times (about 50 µs) before it gives its core away: a round of
- * decoding joins threads every few microseconds, a sleeping one takes 50 µs to wake. */
-#define SPINS 4000
+/* A waiting thread spins this long before it sleeps. Loops of a forward follow each other within
+ * microseconds; a sleeping thread takes some 50 µs to wake. */
+#define SPIN_S 50e-6
 
-typedef struct worker {
-    pthread_t handle;
-    int index; /* thread index in a run: 1 … */
-} worker;
+/* The pieces of one thread's share that nobody has taken yet, and the number of their loop, in one word:
+ *
+ *     loop number (40 bits) | next piece (12 bits) | end of the share (12 bits)
+ *
+ * To take a piece is to exchange the whole word. So a thread that was stopped between reading the word and
+ * exchanging it takes nothing of a later loop: the numbers of loops do not repeat within days. */
+#define PIECE_BITS 12
+#define MAX_PIECES ((1 << PIECE_BITS) - 1)
+
+static uint64_t word_of(uint64_t loop, int next, int end) {
+    return loop << (2 * PIECE_BITS) | (uint64_t)next << PIECE_BITS | (uint64_t)end;
+}
+static uint64_t loop_of(uint64_t word) { return word >> (2 * PIECE_BITS); }
+static int next_of(uint64_t word) { return (int)(word >> PIECE_BITS) & MAX_PIECES; }
+static int end_of(uint64_t word) { return (int)word & MAX_PIECES; }
+
+/* Where a thread sleeps. A waker clears `asleep`, so a sleeper is woken once. */
+typedef struct bed {
+    atomic_int asleep;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake_up;
+} bed;
+
+/* One thread of the pool; seat 0 is the caller's. A seat has cache lines of its own. */
+typedef struct seat {
+    _Alignas(64) _Atomic(uint64_t) share; /* a word as above */
+    uint64_t seen;                        /* number of the last loop that the worker has come to */
+    _Alignas(64) bed bed;
+} seat;
 
 static struct {
-    pthread_mutex_t turn;  /* held by the caller whose run is on */
-    pthread_mutex_t mutex; /* guards sleeping: wake_up with n_sleeping */
-    pthread_cond_t wake_up;
-    int n_sleeping;
-    worker workers[SD_MAX_THREADS];
-    int n_workers;
-    pid_t pid; /* the process that started the workers */
+    pthread_mutex_t turn;    /* held by the caller whose team is open */
+    pthread_mutex_t growing; /* held while workers are started */
+    atomic_int n_workers;
+    uint64_t loop; /* number of the last loop; the caller's */
 
-    /* The current run, written by the caller before `generation` is raised. */
-    sd_task task;
-    void* argument;
-    int n_threads;
-    _Alignas(64) atomic_uint generation;
-    _Alignas(64) atomic_uint n_returned;
-    _Alignas(64) atomic_uint n_arrived;
-    _Alignas(64) atomic_uint n_barriers;
-    /* Items taken of each thread's share, for the stretches after even and odd barriers. */
+    /* The loop that runs. Written by the caller before the words of its shares, read between reading a word
+     * and exchanging it. If the exchange succeeds, the loop was running all the time: what was read is its. */
+    _Atomic(sd_work) work;
+    _Atomic(void*) argument;
+    atomic_int n, grain, n_threads;
+
+    _Alignas(64) atomic_int n_done; /* pieces that workers have done of the loop that runs */
+    seat seats[SD_MAX_THREADS];
+
+#ifdef SPECDEC_TESTING
     struct {
-        _Alignas(64) atomic_int n;
-    } taken[2][SD_MAX_THREADS];
-} pool = {.turn = PTHREAD_MUTEX_INITIALIZER,
-          .mutex = PTHREAD_MUTEX_INITIALIZER,
-          .wake_up = PTHREAD_COND_INITIALIZER};
+        _Atomic(double) seconds;
+        atomic_int holding;
+    } delays[SD_MAX_THREADS];
+    atomic_int n_failing; /* threads to be started before it fails, and 1 more; 0: it never fails */
+#endif
+} pool = {.turn = PTHREAD_MUTEX_INITIALIZER, .growing = PTHREAD_MUTEX_INITIALIZER};
 
-static void sleep_until_newer(unsigned seen) {
-    pthread_mutex_lock(&pool.mutex);
-    pool.n_sleeping++;
-    while (atomic_load(&pool.generation) == seen) pthread_cond_wait(&pool.wake_up, &pool.mutex);
-    pool.n_sleeping--;
-    pthread_mutex_unlock(&pool.mutex);
+/* ------------------------------------------------------------------ waiting */
+
+typedef struct spin {
+    unsigned n;
+    double until;
+} spin;
+
+/* Pause for a moment; 0 when it is time to sleep. How long a pause takes differs by a factor of ten between
+ * processors, so the clock is read now and then. */
+static int spin_on(spin* s) {
+    relax();
+    if (++s->n % 32 != 0) return 1;
+    double now = sd_now();
+    if (s->n == 32) s->until = now + SPIN_S;
+    return now < s->until;
 }
 
-static void* worker_main(void* argument) {
-    const worker* self = argument;
-    unsigned seen = atomic_load(&pool.generation);
-    /* The starter holds `turn` until we have looked at the generation (see start_worker). */
-    atomic_fetch_add(&pool.n_returned, 1);
+/* Wake the thread of a bed if it sleeps. The caller has changed what it waits for, sequentially consistent;
+ * the sleeper sets `asleep` before it looks a last time. So one of the two sees the other. */
+static void wake(bed* b) {
+    if (atomic_load(&b->asleep) == 0 || atomic_exchange(&b->asleep, 0) == 0) return;
+    pthread_mutex_lock(&b->mutex);
+    pthread_cond_signal(&b->wake_up);
+    pthread_mutex_unlock(&b->mutex);
+}
+
+/* The word of a worker's share, once it is of another loop than the last. */
+static uint64_t wait_for_loop(seat* self) {
+    spin s = {0};
+    uint64_t word;
+    while (loop_of(word = atomic_load_explicit(&self->share, memory_order_acquire)) == self->seen) {
+        if (spin_on(&s)) continue;
+        pthread_mutex_lock(&self->bed.mutex);
+        for (;;) {
+            atomic_store(&self->bed.asleep, 1);
+            if (loop_of(atomic_load(&self->share)) != self->seen) break;
+            pthread_cond_wait(&self->bed.wake_up, &self->bed.mutex);
+        }
+        atomic_store(&self->bed.asleep, 0);
+        pthread_mutex_unlock(&self->bed.mutex);
+    }
+    return word;
+}
+
+/* Until workers have done n pieces of the loop that runs. */
+static void wait_for_pieces(int n) {
+    spin s = {0};
+    bed* b = &pool.seats[0].bed;
+    while (atomic_load_explicit(&pool.n_done, memory_order_acquire) != n) {
+        if (spin_on(&s)) continue;
+        pthread_mutex_lock(&b->mutex);
+        for (;;) {
+            atomic_store(&b->asleep, 1);
+            if (atomic_load(&pool.n_done) == n) break;
+            pthread_cond_wait(&b->wake_up, &b->mutex);
+        }
+        atomic_store(&b->asleep, 0);
+        pthread_mutex_unlock(&b->mutex);
+    }
+}
+
+/* ------------------------------------------------------------------ pieces */
+
+typedef struct piece {
+    sd_work work;
+    void* argument;
+    int first, end;
+} piece;
+
+/* Take the next piece of a share; 0: none is left, or the loop is not for this thread. */
+static int take_of(int thread, int share, piece* p) {
+    _Atomic(uint64_t)* at = &pool.seats[share].share;
+    uint64_t word = atomic_load_explicit(at, memory_order_acquire);
     for (;;) {
-        int spins = 0;
-        while (atomic_load_explicit(&pool.generation, memory_order_acquire) == seen) {
-            if (++spins < SPINS)
-                relax();
-            else
-                sleep_until_newer(seen);
-        }
-        seen = atomic_load_explicit(&pool.generation, memory_order_acquire);
-        if (self->index >= pool.n_threads) {
-            /* Not in this run, but its fields must not change while we read them. */
-            atomic_fetch_add_explicit(&pool.n_returned, 1, memory_order_release);
+        int next = next_of(word);
+        if (next >= end_of(word)) return 0;
+        int n = atomic_load_explicit(&pool.n, memory_order_relaxed);
+        int grain = atomic_load_explicit(&pool.grain, memory_order_relaxed);
+        int n_threads = atomic_load_explicit(&pool.n_threads, memory_order_relaxed);
+        p->work = atomic_load_explicit(&pool.work, memory_order_relaxed);
+        p->argument = atomic_load_explicit(&pool.argument, memory_order_relaxed);
+        uint64_t taken = word + ((uint64_t)1 << PIECE_BITS);
+        if (thread >= n_threads) return 0;
+        if (!atomic_compare_exchange_weak_explicit(at, &word, taken, memory_order_acq_rel,
+                                                   memory_order_acquire))
             continue;
+        p->first = next * grain;
+        p->end = n - p->first < grain ? n : p->first + grain;
+        return 1;
+    }
+}
+
+static int take(int thread, int n_threads, piece* p) {
+    for (int i = 0; i < n_threads; i++)
+        if (take_of(thread, (thread + i) % n_threads, p)) return 1;
+    return 0;
+}
+
+#ifdef SPECDEC_TESTING
+static void delay(int thread, int holding) {
+    double seconds = atomic_load(&pool.delays[thread].seconds);
+    if (seconds <= 0 || atomic_load(&pool.delays[thread].holding) != holding) return;
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+#else
+#define delay(thread, holding) ((void)0)
+#endif
+
+static void* worker_main(void* argument) {
+    seat* self = argument;
+    int thread = (int)(self - pool.seats);
+    for (;;) {
+        self->seen = loop_of(wait_for_loop(self));
+        delay(thread, 0);
+        int n_done = 0;
+        for (piece p; take(thread, atomic_load_explicit(&pool.n_threads, memory_order_relaxed), &p);
+             n_done++) {
+            if (n_done == 0) delay(thread, 1);
+            p.work(p.argument, thread, p.first, p.end);
         }
-        sd_team team = {.thread = self->index, .n_threads = pool.n_threads};
-        pool.task(&team, pool.argument);
-        atomic_fetch_add_explicit(&pool.n_returned, 1, memory_order_release);
+        /* All of them are of one loop: a loop does not end before its pieces are reported. */
+        if (n_done == 0) continue;
+        atomic_fetch_add(&pool.n_done, n_done);
+        wake(&pool.seats[0].bed);
     }
     return NULL;
 }
 
-static void wait_for_returned(unsigned n) {
-    int spins = 0;
-    while (atomic_load_explicit(&pool.n_returned, memory_order_acquire) != n) {
-        if (++spins < SPINS)
-            relax();
-        else
-            sched_yield();
+/* ------------------------------------------------------------------ workers */
+
+static int create_thread(seat* s) {
+#ifdef SPECDEC_TESTING
+    int left = atomic_load(&pool.n_failing);
+    if (left == 1) return -1;
+    if (left > 1) atomic_store(&pool.n_failing, left - 1);
+#endif
+    pthread_t handle;
+    if (pthread_create(&handle, NULL, worker_main, s) != 0) return -1;
+    pthread_detach(handle);
+    return 0;
+}
+
+/* Start the workers that a team of n_threads lacks, as many as the system grants. A team that is open
+ * meanwhile does not count on them: it has its number of threads already. */
+static void grow(int n_threads) {
+    if (atomic_load(&pool.n_workers) + 1 >= n_threads) return;
+    pthread_mutex_lock(&pool.growing);
+    for (int n; (n = atomic_load(&pool.n_workers)) + 1 < n_threads; atomic_store(&pool.n_workers, n + 1)) {
+        seat* s = &pool.seats[n + 1];
+        s->seen = loop_of(atomic_load(&s->share));
+        if (create_thread(s) != 0) break;
+    }
+    pthread_mutex_unlock(&pool.growing);
+}
+
+/* The pool as it is before any team: no workers, nothing locked. After fork() the child has one thread, and
+ * locks and counters as other threads left them; there, too, the pool begins anew. */
+static void begin(void) {
+    static const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
+    static const pthread_cond_t no_waiters = PTHREAD_COND_INITIALIZER;
+    pool.turn = pool.growing = unlocked;
+    atomic_store(&pool.n_workers, 0);
+    for (int t = 0; t < SD_MAX_THREADS; t++) {
+        seat* s = &pool.seats[t];
+        atomic_store(&s->share, 0); /* no piece left; the numbers of loops go on */
+        atomic_store(&s->bed.asleep, 0);
+        s->bed.mutex = unlocked;
+        s->bed.wake_up = no_waiters;
     }
 }
 
-/* After fork() only the forking thread lives on: forget the workers and the locks they held. */
-static void notice_fork(void) {
-    if (pool.pid == getpid()) return;
-    if (pool.pid != 0) {
-        pthread_mutex_t fresh_mutex = PTHREAD_MUTEX_INITIALIZER;
-        pthread_cond_t fresh_cond = PTHREAD_COND_INITIALIZER;
-        pool.turn = fresh_mutex;
-        pool.mutex = fresh_mutex;
-        pool.wake_up = fresh_cond;
-        pool.n_sleeping = 0;
-        pool.n_workers = 0;
-    }
-    pool.pid = getpid();
+static void begin_once(void) {
+    begin();
+    pthread_atfork(NULL, NULL, begin);
 }
 
-static sd_status start_worker(void) {
-    worker* next = &pool.workers[pool.n_workers];
-    next->index = pool.n_workers + 1;
-    atomic_store(&pool.n_returned, 0);
-    int code = pthread_create(&next->handle, NULL, worker_main, next);
-    if (code != 0) return sd_fail(SD_ERR_THREAD, "cannot start a worker thread (error %d)", code);
-    pthread_detach(next->handle);
-    pool.n_workers++;
-    wait_for_returned(1);
-    return SD_OK;
+void sd_pool_init(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, begin_once);
 }
 
 sd_status sd_pool_reserve(int n_threads) {
     if (n_threads < 1 || n_threads > SD_MAX_THREADS)
         return sd_fail(SD_ERR_VALUE, "n_threads is %d, expected 1 to %d", n_threads, SD_MAX_THREADS);
-    notice_fork();
-    sd_status status = SD_OK;
-    pthread_mutex_lock(&pool.turn);
-    while (status == SD_OK && pool.n_workers + 1 < n_threads) status = start_worker();
-    pthread_mutex_unlock(&pool.turn);
-    return status;
+    grow(n_threads);
+    return SD_OK;
 }
 
-void sd_pool_run(int n_threads, sd_task task, void* argument) {
-    if (n_threads == 1) {
-        sd_team alone = {.n_threads = 1};
-        task(&alone, argument);
+/* ------------------------------------------------------------------ teams */
+
+sd_team sd_team_open(int n_threads) {
+    if (n_threads == 1) return (sd_team){1, 0};
+    grow(n_threads); /* a forked child has no workers yet */
+    pthread_mutex_lock(&pool.turn);
+    int n_here = atomic_load(&pool.n_workers) + 1;
+    return (sd_team){n_here < n_threads ? n_here : n_threads, 1};
+}
+
+void sd_team_close(const sd_team* team) {
+    if (team->holds_turn) pthread_mutex_unlock(&pool.turn);
+}
+
+void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argument) {
+    if (n <= 0) return;
+    assert(grain >= 1);
+    if (grain < (n - 1) / MAX_PIECES + 1) grain = (n - 1) / MAX_PIECES + 1;
+    int n_pieces = (n - 1) / grain + 1;
+    if (team->n_threads == 1 || n_pieces == 1) {
+        work(argument, 0, 0, n);
         return;
     }
-    notice_fork();
-    pthread_mutex_lock(&pool.turn);
-    /* A forked child has no workers yet. If none can be started the run is done by fewer threads,
-     * which changes nothing but time: outputs are independent of the split. */
-    while (pool.n_workers + 1 < n_threads && start_worker() == SD_OK) continue;
-    if (n_threads > pool.n_workers + 1) n_threads = pool.n_workers + 1;
+    atomic_store_explicit(&pool.work, work, memory_order_relaxed);
+    atomic_store_explicit(&pool.argument, argument, memory_order_relaxed);
+    atomic_store_explicit(&pool.n, n, memory_order_relaxed);
+    atomic_store_explicit(&pool.grain, grain, memory_order_relaxed);
+    atomic_store_explicit(&pool.n_threads, team->n_threads, memory_order_relaxed);
+    atomic_store_explicit(&pool.n_done, 0, memory_order_relaxed);
+    uint64_t loop = ++pool.loop;
+    int n_shares = n_pieces < team->n_threads ? n_pieces : team->n_threads;
+    for (int t = n_shares - 1; t >= 0; t--) /* workers first: they have the longer way */
+        atomic_store(&pool.seats[t].share,
+                     word_of(loop, n_pieces * t / n_shares, n_pieces * (t + 1) / n_shares));
+    for (int t = 1; t < n_shares; t++) wake(&pool.seats[t].bed);
 
-    pool.task = task;
-    pool.argument = argument;
-    pool.n_threads = n_threads;
-    atomic_store(&pool.n_returned, 0);
-    atomic_store(&pool.n_arrived, 0);
-    atomic_store(&pool.n_barriers, 0);
-    for (int t = 0; t < n_threads; t++) pool.taken[0][t].n = pool.taken[1][t].n = 0;
-    atomic_fetch_add(&pool.generation, 1);
-    /* A worker counts itself as sleeping before it looks at the generation a last time, and both
-     * are sequentially consistent: it either sees the new generation or is seen here. */
-    pthread_mutex_lock(&pool.mutex);
-    if (pool.n_sleeping > 0) pthread_cond_broadcast(&pool.wake_up);
-    pthread_mutex_unlock(&pool.mutex);
-
-    sd_team team = {.n_threads = n_threads};
-    task(&team, argument);
-    wait_for_returned((unsigned)pool.n_workers);
-    pthread_mutex_unlock(&pool.turn);
+    int n_mine = 0;
+    for (piece p; take(0, n_shares, &p); n_mine++) p.work(p.argument, 0, p.first, p.end);
+    wait_for_pieces(n_pieces - n_mine);
 }
 
-int sd_team_take(sd_team* team, int n, int grain, int* first, int* last) {
-    if (team->n_threads == 1) { /* other callers may be running: nothing of the pool is ours */
-        *first = 0, *last = n;
-        return team->n_emptied++ == 0 && n > 0;
-    }
-    for (; team->n_emptied < team->n_threads; team->n_emptied++) {
-        sd_team owner = {.thread = (team->thread + team->n_emptied) % team->n_threads,
-                         .n_threads = team->n_threads};
-        int begin, end;
-        sd_team_share(&owner, n, &begin, &end);
-        atomic_int* taken = &pool.taken[team->n_waits % 2][owner.thread].n;
-        begin += atomic_fetch_add_explicit(taken, grain, memory_order_relaxed);
-        if (begin >= end) continue;
-        *first = begin;
-        *last = end - begin < grain ? end : begin + grain;
-        return 1;
-    }
-    return 0;
+#ifdef SPECDEC_TESTING
+void sd_pool_delay(int thread, double seconds, int holding) {
+    atomic_store(&pool.delays[thread].holding, holding);
+    atomic_store(&pool.delays[thread].seconds, seconds);
 }
 
-void sd_pool_barrier(sd_team* team) {
-    team->n_emptied = 0;
-    if (team->n_threads == 1) return;
-    unsigned before = team->n_waits++;
-    if (atomic_fetch_add_explicit(&pool.n_arrived, 1, memory_order_acq_rel) ==
-        (unsigned)team->n_threads - 1) {
-        /* nobody takes any more from the stretch that ends here */
-        for (int t = 0; t < team->n_threads; t++)
-            atomic_store_explicit(&pool.taken[before % 2][t].n, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool.n_arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool.n_barriers, before + 1, memory_order_release);
-        return;
-    }
-    int spins = 0;
-    while (atomic_load_explicit(&pool.n_barriers, memory_order_acquire) != before + 1) {
-        if (++spins < SPINS)
-            relax();
-        else
-            sched_yield();
-    }
-}
+void sd_pool_fail_after(int n) { atomic_store(&pool.n_failing, n < 0 ? 0 : n + 1); }
+#endif

@@ -1,9 +1,11 @@
-/* The thread pool: one per process, static split, spin then sleep.
+/* The thread pool: one for each process. It runs loops over independent pieces of work.
  *
- * A caller runs one function on n threads; inside it the threads meet at barriers. Work is split
- * by thread index over independent outputs only, so results do not depend on n. Between runs the
- * workers spin for a moment (joining them then costs under a microsecond) and then sleep. Runs of
- * different callers take turns. After fork() the child starts workers of its own. */
+ * A caller opens a team, runs loops on it and closes it. The caller alone runs the program between the loops.
+ * The threads of the team take the pieces of a loop; no piece belongs to a thread. A loop ends when its pieces
+ * are done, not when all threads have come: the caller waits only for threads that hold a piece. A worker that
+ * comes late finds no piece left and waits for the next loop. Results do not depend on who takes a piece.
+ *
+ * Waiting is spinning for some 50 µs, then sleeping in the kernel. */
 #ifndef SD_POOL_H
 #define SD_POOL_H
 
@@ -11,34 +13,39 @@
 
 #define SD_MAX_THREADS 64
 
-/* One thread's view of a run. */
+/* The threads that a caller computes with, itself included. */
 typedef struct sd_team {
-    int thread;       /* 0 … n_threads - 1; 0 is the caller */
-    int n_threads;    /* threads in this run */
-    unsigned n_waits; /* barriers passed; private to the thread */
-    int n_emptied;    /* shares found empty by sd_team_take since the last barrier; private too */
+    int n_threads;  /* 1: the caller alone */
+    int holds_turn; /* the pool is this team's until the team is closed */
 } sd_team;
 
-typedef void (*sd_task)(sd_team* team, void* argument);
+/* Computes items [first, end). thread: 0 … n_threads - 1, the thread that computes them, for its scratch. */
+typedef void (*sd_work)(void* argument, int thread, int first, int end);
 
-/* Make sure that runs with `n_threads` threads are possible. */
+/* Register what a forked child needs; once for each process, before any team. */
+void sd_pool_init(void);
+
+/* Check a number of threads and start the workers that are missing for it. Workers that the system does not
+ * grant are done without. Never waits for a running team. */
 sd_status sd_pool_reserve(int n_threads);
 
-/* Run task(team, argument) on `n_threads` reserved threads and return when all have returned. */
-void sd_pool_run(int n_threads, sd_task task, void* argument);
+/* Open a team of at most n_threads threads (as reserved). Teams of several threads take turns: the call waits
+ * while another caller's team is open. A thread opens one team at a time. */
+sd_team sd_team_open(int n_threads);
+void sd_team_close(const sd_team* team);
 
-/* Wait until every thread of the run is here. Memory written before is visible after. */
-void sd_pool_barrier(sd_team* team);
+/* Run work on items [0, n), `grain` items (at least 1) in a piece, and return when all are done. Each thread
+ * begins with pieces of its own share, the same in every loop of the same size, so that what it reads stays in
+ * its caches; then it takes what others have left of theirs. Memory that pieces wrote is visible after the
+ * loop, to the caller and to the pieces of later loops. */
+void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argument);
 
-/* Share of thread `team` in n items: [*first, *last). */
-static inline void sd_team_share(const sd_team* team, int n, int* first, int* last) {
-    *first = (int)((long)n * team->thread / team->n_threads);
-    *last = (int)((long)n * (team->thread + 1) / team->n_threads);
-}
-
-/* The next piece [*first, *last) of n items, of at most `grain`: piece by piece of the thread's own
- * share, then of what others have left of theirs. 0 when nothing is left. Once between two
- * barriers each thread may take one set of items to its end; n is the same for all. */
-int sd_team_take(sd_team* team, int n, int grain, int* first, int* last);
+#ifdef SPECDEC_TESTING
+/* Testing: from now on worker `thread` sleeps `seconds` once in each loop that it comes to: before it takes a
+ * piece, or, if `holding`, while it holds the first. 0: not any more. */
+void sd_pool_delay(int thread, double seconds, int holding);
+/* Testing: let `n` more threads be started, then fail to start any; negative: never fail. */
+void sd_pool_fail_after(int n);
+#endif
 
 #endif

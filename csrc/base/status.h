@@ -14,7 +14,6 @@ typedef enum sd_status {
     SD_ERR_NOT_FINITE, /* a weight is NaN or infinite */
     SD_ERR_CONTEXT,    /* more positions than the model or the cache has */
     SD_ERR_STATE,      /* the call is not allowed now */
-    SD_ERR_THREAD,     /* a thread could not be started */
     SD_ERR_CALLBACK,   /* a function of the caller's failed, and the caller knows why */
 } sd_status;
 

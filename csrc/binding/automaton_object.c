@@ -1,18 +1,26 @@
 /* Automaton: which pieces of a text occur in it, and where. */
+#include "interrupt.h"
 #include "module.h"
+
+/* Tokens that are taken in between two looks for an interruption: at first each may need new pages of memory. */
+#define PIECE 16
 
 /* The automaton of tokens [n], in an arena that the caller owns, also when the call fails. */
 static sd_status build(const int32_t* tokens, Py_ssize_t n, sd_arena* arena, sd_automaton* automaton) {
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (tokens[i] < -1)
-            return sd_fail(SD_ERR_VALUE, "ids[%zd] is %d, expected a token, or -1 between two texts", i,
-                           (int)tokens[i]);
     sd_automaton_take(arena, (int)n);
     sd_status status = sd_arena_commit(arena);
     if (status != SD_OK) return status;
     *automaton = sd_automaton_take(arena, (int)n);
     sd_automaton_clear(automaton);
-    for (Py_ssize_t i = 0; i < n && status == SD_OK; i++) status = sd_automaton_append(automaton, tokens[i]);
+    for (Py_ssize_t i = 0; i < n && status == SD_OK; i++) {
+        if (i % PIECE == 0) status = sd_interrupted();
+        if (status != SD_OK) break;
+        int32_t token = tokens[i]; /* another thread may change the array */
+        status = token >= -1
+                     ? sd_automaton_append(automaton, token)
+                     : sd_fail(SD_ERR_VALUE, "ids[%zd] is %d, expected a token, or -1 between two texts", i,
+                               (int)token);
+    }
     return status;
 }
 
@@ -30,9 +38,10 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
         status = sd_fail(SD_ERR_VALUE, "there are %zd ids, expected at most %d", view.shape[0],
                          SD_AUTOMATON_MAX_TOKENS);
     } else {
-        PyThreadState* outside = PyEval_SaveThread();
+        PyThreadState* outside;
+        sd_gil_release(&outside);
         status = build(view.buf, view.shape[0], &arena, &automaton);
-        PyEval_RestoreThread(outside);
+        sd_gil_take(&outside);
     }
     PyBuffer_Release(&view);
     if (status == SD_OK && self->automaton.states != NULL)

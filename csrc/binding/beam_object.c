@@ -1,4 +1,5 @@
 /* BeamSearch: the rounds of a beam search. */
+#include "beam_search.h"
 #include "clock.h"
 #include "module.h"
 #include "turn.h"
@@ -30,15 +31,12 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
                                      &prompt_argument, &o.width, &o.draft_width, &o.gamma, &o.max_new_tokens,
                                      &stop_argument, &o.n_threads))
         return -1;
-    if (self->target != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a BeamSearch cannot be initialised twice");
-        return -1;
-    }
     sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
     sd_model_object *target = sd_model_from(state, target_argument, "target"), *draft = NULL;
     if (target == NULL) return -1;
     if (draft_argument != Py_None && (draft = sd_model_from(state, draft_argument, "draft")) == NULL)
         return -1;
+    if (sd_turn_take_init(&self->turn, self->target != NULL, "BeamSearch") < 0) return -1;
     o.target = target->model;
     o.draft = draft ? draft->model : NULL;
     if (sd_ids_from(prompt_argument, "prompt", &prompt, &n) < 0) goto end;
@@ -56,12 +54,21 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
 end:
     PyMem_Free(prompt);
     PyMem_Free(stop_ids);
+    leave(self);
     return result;
+}
+
+static int traverse(PyObject* base, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(base));
+    Py_VISIT((PyObject*)((beam_object*)base)->target);
+    Py_VISIT((PyObject*)((beam_object*)base)->draft);
+    return 0;
 }
 
 static void dealloc(PyObject* base) {
     beam_object* self = (beam_object*)base;
     PyTypeObject* type = Py_TYPE(base);
+    PyObject_GC_UnTrack(base);
     sd_beam_search_free(self->search);
     Py_XDECREF((PyObject*)self->target);
     Py_XDECREF((PyObject*)self->draft);
@@ -92,12 +99,14 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d", names, &seconds)) return NULL;
     if (enter(self) < 0) return NULL;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS double begun = sd_now();
+    sd_gil_release(&self->turn.outside);
+    double begun = sd_now();
     do {
         status = sd_beam_search_round(self->search, &records[n], &ended);
         n += status == SD_OK && !ended;
     } while (status == SD_OK && !ended && n < RECORDS && sd_now() - begun < seconds);
-    Py_END_ALLOW_THREADS leave(self);
+    sd_gil_take(&self->turn.outside);
+    leave(self);
     if (status != SD_OK) return sd_raise(status);
     PyObject* list = PyList_New(n);
     for (int i = 0; list != NULL && i < n; i++) {
@@ -161,6 +170,7 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, "The rounds of a beam search."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
     {Py_tp_methods, methods},
     {Py_tp_new, PyType_GenericNew},
     {0, NULL},
@@ -169,6 +179,6 @@ static PyType_Slot slots[] = {
 PyType_Spec sd_beam_spec = {
     .name = "specdec._core.BeamSearch",
     .basicsize = sizeof(beam_object),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };

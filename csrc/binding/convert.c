@@ -11,7 +11,6 @@ PyObject* sd_raise(sd_status status) {
     case SD_ERR_NOT_FINITE:
     case SD_ERR_CONTEXT: type = PyExc_ValueError; break;
     case SD_ERR_STATE:
-    case SD_ERR_THREAD:
     case SD_OK: break;
     case SD_ERR_CALLBACK: return NULL; /* its exception is set */
     }
@@ -19,17 +18,27 @@ PyObject* sd_raise(sd_status status) {
     return NULL;
 }
 
+PyObject* sd_items_from(PyObject* object, const char* expected) {
+    PyObject* items = PySequence_Tuple(object);
+    if (items == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_SetString(PyExc_TypeError, expected);
+    return items;
+}
+
 int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n) {
-    PyObject* items = PySequence_Fast(object, "expected a sequence of integers");
+    PyObject* items = sd_items_from(object, "expected a sequence of integers");
     if (items == NULL) return -1;
-    Py_ssize_t size = PySequence_Fast_GET_SIZE(items);
+    Py_ssize_t size = PyTuple_GET_SIZE(items);
     int32_t* ids = size > INT32_MAX ? NULL : PyMem_Malloc(((size_t)size + 1) * sizeof *ids);
     if (ids == NULL) {
         PyErr_NoMemory();
         goto fail;
     }
     for (Py_ssize_t i = 0; i < size; i++) {
-        PyObject* item = PyNumber_Index(PySequence_Fast_GET_ITEM(items, i));
+        if (PyBool_Check(PyTuple_GET_ITEM(items, i))) {
+            PyErr_Format(PyExc_TypeError, "%s[%zd] is a bool, expected an integer", name, i);
+            goto fail;
+        }
+        PyObject* item = PyNumber_Index(PyTuple_GET_ITEM(items, i));
         if (item == NULL) goto fail;
         int overflow = 0;
         long long value = PyLong_AsLongLongAndOverflow(item, &overflow);
@@ -49,6 +58,27 @@ fail:
     PyMem_Free(ids);
     Py_DECREF(items);
     return -1;
+}
+
+int sd_floats_from(PyObject* object, const char* name, double** out, int* n) {
+    PyObject* items = sd_items_from(object, "expected a sequence of numbers");
+    if (items == NULL) return -1;
+    Py_ssize_t size = PyTuple_GET_SIZE(items);
+    double* numbers = size > INT32_MAX ? NULL : PyMem_Malloc(((size_t)size + 1) * sizeof *numbers);
+    if (numbers == NULL) PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < size && !PyErr_Occurred(); i++) {
+        numbers[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(items, i));
+        if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "%s[%zd] is no number", name, i);
+    }
+    Py_DECREF(items);
+    if (PyErr_Occurred()) {
+        PyMem_Free(numbers);
+        return -1;
+    }
+    *out = numbers;
+    *n = (int)size;
+    return 0;
 }
 
 PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, void** data) {
@@ -108,9 +138,9 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
     return 0;
 }
 
-/* {token: bias} as two arrays of the settings. */
-static int biases_from(PyObject* dict, sd_settings* settings) {
-    size_t n = (size_t)PyDict_GET_SIZE(dict);
+/* (token, bias) pairs, a list that nobody else has, as two arrays of the settings. */
+static int biases_from(PyObject* items, sd_settings* settings) {
+    size_t n = (size_t)PyList_GET_SIZE(items);
     if (n > INT32_MAX) n = 0;
     settings->biased = PyMem_Calloc(n + 1, sizeof *settings->biased);
     settings->biases = PyMem_Calloc(n + 1, sizeof *settings->biases);
@@ -118,12 +148,12 @@ static int biases_from(PyObject* dict, sd_settings* settings) {
         PyErr_NoMemory();
         return -1;
     }
-    PyObject *key, *value;
-    Py_ssize_t at = 0;
-    for (size_t i = 0; i < n && PyDict_Next(dict, &at, &key, &value); i++) {
-        long token = PyLong_AsLong(key);
-        double bias = PyFloat_AsDouble(value);
-        if (PyErr_Occurred()) return -1;
+    for (size_t i = 0; i < n; i++) {
+        PyObject* pair = PyList_GET_ITEM(items, (Py_ssize_t)i);
+        long token = PyLong_AsLong(PyTuple_GET_ITEM(pair, 0));
+        if (token == -1 && PyErr_Occurred()) return -1;
+        double bias = PyFloat_AsDouble(PyTuple_GET_ITEM(pair, 1));
+        if (bias == -1.0 && PyErr_Occurred()) return -1;
         settings->biased[i] = token < 0 || token > INT32_MAX ? -1 : (int32_t)token; /* refused by the core */
         settings->biases[i] = (float)bias;
     }
@@ -143,13 +173,21 @@ int sd_settings_from(PyObject* mapping, const char* name, sd_settings* settings)
         PyErr_Format(PyExc_TypeError, "%s: expected a dict", name);
         return -1;
     }
-    PyObject *nothing = PyTuple_New(0), *bias = NULL;
+    /* A copy owns the values: converting one runs the caller's code, which may empty `mapping`. */
+    PyObject *nothing = PyTuple_New(0), *own = nothing ? PyDict_Copy(mapping) : NULL, *bias = NULL;
     int result = -1;
-    if (nothing != NULL && PyArg_ParseTupleAndKeywords(
-                               nothing, mapping, "|$didddO!", names, &s->temperature, &s->top_k, &s->top_p,
-                               &s->min_p, &settings->adjustment.repetition_penalty, &PyDict_Type, &bias))
-        result = bias ? biases_from(bias, settings) : 0;
+    if (own != NULL && PyArg_ParseTupleAndKeywords(
+                           nothing, own, "|$didddO!", names, &s->temperature, &s->top_k, &s->top_p, &s->min_p,
+                           &settings->adjustment.repetition_penalty, &PyDict_Type, &bias)) {
+        PyObject* items = bias ? PyDict_Items(bias) : NULL;
+        if (items != NULL)
+            result = biases_from(items, settings);
+        else if (bias == NULL)
+            result = 0;
+        Py_XDECREF(items);
+    }
     Py_XDECREF(nothing);
+    Py_XDECREF(own);
     if (result < 0) sd_settings_free(settings);
     return result;
 }
@@ -160,9 +198,12 @@ void sd_settings_free(sd_settings* settings) {
     *settings = (sd_settings){0};
 }
 
+/* Borrowed: nobody else has the dict (sd_config_from), so its values stay. */
 static PyObject* field(PyObject* dict, const char* name) {
-    PyObject* value = PyDict_GetItemString(dict, name); /* borrowed */
-    if (value == NULL) PyErr_Format(PyExc_ValueError, "config: %s is missing", name);
+    PyObject* key = PyUnicode_FromString(name);
+    PyObject* value = key ? PyDict_GetItemWithError(dict, key) : NULL;
+    Py_XDECREF(key);
+    if (value == NULL && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "config: %s is missing", name);
     return value;
 }
 
@@ -171,6 +212,8 @@ static int int_field(PyObject* dict, const char* name, int* out) {
     if (value == NULL) return -1;
     long number = PyLong_AsLong(value);
     if (number == -1 && PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_OverflowError))
+            return -1;
         PyErr_Format(PyExc_ValueError, "config: %s is %R, expected an integer", name, value);
         return -1;
     }
@@ -200,6 +243,7 @@ static int choice_field(PyObject* dict, const char* name, const char* const* cho
             return 0;
         }
     }
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
     PyErr_Format(PyExc_ValueError, "config: %s is %R, expected one of %s, %s%s%s", name, value, choices[0],
                  choices[1], choices[2] ? ", " : "", choices[2] ? choices[2] : "");
     return -1;
@@ -207,22 +251,13 @@ static int choice_field(PyObject* dict, const char* name, const char* const* cho
 
 static int frequencies(PyObject* dict, const sd_config* config, double** out) {
     PyObject* value = field(dict, "inv_freq");
-    if (value == NULL) return -1;
-    PyObject* items = PySequence_Fast(value, "config: inv_freq: expected a sequence of numbers");
-    if (items == NULL) return -1;
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(items);
-    Py_ssize_t expected = config->position == SD_POSITION_ROTARY ? config->d_head / 2 : n;
-    double* numbers = PyMem_Malloc(((size_t)n + 1) * sizeof *numbers);
-    if (numbers == NULL) {
-        PyErr_NoMemory();
-    } else if (n != expected) {
-        PyErr_Format(PyExc_ValueError, "config: inv_freq has %zd entries, expected d_head / 2 = %zd", n,
+    double* numbers;
+    int n;
+    if (value == NULL || sd_floats_from(value, "config: inv_freq", &numbers, &n) < 0) return -1;
+    int expected = config->position == SD_POSITION_ROTARY ? config->d_head / 2 : n;
+    if (n != expected) {
+        PyErr_Format(PyExc_ValueError, "config: inv_freq has %d entries, expected d_head / 2 = %d", n,
                      expected);
-    } else {
-        for (Py_ssize_t i = 0; i < n; i++) numbers[i] = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(items, i));
-    }
-    Py_DECREF(items);
-    if (PyErr_Occurred()) {
         PyMem_Free(numbers);
         return -1;
     }

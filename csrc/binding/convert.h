@@ -5,14 +5,25 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "specdec.h"
+#include "adjustment.h"
+#include "config.h"
+#include "distribution.h"
+#include "gil.h"
 
 /* Set the Python exception of a status and return NULL; the only place where one becomes the other. */
 PyObject* sd_raise(sd_status status);
 
-/* Integers of a sequence or 1-d array, as int32. *out is owned by the caller (PyMem_Free), also
- * when *n is 0; `name` is for messages. Returns 0, or -1 with an exception. */
+/* A new tuple of the items of an iterable. Whoever converts items one by one runs the caller's code
+ * (__index__, __float__), which may change the list that the items come from: the tuple stays as it is and
+ * owns them. NULL with an exception, `expected` where the object is no iterable. */
+PyObject* sd_items_from(PyObject* object, const char* expected);
+
+/* Integers of a sequence or 1-d array, as int32; booleans are refused. *out is owned by the caller
+ * (PyMem_Free), also when *n is 0; `name` is for messages. Returns 0, or -1 with an exception. */
 int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n);
+
+/* Numbers of a sequence, as double, in the same way. */
+int sd_floats_from(PyObject* object, const char* name, double** out, int* n);
 
 /* A new NumPy array of shape [n_rows, n_cols] (n_cols < 0: one dimension) and its memory, which
  * stays valid while the array lives. dtype is "float32" or "float64". NULL with an exception. */
@@ -40,7 +51,7 @@ typedef struct sd_settings {
 int sd_settings_from(PyObject* mapping, const char* name, sd_settings* settings);
 void sd_settings_free(sd_settings* settings);
 
-/* config dict → sd_config and rotary frequencies (PyMem_Free). Returns 0, or -1 with an exception. */
+/* A config dict that nobody else has (the caller's own copy) → sd_config and rotary frequencies (PyMem_Free). Returns 0, or -1 with an exception. */
 int sd_config_from(PyObject* dict, sd_config* config, double** inv_freq);
 
 #endif

@@ -1,6 +1,7 @@
 /* Decoder: one cache over a model, and the forward pass itself. */
 #include <string.h>
 
+#include "forward.h"
 #include "module.h"
 #include "turn.h"
 
@@ -26,10 +27,6 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iii", names, &model_argument, &capacity, &max_nodes,
                                      &n_threads))
         return -1;
-    if (self->model != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a Decoder cannot be initialised twice");
-        return -1;
-    }
     sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
     sd_model_object* model = sd_model_from(state, model_argument, "model");
     if (model == NULL) return -1;
@@ -39,6 +36,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
                      max_nodes, largest);
         return -1;
     }
+    if (sd_turn_take_init(&self->turn, self->model != NULL, "Decoder") < 0) return -1;
     int rows = max_nodes > SD_PROMPT_SLICE ? max_nodes : SD_PROMPT_SLICE;
     sd_cache cache = {0};
     sd_workspace workspace = {0};
@@ -48,6 +46,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (status != SD_OK) {
         sd_cache_free(&cache);
         sd_workspace_free(&workspace);
+        leave(self);
         sd_raise(status);
         return -1;
     }
@@ -56,12 +55,20 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     self->capacity = capacity;
     self->max_nodes = max_nodes;
     self->model = (sd_model_object*)Py_NewRef((PyObject*)model);
+    leave(self);
+    return 0;
+}
+
+static int traverse(PyObject* base, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(base));
+    Py_VISIT((PyObject*)((decoder_object*)base)->model);
     return 0;
 }
 
 static void dealloc(PyObject* base) {
     decoder_object* self = (decoder_object*)base;
     PyTypeObject* type = Py_TYPE(base);
+    PyObject_GC_UnTrack(base);
     sd_cache_free(&self->cache);
     sd_workspace_free(&self->workspace);
     Py_XDECREF((PyObject*)self->model);
@@ -101,12 +108,14 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
     while (done < n) {
         int before = done;
         sd_status status;
-        Py_BEGIN_ALLOW_THREADS status =
-            sd_prefill_slice(&self->workspace, &self->cache, ids, n, &done, logits);
+        PyThreadState* outside;
+        sd_gil_release(&outside);
+        status = sd_prefill_slice(&self->workspace, &self->cache, ids, n, &done, logits);
         if (status == SD_OK && logits)
             copy_logits(self, done - before,
                         rows + (size_t)before * (size_t)self->model->model->config.n_vocab);
-        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
+        sd_gil_take(&outside);
+        if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             self->cache.n_committed = n_before; /* nothing is half-changed */
             goto fail;
@@ -141,11 +150,14 @@ static PyObject* forward(PyObject* base, PyObject* args) {
     array = sd_new_array("float32", n, self->model->model->config.n_vocab, (void**)&rows);
     if (array == NULL) goto fail;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS sd_cache_keep(&self->cache, NULL, 0);
+    PyThreadState* outside;
+    sd_gil_release(&outside);
+    sd_cache_keep(&self->cache, NULL, 0);
     const sd_branch branch = {&self->cache, tokens, parents, n, n};
     status = sd_forward(&self->workspace, &branch, 1);
     if (status == SD_OK) copy_logits(self, n, rows);
-    Py_END_ALLOW_THREADS if (status != SD_OK) {
+    sd_gil_take(&outside);
+    if (status != SD_OK) {
         sd_raise(status);
         goto fail;
     }
@@ -201,6 +213,7 @@ static PyType_Slot slots[] = {
      "Decoder(model, *, capacity, max_nodes=1, n_threads=1)\n--\n\nOne sequence's KV cache over a model."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
     {Py_tp_methods, methods},
     {Py_tp_getset, getters},
     {Py_tp_new, PyType_GenericNew},
@@ -210,6 +223,6 @@ static PyType_Slot slots[] = {
 PyType_Spec sd_decoder_spec = {
     .name = "specdec._core.Decoder",
     .basicsize = sizeof(decoder_object),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };

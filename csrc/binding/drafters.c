@@ -2,7 +2,16 @@
 
 #include <string.h>
 
+#include "best_drafter.h"
+#include "copy_drafter.h"
+#include "growing_drafter.h"
+#include "input_drafter.h"
+#include "lookahead_drafter.h"
+#include "model_drafter.h"
+#include "ngram_drafter.h"
 #include "python_drafter.h"
+#include "random_drafter.h"
+#include "speculating_drafter.h"
 
 /* 0, or -1 with the exception of a status. */
 static int made(sd_status status) {
@@ -96,6 +105,7 @@ static int make_speculating(PyObject* arguments, const sd_drafting* d, sd_drafte
     sd_drafting inner = *d;
     inner.target = options.model;
     inner.gamma = speculating.inner_gamma;
+    inner.rule = d->guessing.coupled ? SD_RULE_COUPLED : SD_RULE_REJECTION;
     inner.n_text = d->n_text + d->gamma; /* it is shown guesses too */
     if (sd_drafter_from(description, &inner, &speculating.inner) < 0) return -1;
     return made(sd_speculating_drafter_create(&options, &speculating, drafter));

@@ -2,8 +2,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "choice.h"
+#include "forward.h"
+#include "kernels.h"
+#include "memory.h"
 #include "module.h"
 #include "pacing.h"
+#include "rng.h"
 
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
     (void)module;
@@ -71,10 +76,13 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     if ((array = sd_new_array("float64", n - 1, -1, (void**)&out)) == NULL) goto end;
     while (done < n - 1) {
         int before = done;
-        Py_BEGIN_ALLOW_THREADS status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
+        PyThreadState* outside;
+        sd_gil_release(&outside);
+        status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
         for (int i = before; status == SD_OK && i < done; i++)
             out[i] = log_prob(w.logits + (i - before) * w.ld_logits, n_vocab, ids[i + 1]);
-        Py_END_ALLOW_THREADS if (status != SD_OK) sd_raise(status);
+        sd_gil_take(&outside);
+        if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             Py_CLEAR(array);
             break;
@@ -215,9 +223,32 @@ static PyObject* arena_guard(PyObject* module, PyObject* argument) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject* alloc_bytes(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLongLong(sd_alloc_bytes());
+}
+
 static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(sd_alloc_live());
+}
+
+static PyObject* pool_delay(PyObject* module, PyObject* args) {
+    (void)module;
+    int thread, holding;
+    double seconds;
+    if (!PyArg_ParseTuple(args, "idp", &thread, &seconds, &holding)) return NULL;
+    if (thread < 0 || thread >= SD_MAX_THREADS) return PyErr_Format(PyExc_ValueError, "thread %d", thread);
+    sd_pool_delay(thread, seconds, holding);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject* pool_fail_after(PyObject* module, PyObject* argument) {
+    (void)module;
+    long n = PyLong_AsLong(argument);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    sd_pool_fail_after((int)n);
+    return Py_NewRef(Py_None);
 }
 
 static PyObject* forward_count(PyObject* module, PyObject* ignored) {
@@ -244,7 +275,7 @@ PyMethodDef sd_functions[] = {
      "[n_vocab]."},
     {"verify", WITH_KEYWORDS(sd_verify_arrays),
      "verify(tokens, parents, target_probs, draft_probs, uniforms, *, rule='rejection', lenience=1.0, "
-     "order=None, noise=None)\n--\n\nA rule of verification on a tree: (path, token, betas)."},
+     "order=None, noise=None, points=None)\n--\n\nA rule of verification on a tree: (path, token, betas)."},
     {"uniform", uniform, METH_VARARGS,
      "uniform(seed, sequence, position, purpose, index, /)\n--\n\nThe core's random number of this key."},
     {"noise", noise, METH_VARARGS,
@@ -266,7 +297,11 @@ PyMethodDef sd_functions[] = {
     {"_choice", choice, METH_VARARGS, "Which drafts pay (choice.h), a call at a time."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
+    {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
+    {"_pool_delay", pool_delay, METH_VARARGS,
+     "A worker is late in every loop, or holds its first piece long."},
+    {"_pool_fail_after", pool_fail_after, METH_O, "Let n more threads be started; negative: all."},
     {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
     {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
 #endif

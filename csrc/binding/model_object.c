@@ -49,8 +49,11 @@ static int set_tensor(sd_model* model, PyObject* item, int n_threads) {
         return -1;
     if (source_from(array, name, format, &view, &source, shape) < 0) return -1;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS status = sd_model_set(model, name, &source, shape[0], shape[1], n_threads);
-    Py_END_ALLOW_THREADS PyBuffer_Release(&view);
+    PyThreadState* outside;
+    sd_gil_release(&outside);
+    status = sd_model_set(model, name, &source, shape[0], shape[1], n_threads);
+    sd_gil_take(&outside);
+    PyBuffer_Release(&view);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;
 }
@@ -85,11 +88,8 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$ssi", names, &mapping, &tensors, &dtype, &cache_dtype,
                                      &n_threads))
         return -1;
-    if (self->model != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a Model cannot be initialised twice");
-        return -1;
-    }
     if (numbers_from(dtype, cache_dtype, &numbers) < 0) return -1;
+    if (sd_turn_take_init(&self->turn, self->model != NULL, "Model") < 0) return -1;
     sd_model* model = NULL;
     double* inv_freq = NULL;
     PyObject *config = PyDict_New(), *iterator = NULL, *item;
@@ -116,18 +116,27 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     PyMem_Free(inv_freq);
     self->config = config;
     self->model = model;
+    sd_turn_end(&self->turn);
     return 0;
 fail:
     Py_XDECREF(iterator);
     Py_XDECREF(config);
     PyMem_Free(inv_freq);
     sd_model_free(model);
+    sd_turn_end(&self->turn);
     return -1;
+}
+
+static int traverse(PyObject* base, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(base));
+    Py_VISIT(((sd_model_object*)base)->config);
+    return 0;
 }
 
 static void dealloc(PyObject* base) {
     sd_model_object* self = (sd_model_object*)base;
     PyTypeObject* type = Py_TYPE(base);
+    PyObject_GC_UnTrack(base);
     sd_model_free(self->model);
     Py_CLEAR(self->config);
     type->tp_free(base);
@@ -194,8 +203,11 @@ static PyObject* matrix(PyObject* base, PyObject* argument) {
     PyObject* array = sd_new_array("float32", spec.n_rows, spec.n_cols, (void**)&rows);
     if (array == NULL) return NULL;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS status = sd_model_rows(model, name, 0, spec.n_rows, rows);
-    Py_END_ALLOW_THREADS if (status == SD_OK) return array;
+    PyThreadState* outside;
+    sd_gil_release(&outside);
+    status = sd_model_rows(model, name, 0, spec.n_rows, rows);
+    sd_gil_take(&outside);
+    if (status == SD_OK) return array;
     Py_DECREF(array);
     return sd_raise(status);
 }
@@ -221,6 +233,7 @@ static PyType_Slot slots[] = {
      "Immutable, packed weights."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
     {Py_tp_getset, getters},
     {Py_tp_methods, methods},
     {Py_tp_new, PyType_GenericNew},
@@ -230,6 +243,6 @@ static PyType_Slot slots[] = {
 PyType_Spec sd_model_spec = {
     .name = "specdec._core.Model",
     .basicsize = sizeof(sd_model_object),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };

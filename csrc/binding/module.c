@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "kernels.h"
+
 static int add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type) {
     *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, spec, NULL);
     return *type == NULL ? -1 : PyModule_AddType(module, *type);
@@ -10,6 +12,7 @@ static int add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type) {
 
 static int execute(PyObject* module) {
     sd_module_state* state = PyModule_GetState(module);
+    sd_pool_init();
     sd_status status = sd_kernels_choose(getenv("SPECDEC_KERNELS"));
     if (status != SD_OK) {
         PyErr_SetString(PyExc_ImportError, sd_message());

@@ -2,7 +2,10 @@
 #ifndef SD_MODULE_H
 #define SD_MODULE_H
 
-#include "convert.h"
+#include "automaton.h"
+#include "ngram_table.h"
+#include "turn.h"
+#include "weights.h"
 
 typedef struct sd_module_state {
     PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *session_type, *beam_type;
@@ -11,12 +14,14 @@ typedef struct sd_module_state {
 typedef struct sd_model_object {
     PyObject_HEAD sd_model* model; /* owned; NULL until __init__ has succeeded */
     PyObject* config;              /* dict */
+    sd_turn turn;                  /* of __init__ */
 } sd_model_object;
 
 typedef struct sd_ngram_object {
     PyObject_HEAD sd_ngram_table table; /* its n is 0 until __init__ has succeeded */
     Py_buffer views[3 * SD_MAX_NGRAM];  /* the first n_views are held: the arrays that the table borrows */
     int n_views;
+    sd_turn turn; /* of __init__ */
 } sd_ngram_object;
 
 typedef struct sd_automaton_object {
@@ -25,6 +30,10 @@ typedef struct sd_automaton_object {
     int32_t max_token;            /* of its text, at least 0 */
 } sd_automaton_object;
 
+/* Garbage collection. Every type that owns Python objects shows them to the collector. Session alone is also
+ * cleared by it: models, tables and decoders lend memory to sessions, which may be cleared later, and so they
+ * live as long as they are referred to, as tuples do. A cycle through one of them leads through an object that
+ * can be cleared, such as a dict. */
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_session_spec,
     sd_beam_spec;
 extern PyMethodDef sd_functions[];

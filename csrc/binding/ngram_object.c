@@ -34,10 +34,6 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!|p", names, &unigrams, &PyTuple_Type, &levels_argument,
                                      &back_off))
         return -1;
-    if (self->table.n > 0) {
-        PyErr_SetString(PyExc_RuntimeError, "an Ngram cannot be initialised twice");
-        return -1;
-    }
     Py_ssize_t n_levels = PyTuple_GET_SIZE(levels_argument);
     if (n_levels >= SD_MAX_NGRAM) {
         PyErr_Format(PyExc_ValueError, "levels has %zd entries, expected at most %d", n_levels,
@@ -47,7 +43,8 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
     sd_ngram_level levels[SD_MAX_NGRAM] = {{0}};
     Py_buffer* views = self->views;
     sd_status status = SD_OK;
-    if (sd_view(unigrams, "unigrams", 'i', 1, &views[0]) < 0) return -1;
+    if (sd_turn_take_init(&self->turn, self->table.n > 0, "Ngram") < 0) return -1;
+    if (sd_view(unigrams, "unigrams", 'i', 1, &views[0]) < 0) goto fail;
     self->n_views = 1;
     Py_ssize_t n_vocab = views[0].shape[0];
     if (n_vocab < 1 || n_vocab > INT32_MAX) {
@@ -60,20 +57,33 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
             goto fail;
         n_before = levels[i].n;
     }
-    Py_BEGIN_ALLOW_THREADS;
+    PyThreadState* outside;
+    sd_gil_release(&outside);
     status =
         sd_ngram_table_create(&self->table, (int)n_vocab, views[0].buf, (int)n_levels + 1, levels, back_off);
-    Py_END_ALLOW_THREADS;
-    if (status == SD_OK) return 0;
+    sd_gil_take(&outside);
+    if (status == SD_OK) {
+        sd_turn_end(&self->turn);
+        return 0;
+    }
     sd_raise(status);
 fail:
     while (self->n_views > 0) PyBuffer_Release(&views[--self->n_views]);
+    sd_turn_end(&self->turn);
     return -1;
+}
+
+static int traverse(PyObject* object, visitproc visit, void* arg) {
+    const sd_ngram_object* self = (const sd_ngram_object*)object;
+    Py_VISIT(Py_TYPE(object));
+    for (int i = 0; i < self->n_views; i++) Py_VISIT(self->views[i].obj);
+    return 0;
 }
 
 static void dealloc(PyObject* object) {
     PyTypeObject* type = Py_TYPE(object);
     sd_ngram_object* self = (sd_ngram_object*)object;
+    PyObject_GC_UnTrack(object);
     sd_ngram_table_free(&self->table);
     while (self->n_views > 0) PyBuffer_Release(&self->views[--self->n_views]);
     type->tp_free(object);
@@ -84,6 +94,7 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, "Ngram(unigrams, levels, back_off=False)\n--\n\nCounts of n-grams."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
     {Py_tp_new, PyType_GenericNew},
     {0, NULL},
 };
@@ -91,6 +102,6 @@ static PyType_Slot slots[] = {
 PyType_Spec sd_ngram_spec = {
     .name = "specdec._core.Ngram",
     .basicsize = sizeof(sd_ngram_object),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };

@@ -45,6 +45,13 @@ static PyObject* by_confidence(const sd_pace* pace) {
     return list;
 }
 
+/* dict[key] = value, whose reference is taken. Returns 0, or -1 with an exception, also where value is NULL. */
+static int put(PyObject* dict, const char* key, PyObject* value) {
+    int result = value ? PyDict_SetItemString(dict, key, value) : -1;
+    Py_XDECREF(value);
+    return result;
+}
+
 PyObject* sd_pace_view(PyObject* module, PyObject* args) {
     (void)module;
     PyObject* array;
@@ -60,11 +67,15 @@ PyObject* sd_pace_view(PyObject* module, PyObject* args) {
     for (int i = 0; i <= SD_PACE_HORIZON; i++)
         pace.target_s[i] *= pace.slowness, pace.draft_s[i] *= pace.slowness;
     if (pace.slowness > 0.0) pace.rate /= pace.slowness, pace.plain_rate /= pace.slowness;
-    return Py_BuildValue(
-        "{sNsNsNsNsdsdsd}", "target_s", sd_list_of_floats(pace.target_s, SD_PACE_HORIZON + 1), "draft_s",
-        sd_list_of_floats(pace.draft_s, SD_PACE_HORIZON + 1), "chance",
-        sd_list_of_floats(pace.chance, SD_PACE_HORIZON + 1), "by_confidence", by_confidence(&pace), "rate",
-        pace.rate, "plain_rate", pace.plain_rate, "plain_left", pace.plain_left);
+    PyObject* view = Py_BuildValue("{sdsdsd}", "rate", pace.rate, "plain_rate", pace.plain_rate, "plain_left",
+                                   pace.plain_left);
+    const int n = SD_PACE_HORIZON + 1;
+    if (view != NULL && (put(view, "target_s", sd_list_of_floats(pace.target_s, n)) < 0 ||
+                         put(view, "draft_s", sd_list_of_floats(pace.draft_s, n)) < 0 ||
+                         put(view, "chance", sd_list_of_floats(pace.chance, n)) < 0 ||
+                         put(view, "by_confidence", by_confidence(&pace)) < 0))
+        Py_CLEAR(view);
+    return view;
 }
 
 #ifdef SPECDEC_TESTING
@@ -77,9 +88,13 @@ static int play(PyObject* array, sd_pace* pace) {
 static int put_back(PyObject* array, const sd_pace* pace) {
     Py_buffer view;
     if (PyObject_GetBuffer(array, &view, PyBUF_CONTIG) < 0) return -1;
-    memcpy(view.buf, pace, sizeof *pace);
+    int fits = view.len == (Py_ssize_t)sizeof *pace;
+    if (fits)
+        memcpy(view.buf, pace, sizeof *pace);
+    else
+        PyErr_SetString(PyExc_ValueError, "pace: the array has changed its size");
     PyBuffer_Release(&view);
-    return 0;
+    return fits ? 0 : -1;
 }
 
 /* (pace, n_open, gamma): does the round draft? */
@@ -99,22 +114,24 @@ PyObject* sd_pace_pays_hook(PyObject* module, PyObject* args) {
     PyObject *array, *chain;
     int looked_at;
     sd_pace pace;
-    if (!PyArg_ParseTuple(args, "OO!p", &array, &PyList_Type, &chain, &looked_at) || play(array, &pace) < 0)
-        return NULL;
-    int n = (int)PyList_GET_SIZE(chain) - looked_at;
+    double* confidences;
+    if (!PyArg_ParseTuple(args, "OOp", &array, &chain, &looked_at) || play(array, &pace) < 0) return NULL;
+    int n;
+    if (sd_floats_from(chain, "chain", &confidences, &n) < 0) return NULL;
+    n -= looked_at;
     double reach = 1.0, known = -1.0;
     for (int i = 0; i < n + looked_at; i++) {
-        double chance = sd_pace_chance(&pace, PyFloat_AsDouble(PyList_GET_ITEM(chain, i)), i + 1);
+        double chance = sd_pace_chance(&pace, confidences[i], i + 1);
         if (i < n)
             reach *= chance;
         else
             known = chance;
     }
-    if (PyErr_Occurred()) return NULL;
+    PyMem_Free(confidences);
     return PyLong_FromLong(sd_pace_pays(&pace, reach, n, n, known));
 }
 
-/* (pace, list of chains, tokens, draft_s, rest_s); a chain: (confidences, how many were accepted, depth of
+/* (pace, tuple of chains, tokens, draft_s, rest_s); a chain: (confidences, how many were accepted, depth of
  * the guess that was declined or 0, its confidence). */
 PyObject* sd_pace_end_hook(PyObject* module, PyObject* args) {
     (void)module;
@@ -122,31 +139,32 @@ PyObject* sd_pace_end_hook(PyObject* module, PyObject* args) {
     PyObject *array, *chains;
     sd_pace pace;
     sd_pace_round round = {0};
-    if (!PyArg_ParseTuple(args, "OO!idd", &array, &PyList_Type, &chains, &round.n_tokens, &round.draft_s,
+    if (!PyArg_ParseTuple(args, "OO!idd", &array, &PyTuple_Type, &chains, &round.n_tokens, &round.draft_s,
                           &round.rest_s) ||
         play(array, &pace) < 0)
         return NULL;
-    for (Py_ssize_t c = 0; c < PyList_GET_SIZE(chains); c++) {
+    for (Py_ssize_t c = 0; c < PyTuple_GET_SIZE(chains); c++) {
         PyObject* list;
         int32_t tokens[ROOM] = {0}, parents[ROOM], depths[ROOM], path[ROOM];
-        double confidences[ROOM];
-        int n_path;
+        double confidences[ROOM], *given;
+        int n_path, n;
         sd_proposal p = {.depths = depths, .confidences = confidences};
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(chains, c), "O!iid", &PyList_Type, &list, &n_path,
-                              &p.declined_at, &p.declined))
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(chains, c), "Oiid", &list, &n_path, &p.declined_at,
+                              &p.declined) ||
+            sd_floats_from(list, "chain", &given, &n) < 0)
             return NULL;
-        int n = (int)PyList_GET_SIZE(list);
-        if (n >= ROOM || n_path > n) return PyErr_Format(PyExc_ValueError, "a chain of %d guesses", n);
-        p.tree = (sd_tree){n + 1, tokens, parents, NULL};
-        for (int i = 0; i <= n; i++) {
+        int fits = n < ROOM && n_path <= n;
+        for (int i = 0; i <= n && fits; i++) {
             parents[i] = i - 1, depths[i] = i, path[i] = i + 1;
-            confidences[i] = i ? PyFloat_AsDouble(PyList_GET_ITEM(list, i - 1)) : 1.0;
+            confidences[i] = i ? given[i - 1] : 1.0;
         }
+        PyMem_Free(given);
+        if (!fits) return PyErr_Format(PyExc_ValueError, "a chain of %d guesses", n);
+        p.tree = (sd_tree){n + 1, tokens, parents, NULL};
         if (pace.drafting > 0.0) sd_pace_observe(&pace, &p, path, n_path);
         round.n_rows += 1 + n;
         round.n_steps += p.declined_at > n ? p.declined_at : n;
     }
-    if (PyErr_Occurred()) return NULL;
     sd_pace_end(&pace, &round);
     return put_back(array, &pace) < 0 ? NULL : Py_NewRef(Py_None);
 }

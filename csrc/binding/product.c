@@ -12,12 +12,10 @@ typedef struct job {
     ptrdiff_t ldy;
 } job;
 
-static void run(sd_team* team, void* argument) {
+static void multiply_panels(void* argument, int thread, int first, int end) {
+    (void)thread;
     const job* j = argument;
-    int first, end;
-    while (sd_team_take(team, sd_matrix_panels(j->matrix->n_out), 1, &first, &end))
-        sd_matrix_multiply(j->matrix, first, end, j->n_rows, j->x, j->y + (ptrdiff_t)first * SD_PANEL,
-                           j->ldy);
+    sd_matrix_multiply(j->matrix, first, end, j->n_rows, j->x, j->y + (ptrdiff_t)first * SD_PANEL, j->ldy);
 }
 
 /* Pack, prepare and multiply; y [n_rows, n_out]. */
@@ -41,7 +39,9 @@ static sd_status multiply(sd_format format, int n_rows, int n_in, int n_out, con
     if (status == SD_OK) {
         sd_kernels_get()->prepare[format]((sd_part){n_rows, 0, n_rows, 0, n_in}, x, n_in, n_in, prepared);
         job j = {&matrix, n_rows, prepared, padded, ldy};
-        sd_pool_run(n_threads, run, &j);
+        sd_team team = sd_team_open(n_threads);
+        sd_team_run(&team, sd_matrix_panels(n_out), 1, multiply_panels, &j);
+        sd_team_close(&team);
         for (int m = 0; m < n_rows; m++)
             memcpy(y + (size_t)m * (size_t)n_out, padded + m * ldy, (size_t)n_out * sizeof *y);
     }
@@ -73,8 +73,11 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     float* y;
     if ((array = sd_new_array("float32", n_rows, n_out, (void**)&y)) == NULL) goto done;
     sd_status status;
-    Py_BEGIN_ALLOW_THREADS status = multiply(format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
-    Py_END_ALLOW_THREADS if (status != SD_OK) {
+    PyThreadState* outside;
+    sd_gil_release(&outside);
+    status = multiply(format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
+    sd_gil_take(&outside);
+    if (status != SD_OK) {
         Py_CLEAR(array);
         sd_raise(status);
     }

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels.h"
+
 /* A row of probabilities may miss 1 by rounding, also by that of a softmax in float32. */
 #define TOLERANCE 1e-4
 
@@ -10,8 +12,9 @@ typedef struct python_drafter {
     sd_drafter base;         /* must stay first */
     PyThreadState** outside; /* borrowed */
     PyObject *name, *propose, *begin, *commit, *proposal_type,
-        *input_error; /* strong; begin, commit: or None */
+        *input_error; /* borrowed from the description; begin, commit: or None */
     int n_vocab;
+    sd_rule rule;   /* that judges what is proposed */
     sd_arena arena; /* owns the arrays below */
     int32_t* nodes; /* [gamma + 1] where the tree has a node of the proposal; -1: left out */
     int* closed; /* [gamma + 1] of the tree's nodes: a child has been left out, so its younger ones are too */
@@ -47,7 +50,7 @@ static PyObject* view_of(const int32_t* text, int n) {
 /* The type of what was returned was wrong, not something that failed on the way. */
 static int is_misfit(void) {
     return PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
-           PyErr_ExceptionMatches(PyExc_OverflowError);
+           PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_ExceptionMatches(PyExc_IndexError);
 }
 
 static int refuse_type(const python_drafter* d, const char* field, PyObject* value, const char* expected) {
@@ -100,6 +103,21 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
         if (r->parent_nodes[i] >= 0 && r->parent_nodes[i] <= i) continue;
         PyErr_Format(d->input_error, "%U.propose: parents[%d] is %d; expected an earlier node, 0 to %d",
                      d->name, i, (int)r->parent_nodes[i], i);
+        return -1;
+    }
+    return 0;
+}
+
+/* Can the rule judge what was returned? Guesses for one token may be no draws of one distribution. */
+static int check_rule(const python_drafter* d, const returned* r) {
+    if (d->rule != SD_RULE_BLOCK && d->rule != SD_RULE_K_SEQUENTIAL) return 0;
+    for (int i = 0; r->parent_nodes != NULL && i < r->n; i++) {
+        if (r->parent_nodes[i] == i) continue;
+        PyErr_Format(d->input_error,
+                     "%U.propose: parents[%d] is %d, so the guesses are a tree; verify is '%s', which judges "
+                     "%s; expected a chain, %d, or another rule",
+                     d->name, i, (int)r->parent_nodes[i], d->rule == SD_RULE_BLOCK ? "block" : "k-sequential",
+                     d->rule == SD_RULE_BLOCK ? "chains" : "independent samples", i);
         return -1;
     }
     return 0;
@@ -197,6 +215,7 @@ static int propose_one(python_drafter* d, sd_proposal* p) {
     if (value == NULL) return -1;
     returned r = {0};
     int result = read_nodes(d, value, p->budget, &r);
+    if (result == 0) result = check_rule(d, &r);
     d->nodes[0] = d->closed[0] = 0;
     for (int i = 0; i < r.n && result == 0; i++) result = take_node(d, &r, i, p);
     returned_free(&r);
@@ -206,32 +225,30 @@ static int propose_one(python_drafter* d, sd_proposal* p) {
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     python_drafter* d = (python_drafter*)base;
-    PyEval_RestoreThread(*d->outside);
+    sd_gil_take(d->outside);
     int result = 0;
     for (int i = 0; i < n && result == 0; i++)
         if (sd_proposal_wants(&proposals[i], 0)) result = propose_one(d, &proposals[i]);
-    *d->outside = PyEval_SaveThread();
+    sd_gil_release(d->outside);
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 
 /* method(sequence, text), if there is that method. */
 static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* text, int n_text) {
     if (method == Py_None) return SD_OK;
-    PyEval_RestoreThread(*d->outside);
+    sd_gil_take(d->outside);
     PyObject* ids = view_of(text, n_text);
     PyObject* ignored = ids ? PyObject_CallFunction(method, "iO", sequence, ids) : NULL;
     int failed = ignored == NULL;
     Py_XDECREF(ids);
     Py_XDECREF(ignored);
-    *d->outside = PyEval_SaveThread();
+    sd_gil_release(d->outside);
     return failed ? SD_ERR_CALLBACK : SD_OK;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     python_drafter* d = (python_drafter*)base;
-    sd_status status = tell(d, d->begin, sequence, prompt, n_prompt);
-    if (status == SD_OK) *done = 1;
-    return status;
+    return tell(d, d->begin, sequence, prompt, n_prompt);
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
@@ -239,15 +256,8 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int
     return tell(d, d->commit, sequence, text, n_text);
 }
 
-/* With the GIL: sessions are made, closed and freed with it. */
 static void release(sd_drafter* base) {
     python_drafter* d = (python_drafter*)base;
-    Py_XDECREF(d->name);
-    Py_XDECREF(d->propose);
-    Py_XDECREF(d->begin);
-    Py_XDECREF(d->commit);
-    Py_XDECREF(d->proposal_type);
-    Py_XDECREF(d->input_error);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
@@ -280,12 +290,13 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
         .yield = SD_YIELD_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
     d->outside = drafting->outside;
     d->n_vocab = drafting->target->config.n_vocab;
-    d->name = Py_NewRef(name);
-    d->propose = Py_NewRef(propose_method);
-    d->begin = Py_NewRef(begin_method);
-    d->commit = Py_NewRef(commit_method);
-    d->proposal_type = Py_NewRef(proposal_type);
-    d->input_error = Py_NewRef(input_error);
+    d->rule = drafting->rule;
+    d->name = name;
+    d->propose = propose_method;
+    d->begin = begin_method;
+    d->commit = commit_method;
+    d->proposal_type = proposal_type;
+    d->input_error = input_error;
     lay_out(d, drafting->gamma);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
         release(&d->base);

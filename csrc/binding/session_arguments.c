@@ -1,5 +1,8 @@
 #include "session_arguments.h"
 
+#include "dialled_drafter.h"
+#include "memory.h"
+
 /* The prompts of a batch as the core takes them; free with free_prompts. */
 static void free_prompts(sd_prompt* prompts, int n) {
     for (int i = 0; prompts != NULL && i < n; i++) PyMem_Free((void*)prompts[i].tokens);
@@ -22,15 +25,15 @@ int sd_prompt_from(PyObject* ids, PyObject* key, sd_prompt* prompt) {
 }
 
 static sd_prompt* prompts_from(PyObject* list, PyObject* seeds, int* n) {
-    PyObject* items = PySequence_Fast(list, "prompts: expected a sequence of sequences of ids");
-    PyObject* keys = items ? PySequence_Fast(seeds, "seeds: expected a sequence of (seed, sequence)") : NULL;
+    PyObject* items = sd_items_from(list, "prompts: expected a sequence of sequences of ids");
+    PyObject* keys = items ? sd_items_from(seeds, "seeds: expected a sequence of (seed, sequence)") : NULL;
     sd_prompt* prompts = NULL;
     *n = 0;
     if (keys == NULL) goto fail;
-    Py_ssize_t size = PySequence_Fast_GET_SIZE(items);
-    if (PySequence_Fast_GET_SIZE(keys) != size || size > 1 << 20) {
+    Py_ssize_t size = PyTuple_GET_SIZE(items);
+    if (PyTuple_GET_SIZE(keys) != size || size > 1 << 20) {
         PyErr_Format(PyExc_ValueError, "%zd prompts and %zd seeds, expected equal numbers of at most %d",
-                     size, PySequence_Fast_GET_SIZE(keys), 1 << 20);
+                     size, PyTuple_GET_SIZE(keys), 1 << 20);
         goto fail;
     }
     if ((prompts = PyMem_Calloc((size_t)size + 1, sizeof *prompts)) == NULL) {
@@ -38,8 +41,7 @@ static sd_prompt* prompts_from(PyObject* list, PyObject* seeds, int* n) {
         goto fail;
     }
     for (; *n < size; ++*n)
-        if (sd_prompt_from(PySequence_Fast_GET_ITEM(items, *n), PySequence_Fast_GET_ITEM(keys, *n),
-                           &prompts[*n]) < 0)
+        if (sd_prompt_from(PyTuple_GET_ITEM(items, *n), PyTuple_GET_ITEM(keys, *n), &prompts[*n]) < 0)
             goto fail;
     Py_DECREF(items);
     Py_DECREF(keys);
@@ -142,6 +144,13 @@ void sd_session_needs_free(sd_session_needs* needs) {
     Py_CLEAR(needs->draft);
 }
 
+int sd_session_needs_traverse(const sd_session_needs* needs, visitproc visit, void* arg) {
+    Py_VISIT((PyObject*)needs->target);
+    Py_VISIT(needs->draft);
+    Py_VISIT(needs->transform.function);
+    return 0;
+}
+
 static sd_status dial(const sd_session_arguments* a, int n_text, sd_drafter** drafter) {
     int n = a->n_prompts, n_vocab = a->options.target->config.n_vocab;
     sd_foreseen* foreseen = sd_alloc((size_t)(n + 1) * sizeof *foreseen);
@@ -162,8 +171,15 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
     sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
     int n_text = status == SD_OK ? sd_session_text_room(o, a->prompts, a->n_prompts) : 0;
     if (status == SD_OK && a->drafting) {
-        const sd_drafting drafting = {state,        o->target, a->guessing,  o->gamma,
-                                      a->n_prompts, n_text,    o->n_threads, needs->outside};
+        const sd_drafting drafting = {.state = state,
+                                      .target = o->target,
+                                      .guessing = a->guessing,
+                                      .gamma = o->gamma,
+                                      .n_sequences = a->n_prompts,
+                                      .n_text = n_text,
+                                      .n_threads = o->n_threads,
+                                      .rule = sd_rule_at(o->rule, o->sampling.temperature),
+                                      .outside = needs->outside};
         if (sd_drafter_from(needs->draft, &drafting, &drafter) < 0) return -1;
         if (a->foreseen) status = dial(a, n_text, &drafter);
     }

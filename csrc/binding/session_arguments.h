@@ -4,9 +4,11 @@
 
 #include "drafters.h"
 #include "pacing.h"
+#include "session.h"
 #include "transform.h"
 
-/* What a session borrows as long as it lives. */
+/* What a session borrows as long as it lives. The drafter's parts borrow from `draft` too, so the session is
+ * freed first. */
 typedef struct sd_session_needs {
     PyThreadState** outside; /* of the session's turn; set by the session */
     sd_model_object* target; /* strong reference */
@@ -18,6 +20,9 @@ typedef struct sd_session_needs {
 } sd_session_needs;
 
 void sd_session_needs_free(sd_session_needs* needs);
+
+/* Visit the strong references (tp_traverse). */
+int sd_session_needs_traverse(const sd_session_needs* needs, visitproc visit, void* arg);
 
 /* What is borrowed only while a session is created. */
 typedef struct sd_session_arguments {

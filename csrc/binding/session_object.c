@@ -19,10 +19,7 @@ static void leave(session_object* self) { sd_turn_end(&self->turn); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     session_object* self = (session_object*)base;
-    if (self->needs.target != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a Session cannot be initialised twice");
-        return -1;
-    }
+    if (sd_turn_take_init(&self->turn, self->needs.target != NULL, "Session") < 0) return -1;
     self->needs.outside = &self->turn.outside;
     sd_session_arguments arguments;
     int result = -1;
@@ -36,14 +33,29 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     }
     sd_session_arguments_free(&arguments);
     if (result < 0) sd_session_needs_free(&self->needs);
+    leave(self);
     return result;
 }
 
-static void dealloc(PyObject* base) {
+/* May be called while a thread is in the core: what it reads changes with the GIL only. */
+static int traverse(PyObject* base, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(base));
+    return sd_session_needs_traverse(&((session_object*)base)->needs, visit, arg);
+}
+
+/* Never called while a thread is in the core: that thread has a reference, so the session is not garbage. */
+static int clear(PyObject* base) {
     session_object* self = (session_object*)base;
-    PyTypeObject* type = Py_TYPE(base);
-    sd_session_free(self->session);
+    sd_session_free(self->session); /* first: it borrows from needs */
+    self->session = NULL;
     sd_session_needs_free(&self->needs);
+    return 0;
+}
+
+static void dealloc(PyObject* base) {
+    PyTypeObject* type = Py_TYPE(base);
+    PyObject_GC_UnTrack(base);
+    clear(base);
     type->tp_free(base);
     Py_DECREF(type);
 }
@@ -97,6 +109,20 @@ static PyObject* draft_probs(const session_object* self, const sd_record* record
     return array;
 }
 
+/* The one token that each node was chosen as, -1 for a draw; -1 for the root. */
+static PyObject* draft_points(const session_object* self, const sd_record* record) {
+    if (!self->keep_drafts) return Py_NewRef(Py_None);
+    PyObject* list = PyList_New(record->tree.n_nodes);
+    for (int i = 0; list != NULL && i < record->tree.n_nodes; i++) {
+        PyObject* item = PyLong_FromLong(i == 0 ? -1 : record->tree.drawn_from[i].point);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
 /* The target's logits after each node. */
 static PyObject* node_logits(const session_object* self, const sd_record* record) {
     if (!self->keep_drafts) return Py_NewRef(Py_None);
@@ -114,26 +140,24 @@ static PyObject* node_logits(const session_object* self, const sd_record* record
 static PyObject* record_to_dict(const session_object* self, const sd_record* record) {
     const sd_verdict* v = &record->verdict;
     int n_drafted = record->tree.n_nodes - 1;
-    PyObject* parts[] = {
-        sd_list_of_ints(record->tree.tokens + 1, n_drafted),
-        sd_list_of_ints(record->tree.parents + 1, n_drafted),
-        sd_list_of_ints(v->path, v->n_path),
-        new_tokens(record),
-        sd_list_of_floats(v->betas, v->n_betas),
-        new_logits(self, record),
-        draft_probs(self, record),
-        node_logits(self, record),
-    };
-    enum { N_PARTS = sizeof parts / sizeof *parts };
-    int complete = 1;
-    for (int i = 0; i < N_PARTS; i++) complete = complete && parts[i] != NULL;
+    enum { N_PARTS = 9 };
+    PyObject* parts[N_PARTS] = {NULL};
+    /* No part is made after one has failed: Python code must not run with an exception set. */
+    int complete =
+        (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
+        (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
+        (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL && (parts[3] = new_tokens(record)) != NULL &&
+        (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
+        (parts[5] = new_logits(self, record)) != NULL && (parts[6] = draft_probs(self, record)) != NULL &&
+        (parts[7] = node_logits(self, record)) != NULL && (parts[8] = draft_points(self, record)) != NULL;
     PyObject* dict =
-        complete ? Py_BuildValue("{sisisOsOsOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "n_rows",
-                                 record->n_places, "drafted", parts[0], "parents", parts[1], "accepted",
-                                 parts[2], "tokens", parts[3], "betas", parts[4], "logits", parts[5],
-                                 "draft_probs", parts[6], "node_logits", parts[7], "draft_s", record->draft_s,
-                                 "verify_s", record->verify_s, "other_s", record->other_s)
-                 : NULL;
+        complete
+            ? Py_BuildValue("{sisisOsOsOsOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "n_rows",
+                            record->n_places, "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
+                            "tokens", parts[3], "betas", parts[4], "logits", parts[5], "draft_probs",
+                            parts[6], "node_logits", parts[7], "draft_points", parts[8], "draft_s",
+                            record->draft_s, "verify_s", record->verify_s, "other_s", record->other_s)
+            : NULL;
     for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
     return dict;
 }
@@ -167,10 +191,9 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
         return NULL;
     }
     if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
-    self->turn.outside =
-        PyEval_SaveThread(); /* kept, because functions of the caller's come back for a while */
+    sd_gil_release(&self->turn.outside); /* functions of the caller's take it for a while */
     sd_status status = sd_session_rounds(self->session, seconds, until_end, gammas);
-    PyEval_RestoreThread(self->turn.outside);
+    sd_gil_take(&self->turn.outside);
     PyMem_Free(gammas);
     if (status != SD_OK) {
         leave(self);
@@ -263,6 +286,8 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, "The rounds of one batch of sequences."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
     {Py_tp_methods, methods},
     {Py_tp_getset, properties},
     {Py_tp_new, PyType_GenericNew},
@@ -272,6 +297,6 @@ static PyType_Slot slots[] = {
 PyType_Spec sd_session_spec = {
     .name = "specdec._core.Session",
     .basicsize = sizeof(session_object),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
 };

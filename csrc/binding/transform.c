@@ -38,7 +38,7 @@ static int take_probs(PyObject* returned, double* probs, int n_vocab) {
  * core. The function is given an array and a list of its own. */
 static sd_status apply(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab) {
     sd_python_transform* self = context;
-    PyEval_RestoreThread(*self->outside);
+    sd_gil_take(self->outside);
     double* copy;
     PyObject* array = sd_new_array("float64", n_vocab, -1, (void**)&copy);
     PyObject *list = array ? sd_list_of_ints(tokens, n_tokens) : NULL, *returned = NULL;
@@ -50,7 +50,7 @@ static sd_status apply(void* context, const int32_t* tokens, int n_tokens, doubl
     Py_XDECREF(array);
     Py_XDECREF(list);
     Py_XDECREF(returned);
-    *self->outside = PyEval_SaveThread();
+    sd_gil_release(self->outside);
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 

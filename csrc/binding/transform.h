@@ -3,6 +3,7 @@
 #define SD_TRANSFORM_H
 
 #include "convert.h"
+#include "verifier.h"
 
 typedef struct sd_python_transform {
     PyObject* function;      /* strong reference, or NULL */

@@ -17,6 +17,11 @@ typedef struct sd_turn {
 int sd_turn_take(sd_turn* turn, int there, const char* name, const char* state);
 void sd_turn_end(sd_turn* turn);
 
+/* Take the turn for an `__init__`, which may run Python code and release the GIL, so that a second one can
+ * come in between. Returns 0, or -1 with RuntimeError: if the object is `initialised` already, or another call
+ * has the turn. `name` is the type's. */
+int sd_turn_take_init(sd_turn* turn, int initialised, const char* name);
+
 /* Take the turn and read prompts slice by slice, without the GIL, until *done is set; Ctrl-C is noticed
  * in between. Returns seconds, or NULL with an exception. `object` is what `slice` reads into, NULL: closed. */
 typedef sd_status (*sd_slice)(void* object, int* done);

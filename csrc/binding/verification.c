@@ -1,12 +1,15 @@
 /* The function `verify`: a rule on NumPy arrays. */
 #include <string.h>
 
+#include "kernels.h"
 #include "module.h"
+#include "verify.h"
 
 /* What one call holds. */
 typedef struct call {
     Py_buffer target, draft, uniforms, order, noise; /* views; obj is NULL where there is none */
     int32_t *tokens, *parents, *path, *nodes;
+    int32_t *target_points, *draft_points; /* [n] or NULL: the rows are probabilities */
     sd_distribution *target_rows, *drawn_from;
     double *betas, *residual;
     const int32_t* depths; /* [n] in `nodes`, behind its scratch */
@@ -14,9 +17,9 @@ typedef struct call {
 } call;
 
 static void free_call(call* c) {
-    void* parts[] = {c->tokens,      c->parents,    c->path,  c->nodes,
-                     c->target_rows, c->drawn_from, c->betas, c->residual};
-    for (int i = 0; i < 8; i++) PyMem_Free(parts[i]);
+    void* parts[] = {c->tokens,     c->parents, c->path,     c->nodes,         c->target_rows,
+                     c->drawn_from, c->betas,   c->residual, c->target_points, c->draft_points};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) PyMem_Free(parts[i]);
     Py_buffer* views[] = {&c->target, &c->draft, &c->uniforms, &c->order, &c->noise};
     for (int i = 0; i < 5; i++)
         if (views[i]->obj) PyBuffer_Release(views[i]);
@@ -40,8 +43,38 @@ static int check_nodes(const call* c) {
     return 0;
 }
 
+/* points=(target_points, draft_points), [n] each: the rows are weights of any sum, as a session has them, and
+ * where a point is not -1 all mass is on that token and the row is not looked at. */
+static int take_points(call* c, PyObject* points) {
+    PyObject *target, *draft;
+    int n_target, n_draft;
+    if (points == Py_None) return 0;
+    if (!PyTuple_Check(points) || !PyArg_ParseTuple(points, "OO", &target, &draft)) {
+        PyErr_SetString(PyExc_TypeError, "points: expected (target_points, draft_points)");
+        return -1;
+    }
+    if (sd_ids_from(target, "target_points", &c->target_points, &n_target) < 0) return -1;
+    if (sd_ids_from(draft, "draft_points", &c->draft_points, &n_draft) < 0) return -1;
+    int wrong = n_target != c->n || n_draft != c->n;
+    for (int i = 0; i < c->n && !wrong; i++)
+        wrong = c->target_points[i] < -1 || c->target_points[i] >= c->n_vocab || c->draft_points[i] < -1 ||
+                c->draft_points[i] >= c->n_vocab;
+    if (!wrong) return 0;
+    PyErr_SetString(PyExc_ValueError, "points: expected two lists [n] of tokens, -1 for rows of weights");
+    return -1;
+}
+
+/* A row as a distribution: of probabilities, or with `points` of weights, or a point mass. */
+static sd_distribution row_of(double* weights, int n_vocab, const int32_t* points, int i) {
+    if (points == NULL) return (sd_distribution){-1, weights, 1.0, 1.0};
+    if (points[i] >= 0) return (sd_distribution){points[i], weights, 0.0, 0.0};
+    double mass = sd_kernels_get()->mass(n_vocab, weights);
+    return (sd_distribution){-1, weights, mass, 1.0 / mass};
+}
+
 /* Check what came from Python and allocate what verification needs. */
-static int prepare(call* c, PyObject* tokens, PyObject* parents, PyObject* order, PyObject* noise) {
+static int prepare(call* c, PyObject* tokens, PyObject* parents, PyObject* order, PyObject* noise,
+                   PyObject* points) {
     int n_parents;
     if (sd_ids_from(tokens, "tokens", &c->tokens, &c->n) < 0) return -1;
     if (sd_ids_from(parents, "parents", &c->parents, &n_parents) < 0) return -1;
@@ -57,7 +90,7 @@ static int prepare(call* c, PyObject* tokens, PyObject* parents, PyObject* order
                         "uniforms [n + 1]");
         return -1;
     }
-    if (check_nodes(c) < 0) return -1;
+    if (check_nodes(c) < 0 || take_points(c, points) < 0) return -1;
     size_t count = (size_t)n;
     c->path = PyMem_Calloc(count, sizeof *c->path);
     c->nodes = PyMem_Calloc(3 * count, sizeof *c->nodes);
@@ -72,8 +105,8 @@ static int prepare(call* c, PyObject* tokens, PyObject* parents, PyObject* order
     int32_t *depths = c->nodes + 2 * n, deepest = 0;
     for (int i = 0; i < n; i++) {
         ptrdiff_t row = (ptrdiff_t)i * c->n_vocab;
-        c->target_rows[i] = (sd_distribution){-1, (double*)c->target.buf + row, 1.0, 1.0};
-        c->drawn_from[i] = (sd_distribution){-1, (double*)c->draft.buf + row, 1.0, 1.0};
+        c->target_rows[i] = row_of((double*)c->target.buf + row, c->n_vocab, c->target_points, i);
+        if (i > 0) c->drawn_from[i] = row_of((double*)c->draft.buf + row, c->n_vocab, c->draft_points, i);
         depths[i] = i == 0 ? 0 : depths[c->parents[i]] + 1;
         deepest = depths[i] > deepest ? depths[i] : deepest;
     }
@@ -113,21 +146,21 @@ static int check_rule(const call* c, const char* name, double lenience, sd_rule*
 
 PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
     (void)module;
-    static char* names[] = {"tokens", "parents",  "target_probs", "draft_probs", "uniforms",
-                            "rule",   "lenience", "order",        "noise",       NULL};
+    static char* names[] = {"tokens",   "parents", "target_probs", "draft_probs", "uniforms", "rule",
+                            "lenience", "order",   "noise",        "points",      NULL};
     PyObject *tokens, *parents, *target, *draft, *uniforms, *order = Py_None, *noise = Py_None,
-                                                            *result = NULL;
+                                                            *points = Py_None, *result = NULL;
     const char* name = "rejection";
     double lenience = 1.0;
     sd_rule rule;
     call c = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOO|$sdOO", names, &tokens, &parents, &target, &draft,
-                                     &uniforms, &name, &lenience, &order, &noise))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOO|$sdOOO", names, &tokens, &parents, &target, &draft,
+                                     &uniforms, &name, &lenience, &order, &noise, &points))
         return NULL;
     if (sd_view(target, "target_probs", 'd', 2, &c.target) < 0) goto end;
     if (sd_view(draft, "draft_probs", 'd', 2, &c.draft) < 0) goto end;
     if (sd_view(uniforms, "uniforms", 'd', 1, &c.uniforms) < 0) goto end;
-    if (prepare(&c, tokens, parents, order, noise) < 0) goto end;
+    if (prepare(&c, tokens, parents, order, noise, points) < 0) goto end;
     if (check_rule(&c, name, lenience, &rule) < 0) goto end;
     const sd_tree tree = {c.n, c.tokens, c.parents, c.drawn_from};
     const sd_question question = {.rule = rule,
@@ -143,7 +176,8 @@ PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
                                   .nodes = c.nodes};
     sd_verdict v = {.path = c.path, .betas = c.betas};
     sd_verify(&question, &v);
-    PyObject *path = sd_list_of_ints(v.path, v.n_path), *betas = sd_list_of_floats(v.betas, v.n_betas);
+    PyObject* path = sd_list_of_ints(v.path, v.n_path);
+    PyObject* betas = path ? sd_list_of_floats(v.betas, v.n_betas) : NULL;
     if (path != NULL && betas != NULL) result = Py_BuildValue("OiO", path, (int)v.token, betas);
     Py_XDECREF(path);
     Py_XDECREF(betas);

@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "drafter.h"
+#include "interrupt.h"
 
 struct sd_beam_search {
     sd_beam_options options;
@@ -187,6 +188,8 @@ static sd_status guess(sd_beam_search* s, int first, int depth, sd_beam_record* 
 /* One of the target's steps; the nodes from `first` on are evaluated. *known: every hypothesis that
  * goes on is one of them. */
 static sd_status advance(sd_beam_search* s, int first, int* known) {
+    sd_status status = sd_interrupted();
+    if (status != SD_OK) return status;
     int width = s->options.width, n_open = 0;
     int n = sd_beam_step(s->beams, s->n_beams, s->target.logits, s->target.ld_logits, first,
                          s->options.target->config.n_vocab, stop_of(s), width, s->next);

@@ -1,13 +1,15 @@
 #include "block.h"
 
-#include <math.h>
+#include <string.h>
 
 void sd_verify_block(const sd_question* q, sd_verdict* verdict) {
     const sd_tree* tree = q->tree;
     int gamma = tree->n_nodes - 1, n_kept = 0;
-    double p = 1.0;         /* p_i of the paper: how probable the chain so far is to be kept */
-    double p_of_kept = 1.0; /* that of the last node kept */
-    sd_distribution target = {0}, rest;
+    double p = 1.0; /* p_i of the paper: how probable the chain so far is to be kept */
+    /* What the token after the last node kept is drawn from, in one half of the scratch: the other half is
+     * written to meanwhile, and the target's row is overwritten when the next one is asked for. */
+    double *of_kept = q->residual, *of_node = q->residual + q->n_vocab;
+    sd_distribution target = {0}, kept = {0};
     for (int i = 0; i <= gamma; i++) {
         if (i > 0) {
             /* p · T(x) / D(x), capped: the product first, so that D(x) may be as small as it likes */
@@ -16,23 +18,25 @@ void sd_verify_block(const sd_question* q, sd_verdict* verdict) {
             p = t < d ? t / d : (t > 0.0);
         }
         target = q->target_after(q->context, i);
+        sd_distribution rest = target;
         double chance = p; /* h_i: that node i is the last one kept, if none behind it is */
         if (i < gamma) {
             const sd_distribution* draft = &tree->drawn_from[i + 1];
             verdict->betas[i] = sd_overlap(&target, 1.0, draft, q->n_vocab);
-            double left = sd_residual(&target, p, draft, q->n_vocab, q->residual, &rest);
+            double left = sd_residual(&target, p, draft, q->n_vocab, of_node, &rest);
             chance = left + (1.0 - p) > 0.0 ? left / (left + (1.0 - p)) : 1.0;
         }
-        if (i > 0 && q->uniforms[i] < chance) n_kept = i, p_of_kept = p;
+        if (i > 0 && !(q->uniforms[i] < chance)) continue;
+        n_kept = i;
+        kept = rest;
+        if (rest.point >= 0) continue; /* has no weights */
+        if (rest.weights != of_node) memcpy(of_node, rest.weights, (size_t)q->n_vocab * sizeof *of_node);
+        kept.weights = of_node;
+        of_node = of_kept;
+        of_kept = kept.weights;
     }
     verdict->n_path = n_kept;
     for (int i = 0; i < n_kept; i++) verdict->path[i] = i + 1;
     verdict->n_betas = n_kept < gamma ? n_kept + 1 : gamma;
-    if (n_kept < gamma) {
-        target = q->target_after(q->context, n_kept);
-        sd_residual(&target, p_of_kept, &tree->drawn_from[n_kept + 1], q->n_vocab, q->residual, &rest);
-    } else {
-        rest = target;
-    }
-    verdict->token = sd_sample(&rest, q->n_vocab, q->uniforms[tree->n_nodes]);
+    verdict->token = sd_sample(&kept, q->n_vocab, q->uniforms[tree->n_nodes]);
 }

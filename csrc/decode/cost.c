@@ -1,5 +1,6 @@
 #include "cost.h"
 
+#include <assert.h>
 #include <math.h>
 
 #define FIRST 3.0   /* of the first runs the faster ones count: caches are cold, and threads asleep */
@@ -15,6 +16,7 @@
 #define PRIOR_WEIGHT 8.0
 
 static int bin_of(int count) {
+    assert(count >= 0);
     if (count < 32) return count;
     int bin = 32, low = 32;
     while (count >= 2 * low && bin + 4 < SD_COST_BINS) low *= 2, bin += 4;
@@ -62,7 +64,7 @@ void sd_cost_learn(sd_cost* c, int count, double seconds) {
         c->at[i] += (count - c->at[i]) / c->n[i];
     }
     int least = 0; /* what all others are held against stays */
-    while (c->n[least] == 0.0) least++;
+    while (least < SD_COST_BINS && c->n[least] == 0.0) least++;
     for (int j = least + 1; j < SD_COST_BINS; j++)
         if (j != i && c->n[j] > FIRST) c->n[j] = fmax(FIRST, c->n[j] * (1.0 - 1.0 / STALE));
     fit(c);

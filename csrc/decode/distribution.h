@@ -19,12 +19,13 @@ typedef struct sd_sampling {
 sd_status sd_sampling_check(const sd_sampling* sampling);
 
 /* A distribution over the vocabulary: dense, or all mass on one token. A dense one is not divided
- * by its sum but carries it: nobody then walks the row once more. */
+ * by its sum but carries it: nobody then walks the row once more. Its factor is 1 / mass, unless lenience has
+ * multiplied it (rules.c): then the probabilities sum to more than 1. */
 typedef struct sd_distribution {
     int32_t point;   /* the one token, or -1 when dense */
     double* weights; /* [n_vocab] when dense, ≥ 0; borrowed */
     double mass;     /* their sum */
-    double factor; /* what makes a weight a probability: 1 / mass, but for what lenience changes (rules.c) */
+    double factor;   /* what makes a weight a probability */
 } sd_distribution;
 
 /* Standardise logits [n_vocab] into out->weights (used unless temperature is 0) and the rest of
@@ -60,9 +61,10 @@ int32_t sd_race(const sd_distribution* distribution, int n_vocab, const double* 
 int sd_race_order(const sd_distribution* distribution, int n_vocab, const double* noise, int k,
                   int32_t* order, double* times);
 
-/* max(0, scale · target − draft) as a distribution in *rest, its weights in left [n_vocab], which
- * is neither's own; returns the sum of it. If that is 0 (equal distributions up to rounding), *rest
- * is the target. */
+/* max(0, scale · target − draft), normalised, in *rest. Its weights are written to left [n_vocab], which is
+ * neither's own, in any unit: only with rest->factor they are probabilities. Returns the mass before it was
+ * normalised, in units of probability. If that is 0 (equal distributions up to rounding), *rest is the
+ * target. */
 double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
                    double* left, sd_distribution* rest);
 

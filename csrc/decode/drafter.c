@@ -35,6 +35,19 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
     return node;
 }
 
+sd_status sd_drafter_begin(sd_drafter* d, int sequence, const int32_t* prompt, int n_prompt) {
+    return d->begin ? d->begin(d, sequence, prompt, n_prompt) : SD_OK;
+}
+
+sd_status sd_drafter_read(sd_drafter* d, int* done) {
+    *done = 1;
+    return d->read ? d->read(d, done) : SD_OK;
+}
+
+sd_status sd_drafter_commit(sd_drafter* d, int sequence, const int32_t* text, int n_text) {
+    return d->commit ? d->commit(d, sequence, text, n_text) : SD_OK;
+}
+
 static sd_status check(sd_yield yield, sd_rule rule) {
     if (rule == SD_RULE_BLOCK && (yield == SD_YIELD_DRAWS || yield == SD_YIELD_TREES))
         return sd_fail(SD_ERR_VALUE,
@@ -48,12 +61,6 @@ static sd_status check(sd_yield yield, sd_rule rule) {
 }
 
 sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule) { return check(drafter->yield, rule); }
-
-sd_status sd_proposal_check(const sd_drafter* drafter, const sd_proposal* p, sd_rule rule) {
-    if (drafter->yield != SD_YIELD_UNKNOWN || (rule != SD_RULE_BLOCK && rule != SD_RULE_K_SEQUENTIAL))
-        return SD_OK;
-    return check(sd_tree_is_chain(&p->tree) ? SD_YIELD_CHAINS : SD_YIELD_TREES, rule);
-}
 
 /* Guesses if nobody may have more than `most`. */
 static int count_guesses(const sd_proposal* proposals, int n, int most) {

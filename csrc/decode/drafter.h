@@ -1,4 +1,4 @@
-/* The interface of a drafting method: begin, propose, commit, free.
+/* The interface of a drafting method: begin, read, propose, observe, commit, free.
  *
  * A drafter serves all sequences of one session. It may guess as it likes: the output's distribution is
  * the target's for every drafter (appendix A.1), on one condition. Whether a node is drawn may depend on
@@ -33,7 +33,7 @@ typedef struct sd_proposal {
                           * target's own work; others leave it alone. Borrowed */
     const sd_pace* pace; /* says when another guess does not pay; NULL: budget and depth alone do */
     sd_tree tree;        /* out: node 0 is set; room for budget more nodes, and each of their drawn_from
-                          * has room for [n_vocab] weights */
+                          * has room for [n_vocab] weights, NULL where the drafter says `points` */
     int32_t* depths;     /* [budget + 1] out: of the nodes; 0 for the root */
     double* reach;       /* [budget + 1] out: estimated chance that a node is accepted; 1 for the root */
     double* confidences; /* [budget + 1] out, where there is a pace: as they were given to sd_proposal_add */
@@ -69,18 +69,24 @@ typedef enum sd_yield {
     SD_YIELD_CHAINS,  /* every node is the child of the one before it */
     SD_YIELD_DRAWS,   /* the guesses for one token are independent draws of one distribution */
     SD_YIELD_TREES,   /* any tree */
-    SD_YIELD_UNKNOWN, /* chains or trees, which is seen when they are proposed */
+    SD_YIELD_UNKNOWN, /* chains or trees: it refuses itself to propose what the session's rule cannot judge */
 } sd_yield;
 
-/* Operations that a method has no use for are NULL; propose and free are not. */
+/* Operations that a method has no use for are NULL; propose and free are not.
+ *
+ * Before a sequence is proposed for, begin is called with its prompt, and then read until all prompts are in.
+ * A drafter that wraps others passes both calls on to all of them. */
 struct sd_drafter {
     sd_yield yield;
+    int points;     /* every guess is a point mass: drawn_from of a proposal needs no weights */
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
-    /* Read the next part of a sequence's prompt; *done is set when all of it is in. Called for every new
-     * prompt once before it is called for one of them again, so that prompts can be read together: they stay
-     * where they are until they are done. A sequence may begin again with another prompt, when the text it
-     * had has ended. */
-    sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt, int* done);
+    /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. Does no work
+     * that grows faster than memory can be cleared: that is for read. A sequence may begin again, with another
+     * prompt when the text it had has ended, or with the same when the call failed. */
+    sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt);
+    /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
+     * all of them have been read; then a call does nothing. */
+    sd_status (*read)(sd_drafter* self, int* done);
     /* Fill the trees of n proposals, each of another sequence. A round may do without it where nobody wants
      * a guess; then it does without observe too, and its tokens come with commit alone. The text may differ from that of the last
      * proposal behind what was committed: whoever drafts for a draft is shown guesses too. */
@@ -94,10 +100,12 @@ struct sd_drafter {
     void (*free)(sd_drafter* self);
 };
 
+/* The operations that may be NULL. */
+sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const int32_t* prompt, int n_prompt);
+sd_status sd_drafter_read(sd_drafter* drafter, int* done);
+sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* text, int n_text);
+
 /* Can the rule judge what the drafter proposes? Block takes chains, k-sequential independent draws. */
 sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule);
-
-/* Can it judge this proposal? Asked where that was not known before. */
-sd_status sd_proposal_check(const sd_drafter* drafter, const sd_proposal* proposal, sd_rule rule);
 
 #endif

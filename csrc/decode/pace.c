@@ -1,6 +1,8 @@
 #include "pace.h"
 
+#include <limits.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #define FEW 12.0           /* guesses that say how it is lately, */
@@ -23,6 +25,8 @@
 #define LAST_EXPLORE 96.0 /* at most; */
 #define FURTHER 8         /* so much further at most */
 #define DRAFT_PRIOR 0.05  /* seconds of a step of an unknown draft, over those of plain decoding */
+
+#define ROUNDING 1e-9 /* that shares may be above 1 by */
 
 /* Upper ends of the confidence bins but the last. Where guesses are good most confidences are near 1. */
 static const double ENDS[SD_PACE_CONFIDENCES - 1] = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5,  0.6,
@@ -63,12 +67,85 @@ void sd_pace_reset(sd_pace* p) {
     p->plain_at = p->plain_gap = 16.0;
 }
 
-sd_status sd_pace_check(const double* numbers) {
-    for (size_t i = 0; i < SD_PACE_SIZE; i++)
-        if (!(fabs(numbers[i]) <= 1e15)) /* not NaN either */
-            return sd_fail(SD_ERR_VALUE, "pace[%d] is %g, expected what a pace has learnt", (int)i,
-                           numbers[i]);
+/* What the numbers of a field may be. */
+typedef struct range {
+    size_t first, n; /* in doubles */
+    double low, high;
+    int whole; /* integers only */
+} range;
+
+#define LARGEST 1e15
+#define FIELD(name, low, high, whole) \
+    {offsetof(sd_pace, name) / sizeof(double), sizeof(((sd_pace*)0)->name) / sizeof(double), low, high, whole}
+#define COST(name)                                                                              \
+    FIELD(name.known, 0, 1, 1), FIELD(name.slope, 0, LARGEST, 0), FIELD(name.n, 0, LARGEST, 0), \
+        FIELD(name.at, 0, LARGEST, 0), FIELD(name.mean, 0, LARGEST, 0)
+
+/* Numbers of other fields may be negative: the start of a line, tokens won. */
+static const range RANGES[] = {
+    FIELD(slowness, 0, LARGEST, 0),
+    COST(target),
+    COST(draft),
+    FIELD(lately, 0, LARGEST, 0),
+    FIELD(whole, 0, LARGEST, 0),
+    FIELD(by_depth, 0, LARGEST, 0),
+    FIELD(by_confidence, 0, LARGEST, 0),
+    FIELD(by_both, 0, LARGEST, 0),
+    FIELD(confidences, 0, LARGEST, 0),
+    FIELD(looks, 0, 1, 1),
+    FIELD(tokens, 0, LARGEST, 0),
+    FIELD(seconds, 0, LARGEST, 0),
+    FIELD(n_drafted, 0, LARGEST, 0),
+    FIELD(loss, 0, LARGEST, 0),
+    FIELD(rows, 0, SD_MAX_GAMMA + 1, 0),
+    FIELD(steps, 0, SD_MAX_GAMMA, 0),
+    FIELD(plain_left, 0, LARGEST, 0),
+    FIELD(stretch, 0, LARGEST, 0),
+    FIELD(trial_left, 0, N_TRIALS, 1),
+    FIELD(n_rounds, 0, LARGEST, 1),
+    FIELD(explore_at, 0, LARGEST, 0),
+    FIELD(explore_gap, 0, LARGEST, 0),
+    FIELD(plain_at, 0, LARGEST, 0),
+    FIELD(plain_gap, 0, LARGEST, 0),
+    FIELD(idle, 0, LARGEST, 1),
+    FIELD(n_open, 0, INT_MAX, 1),
+    FIELD(horizon, 0, SD_PACE_HORIZON, 1),
+    FIELD(drafting, 0, 1, 1),
+    FIELD(starting, 0, 1, 1),
+    FIELD(explore_to, 0, SD_MAX_GAMMA + 1 + FURTHER, 1),
+    FIELD(rate, 0, LARGEST, 0),
+    FIELD(plain_rate, 0, LARGEST, 0),
+    FIELD(target_s, 0, LARGEST, 0),
+    FIELD(draft_s, 0, LARGEST, 0),
+    FIELD(chance, 0, 1.0 + ROUNDING, 0),
+};
+
+/* Not NaN either. */
+static sd_status check_range(const double* numbers, const range* r) {
+    for (size_t i = r->first; i < r->first + r->n; i++)
+        if (!(numbers[i] >= r->low && numbers[i] <= r->high) || (r->whole && numbers[i] != rint(numbers[i])))
+            return sd_fail(SD_ERR_VALUE, "pace[%d] is %g, expected %s from %g to %g, as a pace has learnt it",
+                           (int)i, numbers[i], r->whole ? "an integer" : "a number", r->low, r->high);
     return SD_OK;
+}
+
+/* How often something was so is at most how often it was looked at. */
+static sd_status check_shares(const double* numbers) {
+    size_t first = offsetof(sd_pace, lately) / sizeof(double);
+    size_t end = offsetof(sd_pace, confidences) / sizeof(double);
+    for (size_t i = first; i < end; i += 2)
+        if (numbers[i] > numbers[i + 1] * (1.0 + ROUNDING) + ROUNDING)
+            return sd_fail(SD_ERR_VALUE, "pace[%d] is %g, expected at most pace[%d], %g", (int)i, numbers[i],
+                           (int)i + 1, numbers[i + 1]);
+    return SD_OK;
+}
+
+sd_status sd_pace_check(const double* numbers) {
+    const range any = {0, SD_PACE_SIZE, -LARGEST, LARGEST, 0};
+    sd_status status = check_range(numbers, &any);
+    for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES && status == SD_OK; i++)
+        status = check_range(numbers, &RANGES[i]);
+    return status == SD_OK ? check_shares(numbers) : status;
 }
 
 void sd_pace_start(sd_pace* p) {

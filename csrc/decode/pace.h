@@ -70,7 +70,8 @@ typedef struct sd_pace_round {
 /* A pace that knows nothing. */
 void sd_pace_reset(sd_pace* pace);
 
-/* Are these numbers [SD_PACE_SIZE] a pace? */
+/* Could a pace have learnt these numbers [SD_PACE_SIZE]? Each is in the range of its field: whatever a pace does
+ * with them is then defined. */
 sd_status sd_pace_check(const double* numbers);
 
 /* A session begins with what an earlier one has learnt. */

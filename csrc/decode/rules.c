@@ -41,7 +41,8 @@ int sd_judge_rejection(const sd_place* place, int32_t* token) {
         double* weights = left.weights == q->residual ? q->residual + q->n_vocab : q->residual;
         sd_distribution rest;
         double mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest);
-        if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor = 1.0 / (1.0 - accepted);
+        /* `rest` is normalised; with lenience its mass is that of the residual over the chance of a rejection */
+        if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor *= mass / (1.0 - accepted);
         left = rest;
     }
     *token = draw(place, &left);
@@ -149,9 +150,11 @@ int sd_judge_classical(const sd_place* place, int32_t* token) {
 
 /* ---------------------------------------------------------------------------------------------- */
 
-double sd_place_beta(const sd_place* place) {
+double sd_place_beta(const sd_place* place, int accepted) {
     const sd_question* q = place->question;
+    if (place->n_guesses > 1 || q->rule == SD_RULE_COUPLED) return accepted < place->n_guesses;
     const sd_distribution *target = &place->target, *draft = drawn_from(place, 0);
+    if (q->rule == SD_RULE_CLASSICAL) return fmin(1.0 / largest_ratio(place, draft), 1.0);
     if (q->rule != SD_RULE_GREEDY) {
         double scale = target->point < 0 ? 1.0 / q->lenience : 1.0;
         return sd_overlap(target, scale, draft, q->n_vocab);

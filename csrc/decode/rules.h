@@ -22,7 +22,7 @@ int sd_judge_coupled(const sd_place* place, int32_t* token);
 int sd_judge_k_sequential(const sd_place* place, int32_t* token);
 int sd_judge_classical(const sd_place* place, int32_t* token);
 
-/* Chance that the first of the guesses is accepted: sd_verdict.betas. */
-double sd_place_beta(const sd_place* place);
+/* sd_verdict.betas of a place with at least one guess; `accepted` is what the judge returned. */
+double sd_place_beta(const sd_place* place, int accepted);
 
 #endif

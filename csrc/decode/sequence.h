@@ -19,7 +19,6 @@ typedef struct sd_sequence {
     int n_text;      /* tokens so far, ≥ 1 */
     int max_text;    /* the text ends when it has as many */
     int draft_begun; /* the drafter has been told of the prompt */
-    int draft_ready; /* and has read it */
     int finished;
     sd_stream stream;
 } sd_sequence;

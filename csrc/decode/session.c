@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include "clock.h"
+#include "interrupt.h"
 #include "rows.h"
 
 struct sd_session {
@@ -35,6 +36,7 @@ static void lay_out(sd_session* s) {
     sd_arena* arena = &s->arena;
     size_t n = (size_t)s->n_sequences, nodes = (size_t)s->max_nodes;
     size_t n_vocab = (size_t)s->options.target->config.n_vocab;
+    int dense = s->drafter != NULL && !s->drafter->points;
     s->sequences = sd_arena_take(arena, n, sizeof *s->sequences);
     s->caches = sd_arena_take(arena, n, sizeof *s->caches);
     s->intakes = sd_arena_take(arena, n, sizeof *s->intakes);
@@ -52,14 +54,14 @@ static void lay_out(sd_session* s) {
         int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
         double* reach = sd_arena_take(arena, nodes, sizeof *reach);
         double* confidences = sd_arena_take(arena, nodes, sizeof *confidences);
-        double* weights = sd_arena_take(arena, s->drafter ? nodes * n_vocab : 0, sizeof *weights);
+        double* weights = sd_arena_take(arena, dense ? nodes * n_vocab : 0, sizeof *weights);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
         s->proposals[i].tree.drawn_from = drawn_from;
         s->proposals[i].depths = depths;
         s->proposals[i].reach = reach;
         s->proposals[i].confidences = confidences;
-        for (size_t j = 0; j < nodes && s->drafter; j++) drawn_from[j].weights = weights + j * n_vocab;
+        for (size_t j = 0; j < nodes && dense; j++) drawn_from[j].weights = weights + j * n_vocab;
     }
     for (int i = 0; i < s->max_records; i++) {
         int32_t* tokens = sd_arena_take(arena, nodes, sizeof *tokens);
@@ -109,7 +111,6 @@ int sd_session_text_room(const sd_session_options* o, const sd_prompt* prompts, 
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
     sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
-    q->draft_ready = s->drafter == NULL || s->drafter->begin == NULL;
     /* the last token of the prompt is the root of the first round */
     s->intakes[i] = (sd_intake){q->text, q->n_text - 1, -1};
 }
@@ -118,13 +119,15 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                             sd_drafter* drafter, sd_session** out) {
     sd_session* s = NULL;
     sd_status status = sd_session_check(options, prompts, n);
-    if (status == SD_OK && drafter) status = sd_drafter_check(drafter, options->rule);
+    const sd_rule rule = sd_rule_at(options->rule, options->sampling.temperature);
+    if (status == SD_OK && drafter) status = sd_drafter_check(drafter, rule);
     if (status != SD_OK) goto fail;
     if (options->pace) sd_pace_start(options->pace);
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
     s->options = *options;
+    s->options.rule = rule;
     s->n_sequences = n;
     s->max_nodes = drafter ? options->gamma + 1 : 1;
     s->max_records = n > RECORDS ? n : RECORDS;
@@ -133,7 +136,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                                 .adjustment = options->adjustment,
                                 .sampling = options->sampling,
                                 .transform = options->transform,
-                                .rule = options->rule,
+                                .rule = rule,
                                 .lenience = options->lenience};
     lay_out(s);
     if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
@@ -170,10 +173,17 @@ void sd_session_free(sd_session* s) {
     sd_free(s);
 }
 
-static sd_status begin_draft(sd_session* s, int i) {
-    sd_sequence* q = &s->sequences[i];
-    q->draft_begun = 1;
-    return s->drafter->begin(s->drafter, i, q->text, q->n_text, &q->draft_ready);
+/* Tell the drafter of all prompts that are new, so that it may read them together. */
+static sd_status begin_drafts(sd_session* s) {
+    for (int i = 0; i < s->n_sequences; i++) {
+        sd_sequence* q = &s->sequences[i];
+        if (q->draft_begun) continue;
+        sd_status status = sd_drafter_begin(s->drafter, i, q->text, q->n_text);
+        if (status == SD_OK) status = sd_interrupted();
+        if (status != SD_OK) return status;
+        q->draft_begun = 1;
+    }
+    return SD_OK;
 }
 
 sd_status sd_session_prefill(sd_session* s, int* done) {
@@ -182,14 +192,11 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
     for (int i = 0; i < s->n_sequences; i++)
         if (!sd_intake_done(&s->intakes[i]))
             return sd_intake_slice(&s->workspace, s->caches, s->intakes, s->n_sequences);
-    /* the drafter is told of all prompts first, so that it may read them together */
-    for (int begun = 0; begun < 2; begun++)
-        for (int i = 0; i < s->n_sequences; i++)
-            if (!s->sequences[i].draft_ready && s->sequences[i].draft_begun == begun)
-                return begin_draft(s, i);
+    sd_status status = s->drafter ? begin_drafts(s) : SD_OK;
     *done = 1;
-    s->ready = 1;
-    return SD_OK;
+    if (status == SD_OK && s->drafter) status = sd_drafter_read(s->drafter, done);
+    s->ready = status == SD_OK && *done;
+    return status;
 }
 
 /* Collect the unfinished sequences and say how far each may guess: a round adds at most one token
@@ -284,8 +291,7 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     if (status != SD_OK) return status;
     for (int i = 0; i < v->n_path; i++) append(s, q, record->tree.tokens[v->path[i]]);
     append(s, q, v->token);
-    if (s->drafter == NULL || s->drafter->commit == NULL) return SD_OK;
-    return s->drafter->commit(s->drafter, record->sequence, q->text, q->n_text);
+    return s->drafter ? sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text) : SD_OK;
 }
 
 /* What the round was like: seconds of proposing and of all else. */
@@ -311,8 +317,6 @@ static sd_status run_round(sd_session* s) {
     sd_record* records = s->records + s->n_records;
     sd_status status = SD_OK;
     if (s->drafting) status = s->drafter->propose(s->drafter, s->proposals, s->n_open);
-    for (int i = 0; i < s->n_open && s->drafting && status == SD_OK; i++)
-        status = sd_proposal_check(s->drafter, &s->proposals[i], s->options.rule);
     if (status != SD_OK) return status;
     double drafted = sd_now();
     status = run_target(s, records);

@@ -22,7 +22,7 @@ typedef struct sd_session_options {
     sd_adjustment adjustment; /* of the target's logits; its arrays must outlive the session */
     sd_sampling sampling;     /* of the target */
     sd_transform transform;
-    sd_rule rule;
+    sd_rule rule; /* as sd_rule_at has it */
     double lenience;
     const int32_t* stop_ids; /* [n_stop_ids] a sequence ends with the round that gives one; borrowed
                               * while the session is created */

@@ -1,8 +1,9 @@
 /* The shape of speculation: a tree of guessed tokens.
  *
- * Node 0 is the last committed token. Every other node has a token, an earlier node as parent and
- * the distribution its token was drawn from; siblings are independent draws. A chain of γ guesses
- * is the tree in which node i + 1 is the child of node i.
+ * Node 0 is the last committed token. Every other node has a token, an earlier node as parent and the
+ * distribution its token was drawn from, given all nodes before it: siblings may be independent draws, draws
+ * without replacement, or point masses (tokens that were chosen, not drawn). A chain of γ guesses is the tree
+ * in which node i + 1 is the child of node i.
  *
  * Nodes with the same tokens from the root are one *place*: the target is run once for all of them, so
  * several chains that share their beginnings cost what their prefix tree costs. Each of them still counts

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "interrupt.h"
 #include "kernels.h"
 
 void sd_verifier_take(sd_verifier* v, sd_arena* arena, int max_nodes, int n_text) {
@@ -10,6 +11,7 @@ void sd_verifier_take(sd_verifier* v, sd_arena* arena, int max_nodes, int n_text
     v->tokens = sd_arena_take(arena, (size_t)n_text + nodes, sizeof *v->tokens);
     v->uniforms = sd_arena_take(arena, nodes + 1, sizeof *v->uniforms);
     v->scratch = sd_arena_take(arena, 2 * n_vocab, sizeof *v->scratch);
+    v->residual = sd_arena_take(arena, 2 * n_vocab, sizeof *v->residual);
     v->noise = sd_arena_take(arena, n_vocab, sizeof *v->noise);
     v->adjusted = sd_arena_take(arena, n_vocab, sizeof *v->adjusted);
     v->target.weights = sd_arena_take(arena, n_vocab, sizeof *v->target.weights);
@@ -49,6 +51,7 @@ static sd_distribution target_after(void* context, int node) {
     question* q = context;
     sd_verifier* v = q->verifier;
     const sd_verification* asked = q->asked;
+    if (q->status == SD_OK) q->status = sd_interrupted();
     const float* logits =
         sd_logits_adjust(&v->adjustment, v->n_vocab, asked->logits + asked->places[node] * asked->stride,
                          asked->text, asked->n_text, asked->tree, node, v->adjusted);
@@ -82,7 +85,7 @@ sd_status sd_verifier_run(sd_verifier* v, const sd_verification* asked, sd_verdi
                                   .token_after = token_after,
                                   .context = &q,
                                   .uniforms = v->uniforms,
-                                  .residual = v->scratch,
+                                  .residual = v->residual,
                                   .nodes = v->nodes};
     sd_verify(&question, verdict);
     return q.status;

@@ -7,14 +7,15 @@
 
 static const struct {
     const char* name;
-    sd_judge judge; /* NULL: judges no single place */
+    sd_judge judge;  /* NULL: judges no single place */
+    int takes_trees; /* of every kind */
 } RULES[SD_N_RULES] = {
-    [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection},
-    [SD_RULE_GREEDY] = {"greedy", sd_judge_greedy},
-    [SD_RULE_COUPLED] = {"coupled", sd_judge_coupled},
-    [SD_RULE_BLOCK] = {"block", NULL},
-    [SD_RULE_K_SEQUENTIAL] = {"k-sequential", sd_judge_k_sequential},
-    [SD_RULE_CLASSICAL] = {"classical", sd_judge_classical},
+    [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection, 1},
+    [SD_RULE_GREEDY] = {"greedy", sd_judge_greedy, 1},
+    [SD_RULE_COUPLED] = {"coupled", sd_judge_coupled, 1},
+    [SD_RULE_BLOCK] = {"block", NULL, 0},
+    [SD_RULE_K_SEQUENTIAL] = {"k-sequential", sd_judge_k_sequential, 0},
+    [SD_RULE_CLASSICAL] = {"classical", sd_judge_classical, 1},
 };
 
 sd_status sd_rule_find(const char* name, sd_rule* rule) {
@@ -35,6 +36,10 @@ sd_status sd_rule_check(sd_rule rule, double lenience) {
         return sd_fail(SD_ERR_VALUE, "lenience is %g, expected 1: the rule '%s' is never lenient", lenience,
                        RULES[rule].name);
     return SD_OK;
+}
+
+sd_rule sd_rule_at(sd_rule rule, double temperature) {
+    return temperature == 0.0 && !RULES[rule].takes_trees ? SD_RULE_REJECTION : rule;
 }
 
 int sd_tree_is_chain(const sd_tree* tree) {
@@ -75,8 +80,8 @@ void sd_verify(const sd_question* q, sd_verdict* verdict) {
         int32_t depth = verdict->n_path + 1;
         place.n_guesses = collect_guesses(q, level, depth, first, guesses);
         place.target = q->target_after(q->context, place.node);
-        if (place.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_place_beta(&place);
         int accepted = RULES[q->rule].judge(&place, &verdict->token);
+        if (place.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_place_beta(&place, accepted);
         if (accepted == place.n_guesses) break;
         node = guesses[accepted];
         place.node = node;

@@ -21,13 +21,20 @@ sd_status sd_rule_find(const char* name, sd_rule* rule);
 /* A rule and its lenience l: in (0, 1], and 1 for rules other than rejection and greedy. */
 sd_status sd_rule_check(sd_rule rule, double lenience);
 
+/* What a rule amounts to where the target is sampled at this temperature. At 0 all mass is on one token, and each
+ * rule accepts that one alone: those that do not take every tree give way to rejection, which does. */
+sd_rule sd_rule_at(sd_rule rule, double temperature);
+
 typedef struct sd_verdict {
     int n_path;    /* accepted nodes, the root not counted */
     int32_t* path; /* [n_nodes] room; the accepted nodes from the root down */
     int32_t token; /* the token after the path: a correction, or a bonus when a leaf was reached */
     int n_betas;   /* positions at which guesses were tested */
-    double* betas; /* [n_nodes] room; at each of them Σ min(target / l, draft) of the first guess: its
-                    * chance to be accepted by rejection. Greedy: Σ draft over what is accepted */
+    /* [n_nodes] room; at each of them the chance that a guess is accepted. Of a single guess it is computed
+     * from the distributions: Σ min(target / l, draft), greedy Σ draft over what is accepted, classical
+     * 1 / max(target / draft). Of several guesses, and of coupled ones, it is the outcome, 1 or 0, whose mean
+     * is that chance. Block judges no guess alone: Σ min(target, draft), which is at most what it accepts. */
+    double* betas;
 } sd_verdict;
 
 /* What is to be verified. All pointers are borrowed. */

@@ -20,7 +20,6 @@ typedef struct best_drafter {
     sd_best_options options;
     sd_arena arena;  /* owns the arrays below */
     inner* inners;   /* [n_drafters] */
-    int* reading;    /* [n_sequences] the drafter that reads the prompt */
     int* n_text;     /* [n_sequences] of the text proposed for */
     double* sums;    /* [gamma + 1] expected tokens down to a node */
     int* right;      /* [gamma + 1] is a node what came? */
@@ -32,23 +31,25 @@ typedef struct best_drafter {
     int n_tokens, n_rows;             /* of this round */
 } best_drafter;
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     best_drafter* d = (best_drafter*)base;
-    int* at = &d->reading[sequence];
-    for (; *at < d->options.n_drafters; ++*at) {
-        sd_drafter* drafter = d->inners[*at].drafter;
-        int read = drafter->begin == NULL;
-        sd_status status = read ? SD_OK : drafter->begin(drafter, sequence, prompt, n_prompt, &read);
-        if (status != SD_OK || !read) return status;
-        d->inners[*at].slots[sequence] = -1;
-        if (drafter->begin != NULL) { /* a slice at a time */
-            ++*at;
-            break;
-        }
+    sd_status status = SD_OK;
+    for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++) {
+        d->inners[i].slots[sequence] = -1;
+        status = sd_drafter_begin(d->inners[i].drafter, sequence, prompt, n_prompt);
     }
-    *done = *at == d->options.n_drafters;
-    if (*done) *at = 0;
-    return SD_OK;
+    d->n_text[sequence] = 0;
+    return status;
+}
+
+/* One drafter after the other: each reads its part of all prompts together. */
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    best_drafter* d = (best_drafter*)base;
+    sd_status status = SD_OK;
+    *done = 1;
+    for (int i = 0; i < d->options.n_drafters && *done && status == SD_OK; i++)
+        status = sd_drafter_read(d->inners[i].drafter, done);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------------- propose */
@@ -242,7 +243,7 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int
             if (n > before) before = n;
         }
         in->slots[sequence] = -1;
-        if (in->drafter->commit) status = in->drafter->commit(in->drafter, sequence, text, n_text);
+        status = sd_drafter_commit(in->drafter, sequence, text, n_text);
     }
     d->n_text[sequence] = 0;
     d->committed = sd_now();
@@ -277,7 +278,6 @@ static void lay_out(best_drafter* d, sd_drafter* const* drafters) {
     const sd_best_options* o = &d->options;
     size_t n = (size_t)o->n_sequences, n_nodes = (size_t)o->gamma + 1;
     d->inners = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->inners);
-    d->reading = sd_arena_take(&d->arena, n, sizeof *d->reading);
     d->n_text = sd_arena_take(&d->arena, n, sizeof *d->n_text);
     d->best = sd_arena_take(&d->arena, n, sizeof *d->best);
     d->sums = sd_arena_take(&d->arena, n_nodes, sizeof *d->sums);
@@ -310,11 +310,14 @@ sd_status sd_best_drafter_create(const sd_best_options* o, sd_drafter* const* dr
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
     d->base = (sd_drafter){.yield = SD_YIELD_TREES,
+                           .points = 1,
                            .begin = begin,
+                           .read = read_prompts,
                            .propose = propose,
                            .observe = observe,
                            .commit = commit,
                            .free = release};
+    for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
     d->options = *o;
     lay_out(d, drafters);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;

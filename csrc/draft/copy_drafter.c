@@ -3,8 +3,13 @@
 /* Edges of a state that are looked at for the next candidate. */
 #define N_EDGES 64
 
+/* Tokens of prompts that are read in one call: some milliseconds. */
+#define SLICE 8192
+
 /* A sequence: committed text, as far as the drafter was told. */
 typedef struct reading {
+    const int32_t* prompt; /* [n_prompt] borrowed until it has been read */
+    int n_prompt;
     sd_automaton text;
     sd_match in_documents; /* of the committed text */
     sd_odds text_odds, document_odds;
@@ -42,15 +47,31 @@ static sd_status read_on(copy_drafter* d, reading* r, const int32_t* text, int n
     return SD_OK;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     copy_drafter* d = (copy_drafter*)base;
     reading* r = &d->readings[sequence];
     sd_automaton_clear(&r->text);
     r->in_documents = (sd_match){0, 0};
     sd_odds_clear(&r->text_odds);
     sd_odds_clear(&r->document_odds);
-    *done = 1;
-    return read_on(d, r, prompt, n_prompt);
+    r->prompt = prompt;
+    r->n_prompt = n_prompt;
+    return SD_OK;
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    copy_drafter* d = (copy_drafter*)base;
+    int room = SLICE;
+    for (int i = 0; i < d->options.n_sequences && room > 0; i++) {
+        reading* r = &d->readings[i];
+        int left = r->n_prompt - r->text.n_tokens, n_here = left < room ? left : room;
+        if (left <= 0) continue;
+        sd_status status = read_on(d, r, r->prompt, r->text.n_tokens + n_here);
+        if (status != SD_OK) return status;
+        room -= n_here;
+    }
+    *done = room > 0;
+    return SD_OK;
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
@@ -139,7 +160,9 @@ static void lay_out(copy_drafter* d) {
     d->readings = sd_arena_take(&d->arena, (size_t)d->options.n_sequences, sizeof *d->readings);
     for (int i = 0; i < d->options.n_sequences; i++) {
         sd_automaton text = sd_automaton_take(&d->arena, d->options.n_text);
-        if (d->arena.base != NULL) d->readings[i].text = text;
+        if (d->arena.base == NULL) continue;
+        d->readings[i].text = text;
+        sd_automaton_clear(&d->readings[i].text);
     }
 }
 
@@ -155,7 +178,9 @@ sd_status sd_copy_drafter_create(const sd_copy_options* options, sd_drafter** dr
     copy_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.yield = options->n_candidates > 1 ? SD_YIELD_TREES : SD_YIELD_CHAINS,
+                           .points = 1,
                            .begin = begin,
+                           .read = read_prompts,
                            .propose = propose,
                            .commit = commit,
                            .free = release};

@@ -16,11 +16,14 @@ typedef struct dialled_drafter {
     int32_t** imagined;
 } dialled_drafter;
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     dialled_drafter* d = (dialled_drafter*)base;
     memcpy(d->imagined[sequence], prompt, (size_t)n_prompt * sizeof *prompt);
-    *done = 1;
-    return d->inner->begin ? d->inner->begin(d->inner, sequence, prompt, n_prompt, done) : SD_OK;
+    return sd_drafter_begin(d->inner, sequence, prompt, n_prompt);
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    return sd_drafter_read(((dialled_drafter*)base)->inner, done);
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
@@ -50,7 +53,7 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int
     dialled_drafter* d = (dialled_drafter*)base;
     int32_t* own = d->imagined[sequence];
     own[n_text - 1] = text[n_text - 1];
-    return d->inner->commit ? d->inner->commit(d->inner, sequence, own, n_text) : SD_OK;
+    return sd_drafter_commit(d->inner, sequence, own, n_text);
 }
 
 static void release(sd_drafter* base) {
@@ -98,7 +101,12 @@ sd_status sd_dialled_drafter_create(sd_drafter* inner, double alpha, int n_vocab
     lay_out(d, foreseen, n, n_text);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
     lay_out(d, foreseen, n, n_text);
-    d->base = (sd_drafter){.begin = begin, .propose = propose, .commit = commit, .free = release};
+    d->base = (sd_drafter){.points = inner->points,
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .commit = commit,
+                           .free = release};
     d->inner = inner;
     d->alpha = alpha;
     d->n_vocab = n_vocab;

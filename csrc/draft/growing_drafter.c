@@ -2,6 +2,7 @@
 
 #include "clock.h"
 #include "growth.h"
+#include "interrupt.h"
 #include "pace.h"
 
 /* One proposal being drafted. */
@@ -55,8 +56,13 @@ static void lay_out(growing_drafter* d, const sd_model_drafter_options* options)
     }
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
-    return sd_reader_begin(&((growing_drafter*)base)->reader, sequence, prompt, n_prompt, done);
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    sd_reader_begin(&((growing_drafter*)base)->reader, sequence, prompt, n_prompt);
+    return SD_OK;
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    return sd_reader_read_prompts(&((growing_drafter*)base)->reader, done);
 }
 
 static void open_draft(draft* f, const sd_proposal* p, int room) {
@@ -107,6 +113,7 @@ static int step(growing_drafter* d, const sd_proposal* proposals, int n, int ind
     for (int i = 0; i < n_drafting; i++) {
         draft* f = &d->drafts[d->readers[i]];
         for (int j = 0; j < f->n_reads; j++, logits += d->reader.workspace.ld_logits) {
+            if ((*status = sd_interrupted()) != SD_OK) return 0;
             int32_t node = f->reads[j];
             int n_children = sd_siblings_rank(&d->siblings, &f->read, node, logits, d->options.width);
             for (int c = 0; c < n_children; c++) {
@@ -181,7 +188,12 @@ sd_status sd_growing_drafter_create(const sd_model_drafter_options* options,
     if (status != SD_OK) return status;
     growing_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.yield = SD_YIELD_TREES, .begin = begin, .propose = propose, .free = release};
+    d->base = (sd_drafter){.yield = SD_YIELD_TREES,
+                           .points = 1,
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .free = release};
     d->options = *growing;
     d->n_nodes = options->gamma;
     lay_out(d, options);

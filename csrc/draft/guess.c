@@ -30,7 +30,7 @@ static double softmax_of(const sd_guesser* g, const float* logits, int32_t token
     return 1.0 / sum;
 }
 
-static int guess(const sd_guesser* g, sd_proposal* p, int parent, const float* logits, int if_it_pays) {
+int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const float* logits) {
     int node = p->tree.n_nodes;
     sd_distribution* from = &p->tree.drawn_from[node];
     logits = sd_logits_adjust(&g->how.adjustment, g->n_vocab, logits, p->text, p->n_text, &p->tree, parent,
@@ -50,15 +50,6 @@ static int guess(const sd_guesser* g, sd_proposal* p, int parent, const float* l
         confidence = sd_prob(from, token);
     else if (p->pace != NULL)
         confidence = softmax_of(g, logits, token);
-    if (if_it_pays && (from->point >= 0 || g->how.coupled) && !sd_proposal_takes(p, parent, confidence))
-        return -1;
+    if ((from->point >= 0 || g->how.coupled) && !sd_proposal_takes(p, parent, confidence)) return -1;
     return sd_proposal_add(p, parent, token, confidence);
-}
-
-int sd_guess(const sd_guesser* g, sd_proposal* p, int parent, const float* logits) {
-    return guess(g, p, parent, logits, 0);
-}
-
-int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const float* logits) {
-    return guess(g, p, parent, logits, 1);
 }

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "interrupt.h"
+
 /* Tokens of a match that are compared; of longer ones the place decides. */
 #define MAX_MATCH 32
 /* Tokens without a counterpart until nothing is drafted, and how far ahead a single one is looked for. */
@@ -63,9 +65,12 @@ static void realign(const reading* r, const int32_t* text, int min_match, place*
 }
 
 /* Take in the text from where the place was to its end. odds: learn how often the source was right; or NULL. */
-static void follow(const reading* r, const int32_t* text, int n_text, int min_match, place* p,
-                   sd_odds* odds) {
+static sd_status follow(const reading* r, const int32_t* text, int n_text, int min_match, place* p,
+                        sd_odds* odds) {
     while (p->n_text < n_text) {
+        sd_status status =
+            sd_interrupted(); /* a token without counterpart is looked for in all of the source */
+        if (status != SD_OK) return status;
         int32_t token = text[p->n_text++];
         int right = p->n_lost == 0 && p->at < r->n_source && r->source[p->at] == token;
         if (odds && p->n_lost == 0 && p->at < r->n_source) sd_odds_learn(odds, p->length, right);
@@ -77,9 +82,10 @@ static void follow(const reading* r, const int32_t* text, int n_text, int min_ma
             realign(r, text, min_match, p);
         }
     }
+    return SD_OK;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     const input_drafter* d = (const input_drafter*)base;
     reading* r = &d->readings[sequence];
     r->source = d->source;
@@ -93,15 +99,13 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
     int start = d->options.start < r->n_source ? d->options.start : r->n_source;
     r->committed = (place){.n_text = n_prompt, .at = start};
     sd_odds_clear(&r->odds);
-    *done = 1;
     return SD_OK;
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
     const input_drafter* d = (const input_drafter*)base;
     reading* r = &d->readings[sequence];
-    follow(r, text, n_text, d->options.min_match, &r->committed, &r->odds);
-    return SD_OK;
+    return follow(r, text, n_text, d->options.min_match, &r->committed, &r->odds);
 }
 
 static sd_copy copy_from(const reading* r, int at, int length) {
@@ -109,28 +113,33 @@ static sd_copy copy_from(const reading* r, int at, int length) {
 }
 
 /* What may be copied. Where tokens have no counterpart, each hypothesis about the edit is a place to go on. */
-static int find_copies(const input_drafter* d, const sd_proposal* p, sd_copy* copies) {
+static sd_status find_copies(const input_drafter* d, const sd_proposal* p, sd_copy* copies, int* n_copies) {
     const reading* r = &d->readings[p->sequence];
     place now = r->committed;
-    follow(r, p->text, p->n_text, d->options.min_match, &now, NULL);
-    if (now.at >= r->n_source || now.n_lost > MAX_LOST) return 0;
+    *n_copies = 0;
+    sd_status status = follow(r, p->text, p->n_text, d->options.min_match, &now, NULL);
+    if (status != SD_OK) return status;
+    if (now.at >= r->n_source || now.n_lost > MAX_LOST) return SD_OK;
     if (now.n_lost == 0) {
-        copies[0] = copy_from(r, now.at, now.length);
-        return 1;
+        copies[(*n_copies)++] = copy_from(r, now.at, now.length);
+        return SD_OK;
     }
     int n = 0;
     for (int end = now.at; end < r->n_source && end < now.at + NEAR && n == 0; end++)
         if (r->source[end] == p->text[p->n_text - 1]) copies[n++] = copy_from(r, end + 1, 1); /* deletion */
     copies[n++] = copy_from(r, now.at + now.n_lost, 0); /* substitution */
     copies[n++] = copy_from(r, now.at, 0);              /* insertion */
-    return n < d->options.n_candidates ? n : d->options.n_candidates;
+    *n_copies = n < d->options.n_candidates ? n : d->options.n_candidates;
+    return SD_OK;
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     const input_drafter* d = (const input_drafter*)base;
     for (int i = 0; i < n; i++) {
         sd_copy copies[3];
-        int n_copies = find_copies(d, &proposals[i], copies);
+        int n_copies;
+        sd_status status = find_copies(d, &proposals[i], copies, &n_copies);
+        if (status != SD_OK) return status;
         sd_copies_grow(&proposals[i], copies, n_copies);
     }
     return SD_OK;
@@ -161,6 +170,7 @@ sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** 
     input_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.yield = options->n_candidates > 1 ? SD_YIELD_TREES : SD_YIELD_CHAINS,
+                           .points = 1,
                            .begin = begin,
                            .propose = propose,
                            .commit = commit,

@@ -37,12 +37,11 @@ static void learn(share* s, int right) {
     s->n = 0.99 * s->n + 1.0;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     (void)prompt, (void)n_prompt;
     window* w = &((lookahead_drafter*)base)->windows[sequence];
     w->n_text = w->n_columns = 0;
     sd_ngram_pool_empty(&w->pool);
-    *done = 1;
     return SD_OK;
 }
 
@@ -176,8 +175,12 @@ sd_status sd_lookahead_drafter_create(const sd_lookahead_options* o, sd_drafter*
                        (long long)n_nodes, SD_MAX_GAMMA);
     lookahead_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){
-        .yield = SD_YIELD_TREES, .begin = begin, .propose = propose, .observe = observe, .free = release};
+    d->base = (sd_drafter){.yield = SD_YIELD_TREES,
+                           .points = 1,
+                           .begin = begin,
+                           .propose = propose,
+                           .observe = observe,
+                           .free = release};
     d->options = *o;
     lay_out(d);
     sd_status status = sd_arena_commit(&d->arena);

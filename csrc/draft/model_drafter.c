@@ -1,6 +1,7 @@
 #include "model_drafter.h"
 
 #include "clock.h"
+#include "interrupt.h"
 
 /* A node of a proposal that is to have children. */
 typedef struct parent {
@@ -51,8 +52,13 @@ static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
     }
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
-    return sd_reader_begin(&((model_drafter*)base)->reader, sequence, prompt, n_prompt, done);
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    sd_reader_begin(&((model_drafter*)base)->reader, sequence, prompt, n_prompt);
+    return SD_OK;
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    return sd_reader_read_prompts(&((model_drafter*)base)->reader, done);
 }
 
 /* The first of the nodes read in this step that has the tokens of `node` from the root; or itself. */
@@ -87,7 +93,7 @@ static void collect(const model_drafter* d, const sd_proposal* p, draft* f) {
 }
 
 /* Hang children on the nodes that were collected; logits: from the first row of the reading on. */
-static void grow(model_drafter* d, sd_proposal* p, draft* f, const float* logits) {
+static sd_status grow(model_drafter* d, sd_proposal* p, draft* f, const float* logits) {
     const sd_shape* shape = &d->shape;
     int end = f->end; /* of the level below */
     for (int s = f->first; s < f->end; s++) {
@@ -95,6 +101,8 @@ static void grow(model_drafter* d, sd_proposal* p, draft* f, const float* logits
         end += shape->n_children[s];
     }
     for (int i = 0; i < f->n_parents; i++) {
+        sd_status status = sd_interrupted();
+        if (status != SD_OK) return status;
         const parent* from = &f->parents[i];
         int s = from->shape_node, first = p->tree.n_nodes;
         int n = sd_siblings_guess(&d->siblings, p, f->nodes[s],
@@ -104,6 +112,7 @@ static void grow(model_drafter* d, sd_proposal* p, draft* f, const float* logits
     }
     f->first = f->end;
     f->end = end;
+    return SD_OK;
 }
 
 /* One level for every sequence that wants another. */
@@ -127,7 +136,7 @@ static sd_status step(model_drafter* d, sd_proposal* proposals, int n, int* n_dr
         sd_proposal* p = &proposals[d->readers[i]];
         for (int j = 0; j < f->n_parents; j++)
             sd_reader_share(&d->reader, p, f->nodes[f->parents[j].shape_node], f->reads[f->parents[j].row]);
-        grow(d, p, f, logits);
+        if ((status = grow(d, p, f, logits)) != SD_OK) return status;
         logits += f->n_reads * w->ld_logits;
     }
     d->base.other_s += sd_now() - begun;
@@ -166,6 +175,11 @@ static sd_yield yield_of(const sd_model_drafter_options* options, const sd_shape
                                                                                          : SD_YIELD_TREES;
 }
 
+/* Does it choose the most probable tokens, where others draw? Under the coupled rule it draws. */
+static int is_top(const sd_model_drafter_options* options, const sd_shape_options* shape) {
+    return shape->n_chains == 0 && shape->how == SD_CHOOSE_TOP && !options->guessing.coupled;
+}
+
 sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const sd_shape_options* shape,
                                   sd_drafter** drafter) {
     sd_status status = sd_gamma_check(options->gamma);
@@ -174,8 +188,12 @@ sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const
     if (status != SD_OK) return status;
     model_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base =
-        (sd_drafter){.yield = yield_of(options, shape), .begin = begin, .propose = propose, .free = release};
+    d->base = (sd_drafter){.yield = yield_of(options, shape),
+                           .points = sd_guessing_points(&options->guessing) || is_top(options, shape),
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .free = release};
     lay_out(d, options, shape);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
     lay_out(d, options, shape);

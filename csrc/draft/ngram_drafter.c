@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "interrupt.h"
+
 /* The distribution after some contexts. A token that was seen behind none of them, which most were not, has
  * the probability factor · its weight as a unigram; the others have factor · values. */
 typedef struct row {
@@ -24,12 +26,21 @@ typedef struct memo {
 
 #define MEMOS 1024 /* a power of two */
 
+/* Tokens of prompts that are counted in one call: some milliseconds. */
+#define SLICE 8192
+
+typedef struct prompt {
+    const int32_t* tokens; /* [n] borrowed until it has been counted */
+    int n;
+} prompt;
+
 typedef struct ngram_drafter {
     sd_drafter base; /* must stay first */
     sd_ngram_drafter_options options;
     sd_arena arena; /* owns the arrays below */
     sd_guesser guesser;
     sd_ngram_counts* counts; /* [n_sequences] if online */
+    prompt* prompts;         /* [n_sequences] if online */
     row row;
     float* logits; /* [n_vocab] */
     memo* memos;   /* [MEMOS] if greedy and not online */
@@ -165,11 +176,24 @@ static int guess(ngram_drafter* d, sd_proposal* p, int node, const sd_ngram_coun
     return sd_proposal_add(p, node, m->token, m->probability);
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* tokens, int n) {
     ngram_drafter* d = (ngram_drafter*)base;
     sd_ngram_counts_clear(&d->counts[sequence]);
-    sd_ngram_counts_read(&d->counts[sequence], prompt, n_prompt);
-    *done = 1;
+    d->prompts[sequence] = (prompt){tokens, n};
+    return SD_OK;
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    ngram_drafter* d = (ngram_drafter*)base;
+    int room = SLICE;
+    for (int i = 0; i < d->options.n_sequences && room > 0; i++) {
+        const prompt* p = &d->prompts[i];
+        int left = p->n - d->counts[i].n_read, n_here = left < room ? left : room;
+        if (left <= 0) continue;
+        sd_ngram_counts_read(&d->counts[i], p->tokens, d->counts[i].n_read + n_here);
+        room -= n_here;
+    }
+    *done = room > 0;
     return SD_OK;
 }
 
@@ -191,6 +215,8 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         for (int j = first > 0 ? first : 0; j < p->n_text; j++)
             sd_ngram_contexts_advance(t, c, p->text[j], contexts);
         for (int node = 0; sd_proposal_wants(p, node);) {
+            sd_status status = sd_interrupted();
+            if (status != SD_OK) return status;
             if ((node = guess(d, p, node, c, contexts)) < 0) break;
             sd_ngram_contexts_advance(t, c, p->tree.tokens[node], contexts);
         }
@@ -214,6 +240,7 @@ static void lay_out(ngram_drafter* d) {
     if (is_greedy(&d->options.guessing) && !d->options.online)
         d->memos = sd_arena_take(&d->arena, MEMOS, sizeof *d->memos);
     d->counts = sd_arena_take(&d->arena, n, sizeof *d->counts);
+    d->prompts = sd_arena_take(&d->arena, n, sizeof *d->prompts);
     for (size_t i = 0; i < n; i++) {
         sd_ngram_counts counts = sd_ngram_counts_take(&d->arena, t, d->options.n_text);
         if (d->arena.base == NULL) continue;
@@ -228,8 +255,9 @@ sd_status sd_ngram_drafter_create(const sd_ngram_drafter_options* options, sd_dr
     if (status != SD_OK) return status;
     ngram_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.propose = propose, .free = release};
-    if (options->online) d->base.begin = begin, d->base.commit = commit;
+    d->base =
+        (sd_drafter){.points = sd_guessing_points(&options->guessing), .propose = propose, .free = release};
+    if (options->online) d->base.begin = begin, d->base.read = read_prompts, d->base.commit = commit;
     d->options = *options;
     lay_out(d);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) {

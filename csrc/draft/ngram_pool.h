@@ -7,14 +7,14 @@
 typedef struct sd_ngram_pool {
     int n;           /* tokens of an n-gram, ≥ 2 */
     int capacity;    /* n-grams kept; each new one takes the place of the oldest */
-    int64_t count;   /* n-grams added so far, which number them */
+    int64_t count;   /* n-grams added so far, which number them from 1 on */
     int32_t* tokens; /* [capacity, n] n-gram i in row i % capacity */
-    int64_t* older;  /* [capacity] the n-gram before it with a first token of the same bucket; -1: none */
-    int64_t* newest; /* [n_buckets] the last one of each bucket; -1: none */
+    int64_t* older;  /* [capacity] the n-gram before it with a first token of the same bucket; 0: none */
+    int64_t* newest; /* [n_buckets] the last one of each bucket; 0: none */
     int n_buckets;
 } sd_ngram_pool;
 
-/* A pool whose arrays are pieces of the arena; to be emptied before its first use. */
+/* An empty pool, its arrays pieces of the arena: zeros are a pool without n-grams. */
 sd_ngram_pool sd_ngram_pool_take(sd_arena* arena, int n, int capacity);
 
 void sd_ngram_pool_empty(sd_ngram_pool* pool);

@@ -3,11 +3,18 @@
 #include <math.h>
 #include <string.h>
 
+#include "interrupt.h"
+
+/* Entries that are checked between two looks for an interruption: a power of two. */
+#define PIECE 65536
+
 static sd_status check_level(int n_vocab, int k, int64_t n_before, const sd_ngram_level* level) {
     if (level->n > INT32_MAX)
         return sd_fail(SD_ERR_VALUE, "there are %lld %d-grams, expected at most %d", (long long)level->n, k,
                        INT32_MAX);
     for (int64_t i = 0; i <= n_before; i++) {
+        sd_status status = i % PIECE == 0 ? sd_interrupted() : SD_OK;
+        if (status != SD_OK) return status;
         int64_t low = i == 0 ? 0 : level->starts[i - 1], high = i == 0 ? 0 : level->n;
         if (i == n_before) low = level->n;
         if (level->starts[i] < low || level->starts[i] > high)
@@ -15,6 +22,8 @@ static sd_status check_level(int n_vocab, int k, int64_t n_before, const sd_ngra
                            (long long)i, k, (long long)level->starts[i], (long long)low, (long long)high);
     }
     for (int64_t i = 0; i < n_before; i++) {
+        sd_status status = i % PIECE == 0 ? sd_interrupted() : SD_OK;
+        if (status != SD_OK) return status;
         for (int64_t j = level->starts[i]; j < level->starts[i + 1]; j++) {
             int32_t low = j == level->starts[i] ? 0 : level->tokens[j - 1] + 1;
             if (level->tokens[j] < low || level->tokens[j] >= n_vocab)

@@ -1,5 +1,6 @@
 #include "random_drafter.h"
 
+#include "interrupt.h"
 #include "memory.h"
 
 typedef struct random_drafter {
@@ -14,6 +15,8 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         for (int parent = 0; sd_proposal_wants(p, parent);) {
+            sd_status status = sd_interrupted();
+            if (status != SD_OK) return status;
             int node = p->tree.n_nodes;
             sd_distribution* uniform = &p->tree.drawn_from[node];
             uniform->point = -1;

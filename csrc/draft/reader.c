@@ -43,19 +43,23 @@ void sd_reader_free(sd_reader* r) {
 /* The cache takes part of the text until that outgrows the model's context. */
 static int fits(const sd_reader* r, int n_text) { return n_text <= r->options.model->config.n_ctx; }
 
-sd_status sd_reader_begin(sd_reader* r, int sequence, const int32_t* prompt, int n_prompt, int* done) {
-    sd_intake* intake = &r->intakes[sequence];
+void sd_reader_begin(sd_reader* r, int sequence, const int32_t* prompt, int n_prompt) {
+    int reads = r->options.skipped == NULL && fits(r, n_prompt);
+    /* the last token of the prompt is the root of the first round */
+    r->intakes[sequence] = reads ? (sd_intake){prompt, n_prompt - 1, -1} : (sd_intake){0};
+}
+
+static int all_read(const sd_reader* r) {
+    for (int i = 0; i < r->options.n_sequences; i++)
+        if (!sd_intake_done(&r->intakes[i])) return 0;
+    return 1;
+}
+
+sd_status sd_reader_read_prompts(sd_reader* r, int* done) {
     sd_status status = SD_OK;
-    *done = r->options.skipped != NULL || !fits(r, n_prompt);
-    if (*done) return SD_OK;
-    if (intake->text != prompt || intake->n != n_prompt - 1)
-        *intake = (sd_intake){prompt, n_prompt - 1, -1};
-    else if (!sd_intake_done(intake))
-        status = sd_intake_slice(&r->workspace, r->caches, r->intakes, r->options.n_sequences);
-    if (status != SD_OK) return status;
-    *done = sd_intake_done(intake);
-    if (*done) *intake = (sd_intake){0}; /* the sequence may begin again */
-    return SD_OK;
+    if (!all_read(r)) status = sd_intake_slice(&r->workspace, r->caches, r->intakes, r->options.n_sequences);
+    *done = all_read(r);
+    return status;
 }
 
 /* The target's cache follows the text by itself; what another drafter has begun in it is dropped. */

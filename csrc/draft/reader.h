@@ -42,9 +42,10 @@ typedef struct sd_reading {
 sd_status sd_reader_create(sd_reader* reader, const sd_reader_options* options);
 void sd_reader_free(sd_reader* reader);
 
-/* Be told of a prompt, then read the next slice of it and of all others that have begun; *done as drafters
- * have it. */
-sd_status sd_reader_begin(sd_reader* reader, int sequence, const int32_t* prompt, int n_prompt, int* done);
+/* begin and read of drafters: be told of a prompt; read the next slice of all that have begun. A prompt that the
+ * model's context has no room for is not read. */
+void sd_reader_begin(sd_reader* reader, int sequence, const int32_t* prompt, int n_prompt);
+sd_status sd_reader_read_prompts(sd_reader* reader, int* done);
 
 /* Before a sequence's first reading of a round: bring its cache to the text but for the last tokens,
  * which are read with the root. Lessens the proposal's depth to what the model's context has room for. The

@@ -140,11 +140,11 @@ int sd_siblings_guess(const sd_siblings* s, sd_proposal* p, int parent, const fl
                       int n) {
     if (n == 0 || !sd_proposal_wants(p, parent)) return 0;
     if (n == 1 && how != SD_CHOOSE_TOP) return sd_guess_if_it_pays(&s->guesser, p, parent, logits) >= 0;
-    sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
+    int chosen = how == SD_CHOOSE_TOP && !s->guesser.how.coupled; /* not drawn, whatever the temperature */
+    sd_distribution ranked = {.weights = s->weights};
+    sd_distribution* from = chosen ? &ranked : &p->tree.drawn_from[p->tree.n_nodes];
     logits = distribute(s, p, parent, logits, from);
-    int dense = from->point < 0;
-    if (dense && (s->guesser.how.coupled || how != SD_CHOOSE_TOP))
-        return draw(s, p, parent, how == SD_CHOOSE_DISTINCT, n);
+    if (from->point < 0 && !chosen) return draw(s, p, parent, how == SD_CHOOSE_DISTINCT, n);
     n = rank_by_mass(s, logits, from, n);
     for (int i = 0; i < n; i++) {
         if (!sd_proposal_wants(p, parent)) return i;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "interrupt.h"
 
 /* A sequence's inner round. */
 typedef struct inner {
@@ -49,10 +50,12 @@ static void lay_out_inner(speculating_drafter* d, const sd_model_drafter_options
         .rows.tree.tokens = sd_arena_take(arena, nodes, sizeof(int32_t)),
         .rows.tree.parents = sd_arena_take(arena, nodes, sizeof(int32_t)),
     };
-    double* weights = sd_arena_take(arena, nodes, n_vocab * sizeof *weights);
+    int dense = !d->drafter->points;
+    double* weights = sd_arena_take(arena, dense ? nodes : 0, n_vocab * sizeof *weights);
     if (arena->base == NULL) return;
     *in = one;
-    for (size_t i = 0; i < nodes; i++) in->proposal.tree.drawn_from[i].weights = weights + i * n_vocab;
+    for (size_t i = 0; i < nodes && dense; i++)
+        in->proposal.tree.drawn_from[i].weights = weights + i * n_vocab;
 }
 
 static void lay_out(speculating_drafter* d, const sd_model_drafter_options* options) {
@@ -76,11 +79,16 @@ static void lay_out(speculating_drafter* d, const sd_model_drafter_options* opti
     for (size_t i = 0; arena->base != NULL && i < nodes; i++) d->all[i] = (int32_t)i;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt, int* done) {
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     speculating_drafter* d = (speculating_drafter*)base;
-    sd_status status = sd_reader_begin(&d->reader, sequence, prompt, n_prompt, done);
-    if (status != SD_OK || !*done || d->drafter->begin == NULL) return status;
-    return d->drafter->begin(d->drafter, sequence, prompt, n_prompt, done);
+    sd_reader_begin(&d->reader, sequence, prompt, n_prompt);
+    return sd_drafter_begin(d->drafter, sequence, prompt, n_prompt);
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    speculating_drafter* d = (speculating_drafter*)base;
+    sd_status status = sd_reader_read_prompts(&d->reader, done);
+    return status == SD_OK && *done ? sd_drafter_read(d->drafter, done) : status;
 }
 
 /* Ask the inner drafter for as many guesses as the outer proposal has room for, but one: that one the model
@@ -222,7 +230,12 @@ static sd_status inner_round(speculating_drafter* d, sd_proposal* proposals, int
         inner* in = &d->inners[d->openers[i]];
         if (d->drafter->observe != NULL)
             status = d->drafter->observe(d->drafter, &in->proposal, in->places, logits, w->ld_logits);
-        verify(d, &proposals[d->openers[i]], in, logits);
+        sd_proposal* p = &proposals[d->openers[i]];
+        int n_nodes = p->tree.n_nodes;
+        verify(d, p, in, logits);
+        if (status == SD_OK) status = sd_interrupted();
+        if (status == SD_OK && p->tree.n_nodes == n_nodes)
+            status = sd_fail(SD_ERR_STATE, "an inner round has made no guess");
         logits += in->rows.tree.n_nodes * w->ld_logits;
     }
     d->base.other_s += sd_now() - begun;
@@ -248,8 +261,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
-    sd_drafter* drafter = ((speculating_drafter*)base)->drafter;
-    return drafter->commit ? drafter->commit(drafter, sequence, text, n_text) : SD_OK;
+    return sd_drafter_commit(((speculating_drafter*)base)->drafter, sequence, text, n_text);
 }
 
 static void release(sd_drafter* base) {
@@ -271,8 +283,13 @@ sd_status sd_speculating_drafter_create(const sd_model_drafter_options* options,
         speculating->inner->free(speculating->inner);
         return status;
     }
-    d->base = (sd_drafter){
-        .yield = SD_YIELD_CHAINS, .begin = begin, .propose = propose, .commit = commit, .free = release};
+    d->base = (sd_drafter){.yield = SD_YIELD_CHAINS,
+                           .points = sd_guessing_points(&options->guessing),
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .commit = commit,
+                           .free = release};
     d->drafter = speculating->inner;
     d->inner_gamma = speculating->inner_gamma;
     lay_out(d, options);

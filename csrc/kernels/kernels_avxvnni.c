@@ -1,4 +1,4 @@
-/* AVX2 with the dot product instruction of AVX-VNNI. UNTESTED: no such machine was at hand. */
+/* AVX2 with the dot product instruction of AVX-VNNI. */
 #if defined(__AVXVNNI__)
 #define ISA avxvnni
 #define ISA_NAME "avxvnni"

@@ -1,5 +1,5 @@
-/* NEON (AArch64): the vector of 16 is four registers. UNTESTED: no such machine was at hand; the
- * template and the order of operations are those of the tested sets. */
+/* NEON (AArch64): the vector of 16 is four registers. The tests ran under qemu-user (.ci/aarch64), not
+ * on such a processor. */
 #include <math.h>
 
 #include "kernels.h"

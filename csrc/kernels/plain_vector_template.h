@@ -2,9 +2,15 @@
  * v_load, v_store and v_fma. */
 static inline vec v_fma_flush(vec x, vec y, vec z) {
     vec r = v_fma(x, y, z);
-    float f[SD_LANES];
+    float f[SD_LANES], a[SD_LANES], b[SD_LANES], c[SD_LANES];
     v_store(f, r);
-    for (int i = 0; i < SD_LANES; i++) f[i] = flushed(f[i]);
+    int any = 0;
+    for (int i = 0; i < SD_LANES; i++) any |= (fabsf(f[i]) <= FLT_MIN) & (f[i] != 0.0f);
+    if (!any) return r;
+    v_store(a, x);
+    v_store(b, y);
+    v_store(c, z);
+    for (int i = 0; i < SD_LANES; i++) f[i] = flushed_sum(f[i], a[i], b[i], c[i]);
     return v_load(f);
 }
 static inline vec v_every_bf16(const uint16_t* p, int step) {

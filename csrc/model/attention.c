@@ -69,7 +69,7 @@ static float softmax(const sd_config* config, const sd_cache* cache, int node, f
 }
 
 static void rotate_and_store(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new,
-                             float* qkv, ptrdiff_t ldq) {
+                             const sd_angles* angles, float* qkv, ptrdiff_t ldq) {
     const sd_config* c = &model->config;
     const sd_kernels* k = sd_kernels_get();
     int group = c->n_head / c->n_kv_head, half = c->d_head / 2;
@@ -78,11 +78,11 @@ static void rotate_and_store(const sd_model* model, const sd_cache* cache, int l
         float* key = qkv + i * ldq + sd_keys_column(c) + (ptrdiff_t)kv_head * c->d_head;
         float* value = qkv + i * ldq + sd_values_column(c) + (ptrdiff_t)kv_head * c->d_head;
         if (c->position == SD_POSITION_ROTARY) {
-            size_t at = (size_t)(cache->n_committed + cache->depths[node]) * (size_t)half;
+            const float* cosine = sd_angles_row(angles, cache->n_committed + cache->depths[node]);
+            const float* sine = cosine + half;
             float* query = qkv + i * ldq + (ptrdiff_t)kv_head * group * c->d_head;
-            for (int h = 0; h < group; h++)
-                k->rotate(half, query + (ptrdiff_t)h * c->d_head, model->cosine + at, model->sine + at);
-            k->rotate(half, key, model->cosine + at, model->sine + at);
+            for (int h = 0; h < group; h++) k->rotate(half, query + (ptrdiff_t)h * c->d_head, cosine, sine);
+            k->rotate(half, key, cosine, sine);
         }
         sd_cache_store(cache, layer, kv_head, cache->n_committed + node, key, value);
     }
@@ -115,8 +115,9 @@ static void weigh(const sd_cache* cache, int layer, int kv_head, int n_rows, int
     }
 }
 
-void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new, float* qkv,
-                  ptrdiff_t ldq, float* out, ptrdiff_t ldo, const sd_attention_scratch* s) {
+void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new,
+                  const sd_angles* angles, float* qkv, ptrdiff_t ldq, float* out, ptrdiff_t ldo,
+                  const sd_attention_scratch* s) {
     const sd_config* c = &model->config;
     const sd_kernels* k = sd_kernels_get();
     int group = c->n_head / c->n_kv_head;
@@ -124,7 +125,7 @@ void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int k
     ptrdiff_t ld_output = (ptrdiff_t)sd_value_panels(c->d_head) * SD_PANEL;
     size_t row_bytes = (size_t)c->d_head * sizeof(float);
 
-    rotate_and_store(model, cache, layer, kv_head, n_new, qkv, ldq);
+    rotate_and_store(model, cache, layer, kv_head, n_new, angles, qkv, ldq);
 
     /* Rows are (node, query head of the group) pairs, a few at a time. */
     int n_rows = n_new * group;

@@ -2,6 +2,7 @@
 #ifndef SD_ATTENTION_H
 #define SD_ATTENTION_H
 
+#include "angles.h"
 #include "cache.h"
 
 /* Query rows computed together: they share each key and value that is read. Enough for 5 nodes of
@@ -21,9 +22,10 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config,
 
 /* Rotate and store keys and values of the last n_new pending nodes of `cache`, then attend.
  * qkv [n_new, ...] rows ldq apart, queries, keys and values of all heads from the columns that
- * weights.h says, rotated in place; out [n_new, n_head · d_head] rows ldo apart; only the query
+ * weights.h says, rotated in place by `angles`, which knows their positions; out [n_new, n_head · d_head] rows ldo apart; only the query
  * heads of kv_head are touched. */
-void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new, float* qkv,
-                  ptrdiff_t ldq, float* out, ptrdiff_t ldo, const sd_attention_scratch* scratch);
+void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new,
+                  const sd_angles* angles, float* qkv, ptrdiff_t ldq, float* out, ptrdiff_t ldo,
+                  const sd_attention_scratch* scratch);
 
 #endif

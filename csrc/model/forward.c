@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "interrupt.h"
 #include "kernels.h"
 
 /* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
@@ -29,9 +30,10 @@ static void lay_out(sd_workspace* w) {
     w->activated = sd_arena_take(arena, rows, sd_prepared_bytes((size_t)c->d_ff));
     w->update = sd_arena_take(arena, rows, (size_t)w->ld_update * sizeof(float));
     w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
+    w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));
+    w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_model > d_q ? d_model : d_q));
+    w->angles = sd_angles_take(arena, w->model, sd_matrix_panels(w->max_slots) * SD_PANEL);
     for (int t = 0; t < w->n_threads; t++) {
-        w->normed[t] = sd_arena_take(arena, rows, d_model * sizeof(float));
-        w->prepared[t] = sd_arena_take(arena, rows, sd_prepared_bytes(d_model > d_q ? d_model : d_q));
         w->projected[t] = sd_arena_take(arena, rows, 2 * SD_PANEL * sizeof(float));
         w->attention[t] = sd_attention_take(arena, c, w->max_slots);
     }
@@ -55,7 +57,7 @@ sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_thre
 
 void sd_workspace_free(sd_workspace* w) { sd_arena_free(&w->arena); }
 
-/* Everything the threads of one forward share. */
+/* A forward. The caller's thread runs it from layer to layer; the team computes the pieces of its loops. */
 typedef struct job {
     sd_workspace* w;
     const sd_branch* branches;
@@ -63,79 +65,129 @@ typedef struct job {
     int first, end;               /* layers [first, end); from a later one on with rows of the caches */
     const unsigned char* skipped; /* [n_layer] what is passed by; NULL: nothing */
     int keep;                     /* before this layer the rows are kept with their caches; -1: nowhere */
+    sd_team team;
 } job;
 
-static void normalise(const sd_model* model, int n_rows, const float* x, const float* weight,
-                      const float* bias, float* y) {
-    const sd_config* c = &model->config;
-    const sd_kernels* k = sd_kernels_get();
-    for (int m = 0; m < n_rows; m++, x += c->d_model, y += c->d_model) {
-        if (c->norm == SD_NORM_RMS)
-            k->rms_norm(c->d_model, x, weight, c->norm_eps, y);
-        else
-            k->layer_norm(c->d_model, x, weight, bias, c->norm_eps, y);
-    }
-}
+/* ------------------------------------------------------------------ rows as inputs of a product */
 
-/* y += bias for all rows of n columns; without bias nothing happens. */
-static void add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) {
-    if (bias != NULL) sd_kernels_get()->add(n_rows, n, y, ldy, bias, 0);
-}
-
-/* With as many rows as this the threads prepare some each and meet; with fewer each prepares all for
- * itself, which is quicker than a join. */
+/* With as many rows as this the team shares their preparation; with fewer the caller is done before the
+ * others have come. */
 #define SHARED_ROWS 12
+#define ROW_GRAIN 4
 
 /* A norm before a product; weight NULL: none. */
 typedef struct norm {
     const float *weight, *bias;
 } norm;
 
-/* The n_rows rows x [n_rows, n], normalised, as input of a product; the threads may meet. */
-static const void* prepare(sd_team* team, const job* j, int n_rows, const float* x, int n, norm norm) {
-    sd_workspace* w = j->w;
-    int shared = team->n_threads > 1 && n_rows >= SHARED_ROWS, first = 0, end = n_rows;
-    void* prepared = w->prepared[shared ? 0 : team->thread];
-    if (shared) sd_team_share(team, n_rows, &first, &end);
-    x += (ptrdiff_t)first * n;
-    if (norm.weight) {
-        float* normed = w->normed[team->thread];
-        normalise(w->model, end - first, x, norm.weight, norm.bias, normed);
-        x = normed;
+typedef struct preparation {
+    sd_workspace* w;
+    const float* x; /* [n_rows, n] */
+    int n_rows, n;
+    norm norm;
+} preparation;
+
+static void prepare_rows(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const preparation* p = argument;
+    const sd_model* model = p->w->model;
+    const sd_kernels* k = sd_kernels_get();
+    const float* x = p->x + (ptrdiff_t)first * p->n;
+    if (p->norm.weight) {
+        float* normed = p->w->normed + (ptrdiff_t)first * p->n;
+        for (int m = first; m < end; m++, x += p->n, normed += p->n) {
+            if (model->config.norm == SD_NORM_RMS)
+                k->rms_norm(p->n, x, p->norm.weight, model->config.norm_eps, normed);
+            else
+                k->layer_norm(p->n, x, p->norm.weight, p->norm.bias, model->config.norm_eps, normed);
+        }
+        x = p->w->normed + (ptrdiff_t)first * p->n;
     }
-    const sd_part part = {n_rows, first, end - first, 0, n};
-    sd_kernels_get()->prepare[w->model->numbers.weights](part, x, n, n, prepared);
-    if (shared) sd_pool_barrier(team);
-    return prepared;
+    const sd_part part = {p->n_rows, first, end - first, 0, p->n};
+    k->prepare[model->numbers.weights](part, x, p->n, p->n, p->w->prepared);
 }
 
-/* Outputs [*first, *end) of the matrix that this thread computes next, through y; 0: none left. */
-static int next_outputs(sd_team* team, const job* j, const sd_matrix* matrix, const float* bias,
-                        const void* x, float* y, ptrdiff_t ldy, int* first, int* end) {
-    int panel, panel_end;
-    if (!sd_team_take(team, sd_matrix_panels(matrix->n_out), sd_matrix_grain(matrix, team), &panel,
-                      &panel_end))
-        return 0;
-    *first = panel * SD_PANEL;
-    *end = panel_end * SD_PANEL < matrix->n_out ? panel_end * SD_PANEL : matrix->n_out;
-    sd_matrix_multiply(matrix, panel, panel_end, j->n_rows, x, y + *first, ldy);
-    add_bias(j->n_rows, *end - *first, y + *first, ldy, bias ? bias + *first : NULL);
-    return 1;
+/* Make the n_rows rows x [n_rows, n], normalised, the input of a product: w->prepared. */
+static void prepare(const job* j, int n_rows, const float* x, int n, norm norm) {
+    preparation p = {j->w, x, n_rows, n, norm};
+    if (n_rows < SHARED_ROWS)
+        prepare_rows(&p, 0, 0, n_rows);
+    else
+        sd_team_run(&j->team, n_rows, ROW_GRAIN, prepare_rows, &p);
 }
 
-/* y = x · matrixᵀ + bias; x is prepared. */
-static void project(sd_team* team, const job* j, const sd_matrix* matrix, const float* bias, const void* x,
-                    float* y, ptrdiff_t ldy) {
-    for (int first, end; next_outputs(team, j, matrix, bias, x, y, ldy, &first, &end);) continue;
+/* ------------------------------------------------------------------ products */
+
+/* y += bias for all rows of n columns; without bias nothing happens. */
+static void add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) {
+    if (bias != NULL) sd_kernels_get()->add(n_rows, n, y, ldy, bias, 0);
+}
+
+typedef struct product {
+    const sd_matrix* matrix;
+    const float* bias; /* [n_out]; NULL: none */
+    int n_rows;
+    const void* x; /* prepared */
+    float* y;      /* [n_rows, n_out in whole panels], rows ldy apart */
+    ptrdiff_t ldy;
+    float* hidden; /* [n_rows, n_out] the product is added to it; NULL: it is not */
+} product;
+
+static void multiply_panels(void* argument, int thread, int panel, int panel_end) {
+    (void)thread;
+    const product* p = argument;
+    int n_out = p->matrix->n_out, first = panel * SD_PANEL;
+    int end = panel_end * SD_PANEL < n_out ? panel_end * SD_PANEL : n_out;
+    float* y = p->y + first;
+    sd_matrix_multiply(p->matrix, panel, panel_end, p->n_rows, p->x, y, p->ldy);
+    add_bias(p->n_rows, end - first, y, p->ldy, p->bias ? p->bias + first : NULL);
+    if (p->hidden) sd_kernels_get()->add(p->n_rows, end - first, p->hidden + first, n_out, y, p->ldy);
+}
+
+static void multiply(const job* j, product p) {
+    sd_team_run(&j->team, sd_matrix_panels(p.matrix->n_out), sd_matrix_grain(p.matrix, &j->team),
+                multiply_panels, &p);
 }
 
 /* hidden += x · matrixᵀ + bias; x is prepared. */
-static void add_projection(sd_team* team, const job* j, const sd_matrix* matrix, const float* bias,
-                           const void* x) {
+static void add_product(const job* j, const sd_matrix* matrix, const float* bias, const void* x) {
     sd_workspace* w = j->w;
-    for (int first, end; next_outputs(team, j, matrix, bias, x, w->update, w->ld_update, &first, &end);)
-        sd_kernels_get()->add(j->n_rows, end - first, w->hidden + first, matrix->n_out, w->update + first,
-                              w->ld_update);
+    multiply(j, (product){matrix, bias, j->n_rows, x, w->update, w->ld_update, w->hidden});
+}
+
+/* ------------------------------------------------------------------ the halves of a layer */
+
+/* Attention of (sequence, key/value head) pairs. */
+typedef struct attention {
+    const job* j;
+    int layer;
+} attention;
+
+static void attend_pairs(void* argument, int thread, int pair, int end) {
+    const attention* a = argument;
+    const job* j = a->j;
+    sd_workspace* w = j->w;
+    const sd_config* c = &w->model->config;
+    ptrdiff_t d_q = (ptrdiff_t)c->n_head * c->d_head;
+    for (; pair < end; pair++) {
+        const sd_branch* branch = &j->branches[pair / c->n_kv_head];
+        ptrdiff_t row = 0;
+        for (const sd_branch* before = j->branches; before < branch; before++) row += before->n_new;
+        sd_attention(w->model, branch->cache, a->layer, pair % c->n_kv_head, branch->n_new, &w->angles,
+                     w->qkv + row * w->ld_qkv, w->ld_qkv, w->attended + row * d_q, d_q,
+                     &w->attention[thread]);
+    }
+}
+
+static void run_attention(const job* j, int i) {
+    sd_workspace* w = j->w;
+    const sd_config* c = &w->model->config;
+    const sd_layer* layer = &w->model->layers[i];
+    prepare(j, j->n_rows, w->hidden, c->d_model, (norm){layer->attn_norm, layer->attn_norm_bias});
+    multiply(j, (product){&layer->qkv, layer->qkv_bias, j->n_rows, w->prepared, w->qkv, w->ld_qkv, NULL});
+    sd_team_run(&j->team, j->n_branches * c->n_kv_head, 1, attend_pairs, &(attention){j, i});
+    prepare(j, j->n_rows, w->attended, c->n_head * c->d_head, (norm){0});
+    add_product(j, &layer->attn_out, layer->attn_out_bias, w->prepared);
 }
 
 static void activate(sd_activation activation, int n, const float* x, float* y) {
@@ -147,52 +199,57 @@ static void activate(sd_activation activation, int n, const float* x, float* y) 
     }
 }
 
-/* activated = act(gate) · up, or act(up), prepared for mlp_down: one group of panels after the
- * other, so that what follows a projection happens without a join of the threads. */
-static void mlp_in_group(const job* j, const sd_layer* layer, const void* x, int group, float* projected) {
+typedef struct mlp {
+    const job* j;
+    const sd_layer* layer;
+} mlp;
+
+/* activated = act(gate) · up, or act(up), prepared for mlp_down: one group of panels after the other, so
+ * that what follows a projection needs no loop of its own. */
+static void mlp_in_groups(void* argument, int thread, int first_group, int end_group) {
+    const mlp* m = argument;
+    const job* j = m->j;
     sd_workspace* w = j->w;
     const sd_config* c = &w->model->config;
     const sd_kernels* k = sd_kernels_get();
-    const sd_matrix* matrix = &layer->mlp_in;
-    for (int i = 0; i < matrix->group; i++) { /* gate, then up, each contiguous */
-        int panel = group * matrix->group + i, first = panel * SD_PANEL;
-        int n = matrix->n_out - first < SD_PANEL ? matrix->n_out - first : SD_PANEL;
-        float* y = projected + (ptrdiff_t)i * j->n_rows * SD_PANEL;
-        sd_matrix_multiply(matrix, panel, panel + 1, j->n_rows, x, y, SD_PANEL);
-        add_bias(j->n_rows, n, y, SD_PANEL, layer->mlp_in_bias ? layer->mlp_in_bias + first : NULL);
-    }
-    int n_gates = j->n_rows * SD_PANEL;
-    activate(c->activation, n_gates, projected, projected);
-    if (c->gated) k->multiply(n_gates, projected, projected + n_gates);
-    int column = group * SD_PANEL, n = c->d_ff - column < SD_PANEL ? c->d_ff - column : SD_PANEL;
-    const sd_part part = {j->n_rows, 0, j->n_rows, column, n};
-    k->prepare[w->model->numbers.weights](part, projected, SD_PANEL, c->d_ff, w->activated);
-}
-
-static void mlp_in(sd_team* team, const job* j, const sd_layer* layer, const void* x) {
-    const sd_matrix* matrix = &layer->mlp_in;
-    int n_groups = sd_matrix_panels(matrix->n_out) / matrix->group;
-    int grain = sd_matrix_grain(matrix, team) / matrix->group, group, end;
-    while (sd_team_take(team, n_groups, grain, &group, &end))
-        for (; group < end; group++) mlp_in_group(j, layer, x, group, j->w->projected[team->thread]);
-}
-
-/* Attention of (sequence, key/value head) pairs. */
-static void attend(sd_team* team, const job* j, int layer) {
-    sd_workspace* w = j->w;
-    const sd_config* c = &w->model->config;
-    ptrdiff_t d_q = (ptrdiff_t)c->n_head * c->d_head;
-    int pair, end;
-    while (sd_team_take(team, j->n_branches * c->n_kv_head, 1, &pair, &end)) {
-        for (; pair < end; pair++) {
-            const sd_branch* branch = &j->branches[pair / c->n_kv_head];
-            ptrdiff_t row = 0;
-            for (const sd_branch* before = j->branches; before < branch; before++) row += before->n_new;
-            sd_attention(w->model, branch->cache, layer, pair % c->n_kv_head, branch->n_new,
-                         w->qkv + row * w->ld_qkv, w->ld_qkv, w->attended + row * d_q, d_q,
-                         &w->attention[team->thread]);
+    const sd_matrix* matrix = &m->layer->mlp_in;
+    const float* bias = m->layer->mlp_in_bias;
+    float* projected = w->projected[thread];
+    for (int group = first_group; group < end_group; group++) {
+        for (int i = 0; i < matrix->group; i++) { /* gate, then up, each contiguous */
+            int panel = group * matrix->group + i, first = panel * SD_PANEL;
+            int n = matrix->n_out - first < SD_PANEL ? matrix->n_out - first : SD_PANEL;
+            float* y = projected + (ptrdiff_t)i * j->n_rows * SD_PANEL;
+            sd_matrix_multiply(matrix, panel, panel + 1, j->n_rows, w->prepared, y, SD_PANEL);
+            add_bias(j->n_rows, n, y, SD_PANEL, bias ? bias + first : NULL);
         }
+        int n_gates = j->n_rows * SD_PANEL;
+        activate(c->activation, n_gates, projected, projected);
+        if (c->gated) k->multiply(n_gates, projected, projected + n_gates);
+        int column = group * SD_PANEL, n = c->d_ff - column < SD_PANEL ? c->d_ff - column : SD_PANEL;
+        const sd_part part = {j->n_rows, 0, j->n_rows, column, n};
+        k->prepare[w->model->numbers.weights](part, projected, SD_PANEL, c->d_ff, w->activated);
     }
+}
+
+static void run_mlp(const job* j, int i) {
+    sd_workspace* w = j->w;
+    const sd_layer* layer = &w->model->layers[i];
+    const sd_matrix* matrix = &layer->mlp_in;
+    prepare(j, j->n_rows, w->hidden, w->model->config.d_model, (norm){layer->mlp_norm, layer->mlp_norm_bias});
+    sd_team_run(&j->team, sd_matrix_panels(matrix->n_out) / matrix->group,
+                sd_matrix_grain(matrix, &j->team) / matrix->group, mlp_in_groups, &(mlp){j, layer});
+    add_product(j, &layer->mlp_down, layer->mlp_down_bias, w->activated);
+}
+
+/* ------------------------------------------------------------------ the whole */
+
+static void embed_rows(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const sd_workspace* w = ((const job*)argument)->w;
+    for (int m = first; m < end; m++)
+        sd_model_embed(w->model, w->tokens[m], w->positions[m],
+                       w->hidden + (ptrdiff_t)m * w->model->config.d_model);
 }
 
 /* The rows of hidden that need logits, [n_logits, d_model], in the order of branches and nodes. */
@@ -207,86 +264,52 @@ static void gather(const job* j, float* to) {
     }
 }
 
-static void run_attention(sd_team* team, const job* j, int i) {
-    sd_workspace* w = j->w;
-    const sd_config* c = &w->model->config;
-    const sd_layer* layer = &w->model->layers[i];
-    const norm attn_norm = {layer->attn_norm, layer->attn_norm_bias};
-    const void* x = prepare(team, j, j->n_rows, w->hidden, c->d_model, attn_norm);
-    project(team, j, &layer->qkv, layer->qkv_bias, x, w->qkv, w->ld_qkv);
-    sd_pool_barrier(team);
-    attend(team, j, i);
-    sd_pool_barrier(team);
-    x = prepare(team, j, j->n_rows, w->attended, c->n_head * c->d_head, (norm){0});
-    add_projection(team, j, &layer->attn_out, layer->attn_out_bias, x);
-    sd_pool_barrier(team);
-}
-
-static void run_mlp(sd_team* team, const job* j, int i) {
-    sd_workspace* w = j->w;
-    const sd_layer* layer = &w->model->layers[i];
-    const norm mlp_norm = {layer->mlp_norm, layer->mlp_norm_bias};
-    const void* x = prepare(team, j, j->n_rows, w->hidden, w->model->config.d_model, mlp_norm);
-    mlp_in(team, j, layer, x);
-    sd_pool_barrier(team);
-    add_projection(team, j, &layer->mlp_down, layer->mlp_down_bias, w->activated);
-    sd_pool_barrier(team);
-}
-
 /* Copy the rows of hidden to where the caches keep them, or back. */
-static void copy_hidden(const sd_team* team, const job* j, int to_caches) {
+static void copy_hidden(const job* j, int to_caches) {
     size_t d_model = (size_t)j->w->model->config.d_model;
     float* rows = j->w->hidden;
     for (int b = 0; b < j->n_branches; b++) {
         const sd_cache* cache = j->branches[b].cache;
         size_t n_new = (size_t)j->branches[b].n_new;
         float* kept = cache->hidden + ((size_t)cache->n_pending - n_new) * d_model;
-        if (b % team->n_threads == team->thread)
-            memcpy(to_caches ? kept : rows, to_caches ? rows : kept, n_new * d_model * sizeof *rows);
+        memcpy(to_caches ? kept : rows, to_caches ? rows : kept, n_new * d_model * sizeof *rows);
         rows += n_new * d_model;
     }
 }
 
-static void run(sd_team* team, void* argument) {
-    const job* j = argument;
+static void run(job* j) {
     sd_workspace* w = j->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
-    ptrdiff_t d_model = c->d_model;
-    int first, end;
-
-    if (j->first == 0) {
-        sd_team_share(team, j->n_rows, &first, &end);
-        for (int m = first; m < end; m++)
-            sd_model_embed(model, w->tokens[m], w->positions[m], w->hidden + m * d_model);
-    } else {
-        copy_hidden(team, j, 0);
-    }
-    sd_pool_barrier(team);
+    if (j->first > 0)
+        copy_hidden(j, 0);
+    else if (j->n_rows < SHARED_ROWS)
+        embed_rows(j, 0, 0, j->n_rows);
+    else
+        sd_team_run(&j->team, j->n_rows, ROW_GRAIN, embed_rows, j);
 
     for (int i = j->first; i < j->end; i++) {
         unsigned skipped = j->skipped ? j->skipped[i] : 0;
-        if (i == j->keep) copy_hidden(team, j, 1); /* whoever changes hidden has met all others since */
-        if (!(skipped & SD_SKIP_ATTN)) run_attention(team, j, i);
-        if (!(skipped & SD_SKIP_MLP)) run_mlp(team, j, i);
+        if (i == j->keep) copy_hidden(j, 1);
+        if (!(skipped & SD_SKIP_ATTN)) run_attention(j, i);
+        if (!(skipped & SD_SKIP_MLP)) run_mlp(j, i);
     }
-    if (j->keep == j->end) copy_hidden(team, j, 1);
+    if (j->keep == j->end) copy_hidden(j, 1);
     if (j->n_logits == 0) return;
 
-    /* Move the rows that need logits together; the first thread for all. */
     const float* rows = w->hidden;
     if (j->n_logits < j->n_rows) {
-        if (team->thread == 0) gather(j, w->update);
-        sd_pool_barrier(team);
+        gather(j, w->update);
         rows = w->update;
     }
-    const norm output_norm = {model->output_norm, model->output_norm_bias};
-    const void* x = prepare(team, j, j->n_logits, rows, c->d_model, output_norm);
-    project(team, &(job){.w = w, .n_rows = j->n_logits}, &model->head, NULL, x, w->logits, w->ld_logits);
+    prepare(j, j->n_logits, rows, c->d_model, (norm){model->output_norm, model->output_norm_bias});
+    multiply(j, (product){&model->head, NULL, j->n_logits, w->prepared, w->logits, w->ld_logits, NULL});
 }
 
 /* Check what the branches of a job ask for, and count its rows. */
 static sd_status check(job* j) {
+    sd_status status = sd_interrupted();
+    if (status != SD_OK) return status;
     const sd_workspace* w = j->w;
     int n_vocab = w->model->config.n_vocab;
     for (int b = 0; b < j->n_branches; b++) {
@@ -343,10 +366,15 @@ static void start(job* j) {
     }
     atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&work, n_blocks * j->n_rows, memory_order_relaxed);
-    for (int b = 0; b < j->n_branches; b++)
-        assert(j->branches[b].cache->n_committed + j->branches[b].cache->n_pending <=
-               sd_matrix_panels(j->w->max_slots) * SD_PANEL);
-    sd_pool_run(j->w->n_threads, run, j);
+    for (int b = 0; b < j->n_branches; b++) {
+        const sd_cache* cache = j->branches[b].cache;
+        assert(cache->n_committed + cache->n_pending <= sd_matrix_panels(j->w->max_slots) * SD_PANEL);
+        for (int node = cache->n_pending - j->branches[b].n_new; node < cache->n_pending; node++)
+            sd_angles_extend(&j->w->angles, cache->n_committed + cache->depths[node] + 1);
+    }
+    j->team = sd_team_open(j->w->n_threads);
+    run(j);
+    sd_team_close(&j->team);
 }
 
 /* A job of new nodes, from the embedding on. */

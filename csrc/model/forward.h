@@ -25,18 +25,20 @@ typedef struct sd_workspace {
     const sd_model* model; /* borrowed */
     sd_arena arena;        /* owns the arrays below */
     int n_threads, max_rows, max_logits, max_slots;
-    int32_t *tokens, *positions;      /* [max_rows] */
-    sd_branch* parts;                 /* [max_rows] what sd_forward_finish has to begin */
-    float* hidden;                    /* [max_rows, d_model] the residual stream */
-    float* qkv;                       /* [max_rows, panels of the qkv matrix] */
-    float* attended;                  /* [max_rows, n_head · d_head] */
-    void* activated;                  /* max_rows rows of d_ff, prepared for mlp_down */
-    float* update;                    /* [max_rows, panels of d_model] */
-    float* logits;                    /* [max_logits, ld_logits] result */
-    float* normed[SD_MAX_THREADS];    /* [max_rows, d_model] each thread's own */
-    void* prepared[SD_MAX_THREADS];   /* max_rows rows of d_model or n_head · d_head, prepared */
-    float* projected[SD_MAX_THREADS]; /* [2, max_rows, SD_PANEL] gate and up of one group */
+    int32_t *tokens, *positions; /* [max_rows] */
+    sd_branch* parts;            /* [max_rows] what sd_forward_finish has to begin */
+    float* hidden;               /* [max_rows, d_model] the residual stream */
+    float* qkv;                  /* [max_rows, panels of the qkv matrix] */
+    float* attended;             /* [max_rows, n_head · d_head] */
+    void* activated;             /* max_rows rows of d_ff, prepared for mlp_down */
+    float* update;               /* [max_rows, panels of d_model] */
+    float* logits;               /* [max_logits, ld_logits] result */
+    float* normed;               /* [max_rows, d_model] */
+    void* prepared;              /* max_rows rows of d_model or n_head · d_head, prepared */
+    float*
+        projected[SD_MAX_THREADS]; /* [2, max_rows, SD_PANEL] gate and up of one group, each thread's own */
     sd_attention_scratch attention[SD_MAX_THREADS];
+    sd_angles angles;                       /* of positions below max_slots in whole panels */
     ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;
 

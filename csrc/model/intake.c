@@ -25,6 +25,14 @@ static void begin(sd_cache* caches, sd_intake* intakes, int n, int i) {
     intake->n_read = caches[i].n_committed;
 }
 
+/* Where nothing is being read nothing waits. */
+static sd_status check_done(const sd_intake* intakes, int n) {
+    for (int i = 0; i < n; i++)
+        if (!sd_intake_done(&intakes[i]))
+            return sd_fail(SD_ERR_STATE, "text %d waits for one that nobody reads", i);
+    return SD_OK;
+}
+
 sd_status sd_intake_slice(sd_workspace* w, sd_cache* caches, sd_intake* intakes, int n) {
     int32_t parents[SD_PROMPT_SLICE], path[SD_PROMPT_SLICE]; /* of every chain the same */
     for (int i = 0; i < SD_PROMPT_SLICE; i++) parents[i] = i - 1, path[i] = i;
@@ -40,7 +48,7 @@ sd_status sd_intake_slice(sd_workspace* w, sd_cache* caches, sd_intake* intakes,
         read[n_branches++] = i;
         room -= n_here;
     }
-    if (n_branches == 0) return SD_OK;
+    if (n_branches == 0) return check_done(intakes, n);
     sd_status status = sd_forward(w, branches, n_branches);
     for (int b = 0; b < n_branches && status == SD_OK; b++) {
         status = sd_cache_keep(branches[b].cache, path, branches[b].n_new);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "half.h"
+#include "interrupt.h"
 
 /* Elements that are read together: a block, and a cache line or two of the source. */
 #define TILE SD_BLOCK
@@ -29,10 +30,14 @@ void sd_source_read(const sd_source* source, int row, int col, int n, float* out
     }
 }
 
+/* Weights that are packed between two looks for an interruption: some milliseconds. */
+#define PIECE (1 << 21)
+
 typedef struct job {
     sd_matrix* matrix;
     const sd_source* source;
     int n_rows;
+    int first, end; /* panels of the source's rows that are packed now */
     sd_rows rows;
     atomic_long first_bad; /* r · n_in + k of the first value that cannot be packed; LONG_MAX: none */
 } job;
@@ -213,11 +218,11 @@ static int same_words(const sd_matrix* matrix, const sd_source* source) {
            matrix->n_in % 2 == 0;
 }
 
-static void run(sd_team* team, void* argument) {
+static void pack_panels(void* argument, int thread, int first, int end) {
+    (void)thread;
     job* j = argument;
-    int first, end, copied = same_words(j->matrix, j->source);
-    sd_team_share(team, sd_matrix_panels(j->n_rows), &first, &end);
-    for (int group = first; group < end; group++) {
+    int copied = same_words(j->matrix, j->source);
+    for (int group = j->first + first; group < j->first + end; group++) {
         int r = group * SD_PANEL, n_rows = j->n_rows - r < SD_PANEL ? j->n_rows - r : SD_PANEL;
         int row = j->rows.first + r * j->rows.step;
         assert(row % SD_PANEL == 0 && row + n_rows <= j->matrix->n_out);
@@ -233,7 +238,15 @@ sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows,
                          const char* name, int n_threads) {
     job j = {.matrix = matrix, .source = source, .n_rows = n_rows, .rows = rows};
     atomic_init(&j.first_bad, LONG_MAX);
-    sd_pool_run(n_threads, run, &j);
+    int n_panels = sd_matrix_panels(n_rows), piece = PIECE / SD_PANEL / matrix->n_in + n_threads;
+    for (; j.first < n_panels; j.first = j.end) {
+        sd_status status = sd_interrupted();
+        if (status != SD_OK) return status;
+        j.end = n_panels - j.first < piece ? n_panels : j.first + piece;
+        sd_team team = sd_team_open(n_threads);
+        sd_team_run(&team, j.end - j.first, 1, pack_panels, &j);
+        sd_team_close(&team);
+    }
     long bad = atomic_load(&j.first_bad);
     if (bad == LONG_MAX) return SD_OK;
     int r = (int)(bad / matrix->n_in), k = (int)(bad % matrix->n_in);

@@ -6,6 +6,10 @@
 #include <string.h>
 
 #include "half.h"
+#include "interrupt.h"
+
+/* Numbers that are filled in between two looks for an interruption: some milliseconds. */
+#define PIECE (1 << 21)
 
 static size_t number_bytes(sd_number number) { return number == SD_F32 ? 4 : 2; }
 
@@ -17,6 +21,7 @@ sd_table sd_table_take(sd_arena* arena, sd_number number, int n_rows, int n_cols
 typedef struct job {
     sd_table* table;
     const sd_source* source;
+    int first, end;     /* rows that are filled in now */
     atomic_int bad_row; /* the first with a value that is not finite; INT_MAX: none */
 } job;
 
@@ -33,13 +38,13 @@ static int find_bad(const sd_table* table, const float* values, int n) {
 }
 
 static void fill_row(job* j, int r) {
-    enum { PIECE = 64 };
+    enum { LINE = 64 };
     const sd_table* t = j->table;
     char* to = t->data + (size_t)r * (size_t)t->n_cols * number_bytes(t->number);
-    for (int col = 0; col < t->n_cols; col += PIECE) {
-        int n = t->n_cols - col < PIECE ? t->n_cols - col : PIECE;
-        float values[PIECE];
-        uint16_t halves[PIECE];
+    for (int col = 0; col < t->n_cols; col += LINE) {
+        int n = t->n_cols - col < LINE ? t->n_cols - col : LINE;
+        float values[LINE];
+        uint16_t halves[LINE];
         sd_source_read(j->source, r, col, n, values);
         int before = atomic_load(&j->bad_row);
         if (find_bad(t, values, n) >= 0)
@@ -50,17 +55,24 @@ static void fill_row(job* j, int r) {
     }
 }
 
-static void run(sd_team* team, void* argument) {
+static void fill_rows(void* argument, int thread, int first, int end) {
+    (void)thread;
     job* j = argument;
-    int r, end;
-    sd_team_share(team, j->table->n_rows, &r, &end);
-    for (; r < end; r++) fill_row(j, r);
+    for (int r = j->first + first; r < j->first + end; r++) fill_row(j, r);
 }
 
 sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* name, int n_threads) {
     job j = {.table = table, .source = source};
     atomic_init(&j.bad_row, INT_MAX);
-    sd_pool_run(n_threads, run, &j);
+    int piece = PIECE / table->n_cols + n_threads;
+    for (; j.first < table->n_rows; j.first = j.end) {
+        sd_status status = sd_interrupted();
+        if (status != SD_OK) return status;
+        j.end = table->n_rows - j.first < piece ? table->n_rows : j.first + piece;
+        sd_team team = sd_team_open(n_threads);
+        sd_team_run(&team, j.end - j.first, 64, fill_rows, &j);
+        sd_team_close(&team);
+    }
     int r = atomic_load(&j.bad_row);
     if (r == INT_MAX) return SD_OK;
     float value = 0.0f;

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char* const names[SD_N_ROLES] = {
@@ -96,9 +97,23 @@ void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec) {
         snprintf(spec->name, sizeof spec->name, "layers.%d.%s", layer, names[role]);
 }
 
+/* Tensors [*first, *end) that a name can be one of: those of the layer that it names, or those outside the
+ * layers. */
+static void candidates(const sd_config* config, const char* name, int* first, int* end) {
+    static const char prefix[] = "layers.";
+    int n_outside = count_roles(config, 0, SD_ATTN_NORM);
+    int per_layer = count_roles(config, SD_ATTN_NORM, SD_N_ROLES);
+    *first = 0, *end = n_outside;
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0) return;
+    long layer = strtol(name + sizeof prefix - 1, NULL, 10); /* the whole name is compared afterwards */
+    if (layer < 0 || layer >= config->n_layer) return;
+    *first = n_outside + (int)layer * per_layer;
+    *end = *first + per_layer;
+}
+
 int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* spec) {
-    int n = sd_tensor_count(config);
-    for (int i = 0; i < n; i++) {
+    int i, end;
+    for (candidates(config, name, &i, &end); i < end; i++) {
         sd_tensor_at(config, i, spec);
         if (strcmp(spec->name, name) == 0) return i;
     }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "interrupt.h"
 #include "kernels.h"
 
 int sd_mlp_in_outputs(const sd_config* config) {
@@ -20,11 +21,6 @@ int sd_qkv_outputs(const sd_config* c) { return sd_values_column(c) + c->n_kv_he
 
 static float* take_vector(sd_arena* arena, int n, int there) {
     return there ? sd_arena_take(arena, (size_t)n, sizeof(float)) : NULL;
-}
-
-static float* take_angles(sd_arena* arena, const sd_config* c) {
-    size_t row_bytes = (size_t)(c->d_head / 2) * sizeof(float);
-    return c->position == SD_POSITION_ROTARY ? sd_arena_take(arena, (size_t)c->n_ctx, row_bytes) : NULL;
 }
 
 /* Hand every array of the model out of the arena; run once counting and once for real. */
@@ -56,8 +52,7 @@ static void lay_out(sd_model* model, sd_arena* arena) {
     sd_number embedded = format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
     model->token_embedding = sd_table_take(arena, embedded, c->n_vocab, c->d_model);
     model->position_embedding = sd_table_take(arena, SD_F32, learned ? c->n_ctx : 0, c->d_model);
-    model->cosine = take_angles(arena, c);
-    model->sine = take_angles(arena, c);
+    if (!learned) model->inv_freq = sd_arena_take(arena, (size_t)(c->d_head / 2), sizeof(double));
     model->output_norm = take_vector(arena, c->d_model, 1);
     model->output_norm_bias = take_vector(arena, c->d_model, layer_norm);
 }
@@ -83,12 +78,7 @@ sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const dou
                             inv_freq[i]);
                 goto fail;
             }
-        }
-        for (int p = 0; p < config->n_ctx; p++) {
-            for (int i = 0; i < half; i++) {
-                model->cosine[(size_t)p * half + i] = (float)cos(p * inv_freq[i]);
-                model->sine[(size_t)p * half + i] = (float)sin(p * inv_freq[i]);
-            }
+            model->inv_freq[i] = inv_freq[i];
         }
     }
     *out = model;
@@ -208,6 +198,8 @@ sd_status sd_model_rows(const sd_model* model, const char* name, int first, int 
     for (int r = first; r < first + n; r++, out += spec.n_cols) {
         int row = at.rows.first + r / SD_PANEL * SD_PANEL * at.rows.step + r % SD_PANEL;
         sd_matrix_row(at.matrix, row, out);
+        sd_status status = sd_interrupted();
+        if (status != SD_OK) return status;
     }
     return SD_OK;
 }

@@ -31,7 +31,7 @@ typedef struct sd_model {
     sd_matrix head;                        /* [n_vocab, d_model] */
     sd_table token_embedding;              /* [n_vocab, d_model] f32 in an f32 model, else bf16 */
     sd_table position_embedding;           /* [n_ctx, d_model] f32, no rows when rotary */
-    float *cosine, *sine;                  /* [n_ctx, d_head / 2] f32, NULL when learned */
+    double* inv_freq;                      /* [d_head / 2] radians per position, NULL when learned */
     float *output_norm, *output_norm_bias; /* [d_model] */
     unsigned char* is_set;                 /* [sd_tensor_count] which tensors have been given */
     int finished;

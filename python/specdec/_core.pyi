@@ -31,6 +31,8 @@ class RoundRecord(TypedDict):
     """[len(tokens), n_vocab] target logits each new token was chosen from; None unless asked for."""
     draft_probs: NDArray[np.float64] | None
     """[1 + len(drafted), n_vocab] what each node was drawn from, 0 for the root; None unless asked for."""
+    draft_points: list[int] | None
+    """[1 + len(drafted)] the token of a node that was chosen, -1 for a draw; None unless asked for."""
     node_logits: NDArray[np.float32] | None
     """[1 + len(drafted), n_vocab] target logits after each node; None unless asked for."""
     draft_s: float
@@ -261,6 +263,7 @@ def verify(
     lenience: float = 1.0,
     order: NDArray[np.float64] | None = None,
     noise: NDArray[np.float64] | None = None,
+    points: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> tuple[list[int], int, list[float]]:
     """A rule on a tree: (accepted path without the root, next token, betas).
 
@@ -272,6 +275,8 @@ def verify(
     rule : "rejection", "greedy", "coupled", "block", "k-sequential" or "classical".
     order : [n_nodes], siblings are tried in ascending order of these (entry 0 unused).
     noise : [max_depth + 1, n_vocab] in [0, 1), of the rule "coupled".
+    points : (target, draft), [n_nodes] each: the rows are weights of any sum, as a session has them, and not
+        probabilities. Where a point is not -1 all mass is on that token and the row is not looked at.
     """
 
 class PaceView(TypedDict):

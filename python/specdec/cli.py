@@ -24,6 +24,7 @@ from specdec.run import Run
 __all__ = ["main"]
 
 _PROMPT = "It was a dark and stormy night, and"
+_TEMPERATURE, _REPETITION_PENALTY = 0.6, 1.2  # with these the embedded target's text reads best
 _N_TIMED = 3
 _TIMED_S = 20.0  # after so long one timed run of each kind is enough
 _N_WARM_UP = 8  # tokens
@@ -42,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status: 0; 1 if greedy outputs differ, which would be a fault of specdec; 2 on bad input; 130 on
-        Ctrl-C; 141 if standard output was closed.
+        Exit status: 0; 1 if outputs differ that must be identical, which would be a fault of specdec; 2 on
+        bad input; 130 on Ctrl-C; 141 if standard output was closed.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -87,7 +88,14 @@ def _parser() -> argparse.ArgumentParser:
         help="drafted tokens a round, or 'auto': as many as pay (default: %(default)s)",
     )  # fmt: skip
     add("--max-new-tokens", type=int, default=200, metavar="N", help="(default: %(default)s)")
-    add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default: %(default)s)")
+    add("--temperature", type=float, metavar="T", help=f"0 is greedy (default: {_TEMPERATURE})")
+    add(
+        "--repetition-penalty",
+        type=float,
+        metavar="R",
+        help="above 1, tokens that have occurred are less likely "
+        f"(default: {_REPETITION_PENALTY}, or 1 where --temperature is given)",
+    )
     add("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens only")
     add("--top-p", type=float, metavar="P", help="sample from the likeliest tokens that hold mass P only")
     add(
@@ -96,11 +104,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="P",
         help="sample from tokens at least P times as likely as the likeliest",
     )
-    add("--verify", choices=DECODING_RULES, default="rejection", help="rule (default: %(default)s)")
+    add(
+        "--verify",
+        choices=DECODING_RULES,
+        help="rule (default: coupled, which samples the same text with and without a draft, so that the two "
+        "can be compared; rejection where --lenience is given. rejection and block accept more)",
+    )
     add(
         "--lenience", type=float, default=1.0, metavar="L", help="below 1 is not exact (default: %(default)s)"
     )
-    add("--seed", type=int, metavar="S", help="key of the random numbers (default: a fresh one)")
+    add("--seed", type=int, default=0, metavar="S", help="of the random numbers (default: %(default)s)")
     add("--threads", type=int, metavar="N", help="(default: SPECDEC_NUM_THREADS, or the CPUs at hand)")
     add("--stop", action="append", metavar="TEXT", help="end before this text; may be given more than once")
     add("--no-color", action="store_true", help="marks instead of colours (as with NO_COLOR set)")
@@ -115,13 +128,19 @@ def _gamma(text: str) -> int | str:
 
 def _compare(arguments: argparse.Namespace) -> int:
     target, draft = _models(arguments)
+    temperature, penalty, rule = arguments.temperature, arguments.repetition_penalty, arguments.verify
+    if penalty is None and temperature is None:
+        penalty = _REPETITION_PENALTY
+    if rule is None:
+        rule = "coupled" if arguments.lenience == 1.0 else "rejection"
     options: dict[str, Any] = {
         "max_new_tokens": arguments.max_new_tokens,
-        "temperature": arguments.temperature,
+        "temperature": _TEMPERATURE if temperature is None else temperature,
+        "repetition_penalty": penalty,
         "top_k": arguments.top_k,
         "top_p": arguments.top_p,
         "min_p": arguments.min_p,
-        "verify": arguments.verify,
+        "verify": rule,
         "lenience": arguments.lenience,
         "seed": arguments.seed,
         "stop": arguments.stop,
@@ -135,7 +154,10 @@ def _compare(arguments: argparse.Namespace) -> int:
     print()
     print(_table(plain, speculative))
     verdict, same = _verdict(plain.result, speculative.result, request)
-    print(verdict)
+    print(f"{'outputs':<18} {verdict}")
+    if not request.sampling.greedy:
+        print(f"{'sampling':<18} {_settings(request, shown)}")
+        print(f"{'greedy texts':<18} are compared by: specdec --temperature 0 …")
     return EXIT_OK if same else EXIT_DIFFERENT
 
 
@@ -187,6 +209,11 @@ class _Timed:
         """Seconds of one run of the target."""
         return median(result.trace.verify_s / result.trace.n_calls for result in self._results)
 
+    def speedups(self, plain: _Timed) -> list[float]:
+        """Speed over that of the plain run of the same turn, for every turn."""
+        pairs = zip(self._tokens_per_s, plain._tokens_per_s, strict=True)
+        return [ours / theirs for ours, theirs in pairs]
+
 
 def _time(
     target: Model, draft: Model, prompt: str, gamma: int | str, options: dict[str, Any]
@@ -213,17 +240,38 @@ def _table(plain: _Timed, speculative: _Timed) -> str:
         ("tokens per run", *(f"{timed.result.trace.tokens_per_call:.2f}" for timed in both)),
         ("tokens per second", *(f"{timed.tokens_per_s:.1f}" for timed in both)),
     ]
-    trace = speculative.result.trace
+    trace = speculative.result.trace.against(plain.result.trace)
     low, high = trace.acceptance_interval()
     figures = [
         ("acceptance rate α", f"{_number(trace.acceptance_rate)} (95 %: {_number(low)} to {_number(high)})"),
         ("cost coefficient c", _number(trace.cost_coefficient)),
         ("verification", f"{_number(speculative.call_s / plain.call_s, 2)} times as long as a plain step"),
-        ("predicted speed-up", f"{_number(trace.predicted_speedup, 2)} (Theorem 3.8, from α and c)"),
-        ("measured speed-up", _number(speculative.tokens_per_s / plain.tokens_per_s, 2)),
+        ("ideal speed-up", f"{_number(trace.ideal_speedup, 2)} (Theorem 3.8: verification is free)"),
+        ("predicted speed-up", f"{_number(trace.predicted_speedup, 2)} (from α, c and the verification)"),
+        ("measured speed-up", _measured(plain, speculative)),
     ]
     lines = [f"{name:<18} {one:>11} {two:>11}" for name, one, two in columns]
     return "\n".join([*lines, "", *(f"{name:<18} {value}" for name, value in figures)])
+
+
+def _measured(plain: _Timed, speculative: _Timed) -> str:
+    """The speed-up and its spread; a round takes as long as a plain step at least, which bounds it."""
+    speedups = speculative.speedups(plain)
+    found = f"{median(speedups):.2f} ({min(speedups):.2f} to {max(speedups):.2f})"
+    if median(speedups) > speculative.result.trace.tokens_per_call:
+        found += ", above the tokens per run: an error of measuring, the machine is busy"
+    return found
+
+
+def _settings(request: Request, shown: Result) -> str:
+    """How the texts were sampled."""
+    sampling = request.sampling
+    penalty = sampling.repetition_penalty
+    penalised = "" if penalty in (None, 1.0) else f", repetition penalty {penalty:g}"
+    rule = f"--verify {request.rule}"
+    if request.rule == "coupled":
+        rule += " (--verify rejection accepts more, and gives two samples)"
+    return f"temperature {sampling.temperature:g}{penalised}, seed {shown.seed[0]}, {rule}"
 
 
 def _number(value: float, digits: int = 3) -> str:
@@ -233,14 +281,13 @@ def _number(value: float, digits: int = 3) -> str:
 def _verdict(plain: Result, speculative: Result, request: Request) -> tuple[str, bool]:
     """(what to say of the two outputs, whether they are as they must be)."""
     if request.lenience < 1.0:
-        return f"{'outputs':<18} lenient: not the target's own (appendix A.5)", True
+        return "lenient: not the target's own (appendix A.5)", True
     if not request.sampling.greedy and request.rule != "coupled":
-        seed = speculative.seed[0]
-        return f"{'outputs':<18} two samples of one distribution, the target's own (seed {seed})", True
+        return "two samples of one distribution, the target's own", True
     if plain.tokens == speculative.tokens and plain.text == speculative.text:
-        return f"{'outputs':<18} identical, all {len(plain.tokens)} tokens", True
+        return f"identical, all {len(plain.tokens)} tokens", True
     pairs = zip(plain.tokens, speculative.tokens, strict=False)
     at = next(
         (i for i, (a, b) in enumerate(pairs) if a != b), min(len(plain.tokens), len(speculative.tokens))
     )
-    return f"{'outputs':<18} DIFFERENT from token {at} on; this must not happen, please report it", False
+    return f"DIFFERENT from token {at} on; this must not happen, please report it", False

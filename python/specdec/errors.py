@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = [
     "CheckpointError",
     "CheckpointNotFoundError",
@@ -11,11 +13,32 @@ __all__ = [
     "TokenizerError",
     "UnsupportedModelError",
     "VocabularyMismatchError",
+    "printable",
 ]
 
 
+_LONGEST: Final = 4000
+"""Characters of a message; a file may hold names of any length."""
+
+
+def printable(text: str) -> str:
+    """A text that a terminal shows as it is, of bounded length.
+
+    Messages quote what files hold. A control character would be obeyed by the terminal, a lone surrogate
+    could not be printed at all; both are written as Python writes them in a string literal.
+    """
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 class SpecdecError(Exception):
-    """Base of every exception that specdec raises on purpose."""
+    """Base of every exception that specdec raises on purpose. Its text has printable characters only."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class CheckpointError(SpecdecError, ValueError):

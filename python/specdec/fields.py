@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError, printable
 
-__all__ = ["REQUIRED", "Fields", "read_json_object"]
+__all__ = ["REQUIRED", "Fields", "read_json_object", "shown"]
 
 MAX_INT: Final = 2**31 - 1
 
@@ -80,7 +81,7 @@ class Fields:
         return UnsupportedModelError(self._message(name, expectation))
 
     def _message(self, name: str, expectation: str) -> str:
-        found = f"is {_shorten(self._values[name])}" if name in self._values else "is missing"
+        found = f"is {shown(self._values[name])}" if name in self._values else "is missing"
         return f"{self._file}: field '{self._prefix}{name}' {found}; expected {expectation}"
 
     def has(self, name: str) -> bool:
@@ -152,13 +153,29 @@ class Fields:
         return Fields(value, self._file, f"{self._prefix}{name}.")
 
     def token_ids(self, name: str, n_vocab: int) -> tuple[int, ...]:
-        """One id or a list of ids in [0, n_vocab), as ``eos_token_id`` is; () if absent."""
+        """One id or a list of ids in [0, n_vocab), as ``eos_token_id`` is; () if absent.
+
+        An id outside is warned of and left out: ``transformers`` writes the ids of its default vocabulary
+        for models of smaller ones, which never give such a token.
+        """
         value, present = self._value(name, (), "")
         ids = list(value) if isinstance(value, list) else [value] if present else []
+        expectation = f"a token id, or a list of ids, from 0 to {n_vocab - 1}"
         for token in ids:
-            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < n_vocab:
-                raise self.error(name, f"a token id, or a list of ids, from 0 to {n_vocab - 1}")
-        return tuple(dict.fromkeys(ids))
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise self.error(name, expectation)
+        inside = [token for token in ids if 0 <= token < n_vocab]
+        if len(inside) < len(ids):
+            message = f"{self._message(name, expectation)}; ids outside stand for no token and are left out"
+            warnings.warn(printable(message), stacklevel=2)
+        return tuple(dict.fromkeys(inside))
+
+    def same_as(self, other: Fields) -> bool:
+        """Whether both are the same JSON object."""
+        try:
+            return self._values == other._values
+        except RecursionError as error:
+            raise CheckpointError(f"{self._file}: field '{self._prefix}' is nested too deeply") from error
 
     def require(self, name: str, wanted: Any, *, because: str) -> None:
         """Refuse any value but ``wanted`` (absent and null are fine)."""
@@ -167,6 +184,10 @@ class Fields:
             raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
 
 
-def _shorten(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+def shown(value: Any) -> str:
+    """A value from a JSON file as a message quotes it: as JSON, shortened. It cannot fail."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, nesting as deep as the stack
+        return f"a {type(value).__name__} too large to show"
     return text if len(text) <= 120 else text[:117] + "..."

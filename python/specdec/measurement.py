@@ -40,13 +40,19 @@ class MeasurementRow:
         for a draft that the core does not run (section 3.6: negligible cost), NaN without timing.
     t_ratio : float
         t(gamma + 1) / t(1), the target's time for gamma + 1 positions over that for one. NaN without timing.
-    expected : float
+    ideal_speedup : float
         Speed-up by Theorem 3.8, which takes t_ratio as 1.
-    law : float
-        Speed-up by the same with the measured t_ratio.
+    predicted_speedup : float
+        Speed-up by the same with the measured t_ratio: what to choose gamma by.
     measured : float
         Speed-up found by running both, the median over all repetitions. NaN where that was not done: without
         timing, for a draft that the core does not run, and with lenience unless it was asked for.
+    measured_low, measured_high : float
+        The smallest and the largest speed-up of a repetition.
+    tokens_per_call : float
+        New tokens per run of the target in the timed runs; see `impossible`.
+    expected, law : float
+        Earlier names of `ideal_speedup` and `predicted_speedup`.
     """
 
     draft: str
@@ -59,9 +65,30 @@ class MeasurementRow:
     alpha_high: float
     c: float
     t_ratio: float
-    expected: float
-    law: float
+    ideal_speedup: float
+    predicted_speedup: float
     measured: float
+    measured_low: float = math.nan
+    measured_high: float = math.nan
+    tokens_per_call: float = math.nan
+
+    @property
+    def impossible(self) -> bool:
+        """Whether `measured` is above `tokens_per_call`: an error of measuring, as on a busy machine.
+
+        A run that verifies a round takes at least as long as one that computes a token.
+        """
+        return self.measured > self.tokens_per_call
+
+    @property
+    def expected(self) -> float:
+        """Earlier name of `ideal_speedup`."""
+        return self.ideal_speedup
+
+    @property
+    def law(self) -> float:
+        """Earlier name of `predicted_speedup`."""
+        return self.predicted_speedup
 
 
 @dataclass(frozen=True)
@@ -209,20 +236,26 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
     found = []
     ran = [row for row in exact if not math.isnan(row.measured)]
     if ran:
+        possible = [row for row in ran if not row.impossible]
         fastest = {
-            max((r for r in ran if _setting(r) == _setting(row)), key=lambda r: r.measured) for row in ran
+            max((r for r in possible if _setting(r) == _setting(row)), key=lambda r: r.measured)
+            for row in possible
         }
+        title = f"Table 2: measured speed-up of {target} (★ the fastest)"
+        if len(possible) < len(ran):
+            title += "; ? is above its tokens per run of the target, an error of measuring"
         found.append(
             Table(
-                f"Table 2: measured speed-up of {target} (★ the fastest)",
-                ("draft", "temp", "gamma", "alpha", "speed"),
+                title,
+                ("draft", "temp", "gamma", "alpha", "speed", "of the repetitions"),
                 [
                     (
                         row.draft,
                         f"{row.temperature:g}",
                         f"{row.gamma}{' ★' if row in fastest else '  '}",
                         f"{row.alpha:.2f}",
-                        f"{row.measured:.2f}X",
+                        f"{row.measured:.2f}X{' ?' if row.impossible else ''}",
+                        f"{row.measured_low:.2f} to {row.measured_high:.2f}",
                     )
                     for row in ran
                 ],
@@ -245,11 +278,11 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
                 ],
             )
         )
-    if any(not math.isnan(row.law) for row in exact):
+    if any(not math.isnan(row.predicted_speedup) for row in exact):
         found.append(
             Table(
-                "Table 4: expected (Theorem 3.8), by the measured law, and measured speed-up",
-                ("draft", "temp", "gamma", "alpha", "c", "t(γ+1)/t(1)", "expected", "law", "measured"),
+                "Table 4: speed-up predicted with t(γ+1)/t(1), measured, and ideal (Theorem 3.8)",
+                ("draft", "temp", "gamma", "alpha", "c", "t(γ+1)/t(1)", "predicted", "measured", "ideal"),
                 [
                     (
                         row.draft,
@@ -258,9 +291,9 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
                         f"{row.alpha:.2f}",
                         f"{row.c:.3f}",
                         f"{row.t_ratio:.2f}",
-                        f"{row.expected:.2f}",
-                        f"{row.law:.2f}",
+                        f"{row.predicted_speedup:.2f}",
                         "" if math.isnan(row.measured) else f"{row.measured:.2f}",
+                        f"{row.ideal_speedup:.2f}",
                     )
                     for row in exact
                 ],
@@ -278,18 +311,19 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
         cells = [first.draft, f"T={first.temperature:g}"]
         for lenience in leniences:
             alike = [row for row in rows if _setting(row) == _setting(first) and row.lenience == lenience]
-            timed = [row for row in alike if not math.isnan(row.law)]
+            timed = [row for row in alike if not math.isnan(row.predicted_speedup)]
             cell = f"{alike[0].alpha:.2f}" if alike else ""
             if timed:
-                best = max(timed, key=lambda row: row.law)
+                best = max(timed, key=lambda row: row.predicted_speedup)
                 # Plain decoding is a choice too.
-                cell += f" ({best.law:.2f}X, γ {best.gamma}" if best.law > 1.0 else " (1X, γ 0"
+                pays = best.predicted_speedup > 1.0
+                cell += f" ({best.predicted_speedup:.2f}X, γ {best.gamma}" if pays else " (1X, γ 0"
                 cell += ")" if math.isnan(best.measured) else f"; measured {best.measured:.2f}X)"
             cells.append(cell)
         body.append(tuple(cells))
     title = "Table 5: alpha by lenience l"
-    if any(not math.isnan(row.law) for row in rows):
-        title += " (in brackets the speed-up by the measured law at its best gamma)"
+    if any(not math.isnan(row.predicted_speedup) for row in rows):
+        title += " (in brackets the predicted speed-up at its best gamma)"
     return Table(title, ("draft", "sampling", *(f"l = {lenience:g}" for lenience in leniences)), body)
 
 

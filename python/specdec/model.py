@@ -436,6 +436,7 @@ def _checked(checkpoint: Checkpoint) -> Iterator[CanonicalTensor]:
             )
         seen.add(name)
         yield name, array, form
+        del array  # before the next is read
     missing = [name for name in shapes if name not in seen]
     if missing:
         raise CheckpointError(
@@ -447,9 +448,11 @@ def _checked(checkpoint: Checkpoint) -> Iterator[CanonicalTensor]:
 def _counted(tensors: Iterable[CanonicalTensor], bar: Any) -> Iterator[CanonicalTensor]:
     """The tensors; a bar, if there is one, counts the bytes of those that are done with."""
     for tensor in tensors:
+        n_bytes = tensor[1].nbytes
         yield tensor
+        del tensor  # before the next is read
         if bar is not None:
-            bar.update(tensor[1].nbytes)
+            bar.update(n_bytes)
 
 
 def _as_integers(ids: Any) -> Sequence[int]:

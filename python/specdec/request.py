@@ -184,7 +184,7 @@ class Request:
 
         target = as_model("target", target)
         draft = None if draft is None else as_draft(target, draft)
-        if isinstance(draft, Draft):
+        if isinstance(draft, Draft) and not sampling.greedy:  # at temperature 0 every rule takes every tree
             draft.check_rule(rule, draft_sampling)
         for settings in (sampling, draft_sampling):
             settings.check_vocabulary(target.config["n_vocab"])

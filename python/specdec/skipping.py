@@ -6,6 +6,7 @@ import json
 import math
 import os
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from specdec.acceptance import name_of, positive, split
 from specdec.drafts import SkipLayers
-from specdec.errors import InputError, MissingPackageError
+from specdec.errors import InputError, MissingPackageError, printable
+from specdec.fields import shown
 from specdec.generation import generate
 from specdec.integers import check_integer
 from specdec.model import Model
 from specdec.progress import progress_bar
+from specdec.replacing import replacing
 from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model
 from specdec.result import Result
 from specdec.sampling import Sampling
@@ -130,10 +133,9 @@ class SkipSearch(Tabular):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON; what stood in the file before stays until all of it is written."""
-        path = Path(path)
-        beside = path.with_name(path.name + ".part")
-        beside.write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
-        beside.replace(path)
+        text = json.dumps(self.to_dict(), indent=1)
+        with replacing(Path(path)) as file:
+            file.write(text.encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SkipSearch:
@@ -149,15 +151,20 @@ class SkipSearch(Tabular):
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
             if values["specdec_skip_search"] != _FORMAT:
-                raise ValueError(f"its format is {values['specdec_skip_search']!r}")
-            trials, finals = ([_trial(entry) for entry in values[name]] for name in ("trials", "finals"))
-            found = cls(str(values["target"]), dict(values["settings"]), tuple(trials), tuple(finals))
+                raise ValueError(f"its format is {shown(values['specdec_skip_search'])}")
+            target, settings = values["target"], dict(values["settings"])
+            if not isinstance(target, str):
+                raise ValueError(f"target is {shown(target)}")
+            _number("temperature", settings["temperature"])
+            trials, finals = (
+                tuple(_trial(entry, settings) for entry in values[name]) for name in ("trials", "finals")
+            )
             if not trials:
                 raise ValueError("there are no trials")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise InputError(f"{path}: expected a saved specdec.SkipSearch ({reason})") from error
-        return found
+        return cls(target, settings, trials, finals)
 
     def table(self) -> Table:
         """The finals, then the best other trials."""
@@ -171,7 +178,7 @@ class SkipSearch(Tabular):
         if not self.finals:
             verdict += "; interrupted"
         title = (
-            f"{self.target} drafting for itself at temperature {self.settings['temperature']:g}, "
+            f"{printable(self.target)} drafting for itself at temperature {self.settings['temperature']:g}, "
             f"{len(self.trials)} trials{verdict}"
         )
         head = ("skipped", "gamma", "alpha", "tokens/call", "tokens/s", "plain", "speed-up")
@@ -207,13 +214,30 @@ def _row(trial: SkipTrial, mark: str) -> tuple[str, ...]:
     )
 
 
-def _trial(entry: Mapping[str, Any]) -> SkipTrial:
+def _number(name: str, value: Any) -> float:
+    """A number of a file: finite, at least 0."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max:
+        return float(value)
+    raise ValueError(f"{name} is {shown(value)}")
+
+
+def _trial(entry: Mapping[str, Any], settings: Mapping[str, Any]) -> SkipTrial:
+    """A trial of a file, one that a search of these settings can have made."""
     draft = SkipLayers(entry["attn"], entry["mlp"])
+    n_layer = settings.get("n_layer")
+    if n_layer is not None:
+        draft.check(check_integer("n_layer", n_layer, 1))
+    gamma = check_integer("gamma", entry["gamma"], 1, MAX_GAMMA)
+    gammas = settings.get("gammas")
+    if gammas is not None and gamma not in gammas:
+        raise ValueError(f"gamma is {gamma}, none of the search's")
     numbers = {
-        field.name: math.nan if entry[field.name] is None else float(entry[field.name])
+        field.name: math.nan
+        if field.name == "acceptance_rate" and entry[field.name] is None
+        else _number(field.name, entry[field.name])
         for field in fields(SkipTrial)[3:]
     }
-    return SkipTrial(draft.attn, draft.mlp, check_integer("gamma", entry["gamma"], 1, MAX_GAMMA), **numbers)
+    return SkipTrial(draft.attn, draft.mlp, gamma, **numbers)
 
 
 def search_skips(

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from specdec import _core
 from specdec.drafts import Draft, Unigram
@@ -16,7 +16,7 @@ from specdec.generation import generate
 from specdec.model import Model
 from specdec.run import SLICE_S
 
-__all__ = ["ForwardTimes", "forward_times", "sample_text", "speedups", "take_turns"]
+__all__ = ["ForwardTimes", "Speedup", "forward_times", "sample_text", "speedups", "take_turns"]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -159,6 +159,24 @@ def sample_text(
     return (whole * math.ceil(length / len(whole)))[:length]
 
 
+class Speedup(NamedTuple):
+    """Speed of speculative over plain decoding, measured several times.
+
+    Attributes
+    ----------
+    median, low, high : float
+        Of the repetitions: the median, the smallest and the largest.
+    tokens_per_call : float
+        New tokens per run of the target in the speculative decoding, over all repetitions. A round takes at
+        least as long as a plain step, so a speed-up above this is an error of measuring.
+    """
+
+    median: float
+    low: float
+    high: float
+    tokens_per_call: float
+
+
 def speedups(
     target: Model,
     draft: Model | Draft,
@@ -170,12 +188,12 @@ def speedups(
     done: Callable[[int], object],
     lenience: float = 1.0,
     **options: Any,
-) -> dict[int, float]:
+) -> dict[int, Speedup]:
     """Speed of speculative over plain decoding, by gamma, both by the clock on the wall.
 
     In every repetition plain decoding and each gamma take their turns on the same prompts; what counts is the
-    time of `specdec.generate` for a new token, without the prompts' prefill, and of all repetitions the
-    median ratio.
+    time of `specdec.generate` for a new token, without the prompts' prefill. A ratio is that of one
+    repetition.
 
     Parameters
     ----------
@@ -194,9 +212,11 @@ def speedups(
     **options
         Of `specdec.generate`.
     """
+    n_tokens = dict.fromkeys((0, *gammas), 0)
+    n_calls = dict.fromkeys((0, *gammas), 0)
 
     def seconds_a_token(gamma: int, repetition: int) -> float:
-        seconds, n_tokens = 0.0, 0
+        seconds, n_new = 0.0, 0
         for i, (prompt, n) in enumerate(work):
             begun = time.perf_counter()
             result = generate(
@@ -210,13 +230,18 @@ def speedups(
                 **options,
             )
             seconds += time.perf_counter() - begun - result.trace.prefill_s
-            n_tokens += len(result.tokens)
+            n_new += len(result.tokens)
+            n_calls[gamma] += result.trace.n_calls
             done(n)
-        return seconds / n_tokens
+        n_tokens[gamma] += n_new
+        return seconds / n_new
 
     ratios: dict[int, list[float]] = {gamma: [] for gamma in gammas}
     for repetition in range(repeats):
         times = {gamma: seconds_a_token(gamma, repetition) for gamma in (0, *gammas)}
         for gamma in gammas:
             ratios[gamma].append(times[0] / times[gamma])
-    return {gamma: statistics.median(found) for gamma, found in ratios.items()}
+    return {
+        gamma: Speedup(statistics.median(found), min(found), max(found), n_tokens[gamma] / n_calls[gamma])
+        for gamma, found in ratios.items()
+    }

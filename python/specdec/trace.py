@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+from specdec.errors import InputError
 from specdec.theory import expected_tokens
 
 __all__ = ["Round", "RoundTimes", "Trace", "wilson_interval"]
@@ -35,10 +36,13 @@ class Round:
     kept : int
         How many of `tokens` stand in the result. A stop or a length limit inside the round cuts the rest.
     betas : tuple of float
-        sum(min(target, draft)) (Theorem 3.5) at each verified position, in order of position; with lenience
-        l, sum(min(target / l, draft)) (appendix A.5), and for argmax the mass of the draft on what is
-        accepted. Positions behind a rejected draft are not verified. It is the chance of rejection's
-        accepting, whatever rule the run had.
+        The chance that a draft is accepted at each verified position, in order of position. Positions behind
+        a rejected draft are not verified. Where a position has one draft the chance is computed from the two
+        distributions: sum(min(target, draft)) (Theorem 3.5); with lenience l, sum(min(target / l, draft))
+        (appendix A.5); for argmax the mass of the draft on what is accepted; for the classical rule
+        1 / max(target / draft) (appendix A.2). Where a position has several drafts, as in a tree, and under
+        the coupled rule, it is the outcome: 1 if a draft was accepted and 0 if not, whose mean is the chance.
+        Block verification judges no draft alone; its betas are sum(min(target, draft)).
     draft_s, verify_s, other_s : float
         Seconds spent in the draft's forward passes, in the target's, and on the rest (distributions of both,
         acceptance, bookkeeping).
@@ -120,6 +124,9 @@ class Round:
         }
 
 
+_FEWEST_PLAIN = 5  # rounds without drafts that a run's own t(1) is taken from
+
+
 class RoundTimes:
     """Where the seconds of rounds were spent; what has `rounds` with these times inherits it."""
 
@@ -166,18 +173,63 @@ class Trace(RoundTimes):
     n_sequences : int, default 1
         Sequences decoded at once. All times of the trace are those of the whole batch's rounds: with more
         than one sequence, `tokens_per_s` is what this sequence got, not what the machine produced.
+    target_s : float, optional
+        Seconds of a run of the target that computes one row, t(1), where the caller has measured it. None:
+        what the run itself has measured of it, see `target_s`.
     """
 
-    __slots__ = ("n_sequences", "prefill_s", "rounds")
+    __slots__ = ("_target_s", "n_sequences", "prefill_s", "rounds")
 
     rounds: tuple[Round, ...]
     prefill_s: float
     n_sequences: int
 
-    def __init__(self, rounds: Sequence[Round], *, prefill_s: float = 0.0, n_sequences: int = 1) -> None:
+    def __init__(
+        self,
+        rounds: Sequence[Round],
+        *,
+        prefill_s: float = 0.0,
+        n_sequences: int = 1,
+        target_s: float | None = None,
+    ) -> None:
         self.rounds = tuple(rounds)
         self.prefill_s = prefill_s
         self.n_sequences = n_sequences
+        self._target_s = target_s
+
+    def against(self, plain: Trace) -> Trace:
+        """The same trace with t(1) measured in a run of plain decoding, which `predicted_speedup` needs.
+
+        Parameters
+        ----------
+        plain : Trace
+            Of plain decoding with the same target, number of sequences and threads, on the same machine.
+
+        Raises
+        ------
+        InputError
+            If `plain` has no round, a round that drafted, or another number of sequences.
+
+        Examples
+        --------
+        >>> out = specdec.generate(target, draft, "Once upon a time")
+        >>> plain = specdec.generate(target, None, "Once upon a time")
+        >>> out.trace.against(plain.trace).predicted_speedup
+        """
+        if not plain.rounds or plain.n_drafted:
+            found = "drafted" if plain.rounds else "has no round"
+            raise InputError(f"plain is a trace that {found}; expected one of plain decoding")
+        if plain.n_sequences != self.n_sequences:
+            raise InputError(
+                f"plain is a trace of {plain.n_sequences} sequences at once; expected {self.n_sequences}, "
+                "as in this trace"
+            )
+        return Trace(
+            self.rounds,
+            prefill_s=self.prefill_s,
+            n_sequences=self.n_sequences,
+            target_s=plain.verify_s / plain.n_calls,
+        )
 
     # -- counts and times ---------------------------------------------------------------------------------
 
@@ -220,11 +272,13 @@ class Trace(RoundTimes):
 
     @property
     def acceptance_rate(self) -> float:
-        """Alpha of Corollary 3.6: the mean of beta = sum(min(target, draft)) over all verified positions.
+        """Alpha of Corollary 3.6: the mean of beta over all verified positions.
 
-        It is the probability of accepting a draft, measured from the two distributions themselves and not
-        from the luck of the draws; under argmax sampling each beta is 0 or 1. A coupled run accepts less
-        often than this says, a run of block verification more. NaN if nothing was drafted.
+        It is the probability that a draft is accepted at a position, that is any of the drafts where there
+        are several. Chains give it from the two distributions themselves and not from the luck of the draws;
+        under argmax sampling, for siblings in trees and under the coupled rule each beta is 0 or 1
+        (`Round.betas`). A run of block verification accepts more often than this says. NaN if nothing was
+        drafted.
         """
         mean = _ratio(math.fsum(beta for r in self.rounds for beta in r.betas), self.n_verified)
         return 1.0 if mean > 1.0 else mean  # equal distributions may overlap by a rounding more than 1
@@ -306,30 +360,65 @@ class Trace(RoundTimes):
         return _ratio(self.n_tokens, self.n_calls)
 
     @property
-    def cost_coefficient(self) -> float:
-        """c of Definition 3.7 as measured: (draft_s / drafted tokens) / (verify_s / runs of the target).
+    def target_s(self) -> float:
+        """t(1): mean seconds of a run of the target that computes one row, as plain decoding does.
 
-        The denominator is the time of a run that verifies all positions of a round; Theorem 3.8 assumes that
-        this costs what one position costs. NaN if nothing was drafted.
+        As given to the trace or measured by `against`; else from the run's own rounds that drafted nothing,
+        if there are at least 5 of them, as in plain decoding and with ``gamma="auto"``. NaN where it is not
+        known: a run that always drafts, or one of a batch, does not measure it.
         """
-        return _ratio(_ratio(self.draft_s, self.n_drafted), _ratio(self.verify_s, self.n_calls))
+        if self._target_s is not None:
+            return self._target_s
+        plain = [r.verify_s for r in self.rounds if not r.drafted]
+        if len(plain) < _FEWEST_PLAIN or (self.n_sequences > 1 and self.n_drafted):
+            return math.nan
+        return math.fsum(plain) / len(plain)
+
+    @property
+    def cost_coefficient(self) -> float:
+        """c of Definition 3.7 as measured: (draft_s / drafted tokens) / t(1).
+
+        Where t(1) is not known (`target_s`), the mean time of a run of the target in this run stands in for
+        it. Such a run computes a row for each draft as well, so that c comes out too small. NaN if nothing
+        was drafted.
+        """
+        target_s = _ratio(self.verify_s, self.n_calls) if math.isnan(self.target_s) else self.target_s
+        return _ratio(_ratio(self.draft_s, self.n_drafted), target_s)
 
     @property
     def expected_tokens_per_call(self) -> float:
         """Tokens per run of the target that equation (1) expects of the measured alpha.
 
         (1 − α^(γ+1)) / (1 − α), averaged over the rounds with each round's own γ (the last round before a
-        length limit drafts fewer). 1 if nothing was drafted, NaN if there was no round.
+        length limit drafts fewer). Block verification gives at least as many. 1 if nothing was drafted; NaN
+        if there was no round, or one drafted a tree, of which equation (1) says nothing.
         """
+        if any(r.depth != r.n_drafted for r in self.rounds):
+            return math.nan
         alpha = self.acceptance_rate
-        return _ratio(math.fsum(expected_tokens(alpha, [r.depth for r in self.rounds])), self.n_calls)
+        return _ratio(math.fsum(expected_tokens(alpha, [r.n_drafted for r in self.rounds])), self.n_calls)
 
     @property
     def predicted_speedup(self) -> float:
-        """Speed-up over plain decoding that Theorem 3.8 predicts from the measured alpha and c.
+        """Speed-up over plain decoding that the measured alpha and the measured times predict.
+
+        E(tokens) · t(1) / (γ t_draft + t(γ + 1)): `expected_tokens_per_call` times t(1) over the mean seconds
+        that a round spends in both models. NaN where t(1) is not known (`target_s`): one run with a fixed
+        gamma does not measure it, and `against` takes it from a plain one. NaN for trees, as
+        `expected_tokens_per_call`. 1 if nothing was drafted.
+        """
+        if not self.n_drafted:
+            return self.expected_tokens_per_call
+        round_s = _ratio(self.draft_s + self.verify_s, self.n_calls)
+        return self.expected_tokens_per_call * _ratio(self.target_s, round_s)
+
+    @property
+    def ideal_speedup(self) -> float:
+        """Speed-up by Theorem 3.8, were verifying γ + 1 positions as fast as computing one.
 
         (1 − α^(γ+1)) / ((1 − α)(γc + 1)): `expected_tokens_per_call` over the mean cost γc + 1 of a round,
-        with each round's own γ. 1 if nothing was drafted, NaN if there was no round.
+        with each round's own γ. Where the time of verification grows with γ, as on CPUs, less comes of it:
+        `predicted_speedup` says how much. 1 if nothing was drafted, NaN if there was no round, and for trees.
         """
         if not self.n_drafted:
             return self.expected_tokens_per_call
@@ -354,9 +443,11 @@ class Trace(RoundTimes):
             "acceptance_histogram": self.acceptance_histogram,
             "acceptance_by_position": self.acceptance_by_position,
             "tokens_per_call": self.tokens_per_call,
+            "target_s": self.target_s,
             "cost_coefficient": self.cost_coefficient,
             "expected_tokens_per_call": self.expected_tokens_per_call,
             "predicted_speedup": self.predicted_speedup,
+            "ideal_speedup": self.ideal_speedup,
             "prefill_s": self.prefill_s,
             "draft_s": self.draft_s,
             "verify_s": self.verify_s,
@@ -374,6 +465,10 @@ class Trace(RoundTimes):
         """The figures as a table for reading."""
         low, high = self.acceptance_interval()
         accepted = f"{self.n_accepted} of {self.n_drafted}"
+        c, predicted = f"{self.cost_coefficient:.3f}", f"{self.predicted_speedup:.2f}"
+        if self.n_drafted and math.isnan(self.target_s):
+            c += " (against a run on all rows of a round, for t(1) is not known)"
+            predicted = "not known without t(1), see Trace.against"
         rows = [
             ("new tokens", f"{self.n_tokens}"),
             ("runs of the target", f"{self.n_calls}"),
@@ -383,8 +478,9 @@ class Trace(RoundTimes):
             ("mean acceptance length", f"{self.mean_acceptance_length:.2f}"),
             ("acceptance histogram", " ".join(map(str, self.acceptance_histogram))),
             ("acceptance by position", " ".join(f"{share:.2f}" for share in self.acceptance_by_position)),
-            ("cost coefficient", f"{self.cost_coefficient:.3f}"),
-            ("predicted speed-up", f"{self.predicted_speedup:.2f}"),
+            ("cost coefficient", c),
+            ("predicted speed-up", predicted),
+            ("ideal speed-up", f"{self.ideal_speedup:.2f} (Theorem 3.8)"),
             ("prefill", f"{self.prefill_s * 1e3:.1f} ms"),
             ("drafting", f"{self.draft_s * 1e3:.1f} ms"),
             ("verification", f"{self.verify_s * 1e3:.1f} ms"),

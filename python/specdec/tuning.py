@@ -73,8 +73,19 @@ class Tuning(Tabular):
         }
 
     @property
+    def speedup_intervals(self) -> dict[int, tuple[float, float]]:
+        """(low, high) of each of `speedups`: at both ends of alpha's confidence interval."""
+        return {
+            m - 1: (
+                float(theory.expected_speedup(self.alpha_low, m - 1, self.c, ratio)),
+                float(theory.expected_speedup(self.alpha_high, m - 1, self.c, ratio)),
+            )
+            for m, ratio in self.verify_ratio.items()
+        }
+
+    @property
     def idealised(self) -> dict[int, float]:
-        """The same by Theorem 3.8, where verification takes as long as one position."""
+        """The ideal speed-up by gamma: Theorem 3.8, where verification takes as long as one position."""
         return {m - 1: float(theory.expected_speedup(self.alpha, m - 1, self.c)) for m in self.verify_ratio}
 
     @property
@@ -96,10 +107,14 @@ class Tuning(Tabular):
             "gamma": self.gamma,
             "idealised_gamma": self.idealised_gamma,
             "rows": [
-                {"gamma": m - 1, "verify_ratio": ratio, "speedup": law, "idealised": ideal}
-                for (m, ratio), law, ideal in zip(
-                    self.verify_ratio.items(), self.speedups.values(), self.idealised.values(), strict=True
-                )
+                {
+                    "gamma": gamma,
+                    "verify_ratio": self.verify_ratio[gamma + 1],
+                    "speedup": speedup,
+                    "speedup_interval": list(self.speedup_intervals[gamma]),
+                    "idealised": self.idealised[gamma],
+                }
+                for gamma, speedup in self.speedups.items()
             ],
         }
 
@@ -110,6 +125,7 @@ class Tuning(Tabular):
                 f"{row['gamma']}{' ★' if row['gamma'] == self.gamma else ''}",
                 f"{row['verify_ratio']:.2f}",
                 f"{row['speedup']:.2f}X",
+                "{:.2f} to {:.2f}".format(*row["speedup_interval"]),
                 f"{row['idealised']:.2f}X",
             )
             for row in self.to_dict()["rows"]
@@ -118,7 +134,8 @@ class Tuning(Tabular):
             f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: "
             f"alpha {self.alpha:.3f} ({self.alpha_low:.3f} to {self.alpha_high:.3f}), c {self.c:.3f}"
         )
-        return Table(title, ("gamma", "t(γ+1)/t(1)", "speed-up", "by Theorem 3.8"), rows)
+        head = ("gamma", "t(γ+1)/t(1)", "predicted speed-up", "95 % by alpha", "ideal (Theorem 3.8)")
+        return Table(title, head, rows)
 
     def __repr__(self) -> str:
         return (

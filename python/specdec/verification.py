@@ -32,9 +32,11 @@ class Verification(NamedTuple):
     token: int
     """The token after them, drawn from the target's distribution or from what rejections left of it."""
     betas: list[float]
-    """Chance that rejection accepts the first draft, at each position passed that has drafts:
-    sum(min(target / l, draft)) with l the lenience (Leviathan, Theorem 3.5; appendix A.5). Greedy: how much
-    of the draft lies on what is accepted."""
+    """Chance that a draft is accepted, at each position passed that has drafts. Of a single draft it is
+    computed from the distributions: sum(min(target / l, draft)) with l the lenience (Leviathan, Theorem 3.5;
+    appendix A.5); greedy, how much of the draft lies on what is accepted; classical, 1 / max(target / draft).
+    Of several drafts for one position, and of coupled ones, it is the outcome, 1.0 or 0.0, whose mean is that
+    chance. Under "block", which judges no draft alone, it is sum(min(target, draft))."""
     tokens: list[int]
     """The new tokens: those of the path, then `token`."""
 

@@ -48,9 +48,13 @@ class Checkpoint:
     _tensors: Callable[[], Iterator[CanonicalTensor]] = field(repr=False)
 
     def tensors(self) -> Iterator[CanonicalTensor]:
-        """Every weight once, in the model's order, as views of the mapped file.
+        """Every weight once, read from the file when its turn comes.
 
-        Nothing is read until the array is, and at most one tensor is ever copied at a time (where the file's
-        layout needs rows in another order, or starts a tensor at an unaligned byte).
+        Who keeps none of the arrays has one stored tensor in memory at a time.
+
+        Raises
+        ------
+        CheckpointError
+            The file has become shorter since it was opened, or cannot be read.
         """
         return self._tensors()

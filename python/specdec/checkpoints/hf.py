@@ -25,7 +25,7 @@ from specdec.checkpoints.checkpoint import CanonicalTensor, Checkpoint
 from specdec.checkpoints.rotary import linear_scaled, llama3_scaled, rotary_frequencies
 from specdec.checkpoints.safetensors_file import StoredTensor, open_weights
 from specdec.errors import CheckpointError, UnsupportedModelError
-from specdec.fields import Fields, read_json_object
+from specdec.fields import Fields, read_json_object, shown
 from specdec.tokenizer import resolve_tokenizer
 
 __all__ = ["open_folder"]
@@ -88,9 +88,12 @@ def open_folder(folder: Path, tokenizer: Any = None) -> Checkpoint:
     matrices = {tensors[stored].format for stored in used if len(tensors[stored].shape) == 2}
 
     def canonical() -> Iterator[CanonicalTensor]:
+        at, array = "", np.empty(0)
         for source in family.sources(config):
-            stored = tensors[source.stored]
-            yield source.canonical, source.view(stored.array()), stored.format
+            if source.stored != at:  # GPT-2 has three in one
+                del array  # before the next is read
+                at, array = source.stored, tensors[source.stored].array()
+            yield source.canonical, source.view(array), tensors[source.stored].format
 
     return Checkpoint(
         path=folder,
@@ -112,12 +115,14 @@ def _architecture(fields: Fields, file: Path) -> str:
         for name in named:
             if name in _FAMILIES:
                 return name
-        raise UnsupportedModelError(f"{file}: field 'architectures' is {named}; expected one of {supported}")
+        raise UnsupportedModelError(
+            f"{file}: field 'architectures' is {shown(named)}; expected one of {supported}"
+        )
     model_type = fields.raw("model_type")
     if isinstance(model_type, str) and model_type in _MODEL_TYPES:
         return _MODEL_TYPES[model_type]
     raise UnsupportedModelError(
-        f"{file}: names no architecture, and field 'model_type' is {model_type!r}; "
+        f"{file}: names no architecture, and field 'model_type' is {shown(model_type)}; "
         f"expected 'architectures' with one of {supported}"
     )
 
@@ -134,6 +139,9 @@ def _match(folder: Path, family: _Family, config: Mapping[str, Any]) -> dict[str
         tensors[full] = tensor
 
     expected = {source.stored: source.shape for source in family.sources(config)}
+    embedding = next(s.stored for s in family.sources(config) if s.canonical == "token_embedding")
+    if config["tied"] and embedding not in tensors and "lm_head.weight" in tensors:
+        tensors[embedding] = tensors.pop("lm_head.weight")  # one matrix, saved under its other name
     for name, shape in expected.items():
         if name not in tensors:
             raise CheckpointError(
@@ -142,13 +150,13 @@ def _match(folder: Path, family: _Family, config: Mapping[str, Any]) -> dict[str
         found = tensors[name]
         if found.shape != shape:
             raise CheckpointError(
-                f"{found.file}: tensor '{found.name}' has shape {list(found.shape)}; expected {list(shape)}"
+                f"{found.file}: tensor '{found.name}' has shape {shown(list(found.shape))}; "
+                f"expected {list(shape)}"
             )
         _ = found.format  # refuses a dtype the core cannot read, now rather than after half the weights
 
     unknown = [name for name in tensors if name not in expected and not _HARMLESS.search(name)]
     if config["tied"] and "lm_head.weight" in unknown:
-        embedding = next(s.stored for s in family.sources(config) if s.canonical == "token_embedding")
         if not tensors["lm_head.weight"].same_as(tensors[embedding]):
             raise CheckpointError(
                 f"{tensors['lm_head.weight'].file}: tensor 'lm_head.weight' differs from '{embedding}'; "
@@ -156,10 +164,10 @@ def _match(folder: Path, family: _Family, config: Mapping[str, Any]) -> dict[str
             )
         unknown.remove("lm_head.weight")
     if unknown:
-        shown = ", ".join(f"'{tensors[name].name}'" for name in unknown[:5])
+        first = ", ".join(f"'{tensors[name].name}'" for name in unknown[:5])
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
         raise UnsupportedModelError(
-            f"{folder}: holds tensors that its config.json leaves without use: {shown}{more}; "
+            f"{folder}: holds tensors that its config.json leaves without use: {first}{more}; "
             f"expected only those of {config['n_layer']} layers"
         )
     return tensors
@@ -183,7 +191,7 @@ def _rope(fields: Fields, d_head: int, n_ctx: int) -> list[float]:
     """Inverse frequencies by ``rope_parameters`` (transformers 5) or ``rope_theta``, ``rope_scaling``."""
     fields.require("partial_rotary_factor", 1, because="rotary positions turn whole heads")
     new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
-    if new is not None and old is not None and fields.raw("rope_parameters") != fields.raw("rope_scaling"):
+    if new is not None and old is not None and not new.same_as(old):
         raise fields.error("rope_scaling", "nothing, or the same as 'rope_parameters'")
     theta = fields.number("rope_theta", default=10_000.0)
     rope = new or old
@@ -259,8 +267,11 @@ def _llama_like(
     if d_head % 2:
         raise fields.error("head_dim", f"an even number, not {d_head}: rotary positions turn pairs")
     layer_types = fields.raw("layer_types")
-    if isinstance(layer_types, list) and len({str(kind) for kind in layer_types}) > 1:
-        raise fields.unsupported("layer_types", "one kind of attention in all layers")
+    if isinstance(layer_types, list):
+        if not all(isinstance(kind, str) for kind in layer_types):
+            raise fields.error("layer_types", "a list of names")
+        if len(set(layer_types)) > 1:
+            raise fields.unsupported("layer_types", "one kind of attention in all layers")
     n_ctx = fields.integer("max_position_embeddings")
     return {
         "n_vocab": fields.integer("vocab_size"),
@@ -373,12 +384,11 @@ def _gpt2_sources(config: Mapping[str, Any]) -> Iterator[_Source]:
         for kind in ("weight", "bias"):
             yield _Source(f"{ours}.attn_norm.{kind}", f"{theirs}.ln_1.{kind}", (d_model,))
             yield _Source(f"{ours}.mlp_norm.{kind}", f"{theirs}.ln_2.{kind}", (d_model,))
-        for part, name in enumerate(("attn_q", "attn_k", "attn_v")):
-            view = _third_of_rows(part)
-            yield _Source(
-                f"{ours}.{name}.weight", f"{theirs}.attn.c_attn.weight", (d_model, 3 * d_model), view
-            )
-            yield _Source(f"{ours}.{name}.bias", f"{theirs}.attn.c_attn.bias", (3 * d_model,), view)
+        for kind, shape in (("weight", (d_model, 3 * d_model)), ("bias", (3 * d_model,))):
+            for part, name in enumerate(("attn_q", "attn_k", "attn_v")):
+                yield _Source(
+                    f"{ours}.{name}.{kind}", f"{theirs}.attn.c_attn.{kind}", shape, _third_of_rows(part)
+                )
         for name, stored, n_out, n_in in linears:
             yield _Source(f"{ours}.{name}.weight", f"{theirs}.{stored}.weight", (n_in, n_out), _transposed)
             yield _Source(f"{ours}.{name}.bias", f"{theirs}.{stored}.bias", (n_out,))

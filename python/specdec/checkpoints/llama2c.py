@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checkpoints.checkpoint import CanonicalTensor, Checkpoint
+from specdec.checkpoints.opened_file import OpenedFile
 from specdec.checkpoints.rotary import rotary_frequencies
 from specdec.errors import CheckpointError, TokenizerError, UnsupportedModelError
 from specdec.tokenizer import Tokenizer, resolve_tokenizer
@@ -69,16 +70,12 @@ class _Header(NamedTuple):
 
 def open_file(path: Path, tokenizer: Any = None) -> Checkpoint:
     """Open a llama2.c file; see :func:`specdec.checkpoints.open_checkpoint`."""
-    try:
-        size = path.stat().st_size
-        if size < 4 * len(_FIELDS):
-            raise CheckpointError(f"{path}: has {size} bytes; expected a header of {4 * len(_FIELDS)}")
-        data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
-    header = _read_header(path, data)
-    arrays = _split(path, header, data)
-    _check_rotation(path, header, arrays["freq_cis_real"], arrays["freq_cis_imag"])
+    opened = OpenedFile(path)
+    if opened.size < 4 * len(_FIELDS):
+        raise CheckpointError(f"{path}: has {opened.size} bytes; expected a header of {4 * len(_FIELDS)}")
+    header = _read_header(opened)
+    tensors = _split(opened, header)
+    _check_rotation(path, header, tensors["freq_cis_real"], tensors["freq_cis_imag"])
     config = {
         "n_vocab": header.vocab_size,
         "n_ctx": header.seq_len,
@@ -106,13 +103,30 @@ def open_file(path: Path, tokenizer: Any = None) -> Checkpoint:
         config=config,
         tokenizer=_tokenizer(path, header.vocab_size, tokenizer),
         dtype="f32",
-        n_bytes=sum(array.nbytes for name, array in arrays.items() if not name.startswith("freq_cis")),
-        _tensors=lambda: _canonical(header, arrays),
+        n_bytes=sum(4 * _product(t.shape) for name, t in tensors.items() if not name.startswith("freq_cis")),
+        _tensors=lambda: _canonical(header, tensors),
     )
 
 
-def _read_header(path: Path, data: NDArray[np.uint8]) -> _Header:
-    values = [int(value) for value in data[: 4 * len(_FIELDS)].view("<i4")]
+class _Stored(NamedTuple):
+    """One tensor, still in the file."""
+
+    opened: OpenedFile
+    start: int  # byte
+    shape: tuple[int, ...]
+
+    def array(self) -> NDArray[np.float32]:
+        return self.opened.read(self.start, 4 * _product(self.shape)).view("<f4").reshape(self.shape)
+
+    def part(self, i: int) -> _Stored:
+        """Part i along the first axis: a layer, a row."""
+        shape = self.shape[1:]
+        return _Stored(self.opened, self.start + 4 * i * _product(shape), shape)
+
+
+def _read_header(opened: OpenedFile) -> _Header:
+    path = opened.path
+    values = [int(value) for value in opened.read(0, 4 * len(_FIELDS)).view("<i4")]
     if values[0] == _MAGIC:
         raise UnsupportedModelError(f"{path}: is a llama2.c file of version {values[1]}; expected version 0")
     fields = dict(zip(_FIELDS, values, strict=True))
@@ -135,23 +149,22 @@ def _read_header(path: Path, data: NDArray[np.uint8]) -> _Header:
     return header
 
 
-def _split(path: Path, header: _Header, data: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:
-    """The tensors as views of the file, which must be exactly as long as they are together."""
+def _split(opened: OpenedFile, header: _Header) -> dict[str, _Stored]:
+    """Where the tensors are in the file, which must be exactly as long as they are together."""
     layout = header.tensors()
     sizes = [_product(shape) for _, shape in layout]
     expected = 4 * (len(_FIELDS) + sum(sizes))  # Python's integers: no header can overflow it
-    if data.size != expected:
+    if opened.size != expected:
         raise CheckpointError(
-            f"{path}: has {data.size} bytes; expected {expected} for a version 0 header of "
+            f"{opened.path}: has {opened.size} bytes; expected {expected} for a version 0 header of "
             + ", ".join(f"{name} {getattr(header, name)}" for name in _FIELDS)
             + ("" if header.tied else ", head not tied")
         )
-    numbers = data.view("<f4")
-    arrays, at = {}, len(_FIELDS)
+    tensors, at = {}, len(_FIELDS)
     for (name, shape), size in zip(layout, sizes, strict=True):
-        arrays[name] = numbers[at : at + size].reshape(shape)
+        tensors[name] = _Stored(opened, 4 * at, shape)
         at += size
-    return arrays
+    return tensors
 
 
 def _product(shape: tuple[int, ...]) -> int:
@@ -161,16 +174,14 @@ def _product(shape: tuple[int, ...]) -> int:
     return product
 
 
-def _check_rotation(
-    path: Path, header: _Header, cosines: NDArray[np.float32], sines: NDArray[np.float32]
-) -> None:
+def _check_rotation(path: Path, header: _Header, cosines: _Stored, sines: _Stored) -> None:
     """The header does not say the base of the rotation, but the table's row for position 1 does."""
     if header.seq_len < 2:
         return
     angles = np.asarray(rotary_frequencies(header.head_size, _THETA))
     if not (
-        np.allclose(cosines[1], np.cos(angles), atol=1e-4)
-        and np.allclose(sines[1], np.sin(angles), atol=1e-4)
+        np.allclose(cosines.part(1).array(), np.cos(angles), atol=1e-4)
+        and np.allclose(sines.part(1).array(), np.sin(angles), atol=1e-4)
     ):
         raise UnsupportedModelError(
             f"{path}: tables 'freq_cis_real' and 'freq_cis_imag' are not those of base {_THETA:g}; "
@@ -185,7 +196,7 @@ def _half_split(rows: NDArray[np.float32], head_size: int) -> NDArray[np.float32
     return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _canonical(header: _Header, arrays: dict[str, NDArray[np.float32]]) -> Iterator[CanonicalTensor]:
+def _canonical(header: _Header, tensors: dict[str, _Stored]) -> Iterator[CanonicalTensor]:
     def rotated(rows: NDArray[np.float32]) -> NDArray[np.float32]:
         return _half_split(rows, header.head_size)
 
@@ -203,13 +214,13 @@ def _canonical(header: _Header, arrays: dict[str, NDArray[np.float32]]) -> Itera
         ("mlp_up", "w3", as_stored),
         ("mlp_down", "w2", as_stored),
     ]
-    yield "token_embedding", arrays["token_embedding_table"], "f32"
+    yield "token_embedding", tensors["token_embedding_table"].array(), "f32"
     for i in range(header.n_layers):
         for canonical, stored, view in kinds:
-            yield f"layers.{i}.{canonical}.weight", view(arrays[stored][i]), "f32"
-    yield "output_norm.weight", arrays["rms_final_weight"], "f32"
+            yield f"layers.{i}.{canonical}.weight", view(tensors[stored].part(i).array()), "f32"
+    yield "output_norm.weight", tensors["rms_final_weight"].array(), "f32"
     if not header.tied:
-        yield "head", arrays["wcls"], "f32"
+        yield "head", tensors["wcls"].array(), "f32"
 
 
 def _tokenizer(path: Path, n_vocab: int, given: Any) -> Tokenizer | None:

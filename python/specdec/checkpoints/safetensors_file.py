@@ -1,8 +1,8 @@
-"""Weights in safetensors files, mapped: one file, or shards with an index.
+"""Weights in safetensors files: one file, or shards with an index.
 
 The format is eight bytes of little-endian header length, a JSON header, and the tensors' bytes. The header
-is read here rather than by the ``safetensors`` library because that library's NumPy face has no bf16, hands
-out copies instead of views of the mapping, and its errors name neither file nor tensor. What is accepted is
+is read here rather than by the ``safetensors`` library because that library's NumPy face has no bf16, maps
+the file, which must then not change, and its errors name neither file nor tensor. What is accepted is
 what the library accepts (the tests compare the two over damaged files), less duplicate names, where it
 takes the last.
 """
@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.checkpoints.opened_file import OpenedFile
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
-from specdec.fields import read_json_object
+from specdec.fields import read_json_object, shown
 
-__all__ = ["StoredTensor", "open_weights", "read_metadata", "read_safetensors"]
+__all__ = ["StoredTensor", "open_weights", "read_safetensors", "read_safetensors_with_metadata"]
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
 
 _MAX_HEADER: Final = 100_000_000  # the format's own limit, in bytes
 _MAX_INT: Final = 2**63 - 1
+_MAX_BITS: Final = 2**67  # more than any file holds; products of extents go no further
+_COMPARED: Final = 1 << 24  # bytes
 
 # Bits per element of every dtype the format names; a needed tensor must be one of _FORMATS.
 _BITS: Final[Mapping[str, int]] = {
@@ -48,23 +51,31 @@ _INTEGERS: Final[Mapping[str, str]] = {"I32": "<i4", "I64": "<i8"}
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a safetensors file.
+    """One tensor of a safetensors file, still in the file.
 
     Attributes
     ----------
-    file : Path
+    opened : OpenedFile
     name : str
         As the file calls it.
     dtype : str
         As the file calls it: "F32", "BF16", …
     shape : tuple of int
+    start, n_bytes : int
+        Where its bytes are in the file.
     """
 
-    file: Path
+    opened: OpenedFile
     name: str
     dtype: str
     shape: tuple[int, ...]
-    _bytes: NDArray[np.uint8] = field(repr=False)
+    start: int
+    n_bytes: int
+
+    @property
+    def file(self) -> Path:
+        """The path of the file."""
+        return self.opened.path
 
     @property
     def format(self) -> str:
@@ -81,22 +92,21 @@ class StoredTensor:
             )
         return _FORMATS[self.dtype][0]
 
-    @property
-    def n_bytes(self) -> int:
-        """How much of the file it takes."""
-        return self._bytes.size
-
     def array(self) -> NDArray[np.generic]:
         """The numbers, shape ``self.shape``: float32, float16, or uint16 with the bits of bf16.
 
-        A view of the mapped file; a copy where the file starts the tensor at an address the type does not
-        allow.
+        Read anew at each call.
         """
         _ = self.format
-        return self._view(_FORMATS[self.dtype][1])
+        return self._as(_FORMATS[self.dtype][1], self.read())
 
-    def integers(self) -> NDArray[np.integer[Any]]:
+    def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
         """The numbers of a tensor of integers, int32 or int64; as `array`.
+
+        Parameters
+        ----------
+        mmap : bool
+            A view of the mapped file, where the tensor is aligned in it: see `OpenedFile.map`.
 
         Raises
         ------
@@ -107,19 +117,27 @@ class StoredTensor:
             raise UnsupportedModelError(
                 f"{self.file}: tensor '{self.name}' has dtype {self.dtype}; expected {', '.join(_INTEGERS)}"
             )
-        return self._view(_INTEGERS[self.dtype])
+        data = self.opened.map(self.start, self.n_bytes) if mmap else self.read()
+        return self._as(_INTEGERS[self.dtype], data)
 
-    def _view(self, dtype: str) -> NDArray[Any]:
-        array = self._bytes.view(dtype).reshape(self.shape)
+    def read(self) -> NDArray[np.uint8]:
+        """The bytes as the file has them."""
+        return self.opened.read(self.start, self.n_bytes)
+
+    def _as(self, dtype: str, data: NDArray[np.uint8]) -> NDArray[Any]:
+        array = data.view(dtype).reshape(self.shape)
         return array if array.flags.aligned else array.copy()
 
     def same_as(self, other: StoredTensor) -> bool:
         """Whether both hold the same bits in the same shape."""
-        return (
-            self.dtype == other.dtype
-            and self.shape == other.shape
-            and np.array_equal(self._bytes, other._bytes)
-        )
+        if (self.dtype, self.shape) != (other.dtype, other.shape):
+            return False
+        for at in range(0, self.n_bytes, _COMPARED):
+            n = min(_COMPARED, self.n_bytes - at)
+            mine = self.opened.read(self.start + at, n)
+            if not np.array_equal(mine, other.opened.read(other.start + at, n)):
+                return False
+        return True
 
 
 def open_weights(folder: Path) -> dict[str, StoredTensor]:
@@ -174,14 +192,14 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
 def _check_shard_name(index: Path, shard: str) -> None:
     # An index comes from strangers; it may name files of its own folder and no others.
     parts = PurePosixPath(shard).parts
-    if len(parts) != 1 or parts[0] in {"..", "/"} or "\\" in shard or "\0" in shard:
+    if len(parts) != 1 or parts[0] in {"..", "/"} or "\\" in shard or not shard.isprintable():
         raise CheckpointError(
             f"{index}: names the shard {shard!r}; expected the name of a file in the same folder"
         )
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Map one safetensors file and check its header against its size.
+    """Open one safetensors file and check its header against its size.
 
     Raises
     ------
@@ -190,44 +208,36 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     CheckpointError
         It is truncated, its header is not what the format says, or two tensors share or leave out bytes.
     """
-    header, data = _open(path)
-    header.pop("__metadata__", None)
-    return _check_layout(path, header, data)
+    return read_safetensors_with_metadata(path)[0]
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """What one safetensors file says of itself; raises as `read_safetensors`."""
-    return dict(_open(path)[0].get("__metadata__") or {})
-
-
-def _open(path: Path) -> tuple[dict[str, Any], NDArray[np.uint8]]:
-    """The header of a file, and the mapped bytes behind it."""
-    try:
-        size = path.stat().st_size
-        if size < 8:
-            raise CheckpointError(f"{path}: has {size} bytes; expected at least 8, the length of the header")
-        data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-    except FileNotFoundError as error:
-        raise CheckpointNotFoundError(f"{path}: no such file") from error
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-    n_header = int.from_bytes(data[:8].tobytes(), "little")
+def read_safetensors_with_metadata(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """The tensors of one safetensors file and what it says of itself; raises as `read_safetensors`."""
+    opened = OpenedFile(path)
+    if opened.size < 8:
+        raise CheckpointError(
+            f"{path}: has {opened.size} bytes; expected at least 8, the length of the header"
+        )
+    n_header = int.from_bytes(opened.read(0, 8).tobytes(), "little")
     if n_header > _MAX_HEADER:
         raise CheckpointError(f"{path}: header length is {n_header}; expected at most {_MAX_HEADER}")
-    if 8 + n_header > data.size:
+    if 8 + n_header > opened.size:
         raise CheckpointError(
-            f"{path}: header length is {n_header}; expected at most {data.size - 8}, what the file holds"
+            f"{path}: header length is {n_header}; expected at most {opened.size - 8}, what the file holds"
         )
-    return _parse_header(path, data[8 : 8 + n_header].tobytes()), data[8 + n_header :]
+    header = _parse_header(path, opened.read(8, n_header).tobytes())
+    metadata = header.pop("__metadata__", None)
+    return _check_layout(opened, header, 8 + n_header), metadata or {}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {repeated!r} occurs more than once")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"the name {name!r} occurs more than once")
+            seen.add(name)
     return values
 
 
@@ -252,8 +262,19 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_INT
 
 
-def _check_layout(path: Path, header: dict[str, Any], data: NDArray[np.uint8]) -> dict[str, StoredTensor]:
-    """Every tensor's bytes: as many as shape and dtype say, one after the other, all of the file."""
+def _count_bits(dtype: str, shape: list[int]) -> int:
+    """Bits of a tensor; what is beyond `_MAX_BITS` is not multiplied any further."""
+    n_bits = _BITS[dtype]
+    for extent in shape:
+        n_bits *= extent
+        if n_bits > _MAX_BITS:
+            break
+    return n_bits
+
+
+def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dict[str, StoredTensor]:
+    """Every tensor's bytes: as many as shape and dtype say, one after the other, all from `first` on."""
+    path, size = opened.path, opened.size - first
     ranges: list[tuple[int, int, str]] = []
     tensors: dict[str, StoredTensor] = {}
     for name, entry in header.items():
@@ -264,27 +285,31 @@ def _check_layout(path: Path, header: dict[str, Any], data: NDArray[np.uint8]) -
             )
         dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in _BITS:
-            raise CheckpointError(f"{where}: dtype is {dtype!r}; expected one of {', '.join(_BITS)}")
+            raise CheckpointError(f"{where}: dtype is {shown(dtype)}; expected one of {', '.join(_BITS)}")
         if not isinstance(shape, list) or not all(map(_is_size, shape)):
-            raise CheckpointError(f"{where}: shape is {shape!r}; expected a list of whole numbers from 0")
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-            raise CheckpointError(f"{where}: data_offsets is {offsets!r}; expected two whole numbers from 0")
-        start, stop = offsets
-        if not start <= stop <= data.size:
             raise CheckpointError(
-                f"{where}: data_offsets is [{start}, {stop}]; expected begin <= end <= {data.size}, "
+                f"{where}: shape is {shown(shape)}; expected a list of whole numbers from 0"
+            )
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+            raise CheckpointError(
+                f"{where}: data_offsets is {shown(offsets)}; expected two whole numbers from 0"
+            )
+        start, stop = offsets
+        if not start <= stop <= size:
+            raise CheckpointError(
+                f"{where}: data_offsets is [{start}, {stop}]; expected begin <= end <= {size}, "
                 f"the bytes that follow the header (is the file truncated?)"
             )
-        n_bits = _BITS[dtype]
-        for extent in shape:
-            n_bits *= extent
+        n_bits = _count_bits(dtype, shape)
         if n_bits != 8 * (stop - start):
+            n_bytes = n_bits // 8 if n_bits % 8 == 0 else n_bits / 8  # F4 has half bytes
             raise CheckpointError(
-                f"{where}: data_offsets span {stop - start} bytes; expected {n_bits / 8:g} "
-                f"for shape {shape} of {dtype}"
+                f"{where}: data_offsets span {stop - start} bytes; expected "
+                + (f"{n_bytes}" if n_bits <= _MAX_BITS else f"more than {_MAX_BITS // 8}")
+                + f" for shape {shown(shape)} of {dtype}"
             )
         ranges.append((start, stop, name))
-        tensors[name] = StoredTensor(path, name, dtype, tuple(shape), data[start:stop])
+        tensors[name] = StoredTensor(opened, name, dtype, tuple(shape), first + start, stop - start)
 
     end, before = 0, "the header"
     for start, stop, name in sorted(ranges):
@@ -294,8 +319,8 @@ def _check_layout(path: Path, header: dict[str, Any], data: NDArray[np.uint8]) -
                 f"{path}: tensor '{name}' begins at byte {start} and {fault} {before}; expected {end}"
             )
         end, before = stop, f"tensor '{name}'"
-    if end != data.size:
+    if end != size:
         raise CheckpointError(
-            f"{path}: {data.size - end} bytes follow {before}; expected none after byte {end} of the data"
+            f"{path}: {size - end} bytes follow {before}; expected none after byte {end} of the data"
         )
     return tensors

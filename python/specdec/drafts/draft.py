@@ -50,6 +50,9 @@ class Draft(ABC):
     def check_rule(self, rule: str, sampling: Sampling) -> None:
         """Refuse a rule of verification that cannot judge what this draft proposes.
 
+        It is not asked where the target's temperature is 0: there every rule is the greedy one, which takes
+        every tree.
+
         Parameters
         ----------
         rule : str

@@ -181,15 +181,18 @@ class Ngram(Draft):
         return Ngram(texts, target.config["n_vocab"], n, smoothing=smoothing, min_count=min_count)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], *, mmap: bool = True) -> Ngram:
+    def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Ngram:
         """Read a table that `save` wrote.
 
         Parameters
         ----------
         path : path
-        mmap : bool, default True
-            Leave the table in the file and map it: opening reads it once, to check it, and from then on
-            the system keeps in memory what is used. The file must stay as it is. False: read it into memory.
+        mmap : bool, default False
+            False: read the table into memory, so that what becomes of the file does not matter. True: leave
+            it in the file and map it, for tables larger than memory or shared by processes; opening reads it
+            once, to check it, and from then on the system keeps in memory what is used. The file must then
+            stay as it is: if another program cuts it short, the system ends the process (SIGBUS). `save`
+            replaces a file and cuts none short.
 
         Raises
         ------

@@ -7,17 +7,18 @@ Tensors ``unigrams`` (I32, [n_vocab]) and for k = 2 … n ``starts.k`` (I64), ``
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checkpoints.safetensors_file import StoredTensor, read_metadata, read_safetensors
+from specdec.checkpoints.safetensors_file import StoredTensor, read_safetensors_with_metadata
 from specdec.drafts.ids import MAX_N
 from specdec.drafts.ngram_counts import NgramCounts, NgramLevel
 from specdec.errors import CheckpointError
+from specdec.fields import shown
+from specdec.replacing import replacing
 
 __all__ = ["read_ngrams", "write_ngrams"]
 
@@ -43,19 +44,14 @@ def write_ngrams(path: Path, counts: NgramCounts, smoothing: str) -> None:
         }  # fmt: skip
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with beside.open("xb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for dtype, array in arrays.values():
-                file.write(memoryview(np.ascontiguousarray(array, _DTYPES[dtype])).cast("B"))
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for dtype, array in arrays.values():
+            file.write(memoryview(np.ascontiguousarray(array, _DTYPES[dtype])).cast("B"))
 
 
 def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:
-    """The counts of a file, as views of the mapped file or as copies, and the smoothing.
+    """The counts of a file, in memory or as views of the mapped file, and the smoothing.
 
     Whether places and tokens are in their ranges is left to the core.
 
@@ -64,36 +60,30 @@ def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:
     CheckpointError
         The file is damaged, or holds something else.
     """
-    metadata = read_metadata(path)
+    tensors, metadata = read_safetensors_with_metadata(path)
     for name, expected in (("format", FORMAT), ("version", VERSION)):
         if metadata.get(name) != expected:
             raise CheckpointError(
                 f"{path}: metadata field '{name}' is {metadata.get(name)!r}; expected {expected!r}"
             )
-    tensors = read_safetensors(path)
     n = sum(name.startswith("tokens.") for name in tensors) + 1
     if n > MAX_N:
         raise CheckpointError(f"{path}: has n-grams of {n} lengths; expected at most {MAX_N}")
-    unigrams = _take(path, tensors, "unigrams", "I32", None)
+    unigrams = _take(path, tensors, "unigrams", "I32", None, mmap)
     n_before, levels = len(unigrams), []
     for k in range(2, n + 1):
-        starts = _take(path, tensors, f"starts.{k}", "I64", n_before + 1)
-        tokens = _take(path, tensors, f"tokens.{k}", "I32", None)
-        levels.append(NgramLevel(starts, tokens, _take(path, tensors, f"counts.{k}", "I32", len(tokens))))
+        starts = _take(path, tensors, f"starts.{k}", "I64", n_before + 1, mmap)
+        tokens = _take(path, tensors, f"tokens.{k}", "I32", None, mmap)
+        counts = _take(path, tensors, f"counts.{k}", "I32", len(tokens), mmap)
+        levels.append(NgramLevel(starts, tokens, counts))
         n_before = len(tokens)
     if tensors:
         raise CheckpointError(f"{path}: tensor '{min(tensors)}' is none of a table of {n}-grams")
-    counts = NgramCounts(unigrams, tuple(levels))
-    if not mmap:
-        counts = NgramCounts(
-            unigrams.copy(),
-            tuple(NgramLevel(a.starts.copy(), a.tokens.copy(), a.counts.copy()) for a in levels),
-        )
-    return counts, metadata.get("smoothing", "")
+    return NgramCounts(unigrams, tuple(levels)), metadata.get("smoothing", "")
 
 
 def _take(
-    path: Path, tensors: dict[str, StoredTensor], name: str, dtype: str, length: int | None
+    path: Path, tensors: dict[str, StoredTensor], name: str, dtype: str, length: int | None, mmap: bool
 ) -> NDArray[Any]:
     if name not in tensors:
         raise CheckpointError(f"{path}: tensor '{name}' is missing")
@@ -102,7 +92,7 @@ def _take(
         raise CheckpointError(f"{path}: tensor '{name}' has dtype {tensor.dtype}; expected {dtype}")
     if len(tensor.shape) != 1 or length not in (None, tensor.shape[0]):
         raise CheckpointError(
-            f"{path}: tensor '{name}' has shape {list(tensor.shape)}; "
+            f"{path}: tensor '{name}' has shape {shown(list(tensor.shape))}; "
             f"expected {'one dimension' if length is None else [length]}"
         )
-    return tensor.integers()
+    return tensor.integers(mmap=mmap)

@@ -70,7 +70,14 @@ class Drafter(Protocol):
     ``commit(sequence, tokens)``
         After each round; the whole text, prompt included. It stays.
 
-    An attribute ``gamma`` is the budget when the caller gives none; 4 without it.
+    Two attributes say more, if the object has them:
+
+    ``gamma``
+        The budget when the caller gives none; 4 without it.
+    ``trees``
+        True: proposals are trees, not chains only. Rules of verification that cannot judge trees ("block"
+        and "k-sequential", above temperature 0) are then refused before a run. Without it, the first proposal
+        that is a tree ends such a run with InputError.
 
     The methods are called with the interpreter's lock, the rounds between them run without it. What they
     raise is raised by `specdec.generate`. One object may serve several runs and, from several threads, at the
@@ -129,7 +136,8 @@ class PythonDraft(Draft):
     Raises
     ------
     InputError
-        If the object has no method ``propose``, or its ``gamma`` is no integer from 0 to 1024.
+        If the object has no method ``propose``, its ``gamma`` is no integer from 0 to 1024, or its ``trees``
+        neither True nor False.
     """
 
     def __init__(self, drafter: Drafter) -> None:
@@ -144,7 +152,13 @@ class PythonDraft(Draft):
             raise InputError(
                 f"gamma of the draft {type(drafter).__name__} is {gamma!r}; expected an integer, 0 to 1024"
             )
+        trees = getattr(drafter, "trees", False)
+        if not isinstance(trees, bool):
+            raise InputError(
+                f"trees of the draft {type(drafter).__name__} is {trees!r}; expected True or False"
+            )
         self.gamma = int(gamma)
+        self.trees = trees
         self.drafter = drafter
 
     def describe(self, target: Model) -> Description:

@@ -67,12 +67,22 @@ class SkipLayers(Draft):
             If the target has no such layer, or nothing is left of its layers.
         """
         n_layer = target.config["n_layer"]
+        self.check(n_layer)
+        return "layers", bytes(_ATTN * (i in self.attn) + _MLP * (i in self.mlp) for i in range(n_layer))
+
+    def check(self, n_layer: int) -> None:
+        """Refuse a draft that is none of a model of so many layers.
+
+        Raises
+        ------
+        InputError
+            As `describe`.
+        """
         for name, layers in (("attn", self.attn), ("mlp", self.mlp)):
             if layers and layers[-1] >= n_layer:
                 raise InputError(f"{name} has layer {layers[-1]}; expected 0 to {n_layer - 1}")
         if len(self.attn) == len(self.mlp) == n_layer:
             raise InputError(f"attn and mlp skip all {n_layer} layers; expected something to be left")
-        return "layers", bytes(_ATTN * (i in self.attn) + _MLP * (i in self.mlp) for i in range(n_layer))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SkipLayers) and (self.attn, self.mlp) == (other.attn, other.mlp)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 _TITLE = "Where the draft fails: dark tokens"
-_MEANING = "β = Σ min(target, draft)"
+_MEANING = "β: chance that the draft is accepted"
 _UNJUDGED = "bonus token: not judged"
 _PART = "·"  # stands for a token that is only a part of a character
 _FONT = "DejaVu Sans Mono"  # comes with matplotlib
@@ -60,7 +60,7 @@ def heat_map(
 
     beta is the probability that the draft's token is accepted there (Definition 3.1). In a run a correction
     has the beta of the draft it replaced; a bonus token has none, for nothing was drafted in its place, and
-    stands on white.
+    stands on white. In trees and under the coupled rule a run's betas are 0 and 1 (`Round.betas`).
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ class Point(NamedTuple):
     tokens, tokens_half : float
         Tokens a round, and half the width of their interval.
     speedup : float
-        Tokens a second over those of plain decoding.
+        Tokens a second over those of plain decoding; NaN also where an error of measuring shows.
     verify_ratio : float
         t(gamma + 1) / t(1): a run of the target that verifies a round over a plain run.
     name : str
@@ -173,7 +173,7 @@ def _measured_point(measurement: Measurement, row: MeasurementRow) -> Point:
         row.alpha_low,
         row.alpha_high,
         tokens=1.0 + float(np.cumprod(chances).sum()),
-        speedup=row.measured,
+        speedup=math.nan if row.impossible else row.measured,
         verify_ratio=row.t_ratio,
         name=f"T = {row.temperature:g}",
     )

@@ -22,6 +22,13 @@ def fma(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
     The product is exact in float64. The sum there is rounded to odd (its last bit tells that something was
     lost), so that rounding it again, to float32, gives what one rounding would have given.
     """
+    with np.errstate(over="ignore"):  # infinities come out as they should
+        rounded: Array = _sum_to_odd(x, y, z).astype(np.float32)
+    return rounded
+
+
+def _sum_to_odd(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
+    """x * y + z of float32 as float64, rounded to odd."""
     with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN come out as they should
         product, z = np.asarray(x, np.float64) * np.asarray(y, np.float64), np.asarray(z, np.float64)
         total = np.asarray(product + z)
@@ -29,7 +36,15 @@ def fma(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
         lost = (product - (total - part)) + (z - part)  # exactly (Knuth's two-sum)
         even = total.view(np.int64) & 1 == 0
         odd = np.nextafter(total, np.copysign(np.inf, lost))
-        return np.where(even & np.isfinite(lost) & (lost != 0), odd, total).astype(np.float32)
+        return np.where(even & np.isfinite(lost) & (lost != 0), odd, total)
+
+
+def _flushed_fma(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
+    """:func:`fma`, then zero if the sum, rounded to 24 bits whatever its exponent, is below 2^-126."""
+    total = _sum_to_odd(x, y, z)
+    subnormal = np.abs(total) < 2.0**-126 - 2.0**-151  # half a unit below 2^-126
+    with np.errstate(over="ignore"):
+        return np.where(subnormal, np.copysign(0.0, total), total).astype(np.float32)
 
 
 def round_bf16(x: ArrayLike) -> Array:
@@ -128,7 +143,8 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
     - f32: ``sum = fma(x[k], w[k], sum)``, k ascending;
     - bf16: both sides rounded to bf16, then by pairs, the second of a pair first,
       ``sum = fma(x[k], w[k], fma(x[k + 1], w[k + 1], sum))``, a missing last one being 0; subnormal numbers
-      are zero, among the factors and after each fma. This is the instruction VDPBF16PS;
+      are zero, among the factors and after each fma, where the sum is first rounded to 24 bits. This is the
+      instruction VDPBF16PS;
     - int8, int4: block after block, ``sum = fma(block_sum * x_scale, w_scale, sum)`` with the exact integer
       sum of the products of codes; its product with a power of two is exact too.
 
@@ -153,7 +169,7 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
         x, weights = (_flush(round_bf16(_padded(rows, 2))) for rows in (x, weights))
         for k in range(0, x.shape[1], 2):
             for i in (k + 1, k):
-                total = _flush(fma(x[:, i, None], weights[:, i], total))
+                total = _flushed_fma(x[:, i, None], weights[:, i], total)
     else:
         x_codes, x_scales = quantise_activations(x)
         w_codes, w_scales = quantise(weights, dtype)

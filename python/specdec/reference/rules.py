@@ -302,9 +302,10 @@ def verify(
     token : int
         The token after them, from the target.
     betas : list of float
-        The chance of acceptance of the first candidate of each place passed, root included, that has any:
-        sum(min(target / lenience, draft)) (Leviathan, Theorem 3.5 and A.5); under "greedy" the mass that
-        `draft` has on tokens that are accepted.
+        For each place passed that has candidates, root included, the chance that one is accepted. Of a single
+        candidate it is computed from the distributions, see `overlap`; of several, and under "coupled", it is
+        the outcome, 1 or 0, whose mean is that chance. Under "block", which judges no candidate alone, it is
+        sum(min(target, draft)), at most what is accepted.
     """
     if rule == "block":
         tau, rest = block(tokens, target_probs, draft_probs, uniforms)
@@ -321,8 +322,10 @@ def verify(
             nodes.sort(key=lambda node: order[node])
         candidates = [Candidate(tokens[node], draft_probs[node], uniforms[node]) for node in nodes]
         accepted, otherwise = choose(rule, target, candidates, lenience, noise, depth)
-        if nodes:
+        if len(nodes) == 1 and rule != "coupled":
             betas.append(overlap(target, draft_probs[nodes[0]], rule, lenience))
+        elif nodes:
+            betas.append(float(accepted is not None))
         if accepted is None:
             return path_to(last, parents), sample(otherwise, uniforms[len(tokens)]), betas
         last, depth = nodes[accepted], depth + 1
@@ -352,7 +355,14 @@ def choose(
 
 
 def overlap(target: Probs, draft: Probs, rule: str, lenience: float) -> float:
-    """The chance that one token drawn from `draft` is accepted, as reported by `verify`."""
+    """The chance that one token drawn from `draft` is accepted, as reported by `verify`.
+
+    sum(min(target / lenience, draft)) (Leviathan, Theorem 3.5 and A.5); under "greedy" the mass that `draft`
+    has on tokens that are accepted, under "classical" 1 / max(target / draft) (A.2).
+    """
+    if rule == "classical":
+        ratios = np.divide(draft, target, out=np.full(target.shape, np.inf), where=target > 0)
+        return float(min(1.0, ratios.min()))
     if rule == "greedy":
         best = int(np.argmax(target))
         accepted = target >= lenience * target[best] if lenience < 1 else np.arange(len(target)) == best

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import TokenizerError
+from specdec.fields import shown
+from specdec.tokenizer.library import library_errors
 from specdec.tokenizer.protocol import ByteTokenizer, Strip
 
 __all__ = ["HFTokenizer"]
 
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _END_OF_TEXT: Final = "<|endoftext|>"
+
+# What a small file may cost. Vocabularies have few ids without token, or none; decoders a handful of steps.
+_MAX_UNUSED: Final = 1 << 20
+_MAX_TEXT: Final = 1 << 26  # characters of all tokens together
+_MAX_STEPS: Final = 64
 
 
 class HFTokenizer(ByteTokenizer):
@@ -46,23 +53,53 @@ class HFTokenizer(ByteTokenizer):
         settings: dict[str, Any] | None = None,
     ) -> None:
         self._library = library_tokenizer
-        # A tokenizer.json may carry the padding and truncation of its last training run.
-        self._library.no_padding()
-        self._library.no_truncation()
+        settings = settings or {}
+        with library_errors(f"{source}: not a tokenizer that `tokenizers` can use"):
+            # A tokenizer.json may carry the padding and truncation of its last training run.
+            self._library.no_padding()
+            self._library.no_truncation()
+            vocabulary, silent, strip = self._read_vocabulary(source)
+            bos_id, eos_ids, adds_bos = self._read_ends(settings, bos_id, eos_ids)
+        super().__init__(
+            source,
+            vocabulary=vocabulary,
+            silent=silent,
+            strip=strip,
+            bos_id=bos_id,
+            eos_ids=eos_ids,
+            adds_bos=adds_bos,
+        )
+
+    def _read_vocabulary(self, source: str) -> tuple[list[bytes | None], frozenset[int], Strip]:
+        """(bytes of each token by id, ids that stand for no text, what a text's beginning loses)."""
         to_bytes, strip = _read_decoder(self._library, source)
         ids = self._library.get_vocab(with_added_tokens=True)
         if not ids:
             raise TokenizerError(f"{source}: has no tokens; expected at least one")
-        vocabulary: list[bytes | None] = [None] * (max(ids.values()) + 1)
+        n_ids = max(ids.values()) + 1
+        if n_ids > len(ids) + _MAX_UNUSED:
+            token = max(ids, key=ids.__getitem__)
+            raise TokenizerError(
+                f"{source}: token {token!r} has id {n_ids - 1}; expected at most "
+                f"{len(ids) + _MAX_UNUSED - 1} in a vocabulary of {len(ids)} tokens"
+            )
+        vocabulary: list[bytes | None] = [None] * n_ids
+        left = _MAX_TEXT
         for token_id in ids.values():
             # Not the key: for an added token the library decodes what its normaliser makes of it.
-            vocabulary[token_id] = to_bytes(self._library.id_to_token(token_id))
+            text = to_bytes(self._library.id_to_token(token_id), left)
+            vocabulary[token_id] = text
+            left -= len(text)
         added = self._library.get_added_tokens_decoder()
         silent = frozenset(token_id for token_id, token in added.items() if token.special)
         for token_id in silent:
             vocabulary[token_id] = added[token_id].content.encode("utf-8")
+        return vocabulary, silent, strip
 
-        settings = settings or {}
+    def _read_ends(
+        self, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None
+    ) -> tuple[int | None, tuple[int, ...], bool]:
+        """(BOS, ids that end a text, whether a text begins with BOS); see the parameters of the class."""
         if bos_id is None:
             bos_id = self._named(settings, "bos_token")
         if eos_ids is None:
@@ -75,44 +112,29 @@ class HFTokenizer(ByteTokenizer):
         adds_bos = settings.get("add_bos_token")
         if not isinstance(adds_bos, bool):
             adds_bos = bool(prefix)
-        super().__init__(
-            source,
-            vocabulary=vocabulary,
-            silent=silent,
-            strip=strip,
-            bos_id=bos_id,
-            eos_ids=eos_ids,
-            adds_bos=adds_bos,
-        )
+        return bos_id, eos_ids, adds_bos
 
     @classmethod
     def from_file(cls, path: Path, **options: Any) -> HFTokenizer:
         """Read tokenizer.json. Options are those of the class."""
         library = _import_library(path)
-        try:
+        with library_errors(f"{path}: not a tokenizer.json that `tokenizers` can read"):
             tokenizer = library.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exceptions
-            raise TokenizerError(
-                f"{path}: not a tokenizer.json that `tokenizers` can read: {error}"
-            ) from error
         return cls(tokenizer, str(path), **options)
 
     @classmethod
     def from_bpe_files(cls, vocab: Path, merges: Path, **options: Any) -> HFTokenizer:
         """Read GPT-2's vocab.json and merges.txt: byte-level BPE. Options are those of the class."""
         library = _import_library(vocab)
-        try:
+        with library_errors(f"{vocab} and {merges.name}: not a BPE vocabulary that `tokenizers` can read"):
             model = library.models.BPE.from_file(str(vocab), str(merges))
-        except Exception as error:
-            raise TokenizerError(
-                f"{vocab} and {merges.name}: not a BPE vocabulary that `tokenizers` can read: {error}"
-            ) from error
-        tokenizer = library.Tokenizer(model)
-        tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = library.decoders.ByteLevel()
-        end = tokenizer.token_to_id(_END_OF_TEXT)
+            tokenizer = library.Tokenizer(model)
+            tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+            tokenizer.decoder = library.decoders.ByteLevel()
+            end = tokenizer.token_to_id(_END_OF_TEXT)
+            if end is not None:
+                tokenizer.add_special_tokens([_END_OF_TEXT])
         if end is not None:
-            tokenizer.add_special_tokens([_END_OF_TEXT])
             if options.get("bos_id") is None:
                 options["bos_id"] = end
             if options.get("eos_ids") is None:
@@ -136,7 +158,8 @@ class HFTokenizer(ByteTokenizer):
         return []
 
     def _encode(self, text: str) -> list[int]:
-        return self._library.encode(text, add_special_tokens=False).ids
+        with library_errors(f"{self.source}: `tokenizers` cannot encode this text"):
+            return self._library.encode(text, add_special_tokens=False).ids
 
 
 def _import_library(path: Path) -> Any:
@@ -150,16 +173,19 @@ def _import_library(path: Path) -> Any:
     return tokenizers
 
 
-def _read_decoder(tokenizer: Any, source: str) -> tuple[Callable[[str], bytes], Strip]:
+def _read_decoder(tokenizer: Any, source: str) -> tuple[Callable[[str, int], bytes], Strip]:
     """(bytes of a token's text, what the beginning of a text loses) from the library's decoder settings.
 
-    Covers byte-level BPE, Metaspace, Llama's sequence Replace, ByteFallback, Fuse, Strip, and no decoder at
-    all, where the library puts spaces between tokens.
+    The first is a function of the token and of the characters that its text may have at most. Covers
+    byte-level BPE, Metaspace, Llama's sequence Replace, ByteFallback, Fuse, Strip, and no decoder at all,
+    where the library puts spaces between tokens.
     """
     if tokenizer.decoder is None:
-        return lambda token: b" " + token.encode("utf-8"), Strip.ONE_SPACE
+        return lambda token, most: b" " + token.encode("utf-8"), Strip.ONE_SPACE
     state = json.loads(tokenizer.decoder.__getstate__())
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
+    if len(steps) > _MAX_STEPS:
+        raise TokenizerError(f"{source}: decoder has {len(steps)} steps; expected at most {_MAX_STEPS}")
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
         return _byte_level, Strip.NOTHING
@@ -189,15 +215,20 @@ def _read_decoder(tokenizer: Any, source: str) -> tuple[Callable[[str], bytes], 
             strip = Strip.ONE_SPACE if step["start"] else strip
         else:
             raise TokenizerError(
-                f"{source}: decoder has a step {json.dumps(step)} at this place; expected ByteLevel, "
+                f"{source}: decoder has a step {shown(step)} at this place; expected ByteLevel, "
                 "or a sequence "
                 f"of Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space"
             )
 
-    def to_bytes(token: str) -> bytes:
+    def to_bytes(token: str, most: int) -> bytes:
         if byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes.fromhex(match[1])
         for pattern, content in replaced:
+            if len(token) + token.count(pattern) * (len(content) - len(pattern)) > most:
+                raise TokenizerError(
+                    f"{source}: decoder makes a text of more than {_MAX_TEXT} characters of the vocabulary; "
+                    f"expected less"
+                )
             token = token.replace(pattern, content)
         return token.encode("utf-8")
 
@@ -216,7 +247,7 @@ def _byte_level_alphabet() -> dict[str, int]:
 _ALPHABET: Final = _byte_level_alphabet()
 
 
-def _byte_level(token: str) -> bytes:
+def _byte_level(token: str, most: int) -> bytes:
     try:
         return bytes(_ALPHABET[char] for char in token)
     except KeyError:  # an added token, which is plain text

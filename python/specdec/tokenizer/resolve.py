@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec.errors import CheckpointError, TokenizerError
 from specdec.fields import read_json_object
+from specdec.tokenizer.growth import check_growth
 from specdec.tokenizer.hf import HFTokenizer
 from specdec.tokenizer.llama2c import Llama2cTokenizer
 from specdec.tokenizer.protocol import Tokenizer
@@ -88,7 +89,9 @@ def load_tokenizer(
     if place.suffix == ".model":
         return _sentencepiece(place, settings, bos_id, eos_ids)
     if place.suffix == ".json":
-        if isinstance(_read(place).get("model"), dict):  # in a vocab.json, "model" is a word with an id
+        values = _read(place)
+        if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
+            check_growth(values, place)
             return HFTokenizer.from_file(place, bos_id=bos_id, eos_ids=eos_ids, settings=settings)
         merges = place.with_name(place.name.replace("vocab", "merges")).with_suffix(".txt")
         if "vocab" in place.name and merges.is_file():

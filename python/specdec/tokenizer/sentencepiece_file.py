@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import TokenizerError
+from specdec.tokenizer.library import library_errors
 from specdec.tokenizer.protocol import ByteTokenizer, Strip
 
 __all__ = ["SentencePieceTokenizer"]
@@ -43,24 +44,26 @@ class SentencePieceTokenizer(ByteTokenizer):
                 f"(or tokenizer=False: ids in, ids out)"
             ) from error
         self._library = sentencepiece.SentencePieceProcessor()
-        try:
+        with library_errors(f"{path}: not a SentencePiece model"):
             self._library.LoadFromSerializedProto(path.read_bytes())
             n_vocab = self._library.vocab_size()
-        except (OSError, RuntimeError) as error:
-            raise TokenizerError(f"{path}: not a SentencePiece model: {error}") from error
-        if n_vocab < 1:
-            raise TokenizerError(f"{path}: has no tokens; expected a SentencePiece model")
-        if bos_id is None and self._library.bos_id() >= 0:
-            bos_id = self._library.bos_id()
-        if eos_ids is None:
-            eos_ids = (self._library.eos_id(),) if self._library.eos_id() >= 0 else ()
-        unknown = self._library.unk_id()
+            if n_vocab < 1:
+                raise TokenizerError(f"{path}: has no tokens; expected a SentencePiece model")
+            if bos_id is None and self._library.bos_id() >= 0:
+                bos_id = self._library.bos_id()
+            if eos_ids is None:
+                eos_ids = (self._library.eos_id(),) if self._library.eos_id() >= 0 else ()
+            unknown = self._library.unk_id()
+            vocabulary = [self._token(i) for i in range(n_vocab)]
+            silent = frozenset(i for i in range(n_vocab) if self._library.is_control(i))
+            replaced = {unknown: self._library.decode([unknown]).encode("utf-8")} if unknown >= 0 else {}
+            strip = _strip_of(self._library)
         super().__init__(
             str(path),
-            vocabulary=[self._token(i) for i in range(n_vocab)],
-            silent=frozenset(i for i in range(n_vocab) if self._library.is_control(i)),
-            replaced={unknown: self._library.decode([unknown]).encode("utf-8")} if unknown >= 0 else {},
-            strip=_strip_of(self._library),
+            vocabulary=vocabulary,
+            silent=silent,
+            replaced=replaced,
+            strip=strip,
             bos_id=bos_id,
             eos_ids=eos_ids,
             adds_bos=adds_bos,
@@ -73,7 +76,8 @@ class SentencePieceTokenizer(ByteTokenizer):
         return piece.replace(_META, " ").encode("utf-8")
 
     def _encode(self, text: str) -> list[int]:
-        return self._library.encode(text, out_type=int)
+        with library_errors(f"{self.source}: `sentencepiece` cannot encode this text"):
+            return self._library.encode(text, out_type=int)
 
 
 def _strip_of(library: Any) -> Strip:

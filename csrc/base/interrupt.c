@@ -1,0 +1,27 @@
+#include "interrupt.h"
+
+#include <stddef.h>
+
+#include "clock.h"
+
+#define INTERVAL 0.05 /* seconds */
+
+static _Thread_local struct {
+    sd_ask ask;
+    void* context;
+    double asked_at;
+} hook;
+
+void sd_interrupt_set(sd_ask ask, void* context) {
+    hook.ask = ask;
+    hook.context = context;
+    if (ask != NULL) hook.asked_at = sd_now();
+}
+
+sd_status sd_interrupted(void) {
+    if (hook.ask == NULL) return SD_OK;
+    double now = sd_now();
+    if (now - hook.asked_at < INTERVAL) return SD_OK;
+    hook.asked_at = now;
+    return hook.ask(hook.context);
+}

@@ -1,0 +1,100 @@
+"""A file that is read piece by piece, and may change while it is."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import weakref
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.errors import CheckpointError, CheckpointNotFoundError
+
+__all__ = ["OpenedFile"]
+
+_PIECE: Final = 1 << 26  # bytes of one system call, so that Ctrl-C is heard in between
+
+
+class OpenedFile:
+    """A regular file, open for reading until the object goes.
+
+    The bytes are read, not mapped: a process that touches a mapped page which the file has lost is ended by
+    the system with SIGBUS, and no program can answer that with an exception.
+
+    Parameters
+    ----------
+    path : Path
+
+    Attributes
+    ----------
+    path : Path
+    size : int
+        Bytes, when it was opened.
+
+    Raises
+    ------
+    CheckpointNotFoundError
+        There is no such file.
+    CheckpointError
+        It cannot be opened, or is a folder, a pipe or a device.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # O_NONBLOCK: a pipe would wait for a writer. It means nothing for regular files.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            raise CheckpointNotFoundError(f"{path}: no such file") from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            raise CheckpointError(f"{path}: cannot be read: {_reason(error)}") from error
+        weakref.finalize(self, os.close, self._descriptor)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{path}: cannot be read: not a regular file")
+        self.size = status.st_size
+
+    def read(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
+        """A copy of `n_bytes` from `start` on.
+
+        Raises
+        ------
+        CheckpointError
+            The file ends before, or cannot be read.
+        """
+        data = np.empty(n_bytes, np.uint8)
+        view, done = memoryview(data), 0
+        while done < n_bytes:
+            try:
+                n = os.preadv(self._descriptor, [view[done : done + _PIECE]], start + done)
+            except OSError as error:
+                raise CheckpointError(f"{self.path}: cannot be read: {_reason(error)}") from error
+            if n == 0:
+                raise CheckpointError(
+                    f"{self.path}: ends at byte {start + done}; expected {self.size} bytes, as many as when "
+                    f"it was opened (does another program write it?)"
+                )
+            done += n
+        return data
+
+    def map(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
+        """A read-only view of these bytes: it changes with the file, which must not become shorter."""
+        if n_bytes == 0:
+            return np.zeros(0, np.uint8)
+        try:
+            mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path}: cannot be mapped: {_reason(error)}") from error
+        if start + n_bytes > len(mapped):
+            raise CheckpointError(
+                f"{self.path}: has {len(mapped)} bytes; expected {self.size}, as many as when it was opened"
+            )
+        return np.frombuffer(mapped, np.uint8, n_bytes, start)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,110 @@
+"""What betas are: the chance that a draft is accepted, against every outcome of every rule and run."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from exact import Proposal, Rule, cells, drafts, independent, question, without_replacement
+from specdec import _core, reference, theory
+from specdec import drafts as ways_to_draft
+from tables import models, shapes
+from toy_pair import load_pair
+
+RULES = {"reference": reference.verify, "core": _core.verify}
+CASES = [("core", "chain2", 3), ("core", "two", 4), ("core", "left", 3), ("reference", "left", 2)]
+
+
+def expected_of_a_round(
+    rule: Rule, parents: list[int], target: Any, proposal: Proposal
+) -> tuple[float, float, float]:
+    """(Sum of betas, accepted drafts) on average, and how far a beta is outside of [0, 1]."""
+    betas, accepted, outside = 0.0, 0.0, 0.0
+    for tree in drafts(parents, proposal):
+        asked = question(tree, parents, target)
+        for cell in cells(rule, *asked):
+            uniforms = np.array(cell.low) / 2.0**53
+            path, _, found = rule(*asked, uniforms)
+            assert tuple(path) == cell.path
+            probability = tree.probability * cell.probability
+            betas += probability * sum(found)
+            accepted += probability * len(path)
+            outside = max(outside, *(abs(beta - 0.5) - 0.5 for beta in found))
+    return betas, accepted, outside
+
+
+@pytest.mark.parametrize(
+    ("options", "proposed"),
+    [
+        ({}, independent),
+        ({}, without_replacement),
+        ({"lenience": 0.4}, independent),
+        ({"rule": "greedy"}, independent),
+        ({"rule": "greedy", "lenience": 0.4}, independent),
+        ({"rule": "k-sequential"}, independent),
+        ({"rule": "classical"}, independent),
+    ],
+    ids=lambda value: (
+        value.__name__ if callable(value) else "-".join(map(str, value.values())) or "rejection"
+    ),
+)
+@pytest.mark.parametrize(("where", "shape", "n_vocab"), CASES)
+def test_betas_expect_as_many_accepted_drafts_as_there_are(
+    where: str, shape: str, n_vocab: int, options: dict[str, Any], proposed: Any
+) -> None:
+    """On chains and trees the sum of betas and the number of accepted drafts have the same mean."""
+    parents = shapes()[shape]
+    target, draft = models("plain", n_vocab, with_core=where == "core")
+    rule = partial(RULES[where], **options)
+    betas, accepted, outside = expected_of_a_round(rule, parents, target, proposed(parents, draft))
+    assert 0.05 < accepted
+    assert betas == pytest.approx(accepted, abs=1e-12)
+    assert outside <= 1e-15
+
+
+def test_betas_of_a_coupled_run_are_of_the_coupling() -> None:
+    """Their mean is the chance that one noise draws the same token from both, not Theorem 3.5's."""
+    rng = np.random.default_rng(2)
+    target, draft = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.35, 0.25, 0.3])
+    n = 20000
+    found = np.empty(n)
+    for i, noise in enumerate(rng.random((n, 2, 4))):
+        token = reference.race(draft, noise[0])
+        asked = ([0, token], [-1, 0], np.array([target, target]), np.array([draft, draft]), np.zeros(3))
+        path, _, (found[i],) = _core.verify(*asked, rule="coupled", noise=noise)
+        assert found[i] == len(path)
+    chance = float(theory.coupled_acceptance_rate(target, draft))
+    assert chance < theory.acceptance_rate(target, draft) - 0.05
+    assert abs(found.mean() - chance) < 5 * np.sqrt(chance * (1 - chance) / n)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+
+
+@pytest.mark.parametrize(
+    ("draft", "options"),
+    [
+        (ways_to_draft.Lookahead(), {}),
+        ("tree", {}),
+        ("tree", {"temperature": 1.0, "verify": "coupled"}),
+        ("model", {"temperature": 1.0, "verify": "coupled"}),
+    ],
+    ids=["lookahead", "tree", "coupled tree", "coupled chain"],
+)
+def test_alpha_of_trees_and_coupled_runs_is_what_was_accepted(
+    pair: tuple[specdec.Model, specdec.Model], draft: Any, options: dict[str, Any]
+) -> None:
+    target, small = pair
+    if draft == "tree":
+        draft = ways_to_draft.Model(small, tree=ways_to_draft.Chains(3))
+    elif draft == "model":
+        draft = small
+    trace = specdec.generate(target, draft, "abcab", max_new_tokens=40, seed=3, n_threads=1, **options).trace
+    assert 0 < trace.n_accepted < trace.n_drafted
+    assert trace.acceptance_rate == trace.n_accepted / trace.n_verified

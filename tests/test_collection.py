@@ -1,0 +1,354 @@
+"""Garbage collection: cycles through what the core owns are found, and nothing else is freed."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from canonical import LLAMA, build, perturbed, random_tensors, run_session
+from specdec import _core, drafts
+
+TENSORS = random_tensors(LLAMA)
+GREEDY = {"temperature": 0.0}
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[_core.Model, _core.Model]:
+    return build(LLAMA, TENSORS), build(LLAMA, perturbed(TENSORS))
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[specdec.Model, specdec.Model]:
+    return specdec.embedded_pair()
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(models: Any, pair: Any) -> Iterator[None]:
+    """The core has as many blocks, and the collector as many sessions, as before the test."""
+    gc.collect()
+    before = live()
+    yield
+    gc.collect()
+    assert live() == before
+
+
+def live() -> tuple[int, int]:
+    blocks = _core._alloc_live() if hasattr(_core, "_alloc_live") else 0
+    return blocks, sum(type(entry) is _core.Session for entry in gc.get_objects())
+
+
+# --------------------------------------------------------------------------------- the public functions
+
+
+class Chat:
+    """An object that keeps its stream, and that the stream's session calls."""
+
+    stream: specdec.Stream
+
+    def mask(self, probs: np.ndarray, tokens: list[int]) -> np.ndarray:
+        return probs
+
+    def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
+        return [1] * budget
+
+    def policy(self, rounds: Any) -> int:
+        return 2
+
+
+class Telling(Chat):
+    """A draft that is told of its texts."""
+
+    def begin(self, sequence: int, prompt: Any) -> None: ...
+
+    def commit(self, sequence: int, tokens: Any) -> None: ...
+
+
+class Slots:
+    """As a Chat, without a dict; the methods are attributes."""
+
+    __slots__ = ("__weakref__", "mask", "stream")
+
+
+def by_transform(target: specdec.Model, draft: specdec.Model) -> Chat:
+    chat = Chat()
+    chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=chat.mask)
+    return chat
+
+
+def by_partial_transform(target: specdec.Model, draft: specdec.Model) -> Chat:
+    chat = Chat()
+    transform = functools.partial(lambda chat, probs, tokens: probs, chat)
+    chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=transform)
+    return chat
+
+
+def by_slots(target: specdec.Model, draft: specdec.Model) -> Slots:
+    chat = Slots()
+    chat.mask = lambda probs, tokens: chat and probs
+    chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, transform=chat.mask)
+    return chat
+
+
+def by_policy(target: specdec.Model, draft: specdec.Model) -> Chat:
+    chat = Chat()
+    chat.stream = specdec.stream(target, draft, "It was", max_new_tokens=12, gamma=chat.policy)
+    return chat
+
+
+def drafting(wrap: Callable[[Any, specdec.Model], Any], kind: type[Chat] = Chat) -> Callable[..., Chat]:
+    def make(target: specdec.Model, draft: specdec.Model) -> Chat:
+        chat = kind()
+        chat.stream = specdec.stream(target, wrap(chat, draft), "It was", max_new_tokens=12)
+        return chat
+
+    return make
+
+
+OWNERS = {
+    "transform": by_transform,
+    "partial": by_partial_transform,
+    "slots": by_slots,
+    "policy": by_policy,
+    "object draft": drafting(lambda chat, draft: chat),
+    "begin and commit": drafting(lambda chat, draft: chat, Telling),
+    "draft among several": drafting(lambda chat, draft: drafts.Best(chat, draft), Telling),
+    "draft of a draft": drafting(lambda chat, draft: drafts.Model(draft, draft=chat), Telling),
+    "attribute of a draft": drafting(lambda chat, draft: attributed(drafts.ContextCopy(), chat)),
+}
+
+
+def attributed(draft: Any, chat: Chat) -> Any:
+    draft.owner = chat
+    return draft
+
+
+@pytest.mark.parametrize("ending", ["not begun", "begun", "ended", "closed"])
+@pytest.mark.parametrize("owner", OWNERS)
+def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str, pair: Any) -> None:
+    chat = OWNERS[owner](*pair)
+    if ending != "not begun":
+        next(chat.stream)
+    if ending == "ended":
+        for _ in chat.stream:
+            pass
+    if ending == "closed":
+        chat.stream.close()
+    reference = weakref.ref(chat)
+    del chat
+    gc.collect()
+    assert reference() is None
+
+
+# ------------------------------------------------------------------------------------ the core's types
+
+
+class Node:
+    """Something that can stand in a cycle and be watched."""
+
+
+def session_of(target: _core.Model, draft: Any, session: _core.Session | None = None, **options: Any) -> Any:
+    arguments: dict[str, Any] = {
+        "gamma": 4, "max_new_tokens": 8, "sampling": GREEDY, "draft_sampling": GREEDY, "seeds": [(1, 0)],
+        "n_threads": 1,
+    }  # fmt: skip
+    session = _core.Session.__new__(_core.Session) if session is None else session
+    session.__init__(target, draft, [[1, 2, 3]], **arguments | options)  # type: ignore[misc]
+    return session
+
+
+def python_draft(propose: Any) -> tuple[Any, ...]:
+    return "python", "a test", propose, None, None, drafts.Proposal, specdec.InputError
+
+
+class Array(np.ndarray):
+    """An array with attributes."""
+
+    node: Node
+
+
+def session_is_its_own_transform(node: Node, models: Any) -> Any:
+    """No object of the cycle but the session can be cleared: a method and a tuple cannot."""
+    session = _core.Session.__new__(_core.Session)
+    pair = (session, node)
+    return session_of(models[0], None, session, transform=types.MethodType(lambda *_: None, pair))
+
+
+def session_is_its_own_draft(node: Node, models: Any) -> Any:
+    session = _core.Session.__new__(_core.Session)
+    pair = (session, node)
+    return session_of(models[0], python_draft(types.MethodType(lambda *_: [], pair)), session)
+
+
+def model_with_a_node(node: Node, models: Any) -> Any:
+    node.model = build(LLAMA | {"node": node}, TENSORS)
+    return node.model
+
+
+def session_of_such_a_model(node: Node, models: Any) -> Any:
+    node.session = session_of(model_with_a_node(node, models), None)
+    return node.session
+
+
+def decoder_of_such_a_model(node: Node, models: Any) -> Any:
+    node.decoder = _core.Decoder(build(LLAMA | {"node": node}, TENSORS), capacity=8)
+    return node.decoder
+
+
+def search_of_such_a_model(node: Node, models: Any) -> Any:
+    draft = build(LLAMA | {"node": node}, TENSORS)
+    node.search = _core.BeamSearch(
+        models[0], draft, [1, 2], width=2, draft_width=2, gamma=2, max_new_tokens=4, n_threads=1
+    )
+    return node.search
+
+
+def table_over_an_array_with_a_node(node: Node, models: Any) -> Any:
+    counts = np.ones(LLAMA["n_vocab"], np.int32).view(Array)
+    counts.node = node
+    node.table = _core.Ngram(counts, ())
+    return node.table
+
+
+CYCLES = [
+    session_is_its_own_transform, session_is_its_own_draft, model_with_a_node, session_of_such_a_model,
+    decoder_of_such_a_model, search_of_such_a_model, table_over_an_array_with_a_node,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", CYCLES)
+def test_a_cycle_through_the_core_is_collected(make: Callable[[Node, Any], Any], models: Any) -> None:
+    node = Node()
+    reference = weakref.ref(node)
+    made = make(node, models)
+    assert gc.is_tracked(made)
+    del made, node
+    gc.collect()
+    assert reference() is None
+
+
+def counts(objects: tuple[Any, ...]) -> list[int]:
+    return [sys.getrefcount(entry) for entry in objects]
+
+
+def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
+    """Each reference is counted once and shown to the collector once."""
+
+    def transform(probs: Any, tokens: Any) -> Any:
+        return probs
+
+    def propose(*_: Any) -> list[int]:
+        return [1]
+
+    description = (
+        "best",
+        False,
+        [4, 4],
+        (python_draft(propose), ("speculating", models[1], python_draft(propose), 2)),
+    )
+    given = (models[0], models[1], transform, propose, description)
+    before = counts(given)
+    session = session_of(models[0], description, transform=transform)
+    session.prefill()
+    session.round()
+    held = [after - n for after, n in zip(counts(given), before, strict=True)]
+    assert held == [1, 0, 1, 0, 1]  # the description has the draft's model and its function
+    shown = {id(entry) for entry in gc.get_referents(session)}
+    assert shown == {id(entry) for entry in (_core.Session, models[0], description, transform)}
+    session.close()
+    del session
+    assert counts(given) == before
+
+
+def test_a_session_that_could_not_be_made_refers_to_nothing(models: Any) -> None:
+    def transform(probs: Any, tokens: Any) -> Any:
+        return probs
+
+    before = sys.getrefcount(transform)
+    session = _core.Session.__new__(_core.Session)
+    for wrong in ({"gamma": -1}, {"seeds": []}, {"max_new_tokens": 0}, {"stop_ids": ["x"]}):
+        with pytest.raises((ValueError, TypeError)):
+            session_of(models[0], models[1], session, transform=transform, **wrong)
+        assert sys.getrefcount(transform) == before
+    session_of(models[0], models[1], session, transform=transform)  # and may be tried again
+    assert session.prefill() > 0
+
+
+def test_collections_during_rounds_change_nothing(models: Any) -> None:
+    """Another thread collects all the time, and so does the draft, from within the session."""
+    target, draft = models
+
+    def propose(sequence: int, tokens: Any, budget: int) -> list[int]:
+        gc.collect()
+        return [int(tokens[-1])] * budget
+
+    def transform(probs: Any, tokens: Any) -> Any:
+        return probs
+
+    description = ("best", False, [4, 4], (python_draft(propose), ("model", draft)))
+    plain, *_ = run_session(target, None, [[1, 2, 3], [4, 5]], max_new_tokens=12)
+    stop = threading.Event()
+
+    def collect() -> None:
+        while not stop.is_set():
+            gc.collect(0)
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    try:
+        tokens, *_ = run_session(
+            target, description, [[1, 2, 3], [4, 5]], transform=transform, max_new_tokens=12
+        )
+    finally:
+        stop.set()
+        thread.join()
+    assert tokens == plain
+
+
+# ------------------------------------------------------------------------------ __init__ within __init__
+
+
+class Again:
+    """An integer that initialises an object once more when it is looked at."""
+
+    def __init__(self, again: Callable[[], None]) -> None:
+        self.again = again
+        self.error: Exception | None = None
+
+    def __index__(self) -> int:
+        again, self.again = self.again, lambda: None
+        try:
+            again()
+        except RuntimeError as error:
+            self.error = error
+        return 1
+
+
+def test_an_init_within_an_init_is_refused(models: Any) -> None:
+    session = _core.Session.__new__(_core.Session)
+    index = Again(lambda: session_of(models[0], models[1], session))
+    session_of(models[0], models[1], session, stop_ids=[index])
+    assert "in use" in str(index.error)
+    with pytest.raises(RuntimeError, match="twice"):
+        session_of(models[0], models[1], session)
+
+    search = _core.BeamSearch.__new__(_core.BeamSearch)
+    options = {"width": 1, "draft_width": 1, "gamma": 1, "max_new_tokens": 4, "n_threads": 1}
+    index = Again(lambda: search.__init__(models[0], None, [1, 2], **options))
+    search.__init__(models[0], None, [index, 2], **options)
+    assert "in use" in str(index.error)
+
+    model = _core.Model.__new__(_core.Model)
+    index = Again(lambda: model.__init__(LLAMA, ((n, t, "f32") for n, t in TENSORS.items())))
+    given = ((index.__index__() and name, tensor, "f32") for name, tensor in TENSORS.items())
+    model.__init__(LLAMA, ((name or "", tensor, form) for name, tensor, form in given))
+    assert "in use" in str(index.error) and model.config["n_vocab"] == LLAMA["n_vocab"]

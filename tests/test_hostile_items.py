@@ -1,0 +1,298 @@
+"""Numbers that change what they are read from, and arrays that change while the core reads them.
+
+Nothing may read memory that is not there: `make asan PYTEST_ARGS=tests/test_hostile_items.py` says so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from canonical import LLAMA, build, perturbed, random_tensors
+from specdec import InputError, _core, drafts
+
+TENSORS = random_tensors(LLAMA)
+N_VOCAB = LLAMA["n_vocab"]
+SETTINGS = {"temperature": 0.0}
+N = 200
+"""Items: enough that a list's memory is given back when it is emptied."""
+
+
+@pytest.fixture(scope="module")
+def target() -> _core.Model:
+    return build(LLAMA, TENSORS)
+
+
+class Number:
+    """A number that empties a container when it is asked for its value."""
+
+    def __init__(self, value: float, container: Any) -> None:
+        self.value = value
+        self.container = container
+
+    def __index__(self) -> int:
+        self.container.clear()
+        bytearray(1 << 16)  # something else takes the memory
+        return int(self.value)
+
+    def __float__(self) -> float:
+        self.container.clear()
+        return float(self.value)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        self.container.clear()
+        return np.full(N_VOCAB, 1 / N_VOCAB)
+
+
+def numbers(value: float = 1, n: int = N) -> list[Any]:
+    """A list that is empty once its first item has been converted."""
+    items: list[Any] = []
+    items += [Number(value, items) for _ in range(n)]
+    return items
+
+
+def session(
+    target: _core.Model, draft: Any = None, prompts: Any = ([1, 2],), **options: Any
+) -> _core.Session:
+    arguments: dict[str, Any] = {
+        "gamma": 4, "max_new_tokens": 8, "sampling": SETTINGS, "draft_sampling": SETTINGS,
+        "seeds": [(1, i) for i in range(len(prompts))], "n_threads": 1, "n_text": 250,
+    }  # fmt: skip
+    return _core.Session(target, draft, prompts, **arguments | options)
+
+
+def rounds(target: _core.Model, answer: Any, budget: int = 4) -> list[Any]:
+    """The first round with a Python object that proposes the answer."""
+    description = ("python", "a test", lambda *_: answer, None, None, drafts.Proposal, InputError)
+    made = session(target, description, gamma=budget)
+    made.prefill()
+    return made.round()
+
+
+# ---------------------------------------------------------------------------------- ids of every call
+
+
+def prompts_that_empty_their_batch(target: _core.Model) -> object:
+    batch: list[Any] = []
+    batch += [[Number(1, batch), 2] for _ in range(N)]
+    return session(target, None, batch, seeds=[(1, i) for i in range(N)]).prefill()
+
+
+def prompts_that_empty_the_seeds(target: _core.Model) -> object:
+    seeds: list[Any] = [(1, i) for i in range(N)]
+    return session(target, None, [[Number(1, seeds)] for _ in range(N)], seeds=seeds).prefill()
+
+
+def gammas(target: _core.Model) -> object:
+    made = session(target, ("random",), [[1]] * 9)
+    made.prefill()
+    return made.round(gammas=numbers(1, 9))
+
+
+def replaced(target: _core.Model) -> object:
+    made = session(target)
+    made.prefill()
+    made.finish(0)
+    made.replace(0, numbers(), (1, 1))
+    return made.prefill()
+
+
+IDS: dict[str, Callable[[_core.Model], object]] = {
+    "prompt": lambda target: session(target, None, [numbers(1, 9)]).prefill(),
+    "batch": prompts_that_empty_their_batch,
+    "seeds emptied by a prompt": prompts_that_empty_the_seeds,
+    "stop ids": lambda target: session(target, stop_ids=numbers()),
+    "gammas": gammas,
+    "replace": replaced,
+    "dial": lambda target: session(target, ("random",), dial=(0.5, [numbers()])),
+    "input copy": lambda target: session(target, ("input_copy", numbers(), 0, 1, 1)),
+    "gammas of several": lambda target: session(target, ("best", False, numbers(1, 2), (("random",),) * 2)),
+    "shape": lambda target: session(target, ("model", target, ("shape", "top-k", numbers(0, 9))), gamma=9),
+    "decoder": lambda target: _core.Decoder(target, capacity=N).prefill(numbers()),
+    "forward": lambda target: _core.Decoder(target, capacity=9, max_nodes=9).forward(
+        numbers(1, 9), [-1, *range(8)]
+    ),
+    "score": lambda target: _core.score(target, numbers(1, 200)),
+    "find": lambda target: _core.Automaton(np.arange(N, dtype=np.int32)).find(numbers()),
+    "beam search": lambda target: _core.BeamSearch(
+        target, None, numbers(1, 99), width=1, draft_width=1, gamma=0, max_new_tokens=4, stop_ids=numbers()
+    ),
+    "verify": lambda target: _core.verify(
+        numbers(1, 9), [-1, *range(8)], np.full((9, 2), 0.5), np.full((9, 2), 0.5), np.full(10, 0.5)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_ids_that_empty_their_list_are_read_as_they_were(name: str, target: _core.Model) -> None:
+    IDS[name](target)
+
+
+def test_what_is_read_is_what_the_list_held(target: _core.Model) -> None:
+    ids = numbers(5, 9)
+    expected = _core.Decoder(target, capacity=9).prefill([5] * 9, logits=True)
+    found = _core.Decoder(target, capacity=9).prefill(ids, logits=True)
+    assert ids == [] and expected is not None
+    assert np.array_equal(found, expected)
+
+
+# ------------------------------------------------------------------------------------------ settings
+
+
+def test_settings_that_empty_their_dict(target: _core.Model) -> None:
+    bias: dict[Any, Any] = {}
+    bias.update((i, Number(-1.5, bias)) for i in range(N_VOCAB))
+    settings: dict[str, Any] = {}
+    settings |= {
+        "temperature": Number(1.0, settings), "top_k": Number(3, settings), "top_p": Number(1.0, settings),
+        "min_p": Number(0.0, settings), "repetition_penalty": Number(1.0, settings), "logit_bias": bias,
+    }  # fmt: skip
+    made = session(target, sampling=settings, draft_sampling=SETTINGS)
+    assert settings == {} and bias == {}
+    made.prefill()
+    assert made.round()
+
+
+def test_a_bias_that_empties_all_settings(target: _core.Model) -> None:
+    settings: dict[str, Any] = {"temperature": 1.0}
+    settings["logit_bias"] = {i: Number(0.5, settings) for i in range(N_VOCAB)}
+    made = session(target, sampling=settings)
+    assert settings == {}
+    made.prefill()
+    assert made.round()
+
+
+def test_a_configuration_that_empties_itself() -> None:
+    frequencies = LLAMA["inv_freq"]
+    items: list[Any] = []
+    items += [Number(value, items) for value in frequencies]
+    shapes = _core.tensor_shapes(LLAMA | {"inv_freq": items})
+    assert items == [] and shapes == _core.tensor_shapes(LLAMA)
+    config: dict[str, Any] = {}
+    config |= {
+        name: Number(value, config) if type(value) in (int, float) else value for name, value in LLAMA.items()
+    }
+    assert _core.tensor_shapes(config) == shapes
+
+
+# ----------------------------------------------------------------------------------------- proposals
+
+
+def proposal(field: str) -> drafts.Proposal:
+    rows = np.full((3, N_VOCAB), 1 / N_VOCAB)
+    given: dict[str, Any] = {
+        "tokens": [1, 2, 3],
+        "parents": [0, 1, 2],
+        "probs": rows,
+        "confidence": [0.5] * 3,
+    }
+    value = {"tokens": 1, "parents": 0, "probs": 0, "confidence": 0.5}[field]
+    return drafts.Proposal(**given | {field: numbers(value, 3)})
+
+
+@pytest.mark.parametrize("field", ["tokens", "parents"])
+def test_a_proposal_that_empties_its_nodes(field: str, target: _core.Model) -> None:
+    (record,) = rounds(target, proposal(field))
+    assert len(record["drafted"]) == 3
+
+
+@pytest.mark.parametrize("field", ["probs", "confidence"])
+def test_a_proposal_that_empties_its_rows_is_refused(field: str, target: _core.Model) -> None:
+    """These are asked for one by one, as rows may be large: one that is gone is missed."""
+    with pytest.raises(InputError, match=field):
+        rounds(target, proposal(field))
+
+
+def test_a_bare_list_that_empties_itself(target: _core.Model) -> None:
+    (record,) = rounds(target, numbers(1, 4))
+    assert record["drafted"] == [1] * 4
+    with pytest.raises(InputError, match="budget"):
+        rounds(target, numbers(1, 5))
+
+
+@pytest.mark.parametrize("answer", [[True], [1, False], (True,), drafts.Proposal([2], parents=[False])])
+def test_a_truth_value_is_no_token(answer: Any, target: _core.Model) -> None:
+    with pytest.raises(InputError):
+        rounds(target, answer)
+
+
+# ------------------------------------------------------------- arrays that another thread writes to
+
+
+def while_written(array: np.ndarray, values: list[Any], work: Callable[[], object], n: int = 20) -> None:
+    """Do the work n times while another thread writes the values into the array."""
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for value in values:
+                array[...] = value
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(n):
+            try:
+                work()
+            except ValueError:
+                pass  # caught in the act
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_arrays_that_change_while_they_are_read(target: _core.Model) -> None:
+    """Whatever comes out, nothing is read or written out of bounds."""
+    ids = np.zeros(20_000, np.int32)
+    while_written(ids, [0, -5, 2**31 - 1], lambda: _core.Automaton(ids), n=5)
+    weights = {name: tensor.copy() for name, tensor in TENSORS.items()}
+    while_written(weights["head"], [0.0, np.nan, np.inf], lambda: build(LLAMA, weights, dtype="int4"), n=5)
+    x = np.ones((64, 64), np.float32)
+    while_written(x, [0.0, np.nan, -np.inf, 3e38], lambda: _core.product(x, x, "int8"))
+
+
+def test_a_table_that_changes_after_its_checks(target: _core.Model) -> None:
+    """Its arrays stay the caller's: counts, tokens and starts may be overwritten between rounds."""
+    starts = np.arange(N_VOCAB + 1, dtype=np.int64)
+    tokens, followers = np.full(N_VOCAB, 3, np.int32), np.ones(N_VOCAB, np.int32)
+    table = _core.Ngram(np.ones(N_VOCAB, np.int32), ((starts, tokens, followers),))
+    for array, value in ((starts, 2**62), (starts, -(2**62)), (tokens, -7), (tokens, 2**30), (followers, -9)):
+        kept = array.copy()
+        for method in ("ngram", "online_ngram"):
+            made = session(target, (method, table), max_new_tokens=4)
+            made.prefill()
+            array[...] = value
+            while made.round():
+                pass
+            array[...] = kept
+
+
+@pytest.mark.parametrize("rule", ["rejection", "greedy", "coupled", "block", "k-sequential", "classical"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e308])
+def test_rules_on_what_are_no_distributions(rule: str, value: float) -> None:
+    """The package checks before; whoever changes an array after that check gets a wrong token, no crash."""
+    n, n_vocab = 4, 5
+    good = np.full((n, n_vocab), 1 / n_vocab)
+    for at in (np.s_[:], np.s_[1:2], np.s_[:, 0]):
+        bad = good.copy()
+        bad[at] = value
+        for target_probs, draft_probs in ((bad, good), (good, bad), (bad, bad)):
+            for uniform in (0.0, 0.5, 0.999, value):
+                path, _, _ = _core.verify(
+                    [0, 1, 2, 3], [-1, 0, 1, 2], target_probs, draft_probs, np.full(n + 1, uniform),
+                    rule=rule, noise=np.full((n, n_vocab), 0.5) if rule == "coupled" else None,
+                )  # fmt: skip
+                assert all(0 < node < n for node in path)
+
+
+def test_numbers_read_a_draft_s_settings_too(target: _core.Model) -> None:
+    settings: dict[str, Any] = {}
+    settings |= {"temperature": Number(0.0, settings), "logit_bias": {1: Number(1.0, settings)}}
+    draft = build(LLAMA, perturbed(TENSORS))
+    made = session(target, draft, draft_sampling=settings)
+    made.prefill()
+    assert settings == {} and made.round()

@@ -1,0 +1,123 @@
+"""Drafts inside drafts: every draft in every other, alone and in a batch, gives what plain decoding gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import specdec
+from drafters import DRAFTS, Repeats, World
+from specdec import _core, drafts
+from specdec.drafts.draft import describe
+from specdec.request import Request
+from toy_pair import load_pair
+
+N_NEW = 9
+PROMPTS = [[5, 9, 5, 9, 5], [7], [8, 3, 4, 8, 3, 4, 8], [6, 6, 2], [11, 12] * 5]
+OPTIONS: dict[str, Any] = {"max_new_tokens": N_NEW, "ignore_eos": True, "n_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    target, draft = load_pair(tmp_path_factory.mktemp("pair"))
+    return World(target, draft, [token % 50 + 3 for token in range(400)])
+
+
+@pytest.fixture(scope="module")
+def plain(world: World) -> list[list[int]]:
+    return [one.tokens for one in specdec.generate(world.target, None, PROMPTS, **OPTIONS)]
+
+
+def in_target_cache(draft: Any) -> bool:
+    return isinstance(draft, drafts.Draft) and draft.in_target_cache
+
+
+def best(*several: Any) -> drafts.Best:
+    return drafts.Best(*several, adaptive=False)
+
+
+def check(world: World, draft: Any, plain: list[list[int]]) -> None:
+    """One text alone; five texts in two places, which are given to other texts when one ends."""
+    alone = specdec.generate(world.target, draft, PROMPTS[0], gamma=5, **OPTIONS)
+    assert alone.tokens == plain[0], draft
+    batch = specdec.generate(world.target, draft, PROMPTS, batch_size=2, **OPTIONS)
+    assert [one.tokens for one in batch] == plain, draft
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_every_draft_drafts_for_a_model(world: World, plain: list[list[int]], name: str) -> None:
+    inner = DRAFTS[name](world)
+    if in_target_cache(inner):
+        with pytest.raises(specdec.InputError, match="does not work in its target's cache"):
+            drafts.Model(world.draft, draft=inner)
+        return
+    check(world, drafts.Model(world.draft, draft=inner, gamma=6), plain)
+    check(world, drafts.Model(world.draft, draft=drafts.Model(world.draft, draft=inner)), plain)
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_every_draft_stands_beside_every_other(world: World, plain: list[list[int]], name: str) -> None:
+    for other in DRAFTS.values():
+        check(world, best(DRAFTS[name](world), other(world)), plain)
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_every_pair_of_drafts_drafts_for_a_model(world: World, plain: list[list[int]], name: str) -> None:
+    for other in DRAFTS.values():
+        pair = [DRAFTS[name](world), other(world)]
+        if not any(map(in_target_cache, pair)):
+            check(world, drafts.Model(world.draft, draft=best(*pair)), plain)
+
+
+def in_a_model(world: World, one: Any) -> Any:
+    return drafts.Model(world.draft, draft=one)
+
+
+def behind_a_model(world: World, one: Any) -> Any:
+    return best(world.draft, one)
+
+
+def deep(world: World, one: Any) -> Any:
+    return in_a_model(world, behind_a_model(world, in_a_model(world, behind_a_model(world, one))))
+
+
+@pytest.mark.parametrize("wrap", [in_a_model, behind_a_model, deep])
+def test_an_object_is_told_of_every_prompt_before_it_is_asked(
+    world: World, plain: list[list[int]], wrap: Any
+) -> None:
+    """`Repeats` fails if it is asked about a text whose prompt it was not told."""
+
+    class Noted(Repeats):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[tuple[int, tuple[int, ...]]] = []
+
+        def begin(self, sequence: int, prompt: Any) -> None:
+            super().begin(sequence, prompt)
+            self.told.append((sequence, tuple(prompt)))
+
+    inner = Noted()
+    batch = specdec.generate(world.target, wrap(world, inner), PROMPTS, batch_size=2, **OPTIONS)
+    assert [one.tokens for one in batch] == plain
+    assert sorted(prompt for _, prompt in inner.told) == sorted(map(tuple, PROMPTS)), "each told once"
+    assert {sequence for sequence, _ in inner.told} == {0, 1}
+    assert inner.n_asked > 0
+
+
+def test_each_model_reads_each_prompt_once(world: World) -> None:
+    """Forwards of a run: those of the draft's models read a prompt together, and no prompt twice."""
+    if not hasattr(_core, "_forward_count"):
+        pytest.skip("needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON")
+    draft = in_a_model(world, best(world.draft, drafts.ContextCopy(), in_a_model(world, drafts.Lookahead())))
+    prompts = [[(7 * i + k) % 50 + 3 for i in range(60)] for k in range(4)]
+    request = Request.prepare(world.target, draft, prompts, gamma=5, max_new_tokens=4, n_threads=1)
+    session = _core.Session(
+        world.target.core, describe(draft, world.target), request.prompts, gamma=5, max_new_tokens=4,
+        sampling=request.sampling.core(), draft_sampling=request.draft_sampling.core(), seeds=request.seeds,
+        n_threads=1,
+    )  # fmt: skip
+    before = _core._forward_count()
+    session.prefill()
+    slices = -(-4 * 59 // 64)  # 59 tokens of each prompt, 64 tokens a forward
+    assert _core._forward_count() - before == 4 * slices, "the target, and three models that draft"

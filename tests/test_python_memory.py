@@ -1,0 +1,149 @@
+"""Every allocation of the interpreter fails once: each time there is a MemoryError, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from canonical import LLAMA, build, perturbed, random_tensors
+from specdec import InputError, _core, drafts
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("_testcapi") is None,
+    reason="needs the module _testcapi, which makes allocations fail and which this Python was built without",
+)
+
+PATIENCE = 8
+"""Calls in a row that succeed although an allocation should have failed: there are no more of them."""
+
+Work = Callable[[], object]
+
+
+def session(target: _core.Model, draft: Any, **options: Any) -> _core.Session:
+    settings = {"temperature": 1.0}
+    made = _core.Session(
+        target, draft, [[1, 2, 3], [4, 5]], gamma=3, max_new_tokens=40, sampling=settings,
+        draft_sampling=settings, seeds=[(1, 0), (1, 1)], n_threads=1, **options,
+    )  # fmt: skip
+    made.prefill()
+    return made
+
+
+def guesses(n_vocab: int) -> Any:
+    """A draft in Python, which uses every field of a proposal."""
+    rows = np.full((3, n_vocab), 1 / n_vocab)
+    given = drafts.Proposal([1, 2, 3], parents=[0, 1, 1], probs=rows, confidence=[0.5, 0.5, 0.5])
+    return "python", "a test", lambda *_: given, lambda *_: None, lambda *_: None, drafts.Proposal, InputError
+
+
+def works() -> dict[str, Callable[[], Work]]:
+    """Makers of what is to be done: what they do themselves may allocate."""
+    tensors = random_tensors(LLAMA)
+    target, draft = build(LLAMA, tensors), build(LLAMA, perturbed(tensors))
+    n_vocab = LLAMA["n_vocab"]
+    ones = np.ones(n_vocab, np.int32)
+    table = _core.Ngram(ones, ())
+    decoder = _core.Decoder(target, capacity=9, max_nodes=3)
+    search = _core.BeamSearch(target, None, [1, 2], width=2, draft_width=2, gamma=0, max_new_tokens=4)
+    search.prefill()
+    search.round()
+    pace = _core.new_pace()
+    bias = {1: 0.5, 2: -1.0}
+    half = np.full((3, 2), 0.5)
+    options: dict[str, Any] = {"keep_logits": True, "keep_drafts": True}
+    several = ("best", False, [2, 2], (("ngram", table), ("model", draft, ("shape", "top-k", [0, 0]))))
+
+    def made(draft: Any, **more: Any) -> Callable[[], Work]:
+        return lambda: lambda: _core.Session(
+            target, draft, [[1, 2], [3]], gamma=3, max_new_tokens=4, n_threads=1, seeds=[(1, 0), (1, 1)],
+            sampling={"temperature": 1.0, "logit_bias": bias}, draft_sampling={"temperature": 1.0}, **more,
+        )  # fmt: skip
+
+    return {
+        "records": lambda: session(target, draft, **options).round,
+        "records of a python draft": lambda: session(target, guesses(n_vocab), **options).round,
+        "records with a transform": lambda: session(target, None, transform=lambda p, _: p).round,
+        "gammas": lambda: partial(session(target, draft).round, gammas=[1, 2]),
+        "a session": made(draft, stop_ids=[1, 2], pace=pace),
+        "a session of several drafts": made(several),
+        "a session of a python draft": made(guesses(n_vocab)),
+        "pace": lambda: partial(getattr, session(target, draft, pace=pace), "pace"),
+        "pace_view": lambda: lambda: _core.pace_view(pace),
+        "verify": lambda: lambda: _core.verify([0, 1, 0], [-1, 0, 1], half, half, np.full(4, 0.5)),
+        "beams": lambda: search.beams,
+        "decoder": lambda: lambda: (decoder.forward([1, 2], [-1, 0]), decoder.keep([])),
+        "score": lambda: lambda: _core.score(target, [1, 2, 3]),
+        "shapes": lambda: lambda: _core.tensor_shapes(LLAMA),
+        "config": lambda: lambda: (target.config, target.matrix("head"), target.dtype),
+        "a table": lambda: lambda: _core.Ngram(ones, ()),
+        "an automaton": lambda: lambda: _core.Automaton(ones).find([1, 1]),
+        "functions": lambda: lambda: (
+            _core.available_kernels(), _core.kernels(), _core.noise(1, 2, 3, 4), _core.uniform(1, 2, 3, 0, 0),
+            _core.distribution(np.ones(4, np.float32), temperature=1.0),
+        ),
+    }  # fmt: skip
+
+
+def fail_each(make: Callable[[], Work]) -> int:
+    """Do the work again and again, the n-th allocation failing; return how many failures were felt."""
+    from _testcapi import remove_mem_hooks, set_nomemory
+
+    make()()  # what is made once only is there from now on
+    n_failures = n_quiet = n = 0
+    while n_quiet < PATIENCE:
+        work = make()
+        n += 1
+        set_nomemory(n, n + 1)
+        try:
+            work()
+        except MemoryError:
+            n_failures += 1
+            n_quiet = 0
+        else:
+            n_quiet += 1
+        finally:
+            remove_mem_hooks()
+    return n_failures
+
+
+def main() -> None:
+    """Print of each kind of work how many failures were felt, and how many blocks of the core were left."""
+    every = works()
+    for name, make in every.items():
+        gc.collect()
+        live = alive()
+        try:
+            n_failures = fail_each(make)
+        except BaseException as error:
+            raise AssertionError(name) from error
+        gc.collect()
+        print(name, n_failures, alive() - live, sep="|")
+
+
+def alive() -> int:
+    """Blocks of the core, where the build counts them."""
+    return _core._alloc_live() if hasattr(_core, "_alloc_live") else 0
+
+
+def test_every_allocation_of_the_interpreter_fails_once() -> None:
+    """In a process of its own: a failure may leave other modules without what they should have made."""
+    run = subprocess.run([sys.executable, "-X", "faulthandler", __file__], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    felt = {
+        name: (int(n), int(left)) for name, n, left in (line.split("|") for line in run.stdout.splitlines())
+    }
+    assert felt.keys() == works().keys()
+    assert {name: found for name, found in felt.items() if found[0] < 1 or found[1] != 0} == {}
+    assert felt["records"][0] > 20 and felt["records of a python draft"][0] > 20
+
+
+if __name__ == "__main__":
+    main()

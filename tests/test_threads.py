@@ -1,0 +1,251 @@
+"""The thread pool: who is waited for, how many threads there are, what a fork leaves.
+
+Delays stand for a busy machine: a worker that sleeps for long before each loop has lost its core; one that
+sleeps while it holds a piece has lost it in the middle of its work.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from canonical import VARIANTS, build, random_tensors
+from specdec import _core
+from specdec.threads import cpu_quota, default_threads
+
+needs_hooks = pytest.mark.skipif(
+    not hasattr(_core, "_pool_delay"),
+    reason="needs a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+)
+LONG_S = 5.0  # a run that waits for a thread that sleeps so long is no accident
+
+
+@pytest.fixture
+def delay():
+    """Make workers late; at the end none is, and none is still asleep."""
+    used = set()
+
+    def set_delay(thread: int, seconds: float, *, holding: bool) -> None:
+        used.add(thread)
+        _core._pool_delay(thread, seconds, holding)
+
+    yield set_delay
+    for thread in used:
+        _core._pool_delay(thread, 0.0, False)
+
+
+def random_product(n_out: int = 2048) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((3, 64), np.float32), rng.standard_normal((n_out, 64), np.float32)
+
+
+@needs_hooks
+def test_a_thread_that_holds_no_piece_is_not_waited_for(delay):
+    x, weights = random_product()
+    alone = _core.product(x, weights, "f32")
+    delay(1, LONG_S, holding=False)
+    begun = time.monotonic()
+    assert np.array_equal(_core.product(x, weights, "f32", n_threads=2), alone)
+    assert time.monotonic() - begun < LONG_S / 2
+
+
+@needs_hooks
+def test_workers_beyond_the_team_are_not_waited_for(delay):
+    x, weights = random_product()
+    alone = _core.product(x, weights, "f32", n_threads=6)
+    for thread in range(2, 6):
+        delay(thread, LONG_S, holding=True)
+    begun = time.monotonic()
+    assert np.array_equal(_core.product(x, weights, "f32", n_threads=2), alone)
+    assert time.monotonic() - begun < LONG_S / 2
+
+
+@needs_hooks
+@pytest.mark.parametrize("holding", [False, True])
+def test_late_threads_change_no_bit(delay, holding):
+    """A worker that comes late, or stops in the middle, takes nothing of a later loop."""
+    model = build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
+
+    def rows(n_threads: int) -> np.ndarray:
+        decoder = _core.Decoder(model, capacity=80, max_nodes=5, n_threads=n_threads)
+        prompt = decoder.prefill(range(40), logits=True)
+        tree = decoder.forward([1, 2, 3, 4, 5], [-1, 0, 0, 1, 2])
+        return np.concatenate((prompt, tree))
+
+    expected = rows(1)
+    for n_threads in (2, 3, 5):
+        for thread in range(1, n_threads):
+            delay(thread, 0.0003 * thread, holding=holding)
+        for _ in range(3):
+            assert np.array_equal(rows(n_threads), expected)
+
+
+@needs_hooks
+def test_a_session_is_made_while_another_thread_computes(delay):
+    """Making a session holds the GIL, so it must not wait for the pool."""
+    x, weights = random_product()
+    model = build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
+    _core.product(x, weights, "f32", n_threads=2)
+    delay(1, 0.5, holding=True)
+    waits: list[tuple[float, float]] = []  # a product that waited for the worker: its begin and end
+
+    def compute() -> None:
+        while not waits:
+            begun = time.monotonic()
+            _core.product(x, weights, "f32", n_threads=2)
+            if time.monotonic() - begun > 0.5:
+                waits.append((begun, time.monotonic()))
+
+    computing = threading.Thread(target=compute)
+    computing.start()
+    made = []
+    while computing.is_alive():
+        for n_threads in (1, 2, 3):
+            _core.Decoder(model, capacity=8, n_threads=n_threads)
+            made.append(time.monotonic())
+        time.sleep(0.01)
+    begun, ended = waits[0]
+    assert sum(begun < at < ended - 0.1 for at in made) > 3
+
+
+def run_script(script: str, timeout: float = 60, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parent,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@needs_hooks
+@pytest.mark.parametrize("n_granted", [0, 1])
+def test_threads_that_the_system_refuses_are_done_without(n_granted):
+    out = run_script(
+        f"""
+import os
+import numpy as np
+from specdec import _core
+x = np.ones((2, 64), np.float32); w = np.ones((512, 64), np.float32)
+n_before = len(os.listdir("/proc/self/task"))
+_core._pool_fail_after({n_granted})
+y = _core.product(x, w, "f32", n_threads=8)
+print((y == 64).all(), len(os.listdir("/proc/self/task")) - n_before)
+"""
+    )
+    assert out.split() == ["True", str(n_granted)]
+
+
+def test_no_room_for_thread_stacks_means_fewer_threads():
+    """The limit of the address space is met by the stack of the first or a later thread."""
+    out = run_script(
+        """
+import re, resource
+import numpy as np
+from specdec import _core
+x = np.ones((2, 64), np.float32); w = np.ones((512, 64), np.float32)
+_core.product(x, w, "f32")
+used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + (20 << 20),) * 2)
+print((_core.product(x, w, "f32", n_threads=64) == 64).all())
+"""
+    )
+    assert out.strip() == "True"
+
+
+FORKS = """
+import os, sys, threading
+import numpy as np
+from specdec import _core
+
+rng = np.random.default_rng(0)
+x = rng.standard_normal((3, 64), np.float32)
+w = rng.standard_normal((256, 64), np.float32)
+expected = _core.product(x, w, "f32")
+stop = False
+
+def compute():
+    return np.array_equal(_core.product(x, w, "f32", n_threads=2), expected)
+
+def compute_on():
+    while not stop:
+        compute()
+
+# The parent computes on two threads of its own while it forks.
+callers = [threading.Thread(target=compute_on) for _ in range(2)]
+for caller in callers:
+    caller.start()
+for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 40):
+    pid = os.fork()
+    if pid == 0:
+        # Threads of the child use the pool for the first time, at once.
+        right, together = [], threading.Barrier(4)
+        def begin():
+            together.wait()
+            right.append(compute())
+        threads = [threading.Thread(target=begin) for _ in range(4)]
+        for t in threads: t.start()
+        for t in threads: t.join()
+        os._exit(0 if right == [True] * 4 else 1)
+    if os.waitpid(pid, 0)[1] != 0:
+        print("a child failed")
+        break
+stop = True
+for caller in callers:
+    caller.join()
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_forked_children_compute_with_several_threads_at_once():
+    assert run_script(FORKS, PYTHONWARNINGS="ignore::DeprecationWarning").split() == ["done"]
+
+
+# ---------------------------------------------------------------- how many threads
+
+
+def write_groups(root: Path, files: dict[str, str], membership: str) -> tuple[Path, Path]:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    (root / "membership").write_text(membership + "\n")
+    return root, root / "membership"
+
+
+@pytest.mark.parametrize(
+    ("files", "membership", "expected"),
+    [
+        ({"cpu.max": "150000 100000"}, "0::/", 1.5),
+        ({"cpu.max": "max 100000"}, "0::/", float("inf")),
+        ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b", 4.0),  # of a group above
+        ({"a/cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}, "0::/a/b", 1.0),  # the least
+        ({"cpu.max": "200000 100000"}, "0::/on/the/host", 2.0),  # a path of the host, not visible here
+        (
+            {"cpu,cpuacct/x/cpu.cfs_quota_us": "250000", "cpu,cpuacct/x/cpu.cfs_period_us": "100000"},
+            "5:memory:/x\n4:cpu,cpuacct:/x",
+            2.5,
+        ),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", float("inf")),
+        ({"cpu.max": "nonsense"}, "0::/", float("inf")),
+        ({"cpu.max": "5 0"}, "0::/", float("inf")),
+        ({}, "what is this", float("inf")),
+    ],
+)
+def test_cpu_quota(tmp_path, files, membership, expected):
+    assert cpu_quota(*write_groups(tmp_path, files, membership)) == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(0.5, 1), (1.9, 1), (float("inf"), 5), (3.2, 3), (80.0, 5)])
+def test_default_threads_keep_to_affinity_and_quota(monkeypatch, quota, expected):
+    monkeypatch.delenv("SPECDEC_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(5)), raising=False)
+    monkeypatch.setattr("specdec.threads.cpu_quota", lambda: quota)
+    assert default_threads() == expected

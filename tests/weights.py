@@ -1,0 +1,78 @@
+"""The compiled rules on what a session gives them: weights in any unit, and point masses.
+
+A session does not divide a row of weights by its sum: the largest weight is 1 and the row carries a factor.
+Where all mass is on one token there is no row at all. `specdec.verify` takes probabilities and has neither.
+So a proof that feeds the rules with probabilities says nothing about units; `verify_weights` is fed as a
+session is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+
+Probs = NDArray[np.float64]
+
+
+def points_of(rows: Probs) -> list[int]:
+    """For each row the token that has all mass, or -1."""
+    return [int(np.argmax(row)) if np.count_nonzero(row) == 1 else -1 for row in rows]
+
+
+def weights_of(rows: Probs, points: Sequence[int]) -> Probs:
+    """Rows as a session has them: the largest weight is 1; a point mass has no weights, here NaN."""
+    weights = np.full(rows.shape, np.nan)
+    for i, (row, point) in enumerate(zip(rows, points, strict=True)):
+        if point < 0:
+            weights[i] = row / (row.max() or 1.0)
+    return weights
+
+
+class VerifyWeights:
+    """A rule with the signature of ``specdec.reference.verify``: `_core.verify` on weights and point masses.
+
+    Parameters
+    ----------
+    chosen : sequence of int, optional
+        [n_nodes] the token of a node that was chosen, -1 for a draw; by default a node is chosen if it was
+        drawn from one token.
+    points : bool
+        Whether rows with one token are point masses, or rows of weights with one that is not 0, which is what
+        top-k of 1 gives.
+    """
+
+    def __init__(self, chosen: Sequence[int] | None = None, *, points: bool = True) -> None:
+        self._chosen, self._points = chosen, points
+        self._given: tuple[Any, Any] = (None, None)
+        self._rows: dict[str, Any] = {}
+
+    def __call__(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        target_probs: Probs,
+        draft_probs: Probs,
+        uniforms: Any,
+        **options: Any,
+    ) -> tuple[list[int], int, list[float]]:
+        if target_probs is not self._given[0] or draft_probs is not self._given[1]:
+            self._given = target_probs, draft_probs
+            none = [-1] * len(tokens)
+            of_target = points_of(target_probs) if self._points else none
+            of_draft = points_of(draft_probs) if self._points else none
+            of_draft = of_draft if self._chosen is None else list(self._chosen)
+            self._rows = {
+                "target_probs": weights_of(target_probs, of_target),
+                "draft_probs": weights_of(draft_probs, of_draft),
+                "points": (of_target, of_draft),
+            }
+        return _core.verify(tokens, parents, uniforms=uniforms, **self._rows, **options)
+
+
+verify_weights = VerifyWeights()
+verify_dense = VerifyWeights(points=False)
