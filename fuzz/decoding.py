@@ -10,6 +10,7 @@ import specdec
 from fuzz.drafts import descriptions, is_adaptive, is_stateful, make_draft, may_branch
 from fuzz.failures import Failure
 from fuzz.models import make_model
+from fuzz.objects import ProposerError
 from fuzz.settings import distribution_after, keywords, plain_keywords
 from fuzz.traces import check_result
 from specdec.errors import InputError
@@ -34,7 +35,7 @@ def check_decoding(case: dict[str, Any]) -> str:
     try:
         draft = make_draft(case["draft"], case["target"], case["models"])
         results = specdec.generate(target, draft, case["prompts"], **options)
-    except InputError:
+    except (InputError, ProposerError):
         if may_be_refused(case):
             return "refused"
         raise
@@ -60,7 +61,7 @@ def may_be_refused(case: dict[str, Any]) -> bool:
         return True
     if settings.get("lenience", 1.0) < 1.0 and rule != "rejection":
         return True
-    if any(one.get("habit") == "long" for one in found):
+    if any(one.get("habit") in ("long", "raise") for one in found):
         return True
     own_layers = ("exit", "skip")  # they cannot draft for a draft
     return any(part["kind"] in own_layers for one in found if "draft" in one for part in descriptions(one))

@@ -12,19 +12,23 @@ import numpy as np
 from fuzz.draws import Draws
 from specdec.drafts import Proposal
 
-__all__ = ["HABITS", "Proposer", "draw_object"]
+__all__ = ["CHAINS", "HABITS", "Proposer", "ProposerError", "draw_object"]
 
-HABITS = ("chain", "array", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long")
-"""Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget."""
+HABITS = ("chain", "array", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long", "raise")
+"""Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget now and then, "raise" raises."""
 
-CHAINS = ("chain", "array", "repeat", "empty", "full", "drawn", "long")
+CHAINS = ("chain", "array", "repeat", "empty", "full", "drawn", "long", "raise")
 
 
 def draw_object(draws: Draws, **fixed: Any) -> dict[str, Any]:
     """A description of a random object."""
-    weights = {habit: 1.0 for habit in HABITS} | {"long": 0.1}
+    weights = {habit: 1.0 for habit in HABITS} | {"long": 0.1, "raise": 0.1}
     habit = draws.choices(list(weights), list(weights.values()))[0]
     return {"kind": "object", "habit": habit, "seed": draws.randrange(10**6)} | fixed
+
+
+class ProposerError(Exception):
+    """What a `Proposer` raises."""
 
 
 class Proposer:
@@ -64,6 +68,8 @@ class Proposer:
             return []
         if habit == "full":
             n = budget
+        elif habit == "raise" and rng.random() < 0.2:
+            raise ProposerError
         elif habit == "long":
             n = budget + (rng.random() < 0.2)
         if habit == "repeat":

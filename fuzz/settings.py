@@ -120,8 +120,6 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     gamma = found.get("gamma")
     if isinstance(gamma, list):
         found["gamma"] = EveryOther(gamma[1])
-    elif gamma == "auto":
-        found["gamma"] = specdec.Auto()
     if "transform" in found:
         found["transform"] = TRANSFORMS[found["transform"]]
     if "draft_sampling" in found:

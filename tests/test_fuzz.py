@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-SEED, CONFIGURATIONS, FILES = 1, 4000, 4000
+SEED, CONFIGURATIONS, FILES = 1, 3000, 3000
 """About a minute of two cores."""
 
 
