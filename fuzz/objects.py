@@ -14,15 +14,18 @@ from specdec.drafts import Proposal
 
 __all__ = ["CHAINS", "HABITS", "Proposer", "ProposerError", "draw_object"]
 
-HABITS = ("chain", "array", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long", "raise")
-"""Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget now and then, "raise" raises."""
+HABITS = (
+    "chain", "array", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long", "raise",
+)  # fmt: skip
+"""Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget and "raise"
+raises, now and then."""
 
 CHAINS = ("chain", "array", "repeat", "empty", "full", "drawn", "long", "raise")
 
 
 def draw_object(draws: Draws, **fixed: Any) -> dict[str, Any]:
     """A description of a random object."""
-    weights = {habit: 1.0 for habit in HABITS} | {"long": 0.1, "raise": 0.1}
+    weights = {habit: 1.0 for habit in HABITS} | {"long": 0.2, "raise": 0.3}
     habit = draws.choices(list(weights), list(weights.values()))[0]
     return {"kind": "object", "habit": habit, "seed": draws.randrange(10**6)} | fixed
 
