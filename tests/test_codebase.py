@@ -390,7 +390,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_architecture_page_names_every_file() -> None:
-    """Its tables have each C file pair, Python module and file of the fuzzer once, and nothing that is gone."""
+    """Each C file pair, Python module and file of the fuzzer stands in its tables once, and nothing else."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE)
     assert [row for row, times in Counter(rows).items() if times > 1] == [], "rows that stand twice"

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from canonical import DTYPES, VARIANTS, build, random_tensors
+from canonical import DTYPES, LLAMA, VARIANTS, build, random_tensors
 from specdec import _core, reference
 
 # --------------------------------------------------- the specification, against arithmetic on fractions
@@ -353,3 +354,29 @@ def test_a_weight_that_the_format_cannot_hold_is_refused(dtype, name, weight, me
     tensors[name][3, 40] = weight
     with pytest.raises(ValueError, match=message):
         build(VARIANTS["llama"], tensors, dtype=dtype)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_matrices_are_packed_in_pieces_as_small_ones_are(dtype: str, n_threads: int) -> None:
+    """70,000 rows of head and embedding: what stands in any rows is what a model of these rows alone has."""
+    sizes = {"n_layer": 1, "n_head": 1, "n_kv_head": 1, "d_model": 40, "d_head": 8, "d_ff": 8}
+    large, small = LLAMA | sizes | {"n_vocab": 70_000}, LLAMA | sizes | {"n_vocab": 64}
+    tensors = random_tensors(large)
+
+    def load(config: dict[str, Any], tensors: dict[str, Any]) -> _core.Model:
+        items = [(name, tensor, "f32") for name, tensor in tensors.items()]
+        return _core.Model(config, items, dtype=dtype, n_threads=n_threads)
+
+    whole = load(large, tensors)
+    rows = whole.matrix("head")
+    for first in (0, 35_008, 70_000 - 64):
+        part = slice(first, first + 64)
+        cut = tensors | {name: tensors[name][part] for name in ("head", "token_embedding")}
+        piece = load(small, cut)
+        assert np.array_equal(piece.matrix("head"), rows[part])
+        logits = [
+            _core.Decoder(model, capacity=4).forward([token], [-1])[0]
+            for model, token in ((whole, first + 9), (piece, 9))
+        ]
+        assert np.array_equal(logits[0][part], logits[1])

@@ -564,6 +564,41 @@ def test_a_draft_of_a_shorter_context(name: str) -> None:
     assert not any(record["drafted"] for record in found if record["sequence"] == 1)
 
 
+# ----------------------------------------------------------------------------------------- origins
+
+
+@pytest.mark.parametrize("name", ["best", "chains", "shape"])
+def test_the_last_tokens_origin_by_the_texts_of_the_tree(
+    pair: tuple[specdec.Model, specdec.Model], name: str
+) -> None:
+    """A draft was rejected iff some node has the accepted tokens and one more from the root. Where drafts of
+    several lengths are merged it may hang on a node that is not on the path, but has the tokens of one."""
+    target, small = pair
+    draft, temperature = {
+        "best": (drafts.Best(drafts.ContextCopy(min_match=1, gamma=1), small, adaptive=False), 0.0),
+        "chains": (drafts.Model(small, tree=Chains(3)), 1.0),
+        "shape": (drafts.Model(small, tree=Shape((3, 2))), 0.7),
+    }[name]
+    n_twins = 0
+    for seed in range(8):
+        out = specdec.generate(
+            target, draft, "It was a dark night and it was a dark night and", seed=seed, max_new_tokens=60,
+            temperature=temperature, n_threads=1,
+        )  # fmt: skip
+        for r in out.trace.rounds:
+            texts: list[Tokens] = [()]
+            for token, parent in zip(r.drafted, r.parents, strict=True):
+                texts.append((*texts[parent], token))
+            assert list(r.places) == [texts.index(text) for text in texts]
+            n = len(r.path)
+            rejected = [text for text in texts if len(text) == n + 1 and text[:n] == r.accepted]
+            last = "correction" if rejected else "bonus" if r.drafted else "target"
+            assert r.origin == ("draft",) * n + (last,)
+            assert len(r.betas) == n + bool(rejected)
+            n_twins += bool(rejected) and (r.path[-1] if r.path else 0) not in r.parents
+    assert n_twins > 0 or name != "best"
+
+
 # --------------------------------------------------------------------------------- what is refused
 
 

@@ -52,9 +52,10 @@ class Auto:
 
     A draft that decides by itself how much to draft (`Best`, if it is adaptive) is left to it.
 
-    With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding, as ever. With the rule
-    "rejection" the output has exactly the target's distribution, but which sample it is depends on how much
-    was drafted, and that on measured times: the same seed may give another one.
+    With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding with the same
+    ``verify``, as ever. With the rule "rejection" the output has exactly the target's distribution, but which
+    sample it is depends on how much was drafted, and that on measured times: the same seed may give another
+    one.
 
     Parameters
     ----------

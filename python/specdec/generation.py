@@ -113,8 +113,11 @@ def generate(
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
         accepts more with gamma above 1. With "coupled" the same seed gives the same tokens for every draft
-        and gamma, equal to plain decoding with that seed. "k-sequential" differs from "rejection" only where
-        a draft guesses several tokens for one position, "classical" is there to compare with.
+        and gamma, equal to plain decoding with that seed and ``verify="coupled"`` (plain decoding with
+        another rule draws otherwise). "k-sequential" differs from "rejection" only where a draft guesses
+        several tokens for one position, "classical" is there to compare with. "block" takes chains only, and
+        "k-sequential" chains and independent samples; at temperature 0 all rules are the greedy one and take
+        every tree.
     lenience : float, default 1.0
         l of appendix A.5, above 0, for "rejection": below 1 more drafts are accepted and the output is no
         longer exact, but no token is more than 1 / l times as probable as under the target. At temperature 0

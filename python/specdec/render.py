@@ -130,10 +130,12 @@ class Figure:
     def pieces(self, round_: Round) -> list[Piece]:
         """The pieces of the next round: accepted drafts, the other drafts, the target's own token."""
         pieces = []
-        judged = dict(zip((0, *round_.path), round_.betas, strict=False))  # by the node the drafts hang from
+        places = round_.places
+        verified = (0, *(places[node] for node in round_.path))
+        judged = dict(zip(verified, round_.betas, strict=False))  # by the place the drafts hang from
         for position, node in enumerate(round_.path):
             kind = "accepted" if position < round_.kept else "cut"
-            beta = judged.get(round_.parents[node - 1])
+            beta = judged.get(places[round_.parents[node - 1]])
             pieces.append(self._piece(self._decoder, round_.drafted[node - 1], kind, "draft", beta))
             self._remember(round_.drafted[node - 1])
         pieces += self._not_accepted(round_, judged)
@@ -144,7 +146,8 @@ class Figure:
 
     def _not_accepted(self, round_: Round, judged: dict[int, float]) -> list[Piece]:
         """The drafts off the accepted path, each decoded after its own ancestors."""
-        accepted = {0, *round_.path}
+        accepted, places = {0, *round_.path}, round_.places
+        verified = {places[node] for node in accepted}
         decoders = {round_.path[-1] if round_.path else 0: self._branch()}
         pieces: list[Piece] = []
         decoder = None
@@ -153,8 +156,8 @@ class Figure:
                 continue
             decoder = decoders.pop(parent, None) or self._branch()  # only a first child goes on with the text
             decoders[node] = decoder
-            kind = "rejected" if parent in accepted else "unseen"
-            pieces.append(self._piece(decoder, token, kind, "draft", judged.get(parent)))
+            kind = "rejected" if places[parent] in verified else "unseen"
+            pieces.append(self._piece(decoder, token, kind, "draft", judged.get(places[parent])))
         if decoder is not None and (rest := visible(decoder.finish())):
             pieces[-1] = replace(pieces[-1], text=pieces[-1].text + rest)
         return pieces

@@ -87,13 +87,26 @@ class Round:
         "draft" for an accepted draft; for the last token "correction" where a draft was rejected before it,
         "bonus" where there was none left to reject, and "target" where nothing was drafted.
         """
+        places = self.places
+        end = places[self.path[-1]] if self.path else 0
         if not self.drafted:
             last = "target"
-        elif (self.path[-1] if self.path else 0) in self.parents:
+        elif any(places[parent] == end for parent in self.parents):
             last = "correction"
         else:
             last = "bonus"
         return ("draft",) * self.n_accepted + (last,)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where each node of the tree stands, root included: at the first node with its tokens from the root.
+
+        Nodes at one place are judged together, and so are the drafts that hang on any of them.
+        """
+        places, first = [0], {}
+        for node, (token, parent) in enumerate(zip(self.drafted, self.parents, strict=True), start=1):
+            places.append(first.setdefault((places[parent], token), node))
+        return tuple(places)
 
     @property
     def depth(self) -> int:

@@ -66,7 +66,7 @@ def verify(
       2305.09781).
     - "greedy": the most probable token of T, whether drafted or not.
     - "coupled": the token that T gives under `noise`, whether drafted or not: by an exponential race, which
-      is Gumbel-max. Equal noise, equal tokens, for every draft.
+      is Gumbel-max. Equal noise, equal tokens, for every draft and for none.
     - "block": a chain is judged as a whole; the expected number of accepted drafts is never below that of
       "rejection" (Sun et al. 2024, arXiv 2403.10444, Algorithm 2).
     - "k-sequential": SpecTr's selection from k independent draws of one D (Sun et al. 2023, arXiv
