@@ -15,7 +15,8 @@ from specdec.drafts import Proposal
 __all__ = ["CHAINS", "HABITS", "Proposer", "ProposerError", "draw_object"]
 
 HABITS = (
-    "chain", "array", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long", "raise",
+    "chain", "array", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long",
+    "raise",
 )  # fmt: skip
 """Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget and "raise"
 raises, now and then."""
