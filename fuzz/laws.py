@@ -12,6 +12,7 @@ from fuzz.decoding import may_be_refused
 from fuzz.drafts import make_draft
 from fuzz.failures import Failure
 from fuzz.models import make_model
+from fuzz.objects import ProposerError
 from fuzz.settings import distribution_after, keywords
 from specdec.errors import InputError
 
@@ -32,7 +33,7 @@ def check_law(case: dict[str, Any]) -> str:
     """
     try:
         _compare(case, N_FIRST, 0, SUSPICION)
-    except InputError:
+    except (InputError, ProposerError):
         if may_be_refused(case):
             return "refused"
         raise

@@ -12,19 +12,27 @@ import numpy as np
 from fuzz.draws import Draws
 from specdec.drafts import Proposal
 
-__all__ = ["HABITS", "Proposer", "draw_object"]
+__all__ = ["CHAINS", "HABITS", "Proposer", "ProposerError", "draw_object"]
 
-HABITS = ("chain", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long")
-"""Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget."""
+HABITS = (
+    "chain", "array", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long",
+    "raise",
+)  # fmt: skip
+"""Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget and "raise"
+raises, now and then."""
 
-CHAINS = ("chain", "repeat", "empty", "full", "drawn", "long")
+CHAINS = ("chain", "array", "repeat", "empty", "full", "drawn", "long", "raise")
 
 
 def draw_object(draws: Draws, **fixed: Any) -> dict[str, Any]:
     """A description of a random object."""
-    weights = {habit: 1.0 for habit in HABITS} | {"long": 0.1}
+    weights = {habit: 1.0 for habit in HABITS} | {"long": 0.2, "raise": 0.3}
     habit = draws.choices(list(weights), list(weights.values()))[0]
     return {"kind": "object", "habit": habit, "seed": draws.randrange(10**6)} | fixed
+
+
+class ProposerError(Exception):
+    """What a `Proposer` raises."""
 
 
 class Proposer:
@@ -52,7 +60,7 @@ class Proposer:
     def commit(self, sequence: int, tokens: Sequence[int]) -> None:
         """Nothing is learnt."""
 
-    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> list[int] | Proposal:
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Any:
         """See `specdec.drafts.Drafter`."""
         rng = self._stream
         if rng is None:
@@ -64,11 +72,15 @@ class Proposer:
             return []
         if habit == "full":
             n = budget
+        elif habit == "raise" and rng.random() < 0.2:
+            raise ProposerError
         elif habit == "long":
             n = budget + (rng.random() < 0.2)
         if habit == "repeat":
             last = [i for i in range(len(tokens) - 1) if tokens[i] == tokens[-1]]
             return list(tokens[last[-1] + 1 :])[:budget] if last else []
+        if habit == "array":
+            return np.array([rng.randrange(self.n_vocab) for _ in range(n)], np.int64)
         if habit in CHAINS and habit != "drawn":
             return [rng.randrange(self.n_vocab) for _ in range(n)]
         parents = {

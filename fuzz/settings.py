@@ -13,7 +13,10 @@ import specdec
 from fuzz.draws import Draws
 from specdec import reference
 
-__all__ = ["TRANSFORMS", "distribution_after", "draw_sampling", "draw_settings", "keywords", "plain_keywords"]
+__all__ = [
+    "EXTREMES", "TRANSFORMS", "distribution_after", "draw_sampling", "draw_settings", "is_extreme",
+    "keywords", "plain_keywords",
+]  # fmt: skip
 
 RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
 
@@ -39,6 +42,16 @@ TRANSFORMS: dict[str, Callable[[Probs, Sequence[int]], Probs]] = {
     "floor": _floor,
     "half": _half,
 }
+
+
+EXTREMES: dict[str, tuple[float, ...]] = {
+    "temperature": (1e-300, 1e-38, 1e38, 1e300),
+    "repetition_penalty": (1e-300, 1e-38, 1e-30, 1e30, 1e38, 1e300),
+    "top_p": (1e-300, 1.0 - 1e-16),
+    "min_p": (1e-300,),
+    "top_k": (2**31 - 1, 2**31, 10**12),
+}
+"""Values that may be refused, and otherwise leave plain and speculative decoding alike."""
 
 
 class EveryOther:
@@ -97,6 +110,9 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
         found["verify"] = rule
     elif draws.chance(0.15):
         found["lenience"] = draws.one(0.99, 0.5, 0.1, 1e-6)
+    if draws.chance(0.04):
+        name = draws.choice(list(EXTREMES))
+        found[name] = draws.choice(EXTREMES[name])
     if draws.chance(0.3):
         found["stop"] = [draws.randrange(n_vocab) for _ in range(draws.randint(1, 2))]
         if target.get("text"):
@@ -114,14 +130,17 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
     return found
 
 
+def is_extreme(settings: dict[str, Any]) -> bool:
+    """Whether a value is one of `EXTREMES`."""
+    return any(settings.get(name) in values for name, values in EXTREMES.items())
+
+
 def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `specdec.generate`; one thread where nothing is said."""
     found = {"n_threads": 1} | settings
     gamma = found.get("gamma")
     if isinstance(gamma, list):
         found["gamma"] = EveryOther(gamma[1])
-    elif gamma == "auto":
-        found["gamma"] = specdec.Auto()
     if "transform" in found:
         found["transform"] = TRANSFORMS[found["transform"]]
     if "draft_sampling" in found:

@@ -22,11 +22,22 @@ def signature(outcome: Outcome) -> str:
         found = re.findall(r'File "(?:.*/)?([^"/]+)", line \d+ in (\w+)', outcome.message)
         return " ".join([outcome.status, *(f"{file}:{name}" for file, name in found[:2])])
     first = first.split(" cannot be printed")[0]
-    words = first.split(" in round ")[0].split(", of probability")[0].split(" is ")[0]
+    words = first.split(" in round ")[0].split(", of probability")[0].split(" is ")[0].split(": (")[0]
+    words = words.split(": [")[0]
+    if outcome.status == "difference" and not words.startswith("trace"):
+        settings = outcome.case.get("settings", {})
+        rule = settings.get("verify", "rejection") if settings.get("temperature") else "greedy"
+        marks = [name for name in ("transform", "lenience", "stop") if name in settings]
+        words = " ".join([words, rule, *marks])
     return (
         f"{outcome.status} "
         + re.sub(r"'[^']*'|\"[^\"]*\"|\S*/\S*|[-+\d.e]*\d[\d.e]*|[(\[].*[)\]]", "·", words)[:90]
     )
+
+
+def _likeness(outcome: Outcome) -> str:
+    """The kind of a failure and the first words of its message."""
+    return " ".join([outcome.status, *outcome.message.split()[:2]])
 
 
 def shrink(
@@ -34,20 +45,22 @@ def shrink(
     outcome: Outcome,
     run: Callable[[Case], Outcome],
     *,
-    attempts: int = 120,
+    attempts: int = 400,
     seconds: float = 60.0,
 ) -> tuple[Case, Outcome]:
     """Drop and simplify parts, one after the other, as long as the same failure is left."""
-    wanted, until = signature(outcome).split(" ·")[0], time.monotonic() + seconds
+    wanted, until = _likeness(outcome), time.monotonic() + seconds
     found = True
     while found:
         found = False
         for smaller in _smaller(case):
+            if smaller == case:
+                continue
             attempts -= 1
             if attempts < 0 or time.monotonic() > until:
                 return case, outcome
             tried = run(smaller)
-            if tried.failed and signature(tried).split(" ·")[0] == wanted:
+            if tried.failed and _likeness(tried) == wanted:
                 case, outcome, found = smaller, tried, True
                 break
     return case, outcome
@@ -80,9 +93,15 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield _with(case, settings=case["settings"] | {name: value // 2})
     if isinstance(case["draft"], dict):
         yield from (_with(case, draft=draft) for draft in _simpler(case["draft"]))
+    if len(case["target"]) > 2:
+        n_vocab = {name: value for name, value in case["target"].items() if name == "n_vocab"}
+        yield from (_with(case, target={}), _with(case, target=n_vocab))
     for name in case["target"]:
         yield _without(case, "target", name)
     for model, description in case["models"].items():
+        if len(description) > 2:
+            yield _with(case, models=case["models"] | {model: {}})
+            yield _with(case, models=case["models"] | {model: {"own": True}})
         for name in description:
             less = {key: value for key, value in description.items() if key != name}
             yield _with(case, models=case["models"] | {model: less})

@@ -52,6 +52,9 @@ def _decoding(draws: Draws, models: Case) -> Case:
         ids = draws.ids(length, n_vocab)
         if draws.chance(0.4):
             ids = (common + ids)[:length] if length > 2 else ids
+        if target.get("text") and draws.chance(0.2):
+            prompts.append("ab"[: draws.randint(0, 2)] * draws.randint(1, 5))
+            continue
         prompts.append(ids)
     draft = draw_draft(draws, target)
     found = {

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-SEED, CONFIGURATIONS, FILES = 1, 1500, 1500
+SEED, CONFIGURATIONS, FILES = 1, 3000, 3000
 """About a minute of two cores."""
 
 
