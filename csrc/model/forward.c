@@ -277,16 +277,16 @@ static void copy_hidden(const job* j, int to_caches) {
     }
 }
 
-static void run_layers(const job* j) {
+static void run_layers(job* j) {
     sd_workspace* w = j->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
     if (j->first > 0)
         copy_hidden(j, 0);
     else if (j->n_rows < SHARED_ROWS)
-        embed_rows((void*)j, 0, 0, j->n_rows);
+        embed_rows(j, 0, 0, j->n_rows);
     else
-        sd_team_run(&j->team, j->n_rows, ROW_GRAIN, embed_rows, (void*)j);
+        sd_team_run(&j->team, j->n_rows, ROW_GRAIN, embed_rows, j);
 
     for (int i = j->first; i < j->end; i++) {
         unsigned skipped = j->skipped ? j->skipped[i] : 0;
