@@ -103,7 +103,8 @@ class Round:
 
         Nodes at one place are judged together, and so are the drafts that hang on any of them.
         """
-        places, first = [0], {}
+        places = [0]
+        first: dict[tuple[int, int], int] = {}
         for node, (token, parent) in enumerate(zip(self.drafted, self.parents, strict=True), start=1):
             places.append(first.setdefault((places[parent], token), node))
         return tuple(places)
