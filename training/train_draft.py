@@ -3,6 +3,11 @@
     python training/sample_target.py
     python training/train_draft.py
 
+With ``--begin FOLDER`` the training begins with the weights in that folder instead of random ones, so that a
+draft follows a target that was trained on:
+
+    python training/train_draft.py --begin python/specdec/embedded/draft --learning-rate 3e-3
+
 The draft learns the target's whole distribution after every token: first by the
 Kullback-Leibler divergence, then by the total variation distance, which is 1 − β of Theorem 3.5
 (Leviathan et al. 2023): the second phase maximises the acceptance rate itself, as their section 5
@@ -18,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 import loop
@@ -27,8 +32,7 @@ from network import DRAFT, TARGET, Decoder, load_folder, save_folder
 SEED = 20221130
 TOKENS_PER_STEP = 8192
 TOKENS_PER_PASS = 2048
-MATRIX_LR, OTHER_LR = 6e-3, 6e-3
-CONTEXT = 256
+CONTEXT = 512  # every position that the draft will be asked at
 # Up to here Kullback-Leibler, from the end of the ramp on total variation.
 RAMP = (0.4, 0.6)
 # Total variation is at most 1 where the other is counted in nats: about equal gradients.
@@ -46,12 +50,13 @@ def divergences(target_logits: Tensor, draft_logits: Tensor) -> tuple[Tensor, Te
 
 @torch.no_grad()
 def held_out_alpha(target: Decoder, draft: Decoder, ids: np.ndarray) -> tuple[float, float]:
-    """Acceptance rate E[Σ min] on held-out text, and the share of equal argmaxes."""
+    """Acceptance rate E[Σ min] on held-out text, and the share of equal argmaxes, at all positions."""
     starts = np.linspace(0, len(ids) - CONTEXT - 1, 32).astype(np.int64)
     rows = torch.from_numpy(np.stack([ids[s : s + CONTEXT].astype(np.int64) for s in starts]))
     alphas, equal = [], []
     for chunk in rows.chunk(4):
-        t, d = target(chunk), draft(chunk)
+        with torch.autocast("cpu", torch.bfloat16):
+            t, d = target(chunk), draft(chunk)
         alphas.append(1 - divergences(t, d)[1].item())
         equal.append((t.argmax(-1) == d.argmax(-1)).float().mean().item())
     return float(np.mean(alphas)), float(np.mean(equal))
@@ -60,6 +65,9 @@ def held_out_alpha(target: Decoder, draft: Decoder, ids: np.ndarray) -> tuple[fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path(__file__).parent / "work")
+    parser.add_argument("--target", type=Path, help="folder of the target (default: target in --work)")
+    parser.add_argument("--begin", type=Path, help="folder of the weights to begin with")
+    parser.add_argument("--learning-rate", type=float, default=6e-3)
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--checkpoint-every", type=int, default=50)
@@ -70,10 +78,15 @@ def main() -> None:
     samples = np.load(args.work / "samples.npy")
     train, valid = (np.load(args.work / f"{s}.npy", mmap_mode="r") for s in ("train", "valid"))
     target = Decoder(TARGET)
-    load_folder(target, args.work / "target")  # what is shipped, rounded to bf16
+    load_folder(target, args.target or args.work / "target")  # what is shipped, rounded to bf16
     target.requires_grad_(False)
+    for module in target.modules():
+        if isinstance(module, nn.Linear):
+            module.bfloat16()  # which they are already, so that no step converts them again
     draft = Decoder(DRAFT)
-    optimizers = loop.Optimizers(draft, MATRIX_LR, OTHER_LR)
+    if args.begin is not None:
+        load_folder(draft, args.begin)
+    optimizers = loop.Optimizers(draft, args.learning_rate, args.learning_rate)
     checkpoint = args.work / "draft.pt"
     start = loop.load_checkpoint(checkpoint, draft, optimizers)
     curve = loop.LossCurve(
