@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from specdec.checks import check_flag
 from specdec.drafts.draft import Description, Draft, describe
 from specdec.drafts.protocol import Drafter, PythonDraft
 from specdec.errors import InputError
@@ -69,8 +70,7 @@ class Best(Draft):
     ) -> None:
         if not drafts:
             raise InputError("Best has no draft; expected at least one")
-        if not isinstance(adaptive, bool):
-            raise InputError(f"adaptive is {adaptive!r}; expected True or False")
+        adaptive = check_flag("adaptive", adaptive)
         self.drafts = tuple(_draft(i, draft) for i, draft in enumerate(drafts))
         self.adaptive = adaptive
         self.in_target_cache = any(isinstance(one, Draft) and one.in_target_cache for one in self.drafts)
