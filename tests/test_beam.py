@@ -424,7 +424,7 @@ def test_the_length_penalty_orders_what_was_found(pair: Pair) -> None:
         ({"stop": "a"}, "stop holds the string 'a'"),
         ({"stop": [3, "a"]}, "stop holds the string 'a'"),
         ({"stop": N_VOCAB}, f"stop id {N_VOCAB} is out of range"),
-        ({"stop": 1.5}, "stop holds 1.5"),
+        ({"stop": 1.5}, "stop is 1.5"),
         ({"prompt": []}, "prompt"),
         ({"prompt": [N_VOCAB]}, f"prompt: token id at position 0 is {N_VOCAB}"),
         ({"prompt": [3] * N_CTX}, "context"),

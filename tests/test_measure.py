@@ -383,7 +383,7 @@ def test_html_is_escaped() -> None:
     [
         ({"gammas": []}, "gammas is"),
         ({"gammas": 3}, "gammas is 3; expected a sequence"),
-        ({"gammas": [0]}, "gammas has 0; expected an integer, at least 1"),
+        ({"gammas": [0]}, "gammas is 0; expected an integer from 1 to 1024"),
         ({"gammas": [2, 2]}, "none twice"),
         ({"temperatures": [-1]}, "temperature is -1"),
         ({"leniences": [0.0]}, "leniences has 0.0"),

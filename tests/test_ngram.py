@@ -132,7 +132,7 @@ def assert_same(a: Ngram, b: Ngram) -> None:
         ({"n": 0}, "n is 0; expected an integer from 1 to 8"),
         ({"n": 9}, "n is 9"),
         ({"n": True}, "n is True"),
-        ({"smoothing": "katz"}, "smoothing is 'katz'; expected one of interpolated, backoff"),
+        ({"smoothing": "katz"}, "smoothing is 'katz'; expected one of 'interpolated', 'backoff'"),
         ({"min_count": 0}, "min_count is 0; expected an integer, at least 1"),
     ],
 )

@@ -239,7 +239,7 @@ def test_what_a_transform_raises_comes_out(pair: Any, draft: bool) -> None:
     ],
 )  # fmt: skip
 def test_a_transform_that_gives_no_distribution_is_refused(pair: Any, returned: Any) -> None:
-    with pytest.raises(ValueError, match="transform: expected"):
+    with pytest.raises(InputError, match="transform returned"):
         generate(pair, True, temperature=1.0, transform=lambda probs, tokens: returned(probs))
 
 

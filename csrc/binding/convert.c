@@ -134,6 +134,37 @@ PyObject* sd_list_of_floats(const double* values, int n) {
     return list;
 }
 
+PyObject* sd_reals_from(PyObject* object) {
+    PyObject* numpy = PyImport_ImportModule("numpy");
+    PyObject* array = numpy ? PyObject_CallMethod(numpy, "asarray", "(O)", object) : NULL;
+    PyObject* dtype = array ? PyObject_GetAttrString(array, "dtype") : NULL;
+    PyObject* kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
+    const char* letter = kind ? PyUnicode_AsUTF8(kind) : NULL;
+    PyObject* reals = NULL;
+    if (letter != NULL && strchr("biuf", letter[0]) == NULL)
+        PyErr_SetString(PyExc_TypeError, "expected real numbers");
+    else if (letter != NULL)
+        reals = PyObject_CallMethod(numpy, "ascontiguousarray", "Os", array, "float64");
+    Py_XDECREF(kind);
+    Py_XDECREF(dtype);
+    Py_XDECREF(array);
+    Py_XDECREF(numpy);
+    return reals;
+}
+
+PyObject* sd_shown(PyObject* value) {
+    PyObject* errors = PyImport_ImportModule("specdec.errors");
+    PyObject* text = errors ? PyObject_CallMethod(errors, "shown", "(O)", value) : NULL;
+    Py_XDECREF(errors);
+    return text;
+}
+
+int sd_is_misfit(void) {
+    return PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
+           PyErr_ExceptionMatches(PyExc_ArithmeticError) || PyErr_ExceptionMatches(PyExc_IndexError) ||
+           PyErr_ExceptionMatches(PyExc_RecursionError);
+}
+
 int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view) {
     if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) return -1;
     if (view->ndim != n_dims || view->format == NULL || view->format[0] != format ||

@@ -33,6 +33,17 @@ PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, 
 PyObject* sd_list_of_ints(const int32_t* values, int n);
 PyObject* sd_list_of_floats(const double* values, int n);
 
+/* Numbers of any shape as a new contiguous array of float64, for sd_view. Text and complex numbers are
+ * refused, which NumPy would convert. NULL with an exception. */
+PyObject* sd_reals_from(PyObject* object);
+
+/* How a value looks in a message: a new str (specdec.errors.shown). NULL with an exception. */
+PyObject* sd_shown(PyObject* value);
+
+/* Is the exception that is set one by which Python and NumPy say that a value is not of the type, the size or the
+ * shape that was asked for? */
+int sd_is_misfit(void);
+
 /* A C-contiguous view of an array argument; release with PyBuffer_Release. n_dims and the item format
  * ('d' and 'f', 'i', 'l' or 'q' of 32 and 64 bits) must match. Returns 0, or -1 with an exception. */
 int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view);

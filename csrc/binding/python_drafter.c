@@ -47,16 +47,14 @@ static PyObject* view_of(const int32_t* text, int n) {
     return ids;
 }
 
-/* The type of what was returned was wrong, not something that failed on the way. */
-static int is_misfit(void) {
-    return PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError) ||
-           PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_ExceptionMatches(PyExc_IndexError);
-}
-
 static int refuse_type(const python_drafter* d, const char* field, PyObject* value, const char* expected) {
-    if (!PyErr_Occurred() || is_misfit())
-        PyErr_Format(d->input_error, "%U.propose: %s is %.200R; expected %s", d->name, field, value,
-                     expected);
+    /* What failed on the way to the value is another matter than its type. */
+    if (PyErr_Occurred() && !sd_is_misfit()) return -1;
+    PyErr_Clear();
+    PyObject* text = sd_shown(value);
+    if (text != NULL)
+        PyErr_Format(d->input_error, "%U.propose: %s is %U; expected %s", d->name, field, text, expected);
+    Py_XDECREF(text);
     return -1;
 }
 
@@ -125,9 +123,7 @@ static int check_rule(const python_drafter* d, const returned* r) {
 
 /* Copy a row of probabilities into `from`, and check it: it gives the guess i. */
 static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token, sd_distribution* from) {
-    PyObject* numpy = PyImport_ImportModule("numpy");
-    PyObject* array = numpy ? PyObject_CallMethod(numpy, "ascontiguousarray", "Os", row, "float64") : NULL;
-    Py_XDECREF(numpy);
+    PyObject* array = sd_reals_from(row);
     Py_buffer view;
     int result = array ? sd_view(array, "probs", 'd', 1, &view) : -1;
     Py_XDECREF(array);

@@ -5,17 +5,31 @@
 
 #include "convert.h"
 
+/* Set InputError for what the function returned. */
+static void refuse(PyObject* returned, int n_vocab) {
+    PyErr_Clear();
+    PyObject* errors = PyImport_ImportModule("specdec.errors");
+    PyObject* type = errors ? PyObject_GetAttrString(errors, "InputError") : NULL;
+    PyObject* text = type ? sd_shown(returned) : NULL;
+    if (text != NULL)
+        PyErr_Format(type,
+                     "transform returned %U; expected %d numbers of 0 or more, not all 0, with a finite sum",
+                     text, n_vocab);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(errors);
+}
+
 /* Replace probs [n_vocab] by what the caller's function made of them. */
 static int take_probs(PyObject* returned, double* probs, int n_vocab) {
-    PyObject* numpy = PyImport_ImportModule("numpy");
-    PyObject* array =
-        numpy ? PyObject_CallMethod(numpy, "ascontiguousarray", "Os", returned, "float64") : NULL;
-    Py_XDECREF(numpy);
+    PyObject* array = sd_reals_from(returned);
     Py_buffer view;
-    if (array == NULL) return -1;
-    int result = sd_view(array, "transform", 'd', 1, &view);
-    Py_DECREF(array);
-    if (result < 0) return -1;
+    int result = array ? sd_view(array, "transform", 'd', 1, &view) : -1;
+    Py_XDECREF(array);
+    if (result < 0) {
+        if (sd_is_misfit()) refuse(returned, n_vocab);
+        return -1;
+    }
     const double* values = view.buf;
     double sum = 0.0;
     int wrong = view.shape[0] != n_vocab;
@@ -25,11 +39,7 @@ static int take_probs(PyObject* returned, double* probs, int n_vocab) {
     }
     wrong = wrong || !(sum > 0.0 && isfinite(1.0 / sum) && isfinite(2.0 * sum));
     if (wrong)
-        sd_raise(
-            sd_fail(SD_ERR_SETTING,
-                    "transform: expected %d numbers of 0 or more, not all 0, with a finite sum, from the "
-                    "function",
-                    n_vocab));
+        refuse(returned, n_vocab);
     else
         memcpy(probs, values, (size_t)n_vocab * sizeof *probs);
     PyBuffer_Release(&view);

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import drafts, theory
-from specdec.errors import InputError
+from specdec.checks import as_integer, check_items
+from specdec.errors import InputError, shown
 from specdec.generation import generate
 from specdec.model import Model, load
 from specdec.request import ModelLike, Prompt, as_model
@@ -215,12 +215,17 @@ def name_of(draft: Draft) -> str:
 
 def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
     """Token ids of each prompt; a text, or a list of integers, is one prompt."""
-    one = isinstance(prompts, str | np.ndarray) or (
-        isinstance(prompts, list | tuple) and len(prompts) > 0 and isinstance(prompts[0], int | np.integer)
-    )
-    given = [prompts] if one else prompts
-    if not isinstance(given, list | tuple) or not given:
-        raise InputError(f"prompts is {prompts!r}; expected a text, token ids, or a list of these")
+    expected = "a text, token ids, or a list of these"
+    if isinstance(prompts, str | np.ndarray):
+        given = [prompts]
+    elif isinstance(prompts, list | tuple):
+        given = check_items("prompts", prompts, expected)
+    else:
+        raise InputError(f"prompts is {shown(prompts)}; expected {expected}")
+    if given and isinstance(given[0], int | np.integer):
+        given = [given]
+    if not given:
+        raise InputError(f"prompts is {shown(prompts)}; expected {expected}")
     found = []
     for i, prompt in enumerate(given):
         try:
@@ -232,6 +237,7 @@ def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
 
 def positive(name: str, value: Any) -> int:
     """An argument that is a whole number, at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InputError(f"{name} has {value!r}; expected an integer, at least 1")
-    return int(value)
+    number = as_integer(value)
+    if number is None or number < 1:
+        raise InputError(f"{name} has {shown(value)}; expected an integer, at least 1")
+    return number

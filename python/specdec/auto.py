@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.checks import as_integer
 from specdec.drafts.protocol import PythonDraft
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 from specdec.tables import Table
 
 if TYPE_CHECKING:
@@ -75,10 +76,10 @@ class Auto:
     """
 
     def __init__(self, max_gamma: int | None = None) -> None:
-        wrong = isinstance(max_gamma, bool) or not isinstance(max_gamma, int | np.integer)
-        if max_gamma is not None and (wrong or not 1 <= max_gamma <= 1024):
-            raise InputError(f"max_gamma is {max_gamma!r}; expected an integer from 1 to 1024, or None")
-        self.max_gamma = None if max_gamma is None else int(max_gamma)
+        number = as_integer(max_gamma)
+        if max_gamma is not None and (number is None or not 1 <= number <= 1024):
+            raise InputError(f"max_gamma is {shown(max_gamma)}; expected an integer from 1 to 1024, or None")
+        self.max_gamma = number
         self._lock = threading.Lock()
         self._learnt: dict[tuple[Any, ...], _Learnt] = {}  # the last one used stands last
 

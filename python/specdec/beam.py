@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from numbers import Real
+from numbers import Integral
 from typing import Any
 
 from specdec import _core
+from specdec.checks import check_flag, check_items, check_number
 from specdec.drafts import Draft
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 from specdec.integers import check_integer
 from specdec.progress import progress_bar
 from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model, check_prompt
 from specdec.run import SLICE_S, continuation_decoder
 from specdec.stopping import StopRules
-from specdec.threads import MAX_THREADS, default_threads
+from specdec.threads import check_threads
 from specdec.tokenizer import check_same_vocabulary
 from specdec.trace import RoundTimes
 
@@ -119,11 +120,9 @@ def beam_search(
     gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
     if max_new_tokens is not None:
         max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
-    n_threads = check_integer(
-        "n_threads", default_threads() if n_threads is None else n_threads, 1, MAX_THREADS
-    )
-    if not isinstance(length_penalty, Real) or not math.isfinite(length_penalty):
-        raise InputError(f"length_penalty is {length_penalty!r}; expected a finite number")
+    n_threads = check_threads(n_threads)
+    length_penalty = check_number("length_penalty", length_penalty, "a finite number", math.isfinite)
+    ignore_eos, progress = check_flag("ignore_eos", ignore_eos), check_flag("progress", progress)
     target = as_model("target", target)
     if draft is not None:
         if isinstance(draft, Draft):
@@ -172,7 +171,7 @@ def beam_search(
         for beam in found
     ]
     if length_penalty:
-        beams.sort(key=lambda beam: _log_penalised(beam, float(length_penalty)))
+        beams.sort(key=lambda beam: _log_penalised(beam, length_penalty))
     return BeamResult(beams, BeamTrace(rounds, prefill_s), prompt_ids)
 
 
@@ -183,11 +182,14 @@ def _log_penalised(beam: Beam, length_penalty: float) -> float:
 
 
 def _stop_ids(stop: Any, n_vocab: int, eos_ids: Iterable[int]) -> list[int]:
-    entries = [stop] if isinstance(stop, str) or not isinstance(stop, Iterable) else list(stop)
+    if stop is None or isinstance(stop, str | Integral):
+        entries: list[Any] = [stop]
+    else:
+        entries = check_items("stop", stop, "a token id, or a list of these")
     for entry in entries:
         if isinstance(entry, str):
             raise InputError(
-                f"stop holds the string {entry!r}; a beam search ends at token ids: expected ids"
+                f"stop holds the string {shown(entry)}; a beam search ends at token ids: expected ids"
             )
     rules = StopRules.parse(
         None if stop is None else entries, n_vocab=n_vocab, has_text=False, eos_ids=eos_ids

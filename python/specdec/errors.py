@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,7 +19,37 @@ __all__ = [
     "UnsupportedModelError",
     "VocabularyMismatchError",
     "printable",
+    "shown",
 ]
+
+_MOST = 200  # characters of a value in a message
+
+
+class _Repr(reprlib.Repr):
+    """Of a nested value its beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxlist = self.maxtuple = self.maxset = self.maxdict = self.maxdeque = self.maxarray = 16
+        self.maxstring = self.maxother = self.maxlong = _MOST
+
+
+_REPR = _Repr()
+
+
+def shown(value: object) -> str:
+    """A value in a message: its ``repr`` on one line, shortened, or its type where there is none to be had.
+
+    Messages are made of whatever a caller gave: integers too long to be printed, lists that hold themselves,
+    objects whose ``__repr__`` fails.
+    """
+    try:
+        text = _REPR.repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+    text = " ".join(text.encode("utf-8", "backslashreplace").decode("utf-8").split())  # no lone surrogates
+    return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
 
 
 _LONGEST: Final = 4000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast, overload
 
+from specdec.checks import check_flag
 from specdec.errors import InputError, NotFiniteError
 from specdec.progress import progress_bar
 from specdec.request import DraftLike, Gamma, ModelLike, Options, Prompt, Request, Seed, Stop, Transform
@@ -189,7 +190,7 @@ def generate(
         stop=stop, n_threads=n_threads, logits=logits, ignore_eos=ignore_eos,
         batch_size=batch_size, node_budget=node_budget,
     )  # fmt: skip
-    bar = progress_bar(request.n_new_tokens, "token") if progress else None
+    bar = progress_bar(request.n_new_tokens, "token") if check_flag("progress", progress) else None
     run = Run(request)
     try:
         for index, round_ in run.rounds():

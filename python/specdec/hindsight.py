@@ -10,13 +10,16 @@ from typing import Any
 from specdec import theory
 from specdec.acceptance import name_of, positive, split
 from specdec.auto import Auto
-from specdec.errors import InputError
+from specdec.checks import as_integer, check_items
+from specdec.errors import InputError, shown
 from specdec.generation import generate
+from specdec.integers import check_integer
 from specdec.progress import counted
-from specdec.request import DraftLike, ModelLike, Prompt, as_draft, as_model
+from specdec.request import MAX_GAMMA, DraftLike, ModelLike, Prompt, as_draft, as_model
 from specdec.rules import DECODING_RULES, check_rule
+from specdec.sampling import Sampling
 from specdec.tables import Table, Tabular
-from specdec.threads import default_threads
+from specdec.threads import check_threads
 from specdec.timing import ForwardTimes, forward_times, sample_text
 from specdec.trace import Round
 
@@ -215,19 +218,24 @@ def oracle(
     >>> target, draft = specdec.embedded_pair()
     >>> print(specdec.oracle(target, draft, "It was a dark and stormy night"))
     """
-    max_gamma, n_new = positive("max_gamma", max_gamma), positive("max_new_tokens", max_new_tokens)
-    wrong = [g for g in gammas if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g <= max_gamma]
-    if wrong or not len(gammas):
-        raise InputError(f"gammas is {gammas!r}; expected integers from 0 to max_gamma, {max_gamma}")
+    max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
+    n_new = positive("max_new_tokens", max_new_tokens)
+    expected = f"integers from 0 to max_gamma, {max_gamma}"
+    found = [as_integer(gamma) for gamma in check_items("gammas", gammas, expected)]
+    chosen = [gamma for gamma in found if gamma is not None and 0 <= gamma <= max_gamma]
+    if len(chosen) < len(found) or not chosen:
+        raise InputError(f"gammas is {shown(gammas)}; expected {expected}")
+    sampling = Sampling(temperature, top_k, top_p, min_p)
     check_rule("verify", verify, 1.0, DECODING_RULES)
     if verify == "block":
         raise InputError("verify is 'block', which judges chains as a whole; expected a rule for each guess")
     target = as_model("target", target)
     draft = as_draft(target, draft)
     ids = split(target, prompts)
-    threads = default_threads() if n_threads is None else n_threads
+    seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     options: dict[str, Any] = {
-        "max_new_tokens": n_new, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        "max_new_tokens": n_new, "temperature": sampling.temperature, "top_k": sampling.top_k,
+        "top_p": sampling.top_p, "min_p": sampling.min_p,
         "verify": verify, "n_threads": threads, "ignore_eos": True,
     }  # fmt: skip
     auto = Auto(max_gamma)
@@ -253,14 +261,14 @@ def oracle(
     return Oracle(
         target=name_of(target),
         draft=name_of(draft),
-        temperature=float(temperature),
+        temperature=sampling.temperature,
         n_tokens=sum(len(result.tokens) for result in results[0]),
         max_gamma=max_gamma,
         alpha=alpha,
         c=times.cost,
         target_s=times.target_s,
         draft_s=times.draft_s,
-        rows=_rows(longest, [r.trace.rounds for r in results[-1]], list(gammas), alpha, times),
+        rows=_rows(longest, [r.trace.rounds for r in results[-1]], chosen, alpha, times),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
-from specdec.errors import InputError
+from specdec.checks import as_integer
+from specdec.errors import InputError, shown
 
 __all__ = ["check_integer"]
 
@@ -17,8 +17,8 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
     ------
     InputError
     """
-    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_integer or value < low or (high is not None and value > high):
+    number = as_integer(value)
+    if number is None or number < low or (high is not None and number > high):
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
-        raise InputError(f"{name} is {value!r}; expected {expected}")
-    return int(value)
+        raise InputError(f"{name} is {shown(value)}; expected {expected}")
+    return number

@@ -21,15 +21,17 @@ from specdec.acceptance import (
     positive,
     split,
 )
-from specdec.errors import InputError
+from specdec.checks import check_flag, check_items
+from specdec.errors import InputError, shown
+from specdec.integers import check_integer
 from specdec.measurement import Independence, Measurement, MeasurementRow
 from specdec.model import Model
 from specdec.progress import counted
-from specdec.request import ModelLike, Prompt
+from specdec.request import MAX_GAMMA, ModelLike, Prompt
 from specdec.rules import check_lenience
 from specdec.sampling import Sampling
 from specdec.series import acceptance_by_position, autocorrelation, ljung_box, mean_interval
-from specdec.threads import default_threads
+from specdec.threads import check_threads
 from specdec.timing import ForwardTimes, Speedup, forward_times, sample_text, speedups
 
 __all__ = ["independence", "measure"]
@@ -77,7 +79,7 @@ def measure(
     prompts : str, sequence of int, or a list of these
         The same prompt several times is continued differently at temperatures above 0.
     gammas : sequence of int
-        Drafted tokens a round, each at least 1.
+        Drafted tokens a round, each 1 to 1024.
     temperatures : sequence of float
         Of target and draft.
     leniences : sequence of float
@@ -123,7 +125,7 @@ def measure(
     >>> found = specdec.measure(target, draft, ["It was a dark and stormy night", "Once upon a time"])
     >>> print(found)
     """
-    chosen_gammas = [positive("gammas", gamma) for gamma in _several("gammas", gammas)]
+    chosen_gammas = [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in _several("gammas", gammas)]
     samplings = [
         Sampling(temperature, top_k, top_p, min_p) for temperature in _several("temperatures", temperatures)
     ]
@@ -135,9 +137,11 @@ def measure(
     n_timed_tokens = positive("n_timed_tokens", n_timed_tokens)
     target, opened = open_pair(target, draft)
     ids = split(target, prompts)
-    threads = default_threads() if n_threads is None else n_threads
+    seed = check_integer("seed", seed, 0, 2**64 - 1)
+    threads = check_threads(n_threads)
+    timing, time_leniences = check_flag("timing", timing), check_flag("time_leniences", time_leniences)
 
-    share = math.ceil(n_tokens / len(ids))
+    share = -(-n_tokens // len(ids))
     runs_draft = timing and isinstance(opened, RUN_BY_THE_CORE)
     timed = _timed_work(target, ids, share, n_timed_tokens) if runs_draft else []
     timed_leniences = chosen_leniences if time_leniences else [1.0]
@@ -263,11 +267,11 @@ def _timed_work(
 
 
 def _several(name: str, values: Any) -> list[Any]:
+    found = check_items(name, values, "a sequence of numbers")
     try:
-        found = list(values)
         n_different = len(set(found))
     except TypeError:
-        raise InputError(f"{name} is {values!r}; expected a sequence of numbers") from None
+        raise InputError(f"{name} is {shown(values)}; expected a sequence of numbers") from None
     if not found or n_different < len(found):
-        raise InputError(f"{name} is {values!r}; expected at least one number, and none twice")
+        raise InputError(f"{name} is {shown(values)}; expected at least one number, and none twice")
     return found

@@ -16,9 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
 from specdec.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
-from specdec.errors import CheckpointError, InputError, SpecdecError
+from specdec.checks import CONVERSION_ERRORS, check_flag
+from specdec.errors import CheckpointError, InputError, SpecdecError, shown
+from specdec.integers import check_integer
 from specdec.progress import reading_bar
-from specdec.threads import MAX_THREADS, default_threads
+from specdec.threads import check_threads
 from specdec.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -198,7 +200,7 @@ class Model:
             A number that is not finite; the message names the layer and the position.
         """
         tokens = self.check_ids(ids, minimum=1)
-        threads = _check_threads(n_threads)
+        threads = check_threads(n_threads)
         decoder = _core.Decoder(self._core, capacity=len(tokens), n_threads=threads)
         logits = decoder.prefill(tokens, logits=True, finite=True)
         assert logits is not None
@@ -225,7 +227,7 @@ class Model:
             As in :meth:`logits`.
         """
         tokens = self.check_ids(ids, minimum=2)
-        return _core.score(self._core, tokens, n_threads=_check_threads(n_threads))
+        return _core.score(self._core, tokens, n_threads=check_threads(n_threads))
 
     def quantization_report(
         self,
@@ -270,7 +272,8 @@ class Model:
         """
         from specdec.quantization import measure
 
-        return measure(self, ids, n_threads=_check_threads(n_threads), progress=progress)
+        progress = None if progress is None else check_flag("progress", progress)
+        return measure(self, ids, n_threads=check_threads(n_threads), progress=progress)
 
     def check_ids(
         self, ids: str | ArrayLike, *, minimum: int = 1, maximum: int | None = None
@@ -293,6 +296,8 @@ class Model:
         InputError
             Which token, at which position, is wrong and what was expected.
         """
+        minimum = check_integer("minimum", minimum, 0)
+        maximum = None if maximum is None else check_integer("maximum", maximum, 0)
         if isinstance(ids, str):
             if self._tokenizer is None:
                 raise InputError(
@@ -303,16 +308,16 @@ class Model:
         n_vocab = self._config.n_vocab
         limit = self._config.n_ctx if maximum is None else maximum
         if len(tokens) < minimum:
-            raise InputError(f"there are {len(tokens)} token ids; expected at least {minimum}")
+            raise InputError(f"there are {len(tokens)} token ids; expected at least {shown(minimum)}")
         if len(tokens) > limit:
             raise InputError(
-                f"there are {len(tokens)} token ids; expected at most {limit}"
+                f"there are {len(tokens)} token ids; expected at most {shown(limit)}"
                 + (f", the context of {self._path}" if maximum is None else "")
             )
         for position, token in enumerate(tokens):
             if not 0 <= token < n_vocab:
                 raise InputError(
-                    f"token id at position {position} is {token}; expected 0 to {n_vocab - 1}, the "
+                    f"token id at position {position} is {shown(token)}; expected 0 to {n_vocab - 1}, the "
                     f"ids of {self._path}"
                 )
         return np.asarray(tokens, dtype=np.int32)
@@ -370,10 +375,11 @@ def load(
     """
     _check_choice("dtype", dtype, _DTYPES)
     _check_choice("cache_dtype", cache_dtype, _CACHE_DTYPES)
-    threads = _check_threads(n_threads)
+    threads = check_threads(n_threads)
     checkpoint = open_checkpoint(path, tokenizer=tokenizer)
     dtype = dtype or checkpoint.dtype
     cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
+    progress = None if progress is None else check_flag("progress", progress)
     bar = reading_bar(checkpoint.n_bytes, f"loading in {dtype}", progress)
     try:
         core = _core.Model(
@@ -413,6 +419,8 @@ def embedded_pair(dtype: str | None = None, draft_dtype: str | None = None) -> t
     (Model, Model)
         Target and draft, of one vocabulary, trained on English novels up to 1930.
     """
+    _check_choice("dtype", dtype, _DTYPES)  # here, as the cache needs values that can be hashed
+    _check_choice("draft_dtype", draft_dtype, _DTYPES)
     return _embedded("target", dtype), _embedded("draft", draft_dtype)
 
 
@@ -466,12 +474,12 @@ def _as_integers(ids: Any) -> Sequence[int]:
                 "one dimension "
                 f"of integers"
             )
-        return [int(token) for token in ids]
+        return np.asarray(ids).tolist()
     if isinstance(ids, bytes | bytearray | Mapping):
         raise InputError(f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text")
     try:
         values = list(ids)
-    except TypeError as error:
+    except CONVERSION_ERRORS as error:
         raise InputError(
             f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text"
         ) from error
@@ -481,25 +489,17 @@ def _as_integers(ids: Any) -> Sequence[int]:
             if isinstance(value, bool | np.bool_):
                 raise TypeError
             tokens.append(operator.index(value))
-        except TypeError as error:
+        except CONVERSION_ERRORS as error:
             raise InputError(
-                f"token id at position {position} is {value!r}, a {type(value).__name__}; expected an integer"
+                f"token id at position {position} is {shown(value)}, a {type(value).__name__}; expected "
+                "an integer"
             ) from error
     return tokens
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    if value is not None and value not in choices:
-        raise InputError(f"{name} is {value!r}; expected None or one of {', '.join(map(repr, choices))}")
-
-
-def _check_threads(n_threads: int | None) -> int:
-    if n_threads is None:
-        return default_threads()
-    is_integer = isinstance(n_threads, int | np.integer) and not isinstance(n_threads, bool)
-    if not is_integer or not 1 <= n_threads <= MAX_THREADS:
-        raise InputError(f"n_threads is {n_threads!r}; expected a whole number from 1 to {MAX_THREADS}")
-    return int(n_threads)
+    if value is not None and not (isinstance(value, str) and value in choices):
+        raise InputError(f"{name} is {shown(value)}; expected None or one of {', '.join(map(repr, choices))}")
 
 
 def _short(count: int, billion: str = "B") -> str:

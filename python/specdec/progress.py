@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from specdec.checks import check_flag
 from specdec.errors import InputError
 
 __all__ = ["counted", "progress_bar", "reading_bar"]
@@ -35,7 +36,7 @@ def progress_bar(total: int, unit: str, **options: Any) -> Any:
 @contextmanager
 def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[[int], object]]:
     """A function to be told how many more are done, which a bar shows if it is wanted."""
-    if not wanted:
+    if not check_flag("progress", wanted):
         yield lambda n: None
         return
     with progress_bar(total, unit) as bar:

@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from specdec import auto
 from specdec.auto import Auto
+from specdec.checks import check_flag, check_items
 from specdec.drafts import Draft, Drafter, PythonDraft
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 from specdec.integers import check_integer
 from specdec.model import Model, load
 from specdec.rules import DECODING_RULES, check_rule
 from specdec.sampling import Sampling
 from specdec.stopping import StopRules
-from specdec.threads import MAX_THREADS, default_threads
+from specdec.threads import check_threads
 from specdec.tokenizer import check_same_vocabulary
 from specdec.trace import Round
 
@@ -169,11 +170,10 @@ class Request:
         policy = _policy(gamma)
         if gamma is not None and policy is None:
             gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
+        logits, ignore_eos = check_flag("logits", logits), check_flag("ignore_eos", ignore_eos)
         if max_new_tokens is not None:
             max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
-        if n_threads is None:
-            n_threads = default_threads()
-        n_threads = check_integer("n_threads", n_threads, 1, MAX_THREADS)
+        n_threads = check_threads(n_threads)
         given, is_batch = _split(prompt)
         if batch_size is None:
             batch_size = DEFAULT_BATCH_SIZE
@@ -223,7 +223,7 @@ class Request:
             seeds=seeds,
             stop=rules,
             n_threads=n_threads,
-            logits=bool(logits),
+            logits=logits,
             n_places=n_places,
             node_budget=node_budget,
         )
@@ -246,8 +246,8 @@ def _policy(gamma: Any) -> Auto | Callable[[Sequence[Round]], int] | None:
     if isinstance(gamma, str):
         if gamma != "auto":
             raise InputError(
-                f"gamma is {gamma!r}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.Auto, "
-                "or a function of the rounds so far"
+                f"gamma is {shown(gamma)}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a "
+                "specdec.Auto, or a function of the rounds so far"
             )
         return auto.SHARED
     return gamma if isinstance(gamma, Auto) or callable(gamma) else None
@@ -310,12 +310,13 @@ def _split(prompt: Any) -> tuple[list[Any], bool]:
         raise InputError(
             f"prompt is a {type(prompt).__name__}; expected text, token ids, or a list of prompts"
         )
+    prompt = check_items("prompt", prompt, "text, token ids, or a list of prompts")
     if not prompt:
         raise InputError("prompt is an empty list; expected text, token ids, or a list of prompts")
     n_prompts = sum(isinstance(item, str | list | tuple | np.ndarray) for item in prompt)
     if n_prompts not in (0, len(prompt)):
         raise InputError("prompt mixes prompts with token ids; expected a list of either")
-    return (list(prompt), True) if n_prompts else ([prompt], False)
+    return (prompt, True) if n_prompts else ([prompt], False)
 
 
 def check_prompt(target: Model, prompt: Any, name: str) -> list[int]:
@@ -343,13 +344,16 @@ def _seeds(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
     if not isinstance(seed, list | tuple | np.ndarray):
         number = check_integer("seed", seed, 0, 2**64 - 1)
         return [(number, i) for i in range(n_sequences)]
-    if len(seed) != n_sequences:
-        raise InputError(f"seed has {len(seed)} entries for {n_sequences} prompts; expected one for each")
+    entries = check_items("seed", seed, "an integer, or a list with an entry for each prompt")
+    if len(entries) != n_sequences:
+        raise InputError(f"seed has {len(entries)} entries for {n_sequences} prompts; expected one for each")
     keys = []
-    for i, entry in enumerate(seed):
-        key = entry if isinstance(entry, list | tuple | np.ndarray) else (entry, 0)
+    for i, entry in enumerate(entries):
+        key = (entry, 0)
+        if isinstance(entry, list | tuple | np.ndarray):
+            key = tuple(check_items(f"seed[{i}]", entry, "an integer or a pair (seed, sequence)"))
         if len(key) != 2:
-            raise InputError(f"seed[{i}] is {entry!r}; expected an integer or a pair (seed, sequence)")
+            raise InputError(f"seed[{i}] is {shown(entry)}; expected an integer or a pair (seed, sequence)")
         number = check_integer(f"seed[{i}]", key[0], 0, 2**64 - 1)
         keys.append((number, check_integer(f"sequence of seed[{i}]", key[1], 0, 2**32 - 1)))
     return keys

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
-from specdec.errors import InputError
+from specdec.checks import check_choice, check_number
+from specdec.errors import InputError, shown
 
 __all__ = ["DECODING_RULES", "RULES", "check_lenience", "check_rule"]
 
@@ -20,18 +20,16 @@ _LENIENT = ("rejection", "greedy")
 
 def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[str] = RULES) -> tuple[str, float]:
     """A rule and its lenience, or InputError naming the `argument` that gave the rule."""
-    if rule not in rules:
-        raise InputError(f"{argument} is {rule!r}; expected one of {', '.join(map(repr, rules))}")
+    rule = check_choice(argument, rule, rules)
     lenience = check_lenience("lenience is", lenience)
     if lenience < 1.0 and rule not in _LENIENT:
         raise InputError(
-            f"lenience is {lenience!r}; expected 1 with {argument}={rule!r}, which is never lenient"
+            f"lenience is {shown(lenience)}; expected 1 with {argument}={shown(rule)}, which is never lenient"
         )
     return rule, lenience
 
 
 def check_lenience(where: str, value: Any) -> float:
     """A number in (0, 1], or InputError that begins with `where`."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 < value <= 1.0:
-        raise InputError(f"{where} {value!r}; expected a number above 0, at most 1")
-    return float(value)
+    name, _, verb = where.rpartition(" ")
+    return check_number(name, value, "a number above 0, at most 1", lambda number: 0.0 < number <= 1.0, verb)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from specdec.errors import InputError
+from specdec.checks import as_integer, check_items, check_number
+from specdec.errors import InputError, shown
 
-__all__ = ["Sampling"]
+__all__ = ["MAX_TOP_K", "Sampling"]
+
+MAX_TOP_K = 2**31 - 1
+"""What fits the core's integers; more tokens than any vocabulary has."""
 
 _LEAST, _LARGEST = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 """Of the numbers of float32 that have full precision."""
@@ -33,7 +36,7 @@ class Sampling:
     temperature : float, default 0.0
         0 is the argmax (ties go to the lowest id), 1 the model's own distribution.
     top_k : int, optional
-        Keep this many tokens; None keeps all.
+        Keep this many tokens, 1 to 2147483647; None keeps all.
     top_p : float, optional
         Probability mass to keep, in (0, 1]; None keeps all.
     min_p : float, optional
@@ -59,35 +62,26 @@ class Sampling:
     logit_bias: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
-        temperature = _real("temperature", self.temperature, "a finite number, at least 0")
-        if not (math.isfinite(temperature) and temperature >= 0.0):
-            raise InputError(f"temperature is {self.temperature!r}; expected a finite number, at least 0")
-        object.__setattr__(self, "temperature", temperature)
-
+        checks = {
+            "temperature": ("a finite number, at least 0", lambda x: 0.0 <= x < math.inf),
+            "top_p": ("a number in (0, 1], or None", lambda x: 0.0 < x <= 1.0),
+            "min_p": ("a number in [0, 1], or None", lambda x: 0.0 <= x <= 1.0),
+            "repetition_penalty": (
+                "a finite number above 0 (1.2e-38 to 3.4e38, as float32 has), or None",
+                lambda x: _LEAST <= x <= _LARGEST,
+            ),
+        }
+        for name, (expected, fits) in checks.items():
+            value = getattr(self, name)
+            if value is not None or name == "temperature":
+                object.__setattr__(self, name, check_number(name, value, expected, fits))
         if self.top_k is not None:
-            if isinstance(self.top_k, bool) or not isinstance(self.top_k, Integral) or self.top_k < 1:
-                raise InputError(f"top_k is {self.top_k!r}; expected an integer, at least 1, or None")
-            object.__setattr__(self, "top_k", int(self.top_k))
-
-        if self.top_p is not None:
-            top_p = _real("top_p", self.top_p, "a number in (0, 1], or None")
-            if not 0.0 < top_p <= 1.0:
-                raise InputError(f"top_p is {self.top_p!r}; expected a number in (0, 1], or None")
-            object.__setattr__(self, "top_p", top_p)
-
-        if self.min_p is not None:
-            min_p = _real("min_p", self.min_p, "a number in [0, 1], or None")
-            if not 0.0 <= min_p <= 1.0:
-                raise InputError(f"min_p is {self.min_p!r}; expected a number in [0, 1], or None")
-            object.__setattr__(self, "min_p", min_p)
-
-        if self.repetition_penalty is not None:
-            expected = "a finite number above 0 (1.2e-38 to 3.4e38, as float32 has), or None"
-            penalty = _real("repetition_penalty", self.repetition_penalty, expected)
-            if not _LEAST <= penalty <= _LARGEST:
-                raise InputError(f"repetition_penalty is {self.repetition_penalty!r}; expected {expected}")
-            object.__setattr__(self, "repetition_penalty", penalty)
-
+            top_k = as_integer(self.top_k)
+            if top_k is None or not 1 <= top_k <= MAX_TOP_K:
+                raise InputError(
+                    f"top_k is {shown(self.top_k)}; expected an integer from 1 to {MAX_TOP_K}, or None"
+                )
+            object.__setattr__(self, "top_k", top_k)
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
@@ -112,28 +106,25 @@ class Sampling:
         biases = self.logit_bias or {}
         for token in biases:
             if token >= n_vocab:
-                raise InputError(f"logit_bias has token {token}; expected ids from 0 to {n_vocab - 1}")
+                raise InputError(f"logit_bias has token {shown(token)}; expected ids from 0 to {n_vocab - 1}")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
             raise InputError("logit_bias forbids every token; expected at least one that is allowed")
 
 
-def _real(field: str, value: object, expected: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"{field} is {value!r}; expected {expected}")
-    return float(value)
-
-
 def _biases(given: object) -> dict[int, float]:
+    expected = "a mapping of token id to number, or None"
     if not isinstance(given, Mapping):
-        raise InputError(f"logit_bias is {given!r}; expected a mapping of token id to number, or None")
+        raise InputError(f"logit_bias is {shown(given)}; expected {expected}")
     biases = {}
-    for token, bias in given.items():
-        if isinstance(token, bool) or not isinstance(token, Integral) or token < 0:
-            raise InputError(f"logit_bias has the key {token!r}; expected a token id, 0 or more")
-        number = _real(f"logit_bias[{token}]", bias, "a number")
-        if not (number == -math.inf or abs(number) <= _LARGEST):
-            raise InputError(
-                f"logit_bias[{token}] is {bias!r}; expected a finite number (float32, to 3.4e38) or -inf"
-            )
-        biases[int(token)] = number
+    for token in check_items("logit_bias", given, expected):
+        bias = given[token]
+        number = as_integer(token)
+        if number is None or number < 0:
+            raise InputError(f"logit_bias has the key {shown(token)}; expected a token id, 0 or more")
+        biases[number] = check_number(
+            f"logit_bias[{shown(number)}]",
+            bias,
+            "a finite number (float32, to 3.4e38) or -inf",
+            lambda x: x == -math.inf or abs(x) <= _LARGEST,
+        )
     return biases

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec.acceptance import name_of, positive, split
+from specdec.checks import check_flag, check_items, check_path
 from specdec.drafts import SkipLayers
 from specdec.errors import InputError, MissingPackageError, printable
 from specdec.fields import shown
@@ -28,7 +29,7 @@ from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model
 from specdec.result import Result
 from specdec.sampling import Sampling
 from specdec.tables import Table, Tabular
-from specdec.threads import default_threads
+from specdec.threads import check_threads
 from specdec.tuning import PROMPTS
 
 if TYPE_CHECKING:
@@ -148,8 +149,9 @@ class SkipSearch(Tabular):
         OSError
             It cannot be read.
         """
+        path = check_path("path", path)
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
+            values = json.loads(path.read_text(encoding="utf-8"))
             if values["specdec_skip_search"] != _FORMAT:
                 raise ValueError(f"its format is {shown(values['specdec_skip_search'])}")
             target, settings = values["target"], dict(values["settings"])
@@ -313,12 +315,16 @@ def search_skips(
     >>> out = specdec.generate(target, search.draft, "It was a dark and stormy night")  # doctest: +SKIP
     """
     n_trials, max_new_tokens = positive("n_trials", n_trials), positive("max_new_tokens", max_new_tokens)
-    gammas = tuple(gamma) if isinstance(gamma, Sequence) else (gamma,)
-    gammas = tuple(sorted({check_integer("gamma", one, 1, MAX_GAMMA) for one in gammas}))
+    given = (gamma,)
+    if isinstance(gamma, Sequence) and not isinstance(gamma, str | bytes):
+        given = tuple(check_items("gamma", gamma, "an integer or several"))
+    gammas = tuple(sorted({check_integer("gamma", one, 1, MAX_GAMMA) for one in given}))
     if not gammas:
         raise InputError("gamma is empty; expected at least one")
     seed = check_integer("seed", seed, 0, 2**31 - 1)
     sampling = Sampling(temperature, top_k, top_p, min_p)
+    path = None if path is None else check_path("path", path)
+    progress = check_flag("progress", progress)
     _optuna()  # before a model is loaded
     target = as_model("target", target)
     if prompts is None:
@@ -336,7 +342,7 @@ def search_skips(
     trials = _earlier(path, target, settings)
     options: dict[str, Any] = {
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "ignore_eos": True,
-        "max_new_tokens": max_new_tokens, "n_threads": default_threads() if n_threads is None else n_threads,
+        "max_new_tokens": max_new_tokens, "n_threads": check_threads(n_threads),
         "verify": "rejection",
     }  # fmt: skip
 

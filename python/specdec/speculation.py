@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specdec.errors import InputError
+from specdec.checks import check_array
+from specdec.errors import InputError, shown
+from specdec.integers import check_integer
 from specdec.verification import SUM_TOLERANCE, _generator, _real, verify
 
 __all__ = ["Distribution", "Speculation", "SpeculationTimes", "speculate"]
@@ -68,6 +70,9 @@ class Speculation(NamedTuple):
     times: SpeculationTimes
 
 
+MAX_GUESSES = 1024
+
+
 class _Timed(NamedTuple):
     value: Any
     seconds: float
@@ -106,11 +111,11 @@ def speculate(
     x : object
         Passed to f and f_approx.
     n_guesses : int
-        How many guesses are drawn, independently of each other; g runs on all different ones at once. Arrays
-        of probabilities: each guess is held against what those rejected before it left of p (the iterative
-        rule of :func:`verify`). Other distributions: the integral that this needs is not to be had from
-        densities, so a second guess serves as a proposal in drawing from max(0, p - q), which is exact as
-        well, but takes it less often.
+        How many guesses are drawn, 1 to 1024, independently of each other; g runs on all different ones at
+        once. Arrays of probabilities: each guess is held against what those rejected before it left of p (the
+        iterative rule of :func:`verify`). Other distributions: the integral that this needs is not to be had
+        from densities, so a second guess serves as a proposal in drawing from max(0, p - q), which is exact
+        as well, but takes it less often.
     seed : int or numpy.random.Generator, optional
         Where all random numbers come from: ``numpy.random.default_rng(seed)``. The same seed gives the same
         y, whatever runs first. Over several calls pass one generator, not the same number again.
@@ -147,11 +152,10 @@ def speculate(
     """
     for name, function in (("f", f), ("f_approx", f_approx), ("g", g)):
         if not callable(function):
-            raise InputError(f"{name} is {function!r}; expected a function of one argument")
-    if isinstance(n_guesses, bool) or not isinstance(n_guesses, int | np.integer) or n_guesses < 1:
-        raise InputError(f"n_guesses is {n_guesses!r}; expected an integer, 1 or more")
+            raise InputError(f"{name} is {shown(function)}; expected a function of one argument")
+    n_guesses = check_integer("n_guesses", n_guesses, 1, MAX_GUESSES)
     if executor is not None and not hasattr(executor, "submit"):
-        raise InputError(f"executor is {executor!r}; expected a concurrent.futures.Executor or None")
+        raise InputError(f"executor is {shown(executor)}; expected a concurrent.futures.Executor or None")
     rng = _generator(seed)
 
     begun = time.perf_counter()
@@ -272,13 +276,16 @@ class _Density:
         self._distribution, self._name = distribution, name
         self._density = getattr(distribution, "pdf", None) or getattr(distribution, "pmf", None)
         if self._density is None:
-            raise InputError(f"{name} has rvs, but neither pdf nor pmf: {distribution!r}")
+            raise InputError(f"{name} has rvs, but neither pdf nor pmf: {shown(distribution)}")
 
     def density(self, y: Any) -> float:
-        density = np.asarray(self._density(y), dtype=np.float64)
+        density = check_array(f"the density of {self._name}", self._density(y), "a number")
+        if density.dtype.kind not in "fiu":
+            raise InputError(f"the density of {self._name} has dtype {density.dtype}; expected a number")
+        density = density.astype(np.float64)
         if density.size != 1 or not np.isfinite(density).all() or density.item() < 0:
             raise InputError(
-                f"the density of {self._name} at {y} is {density}; expected one number, 0 or more"
+                f"the density of {self._name} at {shown(y)} is {density}; expected one number, 0 or more"
             )
         return density.item()
 
@@ -290,7 +297,7 @@ class _Density:
         guesses = [self._distribution.rvs(random_state=rng) for _ in range(n)]
         for guess in guesses:
             if self.density(guess) == 0:
-                raise InputError(f"{self._name} gave {guess} and says that its density there is 0")
+                raise InputError(f"{self._name} gave {shown(guess)} and says that its density there is 0")
         return guesses
 
     def settle(self, q: _Density, guesses: Sequence[Any], rng: np.random.Generator) -> tuple[Any, int | None]:

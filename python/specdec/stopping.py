@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral
 
-from specdec.errors import InputError
+from specdec.checks import as_integer, check_items
+from specdec.errors import InputError, shown
 
 __all__ = ["StopRules", "StopScanner"]
 
@@ -57,10 +58,11 @@ class StopRules:
             entries: list[str | int] = []
         elif isinstance(stop, (str, Integral)):
             entries = [stop]
-        elif isinstance(stop, Iterable) and not isinstance(stop, (bytes, bytearray)):
-            entries = list(stop)
         else:
-            raise InputError(f"stop is {stop!r}; expected a string, a token id, or a list of these")
+            expected = "a string, a token id, or a list of these"
+            if isinstance(stop, bytes | bytearray):
+                raise InputError(f"stop is {shown(stop)}; expected {expected}")
+            entries = check_items("stop", stop, expected)
         strings: list[str] = []
         ids = set(eos_ids)
         for entry in entries:
@@ -69,15 +71,15 @@ class StopRules:
                     raise InputError("stop holds an empty string; expected strings of at least one character")
                 if not has_text:
                     raise InputError(
-                        f"stop string {entry!r}: the target has no tokenizer; expected token ids"
+                        f"stop string {shown(entry)}: the target has no tokenizer; expected token ids"
                     )
                 strings.append(entry)
-            elif isinstance(entry, Integral) and not isinstance(entry, bool):
-                if not 0 <= entry < n_vocab:
-                    raise InputError(f"stop id {entry} is out of range; expected 0 to {n_vocab - 1}")
-                ids.add(int(entry))
+            elif (token := as_integer(entry)) is not None:
+                if not 0 <= token < n_vocab:
+                    raise InputError(f"stop id {shown(token)} is out of range; expected 0 to {n_vocab - 1}")
+                ids.add(token)
             else:
-                raise InputError(f"stop holds {entry!r}; expected strings and token ids")
+                raise InputError(f"stop holds {shown(entry)}; expected strings and token ids")
         return cls(tuple(dict.fromkeys(strings)), frozenset(ids))
 
 

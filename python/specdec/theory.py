@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 
 __all__ = [
     "acceptance_rate",
@@ -407,7 +407,7 @@ def optimal_gamma(
     alphas = _in_range("alpha", alpha, 0.0, 1.0)[..., None]
     costs = _in_range("cost", cost, 0.0)[..., None]
     if isinstance(max_gamma, bool) or not isinstance(max_gamma, int | np.integer) or max_gamma < 0:
-        raise InputError(f"max_gamma is {max_gamma!r}; expected an integer, at least 0")
+        raise InputError(f"max_gamma is {shown(max_gamma)}; expected an integer, at least 0")
     if verify_ratios is None:
         # Going from γ to γ + 1 pays while α^(γ+1) (γc + 1) > c E(tokens). The difference of the two only
         # falls with γ, so the answer is how often that holds; a maximum of quotients would drown in rounding.
@@ -471,7 +471,7 @@ def _in_range(
         bound = f"a number, {'above' if open_low else 'at least'} {low:g}"
         expected = bound if high == np.inf else f"a number in {'(' if open_low else '['}{low:g}, {high:g}]"
         found = float(array[np.unravel_index(wrong.argmax(), wrong.shape)])
-        raise InputError(f"{name} is {found!r}; expected {expected}")
+        raise InputError(f"{name} is {shown(found)}; expected {expected}")
     return array
 
 

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from specdec.errors import InputError
+from specdec.checks import as_integer
+from specdec.errors import InputError, shown
 
-__all__ = ["MAX_THREADS", "default_threads"]
+__all__ = ["MAX_THREADS", "check_threads", "default_threads"]
 
 _VARIABLE = "SPECDEC_NUM_THREADS"
 MAX_THREADS = 64  # SD_MAX_THREADS of the core's pool
@@ -32,14 +33,31 @@ def default_threads() -> int:
     """
     text = os.environ.get(_VARIABLE, "").strip()
     if text:
-        # isdecimal alone admits other scripts' digits; isascii keeps "٣" out.
-        if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        # isdecimal alone admits other scripts' digits; isascii keeps "٣" out. Python reads no number of
+        # thousands of digits; one of ten is more than there are threads.
+        digits = text.lstrip("0")
+        if not (text.isascii() and text.isdecimal() and digits):
             raise InputError(
-                f"environment variable {_VARIABLE} is {text!r}; expected a whole number of at least 1"
+                f"environment variable {_VARIABLE} is {shown(text)}; expected a whole number of at least 1"
             )
-        return min(int(text), MAX_THREADS)
+        return min(int(digits[:10]), MAX_THREADS)
     n_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min(n_cpus, cpu_quota(), MAX_THREADS)))
+
+
+def check_threads(n_threads: int | None) -> int:
+    """The argument ``n_threads``; None: :func:`default_threads`.
+
+    Raises
+    ------
+    InputError
+    """
+    if n_threads is None:
+        return default_threads()
+    number = as_integer(n_threads)
+    if number is None or not 1 <= number <= MAX_THREADS:
+        raise InputError(f"n_threads is {shown(n_threads)}; expected a whole number from 1 to {MAX_THREADS}")
+    return number
 
 
 def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float:

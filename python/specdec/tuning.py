@@ -10,12 +10,13 @@ from typing import Any
 from specdec import theory
 from specdec.acceptance import RUN_BY_THE_CORE, DraftLike, acceptance, name_of, open_pair, positive, split
 from specdec.errors import InputError
+from specdec.integers import check_integer
 from specdec.progress import counted
-from specdec.request import ModelLike, Prompt
+from specdec.request import MAX_GAMMA, ModelLike, Prompt
 from specdec.sampling import Sampling
 from specdec.series import mean_interval
 from specdec.tables import Table, Tabular
-from specdec.threads import default_threads
+from specdec.threads import check_threads
 from specdec.timing import forward_times, sample_text
 
 __all__ = ["Tuning", "tune"]
@@ -200,7 +201,7 @@ def tune(
     >>> tuning = specdec.tune(target, draft)
     >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=tuning.gamma)
     """
-    max_gamma, n_tokens = positive("max_gamma", max_gamma), positive("n_tokens", n_tokens)
+    max_gamma, n_tokens = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA), positive("n_tokens", n_tokens)
     sampling = Sampling(temperature, top_k, top_p, min_p)
     target, opened = open_pair(target, draft)
     if prompts is None:
@@ -210,8 +211,8 @@ def tune(
             )
         prompts = list(PROMPTS)
     ids = split(target, prompts)
-    threads = default_threads() if n_threads is None else n_threads
-    share = math.ceil(n_tokens / len(ids))
+    seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
+    share = -(-n_tokens // len(ids))
     with counted(len(ids) * share, "token", progress) as done:
         found = acceptance(
             target, opened, ids, sampling=sampling, leniences=[1.0], n_tokens=share, seed=seed,

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
-from specdec.errors import InputError
+from specdec.checks import as_integer, check_array
+from specdec.errors import InputError, shown
 from specdec.rules import check_rule
 from specdec.sampling import Sampling
 
@@ -187,9 +188,9 @@ def _check_rule(rule: str, lenience: float, nodes: NDArray[np.int64], order: obj
     if rule == "block" and np.any(nodes != np.arange(len(nodes))):
         raise InputError("rule 'block' takes a chain: every draft follows the one before it")
     if noise is not None and rule != "coupled":
-        raise InputError(f"noise is given; expected None with rule={rule!r}")
+        raise InputError(f"noise is given; expected None with rule={shown(rule)}")
     if isinstance(order, str) and order != "random":
-        raise InputError(f"order is {order!r}; expected 'random', numbers, or None")
+        raise InputError(f"order is {shown(order)}; expected 'random', numbers, or None")
 
 
 def _uniforms(
@@ -263,18 +264,17 @@ def distribution(
 
 
 def _generator(seed: int | np.random.Generator | None) -> np.random.Generator:
-    try:
+    if seed is None or isinstance(seed, np.random.Generator):
         return np.random.default_rng(seed)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"seed is {seed!r}; expected an integer, 0 or more, or a Generator") from error
+    number = as_integer(seed)
+    if number is None or number < 0:
+        raise InputError(f"seed is {shown(seed)}; expected an integer, 0 or more, or a Generator")
+    return np.random.default_rng(number)
 
 
 def _real(values: ArrayLike, name: str) -> NDArray[np.float64]:
     """`values` as a contiguous array of float64; complex numbers, text and ragged lists are refused."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise InputError(f"{name} is not a rectangular array: {error}") from error
+    array = check_array(name, values, "real numbers")
     if array.dtype.kind not in "fiu":
         raise InputError(f"{name} has dtype {array.dtype}; expected real numbers")
     return np.asarray(array, dtype=np.float64, order="C")
@@ -304,7 +304,7 @@ def _probabilities(values: ArrayLike, name: str, shape: tuple[int, int] | None =
 
 def _integers(values: object, name: str, length: int, low: int, stop: int, what: str) -> NDArray[np.int64]:
     """`values` as [length] integers of low <= value < stop."""
-    array = np.asarray(values)
+    array = check_array(name, values, "integers")
     if array.size == 0:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checkpoints.checkpoint import CanonicalTensor, Checkpoint
-from specdec.errors import CheckpointError, CheckpointNotFoundError
+from specdec.checks import check_path
+from specdec.errors import CheckpointError, CheckpointNotFoundError, SpecdecError, shown
 
 __all__ = ["CanonicalTensor", "Checkpoint", "open_checkpoint"]
 
@@ -36,10 +37,19 @@ def open_checkpoint(path: str | os.PathLike[str], *, tokenizer: Any = None) -> C
     TokenizerError
         A damaged tokenizer, or one whose library is not installed; ``tokenizer=False`` does without.
     """
+    place = check_path("path", path, CheckpointError)
+    try:
+        return _open(place, os.fspath(path), tokenizer)
+    except SpecdecError:
+        raise
+    except OSError as error:  # such as a folder that may not be searched
+        raise CheckpointError(f"{place}: cannot be read: {error.strerror or error}") from error
+
+
+def _open(place: Path, name: str, tokenizer: Any) -> Checkpoint:
     # The loaders import the tokenizer and JSON machinery; `import specdec` shall not.
     from specdec.checkpoints import hf, hub, llama2c
 
-    place = Path(path).expanduser()
     if place.is_dir():
         if not (place / "config.json").is_file():
             raise CheckpointNotFoundError(
@@ -55,7 +65,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, tokenizer: Any = None) -> C
                 f"{place}: is a file of a Hugging Face folder; give the folder, {place.parent}"
             )
         raise CheckpointError(f"{place}: expected a Hugging Face folder or a llama2.c .bin file")
-    name = os.fspath(path)
-    if isinstance(name, str) and hub.is_repository_name(name):
+    if hub.is_repository_name(name):
         return hf.open_folder(hub.download(name), tokenizer)
-    raise CheckpointNotFoundError(f"{name}: no such file or folder, and not a hub name of the form org/name")
+    raise CheckpointNotFoundError(
+        f"{shown(name)}: no such file or folder, and not a hub name of the form org/name"
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec.drafts.draft import Description, Draft, describe
 from specdec.drafts.protocol import Drafter, PythonDraft
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 
 if TYPE_CHECKING:
     from specdec.model import Model
@@ -70,7 +70,7 @@ class Best(Draft):
         if not drafts:
             raise InputError("Best has no draft; expected at least one")
         if not isinstance(adaptive, bool):
-            raise InputError(f"adaptive is {adaptive!r}; expected True or False")
+            raise InputError(f"adaptive is {shown(adaptive)}; expected True or False")
         self.drafts = tuple(_draft(i, draft) for i, draft in enumerate(drafts))
         self.adaptive = adaptive
         self.in_target_cache = any(isinstance(one, Draft) and one.in_target_cache for one in self.drafts)

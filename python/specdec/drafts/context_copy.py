@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specdec import _core
+from specdec.checks import check_items
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
 from specdec.errors import InputError
@@ -74,7 +75,8 @@ class ContextCopy(Draft):
         self.gamma = check_integer("gamma", gamma, 0, MAX_LENGTH)
         if documents is not None and not isinstance(documents, list | tuple):
             raise InputError(f"documents is a {type(documents).__name__}; expected a list of texts, or None")
-        self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(documents or ())]
+        texts = [] if documents is None else check_items("documents", documents, "a list of texts, or None")
+        self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
         self._automaton: _core.Automaton | None = None
         self._made_for: tuple[object, int] | None = None
 

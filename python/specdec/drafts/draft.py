@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeAlias
 
-from specdec.errors import InputError, VocabularyMismatchError
+from specdec.errors import InputError, VocabularyMismatchError, shown
 
 if TYPE_CHECKING:
     from specdec.model import Model
@@ -70,8 +70,8 @@ class Draft(ABC):
             return
         what = "chains" if rule == "block" else "independent samples"
         raise InputError(
-            f"verify is {rule!r}, which judges {what}; expected another rule for the trees of {self!r} at "
-            f"temperature {sampling.temperature}"
+            f"verify is {shown(rule)}, which judges {what}; expected another rule for the trees of "
+            f"{self!r} at temperature {sampling.temperature}"
         )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.skip_layers import SkipLayers
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
+from specdec.integers import check_integer
 
 if TYPE_CHECKING:
     from specdec.model import Model
@@ -48,9 +48,7 @@ class EarlyExit(Draft):
     in_target_cache = True
 
     def __init__(self, layer: int) -> None:
-        if isinstance(layer, bool) or not isinstance(layer, Integral) or layer < 1:
-            raise InputError(f"layer is {layer!r}; expected an integer, at least 1")
-        self.layer = int(layer)
+        self.layer = check_integer("layer", layer, 1)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`: to exit is to skip all layers from there on.
@@ -62,7 +60,9 @@ class EarlyExit(Draft):
         """
         n_layer = target.config["n_layer"]
         if self.layer >= n_layer:
-            raise InputError(f"layer is {self.layer}; expected 1 to {n_layer - 1}: the target has {n_layer}")
+            raise InputError(
+                f"layer is {shown(self.layer)}; expected 1 to {n_layer - 1}: the target has {n_layer}"
+            )
         rest = range(self.layer, n_layer)
         return SkipLayers(rest, rest).describe(target)
 

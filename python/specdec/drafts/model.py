@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specdec.drafts.draft import Description, Draft, describe
 from specdec.drafts.shapes import MAX_NODES, Chains, Grown, Shape
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 from specdec.integers import check_integer
 from specdec.tokenizer import check_same_vocabulary
 
@@ -76,7 +76,7 @@ class Model(Draft):
         self.draft = None if draft is None else as_draft(self.model, draft)
         if isinstance(self.draft, Draft) and self.draft.in_target_cache:
             raise InputError(
-                f"draft is {self.draft!r}; expected one that does not work in its target's cache"
+                f"draft is {shown(self.draft)}; expected one that does not work in its target's cache"
             )
         if gamma is not None:
             self.gamma = check_integer("gamma", gamma, 1, MAX_NODES)

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.checks import check_choice, check_flag, check_items, check_path
 from specdec.drafts.draft import Description, Draft, check_n_vocab
-from specdec.drafts.ids import Ids, check_ids, check_n, check_texts
+from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids, check_texts
 from specdec.drafts.ngram_counts import NgramCounts
 from specdec.drafts.ngram_file import read_ngrams, write_ngrams
-from specdec.errors import CheckpointError, InputError
+from specdec.errors import CheckpointError, InputError, shown
+from specdec.integers import check_integer
 from specdec.progress import counted
 
 if TYPE_CHECKING:
@@ -87,9 +89,8 @@ class Ngram(Draft):
     ) -> None:
         texts = check_texts(ids, n_vocab)
         self.smoothing = check_smoothing(smoothing)
-        if isinstance(min_count, bool) or not isinstance(min_count, int) or min_count < 1:
-            raise InputError(f"min_count is {min_count!r}; expected an integer, at least 1")
-        self.counts = NgramCounts.count(texts, int(n_vocab), check_n(n), min_count)
+        min_count = min(check_integer("min_count", min_count, 1), 2**31 - 1)  # no count is larger
+        self.counts = NgramCounts.count(texts, check_n_ids(n_vocab), check_n(n), min_count)
 
     @staticmethod
     def of(counts: NgramCounts, smoothing: str = "interpolated") -> Ngram:
@@ -128,10 +129,15 @@ class Ngram(Draft):
             If a file cannot be read, the model has no tokenizer, or as `Ngram`.
         """
         of_model = getattr(tokenizer, "tokenizer", tokenizer)
+        counted_by = "n_vocab" if of_model is tokenizer else "config"
+        if of_model is not None and not (hasattr(of_model, "encode") and hasattr(tokenizer, counted_by)):
+            raise InputError(f"tokenizer is {shown(tokenizer)}; expected a specdec.Model or its tokenizer")
         if of_model is None:
             raise InputError("tokenizer is a model without a tokenizer; expected one, to encode texts with")
         n_vocab = tokenizer.n_vocab if of_model is tokenizer else tokenizer.config["n_vocab"]
-        several = [texts] if isinstance(texts, str | os.PathLike) else list(texts)
+        if isinstance(texts, str | os.PathLike):
+            texts = [texts]
+        several = check_items("texts", texts, "a text, a path, or a list of these")
         ids = []
         with counted(len(several), "text", progress) as done:
             for text in several:
@@ -176,7 +182,10 @@ class Ngram(Draft):
 
         check_smoothing(smoothing)
         check_n(n)
-        results = generate(target, draft, list(prompts), progress=progress, **options)
+        several = check_items("prompts", prompts, "a list of prompts")
+        results = generate(target, draft, several, progress=progress, **options)
+        if not isinstance(results, list):
+            raise InputError(f"prompts is {shown(prompts)}; expected a list of prompts")
         texts = [[*result.prompt_ids, *result.tokens] for result in results]
         return Ngram(texts, target.config["n_vocab"], n, smoothing=smoothing, min_count=min_count)
 
@@ -201,8 +210,8 @@ class Ngram(Draft):
         CheckpointError
             It is damaged, or holds something else.
         """
-        file = Path(path)
-        counts, smoothing = read_ngrams(file, mmap)
+        file = check_path("path", path, CheckpointError)
+        counts, smoothing = read_ngrams(file, check_flag("mmap", mmap))
         if smoothing not in SMOOTHINGS:
             raise CheckpointError(
                 f"{file}: metadata field 'smoothing' is {smoothing!r}; "
@@ -378,15 +387,14 @@ def lengthen(
 
 def check_smoothing(smoothing: Any) -> str:
     """One of the names of smoothing."""
-    if smoothing not in SMOOTHINGS:
-        raise InputError(f"smoothing is {smoothing!r}; expected one of {', '.join(SMOOTHINGS)}")
-    return str(smoothing)
+    return check_choice("smoothing", smoothing, SMOOTHINGS)
 
 
 def _read(text: Text) -> str:
     if isinstance(text, str):
         return text
+    path = check_path("texts", text)
     try:
-        return Path(text).read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"texts: {text} cannot be read as UTF-8: {error}") from error
+        raise InputError(f"texts: {path} cannot be read as UTF-8: {error}") from error

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.drafts.draft import Description, Draft, check_n_vocab
-from specdec.drafts.ids import Ids, check_ids, check_n
+from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids
 from specdec.drafts.ngram import Ngram, check_smoothing, lengthen, unigram
 from specdec.drafts.ngram_counts import NgramCounts
 from specdec.errors import InputError
@@ -45,11 +45,12 @@ class OnlineNgram(Draft):
     def __init__(self, start: int | Ngram = 3, *, smoothing: str | None = None) -> None:
         self.table = start if isinstance(start, Ngram) else None
         if isinstance(start, Ngram):
-            if smoothing not in (None, start.smoothing):
+            if smoothing is not None and check_smoothing(smoothing) != start.smoothing:
                 raise InputError(f"smoothing is {smoothing!r}; expected the table's, {start.smoothing!r}")
             self.n, self.smoothing = start.n, start.smoothing
         else:
-            self.n, self.smoothing = check_n(start), check_smoothing(smoothing or "interpolated")
+            self.n = check_n(start)
+            self.smoothing = check_smoothing("interpolated" if smoothing is None else smoothing)
 
     def _table(self, n_vocab: int) -> Ngram:
         if self.table is not None:
@@ -85,6 +86,7 @@ class OnlineNgram(Draft):
             n_vocab = self.table.n_vocab
         if n_vocab is None:
             raise InputError("n_vocab is missing; expected the number of token ids, as there is no table")
+        n_vocab = check_n_ids(n_vocab)
         table = self._table(n_vocab)
         tokens = check_ids(ids, n_vocab).tolist()
         singles = table.counts.unigrams.astype(np.int64)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.checks import as_integer
 from specdec.drafts.draft import Description, Draft
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 
 if TYPE_CHECKING:
     from specdec.model import Model
@@ -154,19 +154,21 @@ class PythonDraft(Draft):
             method = getattr(drafter, name, None)
             if not callable(method) and (name == "propose" or method is not None):
                 raise InputError(
-                    f"{name} of the draft {type(drafter).__name__} is {method!r}; expected a method"
+                    f"{name} of the draft {type(drafter).__name__} is {shown(method)}; expected a method"
                 )
         gamma = getattr(drafter, "gamma", Draft.gamma)
-        if isinstance(gamma, bool) or not isinstance(gamma, Integral) or not 0 <= gamma <= 1024:
+        number = as_integer(gamma)
+        if number is None or not 0 <= number <= 1024:
             raise InputError(
-                f"gamma of the draft {type(drafter).__name__} is {gamma!r}; expected an integer, 0 to 1024"
+                f"gamma of the draft {type(drafter).__name__} is {shown(gamma)}; expected an integer, "
+                "0 to 1024"
             )
         trees = getattr(drafter, "trees", False)
         if not isinstance(trees, bool):
             raise InputError(
-                f"trees of the draft {type(drafter).__name__} is {trees!r}; expected True or False"
+                f"trees of the draft {type(drafter).__name__} is {shown(trees)}; expected True or False"
             )
-        self.gamma = int(gamma)
+        self.gamma = number
         self.trees = trees
         self.drafter = drafter
 

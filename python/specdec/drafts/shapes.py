@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
-from specdec.errors import InputError
+from specdec.checks import as_integer, check_choice, check_items, check_number
+from specdec.errors import InputError, shown
 from specdec.integers import check_integer
 
 __all__ = ["Chains", "Grown", "Shape"]
@@ -43,7 +43,7 @@ class Chains:
     k: int
 
     def __post_init__(self) -> None:
-        check_integer("k", self.k, 1, MAX_NODES)
+        object.__setattr__(self, "k", check_integer("k", self.k, 1, MAX_NODES))
 
     @property
     def gamma(self) -> int:
@@ -99,8 +99,7 @@ class Shape:
         *,
         parents: Sequence[int] | None = None,
     ) -> None:
-        if how not in CHOICES:
-            raise InputError(f"how is {how!r}; expected one of {', '.join(map(repr, CHOICES))}")
+        how = check_choice("how", how, CHOICES)
         if (widths is None) == (parents is None):
             raise InputError("expected either widths or parents of the shape")
         found = _parents_of(widths) if widths is not None else _checked(parents)
@@ -129,14 +128,14 @@ class Shape:
         InputError
             If `n_nodes` is out of range or `acceptance` is no such sequence.
         """
-        check_integer("n_nodes", n_nodes, 1, MAX_NODES)
-        chances = list(acceptance) if isinstance(acceptance, Sequence) else []
-        if not all(isinstance(p, Real) and 0 < p < 1 for p in chances) or chances != sorted(chances)[::-1]:
-            chances = []
-        if not chances or sum(chances) > 1 + 1e-9:
-            raise InputError(
-                f"acceptance is {acceptance!r}; expected descending numbers between 0 and 1, of sum 1 at most"
-            )
+        n_nodes = check_integer("n_nodes", n_nodes, 1, MAX_NODES)
+        expected = "descending numbers between 0 and 1, of sum 1 at most"
+        chances = [
+            check_number(f"acceptance[{i}]", p, "a number between 0 and 1", lambda x: 0.0 < x < 1.0)
+            for i, p in enumerate(check_items("acceptance", acceptance, expected))
+        ]
+        if not chances or chances != sorted(chances)[::-1] or sum(chances) > 1 + 1e-9:
+            raise InputError(f"acceptance is {shown(acceptance)}; expected {expected}")
         # A node's value is the chance that it is accepted, never above its parent's: so the best are a tree.
         queue: list[tuple[float, tuple[int, ...]]] = [(-chances[0], (0,))]  # ways down, by ranks of children
         ways: list[tuple[int, ...]] = []
@@ -206,10 +205,10 @@ class Grown:
 
     def __post_init__(self) -> None:
         for name in ("n_nodes", "width", "steps"):
-            check_integer(name, getattr(self, name), 1, MAX_NODES)
-        sharpness = self.sharpness
-        if isinstance(sharpness, bool) or not isinstance(sharpness, Real) or not 0 < sharpness <= 1000:
-            raise InputError(f"sharpness is {sharpness!r}; expected a number above 0, at most 1000")
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, MAX_NODES))
+        expected = "a number above 0, at most 1000"
+        sharpness = check_number("sharpness", self.sharpness, expected, lambda x: 0.0 < x <= 1000.0)
+        object.__setattr__(self, "sharpness", sharpness)
 
     @property
     def gamma(self) -> int:
@@ -222,14 +221,17 @@ class Grown:
 
 
 def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
-    if not isinstance(widths, Sequence) or isinstance(widths, str) or not len(widths):
-        raise InputError(f"widths is {widths!r}; expected a sequence of integers, such as (4, 2, 1)")
+    expected = "a sequence of integers, such as (4, 2, 1)"
+    given = [] if isinstance(widths, str) else check_items("widths", widths, expected)
+    if not given:
+        raise InputError(f"widths is {shown(widths)}; expected {expected}")
     parents: list[int] = []
     level = [0]
-    for depth, width in enumerate(widths):
-        n = check_integer(f"widths[{depth}]", width, 1, MAX_NODES) * len(level)
+    for depth, entry in enumerate(given):
+        width = check_integer(f"widths[{depth}]", entry, 1, MAX_NODES)
+        n = width * len(level)
         if len(parents) + n > MAX_NODES:
-            raise InputError(f"widths is {widths!r}; expected a tree of at most {MAX_NODES} nodes")
+            raise InputError(f"widths is {shown(widths)}; expected a tree of at most {MAX_NODES} nodes")
         first = len(parents) + 1
         parents += [node for node in level for _ in range(width)]
         level = list(range(first, first + n))
@@ -237,11 +239,14 @@ def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
 
 
 def _checked(parents: Any) -> tuple[int, ...]:
-    if not isinstance(parents, Sequence) or isinstance(parents, str) or not 1 <= len(parents) <= MAX_NODES:
-        raise InputError(f"parents is {parents!r}; expected a sequence of 1 to {MAX_NODES} integers")
-    low = 0
-    for i, parent in enumerate(parents):
-        if isinstance(parent, bool) or not isinstance(parent, Integral) or not low <= parent <= i:
-            raise InputError(f"parents[{i}] is {parent!r}; expected {low} to {i}: nodes level by level")
-        low = int(parent)
-    return tuple(map(int, parents))
+    expected = f"a sequence of 1 to {MAX_NODES} integers"
+    given = [] if isinstance(parents, str) else check_items("parents", parents, expected)
+    if not 1 <= len(given) <= MAX_NODES:
+        raise InputError(f"parents is {shown(parents)}; expected {expected}")
+    found: list[int] = []
+    for i, entry in enumerate(given):
+        parent, low = as_integer(entry), found[-1] if found else 0
+        if parent is None or not low <= parent <= i:
+            raise InputError(f"parents[{i}] is {shown(entry)}; expected {low} to {i}: nodes level by level")
+        found.append(parent)
+    return tuple(found)

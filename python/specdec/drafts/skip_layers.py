@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+from specdec.checks import as_integer, check_items
 from specdec.drafts.draft import Description, Draft
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 
 if TYPE_CHECKING:
     from specdec.model import Model
@@ -80,7 +80,7 @@ class SkipLayers(Draft):
         """
         for name, layers in (("attn", self.attn), ("mlp", self.mlp)):
             if layers and layers[-1] >= n_layer:
-                raise InputError(f"{name} has layer {layers[-1]}; expected 0 to {n_layer - 1}")
+                raise InputError(f"{name} has layer {shown(layers[-1])}; expected 0 to {n_layer - 1}")
         if len(self.attn) == len(self.mlp) == n_layer:
             raise InputError(f"attn and mlp skip all {n_layer} layers; expected something to be left")
 
@@ -95,11 +95,10 @@ class SkipLayers(Draft):
 
 
 def _layers(name: str, given: Any) -> tuple[int, ...]:
-    try:
-        layers = list(given)
-    except TypeError:
-        raise InputError(f"{name} is {given!r}; expected layers, such as [2, 3]") from None
-    for layer in layers:
-        if isinstance(layer, bool) or not isinstance(layer, Integral) or layer < 0:
-            raise InputError(f"{name} has {layer!r}; expected integers, at least 0")
-    return tuple(sorted({int(layer) for layer in layers}))
+    layers = set()
+    for entry in check_items(name, given, "layers, such as [2, 3]"):
+        layer = as_integer(entry)
+        if layer is None or layer < 0:
+            raise InputError(f"{name} has {shown(entry)}; expected integers, at least 0")
+        layers.add(layer)
+    return tuple(sorted(layers))

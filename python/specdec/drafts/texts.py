@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.checks import check_array
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def check_text(name: str, given: Any) -> str | NDArray[np.int64]:
         return given
     if not isinstance(given, list | tuple | np.ndarray):
         raise InputError(f"{name} is a {type(given).__name__}; expected a text or token ids")
-    ids = np.array(given)
+    ids = check_array(name, given, "a text or token ids").copy()
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise InputError(f"{name} has shape {ids.shape} and dtype {ids.dtype}; expected a text or token ids")
     return ids.astype(np.int64)

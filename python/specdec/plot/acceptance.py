@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 from specdec.measurement import Measurement
 from specdec.plot.runs import Run, betas_of, drafted_trace, labels_of, name_of
 from specdec.plot.style import BLACK, GREY, axes, legend, legend_below, looks, mark, styled
@@ -107,7 +107,7 @@ def beta_histogram(
         If matplotlib is not installed.
     """
     if not isinstance(bins, int) or bins < 1:
-        raise InputError(f"bins is {bins!r}; expected a positive integer")
+        raise InputError(f"bins is {shown(bins)}; expected a positive integer")
     series = _series_of(runs, labels)
     ax = axes(ax, (7.0, 4.2))
     measured, compared = [], []

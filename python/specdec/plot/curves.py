@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec import theory
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 from specdec.measurement import Measurement
 from specdec.plot.points import Pair, Point, pairs_of, token_points
 from specdec.plot.runs import Run
@@ -250,7 +250,7 @@ def _curves(gammas: Sequence[int] | None, points: Sequence[Point]) -> dict[int, 
         gammas = () if points else _GAMMAS
     for gamma in gammas:
         if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 1:
-            raise InputError(f"gammas has {gamma!r}; expected positive integers")
+            raise InputError(f"gammas has {shown(gamma)}; expected positive integers")
     every = sorted({*gammas, *(point.gamma for point in points)})
     return dict(zip(every, looks(), strict=False))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 from specdec.measurement import Measurement
 from specdec.plot.style import SEQUENTIAL, pyplot, styled
 from specdec.render import Figure, visible
@@ -94,7 +94,7 @@ def heat_map(
 
     cells = cells_of(source, prompt, temperature, n_tokens)
     if not isinstance(columns, int) or columns < 50:
-        raise InputError(f"columns is {columns!r}; expected an integer, at least 50")
+        raise InputError(f"columns is {shown(columns)}; expected an integer, at least 50")
     families = _families({character for cell in cells for character in cell.text})
     cells = [cell._replace(text=_with_glyphs(cell.text, families)) for cell in cells]
     placed = layout(cells, columns)
@@ -195,7 +195,7 @@ def cells_of(
         is not positive.
     """
     if n_tokens is not None and (not isinstance(n_tokens, int) or n_tokens < 1):
-        raise InputError(f"n_tokens is {n_tokens!r}; expected a positive integer")
+        raise InputError(f"n_tokens is {shown(n_tokens)}; expected a positive integer")
     if isinstance(source, Measurement):
         cells = _measured_cells(source, prompt, temperature)
     elif isinstance(source, Result):
@@ -225,10 +225,12 @@ def _measured_cells(measurement: Measurement, prompt: int, temperature: float | 
     if temperature is None and len(temperatures) == 1:
         temperature = temperatures[0]
     if temperature not in temperatures:
-        raise InputError(f"temperature is {temperature!r}; the Measurement has {temperatures}")
+        raise InputError(f"temperature is {shown(temperature)}; the Measurement has {temperatures}")
     n_prompts = len(measurement.prompts)
     if isinstance(prompt, bool) or not isinstance(prompt, int) or not 0 <= prompt < n_prompts:
-        raise InputError(f"prompt is {prompt!r}; expected 0 to {n_prompts - 1}, a text of the Measurement")
+        raise InputError(
+            f"prompt is {shown(prompt)}; expected 0 to {n_prompts - 1}, a text of the Measurement"
+        )
     tokens = measurement.tokens[temperature][prompt]
     betas = np.minimum(1.0, measurement.betas[temperature][prompt]).tolist()
     if measurement.text is None:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 from specdec.result import Result
 from specdec.trace import Trace
 
@@ -136,7 +136,7 @@ def labels_of(labels: Sequence[str] | None, defaults: Sequence[str]) -> list[str
     if labels is None:
         return list(defaults)
     if isinstance(labels, str) or len(labels) != len(defaults):
-        raise InputError(f"labels is {labels!r}; expected one for each of the {len(defaults)} runs")
+        raise InputError(f"labels is {shown(labels)}; expected one for each of the {len(defaults)} runs")
     return list(labels)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specdec.errors import InputError
+from specdec.errors import InputError, shown
 from specdec.plot.runs import Run, labels_of, name_of, timed_trace
 from specdec.plot.style import BLUE, GREY, ORANGE, SKY, axes, legend_below, styled
 from specdec.trace import Trace
@@ -84,7 +84,7 @@ def timeline(
     if not runs:
         raise InputError("there is no run to draw; give a Result or a Trace")
     if max_ms is not None and not max_ms > 0.0:
-        raise InputError(f"max_ms is {max_ms!r}; expected a positive number of milliseconds")
+        raise InputError(f"max_ms is {shown(max_ms)}; expected a positive number of milliseconds")
     traces = [timed_trace(run) for run in runs]
     names = labels_of(labels, [name_of(trace) for trace in traces])
     ax = axes(ax, (_WIDTH, 1.3 + 0.75 * len(traces)))

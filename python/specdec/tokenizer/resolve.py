@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from specdec.checks import check_path
 from specdec.errors import CheckpointError, TokenizerError
 from specdec.fields import read_json_object
 from specdec.tokenizer.hf import HFTokenizer
@@ -75,7 +76,7 @@ def load_tokenizer(
     TokenizerError
         Damaged or missing files, or a missing library.
     """
-    place = Path(path).expanduser()
+    place = check_path("tokenizer", path, TokenizerError)
     if place.is_dir():
         found = _in_folder(place, bos_id, eos_ids)
         if found is None:

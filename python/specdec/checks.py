@@ -1,0 +1,144 @@
+"""What a caller gives, checked: whatever the value is, it is taken or refused with `InputError`.
+
+An object of the caller's own is asked for its value by Python (``__index__``, ``__float__``, ``__len__``,
+``__iter__``). What Python raises because the answer is none becomes `InputError`; what the object itself
+raises comes through.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.errors import InputError, SpecdecError, shown
+
+__all__ = [
+    "CONVERSION_ERRORS", "as_integer", "check_array", "check_choice", "check_flag", "check_items",
+    "check_number", "check_path",
+]  # fmt: skip
+
+CONVERSION_ERRORS = (TypeError, ValueError, ArithmeticError, RecursionError)
+"""What Python and NumPy raise where a value is not what it says it is, or does not fit a C number."""
+
+
+def as_integer(value: Any) -> int | None:
+    """The value of an integer, None for anything else; a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return None
+    try:
+        # int(value) would ask the __int__ of a subclass.
+        return int.__index__(value) if isinstance(value, int) else int(value)
+    except CONVERSION_ERRORS:
+        return None
+
+
+def check_number(
+    name: str, value: Any, expected: str, fits: Callable[[float], bool], verb: str = "is"
+) -> float:
+    """The argument `name` as a float, for which `fits` is true; a truth value is none.
+
+    Raises
+    ------
+    InputError
+        It says what is `expected`.
+    """
+    number = None
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            number = float.__float__(value) if isinstance(value, float) else float(value)
+        except CONVERSION_ERRORS:  # among others an integer that is too large
+            number = None
+    if number is None or not fits(number):
+        raise InputError(f"{name} {verb} {shown(value)}; expected {expected}")
+    return number
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """The argument `name` as a truth value: a bool, or 0 or 1.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(value, bool | np.bool_) or as_integer(value) in (0, 1):
+        return bool(value)
+    raise InputError(f"{name} is {shown(value)}; expected True or False")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """The argument `name`, which is one of some words.
+
+    Raises
+    ------
+    InputError
+    """
+    for choice in choices:
+        if isinstance(value, str) and str.__eq__(choice, value):
+            return choice
+    raise InputError(f"{name} is {shown(value)}; expected one of {', '.join(map(repr, choices))}")
+
+
+def check_items(name: str, value: Any, expected: str) -> list[Any]:
+    """The items of an iterable argument `name`.
+
+    Raises
+    ------
+    InputError
+        It says what is `expected`.
+    """
+    try:
+        return list(value)
+    except CONVERSION_ERRORS as error:
+        raise InputError(f"{name} is {shown(value)}; expected {expected}") from error
+
+
+def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
+    """The argument `name` as an array of numbers of any type and shape.
+
+    Raises
+    ------
+    InputError
+        It says what is `expected`.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{name} is not a rectangular array: {error}") from error
+    except CONVERSION_ERRORS as error:
+        raise InputError(f"{name} is {shown(value)}; expected {expected}") from error
+    if array.dtype.kind not in "biufc":
+        raise InputError(f"{name} has dtype {array.dtype}; expected {expected}")
+    return array
+
+
+def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) -> Path:
+    """The argument `name` as a path; ``~`` is the home folder.
+
+    Raises
+    ------
+    InputError
+        It is no path.
+    error
+        It is one, but cannot be that of a file.
+    """
+    try:
+        text = os.fspath(value)
+    except CONVERSION_ERRORS:
+        text = None
+    if not isinstance(text, str):
+        raise InputError(f"{name} is {shown(value)}; expected a path")
+    try:
+        if "\0" in text:
+            raise ValueError("a path has no null character")
+        place = Path(text).expanduser()
+        place.exists()
+    except (OSError, RuntimeError, ValueError) as reason:  # too long, no such user, a folder that is closed
+        message = getattr(reason, "strerror", None) or reason
+        raise error(f"{name} {shown(text)} cannot be looked at: {message}") from reason
+    return place

@@ -1,0 +1,662 @@
+"""Public functions with odd values of every parameter: it works, or says why not by a named exception."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec import drafts
+from specdec.errors import SpecdecError
+from tiny_models import llama_config, write_hf
+
+
+class Hostile(Exception):  # noqa: N818
+    """What an object of the caller's raises by itself: it may come through."""
+
+
+def raising(*_: Any, **__: Any) -> Any:
+    raise Hostile
+
+
+def giving(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def hostile(name: str, *bases: type, **methods: Any) -> Any:
+    """An object whose special methods are these; one that is no function is returned by the method."""
+    members = {f"__{key}__": value if callable(value) else giving(value) for key, value in methods.items()}
+    made = type(name, bases, members)
+    return made("x") if issubclass(made, str) else made()
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def endless() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+NUMBERS = [
+    0,
+    -1,
+    1,
+    2,
+    2**31 - 1,
+    2**31,
+    -(2**31) - 1,
+    2**32,
+    2**63,
+    2**64,
+    -(2**64),
+    10**400,
+    -(10**400),
+    10**5000,
+    0.5,
+    1.5,
+    -0.5,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    1e308,
+    5e-324,
+    1 + 2j,
+    Fraction(1, 3),
+    Fraction(10**400),
+    Decimal("0.5"),
+    Decimal("NaN"),
+    np.int8(-1),
+    np.uint64(2**64 - 1),
+    np.int64(1),
+    np.float32("nan"),
+    np.float64(1.0),
+    np.float16("inf"),
+    np.longdouble(1),
+    np.complex64(1j),
+    np.bool_(True),
+    np.datetime64("2020"),
+    np.array(1),
+    np.array(1.5),
+    np.array(None, object),
+]
+
+OTHERS: list[Callable[[], Any]] = [
+    lambda: None,
+    lambda: True,
+    lambda: False,
+    lambda: "",
+    lambda: "x",
+    lambda: "\0",
+    lambda: "\udcff",
+    lambda: "a\udcff" * 3,
+    lambda: "x" * 5000,
+    lambda: "~nosuchuser/x",
+    lambda: "~",
+    lambda: ".",
+    lambda: "x/y/z",
+    lambda: b"",
+    lambda: b"x",
+    lambda: b"\xff",
+    lambda: bytearray(b"x"),
+    lambda: memoryview(b"xy"),
+    lambda: Path("x" * 5000),
+    lambda: Path("\0"),
+    lambda: Path("~nosuchuser"),
+    lambda: [],
+    lambda: (),
+    lambda: [[]],
+    lambda: [[], [1]],
+    lambda: [[[1]]],
+    lambda: [1, [2]],
+    lambda: [None],
+    lambda: [True],
+    lambda: ["x"],
+    lambda: ["\udcff"],
+    lambda: [b"x"],
+    lambda: [1, 2],
+    lambda: [0.5, 0.5],
+    lambda: [float("nan")],
+    lambda: [1, "x"],
+    lambda: [-1],
+    lambda: [10**400],
+    lambda: [10**5000],
+    lambda: [2**31],
+    lambda: [2**63],
+    lambda: [1j],
+    lambda: [object()],
+    lambda: [[1], [1, 2]],
+    lambda: [(1, 2)],
+    lambda: [(1, 2, 3)],
+    lambda: [None, 1],
+    lambda: nested(50),
+    lambda: nested(100_000),
+    endless,
+    lambda: {},
+    lambda: {1: 2},
+    lambda: {1: 10**400},
+    lambda: {"x": 1},
+    lambda: {10**400: 1},
+    lambda: {1: None},
+    lambda: {True: 1.0},
+    lambda: set(),
+    lambda: {1},
+    lambda: frozenset({"x"}),
+    object,
+    lambda: lambda *a, **k: None,
+    lambda: lambda *a, **k: 10**400,
+    lambda: raising,
+    lambda: iter(()),
+    lambda: iter([1, 2]),
+    lambda: iter(["x"]),
+    lambda: range(0),
+    lambda: range(3),
+    lambda: slice(1),
+    lambda: NotImplemented,
+    lambda: ...,
+    lambda: Ellipsis,
+    lambda: Hostile(),
+    lambda: specdec,
+    lambda: np.array([]),
+    lambda: np.array([1, 2]),
+    lambda: np.array([[1, 2]]),
+    lambda: np.array(["x"]),
+    lambda: np.array([None]),
+    lambda: np.array([1.5]),
+    lambda: np.array([np.nan]),
+    lambda: np.array([1], "uint64"),
+    lambda: np.array([2**64 - 1], "uint64"),
+    lambda: np.array([True]),
+    lambda: np.array([1j]),
+    lambda: np.zeros((0, 3)),
+    lambda: np.zeros((2, 0)),
+    lambda: np.zeros((1, 1, 1)),
+    lambda: np.array([(1, 2.0)], "i4,f4"),
+    lambda: np.ma.masked_array([1, 2], [0, 1]),
+    lambda: np.array([1, 2])[::-1],
+    lambda: hostile("BadIndex", index="x"),
+    lambda: hostile("RaisingIndex", index=raising),
+    lambda: hostile("BadInt", int, index="x", int="x"),
+    lambda: hostile("LessInt", int, lt=raising, gt=raising, le=raising, ge=raising),
+    lambda: hostile("BadFloat", float="x"),
+    lambda: hostile("NanFloat", float, float=None),
+    lambda: hostile("BadLen", len=-1, getitem=1),
+    lambda: hostile("HugeLen", len=2**70, getitem=1),
+    lambda: hostile("WordLen", len="x", getitem=1, iter=lambda self: iter([1])),
+    lambda: hostile("LyingLen", len=5, iter=lambda self: iter([1])),
+    lambda: hostile("BadList", list, len=-1),
+    lambda: hostile("EmptyList", list, len=3),
+    lambda: hostile("BadTuple", tuple, iter=5),
+    lambda: hostile("BadIter", iter=5),
+    lambda: hostile("RaisingIter", iter=raising),
+    lambda: hostile("RaisingNext", iter=lambda self: self, next=raising),
+    lambda: hostile("BadStr", str=5, repr=5),
+    lambda: hostile("RaisingStr", str=raising, repr=raising),
+    lambda: hostile("RecursiveRepr", repr=lambda self: repr([self])),
+    lambda: hostile("SurrogateRepr", repr="\udcff"),
+    lambda: hostile("StrSubclass", str, repr=raising, eq=raising, hash=1),
+    lambda: hostile("RaisingEq", eq=raising, hash=raising),
+    lambda: hostile("RaisingBool", bool=raising),
+    lambda: hostile("BadBool", bool=5),
+    lambda: hostile("RaisingGetattr", getattr=raising),
+    lambda: hostile("BadPath", fspath=5),
+    lambda: hostile("BytesPath", fspath=b"x"),
+    lambda: hostile("RaisingPath", fspath=raising),
+    lambda: hostile("RaisingHash", hash=raising),
+    lambda: hostile("BadArray", array=5),
+    lambda: hostile("RaisingArray", array=raising),
+    lambda: hostile("RaisingCall", call=raising),
+    lambda: hostile("BadMapping", dict, items=5, iter=5, keys=5),
+]
+
+VALUES: list[Callable[[], Any]] = [*map(giving, NUMBERS), *OTHERS]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+    """Tiny models, whose tokenizer knows single bytes."""
+    folder = tmp_path_factory.mktemp("pair")
+    return tuple(  # type: ignore[return-value]
+        specdec.load(write_hf(folder / name, llama_config(), seed=seed), tokenizer=Bytes())
+        for name, seed in (("target", 0), ("draft", 1))
+    )
+
+
+class Bytes:
+    """A tokenizer of the caller's: a character is its code modulo the vocabulary."""
+
+    n_vocab, bos_id, eos_ids = 61, 1, (2,)
+
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
+        return (
+            [1, *(ord(letter) % 61 for letter in text)] if add_bos else [ord(letter) % 61 for letter in text]
+        )
+
+    def decode(self, ids: Any) -> str:
+        return "".join(chr(token + 32) for token in ids)
+
+    def fingerprint(self) -> str:
+        return "bytes"
+
+
+Case = tuple[Callable[..., Any], dict[str, Any]]
+
+
+def cases(target: specdec.Model, draft: specdec.Model, folder: Path) -> dict[str, Case]:
+    """Each function and arguments that it takes."""
+    half = [[0.5, 0.5]]
+    run = {"prompt": [3, 4], "max_new_tokens": 3}
+    texts = {"prompts": [[3, 4]]}
+    counted = {"ids": [1, 2, 3, 1], "n_vocab": 61}
+    table = drafts.Ngram([1, 2, 3, 1], 61)
+    saved = folder / "table"
+    table.save(saved)
+    small = {"n_tokens": 4, "timing": False}
+    return {
+        "generate": (specdec.generate, {"target": target, "draft": draft, **run}),
+        "generate a batch": (
+            specdec.generate,
+            {"target": target, "draft": draft, "prompt": [[3], [4]], "temperature": 1.0, "max_new_tokens": 3},
+        ),
+        "stream": (lambda **given: list(specdec.stream(**given)), {"target": target, "draft": draft, **run}),
+        "beam_search": (specdec.beam_search, {"target": target, "draft": draft, **run, "width": 2}),
+        "measure": (
+            specdec.measure,
+            {"target": target, "draft": draft, **texts, **small, "gammas": [1], "leniences": [1.0]},
+        ),
+        "tune": (specdec.tune, {"target": target, "draft": draft, **texts, "n_tokens": 4, "max_gamma": 1}),
+        "oracle": (
+            specdec.oracle,
+            {"target": target, "draft": draft, **texts, "max_new_tokens": 2, "max_gamma": 1, "gammas": [1]},
+        ),
+        "speculate": (
+            specdec.speculate,
+            {"f": lambda x: [0.5, 0.5], "f_approx": lambda x: [0.5, 0.5], "g": str, "x": 1},
+        ),
+        "verify": (specdec.verify, {"tokens": [0], "target_probs": half * 2, "draft_probs": half}),
+        "verify coupled": (
+            specdec.verify,
+            {"tokens": [0], "target_probs": half * 2, "draft_probs": half, "rule": "coupled"},
+        ),
+        "distribution": (specdec.distribution, {"logits": [0.5, 1.0]}),
+        "load": (specdec.load, {"path": target.path, "tokenizer": False}),
+        "embedded_pair": (specdec.embedded_pair, {}),
+        "Sampling": (specdec.Sampling, {}),
+        "Auto": (specdec.Auto, {}),
+        "Auto in a run": (
+            lambda **given: specdec.generate(
+                target, draft, [3], gamma=specdec.Auto(**given), max_new_tokens=2
+            ),
+            {},
+        ),
+        "kernels": (specdec.kernels, {}),
+        "Model.logits": (target.logits, {"ids": [1, 2]}),
+        "Model.score": (target.score, {"ids": [1, 2]}),
+        "Model.check_ids": (target.check_ids, {"ids": [1, 2]}),
+        "Model.quantization_report": (target.quantization_report, {"ids": [1, 2]}),
+        "Best": (lambda draft, **given: drafts.Best(draft, **given), {"draft": draft}),
+        "Chains": (drafts.Chains, {"k": 2}),
+        "Shape": (drafts.Shape, {"widths": (2, 1)}),
+        "Shape by parents": (drafts.Shape, {"parents": (0, 0)}),
+        "Shape.expected": (drafts.Shape.expected, {"n_nodes": 3}),
+        "Grown": (drafts.Grown, {"n_nodes": 3}),
+        "Model": (drafts.Model, {"model": draft}),
+        "ContextCopy": (drafts.ContextCopy, {}),
+        "InputCopy": (drafts.InputCopy, {}),
+        "EarlyExit": (drafts.EarlyExit, {"layer": 1}),
+        "SkipLayers": (drafts.SkipLayers, {"attn": [0]}),
+        "Lookahead": (drafts.Lookahead, {}),
+        "Random": (drafts.Random, {}),
+        "Ngram": (drafts.Ngram, counted),
+        "Ngram.from_text": (drafts.Ngram.from_text, {"texts": ["ab"], "tokenizer": target}),
+        "Ngram.from_target": (
+            drafts.Ngram.from_target,
+            {"target": target, "prompts": [[1]], "max_new_tokens": 2},
+        ),
+        "Ngram.load": (drafts.Ngram.load, {"path": saved}),
+        "Ngram.probabilities": (table.probabilities, {"ids": [1, 2]}),
+        "Unigram": (drafts.Unigram, counted),
+        "Bigram": (drafts.Bigram, counted),
+        "OnlineNgram": (drafts.OnlineNgram, {}),
+        "OnlineNgram.probabilities": (drafts.OnlineNgram().probabilities, {"ids": [1], "n_vocab": 61}),
+        "PythonDraft": (drafts.PythonDraft, {"drafter": Guess([1])}),
+    }
+
+
+class Guess:
+    """A draft that proposes the same thing again and again."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def propose(self, sequence: int, tokens: Any, budget: int) -> Any:
+        return self.answer
+
+
+ENDLESS = {("measure", "repeats")}
+"""How often something is done: large numbers are obeyed."""
+
+SLOW = ("generate a batch", "stream", "measure", "tune", "oracle", "Ngram.from_target")
+"""What checks most of its arguments as `generate` does: each parameter is given every fourth value."""
+
+SOURCES = {
+    "generate a batch": specdec.generate,
+    "stream": specdec.stream,
+    "Best": drafts.Best,
+    "Auto in a run": specdec.Auto,
+}
+
+
+def parameters(name: str, function: Callable[..., Any]) -> list[str]:
+    signature = inspect.signature(SOURCES.get(name, function))
+    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    found = [entry.name for entry in signature.parameters.values() if entry.kind not in kinds]
+    return ["draft", *found] if name == "Best" else found
+
+
+def complaint(function: Callable[..., Any], given: dict[str, Any]) -> str | None:
+    """What is wrong with what came of a call."""
+    try:
+        function(**given)
+    except (SpecdecError, Hostile) as error:
+        try:
+            text = str(error)
+        except Exception as another:
+            return f"{type(error).__name__} whose text cannot be had: {type(another).__name__}"
+        return (
+            None if len(text) < 2000 or isinstance(error, Hostile) else f"a message of {len(text)} characters"
+        )
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:150]}"
+    return None
+
+
+def shown(value: Any) -> str:
+    try:
+        return f"{type(value).__name__} {value!r:.60}"
+    except Exception:
+        return type(value).__name__
+
+
+NAMES = [
+    "generate",
+    "generate a batch",
+    "stream",
+    "beam_search",
+    "measure",
+    "tune",
+    "oracle",
+    "speculate",
+    "verify",
+    "verify coupled",
+    "distribution",
+    "load",
+    "embedded_pair",
+    "Sampling",
+    "Auto",
+    "Auto in a run",
+    "kernels",
+    "Model.logits",
+    "Model.score",
+    "Model.check_ids",
+    "Model.quantization_report",
+    "Best",
+    "Chains",
+    "Shape",
+    "Shape by parents",
+    "Shape.expected",
+    "Grown",
+    "Model",
+    "ContextCopy",
+    "InputCopy",
+    "EarlyExit",
+    "SkipLayers",
+    "Lookahead",
+    "Random",
+    "Ngram",
+    "Ngram.from_text",
+    "Ngram.from_target",
+    "Ngram.load",
+    "Ngram.probabilities",
+    "Unigram",
+    "Bigram",
+    "OnlineNgram",
+    "OnlineNgram.probabilities",
+    "PythonDraft",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_takes_or_refuses_every_value(
+    name: str, pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("specdec.timing._ENOUGH_S", 0.0)
+    monkeypatch.setattr("specdec.timing._TURNS", (1, 1))
+    monkeypatch.setattr("specdec.timing._WARM_UP", 0)
+    monkeypatch.setattr("specdec.timing._N_NEW", 4)
+    every = cases(*pair, tmp_path)
+    assert set(every) == set(NAMES)
+    function, given = every[name]
+    assert complaint(function, given) is None
+    found: Counter[tuple[str, str]] = Counter()
+    for i, parameter in enumerate(parameters(name, function)):
+        for make in VALUES[i % 4 :: 4] if name in SLOW else VALUES:
+            if (name, parameter) in ENDLESS:
+                continue
+            value = make()
+            wrong = complaint(function, {**given, parameter: value})
+            if wrong is not None:
+                found[parameter, f"{shown(value)}: {wrong}"] += 1
+    capsys.readouterr()  # progress bars
+    assert found == {}
+
+
+def test_every_public_function_is_in_the_table() -> None:
+    """But what is made by others alone, and the search for layers, which needs Optuna."""
+    made_by_others = {
+        "Beam",
+        "BeamResult",
+        "BeamTrace",
+        "Measurement",
+        "MeasurementRow",
+        "Model",
+        "Oracle",
+        "OracleRow",
+        "QuantizationReport",
+        "Result",
+        "Round",
+        "SkipSearch",
+        "SkipTrial",
+        "Speculation",
+        "Stream",
+        "Trace",
+        "Tuning",
+        "available_kernels",
+        "search_skips",
+        "__version__",
+    }
+    rest = {entry for entry in specdec.__all__ if not entry.endswith("Error")} - (set(NAMES) - {"Model"})
+    assert rest == made_by_others
+    assert set(drafts.__all__) - set(NAMES) == {"Draft", "Drafter", "Proposal"}
+
+
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")  # NumPy's float() of a complex number
+@pytest.mark.parametrize("make", VALUES)
+def test_what_a_draft_proposes(make: Callable[[], Any], pair: Any) -> None:
+    """Each field of a proposal, and a bare answer."""
+    target, _ = pair
+    row = np.full(61, 1 / 61)
+    for field in ("tokens", "parents", "probs", "confidence"):
+        given = {"tokens": [1], "parents": [0], "probs": [row], "confidence": [0.5]}
+        for value in (make(), [make()]):
+            answer = drafts.Proposal(**{**given, field: value})
+            run = {"target": target, "draft": Guess(answer), "prompt": [3], "max_new_tokens": 3, "gamma": 2}
+            assert complaint(specdec.generate, run) is None, field
+    run = {"target": target, "draft": Guess(make()), "prompt": [3], "max_new_tokens": 3, "gamma": 2}
+    assert complaint(specdec.generate, run) is None
+
+
+@pytest.mark.parametrize("make", VALUES)
+def test_what_a_transform_returns(make: Callable[[], Any], pair: Any) -> None:
+    target, _ = pair
+    run = {"target": target, "draft": None, "prompt": [3], "max_new_tokens": 3}
+    assert complaint(specdec.generate, {**run, "transform": lambda *_: make()}) is None
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None,
+        "x",
+        ["0.5"] * 61,
+        [0.5],
+        np.ones(60),
+        np.ones((1, 61)),
+        np.ones(61) * 1j,
+        -np.ones(61),
+        np.zeros(61),
+        np.full(61, np.nan),
+        np.full(61, np.inf),
+        np.full(61, "0.5"),
+        np.full(61, None),
+        [None] * 61,
+        10**400,
+    ],
+)
+def test_a_transform_that_returns_no_distribution_is_refused(returned: Any, pair: Any) -> None:
+    with pytest.raises(specdec.InputError, match=r"transform returned .*; expected 61 finite numbers"):
+        specdec.generate(pair[0], None, [3], transform=lambda *_: returned, max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"top_k": 2**31}, "top_k is 2147483648; expected an integer from 1 to 2147483647"),
+        ({"temperature": 10**400}, "temperature is 1000.*expected a finite number"),
+        ({"temperature": 10**5000}, "temperature is <int>; expected a finite number"),
+        ({"logit_bias": {1: 10**400}}, r"logit_bias\[1\] is 1000"),
+        ({"logit_bias": {10**5000: 1.0}}, "logit_bias has token <int>"),
+        ({"n_threads": 10**400}, "n_threads is 1000"),
+        ({"prompt": [10**5000]}, "token id at position 0 is <int>"),
+        ({"prompt": endless()}, "token id at position 0|prompt 0"),
+        ({"stop": [10**5000]}, "stop id <int>"),
+        ({"logits": np.ones(2)}, "logits is .*expected True or False"),
+    ],
+)
+def test_the_message_says_what_was_wrong(arguments: dict[str, Any], message: str, pair: Any) -> None:
+    with pytest.raises(specdec.InputError, match=message):
+        specdec.generate(
+            **{"target": pair[0], "draft": None, "prompt": [3], "max_new_tokens": 2, **arguments}
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("~nosuchuser/x", "home"),
+        ("x" * 5000, "too long"),
+        (f"{'y' * 300}/x", "too long"),
+        ("a\0b", "null"),
+        (Path("~nosuchuser"), "home"),
+        ("no such folder", "no such file"),
+    ],
+)
+def test_paths_of_no_file(path: Any, message: str) -> None:
+    for use in (specdec.load, drafts.Ngram.load):
+        with pytest.raises(specdec.CheckpointError, match=message):
+            use(path)
+    with pytest.raises(specdec.InputError, match="path is None; expected a path"):
+        specdec.load(None)  # type: ignore[arg-type]
+
+
+def test_a_number_of_threads_of_thousands_of_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specdec.threads import MAX_THREADS, default_threads
+
+    for text, expected in (("9" * 5000, MAX_THREADS), ("0" * 5000 + "2", 2), ("7", 7), ("0099", MAX_THREADS)):
+        monkeypatch.setenv("SPECDEC_NUM_THREADS", text)
+        assert default_threads() == expected
+    for text in ("0" * 5000, "-" + "9" * 5000, "x" * 5000, "9" * 5000 + ".5"):
+        monkeypatch.setenv("SPECDEC_NUM_THREADS", text)
+        with pytest.raises(specdec.InputError, match="SPECDEC_NUM_THREADS is ") as caught:
+            default_threads()
+        assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--top-k", str(2**31)],
+        ["--top-k", str(10**400)],
+        ["--max-new-tokens", str(-(10**400))],
+        ["--seed", str(10**400)],
+        ["--threads", str(10**400)],
+        ["--temperature", "1e999"],
+        ["--gamma", str(10**400)],
+        ["--target", "~nosuchuser/x", "--draft", "~nosuchuser/x"],
+        ["--target", "x" * 5000, "--draft", "y"],
+        ["--lenience", "nan"],
+        ["--top-k", "9" * 5000],
+        ["\udcff"],
+    ],
+)
+def test_the_command_line_has_no_traceback(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    from specdec.cli import EXIT_ERROR, main
+
+    try:
+        assert main(arguments) == EXIT_ERROR
+    except SystemExit as end:  # argparse's own
+        assert end.code == EXIT_ERROR
+    captured = capfd.readouterr()
+    assert "error: " in captured.err and "Traceback" not in captured.err and captured.out == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder that may not be searched, by another user")
+def test_a_folder_that_may_not_be_searched(tmp_path: Path, pair: Any) -> None:
+    closed = tmp_path / "closed"
+    (closed / "model").mkdir(parents=True)
+    script = f"""
+import os, sys
+import specdec
+for use in (specdec.load, specdec.drafts.Ngram.load):  # the other user may not read the interpreter's files
+    try:
+        use({str(closed / "model")!r})
+    except specdec.CheckpointError:
+        pass
+os.chmod({str(closed)!r}, 0)
+if os.geteuid() == 0:
+    os.seteuid(65534)
+for use in (specdec.load, specdec.drafts.Ngram.load):
+    for path in ({str(closed / "model")!r}, {str(closed / "model" / "x.bin")!r}):
+        try:
+            use(path)
+        except specdec.CheckpointError as error:
+            assert "ermission denied" in str(error), error
+        else:
+            raise SystemExit("loaded")
+"""
+    for folder in (tmp_path, *tmp_path.parents[:3]):  # the other user must come so far
+        if folder.owner() != "root" or folder.stat().st_mode & 0o5 != 0o5:
+            try:
+                folder.chmod(folder.stat().st_mode | 0o5)
+            except PermissionError:
+                pass
+    try:
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    finally:
+        closed.chmod(0o700)
+    assert run.returncode == 0, run.stderr
