@@ -690,6 +690,7 @@ def test_what_is_no_regular_file(tmp_path):
 def test_files_are_closed(make_llama):
     """When the checkpoint goes; also one that was refused."""
     folder, refused = make_llama("a", n_shards=3), make_llama("b", n_shards=3, hidden_act="none")
+    gc.collect()  # what other tests left open
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         checkpoint = open_checkpoint(folder)

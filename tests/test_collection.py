@@ -167,7 +167,7 @@ def session_of(target: _core.Model, draft: Any, session: _core.Session | None = 
 
 
 def python_draft(propose: Any) -> tuple[Any, ...]:
-    return "python", "a test", propose, None, None, drafts.Proposal, specdec.InputError
+    return "python", "a test", propose, None, None, drafts.Proposal, specdec.InputError, None
 
 
 class Array(np.ndarray):

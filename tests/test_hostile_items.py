@@ -67,7 +67,7 @@ def session(
 
 def rounds(target: _core.Model, answer: Any, budget: int = 4) -> list[Any]:
     """The first round with a Python object that proposes the answer."""
-    description = ("python", "a test", lambda *_: answer, None, None, drafts.Proposal, InputError)
+    description = ("python", "a test", lambda *_: answer, None, None, drafts.Proposal, InputError, None)
     made = session(target, description, gamma=budget)
     made.prefill()
     return made.round()
