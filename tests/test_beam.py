@@ -557,7 +557,7 @@ def test_a_second_thread_is_refused() -> None:
         except RuntimeError as error:
             errors.append(str(error))
     thread.join()
-    assert set(errors) == {"the search is in use by another thread"}
+    assert set(errors) == {"the search is in use: another call of it has not returned"}
     assert run.round()
 
 

@@ -6,6 +6,8 @@ text before it is kept.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,40 @@ def test_every_sequence_of_a_batch_keeps_its_text(spiked: specdec.Model) -> None
     assert (first.tokens, first.finish_reason) == ([23, 24, 25], "stop")
     assert (second.tokens, second.finish_reason) == ([22, 23, 24, 25], "stop")
     assert (third.tokens, third.finish_reason) == ([22, 23, SPIKE], "error")
+
+
+@pytest.mark.skipif(not hasattr(_core, "_arena_guard"), reason="needs a build with SPECDEC_TESTING=ON")
+def test_a_batch_whose_first_sequence_is_committed_already(tmp_path: Path) -> None:
+    """The layer is looked for in the second sequence, when the first has no pending nodes any more.
+
+    In a process of its own, with forbidden pages behind every array.
+    """
+    script = f"""
+import pathlib, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import numpy as np, specdec
+from specdec import _core
+from test_overflow import SPIKE, model_with_spike
+
+model = model_with_spike(pathlib.Path({str(tmp_path)!r}), 2)
+_core._arena_guard(True)
+
+class Draft:
+    def propose(self, sequence, tokens, budget):
+        return [4] * budget
+
+def script(probs, tokens):
+    return np.eye(len(probs))[SPIKE if tokens[0] == 2 else 4 + len(tokens) % 9]
+
+try:
+    specdec.generate(model, Draft(), [[1, 9, 30], [2, 9, 30]], gamma=16, max_new_tokens=60, transform=script,
+                     temperature=1.0, batch_size=2, n_threads=1)
+except specdec.NotFiniteError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "the output of layer 2 (of 0 to 3) at position 3 is not finite" in done.stdout
 
 
 def test_a_stream_has_given_the_text_before(spiked: specdec.Model, tmp_path: Path) -> None:

@@ -357,7 +357,7 @@ def test_a_second_thread_is_refused(models):
         except ValueError:
             pass  # not yet or no longer inside: the call itself is refused for its argument
     thread.join()
-    assert "in use by another thread" in " ".join(errors)
+    assert "in use: another call of it has not returned" in " ".join(errors)
     assert session.round()
 
 

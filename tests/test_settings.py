@@ -253,7 +253,7 @@ def test_a_transform_cannot_enter_its_own_session(pair: Any) -> None:
         seeds=[(1, 0)], n_threads=1, transform=enter,
     )  # fmt: skip
     session.prefill()
-    with pytest.raises(RuntimeError, match="in use by another thread"):
+    with pytest.raises(RuntimeError, match="in use: another call of it has not returned"):
         session.round()
     session.close()
 

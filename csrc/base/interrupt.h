@@ -10,12 +10,12 @@
 /* Returns SD_OK to go on, or the status that the computation ends with. */
 typedef sd_status (*sd_ask)(void* context);
 
-/* The function that this thread asks from now on, first after the interval of sd_interrupted; NULL: none. context
+/* Set the function that this thread asks, NULL for none. The first question comes 50 ms after this call. context
  * is borrowed until the next call. */
 void sd_interrupt_set(sd_ask ask, void* context);
 
-/* Ask, at most once every 50 ms: a call costs a look at the clock otherwise, and nothing where there is no
- * function. A status other than SD_OK is to be passed on. */
+/* Ask the function, at most once in 50 ms; without a function the call does nothing. The caller returns every
+ * status other than SD_OK. */
 sd_status sd_interrupted(void);
 
 #endif

@@ -38,18 +38,18 @@ static int next_of(uint64_t word) { return (int)(word >> PIECE_BITS) & MAX_PIECE
 static int end_of(uint64_t word) { return (int)word & MAX_PIECES; }
 
 /* Where a thread sleeps. A waker clears `asleep`, so a sleeper is woken once. */
-typedef struct bed {
+typedef struct sleeper {
     atomic_int asleep;
     pthread_mutex_t mutex;
     pthread_cond_t wake_up;
-} bed;
+} sleeper;
 
-/* One thread of the pool; seat 0 is the caller's. A seat has cache lines of its own. */
-typedef struct seat {
+/* One thread of the pool; member 0 is the caller. Each has cache lines of its own. */
+typedef struct member {
     _Alignas(64) _Atomic(uint64_t) share; /* a word as above */
-    uint64_t seen;                        /* number of the last loop that the worker has come to */
-    _Alignas(64) bed bed;
-} seat;
+    uint64_t seen;                        /* number of the last loop that the worker has seen */
+    _Alignas(64) sleeper sleeper;
+} member;
 
 static struct {
     pthread_mutex_t turn;    /* held by the caller whose team is open */
@@ -64,7 +64,7 @@ static struct {
     atomic_int n, grain, n_threads;
 
     _Alignas(64) atomic_int n_done; /* pieces that workers have done of the loop that runs */
-    seat seats[SD_MAX_THREADS];
+    member members[SD_MAX_THREADS];
 
 #ifdef SPECDEC_TESTING
     struct {
@@ -92,37 +92,36 @@ static int spin_on(spin* s) {
     return now < s->until;
 }
 
-/* Wake the thread of a bed if it sleeps. The caller has changed what it waits for, sequentially consistent;
- * the sleeper sets `asleep` before it looks a last time. So one of the two sees the other. */
-static void wake(bed* b) {
-    if (atomic_load(&b->asleep) == 0 || atomic_exchange(&b->asleep, 0) == 0) return;
-    pthread_mutex_lock(&b->mutex);
-    pthread_cond_signal(&b->wake_up);
-    pthread_mutex_unlock(&b->mutex);
+/* Wake a thread if it sleeps. The waker has changed what the thread waits for, sequentially consistent; the
+ * thread sets `asleep` before it looks a last time. So the waker sees `asleep`, or the thread sees the change. */
+static void wake(sleeper* s) {
+    if (atomic_load(&s->asleep) == 0 || atomic_exchange(&s->asleep, 0) == 0) return;
+    pthread_mutex_lock(&s->mutex);
+    pthread_cond_signal(&s->wake_up);
+    pthread_mutex_unlock(&s->mutex);
 }
 
-/* The word of a worker's share, once it is of another loop than the last. */
-static uint64_t wait_for_loop(seat* self) {
+/* Until the share of a worker is of another loop than the last one that the worker has seen. */
+static void wait_for_loop(member* self) {
     spin s = {0};
-    uint64_t word;
-    while (loop_of(word = atomic_load_explicit(&self->share, memory_order_acquire)) == self->seen) {
+    while (loop_of(atomic_load_explicit(&self->share, memory_order_acquire)) == self->seen) {
         if (spin_on(&s)) continue;
-        pthread_mutex_lock(&self->bed.mutex);
+        pthread_mutex_lock(&self->sleeper.mutex);
         for (;;) {
-            atomic_store(&self->bed.asleep, 1);
+            atomic_store(&self->sleeper.asleep, 1);
             if (loop_of(atomic_load(&self->share)) != self->seen) break;
-            pthread_cond_wait(&self->bed.wake_up, &self->bed.mutex);
+            pthread_cond_wait(&self->sleeper.wake_up, &self->sleeper.mutex);
         }
-        atomic_store(&self->bed.asleep, 0);
-        pthread_mutex_unlock(&self->bed.mutex);
+        atomic_store(&self->sleeper.asleep, 0);
+        pthread_mutex_unlock(&self->sleeper.mutex);
     }
-    return word;
+    self->seen = loop_of(atomic_load_explicit(&self->share, memory_order_acquire));
 }
 
 /* Until workers have done n pieces of the loop that runs. */
 static void wait_for_pieces(int n) {
     spin s = {0};
-    bed* b = &pool.seats[0].bed;
+    sleeper* b = &pool.members[0].sleeper;
     while (atomic_load_explicit(&pool.n_done, memory_order_acquire) != n) {
         if (spin_on(&s)) continue;
         pthread_mutex_lock(&b->mutex);
@@ -146,7 +145,7 @@ typedef struct piece {
 
 /* Take the next piece of a share; 0: none is left, or the loop is not for this thread. */
 static int take_of(int thread, int share, piece* p) {
-    _Atomic(uint64_t)* at = &pool.seats[share].share;
+    _Atomic(uint64_t)* at = &pool.members[share].share;
     uint64_t word = atomic_load_explicit(at, memory_order_acquire);
     for (;;) {
         int next = next_of(word);
@@ -185,10 +184,10 @@ static void delay(int thread, int holding) {
 #endif
 
 static void* worker_main(void* argument) {
-    seat* self = argument;
-    int thread = (int)(self - pool.seats);
+    member* self = argument;
+    int thread = (int)(self - pool.members);
     for (;;) {
-        self->seen = loop_of(wait_for_loop(self));
+        wait_for_loop(self);
         delay(thread, 0);
         int n_done = 0;
         for (piece p; take(thread, atomic_load_explicit(&pool.n_threads, memory_order_relaxed), &p);
@@ -199,14 +198,14 @@ static void* worker_main(void* argument) {
         /* All of them are of one loop: a loop does not end before its pieces are reported. */
         if (n_done == 0) continue;
         atomic_fetch_add(&pool.n_done, n_done);
-        wake(&pool.seats[0].bed);
+        wake(&pool.members[0].sleeper);
     }
     return NULL;
 }
 
 /* ------------------------------------------------------------------ workers */
 
-static int create_thread(seat* s) {
+static int create_thread(member* s) {
 #ifdef SPECDEC_TESTING
     int left = atomic_load(&pool.n_failing);
     if (left == 1) return -1;
@@ -224,7 +223,7 @@ static void grow(int n_threads) {
     if (atomic_load(&pool.n_workers) + 1 >= n_threads) return;
     pthread_mutex_lock(&pool.growing);
     for (int n; (n = atomic_load(&pool.n_workers)) + 1 < n_threads; atomic_store(&pool.n_workers, n + 1)) {
-        seat* s = &pool.seats[n + 1];
+        member* s = &pool.members[n + 1];
         s->seen = loop_of(atomic_load(&s->share));
         if (create_thread(s) != 0) break;
     }
@@ -239,11 +238,11 @@ static void begin(void) {
     pool.turn = pool.growing = unlocked;
     atomic_store(&pool.n_workers, 0);
     for (int t = 0; t < SD_MAX_THREADS; t++) {
-        seat* s = &pool.seats[t];
+        member* s = &pool.members[t];
         atomic_store(&s->share, 0); /* no piece left; the numbers of loops go on */
-        atomic_store(&s->bed.asleep, 0);
-        s->bed.mutex = unlocked;
-        s->bed.wake_up = no_waiters;
+        atomic_store(&s->sleeper.asleep, 0);
+        s->sleeper.mutex = unlocked;
+        s->sleeper.wake_up = no_waiters;
     }
 }
 
@@ -271,6 +270,10 @@ sd_team sd_team_open(int n_threads) {
     grow(n_threads); /* a forked child has no workers yet */
     pthread_mutex_lock(&pool.turn);
     int n_here = atomic_load(&pool.n_workers) + 1;
+    if (n_here == 1) { /* no worker was granted: nothing is shared with other callers */
+        pthread_mutex_unlock(&pool.turn);
+        return (sd_team){1, 0};
+    }
     return (sd_team){n_here < n_threads ? n_here : n_threads, 1};
 }
 
@@ -296,9 +299,9 @@ void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argu
     uint64_t loop = ++pool.loop;
     int n_shares = n_pieces < team->n_threads ? n_pieces : team->n_threads;
     for (int t = n_shares - 1; t >= 0; t--) /* workers first: they have the longer way */
-        atomic_store(&pool.seats[t].share,
+        atomic_store(&pool.members[t].share,
                      word_of(loop, n_pieces * t / n_shares, n_pieces * (t + 1) / n_shares));
-    for (int t = 1; t < n_shares; t++) wake(&pool.seats[t].bed);
+    for (int t = 1; t < n_shares; t++) wake(&pool.members[t].sleeper);
 
     int n_mine = 0;
     for (piece p; take(0, n_shares, &p); n_mine++) p.work(p.argument, 0, p.first, p.end);

@@ -25,8 +25,8 @@ typedef void (*sd_work)(void* argument, int thread, int first, int end);
 /* Register what a forked child needs; once for each process, before any team. */
 void sd_pool_init(void);
 
-/* Check a number of threads and start the workers that are missing for it. Workers that the system does not
- * grant are done without. Never waits for a running team. */
+/* Check a number of threads and start the workers that are missing for it. Where the system
+ * grants fewer workers, teams have fewer threads. Never waits for a running team. */
 sd_status sd_pool_reserve(int n_threads);
 
 /* Open a team of at most n_threads threads (as reserved). Teams of several threads take turns: the call waits

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static _Thread_local char last_message[320];
+static _Thread_local char last_message[SD_MESSAGE_SIZE];
 
 sd_status sd_fail(sd_status code, const char* format, ...) {
     va_list args;

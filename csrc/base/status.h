@@ -25,6 +25,8 @@ typedef enum sd_status {
 #define SD_PRINTF(fmt, args)
 #endif
 
+#define SD_MESSAGE_SIZE 320 /* bytes of a message, with its end; longer ones are cut */
+
 /* Keep a printf-style message for this thread and return `code`. */
 sd_status sd_fail(sd_status code, const char* format, ...) SD_PRINTF(2, 3);
 

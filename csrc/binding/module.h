@@ -32,8 +32,8 @@ typedef struct sd_automaton_object {
 
 /* Garbage collection. Every type that owns Python objects shows them to the collector. Session alone is also
  * cleared by it: models, tables and decoders lend memory to sessions, which may be cleared later, and so they
- * live as long as they are referred to, as tuples do. A cycle through one of them leads through an object that
- * can be cleared, such as a dict. */
+ * live as long as they are referred to, as tuples do. A cycle through one of them is collected if it leads
+ * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_session_spec,
     sd_beam_spec;
 extern PyMethodDef sd_functions[];

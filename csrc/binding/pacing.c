@@ -7,11 +7,16 @@ int sd_pace_from(PyObject* array, sd_pace* pace, int* found) {
     if (!*found) return 0;
     Py_buffer view;
     if (sd_view(array, "pace", 'd', 1, &view) < 0) return -1;
-    sd_status status = view.shape[0] != (Py_ssize_t)SD_PACE_SIZE
-                           ? sd_fail(SD_ERR_SHAPE, "pace has %lld entries, expected %d",
-                                     (long long)view.shape[0], (int)SD_PACE_SIZE)
-                           : sd_pace_check(view.buf);
-    if (status == SD_OK) memcpy(pace, view.buf, sizeof *pace);
+    sd_status status = SD_OK;
+    double numbers[SD_PACE_SIZE]; /* a copy: another thread may change the array after the check */
+    if (view.shape[0] != (Py_ssize_t)SD_PACE_SIZE) {
+        status = sd_fail(SD_ERR_SHAPE, "pace has %lld entries, expected %d", (long long)view.shape[0],
+                         (int)SD_PACE_SIZE);
+    } else {
+        memcpy(numbers, view.buf, sizeof numbers);
+        status = sd_pace_check(numbers);
+    }
+    if (status == SD_OK) memcpy(pace, numbers, sizeof *pace);
     PyBuffer_Release(&view);
     if (status == SD_OK) return 0;
     sd_raise(status);

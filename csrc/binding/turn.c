@@ -8,7 +8,7 @@ int sd_turn_take(sd_turn* turn, int there, const char* name, const char* state) 
         return -1;
     }
     if (atomic_flag_test_and_set(&turn->busy)) {
-        PyErr_Format(PyExc_RuntimeError, "the %s is in use by another thread", name);
+        PyErr_Format(PyExc_RuntimeError, "the %s is in use: another call of it has not returned", name);
         return -1;
     }
     return 0;

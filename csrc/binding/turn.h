@@ -13,7 +13,7 @@ typedef struct sd_turn {
 } sd_turn;
 
 /* Take the turn. Returns 0, or -1 with RuntimeError: if the object is not there, whose `state` that is
- * ("closed"), or if another thread has the turn. `name` is for messages. */
+ * ("closed"), or if another call has the turn, of another thread or further up in this one. `name` is for messages. */
 int sd_turn_take(sd_turn* turn, int there, const char* name, const char* state);
 void sd_turn_end(sd_turn* turn);
 

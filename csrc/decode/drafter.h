@@ -69,7 +69,7 @@ typedef enum sd_yield {
     SD_YIELD_CHAINS,  /* every node is the child of the one before it */
     SD_YIELD_DRAWS,   /* the guesses for one token are independent draws of one distribution */
     SD_YIELD_TREES,   /* any tree */
-    SD_YIELD_UNKNOWN, /* chains or trees: it refuses itself to propose what the session's rule cannot judge */
+    SD_YIELD_UNKNOWN, /* chains or trees: propose fails for a tree that the session's rule cannot judge */
 } sd_yield;
 
 /* Operations that a method has no use for are NULL; propose and free are not.
@@ -80,16 +80,16 @@ struct sd_drafter {
     sd_yield yield;
     int points;     /* every guess is a point mass: drawn_from of a proposal needs no weights */
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
-    /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. Does no work
-     * that grows faster than memory can be cleared: that is for read. A sequence may begin again, with another
+    /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. It only
+     * stores the prompt and clears memory: read does the longer work. A sequence may begin again, with another
      * prompt when the text it had has ended, or with the same when the call failed. */
     sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt);
     /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
      * all of them have been read; then a call does nothing. */
     sd_status (*read)(sd_drafter* self, int* done);
-    /* Fill the trees of n proposals, each of another sequence. A round may do without it where nobody wants
-     * a guess; then it does without observe too, and its tokens come with commit alone. The text may differ from that of the last
-     * proposal behind what was committed: whoever drafts for a draft is shown guesses too. */
+    /* Fill the trees of n proposals, each of another sequence. Not called in a round in which no sequence may have
+     * a guess; then observe is not called either, and the round's tokens come with commit alone. Tokens behind
+     * those that were committed may change between calls: a nested drafter is shown guesses too. */
     sd_status (*propose)(sd_drafter* self, sd_proposal* proposals, int n);
     /* The target has been run on the tree of the last proposal: node i has the logits [n_vocab] from
      * logits + places[i] · stride on. Comes before commit. */

@@ -12,10 +12,12 @@ struct sd_session {
     sd_workspace workspace; /* of the target */
     sd_arena arena;         /* owns the arrays below */
     int n_sequences, max_nodes, n_text;
-    int ready;              /* the prompts are in */
-    int failed;             /* a round has; it left nodes behind */
-    sd_status untold;       /* with this, which the call did not say as earlier rounds of it had records */
-    char message[256];      /* of that failure */
+    int ready;  /* the prompts are in */
+    int failed; /* a round has failed and left nodes in the caches: no round can follow */
+    /* Status and message of the failed round, if its call returned the records of earlier rounds instead; the next
+     * call returns them. */
+    sd_status untold;
+    char message[SD_MESSAGE_SIZE];
     int turn;               /* which open sequence has the first claim to what is left of the node budget */
     sd_sequence* sequences; /* [n_sequences] */
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
@@ -184,9 +186,9 @@ static sd_status begin_drafts(sd_session* s) {
         sd_sequence* q = &s->sequences[i];
         if (q->draft_begun) continue;
         sd_status status = sd_drafter_begin(s->drafter, i, q->text, q->n_text);
-        if (status == SD_OK) status = sd_interrupted();
         if (status != SD_OK) return status;
         q->draft_begun = 1;
+        if ((status = sd_interrupted()) != SD_OK) return status;
     }
     return SD_OK;
 }
@@ -371,7 +373,7 @@ sd_status sd_session_rounds(sd_session* s, double seconds, int until_end, const 
              sd_now() - begun < seconds && !(until_end && one_ended(s)));
     s->failed = status != SD_OK;
     if (status == SD_OK || status == SD_ERR_CALLBACK || s->n_records == 0) return status;
-    s->untold = status; /* the rounds before are told first */
+    s->untold = status; /* this call returns the records of the earlier rounds */
     snprintf(s->message, sizeof s->message, "%s", sd_message());
     return SD_OK;
 }

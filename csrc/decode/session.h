@@ -63,11 +63,12 @@ void sd_session_free(sd_session* session);
  * again after a prompt was replaced. */
 sd_status sd_session_prefill(sd_session* session, int* done);
 
-/* Rounds for every unfinished sequence: draft, verify, commit. One round, then others as long as
- * `seconds` have not passed: whoever looks at every record does it with cold caches, so it is
- * cheaper to look at several. A round that fails behind others of the call, for what a model or a setting
- * makes of its numbers, is told by the next call. With `until_end` the round in which a sequence ends is the last. gammas
- * [n prompts]: guesses a round of each sequence at most, cut to those of the options; NULL: as many as these. */
+/* Rounds for every unfinished sequence: draft, verify, commit. Runs one round, then more until `seconds` have
+ * passed: several rounds in a call spread the cost of returning to Python. If a later round of the call fails
+ * because of the numbers of a model or a setting, the call returns the records of the rounds before, and the next
+ * call returns the error. SD_ERR_CALLBACK is returned at once; the records of its call are lost. With `until_end`
+ * the call stops after a round in which a sequence ends. gammas [n prompts] limits the guesses of each sequence;
+ * NULL: the options' gamma is the only limit. */
 sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, const int32_t* gammas);
 
 /* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */

@@ -48,7 +48,7 @@ static sd_status transform(const question* q, int node) {
     return SD_OK;
 }
 
-/* The adjusted logits of the token after a node have no finite largest one, though the model's have. */
+/* The model's logits are finite; after penalty and bias their maximum is not. */
 static sd_status fail_in_settings(const sd_verifier* v, const float* adjusted) {
     int32_t best = sd_kernels_get()->argmax(v->n_vocab, adjusted);
     const char* names = v->adjustment.repetition_penalty == 1.0 ? "logit_bias"

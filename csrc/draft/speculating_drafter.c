@@ -230,10 +230,11 @@ static sd_status inner_round(speculating_drafter* d, sd_proposal* proposals, int
         inner* in = &d->inners[d->openers[i]];
         if (d->drafter->observe != NULL)
             status = d->drafter->observe(d->drafter, &in->proposal, in->places, logits, w->ld_logits);
+        if (status != SD_OK) break;
         sd_proposal* p = &proposals[d->openers[i]];
         int n_nodes = p->tree.n_nodes;
         verify(d, p, in, logits);
-        if (status == SD_OK) status = sd_interrupted();
+        status = sd_interrupted();
         if (status == SD_OK && p->tree.n_nodes == n_nodes)
             status = sd_fail(SD_ERR_STATE, "an inner round has made no guess");
         logits += in->rows.tree.n_nodes * w->ld_logits;

@@ -335,6 +335,12 @@ static sd_status check(job* j) {
     return SD_OK;
 }
 
+/* The position of new node i of a branch. */
+static int position_of(const sd_branch* branch, int i) {
+    const sd_cache* cache = branch->cache;
+    return cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
+}
+
 /* Make the nodes of a checked job pending. */
 static sd_status append(const job* j) {
     sd_workspace* w = j->w;
@@ -353,7 +359,7 @@ static sd_status append(const job* j) {
         const sd_cache* cache = branch->cache;
         for (int i = 0; i < branch->n_new; i++, row++) {
             w->tokens[row] = branch->tokens[i];
-            w->positions[row] = cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
+            w->positions[row] = position_of(branch, i);
         }
     }
     return SD_OK;
@@ -499,47 +505,39 @@ static int all_finite(const float* x, int n) {
     return !(found >> 31);
 }
 
-/* The position of new node i of a branch. */
-static int position_of(const sd_branch* branch, int i) {
-    const sd_cache* cache = branch->cache;
-    return cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
-}
-
-/* The residual stream [rows, d_model] of the last forward after its first n_layers layers, in w->hidden. Keys and
- * values of the pending nodes are written once more, with the bits that they had. */
-static void run_again(sd_workspace* w, int n_layers) {
+/* The residual stream [n_new, d_model] of a branch of the last forward after the first n_layers layers, in
+ * w->hidden. Keys and values of the branch's nodes are written once more, with the bits that they had. Other
+ * branches stay out: their nodes may have been committed since. */
+static void run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
     job j = {.w = w,
-             .branches = w->last_branches,
-             .n_branches = w->n_last_branches,
+             .branches = branch,
+             .n_branches = 1,
+             .n_rows = branch->n_new,
              .end = n_layers,
              .skipped = w->last_skipped,
              .keep = -1};
-    for (int b = 0; b < j.n_branches; b++) {
-        const sd_branch* branch = &j.branches[b];
-        const sd_cache* cache = branch->cache;
-        for (int i = 0; i < branch->n_new; i++, j.n_rows++) {
-            w->tokens[j.n_rows] = branch->tokens[i];
-            w->positions[j.n_rows] = cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
-        }
+    for (int i = 0; i < branch->n_new; i++) {
+        w->tokens[i] = branch->tokens[i];
+        w->positions[i] = position_of(branch, i);
     }
     run(&j);
 }
 
-/* Some row of a branch, whose rows begin with `first`, is not finite: since which layer, and which row was it?
- * What is not finite stays so, and it may spoil rows that do not attend to it, as 0 · infinity is not 0. */
-static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch, int first) {
+/* A row of the branch is not finite: name the first layer whose output is not finite, and the row. A value that
+ * is not finite stays so in the layers that follow; it may spoil rows that do not attend to it, as 0 · infinity
+ * is not 0. */
+static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
-    const float* x = w->hidden + (ptrdiff_t)first * d_model;
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
-        run_again(w, middle);
-        if (all_finite(x, branch->n_new * d_model))
+        run_again(w, branch, middle);
+        if (all_finite(w->hidden, branch->n_new * d_model))
             low = middle;
         else
             high = middle;
     }
-    run_again(w, high);
-    while (i < branch->n_new - 1 && all_finite(x + (ptrdiff_t)i * d_model, d_model)) i++;
+    run_again(w, branch, high);
+    while (i < branch->n_new - 1 && all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
     const char* name = w->name ? w->name : "the model";
     int position = position_of(branch, i);
     if (high == 0)
@@ -555,13 +553,12 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
     const float *hidden = w->hidden, *logits = w->logits;
     for (int b = 0, row = 0; b < w->n_last_branches; b++) {
         const sd_branch* branch = &w->last_branches[b];
-        int of_branch = row;
         for (int i = 0; i < branch->n_new; i++, row++, hidden += c->d_model) {
             int has_logits = i >= branch->n_new - branch->n_logits;
             const float* of_row = logits;
             if (has_logits) logits += w->ld_logits;
             if (row < first || row - first >= n) continue;
-            if (!all_finite(hidden, c->d_model)) return fail_in_layer(w, branch, of_branch);
+            if (!all_finite(hidden, c->d_model)) return fail_in_layer(w, branch);
             if (has_logits && !all_finite(of_row, c->n_vocab))
                 return sd_fail(
                     SD_ERR_OVERFLOW,

@@ -25,11 +25,11 @@ static void begin(sd_cache* caches, sd_intake* intakes, int n, int i) {
     intake->n_read = caches[i].n_committed;
 }
 
-/* Where nothing is being read nothing waits. */
+/* A text waits only for a text that is being read; so where none is being read, all are done. */
 static sd_status check_done(const sd_intake* intakes, int n) {
     for (int i = 0; i < n; i++)
         if (!sd_intake_done(&intakes[i]))
-            return sd_fail(SD_ERR_STATE, "text %d waits for one that nobody reads", i);
+            return sd_fail(SD_ERR_STATE, "text %d is not read and waits for no text that is being read", i);
     return SD_OK;
 }
 
