@@ -41,6 +41,7 @@ def guesses(n_vocab: int) -> Any:
     """A draft in Python, which uses every field of a proposal."""
     rows = np.full((3, n_vocab), 1 / n_vocab)
     given = drafts.Proposal([1, 2, 3], parents=[0, 1, 1], probs=rows, confidence=[0.5, 0.5, 0.5])
+
     def nothing(*_: object) -> None:
         return None
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.auto import Auto
+from specdec.checks import check_integer
 from specdec.drafts.draft import describe
 from specdec.errors import NotFiniteError
-from specdec.integers import check_integer
 from specdec.request import Request
 from specdec.result import Result
 from specdec.stopping import StopRules, StopScanner
