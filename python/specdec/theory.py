@@ -72,7 +72,9 @@ def acceptance_rate(
     target, draft = _distributions(target_probs, draft_probs)
     leniences = _in_range("lenience", lenience, 0.0, 1.0, open_low=True)
     _together(target_probs=target[..., 0], lenience=leniences)
-    overlap = np.minimum(target / leniences[..., None], draft).sum(axis=-1)
+    with np.errstate(over="ignore"):  # a tiny lenience
+        lenient = target / leniences[..., None]
+    overlap = np.minimum(lenient, draft).sum(axis=-1)
     return _plain(np.minimum(1.0, overlap))  # equal rows may overlap by a rounding more than 1
 
 
@@ -331,7 +333,9 @@ def expected_speedup(
         verify_ratio=_in_range("verify_ratio", verify_ratio, 0.0, open_low=True),
     )
     tokens = np.asarray(expected_tokens(alphas, gammas))
-    return _plain(np.where(gammas == 0.0, tokens, tokens / (gammas * costs + ratios)))
+    with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite
+        speedups = tokens / (gammas * costs + ratios)
+    return _plain(np.where(gammas == 0.0, tokens, speedups))
 
 
 def expected_operations(
@@ -363,7 +367,9 @@ def expected_operations(
         operations_cost=_in_range("operations_cost", operations_cost, 0.0),
     )
     tokens = np.asarray(expected_tokens(alphas, gammas))
-    return _plain(np.where(gammas == 0.0, 1.0, (gammas * costs + gammas + 1.0) / tokens))
+    with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite
+        operations = (gammas * costs + gammas + 1.0) / tokens
+    return _plain(np.where(gammas == 0.0, 1.0, operations))
 
 
 def improves(alpha: ArrayLike, cost: ArrayLike) -> bool | NDArray[np.bool_]:
@@ -422,7 +428,9 @@ def optimal_gamma(
         # Going from γ to γ + 1 pays while α^(γ+1) (γc + 1) > c E(tokens). The difference of the two only
         # falls with γ, so the answer is how often that holds; a maximum of quotients would drown in rounding.
         gammas = np.arange(max_gamma)
-        pays = alphas ** (gammas + 1) * (gammas * costs + 1.0) > costs * expected_tokens(alphas, gammas)
+        tokens = expected_tokens(alphas, gammas)
+        with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite never pay
+            pays = alphas ** (gammas + 1) * (gammas * costs + 1.0) > costs * tokens
         best = pays.sum(axis=-1)
     else:
         ratios = _in_range("verify_ratios", verify_ratios, 0.0, open_low=True)
@@ -476,7 +484,7 @@ def _together(**arrays: Array) -> tuple[Array, ...]:
     """The arrays, whose names are those of the arguments, broadcast against each other."""
     try:
         return np.broadcast_arrays(*arrays.values())
-    except ValueError:
+    except (ValueError, RuntimeError):  # NumPy raises RuntimeError for many dimensions
         shapes = ", ".join(f"{name} has shape {array.shape}" for name, array in arrays.items())
         raise InputError(f"{shapes}; expected shapes that broadcast") from None
 
