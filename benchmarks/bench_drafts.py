@@ -150,13 +150,17 @@ def compare(
     """The cells of plain decoding (0) and of all gammas, taking turns."""
     cells: dict[Any, Cell] = {gamma: Cell([], []) for gamma in (0, *gammas)}
     for repetition in range(-1, repeats):  # the first warms up, and is not counted
-        times = {}
+        times: dict[Any, float] = {}
+        plain: list[specdec.Trace] = []  # gamma 0 comes first
         for gamma in cells:
             times[gamma], traces = seconds_a_token(
                 target, draft, texts, options | {"seed": 1000 * (repetition + 1)}, gamma
             )
+            if gamma == 0:
+                plain = traces
             if repetition >= 0:
-                cells[gamma].traces += traces
+                pairs = zip(traces, plain, strict=True)
+                cells[gamma].traces += [one.against(base) if gamma != 0 else one for one, base in pairs]
             done()
         if repetition >= 0:
             for gamma, cell in cells.items():

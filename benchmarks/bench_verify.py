@@ -158,7 +158,7 @@ def main() -> None:
     print(
         f"\n## {args.tokens} new tokens after each of {len(PROMPTS)} prompts\n\n"
         "| temperature | gamma | plain tokens/s | speculative tokens/s | speed-up | alpha "
-        "| tokens per call | c as run | predicted | ideal (Theorem 3.8) |\n"
+        "| tokens per call | c | predicted | ideal (Theorem 3.8) |\n"
         "|---|---|---|---|---|---|---|---|---|---|"
     )
     for temperature in (0.0, 1.0):

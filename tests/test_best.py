@@ -481,8 +481,8 @@ def test_arguments() -> None:
         Best()
     with pytest.raises(InputError, match="draft 1 of Best is a int; expected a specdec.Model"):
         Best(draft, 3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="adaptive is 1"):
-        Best(draft, adaptive=1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="adaptive is 2"):
+        Best(draft, adaptive=2)  # type: ignore[arg-type]
     with pytest.raises(specdec.VocabularyMismatchError):
         specdec.generate(target, Best(Bigram([0], 7)), "It was")
     assert Best(Lookahead(100, 3, candidates=100), Lookahead(200, 4, candidates=100)).gamma == 1024

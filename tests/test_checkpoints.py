@@ -1132,7 +1132,7 @@ def test_loading_shows_a_bar(make_llama, capsys, monkeypatch):
 def test_bad_n_threads(make_llama, n_threads):
     model = specdec.load(make_llama())
     for call in (lambda **how: specdec.load(model.path, **how), lambda **how: model.logits([1], **how)):
-        with pytest.raises(InputError, match=r"^n_threads is .*; expected a whole number from 1 to 64"):
+        with pytest.raises(InputError, match=r"^n_threads is .*; expected an integer from 1 to 64"):
             call(n_threads=n_threads)
 
 

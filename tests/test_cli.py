@@ -95,7 +95,7 @@ def test_by_default_it_samples_the_same_text_for_everybody(
 
 
 def test_speed_ups_have_a_spread_and_a_bound() -> None:
-    """The median ratio of the turns; above the tokens of a round it cannot be."""
+    """The median ratio of the turns; above the tokens of a round it cannot be but for noise."""
 
     def timed(*rates: float) -> Any:
         found = cli._Timed()
@@ -104,8 +104,10 @@ def test_speed_ups_have_a_spread_and_a_bound() -> None:
         return found
 
     assert cli._measured(timed(100.0, 100.0, 200.0), timed(150.0, 180.0, 280.0)) == "1.50 (1.40 to 1.80)"
-    said = cli._measured(timed(100.0, 100.0, 200.0), timed(250.0, 270.0, 280.0))
-    assert said.startswith("2.50 (1.40 to 2.70), above the tokens per run: an error of measuring")
+    noisy = cli._measured(timed(100.0, 100.0, 200.0), timed(250.0, 270.0, 280.0))
+    assert noisy == "2.50 (1.40 to 2.70)"
+    said = cli._measured(timed(100.0, 100.0, 100.0), timed(250.0, 270.0, 210.0))
+    assert said.startswith("2.50 (2.10 to 2.70), above the tokens per run: an error of measuring")
 
 
 def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:

@@ -354,15 +354,22 @@ def test_an_impossible_speed_up_has_a_mark_and_no_star(measured: specdec.Measure
     """No round is faster than a plain step, so none gives more speed than tokens."""
     rows = [row for row in measured.rows if row.lenience == 1.0 and row.temperature == 0.0]
     honest = replace(rows[0], gamma=2, measured=1.5, measured_low=1.4, measured_high=1.6, tokens_per_call=1.9)
-    wrong = replace(rows[1], gamma=1, measured=2.9, measured_low=1.1, measured_high=3.0, tokens_per_call=1.7)
+    wrong = replace(rows[1], gamma=1, measured=2.9, measured_low=2.1, measured_high=3.0, tokens_per_call=1.7)
     assert wrong.impossible
+    assert not replace(wrong, measured_low=1.1).impossible  # within the spread
     assert not honest.impossible
     table = replace(measured, rows=(honest, wrong)).tables()[0]
     assert [row[2:] for row in table.rows] == [
         ("2 ★", f"{honest.alpha:.2f}", "1.50X", "1.40 to 1.60"),
-        ("1  ", f"{wrong.alpha:.2f}", "2.90X ?", "1.10 to 3.00"),
+        ("1  ", f"{wrong.alpha:.2f}", "2.90X ?", "2.10 to 3.00"),
     ]
     assert "error of measuring" in table.title
+    lenient = replace(wrong, lenience=0.5)
+    _, _, fourth, fifth, *_ = replace(measured, rows=(honest, wrong, lenient)).tables()
+    assert fourth.title.startswith("Table 4") and "? is above its tokens per run" in fourth.title
+    assert [row[fourth.head.index("measured")] for row in fourth.rows] == ["1.50", "2.90 ?"]
+    assert fifth.title.startswith("Table 5") and "? is above its tokens per run" in fifth.title
+    assert fifth.rows[0][-1].endswith("; measured 2.90X ?)")
     alone = replace(measured, rows=(wrong,)).tables()[0]
     assert alone.rows[0][2] == "1  "
 
@@ -388,8 +395,8 @@ def test_html_is_escaped() -> None:
         ({"temperatures": [-1]}, "temperature is -1"),
         ({"leniences": [0.0]}, "leniences has 0.0"),
         ({"leniences": ["1"]}, "leniences has '1'"),
-        ({"n_tokens": 0}, "n_tokens has 0"),
-        ({"repeats": 1.5}, "repeats has 1.5"),
+        ({"n_tokens": 0}, "n_tokens is 0"),
+        ({"repeats": 1.5}, "repeats is 1.5"),
         ({"top_k": 0}, "top_k is 0"),
         ({"n_threads": 0}, "n_threads is 0"),
         ({"prompts": []}, "prompts is \\[\\]"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -10,13 +12,14 @@ from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import specdec
-from specdec import drafts
+from specdec import drafts, theory
 from specdec.errors import SpecdecError
 from tiny_models import llama_config, write_hf
 
@@ -254,90 +257,6 @@ class Bytes:
         return "bytes"
 
 
-Case = tuple[Callable[..., Any], dict[str, Any]]
-
-
-def cases(target: specdec.Model, draft: specdec.Model, folder: Path) -> dict[str, Case]:
-    """Each function and arguments that it takes."""
-    half = [[0.5, 0.5]]
-    run = {"prompt": [3, 4], "max_new_tokens": 3}
-    texts = {"prompts": [[3, 4]]}
-    counted = {"ids": [1, 2, 3, 1], "n_vocab": 61}
-    table = drafts.Ngram([1, 2, 3, 1], 61)
-    saved = folder / "table"
-    table.save(saved)
-    small = {"n_tokens": 4, "timing": False}
-    return {
-        "generate": (specdec.generate, {"target": target, "draft": draft, **run}),
-        "generate a batch": (
-            specdec.generate,
-            {"target": target, "draft": draft, "prompt": [[3], [4]], "temperature": 1.0, "max_new_tokens": 3},
-        ),
-        "stream": (lambda **given: list(specdec.stream(**given)), {"target": target, "draft": draft, **run}),
-        "beam_search": (specdec.beam_search, {"target": target, "draft": draft, **run, "width": 2}),
-        "measure": (
-            specdec.measure,
-            {"target": target, "draft": draft, **texts, **small, "gammas": [1], "leniences": [1.0]},
-        ),
-        "tune": (specdec.tune, {"target": target, "draft": draft, **texts, "n_tokens": 4, "max_gamma": 1}),
-        "oracle": (
-            specdec.oracle,
-            {"target": target, "draft": draft, **texts, "max_new_tokens": 2, "max_gamma": 1, "gammas": [1]},
-        ),
-        "speculate": (
-            specdec.speculate,
-            {"f": lambda x: [0.5, 0.5], "f_approx": lambda x: [0.5, 0.5], "g": str, "x": 1},
-        ),
-        "verify": (specdec.verify, {"tokens": [0], "target_probs": half * 2, "draft_probs": half}),
-        "verify coupled": (
-            specdec.verify,
-            {"tokens": [0], "target_probs": half * 2, "draft_probs": half, "rule": "coupled"},
-        ),
-        "distribution": (specdec.distribution, {"logits": [0.5, 1.0]}),
-        "load": (specdec.load, {"path": target.path, "tokenizer": False}),
-        "embedded_pair": (specdec.embedded_pair, {}),
-        "Sampling": (specdec.Sampling, {}),
-        "Auto": (specdec.Auto, {}),
-        "Auto in a run": (
-            lambda **given: specdec.generate(
-                target, draft, [3], gamma=specdec.Auto(**given), max_new_tokens=2
-            ),
-            {},
-        ),
-        "kernels": (specdec.kernels, {}),
-        "Model.logits": (target.logits, {"ids": [1, 2]}),
-        "Model.score": (target.score, {"ids": [1, 2]}),
-        "Model.check_ids": (target.check_ids, {"ids": [1, 2]}),
-        "Model.quantization_report": (target.quantization_report, {"ids": [1, 2]}),
-        "Best": (lambda draft, **given: drafts.Best(draft, **given), {"draft": draft}),
-        "Chains": (drafts.Chains, {"k": 2}),
-        "Shape": (drafts.Shape, {"widths": (2, 1)}),
-        "Shape by parents": (drafts.Shape, {"parents": (0, 0)}),
-        "Shape.expected": (drafts.Shape.expected, {"n_nodes": 3}),
-        "Grown": (drafts.Grown, {"n_nodes": 3}),
-        "Model": (drafts.Model, {"model": draft}),
-        "ContextCopy": (drafts.ContextCopy, {}),
-        "InputCopy": (drafts.InputCopy, {}),
-        "EarlyExit": (drafts.EarlyExit, {"layer": 1}),
-        "SkipLayers": (drafts.SkipLayers, {"attn": [0]}),
-        "Lookahead": (drafts.Lookahead, {}),
-        "Random": (drafts.Random, {}),
-        "Ngram": (drafts.Ngram, counted),
-        "Ngram.from_text": (drafts.Ngram.from_text, {"texts": ["ab"], "tokenizer": target}),
-        "Ngram.from_target": (
-            drafts.Ngram.from_target,
-            {"target": target, "prompts": [[1]], "max_new_tokens": 2},
-        ),
-        "Ngram.load": (drafts.Ngram.load, {"path": saved}),
-        "Ngram.probabilities": (table.probabilities, {"ids": [1, 2]}),
-        "Unigram": (drafts.Unigram, counted),
-        "Bigram": (drafts.Bigram, counted),
-        "OnlineNgram": (drafts.OnlineNgram, {}),
-        "OnlineNgram.probabilities": (drafts.OnlineNgram().probabilities, {"ids": [1], "n_vocab": 61}),
-        "PythonDraft": (drafts.PythonDraft, {"drafter": Guess([1])}),
-    }
-
-
 class Guess:
     """A draft that proposes the same thing again and again."""
 
@@ -348,11 +267,138 @@ class Guess:
         return self.answer
 
 
+class World(NamedTuple):
+    """What the functions work on."""
+
+    target: specdec.Model
+    draft: specdec.Model
+    folder: Path
+
+    def saved(self) -> Path:
+        TABLE.save(self.folder / "table")
+        return self.folder / "table"
+
+
+Case = tuple[Callable[..., Any], dict[str, Any]]
+
+HALF = [[0.5, 0.5]]
+RUN = {"prompt": [3, 4], "max_new_tokens": 3}
+TEXTS = {"prompts": [[3, 4]]}
+SMALL = {"n_tokens": 4, "timing": False}
+COUNTED = {"ids": [1, 2, 3, 1], "n_vocab": 61}
+TABLE = drafts.Ngram([1, 2, 3, 1], 61)
+SEARCH = specdec.SkipSearch(
+    "x", {"temperature": 0.0}, (specdec.SkipTrial((1,), (0,), 2, 1.2, 5.0, 4.0, 0.5, 1.7),)
+)
+RATES = {"alpha": 0.8, "cost": 0.1}
+PAIR = {"target_probs": HALF, "draft_probs": HALF}
+
+
+def in_folder(world: World, save: Callable[..., None]) -> Callable[..., None]:
+    """A name of a file is one in a folder of the test. An OSError must name the file that was asked for."""
+
+    def saves(path: Any) -> None:
+        with contextlib.chdir(world.folder), patch.dict(os.environ, HOME=str(world.folder)):
+            try:
+                save(path)
+            except OSError as error:
+                if error.filename != str(Path(path).expanduser()) or error.filename2 is not None:
+                    raise
+
+    return saves
+
+
+def theory_case(name: str) -> Callable[[World], Case]:
+    """A formula with arguments that it takes, by the names of its parameters."""
+    known = {**PAIR, **RATES, "gamma": 4, "parents": [0, 1]}
+    function = getattr(theory, name)
+    given = {key: value for key, value in known.items() if key in inspect.signature(function).parameters}
+    return lambda _: (function, given)
+
+
+CASES: dict[str, Callable[[World], Case]] = {
+    "generate": lambda w: (specdec.generate, {"target": w.target, "draft": w.draft, **RUN}),
+    "generate a batch": lambda w: (
+        specdec.generate,
+        {"target": w.target, "draft": w.draft, "prompt": [[3], [4]], "temperature": 1.0, "max_new_tokens": 3},
+    ),
+    "stream": lambda w: (
+        lambda **given: list(specdec.stream(**given)),
+        {"target": w.target, "draft": w.draft, **RUN},
+    ),
+    "beam_search": lambda w: (specdec.beam_search, {"target": w.target, "draft": w.draft, **RUN, "width": 2}),
+    "measure": lambda w: (
+        specdec.measure,
+        {"target": w.target, "draft": w.draft, **TEXTS, **SMALL, "gammas": [1], "leniences": [1.0]},
+    ),
+    "tune": lambda w: (
+        specdec.tune,
+        {"target": w.target, "draft": w.draft, **TEXTS, "n_tokens": 4, "max_gamma": 1},
+    ),
+    "oracle": lambda w: (
+        specdec.oracle,
+        {"target": w.target, "draft": w.draft, **TEXTS, "max_new_tokens": 2, "max_gamma": 1, "gammas": [1]},
+    ),
+    "speculate": lambda w: (
+        specdec.speculate,
+        {"f": lambda x: [0.5, 0.5], "f_approx": lambda x: [0.5, 0.5], "g": str, "x": 1},
+    ),
+    "verify": lambda w: (specdec.verify, {"tokens": [0], "target_probs": HALF * 2, "draft_probs": HALF}),
+    "verify coupled": lambda w: (
+        specdec.verify,
+        {"tokens": [0], "target_probs": HALF * 2, "draft_probs": HALF, "rule": "coupled"},
+    ),
+    "distribution": lambda w: (specdec.distribution, {"logits": [0.5, 1.0]}),
+    "load": lambda w: (specdec.load, {"path": w.target.path, "tokenizer": False}),
+    "embedded_pair": lambda w: (specdec.embedded_pair, {}),
+    "Sampling": lambda w: (specdec.Sampling, {}),
+    "Auto": lambda w: (specdec.Auto, {}),
+    "Auto in a run": lambda w: (
+        lambda **given: specdec.generate(
+            w.target, w.draft, [3], gamma=specdec.Auto(**given), max_new_tokens=2
+        ),
+        {},
+    ),
+    "kernels": lambda w: (specdec.kernels, {}),
+    "Model.logits": lambda w: (w.target.logits, {"ids": [1, 2]}),
+    "Model.score": lambda w: (w.target.score, {"ids": [1, 2]}),
+    "Model.check_ids": lambda w: (w.target.check_ids, {"ids": [1, 2]}),
+    "Model.quantization_report": lambda w: (w.target.quantization_report, {"ids": [1, 2]}),
+    "Best": lambda w: (lambda draft, **given: drafts.Best(draft, **given), {"draft": w.draft}),
+    "Chains": lambda w: (drafts.Chains, {"k": 2}),
+    "Shape": lambda w: (drafts.Shape, {"widths": (2, 1)}),
+    "Shape by parents": lambda w: (drafts.Shape, {"parents": (0, 0)}),
+    "Shape.expected": lambda w: (drafts.Shape.expected, {"n_nodes": 3}),
+    "Grown": lambda w: (drafts.Grown, {"n_nodes": 3}),
+    "Model": lambda w: (drafts.Model, {"model": w.draft}),
+    "ContextCopy": lambda w: (drafts.ContextCopy, {}),
+    "InputCopy": lambda w: (drafts.InputCopy, {}),
+    "EarlyExit": lambda w: (drafts.EarlyExit, {"layer": 1}),
+    "SkipLayers": lambda w: (drafts.SkipLayers, {"attn": [0]}),
+    "Lookahead": lambda w: (drafts.Lookahead, {}),
+    "Random": lambda w: (drafts.Random, {}),
+    "Ngram": lambda w: (drafts.Ngram, COUNTED),
+    "Ngram.from_text": lambda w: (drafts.Ngram.from_text, {"texts": ["ab"], "tokenizer": w.target}),
+    "Ngram.from_target": lambda w: (
+        drafts.Ngram.from_target,
+        {"target": w.target, "prompts": [[1]], "max_new_tokens": 2},
+    ),
+    "Ngram.load": lambda w: (drafts.Ngram.load, {"path": w.saved()}),
+    "Ngram.probabilities": lambda w: (TABLE.probabilities, {"ids": [1, 2]}),
+    "Unigram": lambda w: (drafts.Unigram, COUNTED),
+    "Bigram": lambda w: (drafts.Bigram, COUNTED),
+    "OnlineNgram": lambda w: (drafts.OnlineNgram, {}),
+    "OnlineNgram.probabilities": lambda w: (drafts.OnlineNgram().probabilities, {"ids": [1], "n_vocab": 61}),
+    "PythonDraft": lambda w: (drafts.PythonDraft, {"drafter": Guess([1])}),
+    "Ngram.save": lambda w: (in_folder(w, TABLE.save), {"path": "table"}),
+    "SkipSearch.save": lambda w: (in_folder(w, SEARCH.save), {"path": "search"}),
+    **{f"theory.{name}": theory_case(name) for name in theory.__all__},
+}
+"""Each function and arguments that it takes."""
+
+
 ENDLESS = {("measure", "repeats")}
 """How often something is done: large numbers are obeyed."""
-
-SLOW = ("generate a batch", "stream", "measure", "tune", "oracle", "Ngram.from_target")
-"""What checks most of its arguments as `generate` does: each parameter is given every fourth value."""
 
 SOURCES = {
     "generate a batch": specdec.generate,
@@ -393,55 +439,7 @@ def shown(value: Any) -> str:
         return type(value).__name__
 
 
-NAMES = [
-    "generate",
-    "generate a batch",
-    "stream",
-    "beam_search",
-    "measure",
-    "tune",
-    "oracle",
-    "speculate",
-    "verify",
-    "verify coupled",
-    "distribution",
-    "load",
-    "embedded_pair",
-    "Sampling",
-    "Auto",
-    "Auto in a run",
-    "kernels",
-    "Model.logits",
-    "Model.score",
-    "Model.check_ids",
-    "Model.quantization_report",
-    "Best",
-    "Chains",
-    "Shape",
-    "Shape by parents",
-    "Shape.expected",
-    "Grown",
-    "Model",
-    "ContextCopy",
-    "InputCopy",
-    "EarlyExit",
-    "SkipLayers",
-    "Lookahead",
-    "Random",
-    "Ngram",
-    "Ngram.from_text",
-    "Ngram.from_target",
-    "Ngram.load",
-    "Ngram.probabilities",
-    "Unigram",
-    "Bigram",
-    "OnlineNgram",
-    "OnlineNgram.probabilities",
-    "PythonDraft",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_every_parameter_takes_or_refuses_every_value(
     name: str, pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -449,13 +447,13 @@ def test_every_parameter_takes_or_refuses_every_value(
     monkeypatch.setattr("specdec.timing._TURNS", (1, 1))
     monkeypatch.setattr("specdec.timing._WARM_UP", 0)
     monkeypatch.setattr("specdec.timing._N_NEW", 4)
-    every = cases(*pair, tmp_path)
-    assert set(every) == set(NAMES)
-    function, given = every[name]
+    function, given = CASES[name](World(*pair, tmp_path))
     assert complaint(function, given) is None
     found: Counter[tuple[str, str]] = Counter()
-    for i, parameter in enumerate(parameters(name, function)):
-        for make in VALUES[i % 4 :: 4] if name in SLOW else VALUES:
+    names = parameters(name, function)
+    step = min(4, len(names))  # every value is given to every fourth parameter
+    for i, parameter in enumerate(names):
+        for make in VALUES[i % step :: step]:
             if (name, parameter) in ENDLESS:
                 continue
             value = make()
@@ -490,9 +488,10 @@ def test_every_public_function_is_in_the_table() -> None:
         "search_skips",
         "__version__",
     }
-    rest = {entry for entry in specdec.__all__ if not entry.endswith("Error")} - (set(NAMES) - {"Model"})
+    rest = {entry for entry in specdec.__all__ if not entry.endswith("Error")} - (set(CASES) - {"Model"})
     assert rest == made_by_others
-    assert set(drafts.__all__) - set(NAMES) == {"Draft", "Drafter", "Proposal"}
+    assert set(drafts.__all__) - set(CASES) == {"Draft", "Drafter", "Proposal"}
+    assert {f"theory.{name}" for name in theory.__all__} <= set(CASES)
 
 
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")  # NumPy's float() of a complex number
@@ -516,6 +515,30 @@ def test_what_a_transform_returns(make: Callable[[], Any], pair: Any) -> None:
     target, _ = pair
     run = {"target": target, "draft": None, "prompt": [3], "max_new_tokens": 3}
     assert complaint(specdec.generate, {**run, "transform": lambda *_: make()}) is None
+
+
+def test_errors_of_the_caller_s_own_come_through(pair: Any) -> None:
+    """They are raised while the items are computed, and say nothing of the argument."""
+    with pytest.raises(ZeroDivisionError):
+        specdec.generate(pair[0], None, [3], max_new_tokens=2, stop=(1 // token for token in [1, 0]))
+    with pytest.raises(TypeError, match="unsupported operand"):
+        pair[0].logits(token + "x" for token in ["3", 4])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a  b\tc", "'a  b\\tc'"),
+        (np.array([[1, 2], [3, 4]]), "array([[1, 2], [3, 4]])"),
+        ("x" * 300, "..."),
+    ],
+)
+def test_a_value_in_a_message(value: Any, expected: str) -> None:
+    """As Python writes it, on one line."""
+    from specdec.errors import LONGEST_VALUE
+    from specdec.errors import shown as quoted
+
+    assert expected in quoted(value) and len(quoted(value)) <= LONGEST_VALUE
 
 
 @pytest.mark.parametrize(

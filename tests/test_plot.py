@@ -245,12 +245,33 @@ def test_figure_3_of_a_measurement_has_a_point_for_each_temperature() -> None:
     # Where verification grows gamma 1 is predicted, whatever Theorem 3.8 says. A speed above the tokens of a
     # round is an error, so that gamma 3 was the fastest.
     steep = {1: 1.0, 3: 9.0, 7: 30.0}
-    rows = [replace(row, t_ratio=steep[row.gamma], tokens_per_call=1.35) for row in free]
+    rows = [
+        replace(row, t_ratio=steep[row.gamma], measured_low=row.measured, tokens_per_call=1.35)
+        for row in free
+    ]
     changed = points(plot.optimal_gamma(replace(measurement, rows=tuple(rows))))
     assert [gamma for _, gamma in changed] == [1, 3, 1, 3]
     assert best_gamma(changed[0][0], 0.08) > 1
     untimed = replace(measurement, rows=tuple(replace(row, measured=math.nan) for row in free))
     assert len(points(plot.optimal_gamma(untimed))) == 2  # no stars
+
+
+def test_a_run_faster_than_its_tokens_has_no_speed_up() -> None:
+    """Three drafts a round, of which one is accepted, cannot be 2.5 times as fast as plain decoding."""
+    from specdec.plot.points import pairs_of
+
+    def run(n_drafted: int, seconds: float) -> Trace:
+        one = Round(
+            index=0, drafted=(5,) * n_drafted, parents=tuple(range(n_drafted)),
+            path=(1,) if n_drafted else (), tokens=(5, 6) if n_drafted else (6,), kept=2 if n_drafted else 1,
+            betas=(1.0, 0.0) if n_drafted else (), draft_s=0.0, verify_s=seconds, other_s=0.0,
+        )  # fmt: skip
+        return Trace([replace(one, index=i) for i in range(4)])
+
+    plain = run(0, 0.1)
+    for seconds, expected in ((0.1, 2.0), (0.125, 1.6), (0.08, math.nan)):
+        (pair,) = pairs_of([plain, run(3, seconds)])
+        assert pair.points[0].speedup == pytest.approx(expected, nan_ok=True)
 
 
 def test_figure_4_has_theorems_3_8_and_3_11_and_the_runs(runs: dict[int, Result]) -> None:
@@ -680,7 +701,7 @@ ERRORS: dict[str, tuple[Callable[[dict[int, Result]], Any], str]] = {
     "plain": (lambda runs: plot.expected_tokens(runs[0]), "drafted nothing"),
     "plain by position": (lambda runs: plot.acceptance_by_position(runs[0]), "drafted nothing"),
     "a tree": (lambda runs: plot.expected_tokens(Trace([TREE])), "round 4 of a run drafted a tree of 2"),
-    "gamma 0": (lambda runs: plot.expected_tokens(gammas=[0]), "gammas has 0; expected positive integers"),
+    "gamma 0": (lambda runs: plot.expected_tokens(gammas=[0]), "a gamma is 0; expected an integer, at least"),
     "no costs": (lambda runs: plot.optimal_gamma(costs=()), "costs is empty"),
     "a cost below 0": (lambda runs: plot.optimal_gamma(costs=(-1.0,)), "cost"),
     "no plain run": (lambda runs: plot.optimal_gamma(runs[3]), "no run of plain decoding"),

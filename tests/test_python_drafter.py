@@ -472,6 +472,19 @@ def test_only_an_object_that_asks_gets_a_generator(tiny: Any) -> None:
     assert isinstance(told[0], np.random.Generator) and told[-1] == (3, {})
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_generator_in_the_place_of_another_parameter(tiny: Any, place: int) -> None:
+    """The generator is given by keyword, so that a parameter before it would come twice."""
+    names = ["sequence", "tokens", "budget"]
+    names[place] = "rng"
+    made: dict[str, Any] = {}
+    exec(f"class Misplaced:\n    def propose(self, {', '.join(names)}): return []", made)
+    with pytest.raises(
+        specdec.InputError, match=f"propose of the draft Misplaced has rng as parameter {place + 1}"
+    ):
+        specdec.generate(tiny, made["Misplaced"](), PROMPT, max_new_tokens=2)
+
+
 @pytest.mark.parametrize(
     "given", [True, False], ids=["generators of the run", "equal generators of one's own"]
 )

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdec import SkipSearch, SkipTrial
+from specdec import InputError, SkipSearch, SkipTrial
 from specdec.drafts import Ngram
 from specdec.replacing import replacing
 
@@ -86,5 +86,30 @@ def test_a_new_file_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "no" / "file"):
+    with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "no" / "file"):
         raise AssertionError
+    assert caught.value.filename == str(tmp_path / "no" / "file")
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError) as caught, replacing(tmp_path / "folder") as file:
+        file.write(b"x")
+    assert (caught.value.filename, caught.value.filename2) == (str(tmp_path / "folder"), None)
+    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+@pytest.mark.parametrize("write", [write_table, write_search])
+@pytest.mark.parametrize("path", ["", ".", "..", "/", "x/.."])
+def test_a_path_without_a_name(write: Callable[[Path], None], path: str) -> None:
+    with pytest.raises(InputError, match=r"path '.*' has no file name"):
+        write(path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("write", [write_table, write_search])
+def test_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write("~/kept")  # type: ignore[arg-type]
+    assert (tmp_path / "kept").is_file()

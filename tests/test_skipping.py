@@ -275,10 +275,10 @@ def test_no_nan_is_written(tmp_path: Path) -> None:
 
 def test_bad_arguments_are_refused(target: specdec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     for change, message in [
-        ({"n_trials": 0}, "n_trials has 0"),
+        ({"n_trials": 0}, "n_trials is 0"),
         ({"gamma": 0}, "gamma is 0"),
         ({"gamma": []}, "gamma is empty"),
-        ({"max_new_tokens": 1.5}, "max_new_tokens has"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens is"),
         ({"temperature": -1}, "temperature"),
         ({"seed": -1}, "seed is -1"),
     ]:

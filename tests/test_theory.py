@@ -326,7 +326,7 @@ def test_coupled_sampling() -> None:
         ([0.5, 0.5], [1.5, -0.5], 1.0, "draft_probs has a row that is no distribution"),
         ([0.5, 0.5], [math.nan, 0.5], 1.0, "draft_probs has a row that is no distribution"),
         ([0.5, 0.5], [1.0], 1.0, "target_probs has 2 tokens and draft_probs 1"),
-        ([[0.5, 0.5]] * 2, [[0.5, 0.5]] * 3, 1.0, "expected such as broadcast"),
+        ([[0.5, 0.5]] * 2, [[0.5, 0.5]] * 3, 1.0, "expected shapes that broadcast"),
         ([0.5, 0.5], 1.0, 1.0, r"draft_probs has shape \(\)"),
         ([0.5, 0.5], [0.5, 0.5], 0.0, r"lenience is 0.0; expected a number in \(0, 1\]"),
         ([0.5, 0.5], [0.5, 0.5], 1.1, "lenience is 1.1; expected"),

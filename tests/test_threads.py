@@ -96,9 +96,10 @@ def test_a_session_is_made_while_another_thread_computes(delay):
     delay(1, 0.5, holding=True)
     waits: list[tuple[float, float]] = []  # a product that waited for the worker: its begin and end
 
+    end = time.monotonic() + 30.0
+
     def compute() -> None:
-        while not waits:
-            begun = time.monotonic()
+        while not waits and (begun := time.monotonic()) < end:
             _core.product(x, weights, "f32", n_threads=2)
             if time.monotonic() - begun > 0.5:
                 waits.append((begun, time.monotonic()))
@@ -111,6 +112,7 @@ def test_a_session_is_made_while_another_thread_computes(delay):
             _core.Decoder(model, capacity=8, n_threads=n_threads)
             made.append(time.monotonic())
         time.sleep(0.01)
+    assert waits, "no product waited for the worker"
     begun, ended = waits[0]
     assert sum(begun < at < ended - 0.1 for at in made) > 3
 
@@ -232,6 +234,12 @@ def write_groups(root: Path, files: dict[str, str], membership: str) -> tuple[Pa
             {"cpu,cpuacct/x/cpu.cfs_quota_us": "250000", "cpu,cpuacct/x/cpu.cfs_period_us": "100000"},
             "5:memory:/x\n4:cpu,cpuacct:/x",
             2.5,
+        ),
+        # The folder has its controllers in another order; a link has the name of one.
+        (
+            {"cpu/x/cpu.cfs_quota_us": "350000", "cpu/x/cpu.cfs_period_us": "100000"},
+            "4:cpuacct,cpu:/x",
+            3.5,
         ),
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", float("inf")),
         ({"cpu.max": "nonsense"}, "0::/", float("inf")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from statistics import NormalDist
 
 import numpy as np
@@ -185,6 +186,12 @@ def test_nothing_is_predicted_of_trees() -> None:
     trace = Trace([CORRECTED, tree], target_s=0.05)
     for name in ("expected_tokens_per_call", "ideal_speedup", "predicted_speedup"):
         assert math.isnan(getattr(trace, name)), name
+    for said in (trace.summary(), Trace([CORRECTED, tree]).summary()):
+        assert "tokens per run          3.00 (expected: not defined for trees)" in said
+        assert re.search(
+            "predicted speed-up +not defined for trees\nideal speed-up +not defined for trees\n", said
+        )
+        assert "nan" not in said and "against`" not in said and "Trace.against" not in said
     assert trace.acceptance_rate == pytest.approx((1.0 + 0.9 + 0.2 + 2.0) / 5)
 
 

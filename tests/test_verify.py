@@ -185,6 +185,10 @@ def test_public_verify_on_a_tree() -> None:
 def test_public_verify_draws_from_a_seed() -> None:
     numbers = np.random.default_rng(3).random(3)
     assert verify([1, 0], TARGET, DRAFT, seed=3) == verify([1, 0], TARGET, DRAFT, uniforms=numbers)
+    for same in (np.random.SeedSequence(3), np.random.PCG64(3), np.random.default_rng(3)):
+        assert verify([1, 0], TARGET, DRAFT, seed=same) == verify([1, 0], TARGET, DRAFT, seed=3)
+    for same in (np.random.SeedSequence(3), np.random.PCG64(3), np.random.default_rng(3)):
+        assert verify([1, 0], TARGET, DRAFT, seed=same) == verify([1, 0], TARGET, DRAFT, seed=3)
     generator = np.random.default_rng(3)
     results = [verify([1, 0], TARGET, DRAFT, seed=generator) for _ in range(40)]
     assert results[0] == verify([1, 0], TARGET, DRAFT, seed=3)

@@ -26,7 +26,7 @@ class RoundRecord(TypedDict):
     tokens: list[int]
     """New tokens: those of the accepted path, then the one from the target."""
     betas: list[float]
-    """sum(min(target, draft)) at each verified position (Theorem 3.5), in order of position."""
+    """The chance that a draft is accepted at each verified position; see `specdec.Round.betas`."""
     logits: NDArray[np.float32] | None
     """[len(tokens), n_vocab] target logits each new token was chosen from; None unless asked for."""
     draft_probs: NDArray[np.float64] | None

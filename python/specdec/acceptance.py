@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import drafts, theory
-from specdec.checks import as_integer, check_items
+from specdec.checks import check_items
 from specdec.errors import InputError, shown
 from specdec.generation import generate
 from specdec.model import Model, load
@@ -30,7 +30,6 @@ __all__ = [
     "acceptance",
     "name_of",
     "open_pair",
-    "positive",
     "split",
 ]
 
@@ -233,11 +232,3 @@ def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
         except InputError as error:
             raise InputError(f"prompt {i}: {error}") from None
     return found
-
-
-def positive(name: str, value: Any) -> int:
-    """An argument that is a whole number, at least 1."""
-    number = as_integer(value)
-    if number is None or number < 1:
-        raise InputError(f"{name} has {shown(value)}; expected an integer, at least 1")
-    return number

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.checks import as_integer
+from specdec.checks import check_integer
 from specdec.drafts.protocol import PythonDraft
-from specdec.errors import InputError, shown
+from specdec.errors import InputError
 from specdec.tables import Table
 
 if TYPE_CHECKING:
@@ -76,10 +76,7 @@ class Auto:
     """
 
     def __init__(self, max_gamma: int | None = None) -> None:
-        number = as_integer(max_gamma)
-        if max_gamma is not None and (number is None or not 1 <= number <= 1024):
-            raise InputError(f"max_gamma is {shown(max_gamma)}; expected an integer from 1 to 1024, or None")
-        self.max_gamma = number
+        self.max_gamma = None if max_gamma is None else check_integer("max_gamma", max_gamma, 1, 1024)
         self._lock = threading.Lock()
         self._learnt: dict[tuple[Any, ...], _Learnt] = {}  # the last one used stands last
 

@@ -9,10 +9,9 @@ from numbers import Integral
 from typing import Any
 
 from specdec import _core
-from specdec.checks import check_flag, check_items, check_number
+from specdec.checks import check_flag, check_integer, check_items, check_number
 from specdec.drafts import Draft
 from specdec.errors import InputError, shown
-from specdec.integers import check_integer
 from specdec.progress import progress_bar
 from specdec.request import MAX_GAMMA, ModelLike, Prompt, as_model, check_prompt
 from specdec.run import SLICE_S, continuation_decoder

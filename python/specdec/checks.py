@@ -8,10 +8,11 @@ raises comes through.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
+from operator import length_hint
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 from specdec.errors import InputError, SpecdecError, shown
 
 __all__ = [
-    "CONVERSION_ERRORS", "as_integer", "check_array", "check_choice", "check_flag", "check_items",
-    "check_number", "check_path",
+    "CONVERSION_ERRORS", "as_integer", "as_iterator", "check_array", "check_choice", "check_flag",
+    "check_integer", "check_items", "check_number", "check_path", "check_real",
 ]  # fmt: skip
 
 CONVERSION_ERRORS = (TypeError, ValueError, ArithmeticError, RecursionError)
@@ -36,6 +37,33 @@ def as_integer(value: Any) -> int | None:
         return int.__index__(value) if isinstance(value, int) else int(value)
     except CONVERSION_ERRORS:
         return None
+
+
+def as_iterator(value: Any) -> Iterator[Any] | None:
+    """An iterator over a value, None for what has none or a length that is none.
+
+    What the iterator raises on the way comes through: it is an error of the caller's own code.
+    """
+    try:
+        iterator = iter(value)
+        length_hint(iterator)  # list() asks for it, and so for the length of a sequence
+    except CONVERSION_ERRORS:
+        return None
+    return iterator
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """The argument `name` as an int, at least `low` and at most `high`.
+
+    Raises
+    ------
+    InputError
+    """
+    number = as_integer(value)
+    if number is None or number < low or (high is not None and number > high):
+        expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
+        raise InputError(f"{name} is {shown(value)}; expected {expected}")
+    return number
 
 
 def check_number(
@@ -71,17 +99,24 @@ def check_flag(name: str, value: Any) -> bool:
     raise InputError(f"{name} is {shown(value)}; expected True or False")
 
 
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """The argument `name`, which is one of some words.
+@overload
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> str: ...
+@overload
+def check_choice(name: str, value: Any, choices: Sequence[str], *, optional: bool) -> str | None: ...
+def check_choice(name: str, value: Any, choices: Sequence[str], *, optional: bool = False) -> str | None:
+    """The argument `name`, which is one of some words, or None where it is `optional`.
 
     Raises
     ------
     InputError
     """
+    if optional and value is None:
+        return None
     for choice in choices:
         if isinstance(value, str) and str.__eq__(choice, value):
             return choice
-    raise InputError(f"{name} is {shown(value)}; expected one of {', '.join(map(repr, choices))}")
+    expected = f"{'None or ' if optional else ''}one of {', '.join(map(repr, choices))}"
+    raise InputError(f"{name} is {shown(value)}; expected {expected}")
 
 
 def check_items(name: str, value: Any, expected: str) -> list[Any]:
@@ -92,10 +127,10 @@ def check_items(name: str, value: Any, expected: str) -> list[Any]:
     InputError
         It says what is `expected`.
     """
-    try:
-        return list(value)
-    except CONVERSION_ERRORS as error:
-        raise InputError(f"{name} is {shown(value)}; expected {expected}") from error
+    iterator = as_iterator(value)
+    if iterator is None:
+        raise InputError(f"{name} is {shown(value)}; expected {expected}")
+    return list(iterator)
 
 
 def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
@@ -115,6 +150,20 @@ def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
     if array.dtype.kind not in "biufc":
         raise InputError(f"{name} has dtype {array.dtype}; expected {expected}")
     return array
+
+
+def check_real(name: str, value: Any) -> NDArray[np.float64]:
+    """The argument `name` as an array of float64, in C order; complex numbers and truth values are none.
+
+    Raises
+    ------
+    InputError
+    """
+    array = check_array(name, value, "real numbers")
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{name} has dtype {array.dtype}; expected real numbers")
+    with np.errstate(over="ignore"):  # a longdouble may be infinite as float64
+        return np.asarray(array, dtype=np.float64, order="C")
 
 
 def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) -> Path:

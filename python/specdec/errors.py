@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,10 @@ __all__ = [
     "shown",
 ]
 
-_MOST = 200  # characters of a value in a message
+LONGEST_VALUE: Final = 200
+"""Characters of a value in a message."""
+_LONGEST_MESSAGE: Final = 4000
+"""Characters of a message; a file may hold names of any length."""
 
 
 class _Repr(reprlib.Repr):
@@ -32,7 +36,7 @@ class _Repr(reprlib.Repr):
         super().__init__()
         self.maxlevel = 4
         self.maxlist = self.maxtuple = self.maxset = self.maxdict = self.maxdeque = self.maxarray = 16
-        self.maxstring = self.maxother = self.maxlong = _MOST
+        self.maxstring = self.maxother = self.maxlong = LONGEST_VALUE
 
 
 _REPR = _Repr()
@@ -48,12 +52,9 @@ def shown(value: object) -> str:
         text = _REPR.repr(value)
     except Exception:
         return f"<{type(value).__name__}>"
-    text = " ".join(text.encode("utf-8", "backslashreplace").decode("utf-8").split())  # no lone surrogates
-    return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
-
-
-_LONGEST: Final = 4000
-"""Characters of a message; a file may hold names of any length."""
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # no lone surrogates
+    text = re.sub(r"\s*\n\s*", " ", text)  # arrays have a line a row
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def printable(text: str) -> str:
@@ -62,8 +63,8 @@ def printable(text: str) -> str:
     Messages quote what files hold. A control character would be obeyed by the terminal, a lone surrogate
     could not be printed at all; both are written as Python writes them in a string literal.
     """
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+    if len(text) > _LONGEST_MESSAGE:
+        text = f"{text[: _LONGEST_MESSAGE // 2]} … {text[-_LONGEST_MESSAGE // 2 :]}"
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
@@ -115,8 +116,8 @@ class NotFiniteError(SpecdecError, ArithmeticError):
     ----------
     result : Result, list of Result, or None
         From `specdec.generate` and `specdec.stream`: what there was before, in the form in which `generate`
-        returns it; texts that had not come to their end have the `finish_reason` "error". None from other
-        functions.
+        returns it; texts that had not come to their end have the `finish_reason` "error". Functions
+        that decode by `generate`, such as `specdec.measure`, pass on that of their run. Else None.
     """
 
     result: Result | list[Result] | None = None

@@ -9,9 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError, printable
+from specdec.errors import (
+    LONGEST_VALUE,
+    CheckpointError,
+    CheckpointNotFoundError,
+    UnsupportedModelError,
+    printable,
+)
 
-__all__ = ["REQUIRED", "Fields", "read_json_object", "shown"]
+__all__ = ["REQUIRED", "Fields", "as_json", "read_json_object"]
 
 MAX_INT: Final = 2**31 - 1
 
@@ -81,7 +87,7 @@ class Fields:
         return UnsupportedModelError(self._message(name, expectation))
 
     def _message(self, name: str, expectation: str) -> str:
-        found = f"is {shown(self._values[name])}" if name in self._values else "is missing"
+        found = f"is {as_json(self._values[name])}" if name in self._values else "is missing"
         return f"{self._file}: field '{self._prefix}{name}' {found}; expected {expectation}"
 
     def has(self, name: str) -> bool:
@@ -184,10 +190,10 @@ class Fields:
             raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
 
 
-def shown(value: Any) -> str:
+def as_json(value: Any) -> str:
     """A value from a JSON file as a message quotes it: as JSON, shortened. It cannot fail."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):  # an integer of thousands of digits, nesting as deep as the stack
         return f"a {type(value).__name__} too large to show"
-    return text if len(text) <= 120 else text[:117] + "..."
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."

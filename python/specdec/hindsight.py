@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec import theory
-from specdec.acceptance import name_of, positive, split
+from specdec.acceptance import name_of, split
 from specdec.auto import Auto
-from specdec.checks import as_integer, check_items
+from specdec.checks import as_integer, check_integer, check_items
 from specdec.errors import InputError, shown
 from specdec.generation import generate
-from specdec.integers import check_integer
 from specdec.progress import counted
 from specdec.request import MAX_GAMMA, DraftLike, ModelLike, Prompt, as_draft, as_model
 from specdec.rules import DECODING_RULES, check_rule
@@ -219,7 +218,7 @@ def oracle(
     >>> print(specdec.oracle(target, draft, "It was a dark and stormy night"))
     """
     max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
-    n_new = positive("max_new_tokens", max_new_tokens)
+    n_new = check_integer("max_new_tokens", max_new_tokens, 1)
     expected = f"integers from 0 to max_gamma, {max_gamma}"
     found = [as_integer(gamma) for gamma in check_items("gammas", gammas, expected)]
     chosen = [gamma for gamma in found if gamma is not None and 0 <= gamma <= max_gamma]

@@ -18,12 +18,10 @@ from specdec.acceptance import (
     acceptance,
     name_of,
     open_pair,
-    positive,
     split,
 )
-from specdec.checks import check_flag, check_items
+from specdec.checks import check_flag, check_integer, check_items
 from specdec.errors import InputError, shown
-from specdec.integers import check_integer
 from specdec.measurement import Independence, Measurement, MeasurementRow
 from specdec.model import Model
 from specdec.progress import counted
@@ -130,11 +128,11 @@ def measure(
         Sampling(temperature, top_k, top_p, min_p) for temperature in _several("temperatures", temperatures)
     ]
     chosen_leniences = [
-        check_lenience("leniences has", lenience) for lenience in _several("leniences", leniences)
+        check_lenience("leniences", lenience, "has") for lenience in _several("leniences", leniences)
     ]
     all_leniences = list(dict.fromkeys([1.0, *chosen_leniences]))  # the exact rule's betas are always kept
-    n_tokens, repeats = positive("n_tokens", n_tokens), positive("repeats", repeats)
-    n_timed_tokens = positive("n_timed_tokens", n_timed_tokens)
+    n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
+    n_timed_tokens = check_integer("n_timed_tokens", n_timed_tokens, 1)
     target, opened = open_pair(target, draft)
     ids = split(target, prompts)
     seed = check_integer("seed", seed, 0, 2**64 - 1)

@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
 from specdec.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
-from specdec.checks import CONVERSION_ERRORS, check_flag
+from specdec.checks import CONVERSION_ERRORS, as_iterator, check_choice, check_flag, check_integer
 from specdec.errors import CheckpointError, InputError, SpecdecError, shown
-from specdec.integers import check_integer
 from specdec.progress import reading_bar
 from specdec.threads import check_threads
 from specdec.tokenizer import Tokenizer
@@ -373,8 +372,8 @@ def load(
     >>> model.logits("Once upon a time").shape
     (5, 4096)
     """
-    _check_choice("dtype", dtype, _DTYPES)
-    _check_choice("cache_dtype", cache_dtype, _CACHE_DTYPES)
+    check_choice("dtype", dtype, _DTYPES, optional=True)
+    check_choice("cache_dtype", cache_dtype, _CACHE_DTYPES, optional=True)
     threads = check_threads(n_threads)
     checkpoint = open_checkpoint(path, tokenizer=tokenizer)
     dtype = dtype or checkpoint.dtype
@@ -419,8 +418,9 @@ def embedded_pair(dtype: str | None = None, draft_dtype: str | None = None) -> t
     (Model, Model)
         Target and draft, of one vocabulary, trained on English novels up to 1930.
     """
-    _check_choice("dtype", dtype, _DTYPES)  # here, as the cache needs values that can be hashed
-    _check_choice("draft_dtype", draft_dtype, _DTYPES)
+    # Checked here, as the cache needs values that can be hashed.
+    check_choice("dtype", dtype, _DTYPES, optional=True)
+    check_choice("draft_dtype", draft_dtype, _DTYPES, optional=True)
     return _embedded("target", dtype), _embedded("draft", draft_dtype)
 
 
@@ -477,14 +477,11 @@ def _as_integers(ids: Any) -> Sequence[int]:
         return np.asarray(ids).tolist()
     if isinstance(ids, bytes | bytearray | Mapping):
         raise InputError(f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text")
-    try:
-        values = list(ids)
-    except CONVERSION_ERRORS as error:
-        raise InputError(
-            f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text"
-        ) from error
+    iterator = as_iterator(ids)
+    if iterator is None:
+        raise InputError(f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text")
     tokens = []
-    for position, value in enumerate(values):
+    for position, value in enumerate(list(iterator)):
         try:
             if isinstance(value, bool | np.bool_):
                 raise TypeError
@@ -495,11 +492,6 @@ def _as_integers(ids: Any) -> Sequence[int]:
                 "an integer"
             ) from error
     return tokens
-
-
-def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    if value is not None and not (isinstance(value, str) and value in choices):
-        raise InputError(f"{name} is {shown(value)}; expected None or one of {', '.join(map(repr, choices))}")
 
 
 def _short(count: int, billion: str = "B") -> str:

@@ -286,6 +286,7 @@ def closing(result: Result) -> str:
         "stop": f"stop {result.stop!r}",
         "length": "max_new_tokens reached",
         "context": "context full",
+        "error": "a number that is not finite",
     }[result.finish_reason]
     return f"{trace.n_tokens} tokens in {trace.n_calls} runs of the target{drafts}; ended by: {reason}"
 

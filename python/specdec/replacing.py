@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from specdec.errors import InputError, shown
+
 __all__ = ["replacing"]
 
 
@@ -21,16 +23,32 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Raises
     ------
+    InputError
+        `path` does not end with the name of a file.
     OSError
-        It cannot be written.
+        It cannot be written. `filename` is `path`.
     """
-    beside = path.with_name(f".{secrets.token_hex(8)}.part")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    if path.name in ("", ".."):
+        raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
+    beside = path.parent / f".{secrets.token_hex(8)}.part"
+    with _errors_of(path):
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(descriptor, "wb") as file:
             yield file
-        beside.replace(path)
+        with _errors_of(path):
+            beside.replace(path)
     except BaseException:
         with suppress(OSError):
             beside.unlink()
+        raise
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """An OSError of the block names `path`, not the temporary file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
         raise

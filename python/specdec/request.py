@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from specdec import auto
 from specdec.auto import Auto
-from specdec.checks import check_flag, check_items
+from specdec.checks import check_flag, check_integer, check_items
 from specdec.drafts import Draft, Drafter, PythonDraft
 from specdec.errors import InputError, shown
-from specdec.integers import check_integer
 from specdec.model import Model, load
 from specdec.rules import DECODING_RULES, check_rule
 from specdec.sampling import Sampling

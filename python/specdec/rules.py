@@ -21,7 +21,7 @@ _LENIENT = ("rejection", "greedy")
 def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[str] = RULES) -> tuple[str, float]:
     """A rule and its lenience, or InputError naming the `argument` that gave the rule."""
     rule = check_choice(argument, rule, rules)
-    lenience = check_lenience("lenience is", lenience)
+    lenience = check_lenience("lenience", lenience)
     if lenience < 1.0 and rule not in _LENIENT:
         raise InputError(
             f"lenience is {shown(lenience)}; expected 1 with {argument}={shown(rule)}, which is never lenient"
@@ -29,7 +29,6 @@ def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[str] = R
     return rule, lenience
 
 
-def check_lenience(where: str, value: Any) -> float:
-    """A number in (0, 1], or InputError that begins with `where`."""
-    name, _, verb = where.rpartition(" ")
+def check_lenience(name: str, value: Any, verb: str = "is") -> float:
+    """A number in (0, 1], or InputError; `verb` as in `check_number`."""
     return check_number(name, value, "a number above 0, at most 1", lambda number: 0.0 < number <= 1.0, verb)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.auto import Auto
+from specdec.checks import check_integer
 from specdec.drafts.draft import describe
 from specdec.errors import NotFiniteError
-from specdec.integers import check_integer
 from specdec.request import Request
 from specdec.result import Result
 from specdec.stopping import StopRules, StopScanner
@@ -178,8 +178,9 @@ class Run:
     def _rounds(self) -> Generator[tuple[int, Round], None, None]:
         """Prefill, then every round as (index of its sequence, the round), until all sequences have ended.
 
-        Signals are handled between the core's calls, so Ctrl-C raises KeyboardInterrupt within a round or
-        `SLICE_S`.
+        Signals are handled between the core's calls and in them, at most every 50 ms, before every forward
+        and between the steps of each other loop that can run long. So Ctrl-C raises KeyboardInterrupt within
+        50 ms and a forward.
         """
         request = self.request
         n_prompts, n_places = len(request.prompts), request.n_places

@@ -15,13 +15,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec.acceptance import name_of, positive, split
-from specdec.checks import check_flag, check_items, check_path
+from specdec.acceptance import name_of, split
+from specdec.checks import check_flag, check_integer, check_items, check_path
 from specdec.drafts import SkipLayers
 from specdec.errors import InputError, MissingPackageError, printable
-from specdec.fields import shown
+from specdec.fields import as_json
 from specdec.generation import generate
-from specdec.integers import check_integer
 from specdec.model import Model
 from specdec.progress import progress_bar
 from specdec.replacing import replacing
@@ -133,9 +132,17 @@ class SkipSearch(Tabular):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON; what stood in the file before stays until all of it is written."""
+        """Write it as JSON; what stood in the file before stays until all of it is written.
+
+        Raises
+        ------
+        InputError
+            `path` is none, or cannot be that of a file.
+        OSError
+            The file cannot be written.
+        """
         text = json.dumps(self.to_dict(), indent=1)
-        with replacing(Path(path)) as file:
+        with replacing(check_path("path", path)) as file:
             file.write(text.encode())
 
     @classmethod
@@ -153,10 +160,10 @@ class SkipSearch(Tabular):
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             if values["specdec_skip_search"] != _FORMAT:
-                raise ValueError(f"its format is {shown(values['specdec_skip_search'])}")
+                raise ValueError(f"its format is {as_json(values['specdec_skip_search'])}")
             target, settings = values["target"], dict(values["settings"])
             if not isinstance(target, str):
-                raise ValueError(f"target is {shown(target)}")
+                raise ValueError(f"target is {as_json(target)}")
             _number("temperature", settings["temperature"])
             trials, finals = (
                 tuple(_trial(entry, settings) for entry in values[name]) for name in ("trials", "finals")
@@ -220,7 +227,7 @@ def _number(name: str, value: Any) -> float:
     """A number of a file: finite, at least 0."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max:
         return float(value)
-    raise ValueError(f"{name} is {shown(value)}")
+    raise ValueError(f"{name} is {as_json(value)}")
 
 
 def _trial(entry: Mapping[str, Any], settings: Mapping[str, Any]) -> SkipTrial:
@@ -314,7 +321,8 @@ def search_skips(
     >>> search = specdec.search_skips(target, n_trials=30, path="skips.json")  # doctest: +SKIP
     >>> out = specdec.generate(target, search.draft, "It was a dark and stormy night")  # doctest: +SKIP
     """
-    n_trials, max_new_tokens = positive("n_trials", n_trials), positive("max_new_tokens", max_new_tokens)
+    n_trials = check_integer("n_trials", n_trials, 1)
+    max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
     given = (gamma,)
     if isinstance(gamma, Sequence) and not isinstance(gamma, str | bytes):
         given = tuple(check_items("gamma", gamma, "an integer or several"))

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specdec.checks import check_array
+from specdec.checks import check_array, check_integer, check_real
 from specdec.errors import InputError, shown
-from specdec.integers import check_integer
-from specdec.verification import SUM_TOLERANCE, _generator, _real, verify
+from specdec.verification import SUM_TOLERANCE, Seed, _generator, verify
 
 __all__ = ["Distribution", "Speculation", "SpeculationTimes", "speculate"]
 
@@ -85,7 +84,7 @@ def speculate(
     x: Any,
     *,
     n_guesses: int = 1,
-    seed: int | np.random.Generator | None = None,
+    seed: Seed = None,
     executor: Executor | None = None,
 ) -> Speculation:
     """Draw y from the distribution f(x) and compute g(y), with f and g running at the same time.
@@ -116,7 +115,7 @@ def speculate(
         iterative rule of :func:`verify`). Other distributions: the integral that this needs is not to be had
         from densities, so a second guess serves as a proposal in drawing from max(0, p - q), which is exact
         as well, but takes it less often.
-    seed : int or numpy.random.Generator, optional
+    seed : int, or Generator, BitGenerator or SeedSequence of numpy.random, optional
         Where all random numbers come from: ``numpy.random.default_rng(seed)``. The same seed gives the same
         y, whatever runs first. Over several calls pass one generator, not the same number again.
     executor : concurrent.futures.Executor, optional
@@ -231,7 +230,7 @@ class _Table:
     """A distribution given by its probabilities, [n_outcomes]."""
 
     def __init__(self, values: ArrayLike, name: str) -> None:
-        probs = _real(values, name)
+        probs = check_real(name, values)
         if probs.ndim != 1 or len(probs) == 0:
             raise InputError(
                 f"{name} has shape {probs.shape}; expected (n_outcomes,), or an object with rvs and pdf"

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specdec.checks import check_array, check_integer, check_real
 from specdec.errors import InputError, shown
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
+_MAX_GAMMA = 1_000_000  # of `optimal_gamma`, which computes with all gammas at once
 _SUM_TOLERANCE = 1e-6  # how far a distribution's sum may be from 1; float32 softmax rows pass
 
 
@@ -69,7 +71,10 @@ def acceptance_rate(
     """
     target, draft = _distributions(target_probs, draft_probs)
     leniences = _in_range("lenience", lenience, 0.0, 1.0, open_low=True)
-    overlap = np.minimum(target / leniences[..., None], draft).sum(axis=-1)
+    _together(target_probs=target[..., 0], lenience=leniences)
+    with np.errstate(over="ignore"):  # a tiny lenience
+        lenient = target / leniences[..., None]
+    overlap = np.minimum(lenient, draft).sum(axis=-1)
     return _plain(np.minimum(1.0, overlap))  # equal rows may overlap by a rounding more than 1
 
 
@@ -229,8 +234,9 @@ def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> float | Array:
     InputError
         If a quantity is out of its range.
     """
-    alphas = _in_range("alpha", alpha, 0.0, 1.0)
-    gammas = _in_range("gamma", gamma, 0.0)
+    alphas, gammas = _together(
+        alpha=_in_range("alpha", alpha, 0.0, 1.0), gamma=_in_range("gamma", gamma, 0.0)
+    )
     with np.errstate(divide="ignore", invalid="ignore"):  # alpha 0 and 1; expm1: no cancellation near 1
         tokens = -np.expm1((gammas + 1.0) * np.log(alphas)) / (1.0 - alphas)
     tokens = np.where(alphas == 1.0, gammas + 1.0, tokens)
@@ -265,7 +271,7 @@ def expected_tree_tokens(
         If a rate is out of its range, a parent is none, or a node has more children than there are rates.
     """
     rates = _in_range("alpha", alpha, 0.0, 1.0)
-    nodes = np.asarray(parents)
+    nodes = check_array("parents", parents, "integers, [n_drafts]")
     if nodes.ndim != 1 or (nodes.size and nodes.dtype.kind not in "iu"):
         raise InputError(
             f"parents has shape {nodes.shape} and dtype {nodes.dtype}; expected integers, [n_drafts]"
@@ -320,11 +326,16 @@ def expected_speedup(
     InputError
         If a quantity is out of its range.
     """
-    tokens = np.asarray(expected_tokens(alpha, gamma))
-    gammas = np.asarray(gamma, dtype=np.float64)
-    costs = _in_range("cost", cost, 0.0)
-    ratios = _in_range("verify_ratio", verify_ratio, 0.0, open_low=True)
-    return _plain(np.where(gammas == 0.0, tokens, tokens / (gammas * costs + ratios)))
+    alphas, gammas, costs, ratios = _together(
+        alpha=_in_range("alpha", alpha, 0.0, 1.0),
+        gamma=_in_range("gamma", gamma, 0.0),
+        cost=_in_range("cost", cost, 0.0),
+        verify_ratio=_in_range("verify_ratio", verify_ratio, 0.0, open_low=True),
+    )
+    tokens = np.asarray(expected_tokens(alphas, gammas))
+    with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite
+        speedups = tokens / (gammas * costs + ratios)
+    return _plain(np.where(gammas == 0.0, tokens, speedups))
 
 
 def expected_operations(
@@ -350,15 +361,21 @@ def expected_operations(
     InputError
         If a quantity is out of its range.
     """
-    tokens = np.asarray(expected_tokens(alpha, gamma))
-    gammas = np.asarray(gamma, dtype=np.float64)
-    costs = _in_range("operations_cost", operations_cost, 0.0)
-    return _plain(np.where(gammas == 0.0, 1.0, (gammas * costs + gammas + 1.0) / tokens))
+    alphas, gammas, costs = _together(
+        alpha=_in_range("alpha", alpha, 0.0, 1.0),
+        gamma=_in_range("gamma", gamma, 0.0),
+        operations_cost=_in_range("operations_cost", operations_cost, 0.0),
+    )
+    tokens = np.asarray(expected_tokens(alphas, gammas))
+    with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite
+        operations = (gammas * costs + gammas + 1.0) / tokens
+    return _plain(np.where(gammas == 0.0, 1.0, operations))
 
 
 def improves(alpha: ArrayLike, cost: ArrayLike) -> bool | NDArray[np.bool_]:
     """Whether some gamma makes decoding faster, the condition of Corollary 3.9: α > c. False for NaN."""
-    better = _in_range("alpha", alpha, 0.0, 1.0) > _in_range("cost", cost, 0.0)
+    alphas, costs = _alpha_and_cost(alpha, cost)
+    better = alphas > costs
     return better if np.ndim(better) else bool(better)
 
 
@@ -372,7 +389,7 @@ def least_speedup(alpha: ArrayLike, cost: ArrayLike) -> float | Array:
     InputError
         If a quantity is out of its range.
     """
-    alphas, costs = _in_range("alpha", alpha, 0.0, 1.0), _in_range("cost", cost, 0.0)
+    alphas, costs = _alpha_and_cost(alpha, cost)
     return _plain(np.maximum(1.0, (1.0 + alphas) / (1.0 + costs)))
 
 
@@ -392,7 +409,8 @@ def optimal_gamma(
         A measured law: entry M - 1 is t(M) / t(1), the target's time for M positions over that for one. Then
         gamma is at most n_rows - 1. By default verification takes as long as one position (Theorem 3.8).
     max_gamma : int, default 256
-        The largest gamma looked at. It is the answer where more is always better (c = 0, or α = 1 > c).
+        The largest gamma looked at, at most 1,000,000. It is the answer where more is always better
+        (c = 0, or α = 1 > c).
 
     Returns
     -------
@@ -404,21 +422,22 @@ def optimal_gamma(
     InputError
         If a quantity is out of its range.
     """
-    alphas = _in_range("alpha", alpha, 0.0, 1.0)[..., None]
-    costs = _in_range("cost", cost, 0.0)[..., None]
-    if isinstance(max_gamma, bool) or not isinstance(max_gamma, int | np.integer) or max_gamma < 0:
-        raise InputError(f"max_gamma is {shown(max_gamma)}; expected an integer, at least 0")
+    alphas, costs = (array[..., None] for array in _alpha_and_cost(alpha, cost))
+    max_gamma = check_integer("max_gamma", max_gamma, 0, _MAX_GAMMA)
     if verify_ratios is None:
         # Going from γ to γ + 1 pays while α^(γ+1) (γc + 1) > c E(tokens). The difference of the two only
         # falls with γ, so the answer is how often that holds; a maximum of quotients would drown in rounding.
         gammas = np.arange(max_gamma)
-        pays = alphas ** (gammas + 1) * (gammas * costs + 1.0) > costs * expected_tokens(alphas, gammas)
+        tokens = expected_tokens(alphas, gammas)
+        with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite never pay
+            pays = alphas ** (gammas + 1) * (gammas * costs + 1.0) > costs * tokens
         best = pays.sum(axis=-1)
     else:
         ratios = _in_range("verify_ratios", verify_ratios, 0.0, open_low=True)
         if not ratios.ndim or not ratios.shape[-1]:
             raise InputError(f"verify_ratios has shape {ratios.shape}; expected [..., n_rows], n_rows >= 1")
         ratios = ratios[..., : max_gamma + 1]
+        _together(alpha=alphas[..., 0], verify_ratios=ratios[..., 0])
         speedups = np.asarray(expected_speedup(alphas, np.arange(ratios.shape[-1]), costs, ratios))
         best = np.where(np.isnan(speedups), -np.inf, speedups).argmax(axis=-1)
     return best.astype(np.int64) if np.ndim(best) else int(best)
@@ -448,7 +467,7 @@ def oracle_speedup(alpha: ArrayLike, cost: ArrayLike = 0.0) -> float | Array:
     InputError
         If a quantity is out of its range.
     """
-    alphas, costs = _in_range("alpha", alpha, 0.0, 1.0), _in_range("cost", cost, 0.0)
+    alphas, costs = _alpha_and_cost(alpha, cost)
     with np.errstate(divide="ignore"):
         return _plain(np.divide(1.0, 1.0 - alphas + alphas * costs))
 
@@ -461,11 +480,24 @@ def _plain(values: Array) -> float | Array:
     return values if np.ndim(values) else float(values)
 
 
+def _together(**arrays: Array) -> tuple[Array, ...]:
+    """The arrays, whose names are those of the arguments, broadcast against each other."""
+    try:
+        return np.broadcast_arrays(*arrays.values())
+    except (ValueError, RuntimeError):  # NumPy raises RuntimeError for many dimensions
+        shapes = ", ".join(f"{name} has shape {array.shape}" for name, array in arrays.items())
+        raise InputError(f"{shapes}; expected shapes that broadcast") from None
+
+
+def _alpha_and_cost(alpha: ArrayLike, cost: ArrayLike) -> tuple[Array, ...]:
+    return _together(alpha=_in_range("alpha", alpha, 0.0, 1.0), cost=_in_range("cost", cost, 0.0))
+
+
 def _in_range(
     name: str, value: ArrayLike, low: float, high: float = np.inf, *, open_low: bool = False
 ) -> Array:
     """The value as float64; NaN passes."""
-    array = np.asarray(value, dtype=np.float64)
+    array = check_real(name, value)
     wrong = (array < low) | (array > high) | (open_low & (array == low))
     if wrong.any():
         bound = f"a number, {'above' if open_low else 'at least'} {low:g}"
@@ -478,7 +510,7 @@ def _in_range(
 def _distributions(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[Array, Array]:
     arrays = []
     for name, probs in (("target_probs", target_probs), ("draft_probs", draft_probs)):
-        array = np.asarray(probs, dtype=np.float64)
+        array = check_real(name, probs)
         if not array.ndim or not array.shape[-1]:
             raise InputError(f"{name} has shape {array.shape}; expected [..., n_vocab], n_vocab >= 1")
         sums = array.sum(axis=-1)
@@ -490,10 +522,5 @@ def _distributions(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[Arr
         raise InputError(
             f"target_probs has {target.shape[-1]} tokens and draft_probs {draft.shape[-1]}; expected equals"
         )
-    try:
-        target, draft = np.broadcast_arrays(target, draft)
-    except ValueError:
-        raise InputError(
-            f"target_probs has shape {target.shape}, draft_probs {draft.shape}; expected such as broadcast"
-        ) from None
+    target, draft = _together(target_probs=target, draft_probs=draft)
     return target, draft

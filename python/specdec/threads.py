@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from specdec.checks import as_integer
+from specdec.checks import check_integer
 from specdec.errors import InputError, shown
 
 __all__ = ["MAX_THREADS", "check_threads", "default_threads"]
@@ -54,10 +54,7 @@ def check_threads(n_threads: int | None) -> int:
     """
     if n_threads is None:
         return default_threads()
-    number = as_integer(n_threads)
-    if number is None or not 1 <= number <= MAX_THREADS:
-        raise InputError(f"n_threads is {shown(n_threads)}; expected a whole number from 1 to {MAX_THREADS}")
-    return number
+    return check_integer("n_threads", n_threads, 1, MAX_THREADS)
 
 
 def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float:
@@ -82,11 +79,21 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/p
         if controllers == "":  # version 2: one hierarchy
             folders, read = _with_parents(groups, path), _quota_v2
         elif "cpu" in controllers.split(","):
-            folders, read = _with_parents(groups / controllers, path), _quota_v1
+            folders, read = _with_parents(_mount_v1(groups, controllers), path), _quota_v1
         else:
             continue
         quotas += [read(folder) for folder in folders]
     return min(quotas)
+
+
+def _mount_v1(groups: Path, controllers: str) -> Path:
+    """The folder of a hierarchy of version 1.
+
+    The kernel may list its controllers in another order than the name of the folder has them; systems then
+    have a link of the name of each controller alone.
+    """
+    named = groups / controllers
+    return named if named.is_dir() else groups / "cpu"
 
 
 def _with_parents(root: Path, path: str) -> Iterator[Path]:

@@ -378,8 +378,8 @@ class Trace(RoundTimes):
         """t(1): mean seconds of a run of the target that computes one row, as plain decoding does.
 
         As given to the trace or measured by `against`; else from the run's own rounds that drafted nothing,
-        if there are at least 5 of them, as in plain decoding and with ``gamma="auto"``. NaN where it is not
-        known: a run that always drafts, or one of a batch, does not measure it.
+        if there are at least 5 of them, as in plain decoding and often with ``gamma="auto"``. NaN
+        where it is not known: a run that always drafts, or one of a batch, does not measure it.
         """
         if self._target_s is not None:
             return self._target_s
@@ -399,6 +399,10 @@ class Trace(RoundTimes):
         target_s = _ratio(self.verify_s, self.n_calls) if math.isnan(self.target_s) else self.target_s
         return _ratio(_ratio(self.draft_s, self.n_drafted), target_s)
 
+    def _has_trees(self) -> bool:
+        """Whether a round drafted a tree that is no chain."""
+        return any(r.depth != r.n_drafted for r in self.rounds)
+
     @property
     def expected_tokens_per_call(self) -> float:
         """Tokens per run of the target that equation (1) expects of the measured alpha.
@@ -407,7 +411,7 @@ class Trace(RoundTimes):
         length limit drafts fewer). Block verification gives at least as many. 1 if nothing was drafted; NaN
         if there was no round, or one drafted a tree, of which equation (1) says nothing.
         """
-        if any(r.depth != r.n_drafted for r in self.rounds):
+        if self._has_trees():
             return math.nan
         alpha = self.acceptance_rate
         return _ratio(math.fsum(expected_tokens(alpha, [r.n_drafted for r in self.rounds])), self.n_calls)
@@ -479,14 +483,19 @@ class Trace(RoundTimes):
         """The figures as a table for reading."""
         low, high = self.acceptance_interval()
         accepted = f"{self.n_accepted} of {self.n_drafted}"
-        c, predicted = f"{self.cost_coefficient:.3f}", f"{self.predicted_speedup:.2f}"
-        if self.n_drafted and math.isnan(self.target_s):
+        c, expected = f"{self.cost_coefficient:.3f}", f"{self.expected_tokens_per_call:.2f}"
+        predicted, ideal = f"{self.predicted_speedup:.2f}", f"{self.ideal_speedup:.2f} (Theorem 3.8)"
+        without_t1 = bool(self.n_drafted) and math.isnan(self.target_s)
+        if without_t1:
             c += " (against a run on all rows of a round, for t(1) is not known)"
+        if self._has_trees():
+            expected = predicted = ideal = "not defined for trees"
+        elif without_t1:
             predicted = "not known without t(1), see Trace.against"
         rows = [
             ("new tokens", f"{self.n_tokens}"),
             ("runs of the target", f"{self.n_calls}"),
-            ("tokens per run", f"{self.tokens_per_call:.2f} (expected: {self.expected_tokens_per_call:.2f})"),
+            ("tokens per run", f"{self.tokens_per_call:.2f} (expected: {expected})"),
             ("acceptance rate", f"{self.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f})"),
             ("drafts accepted", f"{accepted} ({self.draft_acceptance_rate:.3f})"),
             ("mean acceptance length", f"{self.mean_acceptance_length:.2f}"),
@@ -494,7 +503,7 @@ class Trace(RoundTimes):
             ("acceptance by position", " ".join(f"{share:.2f}" for share in self.acceptance_by_position)),
             ("cost coefficient", c),
             ("predicted speed-up", predicted),
-            ("ideal speed-up", f"{self.ideal_speedup:.2f} (Theorem 3.8)"),
+            ("ideal speed-up", ideal),
             ("prefill", f"{self.prefill_s * 1e3:.1f} ms"),
             ("drafting", f"{self.draft_s * 1e3:.1f} ms"),
             ("verification", f"{self.verify_s * 1e3:.1f} ms"),

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec import theory
-from specdec.acceptance import RUN_BY_THE_CORE, DraftLike, acceptance, name_of, open_pair, positive, split
+from specdec.acceptance import RUN_BY_THE_CORE, DraftLike, acceptance, name_of, open_pair, split
+from specdec.checks import check_integer
 from specdec.errors import InputError
-from specdec.integers import check_integer
 from specdec.progress import counted
 from specdec.request import MAX_GAMMA, ModelLike, Prompt
 from specdec.sampling import Sampling
@@ -201,7 +201,8 @@ def tune(
     >>> tuning = specdec.tune(target, draft)
     >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=tuning.gamma)
     """
-    max_gamma, n_tokens = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA), positive("n_tokens", n_tokens)
+    max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
+    n_tokens = check_integer("n_tokens", n_tokens, 1)
     sampling = Sampling(temperature, top_k, top_p, min_p)
     target, opened = open_pair(target, draft)
     if prompts is None:

@@ -8,13 +8,13 @@ serves whatever runs ahead on a cheap guess of an expensive distribution: stocha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
-from specdec.checks import as_integer, check_array
+from specdec.checks import as_integer, check_array, check_real
 from specdec.errors import InputError, shown
 from specdec.rules import check_rule
 from specdec.sampling import Sampling
@@ -23,6 +23,10 @@ __all__ = ["SUM_TOLERANCE", "Verification", "distribution", "verify"]
 
 SUM_TOLERANCE = 1e-9
 """How far the sum of a distribution may be from 1."""
+
+
+Seed: TypeAlias = int | np.random.Generator | np.random.BitGenerator | np.random.SeedSequence | None
+"""What the random numbers of a call come from."""
 
 
 class Verification(NamedTuple):
@@ -53,7 +57,7 @@ def verify(
     order: ArrayLike | str | None = None,
     uniforms: ArrayLike | None = None,
     noise: ArrayLike | None = None,
-    seed: int | np.random.Generator | None = None,
+    seed: Seed = None,
 ) -> Verification:
     """Accept or reject drafts so that what comes out is distributed exactly as the target.
 
@@ -105,7 +109,7 @@ def verify(
         not have been used to draw the drafts.
     noise : array_like, [max_depth + 1, n_vocab], optional
         For "coupled": uniforms in [0, 1), a row for each position from the root on.
-    seed : int or numpy.random.Generator, optional
+    seed : int, or Generator, BitGenerator or SeedSequence of numpy.random, optional
         Where the random numbers come from that are not given: ``numpy.random.default_rng(seed)``.
         Over several rounds pass one generator, not the same number again.
 
@@ -164,7 +168,7 @@ def verify(
     if draws_order:
         keys = generator.random(n_drafts)
     elif order is not None:
-        keys = _real(order, "order")
+        keys = check_real("order", order)
         if keys.shape != (n_drafts,) or np.any(np.isnan(keys)):
             raise InputError(f"order has shape {keys.shape}; expected ({n_drafts},), and no NaN")
 
@@ -199,7 +203,7 @@ def _uniforms(
     """Numbers in [0, 1), checked, or drawn where none are given."""
     if given is None:
         return generator.random(shape)
-    numbers = _real(given, name)
+    numbers = check_real(name, given)
     if numbers.shape != shape:
         raise InputError(f"{name} has shape {numbers.shape}; expected {shape}")
     outside = np.argwhere(~((numbers >= 0) & (numbers < 1)))
@@ -248,7 +252,7 @@ def distribution(
     settings = Sampling(temperature, top_k, top_p, min_p).core()
     options = {name: settings[name] for name in ("temperature", "top_k", "top_p", "min_p")}
     with np.errstate(over="ignore"):  # what becomes infinite is refused below
-        rows = _real(logits, "logits").astype(np.float32)
+        rows = check_real("logits", logits).astype(np.float32)
     if rows.ndim not in (1, 2) or rows.shape[-1] == 0:
         raise InputError(
             f"logits has shape {rows.shape}; expected (n_vocab,) or (n_rows, n_vocab), n_vocab >= 1"
@@ -263,26 +267,23 @@ def distribution(
     return probs
 
 
-def _generator(seed: int | np.random.Generator | None) -> np.random.Generator:
-    if seed is None or isinstance(seed, np.random.Generator):
+def _generator(seed: Seed) -> np.random.Generator:
+    if seed is None or isinstance(
+        seed, np.random.Generator | np.random.BitGenerator | np.random.SeedSequence
+    ):
         return np.random.default_rng(seed)
     number = as_integer(seed)
     if number is None or number < 0:
-        raise InputError(f"seed is {shown(seed)}; expected an integer, 0 or more, or a Generator")
+        raise InputError(
+            f"seed is {shown(seed)}; expected an integer, 0 or more, or a Generator, BitGenerator or "
+            "SeedSequence of NumPy"
+        )
     return np.random.default_rng(number)
-
-
-def _real(values: ArrayLike, name: str) -> NDArray[np.float64]:
-    """`values` as a contiguous array of float64; complex numbers, text and ragged lists are refused."""
-    array = check_array(name, values, "real numbers")
-    if array.dtype.kind not in "fiu":
-        raise InputError(f"{name} has dtype {array.dtype}; expected real numbers")
-    return np.asarray(array, dtype=np.float64, order="C")
 
 
 def _probabilities(values: ArrayLike, name: str, shape: tuple[int, int] | None = None) -> NDArray[np.float64]:
     """Rows of probabilities, [n_rows, n_vocab], checked."""
-    rows = _real(values, name)
+    rows = check_real(name, values)
     if shape is not None and shape[0] == 0 and rows.size == 0:
         return np.empty(shape)
     if shape is not None and rows.shape != shape:

@@ -25,7 +25,7 @@ from specdec.checkpoints.checkpoint import CanonicalTensor, Checkpoint
 from specdec.checkpoints.rotary import linear_scaled, llama3_scaled, rotary_frequencies
 from specdec.checkpoints.safetensors_file import StoredTensor, open_weights
 from specdec.errors import CheckpointError, UnsupportedModelError
-from specdec.fields import Fields, read_json_object, shown
+from specdec.fields import Fields, as_json, read_json_object
 from specdec.tokenizer import resolve_tokenizer
 
 __all__ = ["open_folder"]
@@ -116,13 +116,13 @@ def _architecture(fields: Fields, file: Path) -> str:
             if name in _FAMILIES:
                 return name
         raise UnsupportedModelError(
-            f"{file}: field 'architectures' is {shown(named)}; expected one of {supported}"
+            f"{file}: field 'architectures' is {as_json(named)}; expected one of {supported}"
         )
     model_type = fields.raw("model_type")
     if isinstance(model_type, str) and model_type in _MODEL_TYPES:
         return _MODEL_TYPES[model_type]
     raise UnsupportedModelError(
-        f"{file}: names no architecture, and field 'model_type' is {shown(model_type)}; "
+        f"{file}: names no architecture, and field 'model_type' is {as_json(model_type)}; "
         f"expected 'architectures' with one of {supported}"
     )
 
@@ -150,7 +150,7 @@ def _match(folder: Path, family: _Family, config: Mapping[str, Any]) -> dict[str
         found = tensors[name]
         if found.shape != shape:
             raise CheckpointError(
-                f"{found.file}: tensor '{found.name}' has shape {shown(list(found.shape))}; "
+                f"{found.file}: tensor '{found.name}' has shape {as_json(list(found.shape))}; "
                 f"expected {list(shape)}"
             )
         _ = found.format  # refuses a dtype the core cannot read, now rather than after half the weights

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from specdec.checkpoints.opened_file import OpenedFile
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
-from specdec.fields import read_json_object, shown
+from specdec.fields import as_json, read_json_object
 
 __all__ = ["StoredTensor", "open_weights", "read_safetensors", "read_safetensors_with_metadata"]
 
@@ -285,14 +285,14 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
             )
         dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in _BITS:
-            raise CheckpointError(f"{where}: dtype is {shown(dtype)}; expected one of {', '.join(_BITS)}")
+            raise CheckpointError(f"{where}: dtype is {as_json(dtype)}; expected one of {', '.join(_BITS)}")
         if not isinstance(shape, list) or not all(map(_is_size, shape)):
             raise CheckpointError(
-                f"{where}: shape is {shown(shape)}; expected a list of whole numbers from 0"
+                f"{where}: shape is {as_json(shape)}; expected a list of whole numbers from 0"
             )
         if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
             raise CheckpointError(
-                f"{where}: data_offsets is {shown(offsets)}; expected two whole numbers from 0"
+                f"{where}: data_offsets is {as_json(offsets)}; expected two whole numbers from 0"
             )
         start, stop = offsets
         if not start <= stop <= size:
@@ -306,7 +306,7 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
             raise CheckpointError(
                 f"{where}: data_offsets span {stop - start} bytes; expected "
                 + (f"{n_bytes}" if n_bits <= _MAX_BITS else f"more than {_MAX_BITS // 8}")
-                + f" for shape {shown(shape)} of {dtype}"
+                + f" for shape {as_json(shape)} of {dtype}"
             )
         ranges.append((start, stop, name))
         tensors[name] = StoredTensor(opened, name, dtype, tuple(shape), first + start, stop - start)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from specdec.checks import check_flag
 from specdec.drafts.draft import Description, Draft, describe
 from specdec.drafts.protocol import Drafter, PythonDraft
-from specdec.errors import InputError, shown
+from specdec.errors import InputError
 
 if TYPE_CHECKING:
     from specdec.model import Model
@@ -69,10 +70,8 @@ class Best(Draft):
     ) -> None:
         if not drafts:
             raise InputError("Best has no draft; expected at least one")
-        if not isinstance(adaptive, bool):
-            raise InputError(f"adaptive is {shown(adaptive)}; expected True or False")
         self.drafts = tuple(_draft(i, draft) for i, draft in enumerate(drafts))
-        self.adaptive = adaptive
+        self.adaptive = check_flag("adaptive", adaptive)
         self.in_target_cache = any(isinstance(one, Draft) and one.in_target_cache for one in self.drafts)
         self.gamma = min(sum(self._gammas), _MAX_NODES)
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specdec import _core
-from specdec.checks import check_items
+from specdec.checks import check_integer, check_items
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
 from specdec.errors import InputError
-from specdec.integers import check_integer
 
 if TYPE_CHECKING:
     from specdec.model import Model

@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import check_array, check_items
+from specdec.checks import check_array, check_integer, check_items
 from specdec.errors import InputError
-from specdec.integers import check_integer
 
 __all__ = ["Ids", "check_ids", "check_n", "check_n_ids", "check_texts"]
 

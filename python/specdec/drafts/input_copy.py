@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specdec.checks import check_integer
 from specdec.drafts.context_copy import MAX_LENGTH
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
-from specdec.integers import check_integer
 
 if TYPE_CHECKING:
     from specdec.model import Model

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specdec.checks import check_integer
 from specdec.drafts.draft import Description, Draft
 from specdec.errors import InputError
-from specdec.integers import check_integer
 
 if TYPE_CHECKING:
     from specdec.model import Model

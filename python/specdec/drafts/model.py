@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from specdec.checks import check_integer
 from specdec.drafts.draft import Description, Draft, describe
 from specdec.drafts.shapes import MAX_NODES, Chains, Grown, Shape
 from specdec.errors import InputError, shown
-from specdec.integers import check_integer
 from specdec.tokenizer import check_same_vocabulary
 
 if TYPE_CHECKING:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.checks import check_choice, check_flag, check_items, check_path
+from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
 from specdec.drafts.draft import Description, Draft, check_n_vocab
 from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids, check_texts
 from specdec.drafts.ngram_counts import NgramCounts
 from specdec.drafts.ngram_file import read_ngrams, write_ngrams
 from specdec.errors import CheckpointError, InputError, shown
-from specdec.integers import check_integer
 from specdec.progress import counted
 
 if TYPE_CHECKING:
@@ -225,8 +223,16 @@ class Ngram(Draft):
         return table
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to a file (safetensors), for `load`. A file that is there is replaced."""
-        write_ngrams(Path(path), self.counts, self.smoothing)
+        """Write the table to a file (safetensors), for `load`. A file that is there is replaced.
+
+        Raises
+        ------
+        InputError
+            `path` is none, or cannot be that of a file.
+        OSError
+            The file cannot be written.
+        """
+        write_ngrams(check_path("path", path), self.counts, self.smoothing)
 
     def update(self, ids: Ids | Sequence[Ids]) -> None:
         """Add the counts of more text; runs that have begun go on with what was there.

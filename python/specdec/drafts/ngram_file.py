@@ -17,7 +17,7 @@ from specdec.checkpoints.safetensors_file import StoredTensor, read_safetensors_
 from specdec.drafts.ids import MAX_N
 from specdec.drafts.ngram_counts import NgramCounts, NgramLevel
 from specdec.errors import CheckpointError
-from specdec.fields import shown
+from specdec.fields import as_json
 from specdec.replacing import replacing
 
 __all__ = ["read_ngrams", "write_ngrams"]
@@ -92,7 +92,7 @@ def _take(
         raise CheckpointError(f"{path}: tensor '{name}' has dtype {tensor.dtype}; expected {dtype}")
     if len(tensor.shape) != 1 or length not in (None, tensor.shape[0]):
         raise CheckpointError(
-            f"{path}: tensor '{name}' has shape {shown(list(tensor.shape))}; "
+            f"{path}: tensor '{name}' has shape {as_json(list(tensor.shape))}; "
             f"expected {'one dimension' if length is None else [length]}"
         )
     return tensor.integers(mmap=mmap)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import as_integer
+from specdec.checks import check_flag, check_integer
 from specdec.drafts.draft import Description, Draft
 from specdec.errors import InputError, shown
 
@@ -145,8 +145,8 @@ class PythonDraft(Draft):
     Raises
     ------
     InputError
-        If the object has no method ``propose``, its ``gamma`` is no integer from 0 to 1024, or its ``trees``
-        neither True nor False.
+        If the object has no method ``propose``, or one with ``rng`` among its first three parameters, its
+        ``gamma`` is no integer from 0 to 1024, or its ``trees`` neither True nor False.
     """
 
     def __init__(self, drafter: Drafter) -> None:
@@ -156,43 +156,38 @@ class PythonDraft(Draft):
                 raise InputError(
                     f"{name} of the draft {type(drafter).__name__} is {shown(method)}; expected a method"
                 )
-        gamma = getattr(drafter, "gamma", Draft.gamma)
-        number = as_integer(gamma)
-        if number is None or not 0 <= number <= 1024:
-            raise InputError(
-                f"gamma of the draft {type(drafter).__name__} is {shown(gamma)}; expected an integer, "
-                "0 to 1024"
-            )
-        trees = getattr(drafter, "trees", False)
-        if not isinstance(trees, bool):
-            raise InputError(
-                f"trees of the draft {type(drafter).__name__} is {shown(trees)}; expected True or False"
-            )
-        self.gamma = number
-        self.trees = trees
+        of = f"of the draft {type(drafter).__name__}"
+        self.gamma = check_integer(f"gamma {of}", getattr(drafter, "gamma", Draft.gamma), 0, 1024)
+        self.trees = check_flag(f"trees {of}", getattr(drafter, "trees", False))
+        self._draws = _takes_rng(drafter.propose, of)
         self.drafter = drafter
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
         drafter: Any = self.drafter
         begin, commit = getattr(drafter, "begin", None), getattr(drafter, "commit", None)
-        draws = _generator if _takes_rng(drafter.propose) else None
+        draws = _generator if self._draws else None
         return "python", type(drafter).__name__, drafter.propose, begin, commit, Proposal, InputError, draws
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.PythonDraft of {self.drafter!r}>"
 
 
-def _takes_rng(propose: Any) -> bool:
-    """Whether the method has a parameter named rng."""
+def _takes_rng(propose: Any, of: str) -> bool:
+    """Whether the method has a parameter named rng, which must not stand in the place of another."""
     try:
-        parameter = inspect.signature(propose).parameters.get("rng")
+        parameters = inspect.signature(propose).parameters
     except (TypeError, ValueError):  # some callables of C have no signature
         return False
-    return parameter is not None and parameter.kind in (
-        parameter.POSITIONAL_OR_KEYWORD,
-        parameter.KEYWORD_ONLY,
-    )
+    found = parameters.get("rng")
+    if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
+        return False
+    place = list(parameters).index("rng")
+    if found.kind == found.POSITIONAL_OR_KEYWORD and place < 3:
+        raise InputError(
+            f"propose {of} has rng as parameter {place + 1}; expected it after sequence, tokens and budget"
+        )
+    return True
 
 
 def _generator(seed: int, sequence: int, position: int) -> np.random.Generator:

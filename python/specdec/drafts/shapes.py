@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.checks import as_integer, check_choice, check_items, check_number
+from specdec.checks import as_integer, check_choice, check_integer, check_items, check_number
 from specdec.errors import InputError, shown
-from specdec.integers import check_integer
 
 __all__ = ["Chains", "Grown", "Shape"]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import InputError, shown
+from specdec.checks import check_integer
+from specdec.errors import InputError
 from specdec.measurement import Measurement
 from specdec.plot.runs import Run, betas_of, drafted_trace, labels_of, name_of
 from specdec.plot.style import BLACK, GREY, axes, legend, legend_below, looks, mark, styled
@@ -106,8 +107,7 @@ def beta_histogram(
     MissingPackageError
         If matplotlib is not installed.
     """
-    if not isinstance(bins, int) or bins < 1:
-        raise InputError(f"bins is {shown(bins)}; expected a positive integer")
+    bins = check_integer("bins", bins, 1)
     series = _series_of(runs, labels)
     ax = axes(ax, (7.0, 4.2))
     measured, compared = [], []

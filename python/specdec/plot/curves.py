@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec import theory
-from specdec.errors import InputError, shown
+from specdec.checks import check_integer
+from specdec.errors import InputError
 from specdec.measurement import Measurement
 from specdec.plot.points import Pair, Point, pairs_of, token_points
 from specdec.plot.runs import Run
@@ -163,8 +164,8 @@ def speed_and_operations(
     """Figure 4: speed-up (Theorem 3.8) and factor of operations (Theorem 3.11) over alpha; runs as points.
 
     With a measurement, or with runs of one pair of models and plain ones among them, c is the pair's own.
-    Then each gamma has a second, thin curve, that of the measured law: Theorem 3.8 takes t(γ + 1) = t(1), and
-    here stands what a verification took. The points are the speed-ups that were measured, and the operations
+    Then each gamma has a second, thin curve, with the measured t(γ + 1) / t(1), which Theorem 3.8 takes
+    as 1. The points are the speed-ups that were measured, and the operations
     of the rounds behind Figure 2's points.
 
     Parameters
@@ -248,10 +249,8 @@ def _curves(gammas: Sequence[int] | None, points: Sequence[Point]) -> dict[int, 
     """How each gamma is drawn: those asked for and those measured, in order."""
     if gammas is None:
         gammas = () if points else _GAMMAS
-    for gamma in gammas:
-        if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 1:
-            raise InputError(f"gammas has {shown(gamma)}; expected positive integers")
-    every = sorted({*gammas, *(point.gamma for point in points)})
+    chosen = [check_integer("a gamma", gamma, 1) for gamma in gammas]
+    every = sorted({*chosen, *(point.gamma for point in points)})
     return dict(zip(every, looks(), strict=False))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from specdec.checks import check_integer
 from specdec.errors import InputError, shown
 from specdec.measurement import Measurement
 from specdec.plot.style import SEQUENTIAL, pyplot, styled
@@ -93,8 +94,7 @@ def heat_map(
     from matplotlib.patches import Rectangle
 
     cells = cells_of(source, prompt, temperature, n_tokens)
-    if not isinstance(columns, int) or columns < 50:
-        raise InputError(f"columns is {shown(columns)}; expected an integer, at least 50")
+    columns = check_integer("columns", columns, 50)
     families = _families({character for cell in cells for character in cell.text})
     cells = [cell._replace(text=_with_glyphs(cell.text, families)) for cell in cells]
     placed = layout(cells, columns)
@@ -194,8 +194,8 @@ def cells_of(
         If `source` is neither a Result nor a Measurement, drafted nothing, or has no such text, or `n_tokens`
         is not positive.
     """
-    if n_tokens is not None and (not isinstance(n_tokens, int) or n_tokens < 1):
-        raise InputError(f"n_tokens is {shown(n_tokens)}; expected a positive integer")
+    if n_tokens is not None:
+        n_tokens = check_integer("n_tokens", n_tokens, 1)
     if isinstance(source, Measurement):
         cells = _measured_cells(source, prompt, temperature)
     elif isinstance(source, Result):

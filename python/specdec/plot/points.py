@@ -142,9 +142,11 @@ def _pair_of_runs(runs: Sequence[Run]) -> Pair:
     points = []
     for trace in drafted:
         full = full_rounds(trace)
+        speedup = trace.tokens_per_s / base.tokens_per_s
         points.append(
             _run_point(trace)._replace(
-                speedup=trace.tokens_per_s / base.tokens_per_s,
+                # No round is faster than a plain step, so none gives more speed than tokens.
+                speedup=math.nan if speedup > trace.tokens_per_call else speedup,
                 verify_ratio=full.verify_s / full.n_calls / target_s,
             )
         )

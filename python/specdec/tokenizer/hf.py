@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import TokenizerError
-from specdec.fields import shown
+from specdec.fields import as_json
 from specdec.tokenizer.library import library_errors
 from specdec.tokenizer.protocol import ByteTokenizer, Strip
 
@@ -215,7 +215,7 @@ def _read_decoder(tokenizer: Any, source: str) -> tuple[Callable[[str, int], byt
             strip = Strip.ONE_SPACE if step["start"] else strip
         else:
             raise TokenizerError(
-                f"{source}: decoder has a step {shown(step)} at this place; expected ByteLevel, "
+                f"{source}: decoder has a step {as_json(step)} at this place; expected ByteLevel, "
                 "or a sequence "
                 f"of Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space"
             )

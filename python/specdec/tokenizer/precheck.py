@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import TokenizerError
-from specdec.fields import shown
+from specdec.fields import as_json
 
 __all__ = ["check_tokenizer_json"]
 
@@ -57,7 +57,7 @@ def _check_merges(model: Any, path: Path) -> None:
         return
     if not prefix.isascii():
         raise TokenizerError(
-            f"{path}: field 'model.continuing_subword_prefix' is {shown(prefix)}; expected ASCII characters"
+            f"{path}: field 'model.continuing_subword_prefix' is {as_json(prefix)}; expected ASCII characters"
         )
     for i, merge in enumerate(merges):
         right = merge.partition(" ")[2] if isinstance(merge, str) else None
@@ -65,8 +65,8 @@ def _check_merges(model: Any, path: Path) -> None:
             right = merge[-1]
         if not (isinstance(right, str) and right.startswith(prefix)):
             raise TokenizerError(
-                f"{path}: field 'model.merges' has {shown(merge)} at {i}; expected a second half that begins "
-                f"with {shown(prefix)}, the continuing_subword_prefix"
+                f"{path}: field 'model.merges' has {as_json(merge)} at {i}; expected a second half that "
+                f"begins with {as_json(prefix)}, the continuing_subword_prefix"
             )
 
 

@@ -44,8 +44,12 @@ class SentencePieceTokenizer(ByteTokenizer):
                 f"(or tokenizer=False: ids in, ids out)"
             ) from error
         self._library = sentencepiece.SentencePieceProcessor()
+        try:
+            model = path.read_bytes()
+        except OSError as error:
+            raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
         with library_errors(f"{path}: not a SentencePiece model"):
-            self._library.LoadFromSerializedProto(path.read_bytes())
+            self._library.LoadFromSerializedProto(model)
             n_vocab = self._library.vocab_size()
             if n_vocab < 1:
                 raise TokenizerError(f"{path}: has no tokens; expected a SentencePiece model")
