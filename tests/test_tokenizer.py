@@ -572,6 +572,26 @@ def test_missing_libraries(tmp_path, monkeypatch):
     assert resolve_tokenizer(False, tmp_path) is None
 
 
+def test_a_sentencepiece_file_that_cannot_be_read(tmp_path):
+    from specdec.tokenizer.sentencepiece_file import SentencePieceTokenizer
+
+    pytest.importorskip("sentencepiece")
+    with pytest.raises(TokenizerError, match="tokenizer.model: cannot be read: No such file"):
+        SentencePieceTokenizer(tmp_path / "tokenizer.model")
+
+
+def test_errors_of_specdec_s_own_code_are_not_the_library_s(tmp_path, monkeypatch):
+    """What is wrong in specdec is not said to be wrong in the file."""
+
+    def broken(*given):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("specdec.tokenizer.hf._read_decoder", broken)
+    (tmp_path / "tokenizer.json").write_text(llama_json())
+    with pytest.raises(ZeroDivisionError):
+        load_tokenizer(tmp_path)
+
+
 def test_text_that_is_none(tmp_path):
     tokenizer = load_tokenizer(write_llama2c_tokenizer(tmp_path / "tok.bin", GOOD))
     for text in (b"a", None, 3):

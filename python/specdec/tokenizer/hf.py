@@ -58,8 +58,15 @@ class HFTokenizer(ByteTokenizer):
             # A tokenizer.json may carry the padding and truncation of its last training run.
             self._library.no_padding()
             self._library.no_truncation()
-            vocabulary, silent, strip = self._read_vocabulary(source)
+            # Not the keys: for an added token the library decodes what its normaliser makes of it.
+            ids = self._library.get_vocab(with_added_tokens=True)
+            tokens = {token_id: self._library.id_to_token(token_id) for token_id in ids.values()}
+            added = self._library.get_added_tokens_decoder()
+            decoder = self._library.decoder
+            state = None if decoder is None else json.loads(decoder.__getstate__())
             bos_id, eos_ids, adds_bos = self._read_ends(settings, bos_id, eos_ids)
+        to_bytes, strip = _read_decoder(state, source)
+        vocabulary, silent = _read_vocabulary(tokens, added, to_bytes, source)
         super().__init__(
             source,
             vocabulary=vocabulary,
@@ -69,32 +76,6 @@ class HFTokenizer(ByteTokenizer):
             eos_ids=eos_ids,
             adds_bos=adds_bos,
         )
-
-    def _read_vocabulary(self, source: str) -> tuple[list[bytes | None], frozenset[int], Strip]:
-        """(bytes of each token by id, ids that stand for no text, what a text's beginning loses)."""
-        to_bytes, strip = _read_decoder(self._library, source)
-        ids = self._library.get_vocab(with_added_tokens=True)
-        if not ids:
-            raise TokenizerError(f"{source}: has no tokens; expected at least one")
-        n_ids = max(ids.values()) + 1
-        if n_ids > len(ids) + _MAX_UNUSED:
-            token = max(ids, key=ids.__getitem__)
-            raise TokenizerError(
-                f"{source}: token {token!r} has id {n_ids - 1}; expected at most "
-                f"{len(ids) + _MAX_UNUSED - 1} in a vocabulary of {len(ids)} tokens"
-            )
-        vocabulary: list[bytes | None] = [None] * n_ids
-        left = _MAX_TEXT
-        for token_id in ids.values():
-            # Not the key: for an added token the library decodes what its normaliser makes of it.
-            text = to_bytes(self._library.id_to_token(token_id), left)
-            vocabulary[token_id] = text
-            left -= len(text)
-        added = self._library.get_added_tokens_decoder()
-        silent = frozenset(token_id for token_id, token in added.items() if token.special)
-        for token_id in silent:
-            vocabulary[token_id] = added[token_id].content.encode("utf-8")
-        return vocabulary, silent, strip
 
     def _read_ends(
         self, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None
@@ -173,16 +154,38 @@ def _import_library(path: Path) -> Any:
     return tokenizers
 
 
-def _read_decoder(tokenizer: Any, source: str) -> tuple[Callable[[str, int], bytes], Strip]:
+def _read_vocabulary(
+    tokens: dict[int, str], added: dict[int, Any], to_bytes: Callable[[str, int], bytes], source: str
+) -> tuple[list[bytes | None], frozenset[int]]:
+    """(bytes of each token by id, ids that stand for no text) from the library's tokens and added tokens."""
+    if not tokens:
+        raise TokenizerError(f"{source}: has no tokens; expected at least one")
+    n_ids = max(tokens) + 1
+    if n_ids > len(tokens) + _MAX_UNUSED:
+        raise TokenizerError(
+            f"{source}: token {tokens[n_ids - 1]!r} has id {n_ids - 1}; expected at most "
+            f"{len(tokens) + _MAX_UNUSED - 1} in a vocabulary of {len(tokens)} tokens"
+        )
+    vocabulary: list[bytes | None] = [None] * n_ids
+    left = _MAX_TEXT
+    for token_id, token in tokens.items():
+        vocabulary[token_id] = text = to_bytes(token, left)
+        left -= len(text)
+    silent = frozenset(token_id for token_id, token in added.items() if token.special)
+    for token_id in silent:
+        vocabulary[token_id] = added[token_id].content.encode("utf-8")
+    return vocabulary, silent
+
+
+def _read_decoder(state: Any, source: str) -> tuple[Callable[[str, int], bytes], Strip]:
     """(bytes of a token's text, what the beginning of a text loses) from the library's decoder settings.
 
     The first is a function of the token and of the characters that its text may have at most. Covers
     byte-level BPE, Metaspace, Llama's sequence Replace, ByteFallback, Fuse, Strip, and no decoder at all,
     where the library puts spaces between tokens.
     """
-    if tokenizer.decoder is None:
+    if state is None:
         return lambda token, most: b" " + token.encode("utf-8"), Strip.ONE_SPACE
-    state = json.loads(tokenizer.decoder.__getstate__())
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
     if len(steps) > _MAX_STEPS:
         raise TokenizerError(f"{source}: decoder has {len(steps)} steps; expected at most {_MAX_STEPS}")
