@@ -175,7 +175,8 @@ except specdec.NotFiniteError as error:
     assert "the output of layer 2 (of 0 to 3) at position 3 is not finite" in done.stdout
 
 
-def test_a_stream_has_given_the_text_before(spiked: specdec.Model, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", ["zz", "CD"])  # "CD" might begin with the last letter, "C"
+def test_a_stream_has_given_the_text_before(spiked: specdec.Model, stop: str) -> None:
     class Letters:
         """A token is a letter."""
 
@@ -193,7 +194,7 @@ def test_a_stream_has_given_the_text_before(spiked: specdec.Model, tmp_path: Pat
 
     model = specdec.Model(spiked.core, spiked.config, Letters(), spiked.path, spiked.architecture)  # type: ignore[arg-type]
     stream = specdec.stream(
-        model, None, PROMPT, max_new_tokens=len(SCRIPT), transform=follow(SCRIPT), stop="zz", n_threads=1
+        model, None, PROMPT, max_new_tokens=len(SCRIPT), transform=follow(SCRIPT), stop=stop, n_threads=1
     )
     pieces = []
     with pytest.raises(NotFiniteError):

@@ -385,6 +385,31 @@ def test_a_stream_learns_too_and_a_left_one(models: Models) -> None:
     assert auto.to_dict()["target_s"][0] > 0
 
 
+def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a signal handler, or when a stream is collected: in the same thread, in the middle of `end`."""
+    auto, plain = Auto(), specdec.generate(models.target, None, "It was", max_new_tokens=10)
+    texts: list[list[int]] = []
+
+    def run() -> None:
+        out = specdec.generate(models.target, models.draft, "It was", gamma=auto, max_new_tokens=10)
+        texts.append(out.tokens)
+
+    guesser = specdec.auto._guesser
+
+    def interrupted(draft: Any) -> Any:
+        monkeypatch.setattr("specdec.auto._guesser", guesser)
+        run()
+        return guesser(draft)
+
+    monkeypatch.setattr("specdec.auto._guesser", interrupted)
+    thread = threading.Thread(
+        target=run, daemon=True
+    )  # a thread that waits for itself shall not stop the tests
+    thread.start()
+    thread.join(timeout=60)
+    assert texts == [plain.tokens] * 2
+
+
 # ------------------------------------------------------------------------------------- the caller's own
 
 

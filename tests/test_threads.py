@@ -162,6 +162,23 @@ print((_core.product(x, w, "f32", n_threads=64) == 64).all())
     assert out.strip() == "True"
 
 
+def test_workers_take_no_signals():
+    """A signal that the program blocks stays pending, and does not end the process by way of a worker."""
+    out = run_script(
+        """
+import os, signal
+import numpy as np
+from specdec import _core
+_core.product(np.ones((2, 64), np.float32), np.ones((512, 64), np.float32), "f32", n_threads=3)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+os.kill(os.getpid(), signal.SIGUSR1)
+print(signal.sigpending() == {signal.SIGUSR1})
+""",
+        OPENBLAS_NUM_THREADS="1",
+    )
+    assert out.strip() == "True"
+
+
 FORKS = """
 import os, sys, threading
 import numpy as np

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
@@ -212,7 +213,12 @@ static int create_thread(member* s) {
     if (left > 1) atomic_store(&pool.n_failing, left - 1);
 #endif
     pthread_t handle;
-    if (pthread_create(&handle, NULL, worker_main, s) != 0) return -1;
+    sigset_t all, before; /* workers take no signals: those are for the program's own threads */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(&handle, NULL, worker_main, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code != 0) return -1;
     pthread_detach(handle);
     return 0;
 }

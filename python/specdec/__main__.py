@@ -2,7 +2,17 @@
 
 import sys
 
-from specdec.cli import main
+EXIT_INTERRUPTED = 130
+
+
+def main() -> int:
+    """The command line, in which Ctrl-C ends the imports, too, without a traceback."""
+    try:
+        from specdec import cli
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,13 +76,14 @@ class Auto:
 
     def __init__(self, max_gamma: int | None = None) -> None:
         self.max_gamma = None if max_gamma is None else check_integer("max_gamma", max_gamma, 1, 1024)
-        self._lock = threading.Lock()
+        # No lock: each step on the dictionary is one operation under the interpreter's lock. A child that is
+        # forked while another thread holds a lock would wait for ever; so would a signal handler, or a stream
+        # that is collected, if it ends a run while `end` holds one.
         self._learnt: dict[tuple[Any, ...], _Learnt] = {}  # the last one used stands last
 
     def reset(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._learnt.clear()
+        self._learnt.clear()
 
     def limit(self, draft: Any) -> int:
         """Guesses a round of this draft at most."""
@@ -91,25 +91,24 @@ class Auto:
 
     def begin(self, request: Request) -> NDArray[np.float64]:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
-        with self._lock:
-            found = self._learnt.get(_key(request))
-            return _core.new_pace() if found is None else found.pace.copy()
+        found = self._learnt.get(_key(request))
+        return _core.new_pace() if found is None else found.pace.copy()
 
     def end(self, request: Request, pace: NDArray[np.float64]) -> None:
         """Keep what a run has learnt; of two at the same time what the one that ends last has."""
         key = _key(request)
-        with self._lock:
+
+        def forget(_: object) -> None:
             self._learnt.pop(key, None)
 
-            def forget(_: object) -> None:
-                self._learnt.pop(key, None)
-
-            self._learnt[key] = _Learnt(
-                weakref.ref(request.target, forget),
-                weakref.ref(_guesser(request.draft), forget),
-                f"temperature {request.sampling.temperature:g}, {request.rule}, {request.n_threads} threads",
-                pace,
-            )
+        learnt = _Learnt(
+            weakref.ref(request.target, forget),
+            weakref.ref(_guesser(request.draft), forget),
+            f"temperature {request.sampling.temperature:g}, {request.rule}, {request.n_threads} threads",
+            pace,
+        )
+        self._learnt.pop(key, None)
+        self._learnt[key] = learnt
 
     def to_dict(self) -> dict[str, Any]:
         """What the last run left, as plain lists and numbers; {} before the first.
@@ -121,10 +120,10 @@ class Auto:
         at depth 1, number of guesses that it was learnt from); ``plain_left``: tokens to come without
         drafting.
         """
-        with self._lock:
-            if not self._learnt:
-                return {}
-            learnt = next(reversed(self._learnt.values()))
+        all_learnt = self._learnt.copy()
+        if not all_learnt:
+            return {}
+        learnt = next(reversed(all_learnt.values()))
         view = _core.pace_view(learnt.pace)
         reach = np.cumprod(view["chance"])
         seconds = np.add(view["target_s"], view["draft_s"])

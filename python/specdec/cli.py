@@ -123,7 +123,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _gamma(text: str) -> int | str:
-    return text if text == "auto" else int(text)
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number and not 'auto'") from None
 
 
 def _compare(arguments: argparse.Namespace) -> int:

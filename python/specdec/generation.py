@@ -323,6 +323,10 @@ def _pieces(run: Run) -> Generator[str, None, Result]:
         for _ in run.rounds():
             if piece := sequence.take_text():
                 yield piece
+    except NotFiniteError:
+        if piece := sequence.take_text(final=True):
+            yield piece
+        raise
     finally:
         run.close()
     return run.result(0)

@@ -122,10 +122,10 @@ class SequenceState:
         if self._scanner.feed(piece) is not None:
             self.finish_reason, self.stop = "stop", self._scanner.match
 
-    def take_text(self) -> str:
-        """Text that is new since the last call and that nothing to come can take back."""
+    def take_text(self, *, final: bool = False) -> str:
+        """Text that is new since the last call and cannot be taken back; `final`: no more text comes."""
         self._read()
-        return self._scanner.take(final=self.finish_reason is not None)
+        return self._scanner.take(final=final or self.finish_reason is not None)
 
     @property
     def text(self) -> str | None:
@@ -271,8 +271,10 @@ class Run:
     def close(self) -> None:
         """Free the session's memory; idempotent."""
         if self._session is not None:
-            policy, pace = self.request.policy, self._session.pace
-            if isinstance(policy, Auto) and pace is not None:
-                policy.end(self.request, pace)
-            self._session.close()
-            self._session = None
+            session, self._session = self._session, None
+            try:
+                policy = self.request.policy
+                if isinstance(policy, Auto) and session.pace is not None:
+                    policy.end(self.request, session.pace)
+            finally:
+                session.close()
