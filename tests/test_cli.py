@@ -16,6 +16,7 @@ import pytest
 
 import specdec
 from specdec import Result, cli
+from specdec.render import visible
 from toy_pair import load_pair, notice_interrupts
 
 TESTS = Path(__file__).parent
@@ -64,10 +65,10 @@ def test_greedy_run(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     low, high = wanted.trace.acceptance_interval()
     alpha = wanted.trace.acceptance_rate
     assert figure(output, "acceptance rate α") == f"{alpha:.3f} (95 %: {low:.3f} to {high:.3f})"
-    assert float(figure(output, "cost coefficient c")) > 0
+    assert float(figure(output, "cost coefficient c").split()[0]) > 0
     assert "Theorem 3.8" in figure(output, "ideal speed-up")
     assert float(figure(output, "predicted speed-up").split()[0]) > 0
-    found = re.match(r"(\S+) \((\S+) to (\S+)\)", figure(output, "measured speed-up"))
+    found = re.match(r"(\S+) \(repetitions: (\S+) to (\S+)\)", figure(output, "measured speed-up"))
     assert found
     median, low, high = map(float, found.groups())
     assert low <= median <= high
@@ -86,10 +87,13 @@ def test_by_default_it_samples_the_same_text_for_everybody(
     assert isinstance(wanted, Result)
     assert all(line in output for line in str(wanted).splitlines()[2:-1])
     assert figure(output, "outputs") == f"identical, all {len(wanted.tokens)} tokens"
-    assert figure(output, "sampling").startswith(
-        "temperature 0.6, repetition penalty 1.2, seed 0, --verify coup"
-    )
-    assert "specdec --temperature 0" in figure(output, "greedy texts")
+    assert wanted.text is not None
+    text = output.split("\n\n")[1]
+    assert "".join(text.split()) == "".join(visible("abcab" + wanted.text, keep_lines=True).split())
+    assert max(map(len, text.splitlines())) <= 100
+    assert figure(output, "sampling") == "temperature 0.6, repetition penalty 1.2, seed 0"
+    assert figure(output, "rule").startswith("coupled: equal texts")
+    assert figure(output, "greedy texts") == "specdec --temperature 0 abcab"
     plain = specdec.generate(embedded[0], None, "abcab", max_new_tokens=40, **options)
     assert plain.tokens == wanted.tokens
 
@@ -103,11 +107,16 @@ def test_speed_ups_have_a_spread_and_a_bound() -> None:
         found._results = [types.SimpleNamespace(trace=types.SimpleNamespace(tokens_per_call=2.0))]  # type: ignore[list-item]
         return found
 
-    assert cli._measured(timed(100.0, 100.0, 200.0), timed(150.0, 180.0, 280.0)) == "1.50 (1.40 to 1.80)"
+    assert (
+        cli._measured(timed(100.0, 100.0, 200.0), timed(150.0, 180.0, 280.0))
+        == "1.50 (repetitions: 1.40 to 1.80)"
+    )
     noisy = cli._measured(timed(100.0, 100.0, 200.0), timed(250.0, 270.0, 280.0))
-    assert noisy == "2.50 (1.40 to 2.70)"
+    assert noisy == "2.50 (repetitions: 1.40 to 2.70)"
     said = cli._measured(timed(100.0, 100.0, 100.0), timed(250.0, 270.0, 210.0))
-    assert said.startswith("2.50 (2.10 to 2.70), above the tokens per run: an error of measuring")
+    assert said.startswith(
+        "2.50 (repetitions: 2.10 to 2.70), above the tokens per run: an error of measuring"
+    )
 
 
 def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +125,7 @@ def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixtur
     assert cli.main(["abc", "--max-new-tokens", "12", *options]) == 0
     output = capsys.readouterr().out
     assert "one distribution" in figure(output, "outputs")
-    assert figure(output, "sampling") == "temperature 0.9, seed 5, --verify rejection"
+    assert (figure(output, "sampling"), figure(output, "rule")) == ("temperature 0.9, seed 5", "rejection")
     wanted = specdec.generate(
         *embedded, "abc", max_new_tokens=12, temperature=0.9, top_k=20, top_p=0.9, seed=5, gamma=2
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -15,7 +17,7 @@ from specdec import _core
 from specdec.errors import SpecdecError
 from specdec.generation import generate
 from specdec.model import Model, embedded_pair, load
-from specdec.render import Figure, legend, line, paint, use_colour
+from specdec.render import Figure, legend, line, paint, use_colour, visible
 from specdec.request import Request
 from specdec.result import Result
 from specdec.rules import DECODING_RULES
@@ -152,15 +154,17 @@ def _compare(arguments: argparse.Namespace) -> int:
     colour = not arguments.no_color and use_colour()
     request = Request.prepare(target, draft, arguments.prompt, gamma=arguments.gamma, **options)
     shown = _show(request, colour)
+    if shown.text is not None:
+        print(f"\n{_wrapped(arguments.prompt + shown.text)}")
     options["seed"] = [shown.seed]
     plain, speculative = _time(target, draft, arguments.prompt, arguments.gamma, options)
     print()
     print(_table(plain, speculative))
     verdict, same = _verdict(plain.result, speculative.result, request)
     print(f"{'outputs':<18} {verdict}")
-    if not request.sampling.greedy:
-        print(f"{'sampling':<18} {_settings(request, shown)}")
-        print(f"{'greedy texts':<18} are compared by: specdec --temperature 0 …")
+    if options["temperature"] > 0.0:
+        for name, value in _settings(request, shown, arguments):
+            print(f"{name:<18} {value}")
     return EXIT_OK if same else EXIT_DIFFERENT
 
 
@@ -247,9 +251,12 @@ def _table(plain: _Timed, speculative: _Timed) -> str:
     low, high = trace.acceptance_interval()
     figures = [
         ("acceptance rate α", f"{_number(trace.acceptance_rate)} (95 %: {_number(low)} to {_number(high)})"),
-        ("cost coefficient c", _number(trace.cost_coefficient)),
+        ("cost coefficient c", f"{_number(trace.cost_coefficient)} (a draft's step / a plain step)"),
         ("verification", f"{_number(speculative.call_s / plain.call_s, 2)} times as long as a plain step"),
-        ("ideal speed-up", f"{_number(trace.ideal_speedup, 2)} (Theorem 3.8: verification is free)"),
+        (
+            "ideal speed-up",
+            f"{_number(trace.ideal_speedup, 2)} (Theorem 3.8: if it were as long as a plain step)",
+        ),
         ("predicted speed-up", f"{_number(trace.predicted_speedup, 2)} (from α, c and the verification)"),
         ("measured speed-up", _measured(plain, speculative)),
     ]
@@ -263,21 +270,30 @@ def _measured(plain: _Timed, speculative: _Timed) -> str:
     Only what the spread does not explain is called an error: a speed-up above the bound in every repetition.
     """
     speedups = speculative.speedups(plain)
-    found = f"{median(speedups):.2f} ({min(speedups):.2f} to {max(speedups):.2f})"
+    found = f"{median(speedups):.2f} (repetitions: {min(speedups):.2f} to {max(speedups):.2f})"
     if min(speedups) > speculative.result.trace.tokens_per_call:
         found += ", above the tokens per run: an error of measuring, the machine is busy"
     return found
 
 
-def _settings(request: Request, shown: Result) -> str:
-    """How the texts were sampled."""
+def _settings(request: Request, shown: Result, arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """How the texts were sampled, and what to try next."""
     sampling = request.sampling
     penalty = sampling.repetition_penalty
     penalised = "" if penalty in (None, 1.0) else f", repetition penalty {penalty:g}"
-    rule = f"--verify {request.rule}"
+    found = [("sampling", f"temperature {sampling.temperature:g}{penalised}, seed {shown.seed[0]}")]
     if request.rule == "coupled":
-        rule += " (--verify rejection accepts more, and gives two samples)"
-    return f"temperature {sampling.temperature:g}{penalised}, seed {shown.seed[0]}, {rule}"
+        found.append(("rule", "coupled: equal texts; --verify rejection accepts more, and gives two samples"))
+    else:
+        found.append(("rule", request.rule))
+    models = [] if arguments.target is None else ["--target", arguments.target, "--draft", arguments.draft]
+    found.append(("greedy texts", shlex.join(["specdec", "--temperature", "0", *models, arguments.prompt])))
+    return found
+
+
+def _wrapped(text: str, width: int = 100) -> str:
+    """The text in lines of at most `width` columns; its own line ends stay, other control characters are shown."""
+    return "\n".join(textwrap.fill(visible(line), width) for line in text.split("\n"))
 
 
 def _number(value: float, digits: int = 3) -> str:
