@@ -292,7 +292,7 @@ def _settings(request: Request, shown: Result, arguments: argparse.Namespace) ->
 
 
 def _wrapped(text: str, width: int = 100) -> str:
-    """The text in lines of at most `width` columns; its own line ends stay, other control characters are shown."""
+    """The text in lines of at most `width` columns; its own line ends stay, control characters are shown."""
     return "\n".join(textwrap.fill(visible(line), width) for line in text.split("\n"))
 
 
