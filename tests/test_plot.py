@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 import subprocess
@@ -518,7 +519,7 @@ def test_heat_map_in_html_has_the_same_colours(runs: dict[int, Result]) -> None:
     assert page._repr_html_() == page
     spans = re.findall(r'<span style="([^"]*)" title="([^"]*)">([^<]*)</span>', page)
     ax = plot.heat_map(runs[3])
-    assert [text for *_, text in spans] == [text.get_text() for text in cell_texts(ax)]
+    assert [html.unescape(text) for *_, text in spans] == [text.get_text() for text in cell_texts(ax)]
     for (css, title, _), box, beta, token in zip(
         spans, cell_boxes(ax), wanted_betas(runs[3]), runs[3].tokens, strict=True
     ):

@@ -580,11 +580,15 @@ def test_the_last_tokens_origin_by_the_texts_of_the_tree(
         "shape": (drafts.Model(small, tree=Shape((3, 2))), 0.7),
     }[name]
     n_twins = 0
-    for seed in range(8):
+    openings = (
+        "It was a dark night", "He said to her", "The old man", "In the house of my father", "Once upon a time",
+        "She looked at the window", "We went to the sea", "There was no sound",
+    )  # fmt: skip
+    for seed, opening in enumerate(openings):
+        prompt = f"{opening} and {opening} and"
         out = specdec.generate(
-            target, draft, "It was a dark night and it was a dark night and", seed=seed, max_new_tokens=60,
-            temperature=temperature, n_threads=1,
-        )  # fmt: skip
+            target, draft, prompt, seed=seed, max_new_tokens=60, temperature=temperature, n_threads=1
+        )
         for r in out.trace.rounds:
             texts: list[Tokens] = [()]
             for token, parent in zip(r.drafted, r.parents, strict=True):
