@@ -581,8 +581,8 @@ def test_the_last_tokens_origin_by_the_texts_of_the_tree(
     }[name]
     n_twins = 0
     openings = (
-        "It was a dark night", "He said to her", "The old man", "In the house of my father", "Once upon a time",
-        "She looked at the window", "We went to the sea", "There was no sound",
+        "It was a dark night", "He said to her", "The old man", "In the house of my father",
+        "Once upon a time", "She looked at the window", "We went to the sea", "There was no sound",
     )  # fmt: skip
     for seed, opening in enumerate(openings):
         prompt = f"{opening} and {opening} and"
