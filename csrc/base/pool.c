@@ -45,11 +45,18 @@ typedef struct sleeper {
     pthread_cond_t wake_up;
 } sleeper;
 
-/* One thread of the pool; member 0 is the caller. Each has cache lines of its own. */
+/* One thread of the pool; member 0 is the caller. */
 typedef struct member {
+    /* One cache line: what a thread needs to take a piece of this member's share. The loop is written by the
+     * caller before the word, and read between reading the word and exchanging it. If the exchange succeeds, the
+     * loop was running all the time: what was read is its. */
     _Alignas(64) _Atomic(uint64_t) share; /* a word as above */
-    uint64_t seen;                        /* number of the last loop that the worker has seen */
+    _Atomic(sd_work) work;
+    _Atomic(void*) argument;
+    atomic_int n, grain, n_threads;
+
     _Alignas(64) sleeper sleeper;
+    uint64_t seen; /* number of the last loop that the worker has seen */
 } member;
 
 static struct {
@@ -58,13 +65,9 @@ static struct {
     atomic_int n_workers;
     uint64_t loop; /* number of the last loop; the caller's */
 
-    /* The loop that runs. Written by the caller before the words of its shares, read between reading a word
-     * and exchanging it. If the exchange succeeds, the loop was running all the time: what was read is its. */
-    _Atomic(sd_work) work;
-    _Atomic(void*) argument;
-    atomic_int n, grain, n_threads;
+    unsigned n_taken; /* pieces that workers have taken in all loops so far; the caller's */
 
-    _Alignas(64) atomic_int n_done; /* pieces that workers have done of the loop that runs */
+    _Alignas(64) atomic_uint n_done; /* pieces that workers have done in all loops so far */
     member members[SD_MAX_THREADS];
 
 #ifdef SPECDEC_TESTING
@@ -119,8 +122,8 @@ static void wait_for_loop(member* self) {
     self->seen = loop_of(atomic_load_explicit(&self->share, memory_order_acquire));
 }
 
-/* Until workers have done n pieces of the loop that runs. */
-static void wait_for_pieces(int n) {
+/* Until workers have done n pieces in all. */
+static void wait_for_pieces(unsigned n) {
     spin s = {0};
     sleeper* b = &pool.members[0].sleeper;
     while (atomic_load_explicit(&pool.n_done, memory_order_acquire) != n) {
@@ -146,19 +149,19 @@ typedef struct piece {
 
 /* Take the next piece of a share; 0: none is left, or the loop is not for this thread. */
 static int take_of(int thread, int share, piece* p) {
-    _Atomic(uint64_t)* at = &pool.members[share].share;
-    uint64_t word = atomic_load_explicit(at, memory_order_acquire);
+    member* m = &pool.members[share];
+    uint64_t word = atomic_load_explicit(&m->share, memory_order_acquire);
     for (;;) {
         int next = next_of(word);
         if (next >= end_of(word)) return 0;
-        int n = atomic_load_explicit(&pool.n, memory_order_relaxed);
-        int grain = atomic_load_explicit(&pool.grain, memory_order_relaxed);
-        int n_threads = atomic_load_explicit(&pool.n_threads, memory_order_relaxed);
-        p->work = atomic_load_explicit(&pool.work, memory_order_relaxed);
-        p->argument = atomic_load_explicit(&pool.argument, memory_order_relaxed);
+        int n = atomic_load_explicit(&m->n, memory_order_relaxed);
+        int grain = atomic_load_explicit(&m->grain, memory_order_relaxed);
+        int n_threads = atomic_load_explicit(&m->n_threads, memory_order_relaxed);
+        p->work = atomic_load_explicit(&m->work, memory_order_relaxed);
+        p->argument = atomic_load_explicit(&m->argument, memory_order_relaxed);
         uint64_t taken = word + ((uint64_t)1 << PIECE_BITS);
         if (thread >= n_threads) return 0;
-        if (!atomic_compare_exchange_weak_explicit(at, &word, taken, memory_order_acq_rel,
+        if (!atomic_compare_exchange_weak_explicit(&m->share, &word, taken, memory_order_acq_rel,
                                                    memory_order_acquire))
             continue;
         p->first = next * grain;
@@ -190,15 +193,14 @@ static void* worker_main(void* argument) {
     for (;;) {
         wait_for_loop(self);
         delay(thread, 0);
-        int n_done = 0;
-        for (piece p; take(thread, atomic_load_explicit(&pool.n_threads, memory_order_relaxed), &p);
-             n_done++) {
+        int n_done = 0, n_threads = atomic_load_explicit(&self->n_threads, memory_order_relaxed);
+        for (piece p; take(thread, n_threads, &p); n_done++) {
             if (n_done == 0) delay(thread, 1);
             p.work(p.argument, thread, p.first, p.end);
         }
         /* All of them are of one loop: a loop does not end before its pieces are reported. */
         if (n_done == 0) continue;
-        atomic_fetch_add(&pool.n_done, n_done);
+        atomic_fetch_add(&pool.n_done, (unsigned)n_done);
         wake(&pool.members[0].sleeper);
     }
     return NULL;
@@ -243,6 +245,7 @@ static void begin(void) {
     static const pthread_cond_t no_waiters = PTHREAD_COND_INITIALIZER;
     pool.turn = pool.growing = unlocked;
     atomic_store(&pool.n_workers, 0);
+    pool.n_taken = atomic_load(&pool.n_done); /* pieces that are being done belong to threads of the parent */
     for (int t = 0; t < SD_MAX_THREADS; t++) {
         member* s = &pool.members[t];
         atomic_store(&s->share, 0); /* no piece left; the numbers of loops go on */
@@ -296,22 +299,25 @@ void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argu
         work(argument, 0, 0, n);
         return;
     }
-    atomic_store_explicit(&pool.work, work, memory_order_relaxed);
-    atomic_store_explicit(&pool.argument, argument, memory_order_relaxed);
-    atomic_store_explicit(&pool.n, n, memory_order_relaxed);
-    atomic_store_explicit(&pool.grain, grain, memory_order_relaxed);
-    atomic_store_explicit(&pool.n_threads, team->n_threads, memory_order_relaxed);
-    atomic_store_explicit(&pool.n_done, 0, memory_order_relaxed);
     uint64_t loop = ++pool.loop;
     int n_shares = n_pieces < team->n_threads ? n_pieces : team->n_threads;
-    for (int t = n_shares - 1; t >= 0; t--) /* workers first: they have the longer way */
-        atomic_store(&pool.members[t].share,
-                     word_of(loop, n_pieces * t / n_shares, n_pieces * (t + 1) / n_shares));
+    for (int t = n_shares - 1; t >= 0; t--) { /* workers first: they have the longer way */
+        member* m = &pool.members[t];
+        atomic_store_explicit(&m->work, work, memory_order_relaxed);
+        atomic_store_explicit(&m->argument, argument, memory_order_relaxed);
+        atomic_store_explicit(&m->n, n, memory_order_relaxed);
+        atomic_store_explicit(&m->grain, grain, memory_order_relaxed);
+        atomic_store_explicit(&m->n_threads, team->n_threads, memory_order_relaxed);
+        uint64_t word = word_of(loop, n_pieces * t / n_shares, n_pieces * (t + 1) / n_shares);
+        /* sequentially consistent for a worker, see wake */
+        atomic_store_explicit(&m->share, word, t > 0 ? memory_order_seq_cst : memory_order_release);
+    }
     for (int t = 1; t < n_shares; t++) wake(&pool.members[t].sleeper);
 
     int n_mine = 0;
     for (piece p; take(0, n_shares, &p); n_mine++) p.work(p.argument, 0, p.first, p.end);
-    wait_for_pieces(n_pieces - n_mine);
+    pool.n_taken += (unsigned)(n_pieces - n_mine);
+    wait_for_pieces(pool.n_taken);
 }
 
 #ifdef SPECDEC_TESTING
