@@ -63,8 +63,7 @@ static struct {
     pthread_mutex_t turn;    /* held by the caller whose team is open */
     pthread_mutex_t growing; /* held while workers are started */
     atomic_int n_workers;
-    uint64_t loop; /* number of the last loop; the caller's */
-
+    uint64_t loop;    /* number of the last loop; the caller's */
     unsigned n_taken; /* pieces that workers have taken in all loops so far; the caller's */
 
     _Alignas(64) atomic_uint n_done; /* pieces that workers have done in all loops so far */

@@ -152,8 +152,7 @@ static int make_table(PyObject* arguments, const sd_drafting* d, int online, sd_
             ? sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
                       table->n_vocab, n_vocab)
             : sd_ngram_drafter_create(&options, drafter);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    return made(status);
 }
 
 static int make_ngram(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
@@ -169,8 +168,7 @@ static int make_random(PyObject* arguments, const sd_drafting* d, sd_drafter** d
     if (!PyArg_ParseTuple(arguments, ";draft: expected (\"random\",)")) return -1;
     sd_status status =
         sd_random_drafter_create(d->target->config.n_vocab, d->gamma, d->guessing.coupled, drafter);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    return made(status);
 }
 
 /* arguments: (window, ngram, candidates) */
@@ -180,8 +178,7 @@ static int make_lookahead(PyObject* arguments, const sd_drafting* d, sd_drafter*
                           &options.window, &options.ngram, &options.candidates))
         return -1;
     sd_status status = sd_lookahead_drafter_create(&options, drafter);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    return made(status);
 }
 
 /* arguments: (documents, min_match, n_candidates); documents: an Automaton or None */
