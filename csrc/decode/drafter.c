@@ -35,6 +35,12 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
     return node;
 }
 
+int sd_slice_take(int n, int n_read, int* room) {
+    int left = n > n_read ? n - n_read : 0, n_here = left < *room ? left : *room;
+    *room -= n_here;
+    return n_here;
+}
+
 sd_status sd_drafter_begin(sd_drafter* d, int sequence, const int32_t* prompt, int n_prompt) {
     return d->begin ? d->begin(d, sequence, prompt, n_prompt) : SD_OK;
 }

@@ -100,6 +100,13 @@ struct sd_drafter {
     void (*free)(sd_drafter* self);
 };
 
+/* Tokens of prompts that a drafter without a model reads in one call of read: some milliseconds. */
+#define SD_READ_SLICE 8192
+
+/* How many tokens to read now of a prompt [n] of which n_read have been read; *room, what is left of the slice,
+ * gets that much smaller. */
+int sd_slice_take(int n, int n_read, int* room);
+
 /* The operations that may be NULL. */
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const int32_t* prompt, int n_prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);

@@ -3,9 +3,6 @@
 /* Edges of a state that are looked at for the next candidate. */
 #define N_EDGES 64
 
-/* Tokens of prompts that are read in one call: some milliseconds. */
-#define SLICE 8192
-
 /* A sequence: committed text, as far as the drafter was told. */
 typedef struct reading {
     const int32_t* prompt; /* [n_prompt] borrowed until it has been read */
@@ -61,14 +58,13 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
     copy_drafter* d = (copy_drafter*)base;
-    int room = SLICE;
+    int room = SD_READ_SLICE;
     for (int i = 0; i < d->options.n_sequences && room > 0; i++) {
         reading* r = &d->readings[i];
-        int left = r->n_prompt - r->text.n_tokens, n_here = left < room ? left : room;
-        if (left <= 0) continue;
+        int n_here = sd_slice_take(r->n_prompt, r->text.n_tokens, &room);
+        if (n_here == 0) continue;
         sd_status status = read_on(d, r, r->prompt, r->text.n_tokens + n_here);
         if (status != SD_OK) return status;
-        room -= n_here;
     }
     *done = room > 0;
     return SD_OK;

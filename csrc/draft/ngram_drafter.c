@@ -26,9 +26,6 @@ typedef struct memo {
 
 #define MEMOS 1024 /* a power of two */
 
-/* Tokens of prompts that are counted in one call: some milliseconds. */
-#define SLICE 8192
-
 typedef struct prompt {
     const int32_t* tokens; /* [n] borrowed until it has been counted */
     int n;
@@ -185,13 +182,11 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* tokens, in
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
     ngram_drafter* d = (ngram_drafter*)base;
-    int room = SLICE;
+    int room = SD_READ_SLICE;
     for (int i = 0; i < d->options.n_sequences && room > 0; i++) {
         const prompt* p = &d->prompts[i];
-        int left = p->n - d->counts[i].n_read, n_here = left < room ? left : room;
-        if (left <= 0) continue;
-        sd_ngram_counts_read(&d->counts[i], p->tokens, d->counts[i].n_read + n_here);
-        room -= n_here;
+        int n_here = sd_slice_take(p->n, d->counts[i].n_read, &room);
+        if (n_here > 0) sd_ngram_counts_read(&d->counts[i], p->tokens, d->counts[i].n_read + n_here);
     }
     *done = room > 0;
     return SD_OK;
