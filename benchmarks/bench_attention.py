@@ -23,8 +23,8 @@ import numpy as np
 from bench_roofline import forward_jobs, n_cache_bytes, n_matrix_weights
 from machine import DISTURBED, WEIGHT_BYTES, Job, Machine, Sample, describe, states, take_turns
 from specdec import _core
-from specdec.checkpoints import CanonicalTensor
-from specdec.checkpoints.rotary import rotary_frequencies
+from specdec.models.checkpoints import CanonicalTensor
+from specdec.models.checkpoints.rotary import rotary_frequencies
 
 #: (query heads, heads with keys and values), all of 64 numbers: as in L1B and paper97.
 HEADS = {"32 heads on 4": (32, 4), "12 heads": (12, 12)}

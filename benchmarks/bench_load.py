@@ -97,7 +97,7 @@ def measure(folder: Path, args: argparse.Namespace) -> None:
             times[dtype].append(load_s(folder, dtype, args.threads))
     copying = statistics.median(times["copy"])
     n_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    layer = layer_bytes(specdec.checkpoints.open_checkpoint(folder, tokenizer=False).config)
+    layer = layer_bytes(specdec.models.checkpoints.open_checkpoint(folder, tokenizer=False).config)
     print(
         f"Copying {n_bytes / 1e9:.2f} GB takes {copying:.2f} s ({n_bytes / copying / 1e9:.1f} GB/s); "
         f"a layer of the checkpoint has {layer / 1e6:.0f} MB.\n\n"

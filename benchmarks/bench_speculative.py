@@ -38,8 +38,8 @@ from bench_roofline import logits_copy_s
 from machine import describe
 from shapes import random_model
 from specdec import _core
-from specdec.run import SLICE_S, SequenceState, continuation_decoder
-from specdec.stopping import StopRules
+from specdec.decoding.run import SLICE_S, SequenceState, continuation_decoder
+from specdec.decoding.stopping import StopRules
 from specdec.theory import expected_tokens
 from specdec.trace import Trace
 

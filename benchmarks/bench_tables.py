@@ -19,8 +19,8 @@ import numpy as np
 
 import specdec
 from machine import describe
+from specdec.analysis.measurement import tables
 from specdec.drafts import Bigram, Unigram
-from specdec.measurement import tables
 
 OPENINGS = (
     "Once upon a time",

@@ -31,9 +31,9 @@ from tqdm import tqdm
 
 import specdec
 from specdec import _core
-from specdec.checkpoints import CanonicalTensor
-from specdec.checkpoints.rotary import rotary_frequencies
-from specdec.model import ModelConfig
+from specdec.models.checkpoints import CanonicalTensor
+from specdec.models.checkpoints.rotary import rotary_frequencies
+from specdec.models.model import ModelConfig
 
 
 def _gpt2(n_layer: int, n_head: int, d_model: int, d_ff: int, n_vocab: int) -> dict[str, Any]:

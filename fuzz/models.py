@@ -11,9 +11,9 @@ import numpy as np
 
 from fuzz.draws import Draws
 from specdec import _core
-from specdec.checkpoints.rotary import linear_scaled, llama3_scaled, rotary_frequencies
-from specdec.model import Model, ModelConfig
-from specdec.tokenizer import ByteTokenizer, Strip
+from specdec.models.checkpoints.rotary import linear_scaled, llama3_scaled, rotary_frequencies
+from specdec.models.model import Model, ModelConfig
+from specdec.models.tokenizer import ByteTokenizer, Strip
 
 __all__ = ["DEFAULTS", "PieceTokenizer", "draft_description", "draw_model", "make_model"]
 

@@ -471,7 +471,7 @@ def test_the_progress_bar_comes_to_its_end(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, stop: str | None
 ) -> None:
     """A text that ends early takes what it could have had with it."""
-    from specdec import generation
+    from specdec.decoding import generate as generate_module
 
     bars = []
 
@@ -486,7 +486,7 @@ def test_the_progress_bar_comes_to_its_end(
         def close(self) -> None:
             self.closed = True
 
-    monkeypatch.setattr(generation, "progress_bar", Bar)
+    monkeypatch.setattr(generate_module, "progress_bar", Bar)
     results = specdec.generate(*pair, PROMPTS, batch_size=3, max_new_tokens=20, stop=stop, progress=True)
     (bar,) = bars
     assert bar.closed and bar.n == bar.total == sum(len(out.tokens) for out in results)

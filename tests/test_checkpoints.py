@@ -20,8 +20,6 @@ import pytest
 
 import specdec
 from specdec import _core, progress
-from specdec.checkpoints import hub, open_checkpoint
-from specdec.checkpoints.safetensors_file import read_safetensors
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -29,7 +27,9 @@ from specdec.errors import (
     TokenizerError,
     UnsupportedModelError,
 )
-from specdec.model import _checked, _counted
+from specdec.models.checkpoints import hub, open_checkpoint
+from specdec.models.checkpoints.safetensors_file import read_safetensors
+from specdec.models.model import _checked, _counted
 from specdec.threads import default_threads
 from tiny_models import (
     bf16_values,

@@ -16,7 +16,7 @@ import pytest
 
 import specdec
 from specdec import Result, cli
-from specdec.render import visible
+from specdec.display.rounds import visible
 from toy_pair import load_pair, notice_interrupts
 
 TESTS = Path(__file__).parent

@@ -22,8 +22,8 @@ from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
 from exact import Tokens, cells, chain_law, first_tokens
 from laws import first_layers
 from specdec import _core, reference
+from specdec.decoding.request import Request
 from specdec.drafts.draft import describe
-from specdec.request import Request
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from weights import VerifyWeights

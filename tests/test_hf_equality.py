@@ -15,7 +15,7 @@ import pytest
 
 import specdec
 from specdec import _core
-from specdec.checkpoints.safetensors_file import read_safetensors
+from specdec.models.checkpoints.safetensors_file import read_safetensors
 
 torch = pytest.importorskip("torch", reason="the oracle needs torch")
 transformers = pytest.importorskip("transformers", reason="the oracle is transformers")

@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import measuring, progress, reference, theory, timing, tuning
+from specdec import progress, reference, theory
+from specdec.analysis import measure as measure_module
+from specdec.analysis import timing
+from specdec.analysis import tune as tune_module
+from specdec.analysis.timing import ForwardTimes
 from specdec.drafts import Bigram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.timing import ForwardTimes
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import N_CTX, N_VOCAB, load_pair
 
@@ -208,7 +211,7 @@ def test_lenient_runs_are_timed_if_asked(
         ratios = {gamma: gamma + 10 * temperature + lenience for gamma in gammas}
         return {gamma: timing.Speedup(ratio, ratio - 1, ratio + 1, 1.5) for gamma, ratio in ratios.items()}
 
-    monkeypatch.setattr(measuring, "speedups", speedups)
+    monkeypatch.setattr(measure_module, "speedups", speedups)
     options = {"gammas": (1, 2), "leniences": (1.0, 0.5), "n_tokens": 20}
     found = specdec.measure(*pair, PROMPTS, **options, time_leniences=True)
     for row in found.rows:
@@ -307,17 +310,17 @@ def test_progress_reaches_its_end(
 
 
 def test_independence_is_tested_on_the_betas(measured: specdec.Measurement) -> None:
-    from specdec import series
+    from specdec.analysis import statistics
 
     found = measured.independence[1.3]
     betas = measured.betas[1.3]
     assert found.n_tokens == sum(map(len, betas))
-    assert found.autocorrelation == tuple(series.autocorrelation(betas, 10))
-    assert (found.statistic, found.p_value) == series.ljung_box(
+    assert found.autocorrelation == tuple(statistics.autocorrelation(betas, 10))
+    assert (found.statistic, found.p_value) == statistics.ljung_box(
         np.array(found.autocorrelation), found.n_tokens
     )
     assert found.band == pytest.approx(1.96 / math.sqrt(found.n_tokens))
-    assert found.by_position == tuple(series.acceptance_by_position(betas, 2))
+    assert found.by_position == tuple(statistics.acceptance_by_position(betas, 2))
     assert found.by_position[0] == pytest.approx(np.concatenate(betas).mean(), abs=0.05)
 
 
@@ -375,7 +378,7 @@ def test_an_impossible_speed_up_has_a_mark_and_no_star(measured: specdec.Measure
 
 
 def test_html_is_escaped() -> None:
-    from specdec.tables import Table
+    from specdec.display.tables import Table
 
     table = Table("<a>", ("<b>", "x|y"), [("<c>", "&")])
     assert "<a>" not in table.html() and "&lt;c&gt;" in table.html() and "&amp;" in table.html()
@@ -440,7 +443,7 @@ def test_one_prompt_and_paths_are_taken(make_llama) -> None:
 
 def with_law(monkeypatch: pytest.MonkeyPatch, draft_s: float, *target_s: float) -> None:
     times = ForwardTimes(dict(enumerate(target_s, start=1)), draft_s)
-    monkeypatch.setattr(tuning, "forward_times", lambda *args, **options: times)
+    monkeypatch.setattr(tune_module, "forward_times", lambda *args, **options: times)
 
 
 def test_tune_takes_the_best_gamma_of_a_law(

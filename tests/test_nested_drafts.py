@@ -9,8 +9,8 @@ import pytest
 import specdec
 from drafters import DRAFTS, Repeats, World
 from specdec import _core, drafts
+from specdec.decoding.request import Request
 from specdec.drafts.draft import describe
-from specdec.request import Request
 from toy_pair import load_pair
 
 N_NEW = 9

@@ -17,9 +17,9 @@ from scipy import stats
 import specdec
 from canonical import LLAMA, build, random_tensors
 from specdec import InputError, _core
-from specdec.checkpoints.opened_file import OpenedFile
 from specdec.drafts import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.errors import CheckpointError, CheckpointNotFoundError
+from specdec.models.checkpoints.opened_file import OpenedFile
 
 N_VOCAB = LLAMA["n_vocab"]
 SMOOTHINGS = ["interpolated", "backoff"]

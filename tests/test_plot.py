@@ -24,10 +24,10 @@ from scipy import stats
 import specdec
 from colours import contrast, least_distance
 from specdec import Measurement, Result, Round, Trace, plot
+from specdec.analysis.measurement import Independence, MeasurementRow
+from specdec.analysis.statistics import acceptance_by_position
 from specdec.errors import InputError
-from specdec.measurement import Independence, MeasurementRow
 from specdec.plot import heat, style
-from specdec.series import acceptance_by_position
 from toy_pair import ToyTokenizer
 
 matplotlib.use("Agg")

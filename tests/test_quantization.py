@@ -13,7 +13,7 @@ import specdec
 from canonical import DTYPES
 from specdec import reference
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
-from specdec.quantization import _TEXT
+from specdec.models.quantization import _TEXT
 from tiny_models import gpt2_config, llama_config, llama_tensors, write_hf
 from toy_pair import ToyTokenizer
 

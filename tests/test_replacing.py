@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from specdec import InputError, SkipSearch, SkipTrial
+from specdec.atomic_file import replacing
 from specdec.drafts import Ngram
-from specdec.replacing import replacing
 
 
 def write_table(path: Path) -> None:

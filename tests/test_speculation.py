@@ -17,8 +17,8 @@ from scipy import stats
 
 import specdec
 from exact import N_STEPS, cells
-from specdec import speculation
 from specdec.errors import InputError
+from specdec.verification import speculative_execution
 
 TIMEOUT_S = 60
 """How long a test waits for what must happen at once: reached only if it fails."""
@@ -177,7 +177,7 @@ def test_a_residual_without_the_density_test_would_be_found(monkeypatch: pytest.
             return guesses[0], 0
         return self._distribution.rvs(random_state=rng), None
 
-    monkeypatch.setattr(speculation._Density, "settle", settle)
+    monkeypatch.setattr(speculative_execution._Density, "settle", settle)
     q = stats.norm(1.5, 1.0)
     rng = np.random.default_rng(5)
     assert stats.kstest([run(p, q, seed=rng).y for _ in range(1500)], p.cdf).pvalue < P_VALUE
@@ -218,7 +218,7 @@ def test_g_runs_while_f_is_running() -> None:
 def test_all_guesses_run_together() -> None:
     barrier = threading.Barrier(4)
 
-    def f(x: str) -> speculation.Distribution:
+    def f(x: str) -> speculative_execution.Distribution:
         barrier.wait(TIMEOUT_S)
         return stats.uniform(0, 1)
 
@@ -461,7 +461,7 @@ def test_what_is_no_distribution_is_refused(p: Any, q: Any, message: str) -> Non
 
 def test_densities_that_are_not_normalised_end_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a density is nowhere above the whole: the residual has no mass."""
-    monkeypatch.setattr(speculation, "RESIDUAL_DRAWS", 1000)
+    monkeypatch.setattr(speculative_execution, "RESIDUAL_DRAWS", 1000)
     with pytest.raises(InputError, match="never had a density above"):
         for seed in range(100):
             run(Wrong(0.5), Wrong(1.0), seed=seed)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec
+from specdec.decoding.run import SequenceState
+from specdec.decoding.stopping import StopRules, StopScanner
 from specdec.errors import InputError
-from specdec.run import SequenceState
-from specdec.stopping import StopRules, StopScanner
-from specdec.tokenizer import StreamDecoder
+from specdec.models.tokenizer import StreamDecoder
 from toy_pair import EOS, N_CTX, ToyTokenizer, greedy_tokens, load_pair
 
 TOKENIZER = ToyTokenizer()

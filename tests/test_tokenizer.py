@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
-from specdec.tokenizer import (
+from specdec.models.tokenizer import (
     StreamDecoder,
     Strip,
     Tokenizer,
@@ -573,7 +573,7 @@ def test_missing_libraries(tmp_path, monkeypatch):
 
 
 def test_a_sentencepiece_file_that_cannot_be_read(tmp_path):
-    from specdec.tokenizer.sentencepiece_file import SentencePieceTokenizer
+    from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
     pytest.importorskip("sentencepiece")
     with pytest.raises(TokenizerError, match="tokenizer.model: cannot be read: No such file"):
@@ -586,7 +586,7 @@ def test_errors_of_specdec_s_own_code_are_not_the_library_s(tmp_path, monkeypatc
     def broken(*given):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("specdec.tokenizer.hf._read_decoder", broken)
+    monkeypatch.setattr("specdec.models.tokenizer.hf_tokenizer._read_decoder", broken)
     (tmp_path / "tokenizer.json").write_text(llama_json())
     with pytest.raises(ZeroDivisionError):
         load_tokenizer(tmp_path)

@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from specdec import Round, Sampling, Trace, theory
+from specdec.display.rounds import Figure
 from specdec.errors import InputError
-from specdec.render import Figure
 
 # ----------------------------------------------------------------------------------------- rounds
 

@@ -25,7 +25,7 @@ from laws import FALSE_ALARM, p_value
 from proofs import prove
 from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, Chains, Grown, PythonDraft, Shape
-from specdec.rules import DECODING_RULES
+from specdec.verification.rules import DECODING_RULES
 from weights import verify_weights
 
 Parents = Sequence[int]

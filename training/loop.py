@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specdec.replacing import replacing
+from specdec.atomic_file import replacing
 
 # The learning rate is held, then falls linearly to zero over this last part of the steps.
 # While it is held, a resumed run may be given another number of steps.

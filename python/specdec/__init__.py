@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Any
 from specdec._core import __version__, available_kernels, kernels
 
 if TYPE_CHECKING:
-    from specdec.auto import Auto
-    from specdec.beam import Beam, BeamResult, BeamTrace, beam_search
+    from specdec.analysis.layer_search import SkipSearch, SkipTrial, search_skips
+    from specdec.analysis.measure import measure
+    from specdec.analysis.measurement import Measurement, MeasurementRow
+    from specdec.analysis.oracle import Oracle, OracleRow, oracle
+    from specdec.analysis.tune import Tuning, tune
+    from specdec.decoding.adaptive_gamma import Auto
+    from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
+    from specdec.decoding.generate import Stream, generate, stream
+    from specdec.decoding.result import Result
     from specdec.errors import (
         CheckpointError,
         InputError,
@@ -27,60 +34,53 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         VocabularyMismatchError,
     )
-    from specdec.generation import Stream, generate, stream
-    from specdec.hindsight import Oracle, OracleRow, oracle
-    from specdec.measurement import Measurement, MeasurementRow
-    from specdec.measuring import measure
-    from specdec.model import Model, embedded_pair, load
-    from specdec.quantization import QuantizationReport
-    from specdec.result import Result
-    from specdec.sampling import Sampling
-    from specdec.skipping import SkipSearch, SkipTrial, search_skips
-    from specdec.speculation import Speculation, speculate
+    from specdec.models.model import Model, embedded_pair, load
+    from specdec.models.quantization import QuantizationReport
     from specdec.trace import Round, Trace
-    from specdec.tuning import Tuning, tune
-    from specdec.verification import distribution, verify
+    from specdec.verification.sampling import Sampling
+    from specdec.verification.speculative_execution import Speculation, speculate
+    from specdec.verification.verify import distribution, verify
 
 _MODULES = ("drafts", "errors", "plot", "reference", "theory")  # public as modules
 _HOMES = {
-    "Auto": "auto",
-    "Beam": "beam",
-    "BeamResult": "beam",
-    "BeamTrace": "beam",
+    "Auto": "decoding.adaptive_gamma",
+    "Beam": "decoding.beam_search",
+    "BeamResult": "decoding.beam_search",
+    "BeamTrace": "decoding.beam_search",
     "CheckpointError": "errors",
     "InputError": "errors",
-    "Measurement": "measurement",
+    "Measurement": "analysis.measurement",
     "NotFiniteError": "errors",
-    "Oracle": "hindsight",
-    "OracleRow": "hindsight",
-    "oracle": "hindsight",
-    "MeasurementRow": "measurement",
-    "Model": "model",
-    "QuantizationReport": "quantization",
-    "Result": "result",
+    "Oracle": "analysis.oracle",
+    "OracleRow": "analysis.oracle",
+    "oracle": "analysis.oracle",
+    "MeasurementRow": "analysis.measurement",
+    "Model": "models.model",
+    "QuantizationReport": "models.quantization",
+    "Result": "decoding.result",
     "Round": "trace",
-    "Sampling": "sampling",
-    "SkipSearch": "skipping",
-    "SkipTrial": "skipping",
+    "Sampling": "verification.sampling",
+    "SkipSearch": "analysis.layer_search",
+    "SkipTrial": "analysis.layer_search",
     "SpecdecError": "errors",
-    "Speculation": "speculation",
-    "Stream": "generation",
+    "Speculation": "verification.speculative_execution",
+    "Stream": "decoding.generate",
     "TokenizerError": "errors",
     "Trace": "trace",
-    "Tuning": "tuning",
+    "Tuning": "analysis.tune",
     "UnsupportedModelError": "errors",
     "VocabularyMismatchError": "errors",
-    "beam_search": "beam",
-    "distribution": "verification",
-    "embedded_pair": "model",
-    "generate": "generation",
-    "load": "model",
-    "search_skips": "skipping",
-    "speculate": "speculation",
-    "measure": "measuring",
-    "stream": "generation",
-    "tune": "tuning",
-    "verify": "verification",
+    "beam_search": "decoding.beam_search",
+    "distribution": "verification.verify",
+    "embedded_pair": "models.model",
+    "generate": "decoding.generate",
+    "load": "models.model",
+    "search_skips": "analysis.layer_search",
+    "speculate": "verification.speculative_execution",
+    "measure": "analysis.measure",
+    "stream": "decoding.generate",
+    "tune": "analysis.tune",
+    "verify": "verification.verify",
 }
 
 __all__ = [

@@ -14,14 +14,14 @@ from statistics import median
 from typing import Any
 
 from specdec import _core
+from specdec.decoding.generate import generate
+from specdec.decoding.request import Request
+from specdec.decoding.result import Result
+from specdec.decoding.run import Run
+from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
 from specdec.errors import SpecdecError
-from specdec.generation import generate
-from specdec.model import Model, embedded_pair, load
-from specdec.render import Figure, legend, line, paint, use_colour, visible
-from specdec.request import Request
-from specdec.result import Result
-from specdec.rules import DECODING_RULES
-from specdec.run import Run
+from specdec.models.model import Model, embedded_pair, load
+from specdec.verification.rules import DECODING_RULES
 
 __all__ = ["main"]
 

@@ -7,7 +7,7 @@ import reprlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from specdec.result import Result
+    from specdec.decoding.result import Result
 
 __all__ = [
     "CheckpointError",

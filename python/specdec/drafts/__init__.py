@@ -8,11 +8,11 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.input_copy import InputCopy
 from specdec.drafts.lookahead import Lookahead
-from specdec.drafts.model import Model
+from specdec.drafts.model_draft import Model
 from specdec.drafts.ngram import Bigram, Ngram, Unigram
 from specdec.drafts.online_ngram import OnlineNgram
-from specdec.drafts.protocol import Drafter, Proposal, PythonDraft
-from specdec.drafts.random import Random
+from specdec.drafts.python_draft import Drafter, Proposal, PythonDraft
+from specdec.drafts.random_draft import Random
 from specdec.drafts.shapes import Chains, Grown, Shape
 from specdec.drafts.skip_layers import SkipLayers
 

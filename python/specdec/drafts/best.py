@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from specdec.checks import check_flag
 from specdec.drafts.draft import Description, Draft, describe
-from specdec.drafts.protocol import Drafter, PythonDraft
+from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
-    from specdec.model import Model
+    from specdec.models.model import Model
 
 __all__ = ["Best"]
 
@@ -81,7 +81,7 @@ class Best(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        from specdec.tokenizer import check_same_vocabulary
+        from specdec.models.tokenizer import check_same_vocabulary
 
         for draft in self.drafts:
             if not isinstance(draft, Draft):
@@ -94,7 +94,7 @@ class Best(Draft):
 
 
 def _draft(i: int, given: Any) -> Model | Draft:
-    from specdec.model import Model, load  # models need more than drafts do
+    from specdec.models.model import Model, load  # models need more than drafts do
 
     if isinstance(given, Draft | Model):
         return given

@@ -14,7 +14,7 @@ from specdec.drafts.texts import Text, check_text, ids_of
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
-    from specdec.model import Model
+    from specdec.models.model import Model
 
 __all__ = ["MAX_CANDIDATES", "MAX_LENGTH", "ContextCopy"]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from specdec.errors import InputError, VocabularyMismatchError, shown
 
 if TYPE_CHECKING:
-    from specdec.model import Model
-    from specdec.sampling import Sampling
+    from specdec.models.model import Model
+    from specdec.verification.sampling import Sampling
 
 __all__ = ["Description", "Draft", "check_n_vocab", "describe"]
 

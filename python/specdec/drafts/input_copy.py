@@ -10,7 +10,7 @@ from specdec.drafts.draft import Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
 
 if TYPE_CHECKING:
-    from specdec.model import Model
+    from specdec.models.model import Model
 
 __all__ = ["InputCopy"]
 

@@ -9,7 +9,7 @@ from specdec.drafts.draft import Description, Draft
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
-    from specdec.model import Model
+    from specdec.models.model import Model
 
 __all__ = ["Lookahead"]
 

@@ -20,9 +20,9 @@ from specdec.errors import CheckpointError, InputError, shown
 from specdec.progress import counted
 
 if TYPE_CHECKING:
-    from specdec.model import Model
-    from specdec.request import DraftLike, Prompt
-    from specdec.tokenizer import Tokenizer
+    from specdec.decoding.request import DraftLike, Prompt
+    from specdec.models.model import Model
+    from specdec.models.tokenizer import Tokenizer
 
 __all__ = ["Bigram", "Ngram", "Unigram", "check_smoothing"]
 
@@ -176,7 +176,7 @@ class Ngram(Draft):
         InputError
             As `specdec.generate` and `Ngram`.
         """
-        from specdec.generation import generate
+        from specdec.decoding.generate import generate
 
         check_smoothing(smoothing)
         check_n(n)

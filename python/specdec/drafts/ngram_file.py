@@ -13,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checkpoints.safetensors_file import StoredTensor, read_safetensors_with_metadata
+from specdec.atomic_file import replacing
 from specdec.drafts.ids import MAX_N
 from specdec.drafts.ngram_counts import NgramCounts, NgramLevel
 from specdec.errors import CheckpointError
-from specdec.fields import as_json
-from specdec.replacing import replacing
+from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors_with_metadata
+from specdec.models.json_fields import as_json
 
 __all__ = ["read_ngrams", "write_ngrams"]
 

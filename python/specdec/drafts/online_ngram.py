@@ -15,7 +15,7 @@ from specdec.drafts.ngram_counts import NgramCounts
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
-    from specdec.model import Model
+    from specdec.models.model import Model
 
 __all__ = ["OnlineNgram"]
 

@@ -10,7 +10,7 @@ from specdec.drafts.draft import Description, Draft
 from specdec.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from specdec.model import Model
+    from specdec.models.model import Model
 
 __all__ = ["SkipLayers"]
 

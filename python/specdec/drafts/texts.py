@@ -12,7 +12,7 @@ from specdec.checks import check_array
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
-    from specdec.model import Model
+    from specdec.models.model import Model
 
 __all__ = ["Text", "check_text", "ids_of"]
 

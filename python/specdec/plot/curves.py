@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec import theory
+from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError
-from specdec.measurement import Measurement
 from specdec.plot.points import Pair, Point, pairs_of, token_points
 from specdec.plot.runs import Run
 from specdec.plot.style import BLACK, GREY, Look, axes, legend, legend_below, looks, mark, pyplot, styled

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
+from specdec.decoding.result import Result
+from specdec.display.rounds import Figure, visible
 from specdec.errors import InputError, shown
-from specdec.measurement import Measurement
 from specdec.plot.style import SEQUENTIAL, pyplot, styled
-from specdec.render import Figure, visible
-from specdec.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

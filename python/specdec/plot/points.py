@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specdec.analysis.measurement import Measurement, MeasurementRow
+from specdec.analysis.statistics import acceptance_by_position
 from specdec.errors import InputError
-from specdec.measurement import Measurement, MeasurementRow
 from specdec.plot.runs import Run, full_rounds, gamma_of, half_width, timed_trace, trace_of
-from specdec.series import acceptance_by_position
 from specdec.trace import Trace
 
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.decoding.result import Result
 from specdec.errors import InputError, shown
-from specdec.result import Result
 from specdec.trace import Trace
 
 Run: TypeAlias = "Result | Trace | Sequence[Result | Trace]"

@@ -1,0 +1,1 @@
+"""Analysis: acceptance, times and gamma of a target and its drafts, measured."""

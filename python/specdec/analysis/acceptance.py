@@ -1,0 +1,234 @@
+"""How well a draft guesses a target: beta at every position of texts that the target generates."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import drafts, theory
+from specdec.checks import check_items
+from specdec.decoding.generate import generate
+from specdec.decoding.request import ModelLike, Prompt, as_model
+from specdec.decoding.run import continuation_decoder
+from specdec.errors import InputError, shown
+from specdec.models.model import Model, load
+from specdec.models.tokenizer import check_same_vocabulary
+from specdec.verification.sampling import Sampling
+from specdec.verification.verify import distribution
+
+__all__ = [
+    "RUN_BY_THE_CORE",
+    "Acceptance",
+    "Draft",
+    "DraftLike",
+    "ProbabilityDraft",
+    "acceptance",
+    "name_of",
+    "open_pair",
+    "split",
+]
+
+Array = NDArray[np.float64]
+
+_ROWS = 64  # positions whose distributions are in memory at a time
+
+
+@runtime_checkable
+class ProbabilityDraft(Protocol):
+    """A draft that is no model, such as `specdec.drafts.Bigram`."""
+
+    def probabilities(self, ids: Sequence[int] | NDArray[np.integer[Any]], /) -> Array:
+        """[len(ids), n_vocab]: row i is the distribution of the token after ids[: i + 1]."""
+        ...
+
+
+Draft: TypeAlias = "Model | ProbabilityDraft"
+RUN_BY_THE_CORE = (Model, drafts.Draft)
+"""Drafts that `generate` takes, so that runs with them can be timed."""
+DraftLike: TypeAlias = "ModelLike | ProbabilityDraft"
+
+
+@dataclass(frozen=True, eq=False)
+class Acceptance:
+    """Texts that a target generated, and how likely a draft's guesses in them would have been accepted.
+
+    Attributes
+    ----------
+    tokens : list of list of int
+        For each prompt, what the target generated.
+    text : list of list of str, or None
+        The same as text, a piece for each token; None without a tokenizer.
+    betas : dict of float to list of ndarray of float64, [n_tokens]
+        By lenience, for each prompt: the chance that a guess at this position is accepted.
+    """
+
+    tokens: list[list[int]]
+    text: list[list[str]] | None
+    betas: dict[float, list[Array]]
+
+
+def acceptance(
+    target: Model,
+    draft: Draft,
+    prompts: Sequence[Sequence[int]],
+    *,
+    sampling: Sampling,
+    leniences: Sequence[float],
+    n_tokens: int,
+    seed: int,
+    n_threads: int | None,
+    done: Callable[[int], object],
+) -> Acceptance:
+    """Continue prompts with the target, and hold the draft's distribution against its own (section 4.2).
+
+    At temperature 0 both decode by argmax, and a lenience below 1 judges by the target's whole distribution
+    at temperature 1 (appendix A.5).
+
+    Parameters
+    ----------
+    target : Model
+    draft : Model or ProbabilityDraft
+    prompts : sequence of sequence of int
+    sampling : Sampling
+        Of both.
+    leniences : sequence of float
+        In (0, 1].
+    n_tokens : int
+        New tokens a prompt, as far as the contexts reach.
+    seed : int
+        Prompt i is continued with the key (seed, i).
+    n_threads : int or None
+    done : callable
+        Told of `n_tokens`, after every prompt.
+    """
+    tokens: list[list[int]] = []
+    text: list[list[str]] | None = None if target.tokenizer is None else []
+    betas: dict[float, list[Array]] = {lenience: [] for lenience in leniences}
+    for i, prompt in enumerate(prompts):
+        result = generate(
+            target,
+            None,
+            prompt,
+            max_new_tokens=min(n_tokens, _room(target, draft, prompt, i)),
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            seed=[(seed, i)],
+            n_threads=n_threads,
+            logits=True,
+        )
+        assert result.logits is not None
+        guesses = _draft_logits(draft, [*prompt, *result.tokens[:-1]], len(prompt), target, n_threads)
+        for lenience, found in _betas(result.logits, guesses, sampling, leniences).items():
+            betas[lenience].append(found)
+        tokens.append(result.tokens)
+        if text is not None:
+            assert target.tokenizer is not None
+            stream = continuation_decoder(target.tokenizer, prompt)
+            pieces = [stream.feed([token]) for token in result.tokens]
+            pieces[-1] += stream.finish()
+            text.append(pieces)
+        done(n_tokens)
+    return Acceptance(tokens, text, betas)
+
+
+def _room(target: Model, draft: Draft, prompt: Sequence[int], index: int) -> int:
+    """New tokens that the contexts have room for; the last one needs none in the draft's."""
+    room = target.config.n_ctx - len(prompt)
+    if isinstance(draft, Model):
+        room = min(room, draft.config.n_ctx - len(prompt) + 1)
+    if room < 1:
+        raise InputError(f"prompt {index} has {len(prompt)} tokens, which leaves no room in the context")
+    return room
+
+
+def _draft_logits(
+    draft: Draft, ids: Sequence[int], n_prompt: int, target: Model, n_threads: int | None
+) -> NDArray[np.float32]:
+    """The draft's logits at every position that the target generated, [n_tokens, n_vocab]."""
+    if isinstance(draft, Model):
+        return draft.logits(ids, n_threads=n_threads)[n_prompt - 1 :]
+    probs = np.asarray(draft.probabilities(ids), dtype=np.float64)
+    shape = (len(ids), target.config.n_vocab)
+    if probs.shape != shape:
+        raise InputError(f"draft.probabilities gave an array of shape {probs.shape}; expected {shape}")
+    if not (np.all(probs >= 0.0) and np.allclose(probs.sum(axis=1), 1.0, rtol=0.0, atol=1e-6)):
+        raise InputError("draft.probabilities gave a row that is no distribution; expected sum 1")
+    with np.errstate(divide="ignore"):
+        return np.log(probs[n_prompt - 1 :]).astype(np.float32)
+
+
+def _betas(
+    target_logits: NDArray[np.float32],
+    draft_logits: NDArray[np.float32],
+    sampling: Sampling,
+    leniences: Sequence[float],
+) -> dict[float, Array]:
+    ours: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+    }
+    rate, targets = theory.acceptance_rate, ours
+    if sampling.greedy:  # judged by what the argmax is taken of, as `generate` does
+        rate, targets = theory.greedy_acceptance_rate, {"temperature": 1.0}
+    betas = {lenience: np.empty(len(target_logits)) for lenience in leniences}
+    for first in range(0, len(target_logits), _ROWS):
+        rows = slice(first, first + _ROWS)
+        target_probs = distribution(target_logits[rows], **targets)
+        draft_probs = distribution(draft_logits[rows], **ours)
+        for lenience, found in betas.items():
+            found[rows] = rate(target_probs, draft_probs, lenience=lenience)
+    return betas
+
+
+# --------------------------------------------------------------------------------------------- arguments
+
+
+def open_pair(target: ModelLike, draft: DraftLike) -> tuple[Model, Draft]:
+    """Target and draft, loaded where they are paths, of one vocabulary."""
+    target = as_model("target", target)
+    if isinstance(draft, str | os.PathLike):
+        draft = load(draft)
+    if isinstance(draft, Model):
+        check_same_vocabulary(target, draft)
+    elif not isinstance(draft, ProbabilityDraft):
+        raise InputError(
+            f"draft is a {type(draft).__name__}; expected a specdec.Model, a path, a hub name, or an object "
+            "with a method probabilities(ids)"
+        )
+    return target, draft
+
+
+def name_of(draft: Draft) -> str:
+    """A name for tables: of a model its folder or file, else the type."""
+    return draft.path.name if isinstance(draft, Model) else type(draft).__name__.lower()
+
+
+def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
+    """Token ids of each prompt; a text, or a list of integers, is one prompt."""
+    expected = "a text, token ids, or a list of these"
+    if isinstance(prompts, str | np.ndarray):
+        given = [prompts]
+    elif isinstance(prompts, list | tuple):
+        given = check_items("prompts", prompts, expected)
+    else:
+        raise InputError(f"prompts is {shown(prompts)}; expected {expected}")
+    if given and isinstance(given[0], int | np.integer):
+        given = [given]
+    if not given:
+        raise InputError(f"prompts is {shown(prompts)}; expected {expected}")
+    found = []
+    for i, prompt in enumerate(given):
+        try:
+            found.append(target.check_ids(prompt, minimum=1, maximum=target.config.n_ctx - 1).tolist())
+        except InputError as error:
+            raise InputError(f"prompt {i}: {error}") from None
+    return found

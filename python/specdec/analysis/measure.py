@@ -1,0 +1,275 @@
+"""Measuring a pair: the paper's Tables 2 to 5 for the user's own target and draft."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import theory
+from specdec.analysis.acceptance import (
+    RUN_BY_THE_CORE,
+    Acceptance,
+    DraftLike,
+    acceptance,
+    name_of,
+    open_pair,
+    split,
+)
+from specdec.analysis.measurement import Independence, Measurement, MeasurementRow
+from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
+from specdec.analysis.timing import ForwardTimes, Speedup, forward_times, sample_text, speedups
+from specdec.checks import check_flag, check_integer, check_items
+from specdec.decoding.request import MAX_GAMMA, ModelLike, Prompt
+from specdec.errors import InputError, shown
+from specdec.models.model import Model
+from specdec.progress import counted
+from specdec.threads import check_threads
+from specdec.verification.rules import check_lenience
+from specdec.verification.sampling import Sampling
+
+__all__ = ["independence", "measure"]
+
+_N_LAGS = 10
+_NOT_RUN = Speedup(math.nan, math.nan, math.nan, math.nan)
+
+
+def measure(
+    target: ModelLike,
+    draft: DraftLike,
+    prompts: Prompt | Sequence[Prompt],
+    *,
+    gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
+    temperatures: Sequence[float] = (0.0, 1.0),
+    leniences: Sequence[float] = (1.0, 0.5, 0.3, 0.1),
+    n_tokens: int = 2000,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int = 0,
+    timing: bool = True,
+    n_timed_tokens: int = 400,
+    repeats: int = 5,
+    time_leniences: bool = False,
+    n_threads: int | None = None,
+    progress: bool = False,
+) -> Measurement:
+    """Measure how well a draft guesses a target, what both cost, and what speculation gains.
+
+    The acceptance rate is that of Corollary 3.6 (arXiv 2211.17192), measured as in section 4.2: the target
+    alone continues the prompts, and at each of its tokens the two distributions, after standardisation, are
+    held against each other. The speed-up is then predicted with the measured time of verification, beside the
+    ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns. Measured ones have
+    the spread of their repetitions; one above the new tokens per run of the target is an error of measuring,
+    and is marked as such.
+
+    Parameters
+    ----------
+    target : Model, path or hub name
+    draft : Model, path, hub name, or an object with ``probabilities(ids)``
+        The draft, or a table of `specdec.drafts`. Any other object gives [len(ids), n_vocab] float64, row i
+        the distribution of the token after ids[: i + 1]; what that takes in Python says nothing, so its cost
+        c is taken to be 0 (section 3.6: negligible cost), and no run with it is timed.
+    prompts : str, sequence of int, or a list of these
+        The same prompt several times is continued differently at temperatures above 0.
+    gammas : sequence of int
+        Drafted tokens a round, each 1 to 1024.
+    temperatures : sequence of float
+        Of target and draft.
+    leniences : sequence of float
+        In (0, 1]; 1 is the exact rule (appendix A.5). At temperature 0 a lenience below 1 accepts each token
+        x with target(x) >= lenience * max(target) at temperature 1.
+    n_tokens : int, default 2000
+        Tokens the target generates at each temperature, in all: each prompt its share, as far as the context
+        reaches and no end-of-text token comes. The paper takes 10000.
+    top_k, top_p, min_p
+        Of target and draft, as in `Sampling`.
+    seed : int, default 0
+        Prompt i is continued with the key (seed, i).
+    timing : bool, default True
+        Measure times too. Without, a measurement has acceptance rates alone.
+    n_timed_tokens : int, default 400
+        New tokens of a timed run at most; a run takes the prompts in order until it has as many.
+    repeats : int, default 5
+        Timed runs for each gamma and temperature.
+    time_leniences : bool, default False
+        Time the runs with lenience too, and not only those of the exact rule.
+    n_threads : int, optional
+        None: :func:`specdec.threads.default_threads`.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+
+    Returns
+    -------
+    Measurement
+        ``print`` shows its tables.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or a prompt is empty or fills the context.
+    VocabularyMismatchError
+        If target and draft have different vocabularies.
+    CheckpointError, TokenizerError
+        If a path cannot be loaded.
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> found = specdec.measure(target, draft, ["It was a dark and stormy night", "Once upon a time"])
+    >>> print(found)
+    """
+    chosen_gammas = [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in _several("gammas", gammas)]
+    samplings = [
+        Sampling(temperature, top_k, top_p, min_p) for temperature in _several("temperatures", temperatures)
+    ]
+    chosen_leniences = [
+        check_lenience("leniences", lenience, "has") for lenience in _several("leniences", leniences)
+    ]
+    all_leniences = list(dict.fromkeys([1.0, *chosen_leniences]))  # the exact rule's betas are always kept
+    n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
+    n_timed_tokens = check_integer("n_timed_tokens", n_timed_tokens, 1)
+    target, opened = open_pair(target, draft)
+    ids = split(target, prompts)
+    seed = check_integer("seed", seed, 0, 2**64 - 1)
+    threads = check_threads(n_threads)
+    timing, time_leniences = check_flag("timing", timing), check_flag("time_leniences", time_leniences)
+
+    share = -(-n_tokens // len(ids))
+    runs_draft = timing and isinstance(opened, RUN_BY_THE_CORE)
+    timed = _timed_work(target, ids, share, n_timed_tokens) if runs_draft else []
+    timed_leniences = chosen_leniences if time_leniences else [1.0]
+    n_runs = len(timed_leniences) * repeats * (len(chosen_gammas) + 1)
+    n_steps = len(ids) * share + n_runs * sum(n for _, n in timed)
+
+    texts: dict[float, Acceptance] = {}
+    measured: dict[tuple[float, float, int], Speedup] = {}
+    with counted(n_steps * len(samplings), "token", progress) as done:
+        for sampling in samplings:
+            texts[sampling.temperature] = acceptance(
+                target, opened, ids, sampling=sampling, leniences=all_leniences, n_tokens=share, seed=seed,
+                n_threads=threads, done=done,
+            )  # fmt: skip
+        times = None
+        if timing:
+            times = forward_times(
+                target,
+                opened if isinstance(opened, RUN_BY_THE_CORE) else None,
+                sample_text(target, ids, texts[samplings[0].temperature].tokens, max(chosen_gammas) + 1),
+                max_rows=max(chosen_gammas) + 1,
+                n_threads=threads,
+            )
+        if runs_draft:
+            assert isinstance(opened, RUN_BY_THE_CORE)
+            for sampling, lenience in itertools.product(samplings, timed_leniences):
+                ratios = speedups(
+                    target, opened, timed, gammas=chosen_gammas, repeats=repeats, seed=seed, done=done,
+                    temperature=sampling.temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+                    lenience=lenience, n_threads=threads,
+                )  # fmt: skip
+                measured |= {(sampling.temperature, lenience, gamma): ratios[gamma] for gamma in ratios}
+
+    name = name_of(opened)
+    text = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
+    return Measurement(
+        target=name_of(target),
+        draft=name,
+        rows=tuple(
+            _row(name, temperature, lenience, gamma, found.betas[lenience], times, measured)
+            for temperature, found in texts.items()
+            for lenience in chosen_leniences
+            for gamma in chosen_gammas
+        ),
+        verify_ratio={} if times is None else times.verify_ratio,
+        target_s=math.nan if times is None else times.target_s[1],
+        draft_s=math.nan if times is None else times.draft_s,
+        independence={
+            temperature: independence(temperature, found.betas[1.0], max(chosen_gammas))
+            for temperature, found in texts.items()
+        },
+        betas={temperature: found.betas[1.0] for temperature, found in texts.items()},
+        tokens={temperature: found.tokens for temperature, found in texts.items()},
+        text=text or None,
+        prompts=ids,
+        seed=seed,
+        n_threads=threads,
+    )
+
+
+def independence(temperature: float, betas: Sequence[NDArray[np.float64]], gamma: int) -> Independence:
+    """Test whether betas are independent and alike; `gamma` is how many positions of a round to look at."""
+    n_positions = sum(map(len, betas))
+    correlations = autocorrelation(betas, _N_LAGS)
+    statistic, p_value = ljung_box(correlations, n_positions)
+    return Independence(
+        temperature=temperature,
+        n_tokens=n_positions,
+        autocorrelation=tuple(correlations.tolist()),
+        band=1.96 / math.sqrt(n_positions),
+        statistic=statistic,
+        p_value=p_value,
+        by_position=tuple(acceptance_by_position(betas, gamma).tolist()),
+    )
+
+
+def _row(
+    draft: str,
+    temperature: float,
+    lenience: float,
+    gamma: int,
+    betas: Sequence[NDArray[np.float64]],
+    times: ForwardTimes | None,
+    measured: dict[tuple[float, float, int], Speedup],
+) -> MeasurementRow:
+    n_positions = sum(map(len, betas))
+    alpha = math.fsum(float(text.sum()) for text in betas) / n_positions
+    low, high = mean_interval(betas)
+    c = math.nan if times is None else times.cost
+    ratio = math.nan if times is None else times.verify_ratio[gamma + 1]
+    ran = measured.get((temperature, lenience, gamma), _NOT_RUN)
+    return MeasurementRow(
+        draft=draft,
+        temperature=temperature,
+        lenience=lenience,
+        gamma=gamma,
+        n_tokens=n_positions,
+        alpha=alpha,
+        alpha_low=low,
+        alpha_high=high,
+        c=c,
+        t_ratio=ratio,
+        ideal_speedup=float(theory.expected_speedup(alpha, gamma, c)),
+        predicted_speedup=float(theory.expected_speedup(alpha, gamma, c, ratio)),
+        measured=ran.median,
+        measured_low=ran.low,
+        measured_high=ran.high,
+        tokens_per_call=ran.tokens_per_call,
+    )
+
+
+def _timed_work(
+    target: Model, prompts: Sequence[Sequence[int]], share: int, n_tokens: int
+) -> list[tuple[Sequence[int], int]]:
+    work: list[tuple[Sequence[int], int]] = []
+    left = n_tokens
+    for prompt in prompts:
+        n = min(share, left, target.config.n_ctx - len(prompt))
+        if n > 0:
+            work.append((prompt, n))
+            left -= n
+    return work
+
+
+def _several(name: str, values: Any) -> list[Any]:
+    found = check_items(name, values, "a sequence of numbers")
+    try:
+        n_different = len(set(found))
+    except TypeError:
+        raise InputError(f"{name} is {shown(values)}; expected a sequence of numbers") from None
+    if not found or n_different < len(found):
+        raise InputError(f"{name} is {shown(values)}; expected at least one number, and none twice")
+    return found

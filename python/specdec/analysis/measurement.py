@@ -1,0 +1,378 @@
+"""What was measured of a target and a draft: the paper's Tables 2 to 5 for the user's own pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.display.tables import Table
+
+__all__ = ["Independence", "Measurement", "MeasurementRow", "tables"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MeasurementRow:
+    """One line: a temperature, a lenience, a gamma.
+
+    Attributes
+    ----------
+    draft : str
+        Name of the draft.
+    temperature : float
+    lenience : float
+        l of appendix A.5; 1 is the exact rule.
+    gamma : int
+        Drafted tokens a round.
+    n_tokens : int
+        Positions that alpha is the mean of.
+    alpha, alpha_low, alpha_high : float
+        Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval.
+    c : float
+        Cost coefficient (Definition 3.7): time of one run of the draft over that of one run of the target. 0
+        for a draft that the core does not run (section 3.6: negligible cost), NaN without timing.
+    t_ratio : float
+        t(gamma + 1) / t(1), the target's time for gamma + 1 positions over that for one. NaN without timing.
+    ideal_speedup : float
+        Speed-up by Theorem 3.8, which takes t_ratio as 1.
+    predicted_speedup : float
+        Speed-up by the same with the measured t_ratio: what to choose gamma by.
+    measured : float
+        Speed-up found by running both, the median over all repetitions. NaN where that was not done: without
+        timing, for a draft that the core does not run, and with lenience unless it was asked for.
+    measured_low, measured_high : float
+        The smallest and the largest speed-up of a repetition.
+    tokens_per_call : float
+        New tokens per run of the target in the timed runs; see `impossible`.
+    expected, law : float
+        Earlier names of `ideal_speedup` and `predicted_speedup`.
+    """
+
+    draft: str
+    temperature: float
+    lenience: float
+    gamma: int
+    n_tokens: int
+    alpha: float
+    alpha_low: float
+    alpha_high: float
+    c: float
+    t_ratio: float
+    ideal_speedup: float
+    predicted_speedup: float
+    measured: float
+    measured_low: float = math.nan
+    measured_high: float = math.nan
+    tokens_per_call: float = math.nan
+
+    @property
+    def impossible(self) -> bool:
+        """Whether `measured_low` is above `tokens_per_call`: an error of measuring, as on a busy machine.
+
+        A run that verifies a round takes at least as long as one that computes a token. A median above the
+        bound with a repetition below it is within the spread of the times.
+        """
+        return self.measured_low > self.tokens_per_call
+
+    @property
+    def expected(self) -> float:
+        """Earlier name of `ideal_speedup`."""
+        return self.ideal_speedup
+
+    @property
+    def law(self) -> float:
+        """Earlier name of `predicted_speedup`."""
+        return self.predicted_speedup
+
+
+@dataclass(frozen=True)
+class Independence:
+    """Whether betas are independent and alike, as equation (1) and all that follows from it assume.
+
+    Attributes
+    ----------
+    temperature : float
+    n_tokens : int
+        Positions that were looked at.
+    autocorrelation : tuple of float
+        Of beta with itself 1, 2, ... positions before, in the same text. NaN where all betas are the same.
+    band : float
+        Without any correlation 95 % of these are between -band and band: 1.96 / sqrt(n_tokens).
+    statistic, p_value : float
+        Ljung and Box's test on these lags: a small p value speaks against independence.
+    by_position : tuple of float
+        Chance that the first, second, ... draft of a round is accepted if those before it were. Each is
+        alpha if betas are independent and alike.
+    """
+
+    temperature: float
+    n_tokens: int
+    autocorrelation: tuple[float, ...]
+    band: float
+    statistic: float
+    p_value: float
+    by_position: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurement:
+    """What `specdec.measure` found; ``print`` shows its tables, a notebook too.
+
+    Attributes
+    ----------
+    target, draft : str
+        Names.
+    rows : tuple of MeasurementRow
+        By temperature, then lenience, then gamma, in the order asked for.
+    verify_ratio : dict of int to float
+        t(M) / t(1) of the target by the number M of positions; empty without timing.
+    target_s, draft_s : float
+        Median seconds of a run of the target on one position, and of the draft's for a token in rounds of a
+        few. NaN without timing; draft_s 0 for a draft that the core does not run.
+    independence : dict of float to Independence
+        By temperature.
+    betas : dict of float to list of ndarray of float64, [n_tokens]
+        By temperature: for each prompt, sum(min(target, draft)) (Theorem 3.5) at every position that the
+        target generated, in order; at temperature 0 each is 0 or 1. Without lenience.
+    tokens : dict of float to list of list of int
+        By temperature: for each prompt, the token ids that the target generated.
+    text : dict of float to list of list of str, or None
+        The same as text, a piece for each token; the pieces of a prompt add up to its text. A token that ends
+        within a character has an empty piece. None if the target has no tokenizer.
+    prompts : list of list of int
+        Token ids of the prompts.
+    seed : int
+        Prompt i was continued with the key (seed, i).
+    n_threads : int
+    """
+
+    target: str
+    draft: str
+    rows: tuple[MeasurementRow, ...]
+    verify_ratio: dict[int, float]
+    target_s: float
+    draft_s: float
+    independence: dict[float, Independence]
+    betas: dict[float, list[Array]]
+    tokens: dict[float, list[list[int]]]
+    text: dict[float, list[list[str]]] | None
+    prompts: list[list[int]]
+    seed: int
+    n_threads: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain dicts, lists and numbers, ready for JSON (NaN is a float NaN)."""
+        return {
+            "target": self.target,
+            "draft": self.draft,
+            "rows": [asdict(row) for row in self.rows],
+            "verify_ratio": [{"n_positions": m, "ratio": ratio} for m, ratio in self.verify_ratio.items()],
+            "target_s": self.target_s,
+            "draft_s": self.draft_s,
+            "independence": [
+                {
+                    **asdict(found),
+                    "autocorrelation": list(found.autocorrelation),
+                    "by_position": list(found.by_position),
+                }
+                for found in self.independence.values()
+            ],
+            "texts": [
+                {
+                    "temperature": temperature,
+                    "betas": [betas.tolist() for betas in self.betas[temperature]],
+                    "tokens": self.tokens[temperature],
+                    "text": None if self.text is None else self.text[temperature],
+                }
+                for temperature in self.betas
+            ],
+            "prompts": self.prompts,
+            "seed": self.seed,
+            "n_threads": self.n_threads,
+        }
+
+    def tables(self) -> list[Table]:
+        """The paper's Tables 2 to 5, the law of verification, the test of independence, where there are."""
+        found = tables(self.rows, self.target)
+        if self.verify_ratio:
+            ratios = [f"{ratio:.2f}" for ratio in self.verify_ratio.values()]
+            head = ("positions M", *map(str, self.verify_ratio))
+            title = f"Time of the target for M positions (t(1) = {1e3 * self.target_s:.3f} ms)"
+            found.append(Table(title, head, [("t(M) / t(1)", *ratios)]))
+        found.append(_independence_table(list(self.independence.values()), self.draft))
+        return found
+
+    def __repr__(self) -> str:
+        rates = ", ".join(
+            f"{row.alpha:.3f} at temperature {row.temperature:g}"
+            for row in _first_of_each(self.rows, _setting)
+        )
+        return f"<specdec.Measurement of {self.draft!r} drafting for {self.target!r}: alpha {rates}>"
+
+    def __str__(self) -> str:
+        return "\n\n".join(table.text() for table in self.tables())
+
+    def _repr_html_(self) -> str:
+        body = "".join(table.html() for table in self.tables())
+        return f"<div><p>{escape(self.draft)} drafting for {escape(self.target)}</p>{body}</div>"
+
+
+def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
+    """The paper's Tables 2 to 5 of these rows, which may be of several drafts; those there is something for.
+
+    Parameters
+    ----------
+    rows : sequence of MeasurementRow
+    target : str
+        Name of the target.
+    """
+    exact = [row for row in rows if row.lenience == 1.0]
+    found = []
+    ran = [row for row in exact if not math.isnan(row.measured)]
+    if ran:
+        possible = [row for row in ran if not row.impossible]
+        fastest = {
+            max((r for r in possible if _setting(r) == _setting(row)), key=lambda r: r.measured)
+            for row in possible
+        }
+        title = f"Table 2: measured speed-up of {target} (★ the fastest)"
+        found.append(
+            Table(
+                title + _note_on(ran),
+                ("draft", "temp", "gamma", "alpha", "speed", "of the repetitions"),
+                [
+                    (
+                        row.draft,
+                        f"{row.temperature:g}",
+                        f"{row.gamma}{' ★' if row in fastest else '  '}",
+                        f"{row.alpha:.2f}",
+                        _measured(row, "X"),
+                        f"{row.measured_low:.2f} to {row.measured_high:.2f}",
+                    )
+                    for row in ran
+                ],
+            )
+        )
+    if exact:
+        found.append(
+            Table(
+                f"Table 3: acceptance rates of drafts for {target} (Corollary 3.6)",
+                ("draft", "sampling", "alpha", "95 % interval", "tokens"),
+                [
+                    (
+                        row.draft,
+                        f"T={row.temperature:g}",
+                        f"{row.alpha:.3f}",
+                        f"{row.alpha_low:.3f} to {row.alpha_high:.3f}",
+                        f"{row.n_tokens}",
+                    )
+                    for row in _first_of_each(exact, _setting)
+                ],
+            )
+        )
+    if any(not math.isnan(row.predicted_speedup) for row in exact):
+        found.append(
+            Table(
+                "Table 4: speed-up predicted with t(γ+1)/t(1), measured, and ideal (Theorem 3.8)"
+                + _note_on(exact),
+                ("draft", "temp", "gamma", "alpha", "c", "t(γ+1)/t(1)", "predicted", "measured", "ideal"),
+                [
+                    (
+                        row.draft,
+                        f"{row.temperature:g}",
+                        f"{row.gamma}",
+                        f"{row.alpha:.2f}",
+                        f"{row.c:.3f}",
+                        f"{row.t_ratio:.2f}",
+                        f"{row.predicted_speedup:.2f}",
+                        _measured(row),
+                        f"{row.ideal_speedup:.2f}",
+                    )
+                    for row in exact
+                ],
+            )
+        )
+    if len({row.lenience for row in rows}) > 1:
+        found.append(_lenience_table(rows))
+    return found
+
+
+def _measured(row: MeasurementRow, unit: str = "") -> str:
+    """The measured speed-up in a table: marked if it is impossible, empty where there is none."""
+    if math.isnan(row.measured):
+        return ""
+    return f"{row.measured:.2f}{unit}{' ?' if row.impossible else ''}"
+
+
+def _note_on(rows: Sequence[MeasurementRow]) -> str:
+    """What a title says of the marks of `_measured`."""
+    if not any(row.impossible for row in rows):
+        return ""
+    return "; ? is above its tokens per run of the target, an error of measuring"
+
+
+def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
+    leniences = list(dict.fromkeys(row.lenience for row in rows))
+    body, quoted = [], []
+    for first in _first_of_each(rows, _setting):
+        cells = [first.draft, f"T={first.temperature:g}"]
+        for lenience in leniences:
+            alike = [row for row in rows if _setting(row) == _setting(first) and row.lenience == lenience]
+            timed = [row for row in alike if not math.isnan(row.predicted_speedup)]
+            cell = f"{alike[0].alpha:.2f}" if alike else ""
+            if timed:
+                best = max(timed, key=lambda row: row.predicted_speedup)
+                quoted.append(best)
+                # Plain decoding is a choice too.
+                pays = best.predicted_speedup > 1.0
+                cell += f" ({best.predicted_speedup:.2f}X, γ {best.gamma}" if pays else " (1X, γ 0"
+                cell += ")" if math.isnan(best.measured) else f"; measured {_measured(best, 'X')})"
+            cells.append(cell)
+        body.append(tuple(cells))
+    title = "Table 5: alpha by lenience l"
+    if any(not math.isnan(row.predicted_speedup) for row in rows):
+        title += " (in brackets the predicted speed-up at its best gamma)"
+    title += _note_on(quoted)
+    return Table(title, ("draft", "sampling", *(f"l = {lenience:g}" for lenience in leniences)), body)
+
+
+def _independence_table(found: Sequence[Independence], draft: str) -> Table:
+    n_lags = max((len(one.autocorrelation) for one in found), default=0)
+    n_positions = max((len(one.by_position) for one in found), default=0)
+    head = ["are betas independent?", *(f"T={one.temperature:g}" for one in found)]
+    body = [
+        (
+            f"correlation with lag {lag + 1}",
+            *(f"{one.autocorrelation[lag]:+.3f}" for one in found),
+        )
+        for lag in range(min(3, n_lags))
+    ]
+    body.append(("95 % band of none", *(f"±{one.band:.3f}" for one in found)))
+    body.append((f"Ljung-Box, {n_lags} lags", *(f"{one.statistic:.1f}" for one in found)))
+    p_values = [f"{one.p_value:.2g}" if one.p_value != 0.0 else "< 1e-300" for one in found]
+    body.append(("p value", *p_values))
+    for position in range(n_positions):
+        shares = [one.by_position[position] for one in found]
+        cells = ["" if math.isnan(share) else f"{share:.3f}" for share in shares]  # nobody got so far
+        body.append((f"draft {position + 1} accepted", *cells))
+    return Table(f"Independence of acceptances of {draft} (section 3.1)", tuple(head), body)
+
+
+def _setting(row: MeasurementRow) -> tuple[str, float]:
+    return row.draft, row.temperature
+
+
+def _first_of_each(
+    rows: Sequence[MeasurementRow], key: Callable[[MeasurementRow], Any]
+) -> list[MeasurementRow]:
+    firsts: dict[Any, MeasurementRow] = {}
+    for row in rows:
+        firsts.setdefault(key(row), row)
+    return list(firsts.values())

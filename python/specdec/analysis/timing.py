@@ -1,0 +1,247 @@
+"""What runs of a model take on this machine: t(M), and decoding with and without a draft."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from specdec import _core
+from specdec.decoding.generate import generate
+from specdec.decoding.run import SLICE_S
+from specdec.drafts import Draft, Unigram
+from specdec.drafts.draft import describe
+from specdec.models.model import Model
+
+__all__ = ["ForwardTimes", "Speedup", "forward_times", "sample_text", "speedups", "take_turns"]
+
+Key = TypeVar("Key", bound=Hashable)
+
+_WARM_UP = 3  # turns that are thrown away: caches, threads, the processor's clock
+_TURNS = (5, 200)  # at least and at most
+_ENOUGH_S = 2.0  # seconds after which the least number of turns is enough
+_DRAFTED = 4  # tokens a round where a draft is timed, at most
+_N_NEW = 256  # tokens of a text whose rounds are timed; then it begins again
+
+
+@dataclass(frozen=True)
+class ForwardTimes:
+    """Median seconds of runs of target and draft, measured in turns.
+
+    Attributes
+    ----------
+    target_s : dict of int to float
+        Of the target, by the number M of positions in a run.
+    draft_s : float
+        Of the draft, for a token, in rounds of a few; 0 for a draft that the core does not run.
+    """
+
+    target_s: dict[int, float]
+    draft_s: float
+
+    @property
+    def cost(self) -> float:
+        """The cost coefficient c of Definition 3.7."""
+        return self.draft_s / self.target_s[1]
+
+    @property
+    def verify_ratio(self) -> dict[int, float]:
+        """t(M) / t(1) by M."""
+        return {m: seconds / self.target_s[1] for m, seconds in self.target_s.items()}
+
+
+def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
+    """Median of what each job returns, one after the other, again and again.
+
+    The speed of a shared machine changes within seconds; jobs that take turns see the same changes.
+    """
+    values: dict[Key, list[float]] = {key: [] for key in jobs}
+    for _ in range(_WARM_UP):
+        for job in jobs.values():
+            job()
+    fewest, most = _TURNS
+    begun = time.perf_counter()
+    for turn in range(most):
+        if turn >= fewest and time.perf_counter() - begun > _ENOUGH_S:
+            break
+        for key, job in jobs.items():
+            values[key].append(job())
+    return {key: statistics.median(found) for key, found in values.items()}
+
+
+def forward_times(
+    target: Model,
+    draft: Model | Draft | None,
+    ids: Sequence[int],
+    *,
+    max_rows: int,
+    n_threads: int,
+) -> ForwardTimes:
+    """Time runs of the target on M = 1, ..., max_rows positions, and the draft, in rounds that take turns.
+
+    Rounds, because a run of a model by itself costs less, and more: in a round a model finds in the
+    processor's caches what the other has left of its weights, and no thread that has fallen asleep.
+
+    Parameters
+    ----------
+    target : Model
+    draft : Model, Draft or None
+        None counts as 0 seconds; the rounds are then drafted at random.
+    ids : sequence of int
+        A text: its beginning is the prompt.
+    max_rows : int
+    n_threads : int
+
+    Returns
+    -------
+    ForwardTimes
+    """
+    drafting = Unigram([0], target.config["n_vocab"]) if draft is None else draft
+    rounds = {m: _Rounds(target, drafting, ids, m - 1, n_threads) for m in range(1, max_rows + 1)}
+    jobs: dict[int, Callable[[], float]] = {m: one.verify_s for m, one in rounds.items()}
+    if draft is not None:
+        jobs[0] = rounds[min(_DRAFTED + 1, max_rows)].draft_s
+    times = take_turns(jobs)
+    draft_s = times.pop(0, 0.0)
+    return ForwardTimes(times, draft_s)
+
+
+class _Rounds:
+    """Greedy rounds with so many drafts, some milliseconds of them at a time."""
+
+    def __init__(
+        self, target: Model, draft: Model | Draft, ids: Sequence[int], gamma: int, n_threads: int
+    ) -> None:
+        n_ctx = min(model.config["n_ctx"] for model in (target, draft) if isinstance(model, Model))
+        self._gamma = gamma
+        self._options: dict[str, Any] = {
+            "gamma": gamma, "max_new_tokens": _N_NEW, "sampling": {"temperature": 0.0},
+            "draft_sampling": {"temperature": 0.0}, "seeds": [(0, 0)], "n_threads": n_threads,
+        }  # fmt: skip
+        prompt = list(ids[: max(1, n_ctx // 2)])
+        self._arguments = (target.core, describe(draft, target) if gamma else None, [prompt])
+        self._session: _core.Session | None = None
+
+    def verify_s(self) -> float:
+        """Median seconds of the target in the next rounds; NaN if the context has no room for one."""
+        return _median(record["verify_s"] for record in self._next())
+
+    def draft_s(self) -> float:
+        """Median seconds of the draft in the next rounds, for a token."""
+        return _median(record["draft_s"] / self._gamma for record in self._next())
+
+    def _next(self) -> list[_core.RoundRecord]:
+        for session in (self._session, None):
+            if session is None:  # a new one; the old one's text has ended
+                session = self._session = _core.Session(*self._arguments, **self._options)
+                session.prefill()
+            records = [record for record in session.round(SLICE_S) if len(record["drafted"]) == self._gamma]
+            if records:
+                return records
+        return []
+
+
+def _median(values: Iterable[float]) -> float:
+    found = list(values)
+    return statistics.median(found) if found else math.nan
+
+
+def sample_text(
+    target: Model, prompts: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]], n_rows: int
+) -> list[int]:
+    """A text for timing: as long as a prompt and half its continuation on average, and `n_rows` more."""
+    whole = [token for pair in zip(prompts, tokens, strict=True) for part in pair for token in part]
+    typical = round(statistics.mean(len(p) + len(t) / 2 for p, t in zip(prompts, tokens, strict=True)))
+    length = min(typical, target.config.n_ctx - n_rows) + n_rows
+    return (whole * math.ceil(length / len(whole)))[:length]
+
+
+class Speedup(NamedTuple):
+    """Speed of speculative over plain decoding, measured several times.
+
+    Attributes
+    ----------
+    median, low, high : float
+        Of the repetitions: the median, the smallest and the largest.
+    tokens_per_call : float
+        New tokens per run of the target in the speculative decoding, over all repetitions. A round takes at
+        least as long as a plain step, so a speed-up above this is an error of measuring.
+    """
+
+    median: float
+    low: float
+    high: float
+    tokens_per_call: float
+
+
+def speedups(
+    target: Model,
+    draft: Model | Draft,
+    work: Sequence[tuple[Sequence[int], int]],
+    *,
+    gammas: Sequence[int],
+    repeats: int,
+    seed: int,
+    done: Callable[[int], object],
+    lenience: float = 1.0,
+    **options: Any,
+) -> dict[int, Speedup]:
+    """Speed of speculative over plain decoding, by gamma, both by the clock on the wall.
+
+    In every repetition plain decoding and each gamma take their turns on the same prompts; what counts is the
+    time of `specdec.generate` for a new token, without the prompts' prefill. A ratio is that of one
+    repetition.
+
+    Parameters
+    ----------
+    target : Model
+    draft : Model or Draft
+    work : sequence of (token ids of a prompt, new tokens)
+    gammas : sequence of int
+        Each at least 1.
+    repeats : int
+    seed : int
+        Repetition i uses seed + i.
+    done : callable
+        Told how many new tokens were made, after every prompt.
+    lenience : float, default 1.0
+        Of speculative decoding; plain decoding is exact.
+    **options
+        Of `specdec.generate`.
+    """
+    n_tokens = dict.fromkeys((0, *gammas), 0)
+    n_calls = dict.fromkeys((0, *gammas), 0)
+
+    def seconds_a_token(gamma: int, repetition: int) -> float:
+        seconds, n_new = 0.0, 0
+        for i, (prompt, n) in enumerate(work):
+            begun = time.perf_counter()
+            result = generate(
+                target,
+                draft if gamma else None,
+                prompt,
+                gamma=gamma,
+                max_new_tokens=n,
+                seed=[(seed + repetition, i)],
+                lenience=lenience if gamma else 1.0,
+                **options,
+            )
+            seconds += time.perf_counter() - begun - result.trace.prefill_s
+            n_new += len(result.tokens)
+            n_calls[gamma] += result.trace.n_calls
+            done(n)
+        n_tokens[gamma] += n_new
+        return seconds / n_new
+
+    ratios: dict[int, list[float]] = {gamma: [] for gamma in gammas}
+    for repetition in range(repeats):
+        times = {gamma: seconds_a_token(gamma, repetition) for gamma in (0, *gammas)}
+        for gamma in gammas:
+            ratios[gamma].append(times[0] / times[gamma])
+    return {
+        gamma: Speedup(statistics.median(found), min(found), max(found), n_tokens[gamma] / n_calls[gamma])
+        for gamma, found in ratios.items()
+    }

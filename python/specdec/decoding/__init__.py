@@ -1,0 +1,1 @@
+"""Decoding: a request, carried out round by round, and what comes of it."""

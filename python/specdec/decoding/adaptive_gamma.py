@@ -1,0 +1,206 @@
+"""gamma="auto": how many tokens to draft, learnt from the run (section 3.5 of arXiv 2211.17192)."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.checks import check_integer
+from specdec.display.tables import Table
+from specdec.drafts.python_draft import PythonDraft
+from specdec.errors import InputError
+
+if TYPE_CHECKING:
+    from specdec.decoding.request import Request
+
+__all__ = ["AUTO_GAMMA", "SHARED", "Auto"]
+
+AUTO_GAMMA = 16
+"""Guesses a round at most, where neither the caller nor the draft says."""
+
+
+@dataclass
+class _Learnt:
+    """What was learnt for one target and draft, in one way of sampling, on so many threads."""
+
+    target: weakref.ref[Any]
+    draft: weakref.ref[Any]
+    name: str
+    pace: NDArray[np.float64]
+
+
+class Auto:
+    """A gamma that chooses itself: drafts until another token's expected gain is below its measured cost.
+
+    Over many rounds the tokens per second are E(tokens) / E(seconds) of a round, and the policy with the most
+    of them drafts another token exactly if the accepted tokens that it is expected to bring are at least
+    lambda times the seconds that it costs, lambda being the tokens per second themselves. What is needed is
+    learnt as the run goes on: acceptance by the draft's confidence and the position in the round; seconds of
+    the target by its rows, t(M), and of the draft by its steps; and lambda. Where that is not more than plain
+    decoding gives, rounds are plain, in stretches that grow from 16 to 1024 tokens, with a few trial rounds
+    after each, so that drafting comes back when it pays.
+
+    ``generate(..., gamma="auto")`` does this with estimates that are shared by all such calls of the process,
+    for each target, draft, temperature, rule and number of threads by itself: a call begins with what those
+    before it have learnt. An `Auto` of your own, ``generate(..., gamma=auto)``, has its own estimates, which
+    can be looked at: ``print(auto)``.
+
+    A draft that decides by itself how much to draft (`Best`, if it is adaptive) is left to it.
+
+    With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding with the same
+    ``verify``, as ever. With the rule "rejection" the output has exactly the target's distribution, but which
+    sample it is depends on how much was drafted, and that on measured times: the same seed may give another
+    one.
+
+    Parameters
+    ----------
+    max_gamma : int, optional
+        Guesses a round at most, 1 to 1024; by default 16, or as many as the draft asks for if that is more.
+
+    Raises
+    ------
+    InputError
+        If `max_gamma` is out of its range.
+
+    Examples
+    --------
+    >>> auto = specdec.Auto()
+    >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=auto)
+    >>> print(auto)  # what was learnt, and the gamma that it makes best
+    """
+
+    def __init__(self, max_gamma: int | None = None) -> None:
+        self.max_gamma = None if max_gamma is None else check_integer("max_gamma", max_gamma, 1, 1024)
+        # No lock: each step on the dictionary is one operation under the interpreter's lock. A child that is
+        # forked while another thread holds a lock would wait for ever; so would a signal handler, or a stream
+        # that is collected, if it ends a run while `end` holds one.
+        self._learnt: dict[tuple[Any, ...], _Learnt] = {}  # the last one used stands last
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._learnt.clear()
+
+    def limit(self, draft: Any) -> int:
+        """Guesses a round of this draft at most."""
+        return self.max_gamma or max(AUTO_GAMMA, getattr(draft, "gamma", 0))
+
+    def begin(self, request: Request) -> NDArray[np.float64]:
+        """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
+        found = self._learnt.get(_key(request))
+        return _core.new_pace() if found is None else found.pace.copy()
+
+    def end(self, request: Request, pace: NDArray[np.float64]) -> None:
+        """Keep what a run has learnt; of two at the same time what the one that ends last has."""
+        key = _key(request)
+
+        def forget(_: object) -> None:
+            self._learnt.pop(key, None)
+
+        learnt = _Learnt(
+            weakref.ref(request.target, forget),
+            weakref.ref(_guesser(request.draft), forget),
+            f"temperature {request.sampling.temperature:g}, {request.rule}, {request.n_threads} threads",
+            pace,
+        )
+        self._learnt.pop(key, None)
+        self._learnt[key] = learnt
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the last run left, as plain lists and numbers; {} before the first.
+
+        Entries are, for one sequence: ``gamma``, the guesses a round with the most tokens per second if
+        confidences were not looked at; ``tokens_per_s`` that is expected of each gamma, ``target_s`` of a
+        round with its gamma + 1 rows and ``draft_s`` of its drafting, by gamma from 0; ``chance`` of a guess
+        at each depth, from 1, to be accepted if the one before it is; ``by_confidence``: (confidence, chance
+        at depth 1, number of guesses that it was learnt from); ``plain_left``: tokens to come without
+        drafting.
+        """
+        all_learnt = self._learnt.copy()
+        if not all_learnt:
+            return {}
+        learnt = next(reversed(all_learnt.values()))
+        view = _core.pace_view(learnt.pace)
+        reach = np.cumprod(view["chance"])
+        seconds = np.add(view["target_s"], view["draft_s"])
+        rates = np.divide(np.cumsum(reach), seconds, out=np.zeros_like(reach), where=seconds > 0)
+        return {
+            "name": learnt.name,
+            "gamma": int(rates.argmax()),
+            "tokens_per_s": rates.tolist(),
+            "target_s": view["target_s"],
+            "draft_s": view["draft_s"],
+            "chance": view["chance"][1:],
+            "by_confidence": view["by_confidence"],
+            "plain_left": view["plain_left"],
+        }
+
+    def __repr__(self) -> str:
+        of = "" if self.max_gamma is None else f"max_gamma={self.max_gamma}"
+        found = self.to_dict()
+        if not found:
+            return f"specdec.Auto({of})"
+        plain, best = found["tokens_per_s"][0], max(found["tokens_per_s"])
+        return (
+            f"<specdec.Auto({of}): {found['name']}: gamma {found['gamma']} is best on average, "
+            f"{best / plain:.2f} times plain, t(1) {found['target_s'][0] * 1e3:.3g} ms>"
+        )
+
+    def table(self) -> Table:
+        """What the last run left: every gamma with its times and what is expected of it; a star at the best.
+
+        Raises
+        ------
+        InputError
+            If there has been no run.
+        """
+        found = self.to_dict()
+        if not found:
+            raise InputError("nothing has been learnt yet; expected a run with this gamma before")
+        rows = []
+        for gamma in range(max(9, found["gamma"] + 2)):
+            star = " ★" if gamma == found["gamma"] else ""
+            rows.append(
+                (
+                    f"{gamma}{star}",
+                    f"{found['target_s'][gamma] * 1e3:.3f}",
+                    f"{found['draft_s'][gamma] * 1e3:.3f}",
+                    f"{found['chance'][gamma - 1]:.2f}" if gamma else "",
+                    f"{found['tokens_per_s'][gamma]:.1f}",
+                )
+            )
+        head = ("gamma", "target ms", "draft ms", "accepted", "tokens/s expected")
+        by = ", ".join(f"{c:.2f}: {a:.2f}" for c, a, n in found["by_confidence"] if n >= 1.0)
+        return Table(f"{found['name']}; accepted by confidence {by}", head, rows)
+
+    def __str__(self) -> str:
+        return self.table().text() if self._learnt else repr(self)
+
+    def _repr_html_(self) -> str:
+        return self.table().html() if self._learnt else repr(self)
+
+
+def _key(request: Request) -> tuple[Any, ...]:
+    """Acceptance and times depend on all of these. An id is not used again while it stands for a key."""
+    sampling = request.sampling
+    guesser = _guesser(request.draft)
+    return id(request.target), id(guesser), sampling.temperature, request.rule, request.n_threads
+
+
+def _guesser(draft: Any) -> Any:
+    """Who is remembered: not the adapter of a caller's object, which is new in each call, but the object."""
+    if isinstance(draft, PythonDraft):
+        try:
+            weakref.ref(draft.drafter)
+        except TypeError:  # it has __slots__
+            return draft
+        return draft.drafter
+    return draft
+
+
+SHARED = Auto()
+"""That of ``gamma="auto"``."""

@@ -1,0 +1,342 @@
+"""Beam search, plain or by speculation (appendix A.4 of arXiv 2211.17192)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from numbers import Integral
+from typing import Any
+
+from specdec import _core
+from specdec.checks import check_flag, check_integer, check_items, check_number
+from specdec.decoding.request import MAX_GAMMA, ModelLike, Prompt, as_model, check_prompt
+from specdec.decoding.run import SLICE_S, continuation_decoder
+from specdec.decoding.stopping import StopRules
+from specdec.drafts import Draft
+from specdec.errors import InputError, shown
+from specdec.models.tokenizer import check_same_vocabulary
+from specdec.progress import progress_bar
+from specdec.threads import check_threads
+from specdec.trace import RoundTimes
+
+__all__ = ["Beam", "BeamResult", "BeamRound", "BeamTrace", "beam_search"]
+
+_MAX_WIDTH = 1024
+
+
+def beam_search(
+    target: ModelLike,
+    draft: ModelLike | None,
+    prompt: Prompt,
+    *,
+    width: int = 4,
+    draft_width: int | None = None,
+    gamma: int = 1,
+    max_new_tokens: int | None = 100,
+    length_penalty: float = 0.0,
+    stop: int | Iterable[int] | None = None,
+    n_threads: int | None = None,
+    ignore_eos: bool = False,
+    progress: bool = False,
+) -> BeamResult:
+    """The most probable continuations of a prompt that beam search finds, found by speculation (A.4).
+
+    A round: the draft runs beam search of width `draft_width` for `gamma` steps from the present hypotheses;
+    the target evaluates them and all that the draft chose, width + draft_width · gamma nodes, in one forward
+    pass; then the target's own steps are made for as long as all that they choose was among it
+    (top_w(M_p) ⊆ top_u(M_q)), and one step more. Each step is the one that plain beam search makes on the
+    same logits, so the beams, tokens and scores, are those of plain beam search with the target alone, bit
+    for bit, for every draft, draft width and gamma.
+
+    Parameters
+    ----------
+    target : Model, path or hub name
+        The model whose continuations these are.
+    draft : Model, path, hub name or None
+        The model that guesses ahead, with the target's vocabulary. None: plain beam search.
+    prompt : str or sequence of int
+        One prompt.
+    width : int, default 4
+        Hypotheses kept after each step (w), 1 to 1024; 1 is greedy decoding.
+    draft_width : int, optional
+        Width of the draft's search (u), `width` to 1024; by default `width`.
+    gamma : int, default 1
+        Steps of the draft a round, 0 to 1024; 0 is plain beam search.
+    max_new_tokens : int or None, default 100
+        New tokens at most, at least 1; None goes on until the context is full. The caches have room for
+        `width` continuations of this length that share nothing.
+    length_penalty : float, default 0.0
+        The beams are ordered by score / len(tokens) ** length_penalty. The search goes by the score alone,
+        so this changes the order of what was found, never what is found.
+    stop : int or iterable of int, optional
+        A hypothesis ends with one of these token ids, keeps its place among the `width` as long as its score
+        does, and is not continued. The tokenizer's end-of-text ids are among them, save with `ignore_eos`.
+    n_threads : int, optional
+        Threads to compute with; the number does not change the output.
+    ignore_eos : bool, default False
+        Go on past the tokenizer's end-of-text ids.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+
+    Returns
+    -------
+    BeamResult
+        Up to `width` beams, best first; fewer only where there are fewer continuations of that length.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, the prompt is empty, holds an id that the target does not have, or
+        fills the context.
+    VocabularyMismatchError
+        If target and draft have different vocabularies.
+    CheckpointError, TokenizerError
+        If a path cannot be loaded.
+    KeyboardInterrupt
+        On Ctrl-C, within a round or 20 ms.
+
+    Notes
+    -----
+    Scores are sums of ln p at temperature 1. Of equal scores the one whose beginning stood higher comes
+    first, then the one with the lower token id. The search ends when all `width` hypotheses have ended, or at
+    the length limit.
+
+    Where evaluating M nodes soon costs M times what one costs, as with a small model on a CPU, width +
+    draft_width · gamma nodes a round are easily dearer than the steps they save; so the defaults are the
+    smallest that speculate (benchmarks/bench_beam.py).
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> out = specdec.beam_search(target, draft, "Once upon a time", width=4, max_new_tokens=20)
+    >>> out.beams[0].text, out.beams[0].score
+    """
+    width = check_integer("width", width, 1, _MAX_WIDTH)
+    draft_width = check_integer(
+        "draft_width", width if draft_width is None else draft_width, width, _MAX_WIDTH
+    )
+    gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
+    if max_new_tokens is not None:
+        max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
+    n_threads = check_threads(n_threads)
+    length_penalty = check_number("length_penalty", length_penalty, "a finite number", math.isfinite)
+    ignore_eos, progress = check_flag("ignore_eos", ignore_eos), check_flag("progress", progress)
+    target = as_model("target", target)
+    if draft is not None:
+        if isinstance(draft, Draft):
+            raise InputError(f"draft is a {type(draft).__name__}; a beam search drafts with a Model")
+        draft = as_model("draft", draft)
+        check_same_vocabulary(target, draft)
+    tokenizer = target.tokenizer
+    eos_ids = () if ignore_eos or tokenizer is None else tokenizer.eos_ids
+    stop_ids = _stop_ids(stop, target.config["n_vocab"], eos_ids)
+    prompt_ids = check_prompt(target, prompt, "prompt")
+    room = target.config["n_ctx"] - len(prompt_ids)
+    n_steps = room if max_new_tokens is None else min(room, max_new_tokens)
+    limit_reason = "length" if n_steps == max_new_tokens else "context"
+
+    bar = progress_bar(n_steps, "token") if progress else None
+    search = _core.BeamSearch(
+        target.core, None if draft is None or gamma == 0 else draft.core, prompt_ids, width=width,
+        draft_width=draft_width, gamma=gamma, max_new_tokens=n_steps, stop_ids=stop_ids, n_threads=n_threads,
+    )  # fmt: skip
+    rounds: list[BeamRound] = []
+    try:
+        prefill_s = search.prefill()
+        while records := search.round(SLICE_S):  # Python handles signals between the slices
+            rounds += [BeamRound(**record) for record in records]
+            if bar is not None:
+                bar.update(sum(record["n_levels"] for record in records))
+        found = search.beams()
+    finally:
+        search.close()
+        if bar is not None:
+            bar.close()
+
+    def text(tokens: list[int]) -> str | None:
+        if tokenizer is None:
+            return None
+        decoder = continuation_decoder(tokenizer, prompt_ids)
+        return decoder.feed(tokens) + decoder.finish()
+
+    beams = [
+        Beam(
+            tokens=beam["tokens"],
+            text=text(beam["tokens"][:-1] if beam["ended"] else beam["tokens"]),
+            score=beam["score"],
+            finish_reason="stop" if beam["ended"] else limit_reason,
+        )
+        for beam in found
+    ]
+    if length_penalty:
+        beams.sort(key=lambda beam: _log_penalised(beam, length_penalty))
+    return BeamResult(beams, BeamTrace(rounds, prefill_s), prompt_ids)
+
+
+def _log_penalised(beam: Beam, length_penalty: float) -> float:
+    """ln(-score / len(tokens) ** length_penalty), which no penalty makes overflow."""
+    log_score = math.log(-beam.score) if beam.score < 0.0 else -math.inf
+    return log_score - length_penalty * math.log(len(beam.tokens))
+
+
+def _stop_ids(stop: Any, n_vocab: int, eos_ids: Iterable[int]) -> list[int]:
+    if stop is None or isinstance(stop, str | Integral):
+        entries: list[Any] = [stop]
+    else:
+        entries = check_items("stop", stop, "a token id, or a list of these")
+    for entry in entries:
+        if isinstance(entry, str):
+            raise InputError(
+                f"stop holds the string {shown(entry)}; a beam search ends at token ids: expected ids"
+            )
+    rules = StopRules.parse(
+        None if stop is None else entries, n_vocab=n_vocab, has_text=False, eos_ids=eos_ids
+    )
+    return sorted(rules.ids)
+
+
+@dataclass(frozen=True)
+class Beam:
+    """One hypothesis of a beam search.
+
+    Attributes
+    ----------
+    tokens : list of int
+        New token ids; with finish reason "stop" the last one is the stop id.
+    text : str or None
+        Their text, without the stop id. None if the target has no tokenizer.
+    score : float
+        Sum of ln p of the tokens, the stop id included, under the target at temperature 1.
+    finish_reason : str
+        "stop", "length" or "context", as in `Result`.
+    """
+
+    tokens: list[int]
+    text: str | None
+    score: float
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class BeamRound:
+    """What one round did.
+
+    Attributes
+    ----------
+    n_levels : int
+        Steps of the search made: 1 in plain beam search, up to gamma + 1 by speculation.
+    n_nodes : int
+        Rows of the target's forward pass: the hypotheses and the drafted nodes.
+    n_drafted : int
+        Nodes that the draft chose.
+    n_draft_calls : int
+        Forward passes of the draft.
+    draft_s, verify_s, other_s : float
+        Seconds in the draft's forward passes, in the target's, elsewhere.
+    """
+
+    n_nodes: int
+    n_drafted: int
+    n_draft_calls: int
+    n_levels: int
+    draft_s: float
+    verify_s: float
+    other_s: float
+
+
+@dataclass(frozen=True, repr=False)
+class BeamTrace(RoundTimes):
+    """Every round of a beam search.
+
+    Attributes
+    ----------
+    rounds : list of BeamRound
+    prefill_s : float
+        Seconds for reading the prompt, with target and draft.
+    """
+
+    rounds: list[BeamRound]
+    prefill_s: float
+
+    @property
+    def n_levels(self) -> int:
+        """Steps of the search: tokens of its longest hypothesis."""
+        return sum(r.n_levels for r in self.rounds)
+
+    @property
+    def n_target_calls(self) -> int:
+        """Forward passes of the target after the prompt: one a round."""
+        return len(self.rounds)
+
+    @property
+    def n_draft_calls(self) -> int:
+        """Forward passes of the draft after the prompt."""
+        return sum(r.n_draft_calls for r in self.rounds)
+
+    @property
+    def n_nodes(self) -> int:
+        """Rows of the target's forward passes together; A.4's compute budget is w + u · gamma a round."""
+        return sum(r.n_nodes for r in self.rounds)
+
+    @property
+    def n_drafted(self) -> int:
+        """Nodes that the draft chose."""
+        return sum(r.n_drafted for r in self.rounds)
+
+    @property
+    def levels_per_call(self) -> float:
+        """Steps for each forward pass of the target: 1 in plain beam search. NaN if there was no round."""
+        return self.n_levels / len(self.rounds) if self.rounds else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures and rounds as plain dicts, lists and numbers."""
+        names = (
+            "n_levels", "n_target_calls", "n_draft_calls", "n_nodes", "n_drafted", "levels_per_call",
+            "prefill_s", "draft_s", "verify_s", "other_s", "rounds_s",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names} | {"rounds": [asdict(r) for r in self.rounds]}
+
+    def __repr__(self) -> str:
+        return (
+            f"BeamTrace(n_levels={self.n_levels}, n_target_calls={self.n_target_calls}, "
+            f"n_draft_calls={self.n_draft_calls}, levels_per_call={self.levels_per_call:.2f}, "
+            f"rounds_s={self.rounds_s:.3f})"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class BeamResult:
+    """What a beam search found; iterating over it gives the beams.
+
+    Attributes
+    ----------
+    beams : list of Beam
+        Best first.
+    trace : BeamTrace
+        What every round did.
+    prompt_ids : list of int
+        The prompt as the models saw it.
+    """
+
+    beams: list[Beam]
+    trace: BeamTrace
+    prompt_ids: list[int]
+
+    @property
+    def best(self) -> Beam:
+        """The first of the beams."""
+        return self.beams[0]
+
+    def __iter__(self) -> Iterator[Beam]:
+        return iter(self.beams)
+
+    def __len__(self) -> int:
+        return len(self.beams)
+
+    def __str__(self) -> str:
+        """A line a beam: its score, then its text, or its ids where there is no tokenizer."""
+        return "\n".join(f"{b.score:9.3f}  {b.tokens if b.text is None else b.text!r}" for b in self.beams)
+
+    def __repr__(self) -> str:
+        return f"BeamResult(n_beams={len(self.beams)}, best={self.best!r}, trace={self.trace!r})"

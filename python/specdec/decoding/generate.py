@@ -1,0 +1,342 @@
+"""Text from a target and a draft: `generate` gives it whole, `stream` as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast, overload
+
+from specdec.checks import check_flag
+from specdec.decoding.request import (
+    DraftLike,
+    Gamma,
+    ModelLike,
+    Options,
+    Prompt,
+    Request,
+    Seed,
+    Stop,
+    Transform,
+)
+from specdec.decoding.result import Result
+from specdec.decoding.run import Run
+from specdec.errors import InputError, NotFiniteError
+from specdec.progress import progress_bar
+from specdec.verification.sampling import Sampling
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Stream", "generate", "stream"]
+
+
+@overload
+def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+    target: ModelLike,
+    draft: DraftLike | None,
+    prompt: Prompt,
+    *,
+    batch_size: int | None = None,
+    node_budget: int | None = None,
+    progress: bool = False,
+    **options: Unpack[Options],
+) -> Result: ...
+@overload
+def generate(
+    target: ModelLike,
+    draft: DraftLike | None,
+    prompt: Sequence[Prompt],
+    *,
+    batch_size: int | None = None,
+    node_budget: int | None = None,
+    progress: bool = False,
+    **options: Unpack[Options],
+) -> list[Result]: ...
+
+
+def generate(
+    target: ModelLike,
+    draft: DraftLike | None,
+    prompt: Prompt | Sequence[Prompt],
+    *,
+    gamma: Gamma = None,
+    max_new_tokens: int | None = 200,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    draft_sampling: Sampling | None = None,
+    transform: Transform | None = None,
+    verify: str = "rejection",
+    lenience: float = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    n_threads: int | None = None,
+    logits: bool = False,
+    ignore_eos: bool = False,
+    batch_size: int | None = None,
+    node_budget: int | None = None,
+    progress: bool = False,
+) -> Result | list[Result]:
+    """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
+
+    The output has exactly the target's distribution under the sampling settings, whatever the draft and
+    gamma; at temperature 0 it is equal to plain decoding, tokens and logits, bit for bit.
+
+    Parameters
+    ----------
+    target : Model, path or hub name
+        The model whose text this is. A path or name is loaded with `specdec.load`, in the number format that
+        the checkpoint holds; to use a model more than once, or in another format, load it yourself.
+    draft : Model, path, hub name, Draft, object or None
+        The model that guesses ahead, with the target's vocabulary, or another way to guess, from
+        `specdec.drafts`, or an object of your own with the method `propose` (`specdec.drafts.Drafter`).
+        None: plain decoding, a token a run.
+    prompt : str, sequence of int, or a list of these
+        One prompt as text or as token ids, or several that are decoded together; a list of integers is one
+        prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
+        it.
+    gamma : int, "auto", Auto or callable, optional
+        Drafted tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
+        for, 4 unless it says otherwise.
+
+        "auto" drafts until another token's expected gain is below its measured cost, and not at all where
+        that is fastest; see `Auto`. At temperature 0 and with "coupled" the output is the same as ever; with
+        the other rules it has the same distribution, but the same seed may give another sample, as how much
+        is drafted depends on measured times.
+
+        A callable is your own policy: ``gamma(rounds)`` is called before every round of every sequence with
+        the `Round` objects of that sequence so far and says how many tokens to draft, 0 to its attribute
+        ``max_gamma`` (16 if it has none). It may look at all that was drafted and accepted.
+    max_new_tokens : int or None, default 200
+        New tokens at most, at least 1; None goes on until the context is full.
+    temperature, top_k, top_p, min_p, repetition_penalty, logit_bias
+        Sampling settings, see `Sampling`. Temperature 0 is the argmax.
+    draft_sampling : Sampling, optional
+        The draft's own settings (section 6 of the paper); by default those of the target. They change how
+        often drafts are accepted, never the distribution of the output.
+    transform : callable, optional
+        ``transform(probs, tokens)``: the distribution of the next token, float64 [n_vocab], after the
+        settings above, and the token ids so far, prompt included; returns the one to sample from, [n_vocab],
+        which need not sum to 1. At temperature 0 it is given all mass on the argmax, and the argmax of what
+        it returns is taken, the lowest id on ties. It must be a function of its arguments alone, for it is
+        called once for every verified position, also for positions that are then dropped.
+    verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
+        The rule of verification, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
+        accepts more with gamma above 1. With "coupled" the same seed gives the same tokens for every draft
+        and gamma, equal to plain decoding with that seed and ``verify="coupled"`` (plain decoding with
+        another rule draws otherwise). "k-sequential" differs from "rejection" only where a draft guesses
+        several tokens for one position, "classical" is there to compare with. "block" takes chains only, and
+        "k-sequential" chains and independent samples; at temperature 0 all rules are the greedy one and take
+        every tree.
+    lenience : float, default 1.0
+        l of appendix A.5, above 0, for "rejection": below 1 more drafts are accepted and the output is no
+        longer exact, but no token is more than 1 / l times as probable as under the target. At temperature 0
+        a draft is accepted if the target finds it at least l times as probable as its most probable token.
+    seed : int, or a list with an entry for each prompt, optional
+        Key of the random numbers. With an int s, prompt i of a batch uses (s, i), so that equal prompts
+        give independent samples. An entry of a list is an int s, which stands for (s, 0), or a pair (s, i),
+        such as a `Result.seed`. None draws a fresh seed, which the result records. Equal seeds and settings
+        give equal runs, whatever else is in the batch and whatever `batch_size` is (but see `node_budget`).
+    stop : str, int, or a list of these, optional
+        The text ends before the first of these strings to be completed, or before the first of these token
+        ids, exactly where plain decoding ends it, inside a block of accepted drafts too. The tokenizer's
+        end-of-text ids are always among them, save with `ignore_eos`.
+    n_threads : int, optional
+        Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use. The number
+        does not change the output.
+    logits : bool, default False
+        Keep the target's logits that each new token was chosen from, in `Result.logits`.
+    ignore_eos : bool, default False
+        Go on past the tokenizer's end-of-text ids.
+    batch_size : int, optional
+        How many prompts are decoded at once, at least 1, by default 16. When a text ends, the next prompt
+        takes its place in the batch, and what that prompt has in common with the beginning of a text that is
+        there (a system prompt) is copied, not computed again. One reading of the weights then serves all,
+        while caches are kept for that many texts of the greatest length only. It changes no result.
+    node_budget : int, optional
+        Positions that the target is run on in a round at most, all sequences together, at least
+        `batch_size`. Each sequence has one, and the guesses share the rest equally, so that gamma can be
+        large where few sequences are left. By default gamma alone is the bound. It changes no result at
+        temperature 0 nor with "coupled", and never the distribution; with another rule the tokens of a seed
+        depend on the guesses, and so on what else is in the batch.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+
+    Returns
+    -------
+    Result, or list of Result
+        A list, in order, if `prompt` was a list of prompts.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, a callable gamma or a transform returns something else than it may, a
+        penalty or bias makes a logit infinite or leaves no token, a prompt is empty, holds an id that the
+        target does not have, or fills the context. The message names the argument, its value and what is
+        expected.
+    VocabularyMismatchError
+        If target and draft have different vocabularies.
+    CheckpointError, TokenizerError
+        If a path cannot be loaded.
+    NotFiniteError
+        If the target or the draft computes a number that is not finite. Its attribute `result` is what there
+        was before; the message names the layer and the position.
+    KeyboardInterrupt
+        On Ctrl-C, within a round.
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> out = specdec.generate(target, draft, "It was a dark and stormy night", max_new_tokens=50)
+    >>> out.trace.tokens_per_call > 1
+    True
+    """
+    request = Request.prepare(
+        target, draft, prompt, gamma=gamma, max_new_tokens=max_new_tokens, temperature=temperature,
+        top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, logit_bias=logit_bias,
+        draft_sampling=draft_sampling, transform=transform, verify=verify, lenience=lenience, seed=seed,
+        stop=stop, n_threads=n_threads, logits=logits, ignore_eos=ignore_eos,
+        batch_size=batch_size, node_budget=node_budget,
+    )  # fmt: skip
+    bar = progress_bar(request.n_new_tokens, "token") if check_flag("progress", progress) else None
+    run = Run(request)
+    try:
+        for index, round_ in run.rounds():
+            if bar is None:
+                continue
+            sequence = run.sequences[index]
+            if sequence.finish_reason is not None:  # what it could still have had is not to come
+                bar.total -= request.limit(index)[0] - len(sequence.tokens)
+            bar.update(round_.kept)
+    finally:
+        run.close()
+        if bar is not None:
+            bar.close()
+    results = [run.result(i) for i in range(len(request.prompts))]
+    return results if request.is_batch else results[0]
+
+
+def stream(
+    target: ModelLike,
+    draft: DraftLike | None,
+    prompt: Prompt,
+    *,
+    gamma: Gamma = None,
+    max_new_tokens: int | None = 200,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    draft_sampling: Sampling | None = None,
+    transform: Transform | None = None,
+    verify: str = "rejection",
+    lenience: float = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    n_threads: int | None = None,
+    logits: bool = False,
+    ignore_eos: bool = False,
+) -> Stream:
+    """Continue one prompt, giving its text as rounds finish.
+
+    Parameters are those of `generate`; they are checked at the call, not at the first piece. Text that may
+    be the beginning of a stop string, or of a character, is held back until that is decided. The pieces add
+    up to `Result.text`.
+
+    Returns
+    -------
+    Stream
+        An iterator of str, which has the `Result` in its attribute `result` when it has ended.
+
+    Raises
+    ------
+    InputError
+        As `generate`, and if there are several prompts or no tokenizer.
+    VocabularyMismatchError, CheckpointError, TokenizerError, NotFiniteError, KeyboardInterrupt
+        As `generate`. After a NotFiniteError `Stream.result` is what there was before.
+
+    Examples
+    --------
+    >>> for piece in specdec.stream(target, draft, "It was a dark and stormy night"):
+    ...     print(piece, end="", flush=True)
+    """
+    request = Request.prepare(
+        target, draft, prompt, gamma=gamma, max_new_tokens=max_new_tokens, temperature=temperature,
+        top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, logit_bias=logit_bias,
+        draft_sampling=draft_sampling, transform=transform, verify=verify, lenience=lenience, seed=seed,
+        stop=stop, n_threads=n_threads, logits=logits, ignore_eos=ignore_eos,
+    )  # fmt: skip
+    if request.is_batch:
+        raise InputError(
+            f"prompt is a list of {len(request.prompts)} prompts; stream takes one, generate several"
+        )
+    if request.target.tokenizer is None:
+        raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
+    return Stream(Run(request, streaming=True))
+
+
+class Stream(Iterator[str]):
+    """The pieces of a text as they come; `stream` makes it.
+
+    It may be left before its end: `close`, or the end of a ``with`` block, frees the run's memory.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._pieces = _pieces(run)
+        self._result: Result | None = None
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            return next(self._pieces)
+        except StopIteration as end:
+            if end.value is not None:  # only the first time
+                self._result = end.value
+            raise
+        except NotFiniteError as error:
+            self._result = cast("Result", error.result)
+            raise
+
+    @property
+    def result(self) -> Result:
+        """The whole result; after a `NotFiniteError` what there was before it.
+
+        Raises
+        ------
+        RuntimeError
+            If the text has not come to its end, or was left before it.
+        """
+        if self._result is None:
+            raise RuntimeError("there is no result: the stream has not come to its end")
+        return self._result
+
+    def close(self) -> None:
+        """End the run now and free its memory; idempotent."""
+        self._pieces.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _pieces(run: Run) -> Generator[str, None, Result]:
+    (sequence,) = run.sequences
+    try:
+        for _ in run.rounds():
+            if piece := sequence.take_text():
+                yield piece
+    except NotFiniteError:
+        if piece := sequence.take_text(final=True):
+            yield piece
+        raise
+    finally:
+        run.close()
+    return run.result(0)

@@ -1,0 +1,280 @@
+"""A request being carried out, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.checks import check_integer
+from specdec.decoding.adaptive_gamma import Auto
+from specdec.decoding.request import Request
+from specdec.decoding.result import Result
+from specdec.decoding.stopping import StopRules, StopScanner
+from specdec.drafts.draft import describe
+from specdec.errors import NotFiniteError
+from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
+from specdec.trace import Round, Trace
+
+if TYPE_CHECKING:
+    from specdec._core import RoundRecord
+
+__all__ = ["Run", "SequenceState", "continuation_decoder"]
+
+SLICE_S = 0.02
+"""Seconds of rounds between two looks at their records. A model's weights push the interpreter out of the
+caches, so the first record looked at takes some 50 microseconds, and those after it a few."""
+
+
+def continuation_decoder(tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> StreamDecoder:
+    """A decoder for tokens that follow a prompt: a space at their beginning stays if the prompt has text."""
+    if isinstance(tokenizer, ByteTokenizer):
+        continuing = any(tokenizer.text_bytes(token) for token in prompt_ids)
+    else:
+        continuing = bool(tokenizer.decode(prompt_ids))
+    return StreamDecoder(tokenizer, continuing=continuing)
+
+
+class SequenceState:
+    """The new text of one sequence so far, and where it ends.
+
+    That is decided token by token, in the order of the tokens, and never by the rounds they came in; so
+    speculative and plain decoding end alike.
+
+    Parameters
+    ----------
+    decoder : StreamDecoder or None
+        Turns the tokens into text; None where there is no tokenizer.
+    stop : StopRules
+    limit : int
+        New tokens at most.
+    limit_reason : str
+        The finish reason when there are that many.
+    """
+
+    def __init__(self, decoder: StreamDecoder | None, stop: StopRules, limit: int, limit_reason: str) -> None:
+        self.tokens: list[int] = []
+        self.prefill_s = 0.0  # of the prompts that were read together with this one
+        self.rounds: list[Round] = []
+        self.logits: list[NDArray[np.float32]] = []
+        self.finish_reason: str | None = None
+        self.stop: str | int | None = None
+        self._decoder = decoder
+        self._stop_ids = stop.ids
+        self._scanner = StopScanner(stop.strings)
+        self._n_read = 0  # tokens that have become text
+        self._whole = False  # and the end of the text has
+        self._limit = limit
+        self._limit_reason = limit_reason
+
+    def take(self, record: RoundRecord) -> Round:
+        """Add a round's tokens up to where the text ends."""
+        if self.finish_reason is not None:
+            raise ValueError("the text has already ended")
+        kept = 0
+        for token in record["tokens"]:
+            self._append(token)
+            kept += 1
+            if self.finish_reason is not None:
+                break
+        if record["logits"] is not None:
+            self.logits.append(record["logits"][:kept])
+        round_ = Round(
+            index=len(self.rounds),
+            drafted=tuple(record["drafted"]),
+            parents=tuple(record["parents"]),
+            path=tuple(record["accepted"]),
+            tokens=tuple(record["tokens"]),
+            kept=kept,
+            betas=tuple(record["betas"]),
+            draft_s=record["draft_s"],
+            verify_s=record["verify_s"],
+            other_s=record["other_s"],
+        )
+        self.rounds.append(round_)
+        return round_
+
+    def _append(self, token: int) -> None:
+        self.tokens.append(token)
+        if token in self._stop_ids:
+            self.finish_reason, self.stop = "stop", token
+        elif self._scanner.strings:
+            self._read()
+        if self.finish_reason is None and len(self.tokens) >= self._limit:
+            self.finish_reason = self._limit_reason
+        if self.finish_reason is not None and self._scanner.strings:
+            self._read()
+
+    def _read(self) -> None:
+        """Turn new tokens into text and look for stop strings; without such, when the text is wanted."""
+        if self._decoder is None or self._whole or self._scanner.match is not None:
+            return
+        end = len(self.tokens) - isinstance(self.stop, int)  # a stop id is no text
+        piece = self._decoder.feed(self.tokens[self._n_read : end]) if end > self._n_read else ""
+        self._n_read = end
+        if self.finish_reason is not None:
+            # What is left of an incomplete character is text too, so it may complete a stop string.
+            piece += self._decoder.finish()
+            self._whole = True
+        if self._scanner.feed(piece) is not None:
+            self.finish_reason, self.stop = "stop", self._scanner.match
+
+    def take_text(self, *, final: bool = False) -> str:
+        """Text that is new since the last call and cannot be taken back; `final`: no more text comes."""
+        self._read()
+        return self._scanner.take(final=final or self.finish_reason is not None)
+
+    @property
+    def text(self) -> str | None:
+        """The text so far, None without a tokenizer."""
+        if self._decoder is None:
+            return None
+        self._read()
+        return self._scanner.text
+
+
+class Run:
+    """The core's session for a request, and what comes of each sequence.
+
+    The session has `batch_size` places. When a text ends, the next prompt that waits takes its place.
+
+    Parameters
+    ----------
+    request : Request
+    streaming : bool, default False
+        Give every round when it is through, not several at a time.
+    """
+
+    def __init__(self, request: Request, *, streaming: bool = False) -> None:
+        tokenizer = request.target.tokenizer
+        self.request = request
+        self.sequences = [
+            SequenceState(
+                None if tokenizer is None else continuation_decoder(tokenizer, prompt),
+                request.stop,
+                *request.limit(i),
+            )
+            for i, prompt in enumerate(request.prompts)
+        ]
+        # The core ends a text at its length and at stop ids; a stop string must be looked for each round.
+        # And a caller's policy is asked before each.
+        asked = request.policy is not None and not isinstance(request.policy, Auto)
+        at_once = streaming or asked or bool(request.stop.strings)
+        self._slice_s = 0.0 if at_once else SLICE_S
+        self._session: _core.Session | None = None
+
+    def rounds(self) -> Generator[tuple[int, Round], None, None]:
+        """The rounds of `_rounds`; a NotFiniteError of theirs carries what there was before it."""
+        try:
+            yield from self._rounds()
+        except NotFiniteError as error:
+            results = [self.result(i, unfinished=True) for i in range(len(self.sequences))]
+            error.result = results if self.request.is_batch else results[0]
+            raise
+
+    def _rounds(self) -> Generator[tuple[int, Round], None, None]:
+        """Prefill, then every round as (index of its sequence, the round), until all sequences have ended.
+
+        Signals are handled between the core's calls and in them, at most every 50 ms, before every forward
+        and between the steps of each other loop that can run long. So Ctrl-C raises KeyboardInterrupt within
+        50 ms and a forward.
+        """
+        request = self.request
+        n_prompts, n_places = len(request.prompts), request.n_places
+        limits = [request.limit(i)[0] for i in range(n_prompts)]
+        places = list(range(n_places))  # the sequence in each place
+        waiting = iter(range(n_places, n_prompts))
+        following = next(waiting, None)
+        self._session = _core.Session(
+            request.target.core,
+            None if request.draft is None else describe(request.draft, request.target),
+            request.prompts[:n_places],
+            gamma=request.gamma,
+            max_new_tokens=max(limits),
+            n_text=max(len(prompt) + limit for prompt, limit in zip(request.prompts, limits, strict=True)),
+            node_budget=request.node_budget or 0,
+            sampling=request.sampling.core(),
+            draft_sampling=request.draft_sampling.core(),
+            transform=request.transform,
+            rule=request.rule,
+            lenience=request.lenience,
+            seeds=request.seeds[:n_places],
+            n_threads=request.n_threads,
+            keep_logits=request.logits,
+            stop_ids=sorted(request.stop.ids),
+            pace=request.policy.begin(request) if isinstance(request.policy, Auto) else None,
+        )
+        begun = places.copy()
+        while True:
+            if begun:
+                prefill_s = self._session.prefill()
+                for index in begun:
+                    self.sequences[index].prefill_s = prefill_s
+            asked = {} if (gammas := self._gammas(places)) is None else {"gammas": gammas}
+            records = self._session.round(self._slice_s, until_end=following is not None, **asked)
+            if not records:
+                return
+            ended, begun = [], []
+            for record in records:
+                place = record["sequence"]
+                index = places[place]
+                round_ = self.sequences[index].take(record)
+                if self.sequences[index].finish_reason is not None:
+                    self._session.finish(place)
+                    ended.append(place)
+                yield index, round_
+            for place in ended:
+                if following is not None:
+                    self._session.replace(place, request.prompts[following], request.seeds[following])
+                    places[place] = following
+                    begun.append(following)
+                    following = next(waiting, None)
+
+    def _gammas(self, places: Sequence[int]) -> list[int] | None:
+        """What the caller's policy says of the next round of the sequence in each place."""
+        policy, limit = self.request.policy, self.request.gamma
+        if policy is None or isinstance(policy, Auto):
+            return None
+        sequences = [self.sequences[index] for index in places]
+        return [
+            check_integer("gamma(rounds)", policy(tuple(sequence.rounds)), 0, limit)
+            if sequence.finish_reason is None
+            else 0
+            for sequence in sequences
+        ]
+
+    def result(self, index: int, *, unfinished: bool = False) -> Result:
+        """What has come of a sequence: one that has ended, or, if it may be `unfinished`, of any."""
+        request, sequence = self.request, self.sequences[index]
+        if sequence.finish_reason is None and not unfinished:
+            raise RuntimeError(f"sequence {index} has not ended")
+        n_vocab = request.target.config["n_vocab"]
+        return Result(
+            text=sequence.text,
+            tokens=sequence.tokens,
+            finish_reason=sequence.finish_reason or "error",
+            stop=sequence.stop,
+            trace=Trace(sequence.rounds, prefill_s=sequence.prefill_s, n_sequences=request.n_places),
+            prompt_ids=request.prompts[index],
+            seed=request.seeds[index],
+            logits=(
+                np.concatenate([np.empty((0, n_vocab), np.float32), *sequence.logits])
+                if request.logits
+                else None
+            ),
+            tokenizer=request.target.tokenizer,
+        )
+
+    def close(self) -> None:
+        """Free the session's memory; idempotent."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            try:
+                policy = self.request.policy
+                if isinstance(policy, Auto) and session.pace is not None:
+                    policy.end(self.request, session.pace)
+            finally:
+                session.close()

@@ -1,0 +1,1 @@
+"""Display: results and tables, for terminals and notebooks."""

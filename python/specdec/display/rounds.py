@@ -1,0 +1,323 @@
+"""Figure 1 of the paper, for terminals and notebooks: what every round drafted and what became of it.
+
+One line is one round: accepted drafts (green), rejected drafts (red, struck out), then the target's own
+token (blue, underlined). No two kinds differ by colour alone, and the tints of a page are told apart with
+every kind of colour vision. Where colours cannot be shown, marks stand in for them. Plain decoding, where
+each round is one token of the target, is shown as one paragraph.
+"""
+
+from __future__ import annotations
+
+import html as html_escapes
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, TextIO
+
+from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
+from specdec.trace import Round
+
+if TYPE_CHECKING:
+    from specdec.decoding.result import Result
+
+__all__ = ["Figure", "Piece", "html", "legend", "line", "paint", "terminal", "use_colour"]
+
+_ANSI = {
+    "accepted": "\x1b[32m",
+    "rejected": "\x1b[31;9m",
+    "unseen": "\x1b[2;31;9m",
+    "target": "\x1b[94;4m",
+    "plain": "\x1b[94m",  # text that is the target's altogether
+    "cut": "\x1b[2m",
+    "prompt": "\x1b[2m",
+}
+_ANSI_END = "\x1b[0m"
+_MARKS = {
+    "accepted": ("", ""),
+    "rejected": ("~~", "~~"),
+    "unseen": ("~~", "~~"),
+    "target": ("[", "]"),
+    "plain": ("", ""),
+    "cut": ("{", "}"),
+    "prompt": ("", ""),
+}
+_MEANINGS = {
+    "accepted": "accepted draft",
+    "rejected": "rejected draft",
+    "unseen": "draft behind a rejected one",
+    "target": "the target's own token",
+    "cut": "cut off by the stop",
+}
+_LEGEND = ("accepted", "rejected", "target")
+_SIGNS = {"\n": "⏎", "\r": "␍", "\t": "⇥", "\u2028": "⏎", "\u2029": "⏎"}
+_N_CONTEXT = 8  # tokens that are sure to hold the beginning of an incomplete character
+_N_PROMPT = 300  # characters of the prompt that are shown
+_COLUMNS = 11  # width of a round's number and counts before its text
+
+_STYLE = """
+.specdec-figure { font-family: monospace; line-height: 1.6; overflow-x: auto; }
+.specdec-figure table { border-collapse: collapse; border: 0; }
+.specdec-figure td { border: 0; padding: 0 0.8em 0 0; text-align: left; vertical-align: top;
+  background: transparent; }
+.specdec-figure .specdec-text { white-space: pre-wrap; overflow-wrap: anywhere; }
+.specdec-figure td.specdec-count, .specdec-figure .specdec-note { opacity: 0.6; white-space: nowrap; }
+.specdec-figure .specdec-prompt { opacity: 0.6; }
+.specdec-figure span[class] { border-radius: 3px; }
+.specdec-figure .specdec-accepted { background: rgba(0, 170, 90, 0.4); }
+.specdec-figure .specdec-target { background: rgba(40, 90, 255, 0.5); text-decoration: underline; }
+.specdec-figure .specdec-plain { background: rgba(40, 90, 255, 0.5); }
+.specdec-figure .specdec-rejected { background: rgba(240, 90, 20, 0.55); text-decoration: line-through; }
+.specdec-figure .specdec-unseen { background: rgba(240, 90, 20, 0.2); text-decoration: line-through; }
+.specdec-figure .specdec-cut { opacity: 0.5; text-decoration: line-through; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A token as the figure shows it.
+
+    Attributes
+    ----------
+    text : str
+        Its text; control characters made visible.
+    kind : str
+        "accepted", "rejected", "unseen" (a draft behind a rejected one, which nobody judged), "target" (a
+        correction, a bonus token, or a token of plain decoding) or "cut" (behind the end of the text).
+    token : int
+        Its id.
+    origin : str
+        As in `Round.origin`; "draft" for all drafts.
+    beta : float or None
+        Overlap of the two distributions where this draft was judged.
+    """
+
+    text: str
+    kind: str
+    token: int
+    origin: str
+    beta: float | None = None
+
+
+class Figure:
+    """Turns rounds into pieces, in order, as they come.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer or None
+        None shows ids.
+    prompt_ids : sequence of int
+        What the first round continues.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, prompt_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._prompt_ids = list(prompt_ids)
+        self._context = list(prompt_ids)[-_N_CONTEXT:]
+        self._decoder = self._branch()
+
+    @property
+    def prompt(self) -> str:
+        """The end of the prompt as text, or as ids without a tokenizer."""
+        if self._tokenizer is None:
+            text = " ".join(map(str, self._prompt_ids))
+        else:
+            text = self._tokenizer.decode(self._prompt_ids)
+        return visible(text if len(text) <= _N_PROMPT else "…" + text[-_N_PROMPT:])
+
+    def pieces(self, round_: Round) -> list[Piece]:
+        """The pieces of the next round: accepted drafts, the other drafts, the target's own token."""
+        pieces = []
+        places = round_.places
+        verified = (0, *(places[node] for node in round_.path))
+        judged = dict(zip(verified, round_.betas, strict=False))  # by the place the drafts hang from
+        for position, node in enumerate(round_.path):
+            kind = "accepted" if position < round_.kept else "cut"
+            beta = judged.get(places[round_.parents[node - 1]])
+            pieces.append(self._piece(self._decoder, round_.drafted[node - 1], kind, "draft", beta))
+            self._remember(round_.drafted[node - 1])
+        pieces += self._not_accepted(round_, judged)
+        kind = "target" if round_.kept == len(round_.tokens) else "cut"
+        pieces.append(self._piece(self._decoder, round_.token, kind, round_.origin[-1], None))
+        self._remember(round_.token)
+        return pieces
+
+    def _not_accepted(self, round_: Round, judged: dict[int, float]) -> list[Piece]:
+        """The drafts off the accepted path, each decoded after its own ancestors."""
+        accepted, places = {0, *round_.path}, round_.places
+        verified = {places[node] for node in accepted}
+        decoders = {round_.path[-1] if round_.path else 0: self._branch()}
+        pieces: list[Piece] = []
+        decoder = None
+        for node, (token, parent) in enumerate(zip(round_.drafted, round_.parents, strict=True), start=1):
+            if node in accepted:
+                continue
+            decoder = decoders.pop(parent, None) or self._branch()  # only a first child goes on with the text
+            decoders[node] = decoder
+            kind = "rejected" if places[parent] in verified else "unseen"
+            pieces.append(self._piece(decoder, token, kind, "draft", judged.get(places[parent])))
+        if decoder is not None and (rest := visible(decoder.finish())):
+            pieces[-1] = replace(pieces[-1], text=pieces[-1].text + rest)
+        return pieces
+
+    def _piece(
+        self, decoder: StreamDecoder | None, token: int, kind: str, origin: str, beta: float | None
+    ) -> Piece:
+        if decoder is None:
+            return Piece(f" {token}", kind, token, origin, beta)
+        text = visible(decoder.feed([token])) or self._name(token)
+        if text.isspace():
+            text = text.replace(" ", "␣")
+        return Piece(text, kind, token, origin, beta)
+
+    def _name(self, token: int) -> str:
+        """What stands for a token without text: its name; nothing for a part of a character."""
+        if isinstance(self._tokenizer, ByteTokenizer):
+            if self._tokenizer.text_bytes(token):
+                return ""
+            names = self._tokenizer.vocabulary()
+            name = names[token] if token < len(names) else None
+            return f"<{token}>" if name is None else visible(name.decode("utf-8", "replace"))
+        return "" if self._tokenizer is not None and self._tokenizer.decode([token]) else f"<{token}>"
+
+    def _branch(self) -> StreamDecoder | None:
+        """A decoder for what follows the tokens so far; the incomplete character they may end in included."""
+        if self._tokenizer is None:
+            return None
+        decoder = StreamDecoder(self._tokenizer, continuing=True)
+        decoder.feed(self._context)
+        return decoder
+
+    def _remember(self, token: int) -> None:
+        self._context = [*self._context, token][-_N_CONTEXT:]
+
+
+def visible(text: str, *, keep_lines: bool = False) -> str:
+    """`text` with control characters shown as signs: line breaks too, save with `keep_lines`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Zl", "Zp") or (keep_lines and c == "\n") else _sign(c)
+        for c in text
+    )
+
+
+def _sign(character: str) -> str:
+    return _SIGNS.get(character) or f"\\x{ord(character):02x}"
+
+
+def use_colour(stream: TextIO | None = None) -> bool:
+    """Whether to colour what goes to `stream` (standard output by default).
+
+    True if it is a terminal that can, and NO_COLOR (https://no-color.org) is not set.
+    """
+    stream = sys.stdout if stream is None else stream
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # no file, or a closed one
+        return False
+
+
+def paint(text: str, kind: str, colour: bool) -> str:
+    """A run of text of one kind, in its colour or between its marks."""
+    if not text:
+        return ""
+    if colour:
+        return f"{_ANSI[kind]}{text}{_ANSI_END}"
+    before, after = _MARKS[kind]
+    return f"{before}{text}{after}"
+
+
+def line(round_: Round, pieces: Iterable[Piece], *, colour: bool) -> str:
+    """One round as a line: its number from 1, accepted/drafted, its text."""
+    counts = f"{round_.index + 1:>4} {f'{round_.n_accepted}/{round_.n_drafted}':>{_COLUMNS - 6}} "
+    return counts + _paint_all(pieces, colour)
+
+
+def _paint_all(pieces: Iterable[Piece], colour: bool) -> str:
+    # The two kinds of drafts off the path have colours of their own, but one mark.
+    runs = groupby(
+        pieces, key=lambda piece: "rejected" if piece.kind == "unseen" and not colour else piece.kind
+    )
+    return "".join(paint("".join(piece.text for piece in run), kind, colour) for kind, run in runs)
+
+
+def legend(*, colour: bool) -> str:
+    """What the colours, or the marks, mean."""
+    return " · ".join(paint(_MEANINGS[kind], kind, colour) for kind in _LEGEND)
+
+
+def terminal(result: Result, *, colour: bool | None = None) -> str:
+    """Figure 1 of a result as text.
+
+    Parameters
+    ----------
+    result : Result
+    colour : bool, optional
+        ANSI colours, or marks: rejected drafts ~~struck~~, the target's own tokens [bracketed], what a stop
+        cut off {braced}. By default what `use_colour` says.
+    """
+    colour = use_colour() if colour is None else colour
+    figure = Figure(result.tokenizer, result.prompt_ids)
+    prompt = paint(figure.prompt, "prompt", colour)
+    if not result.trace.n_drafted:
+        text = _paragraph(result)
+        return f"{prompt}{paint(text, 'plain', colour)}\n{closing(result)}"
+    lines = [line(round_, figure.pieces(round_), colour=colour) for round_ in result.trace.rounds]
+    return "\n".join([legend(colour=colour), " " * _COLUMNS + prompt, *lines, closing(result)])
+
+
+def _paragraph(result: Result) -> str:
+    """What plain decoding gave, where a line a round would be a line a token."""
+    if result.text is None:
+        return "".join(f" {token}" for token in result.tokens)
+    return visible(result.text, keep_lines=True)
+
+
+def closing(result: Result) -> str:
+    """The figure's last line: tokens, runs of the target, accepted drafts, and why the text ended."""
+    trace = result.trace
+    drafts = f", {trace.n_accepted} of {trace.n_drafted} drafts accepted" if trace.n_drafted else ""
+    reason = {
+        "stop": f"stop {result.stop!r}",
+        "length": "max_new_tokens reached",
+        "context": "context full",
+        "error": "a number that is not finite",
+    }[result.finish_reason]
+    return f"{trace.n_tokens} tokens in {trace.n_calls} runs of the target{drafts}; ended by: {reason}"
+
+
+def html(result: Result) -> str:
+    """Figure 1 of a result as an HTML fragment, for light and dark pages, with a tooltip on each token."""
+    escape = html_escapes.escape
+    figure = Figure(result.tokenizer, result.prompt_ids)
+    prompt = f'<span class="specdec-prompt">{escape(figure.prompt)}</span>'
+    if result.trace.n_drafted:
+        key = " ".join(f'<span class="specdec-{kind}">{escape(_MEANINGS[kind])}</span>' for kind in _LEGEND)
+        rows = [f'<tr><td></td><td></td><td class="specdec-text">{prompt}</td></tr>']
+        for round_ in result.trace.rounds:
+            spans = "".join(_span(piece) for piece in figure.pieces(round_) if piece.text)
+            rows.append(
+                f'<tr><td class="specdec-count">{round_.index + 1}</td>'
+                f'<td class="specdec-count">{round_.n_accepted}/{round_.n_drafted}</td>'
+                f'<td class="specdec-text">{spans}</td></tr>'
+            )
+        body = f"<div>{key}</div><table>{''.join(rows)}</table>"
+    else:
+        text = f'<span class="specdec-plain">{escape(_paragraph(result))}</span>'
+        body = f'<div class="specdec-text">{prompt}{text}</div>'
+    note = f'<div class="specdec-note">{escape(closing(result))}</div>'
+    return f'<div class="specdec-figure"><style>{_STYLE}</style>{body}{note}</div>'
+
+
+def _span(piece: Piece) -> str:
+    what = _MEANINGS[piece.kind]
+    if piece.kind == "target" and piece.origin in ("correction", "bonus"):
+        what = {"correction": "correction", "bonus": "bonus token"}[piece.origin]
+    beta = "" if piece.beta is None else f", β = {piece.beta:.3f}"
+    title = html_escapes.escape(f"id {piece.token}: {what}{beta}")
+    return f'<span class="specdec-{piece.kind}" title="{title}">{html_escapes.escape(piece.text)}</span>'

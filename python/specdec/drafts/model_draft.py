@@ -1,0 +1,107 @@
+"""A smaller model as draft: in chains, in trees, or with a draft of its own."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from specdec.checks import check_integer
+from specdec.drafts.draft import Description, Draft, describe
+from specdec.drafts.shapes import MAX_NODES, Chains, Grown, Shape
+from specdec.errors import InputError, shown
+from specdec.models.tokenizer import check_same_vocabulary
+
+if TYPE_CHECKING:
+    import specdec
+    from specdec.drafts.python_draft import Drafter
+    from specdec.verification.sampling import Sampling
+
+__all__ = ["Model"]
+
+
+class Model(Draft):
+    """A smaller model drafts (M_q of arXiv 2211.17192): a chain, a tree, or a chain that is itself drafted.
+
+    ``Model(small)`` as a draft is what ``small`` itself is: a chain of gamma tokens.
+
+    Parameters
+    ----------
+    model : Model, path or hub name
+        The model that drafts, with the target's vocabulary.
+    tree : Chains, Shape or Grown, optional
+        Several candidates for each token, as a tree that the target verifies in one run. None: a chain.
+    draft : Draft, Model, path, hub name or Drafter, optional
+        A draft for the draft (section 6 of the paper), which may have one too: the model's chain is decoded
+        speculatively. Its guesses have the distribution that they have without, and under greedy decoding
+        and the coupled rule they are the same tokens; they only take less time, if the inner draft is good.
+    gamma : int, optional
+        Guesses a round when the caller of `specdec.generate` does not say: by default 4, or the nodes of the
+        tree.
+
+    Attributes
+    ----------
+    model : specdec.Model
+    tree : Chains, Shape, Grown or None
+    draft : Draft, specdec.Model or None
+    gamma : int
+
+    Raises
+    ------
+    InputError
+        If `tree` is no tree, or there is a tree and a draft, or gamma is not in 1 to 1024, or the draft is
+        the model's own layers, which need the model's cache for themselves.
+    VocabularyMismatchError
+        If the inner draft cannot guess for the model.
+    CheckpointError, TokenizerError
+        If a path cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: specdec.Model | str | os.PathLike[str],
+        *,
+        tree: Chains | Shape | Grown | None = None,
+        draft: Draft | specdec.Model | str | os.PathLike[str] | Drafter | None = None,
+        gamma: int | None = None,
+    ) -> None:
+        if tree is not None and not isinstance(tree, Chains | Shape | Grown):
+            raise InputError(f"tree is a {type(tree).__name__}; expected Chains, Shape, Grown or None")
+        if tree is not None and draft is not None:
+            raise InputError("tree and draft are both given; a model with a draft of its own drafts a chain")
+        from specdec.decoding.request import as_draft, as_model  # which imports this package
+
+        self.model = as_model("model", model)
+        self.tree = tree
+        self.trees = tree is not None and tree != Chains(1)
+        self.draft = None if draft is None else as_draft(self.model, draft)
+        if isinstance(self.draft, Draft) and self.draft.in_target_cache:
+            raise InputError(
+                f"draft is {shown(self.draft)}; expected one that does not work in its target's cache"
+            )
+        if gamma is not None:
+            self.gamma = check_integer("gamma", gamma, 1, MAX_NODES)
+        elif tree is not None:
+            self.gamma = tree.gamma
+
+    def describe(self, target: specdec.Model) -> Description:
+        """See `Draft.describe`."""
+        check_same_vocabulary(target, self.model)
+        if self.draft is not None:
+            gamma = self.draft.gamma if isinstance(self.draft, Draft) else Draft.gamma
+            return "speculating", self.model.core, describe(self.draft, self.model), gamma
+        if self.tree is not None:
+            return "model", self.model.core, self.tree.describe()
+        return "model", self.model.core
+
+    def check_rule(self, rule: str, sampling: Sampling) -> None:
+        """See `Draft.check_rule`: "k-sequential" takes chains, and shapes of samples above temperature 0."""
+        sampled = isinstance(self.tree, Chains) or (
+            isinstance(self.tree, Shape) and self.tree.how == "sample"
+        )
+        if rule != "k-sequential" or not sampled or sampling.greedy:
+            super().check_rule(rule, sampling)
+
+    def __repr__(self) -> str:
+        more = f", tree={self.tree!r}" if self.tree is not None else ""
+        more += f", draft={self.draft!r}" if self.draft is not None else ""
+        return f"<specdec.drafts.Model {self.model!r}{more}>"

@@ -1,0 +1,199 @@
+"""A Python object that drafts: what it must be able to do, and what it may return."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.checks import check_flag, check_integer
+from specdec.drafts.draft import Description, Draft
+from specdec.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from specdec.models.model import Model
+
+__all__ = ["Drafter", "Proposal", "PythonDraft"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """Guesses as a tree, and what each was drawn from.
+
+    Node 0 is the last token of the text, and entry i of every field is about node i + 1, as in `Round`.
+    Everything is checked when it is used; what cannot be used is an `InputError` of the round.
+
+    Parameters
+    ----------
+    tokens : sequence of int, [n]
+        The guesses; no more than the budget.
+    parents : sequence of int, [n], optional
+        The node that each guess hangs on: 0 to i for entry i. Left out, the guesses are a chain:
+        0, 1, …, n - 1. Children of a node are tried in their order.
+    probs : array or sequence of rows, [n, n_vocab] float64, optional
+        The distribution that each guess was drawn from, independently or in full view of the nodes before it;
+        sums to 1 up to rounding. A row that is None, or probs left out, means a guess that was not drawn at
+        all but chosen: a point mass.
+    confidence : sequence of float, [n], optional
+        Estimated chance that the target agrees with a guess, given that it agrees with its parent. Used where
+        guesses are weighed against their cost (``gamma="auto"``, `Best`), never for what the output is. Left
+        out, it is what ``probs`` gives the token; 1 for a point mass.
+
+    Notes
+    -----
+    The output is exact if ``probs`` is the truth: a guess must not be thrown away after a look at it, since
+    those kept are then no longer drawn from that row (appendix A.1 of arXiv 2211.17192). Guesses deeper than
+    the text's room are left out with all that hangs on them and their younger siblings, which depends on
+    no token.
+    """
+
+    tokens: Sequence[int] | NDArray[np.integer[Any]]
+    parents: Sequence[int] | NDArray[np.integer[Any]] | None = None
+    probs: NDArray[np.floating[Any]] | Sequence[NDArray[np.floating[Any]] | Sequence[float] | None] | None = (
+        None
+    )
+    confidence: Sequence[float] | NDArray[np.floating[Any]] | None = None
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """What a Python object needs to be a draft: the one method `propose`.
+
+    Two more methods are called if the object has them, both with the index of the sequence in the batch and
+    a text as ``propose`` gets it:
+
+    ``begin(sequence, prompt)``
+        Before the first round of a sequence, and again when its place in a batch goes to another prompt.
+    ``commit(sequence, tokens)``
+        After each round; the whole text, prompt included. It stays.
+
+    Two attributes say more, if the object has them:
+
+    ``gamma``
+        The budget when the caller gives none; 4 without it.
+    ``trees``
+        True: proposals are trees, not chains only. Rules of verification that cannot judge trees ("block"
+        and "k-sequential", above temperature 0) are then refused before a run. Without it, the first proposal
+        that is a tree ends such a run with InputError.
+
+    A draft that draws its guesses asks for random numbers by a parameter of ``propose`` named ``rng``:
+    ``propose(self, sequence, tokens, budget, rng)`` is given a `numpy.random.Generator` of its own for every
+    sequence and round, and for every draft of a `Best`. It is made of the run's seed, so runs can be
+    repeated. Generators of one's own must be independent of those of every other draft: two drafts that draw
+    from equal generators propose guesses that depend on each other, and the output is no longer exact.
+
+    The methods are called with the interpreter's lock, the rounds between them run without it. What they
+    raise is raised by `specdec.generate`. One object may serve several runs and, from several threads, at the
+    same time: it must then lock its own state.
+
+    Examples
+    --------
+    What followed each pair of tokens, guessed again:
+
+    >>> class Pairs:
+    ...     def __init__(self):
+    ...         self.after = {}
+    ...
+    ...     def commit(self, sequence, tokens):
+    ...         recent = tokens[-20:]
+    ...         for i in range(2, len(recent)):
+    ...             self.after[tuple(recent[i - 2 : i])] = recent[i]
+    ...
+    ...     def propose(self, sequence, tokens, budget):
+    ...         text = list(tokens[-2:])
+    ...         while len(text) < budget + 2 and tuple(text[-2:]) in self.after:
+    ...             text.append(self.after[tuple(text[-2:])])
+    ...         return text[2:]
+    >>> import specdec
+    >>> target, _ = specdec.embedded_pair()
+    >>> out = specdec.generate(target, Pairs(), "Once upon a time", max_new_tokens=100, gamma=4)
+    """
+
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Sequence[int] | Proposal:
+        """Guess what comes after a text.
+
+        Parameters
+        ----------
+        sequence : int
+            Index in the batch.
+        tokens : memoryview of int, [n_tokens]
+            The text so far, at least one token; read-only, a copy. Items are ints, a slice is cheap,
+            ``np.asarray(tokens)`` is an int32 array of the same memory.
+        budget : int
+            Guesses at most, at least 1.
+
+        A fourth parameter named ``rng`` may follow: a `numpy.random.Generator` to draw guesses with.
+
+        Returns
+        -------
+        sequence of int or Proposal
+            Token ids in a row, chosen and not drawn (a chain of point masses), [] for no guess; or a tree.
+        """
+
+
+class PythonDraft(Draft):
+    """Any object with the methods of `Drafter` as a draft; `specdec.generate` wraps by itself.
+
+    Parameters
+    ----------
+    drafter : Drafter
+
+    Raises
+    ------
+    InputError
+        If the object has no method ``propose``, or one with ``rng`` among its first three parameters, its
+        ``gamma`` is no integer from 0 to 1024, or its ``trees`` neither True nor False.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        for name in ("propose", "begin", "commit"):
+            method = getattr(drafter, name, None)
+            if not callable(method) and (name == "propose" or method is not None):
+                raise InputError(
+                    f"{name} of the draft {type(drafter).__name__} is {shown(method)}; expected a method"
+                )
+        of = f"of the draft {type(drafter).__name__}"
+        self.gamma = check_integer(f"gamma {of}", getattr(drafter, "gamma", Draft.gamma), 0, 1024)
+        self.trees = check_flag(f"trees {of}", getattr(drafter, "trees", False))
+        self._draws = _takes_rng(drafter.propose, of)
+        self.drafter = drafter
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`."""
+        drafter: Any = self.drafter
+        begin, commit = getattr(drafter, "begin", None), getattr(drafter, "commit", None)
+        draws = _generator if self._draws else None
+        return "python", type(drafter).__name__, drafter.propose, begin, commit, Proposal, InputError, draws
+
+    def __repr__(self) -> str:
+        return f"<specdec.drafts.PythonDraft of {self.drafter!r}>"
+
+
+def _takes_rng(propose: Any, of: str) -> bool:
+    """Whether the method has a parameter named rng, which must not stand in the place of another."""
+    try:
+        parameters = inspect.signature(propose).parameters
+    except (TypeError, ValueError):  # some callables of C have no signature
+        return False
+    found = parameters.get("rng")
+    if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
+        return False
+    place = list(parameters).index("rng")
+    if found.kind == found.POSITIONAL_OR_KEYWORD and place < 3:
+        raise InputError(
+            f"propose {of} has rng as parameter {place + 1}; expected it after sequence, tokens and budget"
+        )
+    return True
+
+
+def _generator(seed: int, sequence: int, position: int) -> np.random.Generator:
+    """The random numbers of a round: `position` is the length of the text that it begins with.
+
+    Philox, of which each key is a stream of its own. `seed` differs for every draft within a draft.
+    """
+    key = np.array([seed, sequence << 32 | position], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))

@@ -1,0 +1,1 @@
+"""Models: read from files, checked, packed for the core."""

@@ -1,0 +1,72 @@
+"""Readers of model files. :func:`open_checkpoint` finds out which one a path needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from specdec.checks import check_path
+from specdec.errors import CheckpointError, CheckpointNotFoundError, SpecdecError, shown
+from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
+
+__all__ = ["CanonicalTensor", "Checkpoint", "open_checkpoint"]
+
+
+def open_checkpoint(path: str | os.PathLike[str], *, tokenizer: Any = None) -> Checkpoint:
+    """Open a checkpoint and check everything about it that does not need the weights themselves.
+
+    Parameters
+    ----------
+    path : path-like
+        A Hugging Face folder (``config.json`` and ``*.safetensors``), a llama2.c ``.bin`` file (version 0),
+        or the name ``org/name`` of a repository on the Hugging Face Hub (needs the extra ``specdec[hub]``).
+        What exists on disk is taken before a name on the hub.
+    tokenizer : None, False, path-like or Tokenizer
+        None: the tokenizer beside the weights, if there is one. False: none. A path: the tokenizer at that
+        place. An object: itself.
+
+    Raises
+    ------
+    CheckpointNotFoundError
+        There is nothing at ``path`` (also a FileNotFoundError).
+    UnsupportedModelError
+        An architecture or a setting that specdec does not have.
+    CheckpointError
+        A damaged or contradictory file.
+    TokenizerError
+        A damaged tokenizer, or one whose library is not installed; ``tokenizer=False`` does without.
+    """
+    place = check_path("path", path, CheckpointError)
+    try:
+        return _open(place, os.fspath(path), tokenizer)
+    except SpecdecError:
+        raise
+    except OSError as error:  # such as a folder that may not be searched
+        raise CheckpointError(f"{place}: cannot be read: {error.strerror or error}") from error
+
+
+def _open(place: Path, name: str, tokenizer: Any) -> Checkpoint:
+    # The loaders import the tokenizer and JSON machinery; `import specdec` shall not.
+    from specdec.models.checkpoints import hf_folder, hub, llama2c_file
+
+    if place.is_dir():
+        if not (place / "config.json").is_file():
+            raise CheckpointNotFoundError(
+                f"{place}: has no config.json; expected a Hugging Face folder, or the path of a "
+                "llama2.c .bin file"
+            )
+        return hf_folder.open_folder(place, tokenizer)
+    if place.is_file():
+        if place.suffix == ".bin":
+            return llama2c_file.open_file(place, tokenizer)
+        if place.name == "config.json" or place.suffix == ".safetensors":
+            raise CheckpointError(
+                f"{place}: is a file of a Hugging Face folder; give the folder, {place.parent}"
+            )
+        raise CheckpointError(f"{place}: expected a Hugging Face folder or a llama2.c .bin file")
+    if hub.is_repository_name(name):
+        return hf_folder.open_folder(hub.download(name), tokenizer)
+    raise CheckpointNotFoundError(
+        f"{shown(name)}: no such file or folder, and not a hub name of the form org/name"
+    )

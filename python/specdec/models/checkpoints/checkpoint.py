@@ -1,0 +1,60 @@
+"""A checkpoint on disk, opened and checked, its weights still in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.models.tokenizer import Tokenizer
+
+__all__ = ["CanonicalTensor", "Checkpoint"]
+
+CanonicalTensor: TypeAlias = tuple[str, NDArray[np.generic], str]
+"""(canonical name, array of any strides, format): format is "f32", "f16" or "bf16" (bf16 as uint16 bits)."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What every loader gives, whatever the file format.
+
+    Attributes
+    ----------
+    path : Path
+        The folder or file.
+    architecture : str
+        What the checkpoint calls its own architecture, such as "LlamaForCausalLM".
+    config : dict
+        The canonical configuration, as ``specdec._core.Model`` takes it.
+    tokenizer : Tokenizer or None
+        The tokenizer beside the weights, or the one asked for.
+    dtype : str
+        The number format in which a model of the file is the file's own: "bf16" where all matrices are stored
+        in it, else "f32", which holds f16 exactly too.
+    n_bytes : int
+        How much :meth:`tensors` reads.
+    """
+
+    path: Path
+    architecture: str
+    config: Mapping[str, Any]
+    tokenizer: Tokenizer | None
+    dtype: str
+    n_bytes: int
+    _tensors: Callable[[], Iterator[CanonicalTensor]] = field(repr=False)
+
+    def tensors(self) -> Iterator[CanonicalTensor]:
+        """Every weight once, read from the file when its turn comes.
+
+        Who keeps none of the arrays has one stored tensor in memory at a time.
+
+        Raises
+        ------
+        CheckpointError
+            The file has become shorter since it was opened, or cannot be read.
+        """
+        return self._tensors()

@@ -1,0 +1,326 @@
+"""Weights in safetensors files: one file, or shards with an index.
+
+The format is eight bytes of little-endian header length, a JSON header, and the tensors' bytes. The header
+is read here rather than by the ``safetensors`` library because that library's NumPy face has no bf16, maps
+the file, which must then not change, and its errors name neither file nor tensor. What is accepted is
+what the library accepts (the tests compare the two over damaged files), less duplicate names, where it
+takes the last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.json_fields import as_json, read_json_object
+
+__all__ = ["StoredTensor", "open_weights", "read_safetensors", "read_safetensors_with_metadata"]
+
+INDEX_NAME: Final = "model.safetensors.index.json"
+SINGLE_NAME: Final = "model.safetensors"
+
+_MAX_HEADER: Final = 100_000_000  # the format's own limit, in bytes
+_MAX_INT: Final = 2**63 - 1
+_MAX_BITS: Final = 2**67  # more than any file holds; products of extents go no further
+_COMPARED: Final = 1 << 24  # bytes
+
+# Bits per element of every dtype the format names; a needed tensor must be one of _FORMATS.
+_BITS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("C64", "F64", "I64", "U64"), 64),
+}
+_FORMATS: Final[Mapping[str, tuple[str, str]]] = {
+    "F32": ("f32", "<f4"),
+    "F16": ("f16", "<f2"),
+    "BF16": ("bf16", "<u2"),
+}
+_INTEGERS: Final[Mapping[str, str]] = {"I32": "<i4", "I64": "<i8"}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor of a safetensors file, still in the file.
+
+    Attributes
+    ----------
+    opened : OpenedFile
+    name : str
+        As the file calls it.
+    dtype : str
+        As the file calls it: "F32", "BF16", …
+    shape : tuple of int
+    start, n_bytes : int
+        Where its bytes are in the file.
+    """
+
+    opened: OpenedFile
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    n_bytes: int
+
+    @property
+    def file(self) -> Path:
+        """The path of the file."""
+        return self.opened.path
+
+    @property
+    def format(self) -> str:
+        """The core's name of the number format: "f32", "f16" or "bf16".
+
+        Raises
+        ------
+        UnsupportedModelError
+            The file holds it in another one.
+        """
+        if self.dtype not in _FORMATS:
+            raise UnsupportedModelError(
+                f"{self.file}: tensor '{self.name}' has dtype {self.dtype}; expected {', '.join(_FORMATS)}"
+            )
+        return _FORMATS[self.dtype][0]
+
+    def array(self) -> NDArray[np.generic]:
+        """The numbers, shape ``self.shape``: float32, float16, or uint16 with the bits of bf16.
+
+        Read anew at each call.
+        """
+        _ = self.format
+        return self._as(_FORMATS[self.dtype][1], self.read())
+
+    def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
+        """The numbers of a tensor of integers, int32 or int64; as `array`.
+
+        Parameters
+        ----------
+        mmap : bool
+            A view of the mapped file, where the tensor is aligned in it: see `OpenedFile.map`.
+
+        Raises
+        ------
+        UnsupportedModelError
+            The file holds something else.
+        """
+        if self.dtype not in _INTEGERS:
+            raise UnsupportedModelError(
+                f"{self.file}: tensor '{self.name}' has dtype {self.dtype}; expected {', '.join(_INTEGERS)}"
+            )
+        data = self.opened.map(self.start, self.n_bytes) if mmap else self.read()
+        return self._as(_INTEGERS[self.dtype], data)
+
+    def read(self) -> NDArray[np.uint8]:
+        """The bytes as the file has them."""
+        return self.opened.read(self.start, self.n_bytes)
+
+    def _as(self, dtype: str, data: NDArray[np.uint8]) -> NDArray[Any]:
+        array = data.view(dtype).reshape(self.shape)
+        return array if array.flags.aligned else array.copy()
+
+    def same_as(self, other: StoredTensor) -> bool:
+        """Whether both hold the same bits in the same shape."""
+        if (self.dtype, self.shape) != (other.dtype, other.shape):
+            return False
+        for at in range(0, self.n_bytes, _COMPARED):
+            n = min(_COMPARED, self.n_bytes - at)
+            mine = self.opened.read(self.start + at, n)
+            if not np.array_equal(mine, other.opened.read(other.start + at, n)):
+                return False
+        return True
+
+
+def open_weights(folder: Path) -> dict[str, StoredTensor]:
+    """All tensors of a Hugging Face folder, by the name the files give them.
+
+    ``model.safetensors`` is taken where it exists, else the shards of ``model.safetensors.index.json``.
+
+    Raises
+    ------
+    CheckpointNotFoundError
+        Neither is there, or a shard is missing.
+    CheckpointError
+        A file is damaged, or the index and its shards disagree.
+    """
+    single = folder / SINGLE_NAME
+    if single.is_file():
+        return read_safetensors(single)
+    index = folder / INDEX_NAME
+    if not index.is_file():
+        others = sorted(
+            p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".gguf", ".safetensors"}
+        )
+        raise CheckpointNotFoundError(
+            f"{folder}: has neither {SINGLE_NAME} nor {INDEX_NAME}"
+            + (f"; of the weights it has ({', '.join(others)}) none is read" if others else "")
+        )
+    return _read_shards(index)
+
+
+def _read_shards(index: Path) -> dict[str, StoredTensor]:
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: field 'weight_map' is missing, empty or no object; expected one")
+    tensors: dict[str, StoredTensor] = {}
+    for shard in sorted({str(shard) for shard in weight_map.values()}):
+        _check_shard_name(index, shard)
+        held = read_safetensors(index.parent / shard)
+        for name, tensor in held.items():
+            claimed = weight_map.get(name)
+            if claimed != shard:
+                raise CheckpointError(
+                    f"{index.parent / shard}: holds tensor '{name}', which {index.name} "
+                    + (f"puts in {claimed!r}" if name in weight_map else "does not list")
+                )
+            tensors[name] = tensor
+    for name, shard in weight_map.items():
+        if name not in tensors:
+            raise CheckpointError(f"{index}: puts tensor '{name}' in {shard!r}, which does not hold it")
+    return tensors
+
+
+def _check_shard_name(index: Path, shard: str) -> None:
+    # An index comes from strangers; it may name files of its own folder and no others.
+    parts = PurePosixPath(shard).parts
+    if len(parts) != 1 or parts[0] in {"..", "/"} or "\\" in shard or not shard.isprintable():
+        raise CheckpointError(
+            f"{index}: names the shard {shard!r}; expected the name of a file in the same folder"
+        )
+
+
+def read_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """Open one safetensors file and check its header against its size.
+
+    Raises
+    ------
+    CheckpointNotFoundError
+        There is no such file.
+    CheckpointError
+        It is truncated, its header is not what the format says, or two tensors share or leave out bytes.
+    """
+    return read_safetensors_with_metadata(path)[0]
+
+
+def read_safetensors_with_metadata(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """The tensors of one safetensors file and what it says of itself; raises as `read_safetensors`."""
+    opened = OpenedFile(path)
+    if opened.size < 8:
+        raise CheckpointError(
+            f"{path}: has {opened.size} bytes; expected at least 8, the length of the header"
+        )
+    n_header = int.from_bytes(opened.read(0, 8).tobytes(), "little")
+    if n_header > _MAX_HEADER:
+        raise CheckpointError(f"{path}: header length is {n_header}; expected at most {_MAX_HEADER}")
+    if 8 + n_header > opened.size:
+        raise CheckpointError(
+            f"{path}: header length is {n_header}; expected at most {opened.size - 8}, what the file holds"
+        )
+    header = _parse_header(path, opened.read(8, n_header).tobytes())
+    metadata = header.pop("__metadata__", None)
+    return _check_layout(opened, header, 8 + n_header), metadata or {}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"the name {name!r} occurs more than once")
+            seen.add(name)
+    return values
+
+
+def _parse_header(path: Path, text: bytes) -> dict[str, Any]:
+    if not text.startswith(b"{"):
+        raise CheckpointError(f"{path}: header begins with {text[:1]!r}; expected b'{{'")
+    try:
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: header is not valid JSON: {error}") from error
+    metadata = header.get("__metadata__")
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    ):
+        raise CheckpointError(
+            f"{path}: header field '__metadata__' has other values than strings; expected strings"
+        )
+    return header
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_INT
+
+
+def _count_bits(dtype: str, shape: list[int]) -> int:
+    """Bits of a tensor; what is beyond `_MAX_BITS` is not multiplied any further."""
+    n_bits = _BITS[dtype]
+    for extent in shape:
+        n_bits *= extent
+        if n_bits > _MAX_BITS:
+            break
+    return n_bits
+
+
+def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dict[str, StoredTensor]:
+    """Every tensor's bytes: as many as shape and dtype say, one after the other, all from `first` on."""
+    path, size = opened.path, opened.size - first
+    ranges: list[tuple[int, int, str]] = []
+    tensors: dict[str, StoredTensor] = {}
+    for name, entry in header.items():
+        where = f"{path}: tensor '{name}'"
+        if not isinstance(entry, dict):
+            raise CheckpointError(
+                f"{where}: header entry is no object; expected dtype, shape and data_offsets"
+            )
+        dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+        if not isinstance(dtype, str) or dtype not in _BITS:
+            raise CheckpointError(f"{where}: dtype is {as_json(dtype)}; expected one of {', '.join(_BITS)}")
+        if not isinstance(shape, list) or not all(map(_is_size, shape)):
+            raise CheckpointError(
+                f"{where}: shape is {as_json(shape)}; expected a list of whole numbers from 0"
+            )
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+            raise CheckpointError(
+                f"{where}: data_offsets is {as_json(offsets)}; expected two whole numbers from 0"
+            )
+        start, stop = offsets
+        if not start <= stop <= size:
+            raise CheckpointError(
+                f"{where}: data_offsets is [{start}, {stop}]; expected begin <= end <= {size}, "
+                f"the bytes that follow the header (is the file truncated?)"
+            )
+        n_bits = _count_bits(dtype, shape)
+        if n_bits != 8 * (stop - start):
+            n_bytes = n_bits // 8 if n_bits % 8 == 0 else n_bits / 8  # F4 has half bytes
+            raise CheckpointError(
+                f"{where}: data_offsets span {stop - start} bytes; expected "
+                + (f"{n_bytes}" if n_bits <= _MAX_BITS else f"more than {_MAX_BITS // 8}")
+                + f" for shape {as_json(shape)} of {dtype}"
+            )
+        ranges.append((start, stop, name))
+        tensors[name] = StoredTensor(opened, name, dtype, tuple(shape), first + start, stop - start)
+
+    end, before = 0, "the header"
+    for start, stop, name in sorted(ranges):
+        if start != end:
+            fault = "overlaps" if start < end else "leaves unused bytes after"
+            raise CheckpointError(
+                f"{path}: tensor '{name}' begins at byte {start} and {fault} {before}; expected {end}"
+            )
+        end, before = stop, f"tensor '{name}'"
+    if end != size:
+        raise CheckpointError(
+            f"{path}: {size - end} bytes follow {before}; expected none after byte {end} of the data"
+        )
+    return tensors

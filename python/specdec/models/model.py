@@ -1,0 +1,502 @@
+"""A model: weights in the core, a tokenizer beside them."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from specdec import _core
+from specdec.checks import CONVERSION_ERRORS, as_iterator, check_choice, check_flag, check_integer
+from specdec.errors import CheckpointError, InputError, SpecdecError, shown
+from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
+from specdec.models.tokenizer import Tokenizer
+from specdec.progress import reading_bar
+from specdec.threads import check_threads
+
+if TYPE_CHECKING:
+    from specdec.models.quantization import QuantizationReport
+
+__all__ = ["Model", "ModelConfig", "embedded_pair", "load"]
+
+_DTYPES = ("f32", "bf16", "int8", "int4")
+_CACHE_DTYPES = ("f32", "bf16")
+
+
+@dataclass(frozen=True)
+class ModelConfig(Mapping[str, Any]):
+    """What a model is, read-only; a mapping too, as ``config["n_vocab"]``.
+
+    Attributes
+    ----------
+    n_vocab, n_ctx, n_layer : int
+        Token ids, longest sequence, layers.
+    n_head, n_kv_head : int
+        Attention heads, and how many of them have keys and values of their own.
+    d_model, d_head, d_ff : int
+        Width of the residual stream, of a head, of the feed-forward block.
+    norm : str
+        "rms" or "layer", with ``norm_eps`` inside its square root.
+    position : str
+        "rotary", turning by ``inv_freq`` radians per position (d_head/2 of them, scaling included), or
+        "learned".
+    activation : str
+        "silu", "gelu" or "gelu_tanh"; ``gated``: its product with a second projection.
+    tied : bool
+        The head is the token embedding.
+    qkv_bias, out_bias, mlp_bias : bool
+        Which projections have biases.
+    sliding_window : int
+        Positions a token attends to, itself included; 0 for all.
+    """
+
+    n_vocab: int
+    n_ctx: int
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    d_model: int
+    d_head: int
+    d_ff: int
+    norm: str
+    norm_eps: float
+    position: str
+    inv_freq: tuple[float, ...]
+    activation: str
+    gated: bool
+    tied: bool
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    sliding_window: int
+
+    @classmethod
+    def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:
+        """From a loader's dict, which has exactly these keys."""
+        return cls(**{**config, "inv_freq": tuple(config["inv_freq"])})
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dataclass_fields__)
+
+    def __len__(self) -> int:
+        return len(self.__dataclass_fields__)
+
+
+class Model:
+    """A loaded model; :func:`load` makes it. Immutable, and shared freely between threads and sessions.
+
+    Attributes
+    ----------
+    config : ModelConfig
+    tokenizer : Tokenizer or None
+        None: ids in, ids out.
+    path : Path
+        Where it was read.
+    core : specdec._core.Model
+        The packed weights.
+    """
+
+    def __init__(
+        self,
+        core: _core.Model,
+        config: ModelConfig,
+        tokenizer: Tokenizer | None,
+        path: Path,
+        architecture: str,
+    ) -> None:
+        self._core = core
+        self._config = config
+        self._tokenizer = tokenizer
+        self._path = path
+        self._architecture = architecture
+
+    @property
+    def core(self) -> _core.Model:
+        """The packed weights."""
+        return self._core
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the model is."""
+        return self._config
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Text to ids and back; None: ids in, ids out."""
+        return self._tokenizer
+
+    @property
+    def path(self) -> Path:
+        """Where it was read."""
+        return self._path
+
+    @property
+    def architecture(self) -> str:
+        """What the checkpoint calls its architecture."""
+        return self._architecture
+
+    @property
+    def dtype(self) -> str:
+        """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
+        return self._core.dtype
+
+    @property
+    def cache_dtype(self) -> str:
+        """Number format of the keys and values that sessions keep: "f32" or "bf16"."""
+        return self._core.cache_dtype
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the packed weights take."""
+        return self._core.n_bytes
+
+    @property
+    def n_parameters(self) -> int:
+        """Weights, a tied head counted once."""
+        return self._core.n_parameters
+
+    def __repr__(self) -> str:
+        c = self._config
+        return (
+            f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
+            f"parameters in {self.dtype} ({_short(self.n_bytes, 'G')}B), "
+            f"{c.n_layer} layers, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
+        )
+
+    def logits(self, ids: str | ArrayLike, *, n_threads: int | None = None) -> NDArray[np.float32]:
+        """The logits of the next token after each of some tokens.
+
+        Parameters
+        ----------
+        ids : str or sequence of int
+            At least one token, at most ``n_ctx``. A text is encoded with BOS, where the model has one.
+        n_threads : int, optional
+            None: :func:`specdec.threads.default_threads`. It does not change a bit of the result.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_tokens, n_vocab)
+
+        Raises
+        ------
+        InputError
+            No tokens, too many, one out of range (the message names its position), or a text without
+            tokenizer.
+        NotFiniteError
+            A number that is not finite; the message names the layer and the position.
+        """
+        tokens = self.check_ids(ids, minimum=1)
+        threads = check_threads(n_threads)
+        decoder = _core.Decoder(self._core, capacity=len(tokens), n_threads=threads)
+        logits = decoder.prefill(tokens, logits=True, finite=True)
+        assert logits is not None
+        return logits
+
+    def score(self, ids: str | ArrayLike, *, n_threads: int | None = None) -> NDArray[np.float64]:
+        """The log-probability of each token but the first, given those before it.
+
+        Parameters
+        ----------
+        ids : str or sequence of int
+            At least two tokens, at most ``n_ctx``. A text is encoded with BOS, where the model has one.
+        n_threads : int, optional
+            None: :func:`specdec.threads.default_threads`.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_tokens - 1,)
+            ln p(ids[i + 1] | ids[: i + 1]), natural logarithm; its negated mean is the cross-entropy in nats.
+
+        Raises
+        ------
+        InputError, NotFiniteError
+            As in :meth:`logits`.
+        """
+        tokens = self.check_ids(ids, minimum=2)
+        return _core.score(self._core, tokens, n_threads=check_threads(n_threads))
+
+    def quantization_report(
+        self,
+        ids: str | ArrayLike | None = None,
+        *,
+        n_threads: int | None = None,
+        progress: bool | None = None,
+    ) -> QuantizationReport:
+        """What this model's number format costs, measured against its checkpoint.
+
+        The checkpoint is opened again, and each matrix compared with the one that is computed with. Where
+        there is a text, its cross-entropy is measured with this model and with the same checkpoint in f32,
+        which is loaded for it and needs 4 bytes a weight.
+
+        Parameters
+        ----------
+        ids : str or sequence of int, optional
+            At least two tokens; what exceeds the context, ``n_ctx``, is read in pieces of that length, each
+            by itself. None: a page of an English novel for a model with a tokenizer, no text for one without.
+        n_threads : int, optional
+            None: :func:`specdec.threads.default_threads`.
+        progress : bool, optional
+            Show progress bars; None: for large checkpoints, in a terminal.
+
+        Returns
+        -------
+        QuantizationReport
+            ``print`` shows all of it.
+
+        Raises
+        ------
+        InputError
+            Fewer than two tokens, one out of range, or a text without tokenizer.
+        CheckpointError
+            The checkpoint is no longer there, or is another one than was loaded.
+
+        Examples
+        --------
+        >>> report = specdec.load("path/to/folder", dtype="int4").quantization_report()
+        >>> report.perplexity / report.perplexity_f32
+        1.04
+        """
+        from specdec.models.quantization import measure
+
+        progress = None if progress is None else check_flag("progress", progress)
+        return measure(self, ids, n_threads=check_threads(n_threads), progress=progress)
+
+    def check_ids(
+        self, ids: str | ArrayLike, *, minimum: int = 1, maximum: int | None = None
+    ) -> NDArray[np.int32]:
+        """Token ids as the core takes them.
+
+        Parameters
+        ----------
+        ids : str or sequence of int
+            A text is encoded with BOS, where the model has one.
+        minimum, maximum : int
+            How many tokens; ``maximum`` None: the context, ``n_ctx``.
+
+        Returns
+        -------
+        ndarray of int32, shape (n_tokens,)
+
+        Raises
+        ------
+        InputError
+            Which token, at which position, is wrong and what was expected.
+        """
+        minimum = check_integer("minimum", minimum, 0)
+        maximum = None if maximum is None else check_integer("maximum", maximum, 0)
+        if isinstance(ids, str):
+            if self._tokenizer is None:
+                raise InputError(
+                    f"a text was given, but {self._path} was loaded without tokenizer; expected token ids"
+                )
+            ids = self._tokenizer.encode(ids)
+        tokens = _as_integers(ids)
+        n_vocab = self._config.n_vocab
+        limit = self._config.n_ctx if maximum is None else maximum
+        if len(tokens) < minimum:
+            raise InputError(f"there are {len(tokens)} token ids; expected at least {shown(minimum)}")
+        if len(tokens) > limit:
+            raise InputError(
+                f"there are {len(tokens)} token ids; expected at most {shown(limit)}"
+                + (f", the context of {self._path}" if maximum is None else "")
+            )
+        for position, token in enumerate(tokens):
+            if not 0 <= token < n_vocab:
+                raise InputError(
+                    f"token id at position {position} is {shown(token)}; expected 0 to {n_vocab - 1}, the "
+                    f"ids of {self._path}"
+                )
+        return np.asarray(tokens, dtype=np.int32)
+
+
+def load(
+    path: str | os.PathLike[str],
+    dtype: str | None = None,
+    *,
+    cache_dtype: str | None = None,
+    tokenizer: Tokenizer | str | os.PathLike[str] | bool | None = None,
+    n_threads: int | None = None,
+    progress: bool | None = None,
+) -> Model:
+    """Load a model.
+
+    Parameters
+    ----------
+    path : path-like
+        A Hugging Face folder (LlamaForCausalLM, MistralForCausalLM or GPT2LMHeadModel in ``*.safetensors``
+        of f32, f16 or bf16), a llama2.c ``.bin`` file of version 0, or a name ``org/name`` on the Hugging
+        Face Hub (with the extra ``specdec[hub]``).
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
+        which is bf16 if all its matrices are stored so, and f32 otherwise. In bf16 activations are rounded to
+        it where they meet a matrix. int8 and int4 have blocks of 32 weights with one scale each and quantise
+        activations to int8 by rows and blocks. :meth:`Model.quantization_report` says what a format costs.
+    cache_dtype : {None, "f32", "bf16"}
+        The number format of cached keys and values. None: f32 for a model in f32, else bf16.
+    tokenizer : None, False, path-like or Tokenizer
+        None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
+        one at that place. An object with the methods of :class:`specdec.models.tokenizer.Tokenizer`: itself.
+    n_threads : int, optional
+        Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
+    progress : bool, optional
+        Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
+
+    Raises
+    ------
+    CheckpointError
+        A damaged, contradictory or missing checkpoint (missing: also a FileNotFoundError), or weights that
+        are NaN, infinite or too large for ``dtype``.
+    UnsupportedModelError
+        An architecture or a setting that specdec does not have.
+    TokenizerError
+        A damaged tokenizer, or one whose library is not installed.
+    InputError
+        An argument that is none of the above.
+
+    Examples
+    --------
+    >>> model = specdec.load("path/to/folder")
+    >>> model.logits("Once upon a time").shape
+    (5, 4096)
+    """
+    check_choice("dtype", dtype, _DTYPES, optional=True)
+    check_choice("cache_dtype", cache_dtype, _CACHE_DTYPES, optional=True)
+    threads = check_threads(n_threads)
+    checkpoint = open_checkpoint(path, tokenizer=tokenizer)
+    dtype = dtype or checkpoint.dtype
+    cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
+    progress = None if progress is None else check_flag("progress", progress)
+    bar = reading_bar(checkpoint.n_bytes, f"loading in {dtype}", progress)
+    try:
+        core = _core.Model(
+            checkpoint.config,
+            _counted(_checked(checkpoint), bar),
+            dtype=dtype,
+            cache_dtype=cache_dtype,
+            n_threads=threads,
+        )
+    except SpecdecError:
+        raise
+    except ValueError as error:
+        # The core's own checks, such as that of finite weights, name the tensor but not the file.
+        raise CheckpointError(f"{checkpoint.path}: {error}") from error
+    finally:
+        if bar is not None:
+            bar.close()
+    return Model(
+        core,
+        ModelConfig.from_canonical(checkpoint.config),
+        checkpoint.tokenizer,
+        checkpoint.path,
+        checkpoint.architecture,
+    )
+
+
+def embedded_pair(dtype: str | None = None, draft_dtype: str | None = None) -> tuple[Model, Model]:
+    """The target and the draft that come with the package; each is loaded once in a format.
+
+    Parameters
+    ----------
+    dtype, draft_dtype : {None, "f32", "bf16", "int8", "int4"}
+        Number formats of target and draft, as in :func:`load`. None: bf16, in which they are stored.
+
+    Returns
+    -------
+    (Model, Model)
+        Target and draft, of one vocabulary, trained on English novels up to 1930.
+    """
+    # Checked here, as the cache needs values that can be hashed.
+    check_choice("dtype", dtype, _DTYPES, optional=True)
+    check_choice("draft_dtype", draft_dtype, _DTYPES, optional=True)
+    return _embedded("target", dtype), _embedded("draft", draft_dtype)
+
+
+@functools.cache
+def _embedded(name: str, dtype: str | None) -> Model:
+    with as_file(files("specdec") / "embedded" / name) as folder:
+        return load(folder, dtype)
+
+
+def _checked(checkpoint: Checkpoint) -> Iterator[CanonicalTensor]:
+    """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
+    shapes = _core.tensor_shapes(checkpoint.config)
+    seen: set[str] = set()
+    for name, array, form in checkpoint.tensors():
+        if name not in shapes:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor '{name}' is not part of this model; expected none such"
+            )
+        if tuple(array.shape) != tuple(shapes[name]):
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor '{name}' has shape {list(array.shape)}; expected "
+                f"{list(shapes[name])}"
+            )
+        seen.add(name)
+        yield name, array, form
+        del array  # before the next is read
+    missing = [name for name in shapes if name not in seen]
+    if missing:
+        raise CheckpointError(
+            f"{checkpoint.path}: tensor '{missing[0]}' is missing; expected it with shape "
+            f"{list(shapes[missing[0]])}"
+        )
+
+
+def _counted(tensors: Iterable[CanonicalTensor], bar: Any) -> Iterator[CanonicalTensor]:
+    """The tensors; a bar, if there is one, counts the bytes of those that are done with."""
+    for tensor in tensors:
+        n_bytes = tensor[1].nbytes
+        yield tensor
+        del tensor  # before the next is read
+        if bar is not None:
+            bar.update(n_bytes)
+
+
+def _as_integers(ids: Any) -> Sequence[int]:
+    """A flat list of integers; floats, booleans and nested lists are refused, not rounded or flattened."""
+    if isinstance(ids, np.ndarray):
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise InputError(
+                f"token ids are an array of shape {list(ids.shape)} and dtype {ids.dtype}; expected "
+                "one dimension "
+                f"of integers"
+            )
+        return np.asarray(ids).tolist()
+    if isinstance(ids, bytes | bytearray | Mapping):
+        raise InputError(f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text")
+    iterator = as_iterator(ids)
+    if iterator is None:
+        raise InputError(f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text")
+    tokens = []
+    for position, value in enumerate(list(iterator)):
+        try:
+            if isinstance(value, bool | np.bool_):
+                raise TypeError
+            tokens.append(operator.index(value))
+        except CONVERSION_ERRORS as error:
+            raise InputError(
+                f"token id at position {position} is {shown(value)}, a {type(value).__name__}; expected "
+                "an integer"
+            ) from error
+    return tokens
+
+
+def _short(count: int, billion: str = "B") -> str:
+    """12,345,678 as "12.3M"."""
+    for size, unit in ((10**9, billion), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return str(count)

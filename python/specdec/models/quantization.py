@@ -1,0 +1,299 @@
+"""What a number format costs: a model's matrices and its cross-entropy beside those of its checkpoint."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from specdec.errors import CheckpointError
+from specdec.models.checkpoints import open_checkpoint
+from specdec.progress import reading_bar
+
+if TYPE_CHECKING:
+    from specdec.models.model import Model
+
+__all__ = ["MatrixError", "QuantizationReport", "measure"]
+
+_BLOCK = 32  # weights that share a scale of 16 bits in int8 and int4
+_CODE_BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
+_CHUNK = 1 << 20  # elements that are compared at a time
+
+
+@dataclass(frozen=True)
+class MatrixError:
+    """How a matrix W differs from the matrix V that stands for it.
+
+    Attributes
+    ----------
+    name : str
+        Canonical name of the tensor.
+    shape : tuple of int
+        (n_out, n_in).
+    relative_error : float
+        ‖W − V‖ / ‖W‖ in the Frobenius norm: the root mean square error relative to that of the weights.
+        0 for a matrix of zeros.
+    largest_error : float
+        The largest of the absolute values of W − V.
+    bits_per_weight : float
+        Scales included; a last block with fewer than 32 weights takes the place of a whole one.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    relative_error: float
+    largest_error: float
+    bits_per_weight: float
+
+
+@dataclass(frozen=True, repr=False)
+class QuantizationReport:
+    """What a model's number format costs; `Model.quantization_report` makes it, ``print`` shows all of it.
+
+    Attributes
+    ----------
+    path : Path
+        The checkpoint that the model was compared with.
+    dtype, cache_dtype : str
+        Number formats of the model's matrices and of its cache.
+    n_bytes : int
+        Memory that the packed weights take.
+    matrices : tuple of MatrixError
+        In the model's order; without embeddings, unless the head is tied to them.
+    relative_error : float
+        That of all matrices together.
+    bits_per_weight : float
+        Mean over the weights of all matrices.
+    n_tokens : int
+        Tokens predicted to measure the cross-entropies; 0 where there was no text.
+    cross_entropy, cross_entropy_f32 : float or None
+        Nats per token of the text, of the model and of its checkpoint in f32. None where there was no text.
+    """
+
+    path: Path
+    dtype: str
+    cache_dtype: str
+    n_bytes: int
+    matrices: tuple[MatrixError, ...]
+    relative_error: float
+    bits_per_weight: float
+    n_tokens: int
+    cross_entropy: float | None
+    cross_entropy_f32: float | None
+
+    @property
+    def perplexity(self) -> float | None:
+        """exp(cross_entropy)."""
+        return None if self.cross_entropy is None else math.exp(self.cross_entropy)
+
+    @property
+    def perplexity_f32(self) -> float | None:
+        """exp(cross_entropy_f32)."""
+        return None if self.cross_entropy_f32 is None else math.exp(self.cross_entropy_f32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in types that JSON has."""
+        return {
+            **asdict(self),
+            "path": str(self.path),
+            "matrices": [{**asdict(matrix), "shape": list(matrix.shape)} for matrix in self.matrices],
+            "perplexity": self.perplexity,
+            "perplexity_f32": self.perplexity_f32,
+        }
+
+    def __repr__(self) -> str:
+        return f"<specdec.QuantizationReport {str(self.path)!r}: {'; '.join(self._summary())}>"
+
+    def __str__(self) -> str:
+        table = self._table()
+        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+        lines = [str(self.path), *self._summary(), ""]
+        for first, *others in table:
+            cells = [first.ljust(widths[0])]
+            cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+            lines.append("  ".join(cells))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head, *body = self._table()
+        rows = ["".join(f"<th>{escape(cell)}</th>" for cell in head)]
+        rows += ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in body]
+        summary = "<br>".join(escape(line) for line in (str(self.path), *self._summary()))
+        return f"<p>{summary}</p><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+    def _summary(self) -> list[str]:
+        lines = [
+            f"{self.dtype}: {self.bits_per_weight:.3g} bits per weight, {self.n_bytes / 1e6:.1f} MB",
+            f"relative error of the weights {self.relative_error:.2e}"
+            if self.relative_error
+            else "weights exact",
+        ]
+        if self.cross_entropy is not None and self.cross_entropy_f32 is not None:
+            lines.append(
+                f"perplexity {self.perplexity:.4g}, in f32 {self.perplexity_f32:.4g} "
+                f"({self.cross_entropy - self.cross_entropy_f32:+.4f} nats on {self.n_tokens} tokens)"
+            )
+        return lines
+
+    def _table(self) -> list[tuple[str, ...]]:
+        rows = [("matrix", "shape", "relative error", "largest error", "bits per weight")]
+        for matrix in self.matrices:
+            shape = " × ".join(map(str, matrix.shape))
+            errors = [
+                f"{error:.2e}" if error else "0" for error in (matrix.relative_error, matrix.largest_error)
+            ]
+            rows.append((matrix.name, shape, *errors, f"{matrix.bits_per_weight:.3g}"))
+        return rows
+
+
+def measure(
+    model: Model, ids: str | ArrayLike | None, *, n_threads: int, progress: bool | None
+) -> QuantizationReport:
+    """The work of `Model.quantization_report`, whose docstring says what it does."""
+    if ids is None and model.tokenizer is not None:
+        ids = _TEXT
+    tokens = None if ids is None else model.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
+    matrices, relative_error = _compare(model, progress)
+    n_weights = sum(math.prod(matrix.shape) for matrix in matrices)
+    n_bits = sum(math.prod(matrix.shape) * matrix.bits_per_weight for matrix in matrices)
+    ours = f32 = None
+    if tokens is not None:
+        ours = f32 = _score(model, tokens, n_threads)
+        if (model.dtype, model.cache_dtype) != ("f32", "f32"):
+            f32 = _score(_in_f32(model, n_threads, progress), tokens, n_threads)
+    return QuantizationReport(
+        path=model.path,
+        dtype=model.dtype,
+        cache_dtype=model.cache_dtype,
+        n_bytes=model.n_bytes,
+        matrices=tuple(matrices),
+        relative_error=relative_error,
+        bits_per_weight=n_bits / n_weights,
+        n_tokens=0 if ours is None else len(ours),
+        cross_entropy=None if ours is None else -float(ours.mean()),
+        cross_entropy_f32=None if f32 is None else -float(f32.mean()),
+    )
+
+
+_NO_LIMIT = 2**31 - 1
+
+
+def _in_f32(model: Model, n_threads: int, progress: bool | None) -> Model:
+    from specdec.models.model import load
+
+    return load(model.path, "f32", cache_dtype="f32", tokenizer=False, n_threads=n_threads, progress=progress)
+
+
+def _score(model: Model, tokens: NDArray[np.int32], n_threads: int) -> NDArray[np.float64]:
+    """Log-probabilities in pieces of the context; the first token of each is given."""
+    n_ctx = model.config.n_ctx
+    pieces = [tokens[first : first + n_ctx] for first in range(0, len(tokens), n_ctx)]
+    return np.concatenate([model.score(piece, n_threads=n_threads) for piece in pieces if len(piece) > 1])
+
+
+def _compare(model: Model, progress: bool | None) -> tuple[list[MatrixError], float]:
+    """Every packed matrix, and the relative error of all of them."""
+    checkpoint = open_checkpoint(model.path, tokenizer=False)
+    if model.config != model.config.from_canonical(checkpoint.config):
+        raise CheckpointError(f"{model.path}: has another configuration than when this model was loaded")
+    bar = reading_bar(checkpoint.n_bytes, "comparing", progress)
+    # Embeddings are read by row, in f32 or bf16; a tied head is a matrix too.
+    tables = {"position_embedding"} if model.config.tied else {"position_embedding", "token_embedding"}
+    matrices: list[MatrixError] = []
+    all_lost = all_held = 0.0
+    try:
+        for name, array, form in checkpoint.tensors():
+            if array.ndim == 2 and name not in tables:
+                lost, held, largest = _difference(array, form, model.core.matrix(name))
+                matrices.append(
+                    MatrixError(
+                        name, array.shape, _root(lost, held), largest, _bits(model.dtype, array.shape[1])
+                    )
+                )
+                all_lost, all_held = all_lost + lost, all_held + held
+            if bar is not None:
+                bar.update(array.nbytes)
+    finally:
+        if bar is not None:
+            bar.close()
+    return matrices, _root(all_lost, all_held)
+
+
+def _difference(stored: NDArray[Any], form: str, packed: NDArray[np.float32]) -> tuple[float, float, float]:
+    """(sum of squares of the differences, of the weights, largest difference)."""
+    lost = held = largest = 0.0
+    n_rows = max(1, _CHUNK // stored.shape[1])
+    for first in range(0, len(stored), n_rows):
+        rows = slice(first, first + n_rows)
+        weights = _widened(stored[rows], form)
+        difference = weights - packed[rows]
+        lost += float(np.square(difference).sum())
+        held += float(np.square(weights).sum())
+        largest = max(largest, float(np.abs(difference).max()))
+    return lost, held, largest
+
+
+def _widened(stored: NDArray[Any], form: str) -> NDArray[np.float64]:
+    if form == "bf16":
+        stored = (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float64)
+
+
+def _root(lost: float, held: float) -> float:
+    return math.sqrt(lost / held) if held else 0.0
+
+
+def _bits(dtype: str, n_in: int) -> float:
+    bits = _CODE_BITS[dtype]
+    if bits > 8:
+        return bits
+    return -(-n_in // _BLOCK) * (_BLOCK * bits + 16) / n_in
+
+
+# The beginning of Jane Austen's Pride and Prejudice (1813).
+_TEXT = """\
+It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want \
+of a wife.
+
+However little known the feelings or views of such a man may be on his first entering a neighbourhood, this \
+truth is so well fixed in the minds of the surrounding families, that he is considered as the rightful \
+property of some one or other of their daughters.
+
+"My dear Mr. Bennet," said his lady to him one day, "have you heard that Netherfield Park is let at last?"
+
+Mr. Bennet replied that he had not.
+
+"But it is," returned she; "for Mrs. Long has just been here, and she told me all about it."
+
+Mr. Bennet made no answer.
+
+"Do not you want to know who has taken it?" cried his wife impatiently.
+
+"You want to tell me, and I have no objection to hearing it."
+
+This was invitation enough.
+
+"Why, my dear, you must know, Mrs. Long says that Netherfield is taken by a young man of large fortune from \
+the north of England; that he came down on Monday in a chaise and four to see the place, and was so much \
+delighted with it that he agreed with Mr. Morris immediately; that he is to take possession before \
+Michaelmas, and some of his servants are to be in the house by the end of next week."
+
+"What is his name?"
+
+"Bingley."
+
+"Is he married or single?"
+
+"Oh! single, my dear, to be sure! A single man of large fortune; four or five thousand a year. What a fine \
+thing for our girls!"
+
+"How so? how can it affect them?"
+
+"My dear Mr. Bennet," replied his wife, "how can you be so tiresome! You must know that I am thinking of his \
+marrying one of them."
+"""

@@ -1,0 +1,22 @@
+"""Text to token ids and back, for the tokenizers that model files come with.
+
+Every tokenizer read from a file here is a table of byte strings (:class:`ByteTokenizer`): the text of a
+sequence is the concatenation of its tokens' bytes, read as UTF-8. That makes decoding incremental by
+construction, so that a streamed text is exactly the text of the whole, and makes vocabularies of different
+file formats comparable.
+"""
+
+from specdec.models.tokenizer.interface import ByteTokenizer, Strip, Tokenizer
+from specdec.models.tokenizer.resolve import load_tokenizer, resolve_tokenizer
+from specdec.models.tokenizer.stream import StreamDecoder
+from specdec.models.tokenizer.vocabulary import check_same_vocabulary
+
+__all__ = [
+    "ByteTokenizer",
+    "StreamDecoder",
+    "Strip",
+    "Tokenizer",
+    "check_same_vocabulary",
+    "load_tokenizer",
+    "resolve_tokenizer",
+]

@@ -1,0 +1,257 @@
+"""tokenizer.json, and vocab.json with merges.txt, through the ``tokenizers`` library."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.errors import TokenizerError
+from specdec.models.json_fields import as_json
+from specdec.models.tokenizer.interface import ByteTokenizer, Strip
+from specdec.models.tokenizer.library import library_errors
+
+__all__ = ["HFTokenizer"]
+
+_BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_END_OF_TEXT: Final = "<|endoftext|>"
+
+# What a small file may cost. Vocabularies have few ids without token, or none; decoders a handful of steps.
+_MAX_UNUSED: Final = 1 << 20
+_MAX_TEXT: Final = 1 << 26  # characters of all tokens together
+_MAX_STEPS: Final = 64
+
+
+class HFTokenizer(ByteTokenizer):
+    """A tokenizer of the ``tokenizers`` library; make one with :meth:`from_file` or :meth:`from_bpe_files`.
+
+    The library encodes. Decoding is done here, on a table of bytes made from its decoder's settings,
+    because the library's decoders are not incremental: with byte fallback a later token can change the text
+    of an earlier one. On valid UTF-8 both give the same text.
+
+    Parameters
+    ----------
+    library_tokenizer : tokenizers.Tokenizer
+    source : str
+        Where it was read, for messages.
+    bos_id, eos_ids
+        The model's own, from its configuration; None: what ``settings`` name.
+    settings : dict
+        The contents of tokenizer_config.json; of it only ``add_bos_token``, ``bos_token`` and ``eos_token``
+        are read, the last two where the model names none.
+    """
+
+    def __init__(
+        self,
+        library_tokenizer: Any,
+        source: str,
+        *,
+        bos_id: int | None = None,
+        eos_ids: tuple[int, ...] | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        self._library = library_tokenizer
+        settings = settings or {}
+        with library_errors(f"{source}: not a tokenizer that `tokenizers` can use"):
+            # A tokenizer.json may carry the padding and truncation of its last training run.
+            self._library.no_padding()
+            self._library.no_truncation()
+            # Not the keys: for an added token the library decodes what its normaliser makes of it.
+            ids = self._library.get_vocab(with_added_tokens=True)
+            tokens = {token_id: self._library.id_to_token(token_id) for token_id in ids.values()}
+            added = self._library.get_added_tokens_decoder()
+            decoder = self._library.decoder
+            state = None if decoder is None else json.loads(decoder.__getstate__())
+            bos_id, eos_ids, adds_bos = self._read_ends(settings, bos_id, eos_ids)
+        to_bytes, strip = _read_decoder(state, source)
+        vocabulary, silent = _read_vocabulary(tokens, added, to_bytes, source)
+        super().__init__(
+            source,
+            vocabulary=vocabulary,
+            silent=silent,
+            strip=strip,
+            bos_id=bos_id,
+            eos_ids=eos_ids,
+            adds_bos=adds_bos,
+        )
+
+    def _read_ends(
+        self, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None
+    ) -> tuple[int | None, tuple[int, ...], bool]:
+        """(BOS, ids that end a text, whether a text begins with BOS); see the parameters of the class."""
+        if bos_id is None:
+            bos_id = self._named(settings, "bos_token")
+        if eos_ids is None:
+            eos = self._named(settings, "eos_token")
+            eos_ids = () if eos is None else (eos,)
+        prefix = self._template_prefix()
+        if prefix:
+            # What the template puts in front is what the model saw; its configuration may name another BOS.
+            bos_id = prefix[0]
+        adds_bos = settings.get("add_bos_token")
+        if not isinstance(adds_bos, bool):
+            adds_bos = bool(prefix)
+        return bos_id, eos_ids, adds_bos
+
+    @classmethod
+    def from_file(cls, path: Path, **options: Any) -> HFTokenizer:
+        """Read tokenizer.json. Options are those of the class."""
+        library = _import_library(path)
+        with library_errors(f"{path}: not a tokenizer.json that `tokenizers` can read"):
+            tokenizer = library.Tokenizer.from_file(str(path))
+        return cls(tokenizer, str(path), **options)
+
+    @classmethod
+    def from_bpe_files(cls, vocab: Path, merges: Path, **options: Any) -> HFTokenizer:
+        """Read GPT-2's vocab.json and merges.txt: byte-level BPE. Options are those of the class."""
+        library = _import_library(vocab)
+        with library_errors(f"{vocab} and {merges.name}: not a BPE vocabulary that `tokenizers` can read"):
+            model = library.models.BPE.from_file(str(vocab), str(merges))
+            tokenizer = library.Tokenizer(model)
+            tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+            tokenizer.decoder = library.decoders.ByteLevel()
+            end = tokenizer.token_to_id(_END_OF_TEXT)
+            if end is not None:
+                tokenizer.add_special_tokens([_END_OF_TEXT])
+        if end is not None:
+            if options.get("bos_id") is None:
+                options["bos_id"] = end
+            if options.get("eos_ids") is None:
+                options["eos_ids"] = (end,)
+        return cls(tokenizer, str(vocab), **options)
+
+    def _named(self, settings: dict[str, Any], key: str) -> int | None:
+        """Id of the token a setting names, as text or as an object with its content."""
+        value = settings.get(key)
+        if isinstance(value, dict):
+            value = value.get("content")
+        return self._library.token_to_id(value) if isinstance(value, str) else None
+
+    def _template_prefix(self) -> list[int]:
+        """The special tokens that the file's post-processor puts in front of a text."""
+        plain = self._library.encode("a", add_special_tokens=False).ids
+        whole = self._library.encode("a", add_special_tokens=True).ids
+        for at in range(len(whole) - len(plain) + 1):
+            if whole[at : at + len(plain)] == plain:
+                return whole[:at]
+        return []
+
+    def _encode(self, text: str) -> list[int]:
+        with library_errors(f"{self.source}: `tokenizers` cannot encode this text"):
+            return self._library.encode(text, add_special_tokens=False).ids
+
+
+def _import_library(path: Path) -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise TokenizerError(
+            f"{path}: is read by the package `tokenizers`, which is not installed: pip install tokenizers "
+            f"(or tokenizer=False: ids in, ids out)"
+        ) from error
+    return tokenizers
+
+
+def _read_vocabulary(
+    tokens: dict[int, str], added: dict[int, Any], to_bytes: Callable[[str, int], bytes], source: str
+) -> tuple[list[bytes | None], frozenset[int]]:
+    """(bytes of each token by id, ids that stand for no text) from the library's tokens and added tokens."""
+    if not tokens:
+        raise TokenizerError(f"{source}: has no tokens; expected at least one")
+    n_ids = max(tokens) + 1
+    if n_ids > len(tokens) + _MAX_UNUSED:
+        raise TokenizerError(
+            f"{source}: token {tokens[n_ids - 1]!r} has id {n_ids - 1}; expected at most "
+            f"{len(tokens) + _MAX_UNUSED - 1} in a vocabulary of {len(tokens)} tokens"
+        )
+    vocabulary: list[bytes | None] = [None] * n_ids
+    left = _MAX_TEXT
+    for token_id, token in tokens.items():
+        vocabulary[token_id] = text = to_bytes(token, left)
+        left -= len(text)
+    silent = frozenset(token_id for token_id, token in added.items() if token.special)
+    for token_id in silent:
+        vocabulary[token_id] = added[token_id].content.encode("utf-8")
+    return vocabulary, silent
+
+
+def _read_decoder(state: Any, source: str) -> tuple[Callable[[str, int], bytes], Strip]:
+    """(bytes of a token's text, what the beginning of a text loses) from the library's decoder settings.
+
+    The first is a function of the token and of the characters that its text may have at most. Covers
+    byte-level BPE, Metaspace, Llama's sequence Replace, ByteFallback, Fuse, Strip, and no decoder at all,
+    where the library puts spaces between tokens.
+    """
+    if state is None:
+        return lambda token, most: b" " + token.encode("utf-8"), Strip.ONE_SPACE
+    steps = state["decoders"] if state["type"] == "Sequence" else [state]
+    if len(steps) > _MAX_STEPS:
+        raise TokenizerError(f"{source}: decoder has {len(steps)} steps; expected at most {_MAX_STEPS}")
+    kinds = [step["type"] for step in steps]
+    if kinds == ["ByteLevel"]:
+        return _byte_level, Strip.NOTHING
+
+    replaced: list[tuple[str, str]] = []
+    byte_fallback = False
+    strip = Strip.NOTHING
+    for at, step in enumerate(steps):
+        kind = step["type"]
+        if kind == "Replace" and set(step["pattern"]) == {"String"}:
+            replaced.append((step["pattern"]["String"], step["content"]))
+        elif kind == "Metaspace":
+            replaced.append((step["replacement"], " "))
+            if step["prepend_scheme"] != "never":
+                strip = Strip.SPACES_OF_FIRST_TOKEN
+        elif kind == "ByteFallback":
+            byte_fallback = True
+        elif kind == "Fuse":
+            pass
+        # Before Fuse, Strip would act on every token.
+        elif (
+            kind == "Strip"
+            and "Fuse" in kinds[:at]
+            and (step["content"], step["stop"]) == (" ", 0)
+            and step["start"] < 2
+        ):
+            strip = Strip.ONE_SPACE if step["start"] else strip
+        else:
+            raise TokenizerError(
+                f"{source}: decoder has a step {as_json(step)} at this place; expected ByteLevel, "
+                "or a sequence "
+                f"of Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space"
+            )
+
+    def to_bytes(token: str, most: int) -> bytes:
+        if byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
+            return bytes.fromhex(match[1])
+        for pattern, content in replaced:
+            if len(token) + token.count(pattern) * (len(content) - len(pattern)) > most:
+                raise TokenizerError(
+                    f"{source}: decoder makes a text of more than {_MAX_TEXT} characters of the vocabulary; "
+                    f"expected less"
+                )
+            token = token.replace(pattern, content)
+        return token.encode("utf-8")
+
+    return to_bytes, strip
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in for each byte: itself where it is printable Latin-1, else U+0100 and on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet.update({chr(0x100 + i): byte for i, byte in enumerate(others)})
+    return alphabet
+
+
+_ALPHABET: Final = _byte_level_alphabet()
+
+
+def _byte_level(token: str, most: int) -> bytes:
+    try:
+        return bytes(_ALPHABET[char] for char in token)
+    except KeyError:  # an added token, which is plain text
+        return token.encode("utf-8")

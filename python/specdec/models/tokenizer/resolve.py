@@ -1,0 +1,133 @@
+"""Which tokenizer a model gets: the one beside it, the one at a path, an object, or none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from specdec.checks import check_path
+from specdec.errors import CheckpointError, TokenizerError
+from specdec.models.json_fields import read_json_object
+from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
+from specdec.models.tokenizer.interface import Tokenizer
+from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
+from specdec.models.tokenizer.precheck import check_tokenizer_json
+from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
+
+__all__ = ["load_tokenizer", "resolve_tokenizer"]
+
+_NAMES = "tokenizer.json, tokenizer.model, or vocab.json with merges.txt"
+
+
+def resolve_tokenizer(
+    given: Any, folder: Path, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None
+) -> Tokenizer | None:
+    """The tokenizer that a caller's ``tokenizer=`` means.
+
+    Parameters
+    ----------
+    given : None, False, path-like or Tokenizer
+        None: the one in ``folder``, if there is one. False: none. A path: the one at that place.
+    folder : Path
+        Where the model is.
+    bos_id, eos_ids
+        What the model's configuration says; None: the tokenizer's own. An object given keeps its own.
+
+    Raises
+    ------
+    TokenizerError
+        Damaged or missing files, a missing library, or an object that is no tokenizer.
+    """
+    if given is False:
+        return None
+    if given is None:
+        return _in_folder(folder, bos_id, eos_ids)
+    if isinstance(given, str | os.PathLike):
+        return load_tokenizer(given, bos_id=bos_id, eos_ids=eos_ids)
+    missing = [
+        name for name in ("encode", "decode", "n_vocab", "bos_id", "eos_ids") if not hasattr(given, name)
+    ]
+    if missing:
+        raise TokenizerError(
+            f"tokenizer is a {type(given).__name__} without {', '.join(missing)}; expected None, "
+            "False, a path or an "
+            f"object with the attributes of specdec.models.tokenizer.Tokenizer"
+        )
+    return given
+
+
+def load_tokenizer(
+    path: str | os.PathLike[str], *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None
+) -> Tokenizer:
+    """Read a tokenizer.
+
+    Parameters
+    ----------
+    path : path-like
+        A folder with tokenizer.json, tokenizer.model, or vocab.json and merges.txt (tried in this order),
+        or one file: tokenizer.json, GPT-2's vocab.json (merges.txt is looked for beside it, with "merges"
+        in place of "vocab" in its name), a SentencePiece ``.model``, or a llama2.c ``.bin``.
+    bos_id, eos_ids
+        What the model's configuration says; None: the tokenizer's own.
+
+    Raises
+    ------
+    TokenizerError
+        Damaged or missing files, or a missing library.
+    """
+    place = check_path("tokenizer", path, TokenizerError)
+    if place.is_dir():
+        found = _in_folder(place, bos_id, eos_ids)
+        if found is None:
+            raise TokenizerError(f"{place}: holds no tokenizer; expected {_NAMES}")
+        return found
+    if not place.is_file():
+        raise TokenizerError(f"{place}: no such file; expected a tokenizer")
+    if place.suffix == ".bin":
+        return Llama2cTokenizer(place, bos_id=bos_id, eos_ids=eos_ids)
+    settings = _settings(place.parent)
+    if place.suffix == ".model":
+        return _sentencepiece(place, settings, bos_id, eos_ids)
+    if place.suffix == ".json":
+        values = _read(place)
+        if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
+            check_tokenizer_json(values, place)
+            return HFTokenizer.from_file(place, bos_id=bos_id, eos_ids=eos_ids, settings=settings)
+        merges = place.with_name(place.name.replace("vocab", "merges")).with_suffix(".txt")
+        if "vocab" in place.name and merges.is_file():
+            return HFTokenizer.from_bpe_files(
+                place, merges, bos_id=bos_id, eos_ids=eos_ids, settings=settings
+            )
+        raise TokenizerError(
+            f"{place}: is neither a tokenizer.json nor a vocab.json with merges.txt beside it"
+        )
+    raise TokenizerError(f"{place}: expected a folder, or a .json, .model or .bin tokenizer")
+
+
+def _in_folder(folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None) -> Tokenizer | None:
+    for name in ("tokenizer.json", "tokenizer.model", "vocab.json"):
+        if (folder / name).is_file():
+            return load_tokenizer(folder / name, bos_id=bos_id, eos_ids=eos_ids)
+    return None
+
+
+def _sentencepiece(
+    path: Path, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None
+) -> SentencePieceTokenizer:
+    adds_bos = settings.get("add_bos_token")
+    return SentencePieceTokenizer(
+        path, bos_id=bos_id, eos_ids=eos_ids, adds_bos=adds_bos if isinstance(adds_bos, bool) else True
+    )
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    file = folder / "tokenizer_config.json"
+    return _read(file) if file.is_file() else {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_json_object(path)
+    except CheckpointError as error:
+        raise TokenizerError(str(error)) from error

@@ -1,0 +1,85 @@
+"""Whether a target and a draft mean the same by the same id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specdec.errors import VocabularyMismatchError
+from specdec.models.tokenizer.interface import ByteTokenizer
+
+__all__ = ["check_same_vocabulary"]
+
+
+def check_same_vocabulary(target: Any, draft: Any) -> None:
+    """Refuse a pair of models with different vocabularies.
+
+    The acceptance rule compares the two models' probabilities of one token, so each id must be the same
+    token in both, and both must give every id a probability.
+
+    Parameters
+    ----------
+    target, draft : specdec.Model
+        Where one has no tokenizer, or one whose vocabulary cannot be seen, only the numbers of ids are
+        compared.
+
+    Raises
+    ------
+    VocabularyMismatchError
+        Says how they differ: the numbers of ids, or the first id that stands for different tokens.
+    """
+    n_target, n_draft = target.config["n_vocab"], draft.config["n_vocab"]
+    tokens = _difference(target.tokenizer, draft.tokenizer)
+    if tokens is not None:
+        raise VocabularyMismatchError(
+            f"target {target.path} and draft {draft.path} have different vocabularies: {tokens}"
+        )
+    if n_target != n_draft:
+        both_known = isinstance(target.tokenizer, ByteTokenizer) and isinstance(
+            draft.tokenizer, ByteTokenizer
+        )
+        raise VocabularyMismatchError(
+            f"target {target.path} gives probabilities to {n_target} ids, draft {draft.path} to {n_draft}; "
+            f"expected as many"
+            + (
+                f". Their tokenizers agree on all {target.tokenizer.n_vocab} tokens, so the models "
+                "are padded "
+                f"differently: pad or cut the embedding and the head of one to the other's size"
+                if both_known
+                else ""
+            )
+        )
+
+
+def _difference(target: Any, draft: Any) -> str | None:
+    """How two tokenizers differ, None if they do not or it cannot be known."""
+    if target is None or draft is None or target is draft:
+        return None
+    if not (isinstance(target, ByteTokenizer) and isinstance(draft, ByteTokenizer)):
+        if target.n_vocab != draft.n_vocab:
+            return f"the target's tokenizer has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
+        return None
+    ours, theirs = target.vocabulary(), draft.vocabulary()
+    if ours == theirs:
+        return None
+    sizes = (
+        f"both have {len(ours)} tokens, but"
+        if len(ours) == len(theirs)
+        else f"the target's tokenizer has {len(ours)} tokens, the draft's {len(theirs)};"
+    )
+    for token_id, (our, their) in enumerate(zip(ours, theirs, strict=False)):
+        if our != their:
+            return f"{sizes} id {token_id} is {_show(our)} in the target and {_show(their)} in the draft"
+    longer, owner = (ours, "target") if len(ours) > len(theirs) else (theirs, "draft")
+    n_common = min(len(ours), len(theirs))
+    return (
+        f"{sizes} the first {n_common} agree, id {n_common} is {_show(longer[n_common])} in the {owner} alone"
+    )
+
+
+def _show(token: bytes | None) -> str:
+    if token is None:
+        return "no token"
+    try:
+        return repr(token.decode("utf-8"))
+    except UnicodeDecodeError:
+        return repr(token)

@@ -1,0 +1,298 @@
+"""How often drafts are accepted: by their position in the round, and how much that varies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.analysis.measurement import Measurement
+from specdec.checks import check_integer
+from specdec.errors import InputError
+from specdec.plot.runs import Run, betas_of, drafted_trace, labels_of, name_of
+from specdec.plot.style import BLACK, GREY, axes, legend, legend_below, looks, mark, styled
+from specdec.trace import Trace, wilson_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@styled
+def acceptance_by_position(
+    *runs: Run | Measurement, labels: Sequence[str] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Share of rounds that accepted their first, second, … draft, beside what independence would give.
+
+    A draft needs all those before it accepted. A run's points are `Trace.acceptance_by_position` with
+    Wilson's 95 % intervals; those of a measurement are for rounds that begin at every position of its texts
+    (`Independence.by_position`, multiplied up). Lines are α^i: what equation (1) takes for granted, that
+    every draft is accepted with probability α whatever came before.
+
+    Parameters
+    ----------
+    *runs : Measurement, Result, Trace, or list of results and traces
+        Runs that drafted, of which a list counts as one; a measurement counts as one for each temperature.
+    labels : sequence of str, optional
+        One for each of them; by default gamma or temperature.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If there is no run, a run drafted nothing, or there are not as many labels as runs.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    series = _series_of(runs, labels)
+    ax = axes(ax, (7.0, 4.2))
+    measured, compared = [], []
+    for i, (one, look) in enumerate(zip(series, looks(), strict=False)):
+        positions = np.arange(1, len(one.shares) + 1)
+        compared += ax.plot(
+            positions, one.alpha**positions, color=look.colour, linestyle=look.dashes,
+            label=f"αⁱ, α = {one.alpha:.2f}",
+        )  # fmt: skip
+        beside = _beside(positions, i, len(series), 0.06)
+        label = f"{one.name}measured {one.measured_on}"
+        measured.append(mark(ax, beside, one.shares, look, y_bounds=one.bounds, label=label))
+    longest = max(len(one.shares) for one in series)
+    ax.set(
+        title="Drafts accepted, by position in their round",
+        xlabel="position i of the draft",
+        ylabel="share of rounds",
+        xlim=(0.5, longest + 0.5),
+        ylim=(0.0, 1.02),
+    )
+    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    _legend(ax, measured, compared)
+    return ax
+
+
+@styled
+def beta_histogram(
+    *runs: Run | Measurement, labels: Sequence[str] | None = None, bins: int = 20, ax: Axes | None = None
+) -> Axes:
+    """How the acceptance rate beta (Definition 3.1) of single positions is distributed.
+
+    beta = sum(min(target, draft)) (Theorem 3.5). If every position were as hard as any other, as equation (1)
+    has it, all would be in one bar. Vertical lines are the means: alpha (Corollary 3.6).
+
+    Parameters
+    ----------
+    *runs : Measurement, Result, Trace, or list of results and traces
+        Runs that drafted, of which a list counts as one; a measurement counts as one for each temperature.
+    labels : sequence of str, optional
+        One for each of them; by default gamma or temperature.
+    bins : int, default 20
+        Bars of equal width over [0, 1], at least 1.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If there is no run, a run drafted nothing, there are not as many labels as runs, or `bins` is no
+        positive integer.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    bins = check_integer("bins", bins, 1)
+    series = _series_of(runs, labels)
+    ax = axes(ax, (7.0, 4.2))
+    measured, compared = [], []
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    for one, look in zip(series, looks(), strict=False):
+        shares = np.histogram(one.betas, edges)[0] / len(one.betas)
+        ax.stairs(shares, edges, color=look.colour, alpha=0.25, fill=True)
+        outline = ax.stairs(
+            shares, edges, color=look.colour, linestyle=look.dashes, linewidth=1.6,
+            label=f"{one.name}{len(one.betas)} positions",
+        )  # fmt: skip
+        mean = ax.axvline(
+            one.alpha, color=look.colour, linestyle=look.dashes, linewidth=1.2,
+            label=f"mean, α = {one.alpha:.2f}",
+        )  # fmt: skip
+        measured.append(outline)
+        compared.append(mean)
+    ax.set(
+        title="How well the draft knows the target, position by position",
+        xlabel="β = Σ min(target, draft), the probability that a draft is accepted",
+        ylabel="share of positions",
+        xlim=(-0.02, 1.02),
+    )
+    ax.set_ylim(bottom=0.0)
+    _legend(ax, measured, compared)
+    return ax
+
+
+@styled
+def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axes:
+    """Acceptance rate alpha by temperature, a line for each lenience, with 95 % intervals.
+
+    The figures of Tables 3 and 5 of the paper. The sharper the distributions, the higher is alpha; a lenience
+    l below 1 accepts more, and lets no token exceed its probability by more than 1 / l (appendix A.5).
+
+    Parameters
+    ----------
+    measurement : Measurement
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If `measurement` is no Measurement.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    _check_measurement(measurement)
+    ax = axes(ax, (7.0, 4.2))
+    leniences = list(dict.fromkeys(row.lenience for row in measurement.rows))
+    for lenience, look in zip(leniences, looks(), strict=False):
+        rows = {row.temperature: row for row in measurement.rows if row.lenience == lenience}
+        temperatures = sorted(rows)
+        alphas = [rows[temperature].alpha for temperature in temperatures]
+        bounds = [[rows[t].alpha_low for t in temperatures], [rows[t].alpha_high for t in temperatures]]
+        ax.plot(temperatures, alphas, color=look.colour, linestyle=look.dashes, linewidth=1.2)
+        label = f"l = {lenience:g}{', the exact rule' if lenience == 1.0 else ''}"
+        mark(ax, temperatures, alphas, look, y_bounds=bounds, label=label)
+    ax.set(
+        title=f"How often the target accepts: {measurement.draft} drafting for {measurement.target}",
+        xlabel="temperature",
+        ylabel="acceptance rate α",
+        ylim=(0.0, 1.02),
+    )
+    legend(ax, title="lenience", alignment="left")
+    return ax
+
+
+@styled
+def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes:
+    """Correlation of beta with itself some positions before, beside the band of no correlation.
+
+    Equation (1) and what follows from it take betas as independent. If they are, 95 % of the points lie
+    between the dashed lines; `Independence` has the test.
+
+    Parameters
+    ----------
+    measurement : Measurement
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If `measurement` is no Measurement.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    _check_measurement(measurement)
+    ax = axes(ax, (7.0, 4.2))
+    n_series = len(measurement.independence)
+    for i, (found, look) in enumerate(zip(measurement.independence.values(), looks(), strict=False)):
+        lags = np.arange(1, len(found.autocorrelation) + 1)
+        p_value = "< 1e-99" if found.p_value < 1e-99 else f"= {found.p_value:.2g}"
+        label = f"T = {found.temperature:g}, p {p_value}"
+        beside = _beside(lags, i, n_series, 0.16)
+        ax.vlines(beside, 0.0, found.autocorrelation, color=look.colour, linewidth=1.2)
+        mark(ax, beside, found.autocorrelation, look, label=label)
+    bands = sorted({found.band for found in measurement.independence.values()})
+    for i, end in enumerate([end for band in bands for end in (-band, band)]):
+        label = "_" if i else "95 % without correlation"
+        ax.axhline(end, color=GREY, linestyle="--", linewidth=1.2, zorder=1, label=label)
+    ax.axhline(0.0, color=BLACK, linewidth=0.8)
+    ax.set(
+        title="Does one position say something about the next?",
+        xlabel="lag in positions",
+        ylabel="autocorrelation of β",
+    )
+    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    legend(ax, title="Ljung and Box's test", alignment="left")
+    return ax
+
+
+def _check_measurement(measurement: Measurement) -> None:
+    if not isinstance(measurement, Measurement):
+        raise InputError(f"measurement is a {type(measurement).__name__}; expected a Measurement")
+
+
+class _Series(NamedTuple):
+    """One run, or one temperature of a measurement: its alpha, its betas, its acceptance by position."""
+
+    name: str  # with a colon; empty for a single one without a label
+    alpha: float
+    betas: NDArray[np.float64]  # [n_positions]
+    shares: NDArray[np.float64]  # [gamma]
+    bounds: NDArray[np.float64] | None  # [2, gamma]
+    measured_on: str
+
+
+def _series_of(runs: Sequence[Run | Measurement], labels: Sequence[str] | None) -> list[_Series]:
+    series = []
+    for run in runs:
+        if isinstance(run, Measurement):
+            series += [_measured_series(run, temperature) for temperature in run.betas]
+        else:
+            series.append(_run_series(drafted_trace(run)))
+    if not series:
+        raise InputError("there is no run to draw; give a Measurement, a Result, a Trace, or a list of these")
+    if labels is None and len(series) == 1:
+        return [series[0]._replace(name="")]
+    names = labels_of(labels, [one.name for one in series])
+    return [one._replace(name=f"{name}: ") for one, name in zip(series, names, strict=True)]
+
+
+def _run_series(trace: Trace) -> _Series:
+    shares = np.array(trace.acceptance_by_position)
+    reached = [sum(round_.depth > position for round_ in trace.rounds) for position in range(len(shares))]
+    bounds = [wilson_interval(share, n) for share, n in zip(shares, reached, strict=True)]
+    return _Series(
+        name_of(trace),
+        trace.acceptance_rate,
+        betas_of(trace),
+        shares,
+        np.array(bounds).T,
+        f"in {trace.n_calls} rounds",
+    )
+
+
+def _measured_series(measurement: Measurement, temperature: float) -> _Series:
+    betas = np.concatenate(measurement.betas[temperature])
+    given_those_before = np.array(measurement.independence[temperature].by_position)
+    return _Series(
+        f"T = {temperature:g}",
+        float(betas.mean()),
+        betas,
+        np.cumprod(given_those_before),
+        None,
+        f"at {len(betas)} positions",
+    )
+
+
+def _beside(places: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
+    """Where series `i` stands, a little beside the others, so that they do not cover one another."""
+    return places + min(step, 0.8 / n_series) * (i - (n_series - 1) / 2.0)
+
+
+def _legend(ax: Axes, measured: list[Any], compared: list[Any]) -> None:
+    """A line for each run: what was measured, and what it is compared with."""
+    legend_below(ax, 2, handles=[*measured, *compared])  # filled column by column

@@ -1,0 +1,333 @@
+"""Stochastic speculative execution of two slow functions (Leviathan et al., arXiv 2211.17192, section 6).
+
+f(x) gives the distribution from which the input y of g is drawn. Plainly, g waits for f. Here y is guessed
+from a cheap approximation of f's distribution, g runs on the guess while f is still running, and when f is
+done the guess is kept or replaced by the rule of speculative sampling: y has f's distribution exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from specdec.checks import check_array, check_integer, check_real
+from specdec.errors import InputError, shown
+from specdec.verification.verify import SUM_TOLERANCE, Seed, _generator, verify
+
+__all__ = ["Distribution", "Speculation", "SpeculationTimes", "speculate"]
+
+RESIDUAL_DRAWS = 1_000_000
+"""Draws from f's distribution after which the search for one in the residual is given up. It takes one in
+1 / (1 - beta), and is needed with probability 1 - beta."""
+
+
+@runtime_checkable
+class Distribution(Protocol):
+    """A distribution that is not an array of probabilities: a frozen one of scipy.stats, or alike.
+
+    Besides `rvs` it has ``pdf(y)``, its normalised density at y; or, on countably many values, ``pmf(y)``.
+    """
+
+    def rvs(self, *, random_state: np.random.Generator) -> Any:
+        """One value drawn with random numbers of `random_state` alone."""
+        ...
+
+
+class SpeculationTimes(NamedTuple):
+    """Seconds that the parts of one :func:`speculate` took, each by itself, and the whole."""
+
+    f_s: float
+    f_approx_s: float
+    g_s: float
+    """The call of g whose value was kept."""
+    total_s: float
+    """Without speculation it would have been ``f_s + g_s``."""
+
+
+class Speculation(NamedTuple):
+    """What :func:`speculate` returns."""
+
+    y: Any
+    """Distributed as f(x) says; for an array of probabilities an index into it."""
+    value: Any
+    """g(y)."""
+    accepted: int | None
+    """Which guess y is; None if y was drawn after all guesses had been rejected."""
+    guesses: list[Any]
+    """Draws from f_approx(x)."""
+    n_g_calls: int
+    """Calls of g that began, for guesses and for y."""
+    errors: list[BaseException]
+    """What g raised on guesses that were not taken. Without speculation these calls would not have been, so
+    they are no errors of the result."""
+    times: SpeculationTimes
+
+
+MAX_GUESSES = 1024
+
+
+class _Timed(NamedTuple):
+    value: Any
+    seconds: float
+
+
+def speculate(
+    f: Callable[[Any], ArrayLike | Distribution],
+    f_approx: Callable[[Any], ArrayLike | Distribution],
+    g: Callable[[Any], Any],
+    x: Any,
+    *,
+    n_guesses: int = 1,
+    seed: Seed = None,
+    executor: Executor | None = None,
+) -> Speculation:
+    """Draw y from the distribution f(x) and compute g(y), with f and g running at the same time.
+
+    A guess is drawn from the distribution f_approx(x); g runs on it beside f. It is accepted with probability
+    min(1, p / q), p being f's and q f_approx's distribution; otherwise y is drawn from norm(max(0, p - q))
+    and g runs again. So y is distributed as p whatever q is (Leviathan et al., section 2.3 and appendix A.1);
+    a good q only makes it faster: with t_f and t_g for the two calls and beta = sum(min(p, q)) it takes
+    ``max(t_f, t_g) + (1 - beta) * min(t_f, t_g)`` on average instead of ``t_f + t_g``.
+
+    Parameters
+    ----------
+    f : callable
+        The slow function of x. Returns a 1-d array of probabilities, [n_outcomes], of which y is an index; or
+        a distribution of real numbers, vectors or whatever else: an object with ``rvs(random_state=...)`` and
+        ``pdf(y)`` or ``pmf(y)``, as scipy.stats' frozen distributions are. It must not draw random numbers
+        of its own that have to do with y.
+    f_approx : callable
+        The cheap one, of the same kind and over the same outcomes. It runs in the calling thread.
+    g : callable
+        The slow function of y. Calls for guesses that turn out wrong are wasted: g should have no side
+        effects.
+    x : object
+        Passed to f and f_approx.
+    n_guesses : int
+        How many guesses are drawn, 1 to 1024, independently of each other; g runs on all different ones at
+        once. Arrays of probabilities: each guess is held against what those rejected before it left of p (the
+        iterative rule of :func:`verify`). Other distributions: the integral that this needs is not to be had
+        from densities, so a second guess serves as a proposal in drawing from max(0, p - q), which is exact
+        as well, but takes it less often.
+    seed : int, or Generator, BitGenerator or SeedSequence of numpy.random, optional
+        Where all random numbers come from: ``numpy.random.default_rng(seed)``. The same seed gives the same
+        y, whatever runs first. Over several calls pass one generator, not the same number again.
+    executor : concurrent.futures.Executor, optional
+        Where f and g run, with ``n_guesses + 1`` workers or more to run all at once. By default threads that
+        live as long as the call: right for functions that release the GIL for milliseconds at a time, in
+        compiled code, I/O or subprocesses. For others, Python code and NumPy on many small arrays alike,
+        pass a ProcessPoolExecutor, and functions and values that can be pickled. Do not call from inside a
+        worker of the same executor.
+
+    Returns
+    -------
+    Speculation
+        ``y``, ``value``, which guess it was, what the calls took.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, f and f_approx give different kinds of distributions or
+        numbers of outcomes, an array is no distribution (see :func:`verify`), a density is negative or not
+        finite, or a guess has density 0 where it was drawn from.
+    Exception
+        Whatever f, f_approx, or g(y) for the y returned raises. In every case calls that have not begun are
+        cancelled, and those that have are waited for: when this returns or raises, nothing of it is running.
+
+    Examples
+    --------
+    >>> import specdec
+    >>> weather = lambda day: [0.7, 0.2, 0.1]  # slow and right
+    >>> habit = lambda day: [0.6, 0.4, 0.0]  # fast and wrong
+    >>> out = specdec.speculate(weather, habit, lambda y: f"plan for {y}", "Monday", seed=1)
+    >>> out.y, out.value, out.accepted
+    (0, 'plan for 0', 0)
+    """
+    for name, function in (("f", f), ("f_approx", f_approx), ("g", g)):
+        if not callable(function):
+            raise InputError(f"{name} is {shown(function)}; expected a function of one argument")
+    n_guesses = check_integer("n_guesses", n_guesses, 1, MAX_GUESSES)
+    if executor is not None and not hasattr(executor, "submit"):
+        raise InputError(f"executor is {shown(executor)}; expected a concurrent.futures.Executor or None")
+    rng = _generator(seed)
+
+    begun = time.perf_counter()
+    with ExitStack() as stack:
+        pool = executor or stack.enter_context(ThreadPoolExecutor(n_guesses + 1))
+        calls = _Calls(pool, g)
+        stack.callback(calls.finish)
+        exact = calls.submit(f, x)
+        approx = _timed(f_approx, x)
+        q = _distribution(approx.value, "f_approx(x)")
+        guesses = q.draw(n_guesses, rng)
+        for i, guess in enumerate(guesses):
+            calls.g(q.key(i, guess), guess)
+
+        p = _distribution(exact.result().value, "f(x)")
+        if type(p) is not type(q) or p.kind != q.kind:
+            raise InputError(f"f(x) is {p.kind} and f_approx(x) is {q.kind}; expected the same")
+        y, accepted = p.settle(q, guesses, rng)
+        key = q.key(accepted, y)
+        calls.cancel_all_but(key)
+        kept = calls.g(key, y).result()
+        calls.finish()
+        total_s = time.perf_counter() - begun
+    times = SpeculationTimes(exact.result().seconds, approx.seconds, kept.seconds, total_s)
+    return Speculation(y, kept.value, accepted, guesses, calls.n_begun, calls.errors(but=key), times)
+
+
+class _Calls:
+    """The calls of f and g in flight: every one is cancelled or waited for."""
+
+    def __init__(self, pool: Executor, g: Callable[[Any], Any]) -> None:
+        self._pool, self._g = pool, g
+        self._all: list[Future[_Timed]] = []
+        self._by_key: dict[Hashable, Future[_Timed]] = {}
+
+    def submit(self, function: Callable[[Any], Any], argument: Any) -> Future[_Timed]:
+        future = self._pool.submit(_timed, function, argument)
+        self._all.append(future)
+        return future
+
+    def g(self, key: Hashable, y: Any) -> Future[_Timed]:
+        """g(y), begun once for each key."""
+        if key not in self._by_key:
+            self._by_key[key] = self.submit(self._g, y)
+        return self._by_key[key]
+
+    def cancel_all_but(self, key: Hashable) -> None:
+        for other, future in self._by_key.items():
+            if other != key:
+                future.cancel()
+
+    def finish(self) -> None:
+        """Cancel what has not begun, wait for what has."""
+        wait([future for future in self._all if not future.cancel()])
+
+    @property
+    def n_begun(self) -> int:
+        return sum(not future.cancelled() for future in self._by_key.values())
+
+    def errors(self, but: Hashable) -> list[BaseException]:
+        others = (f for key, f in self._by_key.items() if key != but and not f.cancelled())
+        return [error for error in (future.exception() for future in others) if error is not None]
+
+
+def _timed(function: Callable[[Any], Any], argument: Any) -> _Timed:
+    """Run in a worker, perhaps in another process: so a function of the module."""
+    begun = time.perf_counter()
+    value = function(argument)
+    return _Timed(value, time.perf_counter() - begun)
+
+
+class _Table:
+    """A distribution given by its probabilities, [n_outcomes]."""
+
+    def __init__(self, values: ArrayLike, name: str) -> None:
+        probs = check_real(name, values)
+        if probs.ndim != 1 or len(probs) == 0:
+            raise InputError(
+                f"{name} has shape {probs.shape}; expected (n_outcomes,), or an object with rvs and pdf"
+            )
+        if not np.all(np.isfinite(probs)) or np.any(probs < 0):
+            raise InputError(f"{name} has negative or non-finite entries; expected probabilities")
+        if abs(probs.sum() - 1) > SUM_TOLERANCE:
+            raise InputError(f"{name} sums to {probs.sum():.12g}; expected 1 within {SUM_TOLERANCE}")
+        self.probs: NDArray[np.float64] = probs
+
+    @property
+    def kind(self) -> str:
+        return f"an array of {len(self.probs)} probabilities"
+
+    def key(self, i: int | None, y: int) -> Hashable:
+        """Equal guesses share one call of g."""
+        return y
+
+    def draw(self, n: int, rng: np.random.Generator) -> list[int]:
+        """By inversion; an outcome of probability 0 has an empty piece of [0, 1)."""
+        ends = np.cumsum(self.probs)
+        return np.searchsorted(ends / ends[-1], rng.random(n), side="right").tolist()
+
+    def settle(self, q: _Table, guesses: Sequence[int], rng: np.random.Generator) -> tuple[int, int | None]:
+        """Verify the guesses as siblings in a tree one level deep.
+
+        Nothing follows them: what would come after an accepted one is drawn from a row of no meaning and
+        dropped.
+        """
+        rows = np.tile(self.probs, (len(guesses) + 1, 1))
+        drafts = np.tile(q.probs, (len(guesses), 1))
+        verified = verify(guesses, rows, drafts, parents=[0] * len(guesses), seed=rng)
+        return verified.tokens[0], verified.path[0] - 1 if verified.path else None
+
+
+class _Density:
+    """A distribution given by draws from it and its density."""
+
+    kind = "an object with rvs and a density"
+
+    def __init__(self, distribution: Any, name: str) -> None:
+        self._distribution, self._name = distribution, name
+        self._density = getattr(distribution, "pdf", None) or getattr(distribution, "pmf", None)
+        if self._density is None:
+            raise InputError(f"{name} has rvs, but neither pdf nor pmf: {shown(distribution)}")
+
+    def density(self, y: Any) -> float:
+        density = check_array(f"the density of {self._name}", self._density(y), "a number")
+        if density.dtype.kind not in "fiu":
+            raise InputError(f"the density of {self._name} has dtype {density.dtype}; expected a number")
+        density = density.astype(np.float64)
+        if density.size != 1 or not np.isfinite(density).all() or density.item() < 0:
+            raise InputError(
+                f"the density of {self._name} at {shown(y)} is {density}; expected one number, 0 or more"
+            )
+        return density.item()
+
+    def key(self, i: int | None, y: Any) -> Hashable:
+        """Each guess, and what is drawn after them, has a call of its own."""
+        return i
+
+    def draw(self, n: int, rng: np.random.Generator) -> list[Any]:
+        guesses = [self._distribution.rvs(random_state=rng) for _ in range(n)]
+        for guess in guesses:
+            if self.density(guess) == 0:
+                raise InputError(f"{self._name} gave {shown(guess)} and says that its density there is 0")
+        return guesses
+
+    def settle(self, q: _Density, guesses: Sequence[Any], rng: np.random.Generator) -> tuple[Any, int | None]:
+        """Speculative sampling where sums over all outcomes cannot be taken.
+
+        norm(max(0, p - q)) is drawn by rejection from p: z ~ p is kept with probability max(0, 1 - q / p).
+        And z may be any exact draw from p, so also a speculative one, made with the next guess.
+        """
+        untried = iter(enumerate(guesses))
+
+        def target() -> tuple[Any, int | None]:
+            index, guess = next(untried, (None, None))
+            if index is None:
+                return self._distribution.rvs(random_state=rng), None
+            if rng.random() * q.density(guess) < self.density(guess):
+                return guess, index
+            return residual()
+
+        def residual() -> tuple[Any, int | None]:
+            for _ in range(RESIDUAL_DRAWS):
+                z, index = target()
+                density = self.density(z)
+                if rng.random() * density < density - q.density(z):
+                    return z, index
+            raise InputError(
+                f"{RESIDUAL_DRAWS} draws from {self._name} never had a density above that of {q._name}, "
+                "which is above it elsewhere; expected densities of integral 1 and draws that follow them"
+            )
+
+        return target()
+
+
+def _distribution(value: Any, name: str) -> Any:
+    return _Density(value, name) if isinstance(value, Distribution) else _Table(value, name)

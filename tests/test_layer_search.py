@@ -1,0 +1,294 @@
+"""The search for layers to skip: what it maximises, what it keeps, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import specdec
+from specdec import InputError, SkipSearch, SkipTrial, search_skips
+from specdec.analysis import layer_search
+from specdec.drafts import SkipLayers
+from specdec.errors import MissingPackageError
+from tiny_models import llama_config, tensors_for, write_hf
+
+PROMPTS = [[1, 5, 9], [1, 7]]
+N_LAYER = 3
+OPTIONS: dict[str, Any] = {"gamma": [1, 3], "max_new_tokens": 12, "n_threads": 1, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
+    settings = llama_config(num_hidden_layers=N_LAYER)
+    tensors = tensors_for(settings, seed=2)
+    for name, array in tensors.items():  # layers of unequal weight, so that it matters which are skipped
+        if "o_proj" in name or "down_proj" in name:
+            array *= 4.0 / (1 + int(name.split(".")[2])) ** 2
+    folder = write_hf(tmp_path_factory.mktemp("models") / "tiny", settings, tensors)
+    return specdec.load(folder, tokenizer=False)
+
+
+def modelled(draft: SkipLayers | None, result: specdec.Result) -> float:
+    """Seconds that a run would take where attention and MLP cost the same and verification is free."""
+    n_left = 0 if draft is None else 2 * N_LAYER - len(draft.attn) - len(draft.mlp)
+    return sum(1.0 + r.n_drafted * n_left / (2 * N_LAYER) for r in result.trace.rounds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SkipLayers | None]]:
+    """Time by a model, so that searches can be compared; the drafts that were run, in order."""
+    timed: Callable[..., Any] = layer_search._timed
+    run: list[SkipLayers | None] = []
+
+    def fake(target: Any, draft: Any, prompt: Any, key: Any, options: Any) -> Any:
+        _, result = timed(target, draft, prompt, key, options)
+        run.append(draft)
+        return modelled(draft, result), result
+
+    monkeypatch.setattr(layer_search, "_timed", fake)
+    yield run
+
+
+def choices() -> Iterator[SkipLayers]:
+    flags = product([False, True], repeat=N_LAYER)
+    for attn, mlp in product(list(flags), repeat=2):
+        skipped = [tuple(i for i in range(N_LAYER) if part[i]) for part in (attn, mlp)]
+        if 0 < len(skipped[0]) + len(skipped[1]) < 2 * N_LAYER:
+            for gamma in OPTIONS["gamma"]:
+                draft = SkipLayers(*skipped)
+                draft.gamma = gamma
+                yield draft
+
+
+def test_it_finds_what_an_exhaustive_search_finds(target: specdec.Model, clock: list[Any]) -> None:
+    """Of the 124 choices one of the best three, with 60 trials; of blind searches one in four misses.
+
+    And it dwells where choices are good: of its last 20 trials most are among the best fifth of all.
+    """
+    options = {"ignore_eos": True, "max_new_tokens": 12, "n_threads": 1, "temperature": 0.0}
+    every = sorted(
+        layer_search._measure(target, draft, PROMPTS, 1, 0, options).speedup for draft in choices()
+    )
+    assert every[-1] > 1.05 * every[len(every) // 2]
+    for seed in range(3):
+        search = search_skips(target, PROMPTS, n_trials=60, seed=seed, **OPTIONS)
+        assert search.best.speedup >= every[-3]
+        assert search.finals[0] == search.best
+        assert statistics.median(trial.speedup for trial in search.trials[-20:]) > every[-len(every) // 5]
+
+
+def test_equal_seeds_search_alike(target: specdec.Model, clock: list[Any]) -> None:
+    first, again, other = (
+        search_skips(target, PROMPTS, n_trials=20, seed=seed, **OPTIONS) for seed in (1, 1, 2)
+    )
+    assert (first.trials, first.finals) == (again.trials, again.finals)
+    assert first.trials != other.trials
+    begun = [(trial.attn, trial.mlp) for trial in first.trials[:8]]
+    assert len(set(begun)) == 8 and ((1,), (1,)) in begun  # the middle layer, whole
+    assert all(0 < len(t.attn) + len(t.mlp) < 2 * N_LAYER for t in first.trials)
+    assert {trial.gamma for trial in first.trials} == {1, 3}
+
+
+def test_plain_decoding_takes_its_turn(target: specdec.Model, clock: list[Any]) -> None:
+    """Every trial and final: plain, draft, plain, draft; and the numbers are those of these runs."""
+    search = search_skips(target, PROMPTS, n_trials=4, **OPTIONS)
+    assert clock[0::2] == [None] * (len(clock) // 2) and None not in clock[1::2]
+    assert len(clock) == 2 * len(PROMPTS) * (4 + 3 * 5)
+    for i, trial in enumerate(search.trials):
+        plain_s = draft_s = 0.0
+        n_calls = n_tokens = 0
+        betas: list[float] = []
+        for j, prompt in enumerate(PROMPTS):
+            options = {"max_new_tokens": 12, "seed": [(i, j)], "ignore_eos": True}
+            plain_s += modelled(None, specdec.generate(target, None, prompt, **options))
+            out = specdec.generate(target, trial.draft, prompt, **options)
+            assert out.trace.rounds[0].n_drafted == trial.gamma  # the draft brings its gamma
+            draft_s += modelled(trial.draft, out)
+            n_calls, n_tokens = n_calls + out.trace.n_calls, n_tokens + len(out.tokens)
+            betas += [beta for one in out.trace.rounds for beta in one.betas]
+        assert trial.speedup == pytest.approx(plain_s / draft_s)
+        assert trial.tokens_per_s == pytest.approx(n_tokens / draft_s)
+        assert trial.tokens_per_call == pytest.approx(n_tokens / n_calls)
+        assert trial.acceptance_rate == pytest.approx(sum(betas) / len(betas))
+
+
+def test_a_search_by_the_clock_on_the_wall(
+    target: specdec.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = search_skips(
+        target, PROMPTS, n_trials=3, temperature=0.8, top_k=20, path=tmp_path / "found.json",
+        **OPTIONS | {"progress": True},
+    )  # fmt: skip
+    assert "6/6" in capsys.readouterr().err
+    assert SkipSearch.load(tmp_path / "found.json") == search
+    assert len(search.trials) == 3 and len(search.finals) == 3
+    for trial in (*search.trials, *search.finals):
+        assert trial.speedup > 0 and trial.tokens_per_s > 0 and 0 <= trial.acceptance_rate <= 1
+    plain = specdec.generate(target, None, PROMPTS[0], max_new_tokens=10)
+    assert specdec.generate(target, search.draft, PROMPTS[0], max_new_tokens=10).tokens == plain.tokens
+
+
+def test_a_search_is_saved_and_goes_on(target: specdec.Model, clock: list[Any], tmp_path: Path) -> None:
+    path = tmp_path / "skips.json"
+    first = search_skips(target, PROMPTS, n_trials=5, path=path, **OPTIONS)
+    assert SkipSearch.load(path) == first
+    more = search_skips(target, PROMPTS, n_trials=9, path=path, **OPTIONS)
+    assert more.trials[:5] == first.trials and len(more.trials) == 9
+    assert len({(t.attn, t.mlp, t.gamma) for t in more.trials}) >= 8  # it does not begin anew
+    for change, name in [
+        ({"gamma": 2}, "gammas"),
+        ({"seed": 1}, "seed"),
+        ({"temperature": 0.5}, "temperature"),
+    ]:
+        with pytest.raises(InputError, match=f"another {name}"):
+            search_skips(target, PROMPTS, n_trials=9, path=path, **OPTIONS | change)
+    with pytest.raises(InputError, match="another prompts"):
+        search_skips(target, PROMPTS[:1], n_trials=9, path=path, **OPTIONS)
+    assert SkipSearch.load(path) == more
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"specdec_skip_search": 2}', '{"specdec_skip_search": 1, "target": "x"}']
+)
+def test_another_file_is_refused(target: specdec.Model, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"other\.json: expected a saved specdec\.SkipSearch"):
+        SkipSearch.load(path)
+    with pytest.raises(InputError, match=r"other\.json"):
+        search_skips(target, PROMPTS, path=path, **OPTIONS)
+    assert path.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": {}}, "temperature"),
+        ({"settings": {"temperature": "hot"}}, 'temperature is "hot"'),
+        ({"settings": {"temperature": True}}, "temperature is true"),
+        ({"target": ["x"]}, "target"),
+        ({"trials": []}, "no trials"),
+        ({"trials": {"attn": 1}}, "TypeError"),
+        ({"trials": [{"speedup": None}]}, "speedup is null"),
+        ({"trials": [{"speedup": "1.5"}]}, "speedup is"),
+        ({"trials": [{"speedup": 10**400}]}, "speedup is"),
+        ({"trials": [{"tokens_per_s": -1.0}]}, "tokens_per_s is -1.0"),
+        ({"finals": [{"tokens_per_call": float("nan")}]}, "tokens_per_call is NaN"),
+        ({"finals": [{"gamma": 0}]}, "gamma is 0"),
+        ({"finals": [{"attn": [-1]}]}, "attn has -1"),
+        ({"settings": {"temperature": 0.0, "n_layer": 1}}, "attn has layer 1; expected 0 to 0"),
+        ({"settings": {"temperature": 0.0, "gammas": [1, 4]}}, "gamma is 2, none of the search's"),
+    ],
+    ids=range(15),
+)
+def test_a_file_is_checked_as_a_whole(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """So that whatever is loaded can be shown."""
+    search = SkipSearch("tiny", {"temperature": 0.0}, (TRIAL,), (TRIAL,))
+    values = search.to_dict()
+    for name in ("trials", "finals"):
+        if isinstance(entries := change.get(name), list):
+            change = change | {name: [values[name][0] | entry for entry in entries]}
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    assert str(SkipSearch.load(path)) == str(search)
+    path.write_text(json.dumps(values | change), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"changed\.json: expected a saved specdec\.SkipSearch.*{message}"):
+        SkipSearch.load(path)
+
+
+def test_a_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text('{"specdec_skip_search": ' + "[" * 100_000, encoding="utf-8")
+    with pytest.raises(InputError, match=r"deep\.json: expected a saved specdec\.SkipSearch"):
+        SkipSearch.load(path)
+
+
+def test_the_name_of_a_target_is_shown_escaped(tmp_path: Path) -> None:
+    SkipSearch("\x1b[31mred", {"temperature": 0.0}, (TRIAL,)).save(tmp_path / "a.json")
+    assert str(SkipSearch.load(tmp_path / "a.json")).startswith(r"\x1b[31mred drafting")
+
+
+@pytest.mark.parametrize("n_runs", [5, 17, 30])
+def test_ctrl_c_leaves_what_was_found(
+    target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: list[Any], n_runs: int
+) -> None:
+    """In the second trial, in the fifth, and when the best are measured again."""
+    timed, path = layer_search._timed, tmp_path / "skips.json"
+    whole = search_skips(target, PROMPTS, n_trials=6, **OPTIONS)
+    del clock[:]
+
+    def interrupting(*arguments: Any) -> Any:
+        if len(clock) == n_runs:
+            raise KeyboardInterrupt
+        return timed(*arguments)
+
+    monkeypatch.setattr(layer_search, "_timed", interrupting)
+    found = search_skips(target, PROMPTS, n_trials=6, path=path, **OPTIONS)
+    n_trials = min(6, n_runs // (2 * len(PROMPTS)))
+    assert found.trials == whole.trials[:n_trials] and found.finals == ()
+    assert "interrupted" in str(found) and isinstance(found.draft, SkipLayers)
+    assert SkipSearch.load(path) == found
+    monkeypatch.setattr(layer_search, "_timed", timed)
+    assert len(search_skips(target, PROMPTS, n_trials=6, path=path, **OPTIONS).trials) == 6
+
+
+def test_ctrl_c_before_anything_was_found(target: specdec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(layer_search, "_timed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        search_skips(target, PROMPTS, **OPTIONS)
+
+
+TRIAL = SkipTrial((1,), (0, 1), 2, 1.25, 50.0, 40.0, 0.5, 1.75)
+
+
+def test_what_is_printed() -> None:
+    slow = replace(TRIAL, speedup=0.9, attn=())
+    unknown = replace(TRIAL, acceptance_rate=float("nan"), gamma=1, speedup=0.8)
+    settings = {"temperature": 0.0}
+    search = SkipSearch("tiny", settings, (slow, TRIAL, unknown), (TRIAL,))
+    assert search.pays and search.best == TRIAL and search.draft == SkipLayers([1], [0, 1])
+    assert search.draft.gamma == 2
+    lines = str(search).splitlines()
+    assert lines[0] == "tiny drafting for itself at temperature 0, 3 trials"
+    assert lines[2].split("  ")[0] == "attn 1, mlp 0 1 ★" and lines[2].endswith("1.25X")
+    assert lines[3].startswith("mlp 0 1 ") and "nan" in lines[4]
+    assert "speed-up 1.25" in repr(search) and "<table>" in search._repr_html_()
+    honest = replace(search, finals=(slow,))
+    assert not honest.pays and "nothing beats plain decoding" in str(honest)
+    assert "nothing beats plain decoding" in repr(honest)
+
+
+def test_no_nan_is_written(tmp_path: Path) -> None:
+    unknown = replace(TRIAL, acceptance_rate=float("nan"))
+    SkipSearch("tiny", {"temperature": 0.0}, (unknown,)).save(tmp_path / "a.json")
+    json.loads((tmp_path / "a.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert repr(SkipSearch.load(tmp_path / "a.json").trials[0]) == repr(unknown)
+
+
+def test_bad_arguments_are_refused(target: specdec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    for change, message in [
+        ({"n_trials": 0}, "n_trials is 0"),
+        ({"gamma": 0}, "gamma is 0"),
+        ({"gamma": []}, "gamma is empty"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens is"),
+        ({"temperature": -1}, "temperature"),
+        ({"seed": -1}, "seed is -1"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            search_skips(target, PROMPTS, **OPTIONS | change)
+    with pytest.raises(InputError, match="the target has no tokenizer"):
+        search_skips(target, **OPTIONS)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'specdec\[search\]'"):
+        search_skips(target, PROMPTS, **OPTIONS)

@@ -1,0 +1,138 @@
+"""`specdec.oracle`: replays, against counts by hand and runs with the gammas that it replays."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec import theory
+from specdec.analysis import oracle as oracle_module
+from specdec.analysis.oracle import outcomes, replayed
+from specdec.analysis.timing import ForwardTimes
+from specdec.drafts import Bigram, Lookahead
+from specdec.errors import InputError
+
+Pair = tuple[specdec.Model, specdec.Model]
+TIMES = ForwardTimes({m: 1.0 + 0.1 * (m - 1) for m in range(1, 50)}, 0.05)
+PROMPTS = ["It was a dark and stormy night, and", "The captain of the ship"]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return specdec.embedded_pair()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No times are measured here."""
+    monkeypatch.setattr(oracle_module, "forward_times", lambda *args, **options: TIMES)
+
+
+def made(n_drafted: int, n_accepted: int) -> Any:
+    parents = tuple(range(n_drafted))
+    return SimpleNamespace(
+        drafted=(7,) * n_drafted, parents=parents, n_drafted=n_drafted, n_accepted=n_accepted,
+        tokens=(7,) * (n_accepted + 1),
+    )  # fmt: skip
+
+
+def test_a_replay_by_hand() -> None:
+    text = outcomes([made(4, 2), made(4, 4), made(0, 0), made(4, 0)])
+    assert text == [True, True, False, True, True, True, True, False, None, False]
+    assert replayed(text, 0) == [(0, 1)] * 10
+    # behind an accepted guess the next position is the target's own
+    assert replayed(text, 1) == [(1, 2), (1, 1), (1, 2), (1, 2), (1, 1), (0, 1), (0, 1)]
+    assert replayed(text, 4) == [(4, 3), (4, 5), (0, 1), (0, 1)]
+
+
+def test_trees_are_refused(pair: Pair) -> None:
+    with pytest.raises(InputError, match="expected chains"):
+        specdec.oracle(pair[0], Lookahead(), "It was it was it was it was", max_new_tokens=30)
+
+
+def test_a_replay_is_the_run_with_that_gamma(pair: Pair) -> None:
+    """At temperature 0 every gamma sees the same text, so the replay and the run agree round by round, but
+    for positions behind as many accepted guesses as the replay could look at."""
+    target, draft = pair
+    longest = specdec.generate(target, draft, PROMPTS[0], gamma=60, max_new_tokens=80, ignore_eos=True)
+    text = outcomes(longest.trace.rounds)[:80]
+    n_full = sum(r.n_drafted == r.n_accepted for r in longest.trace.rounds[:-1])
+    for gamma in (0, 1, 2, 3, 5):
+        run = specdec.generate(target, draft, PROMPTS[0], gamma=gamma, max_new_tokens=80, ignore_eos=True)
+        played = [n for _, n in replayed(text, gamma)]
+        wanted = [len(r.tokens) for r in run.trace.rounds]
+        if n_full == 0:
+            assert played == wanted
+        assert abs(len(played) - len(wanted)) <= n_full
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_an_oracle_gains(pair: Pair, temperature: float) -> None:
+    found = specdec.oracle(*pair, PROMPTS, max_new_tokens=100, temperature=temperature, seed=3, n_threads=1)
+    perfect, skipping, auto = found["oracle"], found["oracle, not verified"], found["auto"]
+    fixed = [row for row in found.rows if row.name.startswith("gamma")]
+    assert found.n_tokens == 200 and 0.3 < found.alpha < 1 and found.c == 0.05
+    # More tokens a run than any shorter gamma, no guess in vain, and rows that cost nothing.
+    assert all(perfect.tokens_per_call >= row.tokens_per_call for row in fixed)
+    assert all(perfect.speedup > row.speedup for row in fixed) and perfect.speedup > auto.speedup
+    assert skipping.speedup > perfect.speedup and skipping.tokens_per_call == perfect.tokens_per_call
+    assert found.best in fixed and found.best.speedup == max(row.speedup for row in fixed)
+    assert fixed[2].closed_tokens_per_call == theory.expected_tokens(found.alpha, 3)
+    assert perfect.closed_speedup == theory.oracle_speedup(found.alpha, 0.05)
+    assert math.isnan(auto.closed_speedup) and auto.tokens_per_call > 1
+    text = str(found)
+    assert "oracle, not verified" in text and "★" in text and "auto" in text
+    assert "<table>" in found._repr_html_() and "with auto" in repr(found)
+    assert found.to_dict()["rows"][-1]["name"] == "oracle, not verified"
+    with pytest.raises(KeyError):
+        found["gamma 99"]
+
+
+def test_independent_guesses_give_the_papers_closed_forms() -> None:
+    """Rounds of a made-up draft, right with probability 0.7 each time: equation (1) and 1 / (1 - alpha)."""
+    rng = np.random.default_rng(4)
+    alpha, n = 0.7, 20_000
+    runs = [int(k) for k in rng.geometric(1 - alpha, size=n) - 1]
+    rounds = [made(40, min(k, 40)) for k in runs]
+    rows = oracle_module._rows([rounds], [rounds], [1, 3], alpha, TIMES)
+    for row in rows[:2] + rows[3:]:
+        # standard error of the mean of n lengths: sqrt(alpha) / (1 - alpha) / sqrt(n) = 0.02 at most
+        assert row.tokens_per_call == pytest.approx(row.closed_tokens_per_call, abs=0.06)
+
+
+def test_the_oracle_gains_up_to_some_60_percent_over_the_best_gamma() -> None:
+    """Section 3.5: "up to ~60 %", here 58.2 % at most, for guesses that are independent."""
+    alphas = np.linspace(0.5, 0.995, 100)[:, None]
+    costs = np.array([0.001, 0.01, 0.05])[None, :]
+    best = theory.optimal_gamma(alphas, costs, max_gamma=4000)
+    gain = theory.oracle_speedup(alphas, costs) / theory.expected_speedup(alphas, best, costs)
+    assert 1.55 < gain.max() < 1.582
+
+
+def test_a_table_may_draft(pair: Pair) -> None:
+    target = pair[0]
+    ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 20)
+    found = specdec.oracle(
+        target, Bigram(ids, 4096), "It was the", max_new_tokens=60, gammas=[1, 2], n_threads=1
+    )
+    assert [row.name for row in found.rows][:3] == ["gamma 1", "gamma 2", "auto"]
+    assert found.draft == "bigram"
+
+
+def test_bad_arguments_are_refused(pair: Pair) -> None:
+    for options, message in [
+        ({"gammas": []}, "gammas is"),
+        ({"gammas": [17]}, "expected integers from 0 to max_gamma, 16"),
+        ({"gammas": [1.5]}, "gammas is"),
+        ({"max_gamma": 0}, "max_gamma"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"verify": "block"}, "verify is 'block'"),
+        ({"verify": "none"}, "verify"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            specdec.oracle(*pair, "It was", **options)

@@ -1,0 +1,303 @@
+"""Figure 1 in terminals and notebooks, from hand-made rounds."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from colours import contrast, least_distance, over
+from specdec import Result, Round, Trace
+from specdec.display import rounds as figure_1
+from toy_pair import ToyTokenizer
+
+TOKENIZER = ToyTokenizer()
+GREEN, RED, BLUE, END = "\x1b[32m", "\x1b[31;9m", "\x1b[94;4m", "\x1b[0m"
+
+
+def ids(*pieces: bytes) -> tuple[int, ...]:
+    return tuple(TOKENIZER.vocabulary().index(piece) for piece in pieces)
+
+
+def chain(
+    index: int, accepted: Sequence[int], rejected: Sequence[int], token: int, kept: int | None = None
+) -> Round:
+    drafted = (*accepted, *rejected)
+    n = len(accepted)
+    return Round(
+        index=index,
+        drafted=drafted,
+        parents=tuple(range(len(drafted))),
+        path=tuple(range(1, n + 1)),
+        tokens=(*accepted, token),
+        kept=n + 1 if kept is None else kept,
+        betas=tuple(0.75 for _ in drafted[: n + 1]),
+        draft_s=0.0,
+        verify_s=0.0,
+        other_s=0.0,
+    )
+
+
+def result(
+    rounds: Sequence[Round], *, tokenizer: Any = TOKENIZER, prompt: bytes = b"ab", **changes: Any
+) -> Result:
+    tokens = [token for round_ in rounds for token in round_.tokens[: round_.kept]]
+    fields: dict[str, Any] = {
+        "text": None if tokenizer is None else tokenizer.decode(tokens, continuing=True),
+        "tokens": tokens,
+        "finish_reason": "length",
+        "stop": None,
+        "trace": Trace(rounds),
+        "prompt_ids": list(ids(prompt)),
+        "seed": (0, 0),
+        "tokenizer": tokenizer,
+    }
+    return Result(**{**fields, **changes})
+
+
+A, B, AB, SPACE_A = ids(b"a", b"b", b"ab", b" a")
+ROUNDS = [chain(0, (A, B), (AB, SPACE_A), B), chain(1, (A, A, A, B), (), SPACE_A)]
+
+
+class Page(HTMLParser):
+    """(classes, text, title) of every span, and whether the tags match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.spans: list[list[str]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open.append(tag)
+        if tag == "span":
+            found = dict(attrs)
+            self.spans.append([found["class"] or "", "", found.get("title") or ""])
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "span" in self._open:
+            self.spans[-1][1] += data
+
+
+# --------------------------------------------------------------------------------------------- terminals
+
+
+def test_marks() -> None:
+    lines = figure_1.terminal(result(ROUNDS), colour=False).splitlines()
+    assert lines[0] == "accepted draft · ~~rejected draft~~ · [the target's own token]"
+    assert lines[1].strip() == "ab"
+    assert lines[2] == "   1   2/4 ab~~ab a~~[b]"
+    assert lines[3] == "   2   4/4 aaab[ a]"
+    assert (
+        lines[4]
+        == "8 tokens in 2 runs of the target, 6 of 8 drafts accepted; ended by: max_new_tokens reached"
+    )
+    assert len(lines) == 5
+
+
+def test_colours() -> None:
+    lines = figure_1.terminal(result(ROUNDS), colour=True).splitlines()
+    unseen = "\x1b[2;31;9m"
+    assert lines[2] == f"   1   2/4 {GREEN}ab{END}{RED}ab{END}{unseen} a{END}{BLUE}b{END}"
+    assert lines[3] == f"   2   4/4 {GREEN}aaab{END}{BLUE} a{END}"
+    plain_text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(lines))
+    marks = figure_1.terminal(result(ROUNDS), colour=False)
+    assert plain_text == re.sub(r"~~|\[|\]", "", marks)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "wanted"),
+    [
+        (Terminal(), {}, True),
+        (io.StringIO(), {}, False),
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {"NO_COLOR": ""}, True),  # https://no-color.org: not when empty
+        (Terminal(), {"TERM": "dumb"}, False),
+    ],
+)
+def test_colour_is_for_terminals_that_want_it(
+    monkeypatch: pytest.MonkeyPatch, stream: Any, environment: dict[str, str], wanted: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert figure_1.use_colour(stream) is wanted
+    monkeypatch.setattr("sys.stdout", stream)
+    assert (GREEN in str(result(ROUNDS))) is wanted
+
+
+def test_no_output_at_all_has_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert not figure_1.use_colour()
+
+
+def test_plain_decoding_is_a_paragraph() -> None:
+    rounds = [chain(i, (), (), token) for i, token in enumerate(ids(b"a", b"\n", b"b", b"\x1b[31m"))]
+    out = figure_1.terminal(result(rounds), colour=False)
+    assert out == "aba\nb\\x1b[31m\n4 tokens in 4 runs of the target; ended by: max_new_tokens reached"
+
+
+def test_what_a_stop_cut_off_is_shown_as_such() -> None:
+    out = result([chain(0, (A, B, A), (), AB, kept=2)], finish_reason="stop", stop="b", text="a")
+    line = figure_1.terminal(out, colour=False).splitlines()[2]
+    assert line == "   1   3/3 ab{aab}"
+    assert figure_1.terminal(out, colour=False).endswith("; ended by: stop 'b'")
+
+
+def test_ids_where_there_is_no_tokenizer() -> None:
+    lines = figure_1.terminal(
+        result([chain(0, (7,), (8,), 9)], tokenizer=None, prompt=b"ab"), colour=False
+    ).splitlines()
+    assert lines[1].strip() == f"{AB}"
+    assert lines[2] == "   1   1/2  7~~ 8~~[ 9]"
+
+
+# ------------------------------------------------------------------------------------------------ pieces
+
+
+def pieces(rounds: Sequence[Round], prompt: bytes = b"ab") -> list[tuple[str, str]]:
+    figure = figure_1.Figure(TOKENIZER, ids(prompt))
+    return [(piece.text, piece.kind) for round_ in rounds for piece in figure.pieces(round_)]
+
+
+def test_a_character_split_over_tokens_is_shown_when_it_is_whole() -> None:
+    e2, x82, xac, c3, a9 = ids(b"\xe2", b"\x82", b"\xac", b"\xc3", b"\xa9")
+    # Over accepted drafts, over the end of a round, and in what was rejected.
+    assert pieces([chain(0, (e2, x82, xac), (), B)])[:3] == [
+        ("", "accepted"),
+        ("", "accepted"),
+        ("€", "accepted"),
+    ]
+    split = [chain(0, (e2,), (A,), x82), chain(1, (xac,), (), B)]
+    assert [text for text, kind in pieces(split) if kind in ("accepted", "target")] == ["", "", "€", "b"]
+    assert pieces([chain(0, (), (c3, a9), B)]) == [("", "rejected"), ("é", "unseen"), ("b", "target")]
+    assert pieces([chain(0, (c3,), (a9, c3), A)]) == [
+        ("", "accepted"),
+        ("é", "rejected"),  # it goes on with the accepted byte
+        ("\ufffd", "unseen"),  # never complete
+        ("\ufffda", "target"),
+    ]
+
+
+def test_tokens_without_text_show_their_names() -> None:
+    (end,) = ids(b"</s>")
+    assert pieces([chain(0, (), (end,), A)])[0] == ("</s>", "rejected")
+    assert pieces([chain(0, (), (), 1000)])[0] == ("<1000>", "target")
+
+
+def test_whitespace_and_controls_are_made_visible() -> None:
+    newline, space, two, red = ids(b"\n", b" ", b"  ", b"\x1b[31m")
+    assert [text for text, _ in pieces([chain(0, (newline, space, two, red, SPACE_A), (), B)])] == [
+        "⏎", "␣", "␣␣", "\\x1b[31m", " a", "b",
+    ]  # fmt: skip
+    assert figure_1.visible("a\tb\r\x00\u2028é…") == "a⇥b␍\\x00⏎é…"
+    assert figure_1.visible("a\nb", keep_lines=True) == "a\nb"
+
+
+def test_tree() -> None:
+    """Two children of the root; the second was accepted, the first had a child of its own."""
+    tree = Round(
+        index=0, drafted=(A, B, AB), parents=(0, 0, 1), path=(2,), tokens=(B, A), kept=2, betas=(0.5,),
+        draft_s=0.0, verify_s=0.0, other_s=0.0,
+    )  # fmt: skip
+    assert pieces([tree]) == [("b", "accepted"), ("a", "rejected"), ("ab", "unseen"), ("a", "target")]
+
+
+def test_a_long_prompt_shows_its_end() -> None:
+    figure = figure_1.Figure(TOKENIZER, ids(*[b"a"] * 999, b"b"))
+    assert figure.prompt == "…" + "a" * 299 + "b"
+
+
+# -------------------------------------------------------------------------------------------------- HTML
+
+
+def test_html_has_a_span_for_each_token_with_what_is_known_of_it() -> None:
+    page = Page(result(ROUNDS)._repr_html_())
+    spans = [span for span in page.spans if span[2]]
+    assert [(kind.removeprefix("specdec-"), text) for kind, text, _ in spans] == [
+        ("accepted", "a"), ("accepted", "b"), ("rejected", "ab"), ("unseen", " a"), ("target", "b"),
+        ("accepted", "a"), ("accepted", "a"), ("accepted", "a"), ("accepted", "b"), ("target", " a"),
+    ]  # fmt: skip
+    titles = [title for _, _, title in spans]
+    assert titles[0] == f"id {A}: accepted draft, β = 0.750"
+    assert titles[2] == f"id {AB}: rejected draft, β = 0.750"
+    assert titles[3] == f"id {SPACE_A}: draft behind a rejected one"
+    assert titles[4] == f"id {B}: correction"
+    assert titles[9] == f"id {SPACE_A}: bonus token"
+    assert [kind for kind, _, title in page.spans if not title][:3] == [
+        "specdec-accepted", "specdec-rejected", "specdec-target",
+    ]  # fmt: skip
+
+
+def test_html_is_escaped() -> None:
+    tag, ampersand = ids(b"<b>", b"&")
+    text = result(
+        [chain(0, (tag,), (ampersand,), tag)], prompt=b"<b>", finish_reason="stop", stop="<i>"
+    )._repr_html_()
+    assert "<b>" not in text
+    assert "<i>" not in text
+    assert [span[1] for span in Page(text).spans if span[2]] == ["<b>", "&", "<b>"]
+    plain = result([chain(0, (), (), tag)], prompt=b"&")._repr_html_()
+    assert "<b>" not in plain
+    assert "<b>" in html.unescape(plain)
+    Page(plain)
+
+
+def test_html_takes_no_colour_of_the_page_for_granted() -> None:
+    """Tints over whatever is behind them, so that text stays readable on light and on dark pages."""
+    style = re.search(r"<style>(.*?)</style>", result(ROUNDS)._repr_html_(), re.DOTALL)
+    assert style is not None
+    assert not re.search(r"[^-]color\s*:", style[1])
+    assert re.findall(r"background: ([^;]*)", style[1])
+    assert all(
+        value.startswith("rgba(") or value == "transparent"
+        for value in re.findall(r"background: ([^;]*)", style[1])
+    )
+
+
+def tint(kind: str) -> tuple[list[float], float]:
+    """Colour and opacity of a kind's tint."""
+    style = result(ROUNDS)._repr_html_()
+    found = re.search(rf"\.specdec-{kind} {{ background: rgba\((\d+), (\d+), (\d+), ([\d.]+)\)", style)
+    assert found is not None
+    return [int(found[i]) / 255 for i in (1, 2, 3)], float(found[4])
+
+
+@pytest.mark.parametrize("page", [(1.0, 1.0, 1.0), (0.07, 0.07, 0.07)], ids=["light", "dark"])
+def test_tints_are_told_apart_with_every_kind_of_colour_vision(page: tuple[float, ...]) -> None:
+    kinds = ("accepted", "rejected", "target")
+    assert least_distance([page, *(over(*tint(kind), page) for kind in kinds)]) > 15.0
+    # Text in the page's own colour stays readable on them (WCAG 2.1, level AA).
+    text = (0.0, 0.0, 0.0) if page[0] == 1.0 else (0.9, 0.9, 0.9)
+    assert min(contrast(text, over(*tint(kind), page)) for kind in kinds) > 4.5
+
+
+def test_no_two_kinds_differ_by_colour_alone() -> None:
+    """Struck out, underlined, or neither: in a terminal and on a page."""
+    (_, _, first, *_) = figure_1.terminal(result(ROUNDS), colour=True).splitlines()
+    assert [re.findall(r"\x1b\[[\d;]*?;?([49])?m", code)[0] for code in (GREEN, RED, BLUE)] == ["", "9", "4"]
+    assert first.index(GREEN) < first.index(RED) < first.index(BLUE)
+    style = result(ROUNDS)._repr_html_()
+    marks = {
+        kind: re.search(rf"\.specdec-{kind} {{[^}}]*text-decoration: (\S+);", style)
+        for kind in ("accepted", "rejected", "unseen", "target")
+    }
+    assert {kind: found and found[1] for kind, found in marks.items()} == {
+        "accepted": None, "rejected": "line-through", "unseen": "line-through", "target": "underline",
+    }  # fmt: skip
