@@ -69,7 +69,9 @@ class Draft:
 
 def table(n: int) -> Callable[[specdec.Model, specdec.Model], Any]:
     def make(target: specdec.Model, draft: specdec.Model) -> Any:
-        return drafts.Ngram.from_target(target, TABLE_PROMPTS, n=n, max_new_tokens=400)
+        return drafts.Ngram.from_results(
+            specdec.generate(target, None, TABLE_PROMPTS, max_new_tokens=400), target, n=n
+        )
 
     return make
 

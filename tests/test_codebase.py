@@ -270,6 +270,113 @@ def test_functions_are_documented_as_the_stub_has_them(path: str, node: ast.Func
 # ------------------------------------------------------------------------------------- the package
 
 
+PACKAGE = ROOT / "python" / "specdec"
+
+LAYERS = [
+    ["errors"],
+    ["checks"],
+    ["atomic_file", "progress", "theory", "threads"],
+    ["trace"],
+    ["models"],
+    ["display"],
+    ["verification"],
+    ["drafts"],
+    ["decoding"],
+    ["analysis"],
+    ["plot"],
+    ["cli"],
+    ["__main__"],
+]
+"""Folders and modules of the package; each may import from its own layer's folder and from layers before it.
+
+`reference` stands beside them and imports nothing of the package.
+"""
+
+DEPRECATED_IMPORTS = {("drafts.ngram", "decoding.generate")}
+"""Imports against the order that deprecated methods need; they leave with these methods."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name in it."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    del found[""]  # the package itself, which names where each public name lies
+    return found
+
+
+def imports() -> dict[str, set[str]]:
+    """What each module imports of the package: at its top, in functions, and for type checkers."""
+    paths = modules()
+    found: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        names = []
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{name(path)} has a relative import"
+                names += [f"{node.module}.{alias.name}" for alias in node.names]
+        inner = [entry.removeprefix("specdec.") for entry in names if entry.startswith("specdec.")]
+        found[module] = {longest_module(entry, paths) for entry in inner} - {module, ""}
+    return found
+
+
+def longest_module(dotted: str, paths: dict[str, Path]) -> str:
+    """The module that a dotted name lies in; "" for the core and for the package itself."""
+    while dotted and dotted not in paths:
+        dotted = dotted.rpartition(".")[0]
+    return dotted
+
+
+def test_imports_of_the_package_go_one_way() -> None:
+    """From later layers to earlier ones; and within a folder there is no circle."""
+    order = {entry: i for i, layer in enumerate(LAYERS) for entry in layer}
+    arrows = {(module, other) for module, others in imports().items() for other in others}
+    tops = {module.partition(".")[0] for module in modules()}
+    assert tops == {*order, "reference"}, "a folder or module that LAYERS does not name"
+    wrong = []
+    for module, other in sorted(arrows):
+        above, below = module.partition(".")[0], other.partition(".")[0]
+        if above != below and ("reference" in (above, below) or order[above] <= order[below]):
+            wrong.append((module, other))
+    assert set(wrong) == DEPRECATED_IMPORTS
+
+
+def test_imports_of_the_package_have_no_circle() -> None:
+    left = {module: set(others) for module, others in imports().items()}
+    while free := [module for module, others in left.items() if not others & left.keys()]:
+        for module in free:
+            del left[module]
+    assert left == {}
+
+
+def test_no_two_modules_have_one_name() -> None:
+    """But in `reference`, where a module bears the name of what it is the specification of."""
+    stems = Counter(
+        path.stem for module, path in modules().items()
+        if path.stem != "__init__" and not module.startswith("reference.")
+    )  # fmt: skip
+    assert [stem for stem, times in stems.items() if times > 1] == []
+
+
+def test_no_two_classes_have_one_name() -> None:
+    found = Counter(
+        node.name
+        for path in modules().values()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [entry for entry, times in found.items() if times > 1] == []
+
+
+def test_dir_shows_what_is_public() -> None:
+    assert set(dir(specdec)) == {*specdec.__all__, *specdec._MODULES}
+    for entry in dir(specdec):
+        assert getattr(specdec, entry) is not None
+
+
 def test_import_needs_numpy_alone() -> None:
     script = """
 import sys

@@ -169,8 +169,12 @@ def test_counts_of_what_the_target_writes() -> None:
     """They guess what it writes, all of it where they have counted it."""
     target, _ = specdec.embedded_pair()
     prompts = ["It was", "Once upon a time"]
-    table = Ngram.from_target(target, prompts, 4, max_new_tokens=30)
     results = specdec.generate(target, None, prompts, max_new_tokens=30)
+    table = Ngram.from_results(results, target, 4)
+    with pytest.warns(DeprecationWarning, match="use Ngram.from_results"):
+        assert_same(table, Ngram.from_target(target, prompts, 4, max_new_tokens=30))
+    with pytest.raises(InputError, match=r"results\[1\] is 7; expected a specdec.Result"):
+        Ngram.from_results([results[0], 7], target)
     texts = [[*result.prompt_ids, *result.tokens] for result in results]
     assert_same(table, Ngram(texts, target.config["n_vocab"], 4))
     out = specdec.generate(target, table, prompts[0], max_new_tokens=30)

@@ -379,9 +379,9 @@ CASES: dict[str, Callable[[World], Case]] = {
     "Random": lambda w: (drafts.Random, {}),
     "Ngram": lambda w: (drafts.Ngram, COUNTED),
     "Ngram.from_text": lambda w: (drafts.Ngram.from_text, {"texts": ["ab"], "tokenizer": w.target}),
-    "Ngram.from_target": lambda w: (
-        drafts.Ngram.from_target,
-        {"target": w.target, "prompts": [[1]], "max_new_tokens": 2},
+    "Ngram.from_results": lambda w: (
+        drafts.Ngram.from_results,
+        {"results": specdec.generate(w.target, None, [1], max_new_tokens=2), "target": w.target},
     ),
     "Ngram.load": lambda w: (drafts.Ngram.load, {"path": w.saved()}),
     "Ngram.probabilities": lambda w: (TABLE.probabilities, {"ids": [1, 2]}),

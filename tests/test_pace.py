@@ -18,7 +18,7 @@ from drafters import World as Models
 from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
 from pace_worlds import MAX_GAMMA, Play, World
 from specdec import _core, drafts
-from specdec.decoding.adaptive_gamma import AUTO_GAMMA, Auto
+from specdec.decoding.adaptive_gamma import AUTO_GAMMA, Auto, RunKind
 from specdec.drafts.draft import describe
 from specdec.errors import InputError
 from tiny_models import llama_config, tensors_for, write_hf
@@ -394,14 +394,14 @@ def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytes
         out = specdec.generate(models.target, models.draft, "It was", gamma=auto, max_new_tokens=10)
         texts.append(out.tokens)
 
-    guesser = specdec.decoding.adaptive_gamma._guesser
+    guesser = RunKind.guesser
 
-    def interrupted(draft: Any) -> Any:
-        monkeypatch.setattr("specdec.decoding.adaptive_gamma._guesser", guesser)
+    def interrupted(kind: RunKind) -> Any:
+        monkeypatch.setattr(RunKind, "guesser", guesser)
         run()
-        return guesser(draft)
+        return kind.guesser
 
-    monkeypatch.setattr("specdec.decoding.adaptive_gamma._guesser", interrupted)
+    monkeypatch.setattr(RunKind, "guesser", property(interrupted))
     thread = threading.Thread(
         target=run, daemon=True
     )  # a thread that waits for itself shall not stop the tests

@@ -13,7 +13,7 @@ import specdec
 from canonical import DTYPES
 from specdec import reference
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
-from specdec.models.quantization import _TEXT
+from specdec.models.quantization import TEXT
 from tiny_models import gpt2_config, llama_config, llama_tensors, write_hf
 from toy_pair import ToyTokenizer
 
@@ -171,7 +171,7 @@ def test_a_trained_model(shared, dtype):
     assert abs(report.cross_entropy - report.cross_entropy_f32) <= allowed
     assert report.cross_entropy_f32 == pytest.approx(-model_in_f32(shared).score(story).mean(), abs=1e-12)
     own = model.quantization_report()
-    assert own.n_tokens == len(model.tokenizer.encode(_TEXT)) - own.n_tokens // 511 - 1
+    assert own.n_tokens == len(model.tokenizer.encode(TEXT)) - own.n_tokens // 511 - 1
 
 
 def model_in_f32(shared):

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from specdec.decoding.result import Result
     from specdec.errors import (
         CheckpointError,
+        CheckpointNotFoundError,
         InputError,
+        MissingPackageError,
+        NotFiniteError,
         SpecdecError,
         TokenizerError,
         UnsupportedModelError,
@@ -41,15 +44,25 @@ if TYPE_CHECKING:
     from specdec.verification.speculative_execution import Speculation, speculate
     from specdec.verification.verify import distribution, verify
 
-_MODULES = ("drafts", "errors", "plot", "reference", "theory")  # public as modules
+_MODULES = {  # public as modules, and where they lie
+    "checkpoints": "models.checkpoints",
+    "drafts": "drafts",
+    "errors": "errors",
+    "plot": "plot",
+    "reference": "reference",
+    "theory": "theory",
+    "tokenizer": "models.tokenizer",
+}
 _HOMES = {
     "Auto": "decoding.adaptive_gamma",
     "Beam": "decoding.beam_search",
     "BeamResult": "decoding.beam_search",
     "BeamTrace": "decoding.beam_search",
     "CheckpointError": "errors",
+    "CheckpointNotFoundError": "errors",
     "InputError": "errors",
     "Measurement": "analysis.measurement",
+    "MissingPackageError": "errors",
     "NotFiniteError": "errors",
     "Oracle": "analysis.oracle",
     "OracleRow": "analysis.oracle",
@@ -89,9 +102,11 @@ __all__ = [
     "BeamResult",
     "BeamTrace",
     "CheckpointError",
+    "CheckpointNotFoundError",
     "InputError",
     "Measurement",
     "MeasurementRow",
+    "MissingPackageError",
     "Model",
     "NotFiniteError",
     "Oracle",
@@ -130,7 +145,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
+        return import_module(f"{__name__}.{_MODULES[name]}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -140,4 +155,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*__all__, *_MODULES})

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from specdec.decoding.result import Result
+from typing import Any, Final
 
 __all__ = [
     "CheckpointError",
@@ -120,4 +117,4 @@ class NotFiniteError(SpecdecError, ArithmeticError):
         that decode by `generate`, such as `specdec.measure`, pass on that of their run. Else None.
     """
 
-    result: Result | list[Result] | None = None
+    result: Any = None

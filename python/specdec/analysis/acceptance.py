@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from specdec import drafts, theory
 from specdec.checks import check_items
 from specdec.decoding.generate import generate
-from specdec.decoding.request import ModelLike, Prompt, as_model
 from specdec.decoding.run import continuation_decoder
 from specdec.errors import InputError, shown
-from specdec.models.model import Model, load
+from specdec.models.model import Model, ModelLike, Prompt, as_model, load
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.verification.sampling import Sampling
 from specdec.verification.verify import distribution

@@ -13,9 +13,11 @@ from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
 from specdec.decoding.adaptive_gamma import Auto
 from specdec.decoding.generate import generate
-from specdec.decoding.request import MAX_GAMMA, DraftLike, ModelLike, Prompt, as_draft, as_model
+from specdec.decoding.request import MAX_GAMMA
 from specdec.display.tables import Table, Tabular
+from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
+from specdec.models.model import ModelLike, Prompt, as_model
 from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.trace import Round

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,39 @@ from specdec.display.tables import Table
 from specdec.drafts.python_draft import PythonDraft
 from specdec.errors import InputError
 
-if TYPE_CHECKING:
-    from specdec.decoding.request import Request
-
-__all__ = ["AUTO_GAMMA", "SHARED", "Auto"]
+__all__ = ["AUTO_GAMMA", "SHARED", "Auto", "RunKind"]
 
 AUTO_GAMMA = 16
 """Guesses a round at most, where neither the caller nor the draft says."""
+
+
+class RunKind(NamedTuple):
+    """What acceptance and times depend on: estimates are kept for each kind of run by itself."""
+
+    target: Any
+    draft: Any
+    temperature: float
+    rule: str
+    n_threads: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Hashable. An id in a key is not used again: the key goes with its object."""
+        return id(self.target), id(self.guesser), self.temperature, self.rule, self.n_threads
+
+    @property
+    def guesser(self) -> Any:
+        """The draft; of a caller's object not its adapter, which is new in each call, but the object."""
+        if isinstance(self.draft, PythonDraft):
+            try:
+                weakref.ref(self.draft.drafter)
+            except TypeError:  # it has __slots__
+                return self.draft
+            return self.draft.drafter
+        return self.draft
+
+    def __str__(self) -> str:
+        return f"temperature {self.temperature:g}, {self.rule}, {self.n_threads} threads"
 
 
 @dataclass
@@ -89,22 +115,22 @@ class Auto:
         """Guesses a round of this draft at most."""
         return self.max_gamma or max(AUTO_GAMMA, getattr(draft, "gamma", 0))
 
-    def begin(self, request: Request) -> NDArray[np.float64]:
+    def begin(self, kind: RunKind) -> NDArray[np.float64]:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
-        found = self._learnt.get(_key(request))
+        found = self._learnt.get(kind.key)
         return _core.new_pace() if found is None else found.pace.copy()
 
-    def end(self, request: Request, pace: NDArray[np.float64]) -> None:
+    def end(self, kind: RunKind, pace: NDArray[np.float64]) -> None:
         """Keep what a run has learnt; of two at the same time what the one that ends last has."""
-        key = _key(request)
+        key = kind.key
 
         def forget(_: object) -> None:
             self._learnt.pop(key, None)
 
         learnt = _Learnt(
-            weakref.ref(request.target, forget),
-            weakref.ref(_guesser(request.draft), forget),
-            f"temperature {request.sampling.temperature:g}, {request.rule}, {request.n_threads} threads",
+            weakref.ref(kind.target, forget),
+            weakref.ref(kind.guesser, forget),
+            str(kind),
             pace,
         )
         self._learnt.pop(key, None)
@@ -182,24 +208,6 @@ class Auto:
 
     def _repr_html_(self) -> str:
         return self.table().html() if self._learnt else repr(self)
-
-
-def _key(request: Request) -> tuple[Any, ...]:
-    """Acceptance and times depend on all of these. An id is not used again while it stands for a key."""
-    sampling = request.sampling
-    guesser = _guesser(request.draft)
-    return id(request.target), id(guesser), sampling.temperature, request.rule, request.n_threads
-
-
-def _guesser(draft: Any) -> Any:
-    """Who is remembered: not the adapter of a caller's object, which is new in each call, but the object."""
-    if isinstance(draft, PythonDraft):
-        try:
-            weakref.ref(draft.drafter)
-        except TypeError:  # it has __slots__
-            return draft
-        return draft.drafter
-    return draft
 
 
 SHARED = Auto()

@@ -6,20 +6,12 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast, overload
 
 from specdec.checks import check_flag
-from specdec.decoding.request import (
-    DraftLike,
-    Gamma,
-    ModelLike,
-    Options,
-    Prompt,
-    Request,
-    Seed,
-    Stop,
-    Transform,
-)
+from specdec.decoding.request import Gamma, Options, Request, Seed, Stop, Transform
 from specdec.decoding.result import Result
 from specdec.decoding.run import Run
+from specdec.drafts.model_draft import DraftLike
 from specdec.errors import InputError, NotFiniteError
+from specdec.models.model import ModelLike, Prompt
 from specdec.progress import progress_bar
 from specdec.verification.sampling import Sampling
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,26 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_flag, check_integer, check_items
-from specdec.decoding.adaptive_gamma import AUTO_GAMMA, SHARED, Auto
+from specdec.decoding.adaptive_gamma import AUTO_GAMMA, SHARED, Auto, RunKind
 from specdec.decoding.stopping import StopRules
-from specdec.drafts import Draft, Drafter, PythonDraft
+from specdec.drafts.draft import Draft
+from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
-from specdec.models.model import Model, load
-from specdec.models.tokenizer import check_same_vocabulary
+from specdec.models.model import Model, ModelLike, Prompt, as_model
 from specdec.threads import check_threads
 from specdec.trace import Round
 from specdec.verification.rules import DECODING_RULES, check_rule
 from specdec.verification.sampling import Sampling
 
 __all__ = [
-    "DEFAULT_BATCH_SIZE", "MAX_GAMMA", "DraftLike", "Gamma", "ModelLike", "Options", "Prompt", "Request",
-    "Seed", "Stop", "Transform", "as_draft", "as_model", "check_prompt",
+    "DEFAULT_BATCH_SIZE", "MAX_GAMMA", "Gamma", "Options", "Request",
+    "Seed", "Stop", "Transform", "check_prompt",
 ]  # fmt: skip
 
-ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
-DraftLike: TypeAlias = "Model | Draft | Drafter | str | os.PathLike[str]"
 Gamma: TypeAlias = "int | str | Auto | Callable[[Sequence[Round]], int] | None"
-Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
 Stop: TypeAlias = "str | int | Iterable[str | int] | None"
 Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
 Transform: TypeAlias = "Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]]"
@@ -232,6 +228,11 @@ class Request:
         return room, "context"
 
     @property
+    def kind(self) -> RunKind:
+        """What estimates of acceptance and times depend on."""
+        return RunKind(self.target, self.draft, self.sampling.temperature, self.rule, self.n_threads)
+
+    @property
     def n_new_tokens(self) -> int:
         """New tokens of all sequences together, if nothing stops them early."""
         return sum(self.limit(i)[0] for i in range(len(self.prompts)))
@@ -262,40 +263,6 @@ def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str
             float(lenience),
         )
     return sampling, verify, float(lenience)
-
-
-def as_draft(target: Model, given: object) -> Model | Draft:
-    """The argument `draft` as a model or a draft that fits the target, loaded if it is a path or hub name.
-
-    Raises
-    ------
-    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-    """
-    if isinstance(given, Drafter):
-        given = PythonDraft(given)
-    if isinstance(given, Draft):
-        given.describe(target)  # refuses what does not fit
-        return given
-    draft = as_model("draft", given)
-    check_same_vocabulary(target, draft)
-    return draft
-
-
-def as_model(name: str, given: object) -> Model:
-    """The argument `name` as a model, loaded if it is a path or hub name.
-
-    Raises
-    ------
-    InputError, CheckpointError, TokenizerError
-    """
-    if isinstance(given, Model):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return load(given)
-    none = ", one of specdec.drafts, an object with the method propose, or None" if name == "draft" else ""
-    raise InputError(
-        f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name{none}"
-    )
 
 
 def _split(prompt: Any) -> tuple[list[Any], bool]:

@@ -205,7 +205,7 @@ class Run:
             n_threads=request.n_threads,
             keep_logits=request.logits,
             stop_ids=sorted(request.stop.ids),
-            pace=request.policy.begin(request) if isinstance(request.policy, Auto) else None,
+            pace=request.policy.begin(request.kind) if isinstance(request.policy, Auto) else None,
         )
         begun = places.copy()
         while True:
@@ -275,6 +275,6 @@ class Run:
             try:
                 policy = self.request.policy
                 if isinstance(policy, Auto) and session.pace is not None:
-                    policy.end(self.request, session.pace)
+                    policy.end(self.request.kind, session.pace)
             finally:
                 session.close()

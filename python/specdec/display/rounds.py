@@ -15,15 +15,12 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, TextIO
+from typing import Protocol, TextIO
 
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
-from specdec.trace import Round
+from specdec.trace import Round, Trace
 
-if TYPE_CHECKING:
-    from specdec.decoding.result import Result
-
-__all__ = ["Figure", "Piece", "html", "legend", "line", "paint", "terminal", "use_colour"]
+__all__ = ["DecodedText", "Figure", "Piece", "html", "legend", "line", "paint", "terminal", "use_colour"]
 
 _ANSI = {
     "accepted": "\x1b[32m",
@@ -73,6 +70,45 @@ _STYLE = """
 .specdec-figure .specdec-unseen { background: rgba(240, 90, 20, 0.2); text-decoration: line-through; }
 .specdec-figure .specdec-cut { opacity: 0.5; text-decoration: line-through; }
 """
+
+
+class DecodedText(Protocol):
+    """What the figure is made of; the attributes are those of `specdec.Result`."""
+
+    @property
+    def text(self) -> str | None:
+        """The new text; None without a tokenizer."""
+        ...
+
+    @property
+    def tokens(self) -> list[int]:
+        """The new token ids."""
+        ...
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the text ended."""
+        ...
+
+    @property
+    def stop(self) -> str | int | None:
+        """The stop string or stop id that was met."""
+        ...
+
+    @property
+    def trace(self) -> Trace:
+        """What every round did."""
+        ...
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """The prompt as the models saw it."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The target's tokenizer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +287,13 @@ def legend(*, colour: bool) -> str:
     return " · ".join(paint(_MEANINGS[kind], kind, colour) for kind in _LEGEND)
 
 
-def terminal(result: Result, *, colour: bool | None = None) -> str:
+def terminal(result: DecodedText, *, colour: bool | None = None) -> str:
     """Figure 1 of a result as text.
 
     Parameters
     ----------
-    result : Result
+    result : DecodedText
+        Such as a `specdec.Result`.
     colour : bool, optional
         ANSI colours, or marks: rejected drafts ~~struck~~, the target's own tokens [bracketed], what a stop
         cut off {braced}. By default what `use_colour` says.
@@ -271,14 +308,14 @@ def terminal(result: Result, *, colour: bool | None = None) -> str:
     return "\n".join([legend(colour=colour), " " * _COLUMNS + prompt, *lines, closing(result)])
 
 
-def _paragraph(result: Result) -> str:
+def _paragraph(result: DecodedText) -> str:
     """What plain decoding gave, where a line a round would be a line a token."""
     if result.text is None:
         return "".join(f" {token}" for token in result.tokens)
     return visible(result.text, keep_lines=True)
 
 
-def closing(result: Result) -> str:
+def closing(result: DecodedText) -> str:
     """The figure's last line: tokens, runs of the target, accepted drafts, and why the text ended."""
     trace = result.trace
     drafts = f", {trace.n_accepted} of {trace.n_drafted} drafts accepted" if trace.n_drafted else ""
@@ -291,7 +328,7 @@ def closing(result: Result) -> str:
     return f"{trace.n_tokens} tokens in {trace.n_calls} runs of the target{drafts}; ended by: {reason}"
 
 
-def html(result: Result) -> str:
+def html(result: DecodedText) -> str:
     """Figure 1 of a result as an HTML fragment, for light and dark pages, with a tooltip on each token."""
     escape = html_escapes.escape
     figure = Figure(result.tokenizer, result.prompt_ids)

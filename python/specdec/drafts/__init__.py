@@ -8,7 +8,7 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.input_copy import InputCopy
 from specdec.drafts.lookahead import Lookahead
-from specdec.drafts.model_draft import Model
+from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.ngram import Bigram, Ngram, Unigram
 from specdec.drafts.online_ngram import OnlineNgram
 from specdec.drafts.python_draft import Drafter, Proposal, PythonDraft
@@ -28,6 +28,7 @@ __all__ = [
     "InputCopy",
     "Lookahead",
     "Model",
+    "ModelDraft",
     "Ngram",
     "OnlineNgram",
     "Proposal",
@@ -37,3 +38,6 @@ __all__ = [
     "SkipLayers",
     "Unigram",
 ]
+
+Model = ModelDraft
+"""The former name of `ModelDraft`, until version 0.3."""

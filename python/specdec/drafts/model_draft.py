@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from specdec.checks import check_integer
 from specdec.drafts.draft import Description, Draft, describe
+from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.drafts.shapes import MAX_NODES, Chains, Grown, Shape
 from specdec.errors import InputError, shown
+from specdec.models.model import Model, ModelLike, as_model
 from specdec.models.tokenizer import check_same_vocabulary
+from specdec.verification.sampling import Sampling
 
-if TYPE_CHECKING:
-    import specdec
-    from specdec.drafts.python_draft import Drafter
-    from specdec.verification.sampling import Sampling
+__all__ = ["DraftLike", "ModelDraft", "as_draft"]
 
-__all__ = ["Model"]
+DraftLike: TypeAlias = "Model | Draft | Drafter | str | os.PathLike[str]"
+"""What `as_draft` takes."""
 
 
-class Model(Draft):
+class ModelDraft(Draft):
     """A smaller model drafts (M_q of arXiv 2211.17192): a chain, a tree, or a chain that is itself drafted.
 
-    ``Model(small)`` as a draft is what ``small`` itself is: a chain of gamma tokens.
+    ``ModelDraft(small)`` as a draft is what ``small`` itself is: a chain of gamma tokens.
 
     Parameters
     ----------
@@ -58,17 +59,16 @@ class Model(Draft):
 
     def __init__(
         self,
-        model: specdec.Model | str | os.PathLike[str],
+        model: ModelLike,
         *,
         tree: Chains | Shape | Grown | None = None,
-        draft: Draft | specdec.Model | str | os.PathLike[str] | Drafter | None = None,
+        draft: DraftLike | None = None,
         gamma: int | None = None,
     ) -> None:
         if tree is not None and not isinstance(tree, Chains | Shape | Grown):
             raise InputError(f"tree is a {type(tree).__name__}; expected Chains, Shape, Grown or None")
         if tree is not None and draft is not None:
             raise InputError("tree and draft are both given; a model with a draft of its own drafts a chain")
-        from specdec.decoding.request import as_draft, as_model  # which imports this package
 
         self.model = as_model("model", model)
         self.tree = tree
@@ -83,7 +83,7 @@ class Model(Draft):
         elif tree is not None:
             self.gamma = tree.gamma
 
-    def describe(self, target: specdec.Model) -> Description:
+    def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
         check_same_vocabulary(target, self.model)
         if self.draft is not None:
@@ -104,4 +104,21 @@ class Model(Draft):
     def __repr__(self) -> str:
         more = f", tree={self.tree!r}" if self.tree is not None else ""
         more += f", draft={self.draft!r}" if self.draft is not None else ""
-        return f"<specdec.drafts.Model {self.model!r}{more}>"
+        return f"<specdec.drafts.ModelDraft {self.model!r}{more}>"
+
+
+def as_draft(target: Model, given: object) -> Model | Draft:
+    """The argument `draft` as a model or a draft that fits the target, loaded if it is a path or hub name.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+    """
+    if isinstance(given, Drafter):
+        given = PythonDraft(given)
+    if isinstance(given, Draft):
+        given.describe(target)  # refuses what does not fit
+        return given
+    draft = as_model("draft", given)
+    check_same_vocabulary(target, draft)
+    return draft

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,8 @@ from specdec.errors import CheckpointError, InputError, shown
 from specdec.progress import counted
 
 if TYPE_CHECKING:
-    from specdec.decoding.request import DraftLike, Prompt
-    from specdec.models.model import Model
+    from specdec.drafts.model_draft import DraftLike
+    from specdec.models.model import Model, Prompt
     from specdec.models.tokenizer import Tokenizer
 
 __all__ = ["Bigram", "Ngram", "Unigram", "check_smoothing"]
@@ -29,6 +30,21 @@ __all__ = ["Bigram", "Ngram", "Unigram", "check_smoothing"]
 Text: TypeAlias = "str | os.PathLike[str]"
 
 SMOOTHINGS = ("interpolated", "backoff")
+
+
+@runtime_checkable
+class Written(Protocol):
+    """What `Ngram.from_results` counts; the attributes are those of `specdec.Result`."""
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """The prompt as the models saw it."""
+        ...
+
+    @property
+    def tokens(self) -> list[int]:
+        """The new token ids."""
+        ...
 
 
 class Ngram(Draft):
@@ -144,6 +160,43 @@ class Ngram(Draft):
         return Ngram(ids, n_vocab, n, smoothing=smoothing, min_count=min_count)
 
     @staticmethod
+    def from_results(
+        results: Written | Sequence[Written],
+        target: Model,
+        n: int = 3,
+        *,
+        smoothing: str = "interpolated",
+        min_count: int = 1,
+    ) -> Ngram:
+        """Count what a target has written: then the table guesses like the target, not like some corpus.
+
+        Parameters
+        ----------
+        results : Result or list of Result
+            What `specdec.generate` gave for this target. The prompts are counted too.
+        target : Model
+        n, smoothing, min_count
+            As of `Ngram`.
+
+        Raises
+        ------
+        InputError
+            If something else is among the results, or as `Ngram`.
+
+        Examples
+        --------
+        >>> results = specdec.generate(target, None, prompts, max_new_tokens=300)
+        >>> table = drafts.Ngram.from_results(results, target, n=4)
+        """
+        several = [results] if isinstance(results, Written) else results
+        texts = []
+        for i, result in enumerate(check_items("results", several, "a specdec.Result, or a list of these")):
+            if not isinstance(result, Written):
+                raise InputError(f"results[{i}] is {shown(result)}; expected a specdec.Result")
+            texts.append([*result.prompt_ids, *result.tokens])
+        return Ngram(texts, target.config["n_vocab"], n, smoothing=smoothing, min_count=min_count)
+
+    @staticmethod
     def from_target(
         target: Model,
         prompts: Sequence[Prompt],
@@ -155,37 +208,35 @@ class Ngram(Draft):
         progress: bool = False,
         **options: Any,
     ) -> Ngram:
-        """Count what a target writes: then the table guesses like it, not like some corpus.
+        """Deprecated, until version 0.3: `specdec.generate`, then `Ngram.from_results`.
 
         Parameters
         ----------
-        target : Model
-        prompts : list of str, or of sequences of int
-            What the target continues, as one batch. They are counted too.
+        target, prompts, draft, progress, **options
+            As of `specdec.generate`.
         n, smoothing, min_count
             As of `Ngram`.
-        draft
-            Speeds the writing up; it changes nothing else.
-        progress : bool
-            Show a bar; it needs tqdm.
-        **options
-            Of `specdec.generate`: max_new_tokens (200 for each prompt by default), temperature, seed, …
 
         Raises
         ------
         InputError
             As `specdec.generate` and `Ngram`.
         """
+        # The one import that goes up; it leaves with this method.
         from specdec.decoding.generate import generate
 
+        warnings.warn(
+            "Ngram.from_target is deprecated; use Ngram.from_results(specdec.generate(...), target)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         check_smoothing(smoothing)
         check_n(n)
         several = check_items("prompts", prompts, "a list of prompts")
         results = generate(target, draft, several, progress=progress, **options)
         if not isinstance(results, list):
             raise InputError(f"prompts is {shown(prompts)}; expected a list of prompts")
-        texts = [[*result.prompt_ids, *result.tokens] for result in results]
-        return Ngram(texts, target.config["n_vocab"], n, smoothing=smoothing, min_count=min_count)
+        return Ngram.from_results(results, target, n, smoothing=smoothing, min_count=min_count)
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Ngram:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,18 +17,23 @@ from numpy.typing import ArrayLike, NDArray
 from specdec import _core
 from specdec.checks import CONVERSION_ERRORS, as_iterator, check_choice, check_flag, check_integer
 from specdec.errors import CheckpointError, InputError, SpecdecError, shown
+from specdec.models import quantization
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
+from specdec.models.quantization import QuantizationReport
 from specdec.models.tokenizer import Tokenizer
 from specdec.progress import reading_bar
 from specdec.threads import check_threads
 
-if TYPE_CHECKING:
-    from specdec.models.quantization import QuantizationReport
+__all__ = ["Model", "ModelConfig", "ModelLike", "Prompt", "as_model", "embedded_pair", "load"]
 
-__all__ = ["Model", "ModelConfig", "embedded_pair", "load"]
+ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
+"""A model, its path, or its name on the Hugging Face Hub."""
+Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
+"""A text, or token ids."""
 
 _DTYPES = ("f32", "bf16", "int8", "int4")
 _CACHE_DTYPES = ("f32", "bf16")
+_NO_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -269,10 +274,45 @@ class Model:
         >>> report.perplexity / report.perplexity_f32
         1.04
         """
-        from specdec.models.quantization import measure
-
+        n_threads = check_threads(n_threads)
         progress = None if progress is None else check_flag("progress", progress)
-        return measure(self, ids, n_threads=check_threads(n_threads), progress=progress)
+        if ids is None and self.tokenizer is not None:
+            ids = quantization.TEXT
+        tokens = None if ids is None else self.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
+        checkpoint = open_checkpoint(self.path, tokenizer=False)
+        if self.config != self.config.from_canonical(checkpoint.config):
+            raise CheckpointError(f"{self.path}: has another configuration than when this model was loaded")
+        matrices, relative_error = quantization.compare(checkpoint, self.dtype, self.core.matrix, progress)
+        ours = f32 = None
+        if tokens is not None:
+            ours = f32 = self._log_probs(tokens, n_threads)
+            if (self.dtype, self.cache_dtype) != ("f32", "f32"):
+                exact = load(
+                    self.path,
+                    "f32",
+                    cache_dtype="f32",
+                    tokenizer=False,
+                    n_threads=n_threads,
+                    progress=progress,
+                )
+                f32 = exact._log_probs(tokens, n_threads)
+        return QuantizationReport(
+            path=self.path,
+            dtype=self.dtype,
+            cache_dtype=self.cache_dtype,
+            n_bytes=self.n_bytes,
+            matrices=tuple(matrices),
+            relative_error=relative_error,
+            n_tokens=0 if ours is None else len(ours),
+            cross_entropy=None if ours is None else -float(ours.mean()),
+            cross_entropy_f32=None if f32 is None else -float(f32.mean()),
+        )
+
+    def _log_probs(self, tokens: NDArray[np.int32], n_threads: int) -> NDArray[np.float64]:
+        """Of a text in pieces of the context; the first token of each piece is given."""
+        n_ctx = self.config.n_ctx
+        pieces = [tokens[first : first + n_ctx] for first in range(0, len(tokens), n_ctx)]
+        return np.concatenate([self.score(piece, n_threads=n_threads) for piece in pieces if len(piece) > 1])
 
     def check_ids(
         self, ids: str | ArrayLike, *, minimum: int = 1, maximum: int | None = None
@@ -500,3 +540,20 @@ def _short(count: int, billion: str = "B") -> str:
         if count >= size:
             return f"{count / size:.3g}{unit}"
     return str(count)
+
+
+def as_model(name: str, given: object) -> Model:
+    """The argument `name` as a model, loaded if it is a path or hub name.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError
+    """
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return load(given)
+    none = ", one of specdec.drafts, an object with the method propose, or None" if name == "draft" else ""
+    raise InputError(
+        f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name{none}"
+    )

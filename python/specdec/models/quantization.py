@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from specdec.errors import CheckpointError
-from specdec.models.checkpoints import open_checkpoint
+from specdec.models.checkpoints import Checkpoint
 from specdec.progress import reading_bar
 
-if TYPE_CHECKING:
-    from specdec.models.model import Model
-
-__all__ = ["MatrixError", "QuantizationReport", "measure"]
+__all__ = ["TEXT", "MatrixError", "QuantizationReport", "compare"]
 
 _BLOCK = 32  # weights that share a scale of 16 bits in int8 and int4
 _CODE_BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
@@ -67,8 +64,6 @@ class QuantizationReport:
         In the model's order; without embeddings, unless the head is tied to them.
     relative_error : float
         That of all matrices together.
-    bits_per_weight : float
-        Mean over the weights of all matrices.
     n_tokens : int
         Tokens predicted to measure the cross-entropies; 0 where there was no text.
     cross_entropy, cross_entropy_f32 : float or None
@@ -81,10 +76,16 @@ class QuantizationReport:
     n_bytes: int
     matrices: tuple[MatrixError, ...]
     relative_error: float
-    bits_per_weight: float
     n_tokens: int
     cross_entropy: float | None
     cross_entropy_f32: float | None
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Mean over the weights of all matrices."""
+        n_weights = [math.prod(matrix.shape) for matrix in self.matrices]
+        n_bits = [n * matrix.bits_per_weight for n, matrix in zip(n_weights, self.matrices, strict=True)]
+        return sum(n_bits) / sum(n_weights)
 
     @property
     def perplexity(self) -> float | None:
@@ -102,6 +103,7 @@ class QuantizationReport:
             **asdict(self),
             "path": str(self.path),
             "matrices": [{**asdict(matrix), "shape": list(matrix.shape)} for matrix in self.matrices],
+            "bits_per_weight": self.bits_per_weight,
             "perplexity": self.perplexity,
             "perplexity_f32": self.perplexity_f32,
         }
@@ -151,69 +153,34 @@ class QuantizationReport:
         return rows
 
 
-def measure(
-    model: Model, ids: str | ArrayLike | None, *, n_threads: int, progress: bool | None
-) -> QuantizationReport:
-    """The work of `Model.quantization_report`, whose docstring says what it does."""
-    if ids is None and model.tokenizer is not None:
-        ids = _TEXT
-    tokens = None if ids is None else model.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
-    matrices, relative_error = _compare(model, progress)
-    n_weights = sum(math.prod(matrix.shape) for matrix in matrices)
-    n_bits = sum(math.prod(matrix.shape) * matrix.bits_per_weight for matrix in matrices)
-    ours = f32 = None
-    if tokens is not None:
-        ours = f32 = _score(model, tokens, n_threads)
-        if (model.dtype, model.cache_dtype) != ("f32", "f32"):
-            f32 = _score(_in_f32(model, n_threads, progress), tokens, n_threads)
-    return QuantizationReport(
-        path=model.path,
-        dtype=model.dtype,
-        cache_dtype=model.cache_dtype,
-        n_bytes=model.n_bytes,
-        matrices=tuple(matrices),
-        relative_error=relative_error,
-        bits_per_weight=n_bits / n_weights,
-        n_tokens=0 if ours is None else len(ours),
-        cross_entropy=None if ours is None else -float(ours.mean()),
-        cross_entropy_f32=None if f32 is None else -float(f32.mean()),
-    )
+def compare(
+    checkpoint: Checkpoint, dtype: str, matrix: Callable[[str], NDArray[np.float32]], progress: bool | None
+) -> tuple[list[MatrixError], float]:
+    """Every packed matrix beside the checkpoint's, and the relative error of all of them.
 
-
-_NO_LIMIT = 2**31 - 1
-
-
-def _in_f32(model: Model, n_threads: int, progress: bool | None) -> Model:
-    from specdec.models.model import load
-
-    return load(model.path, "f32", cache_dtype="f32", tokenizer=False, n_threads=n_threads, progress=progress)
-
-
-def _score(model: Model, tokens: NDArray[np.int32], n_threads: int) -> NDArray[np.float64]:
-    """Log-probabilities in pieces of the context; the first token of each is given."""
-    n_ctx = model.config.n_ctx
-    pieces = [tokens[first : first + n_ctx] for first in range(0, len(tokens), n_ctx)]
-    return np.concatenate([model.score(piece, n_threads=n_threads) for piece in pieces if len(piece) > 1])
-
-
-def _compare(model: Model, progress: bool | None) -> tuple[list[MatrixError], float]:
-    """Every packed matrix, and the relative error of all of them."""
-    checkpoint = open_checkpoint(model.path, tokenizer=False)
-    if model.config != model.config.from_canonical(checkpoint.config):
-        raise CheckpointError(f"{model.path}: has another configuration than when this model was loaded")
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    dtype : str
+        Number format of the packed matrices.
+    matrix : callable
+        The packed matrix of a canonical name, as float32, [n_out, n_in].
+    progress : bool or None
+        Whether to show a bar; None: if it takes long.
+    """
     bar = reading_bar(checkpoint.n_bytes, "comparing", progress)
     # Embeddings are read by row, in f32 or bf16; a tied head is a matrix too.
-    tables = {"position_embedding"} if model.config.tied else {"position_embedding", "token_embedding"}
+    tables = (
+        {"position_embedding"} if checkpoint.config["tied"] else {"position_embedding", "token_embedding"}
+    )
     matrices: list[MatrixError] = []
     all_lost = all_held = 0.0
     try:
         for name, array, form in checkpoint.tensors():
             if array.ndim == 2 and name not in tables:
-                lost, held, largest = _difference(array, form, model.core.matrix(name))
+                lost, held, largest = _difference(array, form, matrix(name))
                 matrices.append(
-                    MatrixError(
-                        name, array.shape, _root(lost, held), largest, _bits(model.dtype, array.shape[1])
-                    )
+                    MatrixError(name, array.shape, _root(lost, held), largest, _bits(dtype, array.shape[1]))
                 )
                 all_lost, all_held = all_lost + lost, all_held + held
             if bar is not None:
@@ -256,7 +223,7 @@ def _bits(dtype: str, n_in: int) -> float:
 
 
 # The beginning of Jane Austen's Pride and Prejudice (1813).
-_TEXT = """\
+TEXT = """\
 It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want \
 of a wife.
 

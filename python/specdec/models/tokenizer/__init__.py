@@ -6,7 +6,9 @@ construction, so that a streamed text is exactly the text of the whole, and make
 file formats comparable.
 """
 
-from specdec.models.tokenizer.interface import ByteTokenizer, Strip, Tokenizer
+from specdec.models.tokenizer.byte_stream import Strip
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
+from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.resolve import load_tokenizer, resolve_tokenizer
 from specdec.models.tokenizer.stream import StreamDecoder
 from specdec.models.tokenizer.vocabulary import check_same_vocabulary

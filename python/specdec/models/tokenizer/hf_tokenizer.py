@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from specdec.errors import TokenizerError
 from specdec.models.json_fields import as_json
-from specdec.models.tokenizer.interface import ByteTokenizer, Strip
+from specdec.models.tokenizer.byte_stream import Strip
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors
 
 __all__ = ["HFTokenizer"]

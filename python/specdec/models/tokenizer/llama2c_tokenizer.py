@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from specdec.errors import TokenizerError
-from specdec.models.tokenizer.interface import ByteTokenizer, Strip
+from specdec.models.tokenizer.byte_stream import Strip
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 
 __all__ = ["Llama2cTokenizer"]
 

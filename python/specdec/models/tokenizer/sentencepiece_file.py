@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import TokenizerError
-from specdec.models.tokenizer.interface import ByteTokenizer, Strip
+from specdec.models.tokenizer.byte_stream import Strip
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors
 
 __all__ = ["SentencePieceTokenizer"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable
 
 from specdec.errors import TokenizerError
-from specdec.models.tokenizer.interface import ByteTokenizer, Strip, Tokenizer
+from specdec.models.tokenizer.byte_stream import ByteStream, Strip
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
+from specdec.models.tokenizer.interface import Tokenizer
 
 __all__ = ["StreamDecoder"]
 
@@ -31,9 +32,9 @@ class StreamDecoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, continuing: bool = False) -> None:
-        self._impl: _ByteStream | _PrefixStream
+        self._impl: ByteStream | _PrefixStream
         if isinstance(tokenizer, ByteTokenizer):
-            self._impl = _ByteStream(tokenizer, Strip.NOTHING if continuing else tokenizer.strip)
+            self._impl = ByteStream(tokenizer.text_bytes, Strip.NOTHING if continuing else tokenizer.strip)
         else:
             self._impl = _PrefixStream(tokenizer)
 
@@ -44,34 +45,6 @@ class StreamDecoder:
     def finish(self) -> str:
         """The rest: U+FFFD for a character that never became complete, else nothing."""
         return self._impl.finish()
-
-
-class _ByteStream:
-    """Tokens are bytes: strip the beginning once, then decode UTF-8, waiting for whole characters."""
-
-    def __init__(self, tokenizer: ByteTokenizer, strip: Strip) -> None:
-        self._tokenizer = tokenizer
-        self._strip = strip
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, ids: Iterable[int]) -> str:
-        return self._utf8.decode(b"".join(self._stripped(self._tokenizer.text_bytes(i)) for i in ids))
-
-    def finish(self) -> str:
-        return self._utf8.decode(b"", True)
-
-    def _stripped(self, piece: bytes) -> bytes:
-        if self._strip is Strip.NOTHING or not piece:
-            return piece
-        strip, self._strip = self._strip, Strip.NOTHING
-        if strip is Strip.ONE_SPACE:
-            return piece.removeprefix(b" ")
-        if strip is Strip.SPACES_OF_FIRST_TOKEN:
-            return piece.replace(b" ", b"")
-        rest = piece.lstrip(b" ")
-        if not rest:
-            self._strip = strip  # nothing but spaces so far
-        return rest
 
 
 class _PrefixStream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specdec.errors import VocabularyMismatchError
-from specdec.models.tokenizer.interface import ByteTokenizer
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 
 __all__ = ["check_same_vocabulary"]
 
