@@ -102,10 +102,10 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         own = target if name == "target" else draft_description(target, models[name])
         model = make_model(own)
         if "draft" in d:
-            return drafts.Model(model, draft=made(d["draft"]), gamma=d.get("gamma"))
-        return drafts.Model(model, tree=_made_tree(d["tree"])) if "tree" in d else model
+            return drafts.ModelDraft(model, draft=made(d["draft"]), gamma=d.get("gamma"))
+        return drafts.ModelDraft(model, tree=_made_tree(d["tree"])) if "tree" in d else model
     if kind == "best":
-        return drafts.Best(*map(made, d["drafts"]), adaptive=d["adaptive"])
+        return drafts.Ensemble(*map(made, d["drafts"]), adaptive=d["adaptive"])
     if kind == "exit":
         return drafts.EarlyExit(d["layer"])
     if kind == "skip":
@@ -134,12 +134,12 @@ def make_draft(description: Description, target: Description, models: dict[str, 
 def _made_tree(tree: list[Any]) -> Any:
     kind, *arguments = tree
     if kind == "chains":
-        return drafts.Chains(*arguments)
+        return drafts.ParallelChains(*arguments)
     if kind == "shape":
-        return drafts.Shape(*arguments)
+        return drafts.StaticTree(*arguments)
     if kind == "parents":
-        return drafts.Shape(parents=arguments[0], how=arguments[1])
-    return drafts.Grown(*arguments)
+        return drafts.StaticTree(parents=arguments[0], how=arguments[1])
+    return drafts.DynamicTree(*arguments)
 
 
 def descriptions(draft: Description) -> Iterator[Description]:

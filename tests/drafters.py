@@ -105,20 +105,23 @@ CHAINS: dict[str, Make] = {
     "early exit": lambda world: drafts.EarlyExit(1),
     "skip attention": lambda world: drafts.SkipLayers(attn=[1]),
     "skip mlp": lambda world: drafts.SkipLayers(mlp=[0]),
-    "drafted by a bigram": lambda world: drafts.Model(
+    "drafted by a bigram": lambda world: drafts.ModelDraft(
         world.draft, draft=drafts.Bigram(world.ids, world.n_vocab), gamma=6
     ),
-    "drafted by copying": lambda world: drafts.Model(
+    "drafted by copying": lambda world: drafts.ModelDraft(
         world.draft, draft=drafts.ContextCopy([world.ids], min_match=1, n_candidates=5), gamma=6
     ),
-    "drafted by lookahead": lambda world: drafts.Model(world.draft, draft=drafts.Lookahead()),
-    "drafted by an object": lambda world: drafts.Model(world.draft, draft=Repeats(branches=True)),
-    "drafted by trees": lambda world: drafts.Model(
-        world.draft, draft=drafts.Model(world.draft, tree=drafts.Shape((2, 2), "without replacement"))
-    ),
-    "three models deep": lambda world: drafts.Model(
+    "drafted by lookahead": lambda world: drafts.ModelDraft(world.draft, draft=drafts.Lookahead()),
+    "drafted by an object": lambda world: drafts.ModelDraft(world.draft, draft=Repeats(branches=True)),
+    "drafted by trees": lambda world: drafts.ModelDraft(
         world.draft,
-        draft=drafts.Model(world.draft, draft=drafts.Model(world.draft, tree=drafts.Chains(2)), gamma=3),
+        draft=drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2), "without replacement")),
+    ),
+    "three models deep": lambda world: drafts.ModelDraft(
+        world.draft,
+        draft=drafts.ModelDraft(
+            world.draft, draft=drafts.ModelDraft(world.draft, tree=drafts.ParallelChains(2)), gamma=3
+        ),
     ),
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""
@@ -126,27 +129,27 @@ CHAINS: dict[str, Make] = {
 TREES: dict[str, Make] = {
     "lookahead": lambda world: drafts.Lookahead(),
     "lookahead of 4-grams": lambda world: drafts.Lookahead(2, 4, candidates=3),
-    "best": lambda world: drafts.Best(
+    "best": lambda world: drafts.Ensemble(
         Repeats(), drafts.Bigram(world.ids, world.n_vocab), world.draft, adaptive=False
     ),
-    "best that adapts": lambda world: drafts.Best(drafts.ContextCopy(min_match=1), world.draft),
-    "best of layers": lambda world: drafts.Best(
+    "best that adapts": lambda world: drafts.Ensemble(drafts.ContextCopy(min_match=1), world.draft),
+    "best of layers": lambda world: drafts.Ensemble(
         Repeats(), drafts.EarlyExit(1), drafts.SkipLayers(mlp=[1]), adaptive=False
     ),
     "object with branches": lambda world: Repeats(branches=True),
     "object that draws branches": lambda world: Draws(world.n_vocab, branches=True),
-    "best of objects that draw": lambda world: drafts.Best(
+    "best of objects that draw": lambda world: drafts.Ensemble(
         Draws(world.n_vocab), Draws(world.n_vocab, branches=True), adaptive=False
     ),
     "context copy tree": lambda world: drafts.ContextCopy([world.ids], min_match=1, n_candidates=5),
     "input copy tree": lambda world: drafts.InputCopy(world.ids, n_candidates=3),
-    "chains": lambda world: drafts.Model(world.draft, tree=drafts.Chains(3)),
-    "samples": lambda world: drafts.Model(world.draft, tree=drafts.Shape((2, 1, 2))),
-    "without replacement": lambda world: drafts.Model(
-        world.draft, tree=drafts.Shape((2, 1, 2), "without replacement")
+    "chains": lambda world: drafts.ModelDraft(world.draft, tree=drafts.ParallelChains(3)),
+    "samples": lambda world: drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 1, 2))),
+    "without replacement": lambda world: drafts.ModelDraft(
+        world.draft, tree=drafts.StaticTree((2, 1, 2), "without replacement")
     ),
-    "top-k": lambda world: drafts.Model(world.draft, tree=drafts.Shape((3, 2, 1), "top-k")),
-    "grown": lambda world: drafts.Model(world.draft, tree=drafts.Grown(8, width=3, steps=4)),
+    "top-k": lambda world: drafts.ModelDraft(world.draft, tree=drafts.StaticTree((3, 2, 1), "top-k")),
+    "grown": lambda world: drafts.ModelDraft(world.draft, tree=drafts.DynamicTree(8, width=3, steps=4)),
 }
 
 DRAWN_ANYHOW = {"object that draws", "object that draws branches", "best of objects that draw"}

@@ -377,6 +377,15 @@ def test_dir_shows_what_is_public() -> None:
         assert getattr(specdec, entry) is not None
 
 
+def test_former_names_work_and_say_the_new_ones() -> None:
+    with pytest.warns(DeprecationWarning, match=r"specdec\.Auto is now AdaptiveGamma"):
+        assert specdec.Auto is specdec.AdaptiveGamma
+    for former, new in specdec.drafts._FORMER_NAMES.items():
+        with pytest.warns(DeprecationWarning, match=f"{former} is now {new}"):
+            assert getattr(specdec.drafts, former) is getattr(specdec.drafts, new)
+    assert not hasattr(specdec.drafts, "no_such_name")
+
+
 def test_import_needs_numpy_alone() -> None:
     script = """
 import sys

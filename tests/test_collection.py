@@ -121,8 +121,8 @@ OWNERS = {
     "policy": by_policy,
     "object draft": drafting(lambda chat, draft: chat),
     "begin and commit": drafting(lambda chat, draft: chat, Telling),
-    "draft among several": drafting(lambda chat, draft: drafts.Best(chat, draft), Telling),
-    "draft of a draft": drafting(lambda chat, draft: drafts.Model(draft, draft=chat), Telling),
+    "draft among several": drafting(lambda chat, draft: drafts.Ensemble(chat, draft), Telling),
+    "draft of a draft": drafting(lambda chat, draft: drafts.ModelDraft(draft, draft=chat), Telling),
     "attribute of a draft": drafting(lambda chat, draft: attributed(drafts.ContextCopy(), chat)),
 }
 

@@ -22,8 +22,8 @@ from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
 from exact import Tokens, cells, chain_law, first_tokens
 from laws import first_layers
 from specdec import _core, reference
+from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
-from specdec.drafts.draft import describe
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from weights import VerifyWeights
@@ -166,22 +166,24 @@ def open_session(
 ) -> _core.Session:
     """`n` sequences of one prompt that differ in their seeds."""
     request = Request.prepare(
-        world.target, draft, [PROMPT] * n, gamma=gamma, max_new_tokens=n_new, temperature=1.0, seed=7,
-        n_threads=1, **options,
+        world.target, draft, [PROMPT] * n,
+        DecodingOptions(
+            gamma=gamma, max_new_tokens=n_new, temperature=1.0, seed=7, n_threads=1, **options
+        ),
     )  # fmt: skip
     session = _core.Session(
         world.target.core,
-        describe(request.draft, world.target),
+        request.draft.describe(world.target),
         request.prompts,
         gamma=request.gamma,
         max_new_tokens=n_new,
         sampling=request.sampling.core(),
         draft_sampling=request.draft_sampling.core(),
-        transform=request.transform,
+        transform=request.options.transform,
         seeds=request.seeds,
         n_threads=1,
         rule=request.rule,
-        lenience=request.lenience,
+        lenience=request.options.lenience,
         keep_drafts=True,
     )
     session.prefill()

@@ -12,7 +12,7 @@ import pytest
 import specdec
 from canonical import DTYPES, FORMATS, GPT, LLAMA, VARIANTS, Tensors, build, random_tensors, run_session
 from specdec import InputError, _core, reference
-from specdec.drafts import Best, Bigram, EarlyExit, Model, SkipLayers, Unigram
+from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
 
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 30]
 N_LAYER = LLAMA["n_layer"]
@@ -296,7 +296,7 @@ def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -
     ids = target.tokenizer.encode("It was the best of times, it was the worst of times, it was the age")
     prompts, n_layer = [ids, ids[:3]], target.config["n_layer"]
     parts = [EarlyExit(2), Bigram(ids, target.config["n_vocab"])]
-    draft = Best(*(parts if order == "first" else parts[::-1]), adaptive=False)
+    draft = Ensemble(*(parts if order == "first" else parts[::-1]), adaptive=False)
     options: dict[str, Any] = {"max_new_tokens": 30, "temperature": 0.0, "ignore_eos": True, "logits": True}
     wanted = specdec.generate(target, None, prompts, **options)
     before = _core._forward_work()
@@ -317,12 +317,12 @@ def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -
     assert work == n_rows * 2 * n_layer
 
 
-@pytest.mark.parametrize("inner", [EarlyExit(1), SkipLayers([1]), Best(Unigram([0], 4096), EarlyExit(1))])
+@pytest.mark.parametrize("inner", [EarlyExit(1), SkipLayers([1]), Ensemble(Unigram([0], 4096), EarlyExit(1))])
 def test_they_draft_for_no_draft(inner: Any) -> None:
     """Its cache is not theirs."""
     _, draft = specdec.embedded_pair()
     with pytest.raises(InputError, match="does not work in its target's cache"):
-        Model(draft, draft=inner)
+        ModelDraft(draft, draft=inner)
     core = build(LLAMA, random_tensors(LLAMA))
     with pytest.raises(RuntimeError, match="layers of the target can draft for the target only"):
         run_session(core, ("speculating", core, exit_after(1), 3), PROMPTS)

@@ -9,8 +9,8 @@ import pytest
 import specdec
 from drafters import DRAFTS, Repeats, World
 from specdec import _core, drafts
+from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
-from specdec.drafts.draft import describe
 from toy_pair import load_pair
 
 N_NEW = 9
@@ -33,8 +33,8 @@ def in_target_cache(draft: Any) -> bool:
     return isinstance(draft, drafts.Draft) and draft.in_target_cache
 
 
-def best(*several: Any) -> drafts.Best:
-    return drafts.Best(*several, adaptive=False)
+def best(*several: Any) -> drafts.Ensemble:
+    return drafts.Ensemble(*several, adaptive=False)
 
 
 def check(world: World, draft: Any, plain: list[list[int]]) -> None:
@@ -50,10 +50,10 @@ def test_every_draft_drafts_for_a_model(world: World, plain: list[list[int]], na
     inner = DRAFTS[name](world)
     if in_target_cache(inner):
         with pytest.raises(specdec.InputError, match="does not work in its target's cache"):
-            drafts.Model(world.draft, draft=inner)
+            drafts.ModelDraft(world.draft, draft=inner)
         return
-    check(world, drafts.Model(world.draft, draft=inner, gamma=6), plain)
-    check(world, drafts.Model(world.draft, draft=drafts.Model(world.draft, draft=inner)), plain)
+    check(world, drafts.ModelDraft(world.draft, draft=inner, gamma=6), plain)
+    check(world, drafts.ModelDraft(world.draft, draft=drafts.ModelDraft(world.draft, draft=inner)), plain)
 
 
 @pytest.mark.parametrize("name", DRAFTS)
@@ -67,11 +67,11 @@ def test_every_pair_of_drafts_drafts_for_a_model(world: World, plain: list[list[
     for other in DRAFTS.values():
         pair = [DRAFTS[name](world), other(world)]
         if not any(map(in_target_cache, pair)):
-            check(world, drafts.Model(world.draft, draft=best(*pair)), plain)
+            check(world, drafts.ModelDraft(world.draft, draft=best(*pair)), plain)
 
 
 def in_a_model(world: World, one: Any) -> Any:
-    return drafts.Model(world.draft, draft=one)
+    return drafts.ModelDraft(world.draft, draft=one)
 
 
 def behind_a_model(world: World, one: Any) -> Any:
@@ -111,9 +111,11 @@ def test_each_model_reads_each_prompt_once(world: World) -> None:
         pytest.skip("needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON")
     draft = in_a_model(world, best(world.draft, drafts.ContextCopy(), in_a_model(world, drafts.Lookahead())))
     prompts = [[(7 * i + k) % 50 + 3 for i in range(60)] for k in range(4)]
-    request = Request.prepare(world.target, draft, prompts, gamma=5, max_new_tokens=4, n_threads=1)
+    request = Request.prepare(
+        world.target, draft, prompts, DecodingOptions(gamma=5, max_new_tokens=4, n_threads=1)
+    )
     session = _core.Session(
-        world.target.core, describe(draft, world.target), request.prompts, gamma=5, max_new_tokens=4,
+        world.target.core, draft.describe(world.target), request.prompts, gamma=5, max_new_tokens=4,
         sampling=request.sampling.core(), draft_sampling=request.draft_sampling.core(), seeds=request.seeds,
         n_threads=1,
     )  # fmt: skip

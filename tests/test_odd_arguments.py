@@ -352,10 +352,10 @@ CASES: dict[str, Callable[[World], Case]] = {
     "load": lambda w: (specdec.load, {"path": w.target.path, "tokenizer": False}),
     "embedded_pair": lambda w: (specdec.embedded_pair, {}),
     "Sampling": lambda w: (specdec.Sampling, {}),
-    "Auto": lambda w: (specdec.Auto, {}),
-    "Auto in a run": lambda w: (
+    "AdaptiveGamma": lambda w: (specdec.AdaptiveGamma, {}),
+    "AdaptiveGamma in a run": lambda w: (
         lambda **given: specdec.generate(
-            w.target, w.draft, [3], gamma=specdec.Auto(**given), max_new_tokens=2
+            w.target, w.draft, [3], gamma=specdec.AdaptiveGamma(**given), max_new_tokens=2
         ),
         {},
     ),
@@ -364,13 +364,13 @@ CASES: dict[str, Callable[[World], Case]] = {
     "Model.score": lambda w: (w.target.score, {"ids": [1, 2]}),
     "Model.check_ids": lambda w: (w.target.check_ids, {"ids": [1, 2]}),
     "Model.quantization_report": lambda w: (w.target.quantization_report, {"ids": [1, 2]}),
-    "Best": lambda w: (lambda draft, **given: drafts.Best(draft, **given), {"draft": w.draft}),
-    "Chains": lambda w: (drafts.Chains, {"k": 2}),
-    "Shape": lambda w: (drafts.Shape, {"widths": (2, 1)}),
-    "Shape by parents": lambda w: (drafts.Shape, {"parents": (0, 0)}),
-    "Shape.expected": lambda w: (drafts.Shape.expected, {"n_nodes": 3}),
-    "Grown": lambda w: (drafts.Grown, {"n_nodes": 3}),
-    "Model": lambda w: (drafts.Model, {"model": w.draft}),
+    "Ensemble": lambda w: (lambda draft, **given: drafts.Ensemble(draft, **given), {"draft": w.draft}),
+    "ParallelChains": lambda w: (drafts.ParallelChains, {"k": 2}),
+    "StaticTree": lambda w: (drafts.StaticTree, {"widths": (2, 1)}),
+    "StaticTree by parents": lambda w: (drafts.StaticTree, {"parents": (0, 0)}),
+    "StaticTree.expected": lambda w: (drafts.StaticTree.expected, {"n_nodes": 3}),
+    "DynamicTree": lambda w: (drafts.DynamicTree, {"n_nodes": 3}),
+    "ModelDraft": lambda w: (drafts.ModelDraft, {"model": w.draft}),
     "ContextCopy": lambda w: (drafts.ContextCopy, {}),
     "InputCopy": lambda w: (drafts.InputCopy, {}),
     "EarlyExit": lambda w: (drafts.EarlyExit, {"layer": 1}),
@@ -403,8 +403,8 @@ ENDLESS = {("measure", "repeats")}
 SOURCES = {
     "generate a batch": specdec.generate,
     "stream": specdec.stream,
-    "Best": drafts.Best,
-    "Auto in a run": specdec.Auto,
+    "Ensemble": drafts.Ensemble,
+    "AdaptiveGamma in a run": specdec.AdaptiveGamma,
 }
 
 
@@ -412,7 +412,7 @@ def parameters(name: str, function: Callable[..., Any]) -> list[str]:
     signature = inspect.signature(SOURCES.get(name, function))
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     found = [entry.name for entry in signature.parameters.values() if entry.kind not in kinds]
-    return ["draft", *found] if name == "Best" else found
+    return ["draft", *found] if name == "Ensemble" else found
 
 
 def complaint(function: Callable[..., Any], given: dict[str, Any]) -> str | None:

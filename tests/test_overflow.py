@@ -224,8 +224,8 @@ def test_a_guess_whose_row_overflows_gives_no_wrong_text(
     "draft",
     [
         lambda model: model,
-        lambda model: drafts.Model(model, tree=drafts.Shape((2, 2))),
-        lambda model: drafts.Model(model, draft=Guesses(1, 2)),
+        lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
+        lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -18,8 +18,8 @@ from drafters import World as Models
 from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
 from pace_worlds import MAX_GAMMA, Play, World
 from specdec import _core, drafts
-from specdec.decoding.adaptive_gamma import AUTO_GAMMA, Auto, RunKind
-from specdec.drafts.draft import describe
+from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
+from specdec.drafts.model_draft import as_draft
 from specdec.errors import InputError
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
@@ -254,7 +254,7 @@ def test_no_guess_is_thrown_away_after_a_look_at_it(name: str, tmp_path: Path) -
     proposals: dict[Any, float] = {}
     for seed in range(1500):
         session = _core.Session(
-            target.core, describe(draft, target), [[1, 2, 0, 1]], gamma=3, max_new_tokens=5,
+            target.core, as_draft(target, draft).describe(target), [[1, 2, 0, 1]], gamma=3, max_new_tokens=5,
             sampling={"temperature": 1.0}, draft_sampling={"temperature": 1.0}, seeds=[(seed, 0)],
             n_threads=1, pace=play.pace.copy(), keep_drafts=True,
         )  # fmt: skip
@@ -293,7 +293,7 @@ def test_output_is_plain_output(models: Models, name: str, how: str) -> None:
     prompts = [models.ids[:9], models.ids[20:60] + models.ids[20:50]]
     plain = specdec.generate(models.target, None, prompts, **options)
     draft = DRAFTS[name](models)
-    for gamma in (Auto(), odd):
+    for gamma in (AdaptiveGamma(), odd):
         alone = [
             specdec.generate(models.target, draft, prompt, gamma=gamma, **options | {"seed": [one.seed]})
             for prompt, one in zip(prompts, plain, strict=True)
@@ -307,20 +307,22 @@ def test_output_is_plain_output(models: Models, name: str, how: str) -> None:
 def test_rounds_without_drafting_are_plain_rounds(models: Models) -> None:
     """The first is one: what drafting is held against must be known."""
     out = specdec.generate(
-        models.target, models.draft, "It was", gamma=Auto(), max_new_tokens=40, ignore_eos=True
+        models.target, models.draft, "It was", gamma=AdaptiveGamma(), max_new_tokens=40, ignore_eos=True
     )
     first = out.trace.rounds[0]
     assert first.drafted == () and first.origin == ("target",) and first.draft_s == 0.0
     assert out.trace.n_drafted > 0 and all(r.n_drafted <= AUTO_GAMMA for r in out.trace.rounds)
     assert out.trace.acceptance_histogram[0] >= 1
     assert len(
-        specdec.generate(models.target, models.draft, "It was", gamma=Auto(2), max_new_tokens=40).trace.rounds
+        specdec.generate(
+            models.target, models.draft, "It was", gamma=AdaptiveGamma(2), max_new_tokens=40
+        ).trace.rounds
     )
 
 
 def test_what_was_learnt_stays(models: Models) -> None:
-    auto = Auto()
-    assert auto.to_dict() == {} and repr(auto) == "specdec.Auto()"
+    auto = AdaptiveGamma()
+    assert auto.to_dict() == {} and repr(auto) == "specdec.AdaptiveGamma()"
     options: dict[str, Any] = {"gamma": auto, "max_new_tokens": 40, "ignore_eos": True, "n_threads": 1}
     specdec.generate(models.target, models.draft, "It was", **options)
     again = specdec.generate(models.target, models.draft, "It was", **options)
@@ -338,7 +340,7 @@ def test_what_was_learnt_stays(models: Models) -> None:
 
 
 def test_estimates_go_with_their_models(models: Models) -> None:
-    auto = Auto()
+    auto = AdaptiveGamma()
     draft = DRAFTS["bigram"](models)
     specdec.generate(models.target, draft, "It was", gamma=auto, max_new_tokens=5)
     assert len(auto._learnt) == 1
@@ -351,7 +353,7 @@ def test_an_object_of_the_caller_is_known_again(models: Models) -> None:
         def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
             return [int(tokens[-1])] * budget
 
-    auto, own = Auto(), Same()
+    auto, own = AdaptiveGamma(), Same()
     for _ in range(2):
         specdec.generate(models.target, own, "It was", gamma=auto, max_new_tokens=5)
     assert len(auto._learnt) == 1
@@ -360,7 +362,7 @@ def test_an_object_of_the_caller_is_known_again(models: Models) -> None:
 
 
 def test_two_threads_may_share_a_policy(models: Models) -> None:
-    auto = Auto()
+    auto = AdaptiveGamma()
     wanted = specdec.generate(models.target, None, "It was", max_new_tokens=60).tokens
     got: list[list[int]] = []
 
@@ -379,7 +381,7 @@ def test_two_threads_may_share_a_policy(models: Models) -> None:
 
 
 def test_a_stream_learns_too_and_a_left_one(models: Models) -> None:
-    auto = Auto()
+    auto = AdaptiveGamma()
     with specdec.stream(models.target, models.draft, "It was", gamma=auto, max_new_tokens=60) as pieces:
         next(pieces)
     assert auto.to_dict()["target_s"][0] > 0
@@ -387,21 +389,21 @@ def test_a_stream_learns_too_and_a_left_one(models: Models) -> None:
 
 def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a signal handler, or when a stream is collected: in the same thread, in the middle of `end`."""
-    auto, plain = Auto(), specdec.generate(models.target, None, "It was", max_new_tokens=10)
+    auto, plain = AdaptiveGamma(), specdec.generate(models.target, None, "It was", max_new_tokens=10)
     texts: list[list[int]] = []
 
     def run() -> None:
         out = specdec.generate(models.target, models.draft, "It was", gamma=auto, max_new_tokens=10)
         texts.append(out.tokens)
 
-    guesser = RunKind.guesser
+    key = RunKind.key
 
     def interrupted(kind: RunKind) -> Any:
-        monkeypatch.setattr(RunKind, "guesser", guesser)
+        monkeypatch.setattr(RunKind, "key", key)
         run()
-        return kind.guesser
+        return kind.key
 
-    monkeypatch.setattr(RunKind, "guesser", property(interrupted))
+    monkeypatch.setattr(RunKind, "key", property(interrupted))
     thread = threading.Thread(
         target=run, daemon=True
     )  # a thread that waits for itself shall not stop the tests
@@ -463,7 +465,7 @@ def test_wrong_gammas_are_refused(models: Models) -> None:
             run(gamma)
     for most in (0, -1, 1025, 2.5, True, "4"):
         with pytest.raises(InputError, match="max_gamma is .*expected an integer from 1 to 1024"):
-            Auto(most)  # type: ignore[arg-type]
+            AdaptiveGamma(most)  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError):
         run(lambda rounds: 1 // 0)
 

@@ -443,12 +443,12 @@ def test_the_generator_is_one_of_seed_sequence_and_position(tiny: Any) -> None:
     assert drawn([(3, 0), (3, 1), (8, 0)], batch_size=2) >= one | other
     assert len({uniform for _, uniform in one | other}) == len(one | other), "a number was met twice"
     twins = Drawing(UNLIKE_THE_TARGET), Drawing(UNLIKE_THE_TARGET)
-    best = specdec.drafts.Best(*twins, adaptive=False)
+    best = specdec.drafts.Ensemble(*twins, adaptive=False)
     specdec.generate(tiny, best, PROMPT, seed=3, temperature=1.0, max_new_tokens=6, gamma=2)
     assert not set(twins[0].drawn) & set(twins[1].drawn)
     inner = Drawing(UNLIKE_THE_TARGET)
     specdec.generate(
-        tiny, specdec.drafts.Model(tiny, draft=inner), PROMPT, seed=3, temperature=1.0, max_new_tokens=6
+        tiny, specdec.drafts.ModelDraft(tiny, draft=inner), PROMPT, seed=3, temperature=1.0, max_new_tokens=6
     )
     uniforms = [uniform for *_, uniform in inner.drawn]
     assert len(set(uniforms)) == len(uniforms) > 1
@@ -496,7 +496,7 @@ def test_two_objects_that_draw_side_by_side(tiny: Any, given: bool) -> None:
     """
     n = 6000
     drawing = [Drawing(UNLIKE_THE_TARGET, own=None if given else np.random.default_rng(5)) for _ in range(2)]
-    best = specdec.drafts.Best(*drawing, adaptive=False)
+    best = specdec.drafts.Ensemble(*drawing, adaptive=False)
     out = specdec.generate(
         tiny,
         best,

@@ -24,7 +24,7 @@ from exact import drafts as listed
 from laws import FALSE_ALARM, p_value
 from proofs import prove
 from specdec import InputError, _core, drafts, reference
-from specdec.drafts import Bigram, Chains, Grown, PythonDraft, Shape
+from specdec.drafts import Bigram, DynamicTree, ParallelChains, PythonDraft, StaticTree
 from specdec.verification.rules import DECODING_RULES
 from weights import verify_weights
 
@@ -162,7 +162,7 @@ def test_the_tree_of_the_survey_has_eleven_nodes(how: str) -> None:
     """Sato's survey: "machine learning algorithm is", "machine learning system design", "machine translation
     models are", "machine translation system design" share their beginnings."""
     target, prompt = random_model(10, 1), [CONTEXT]
-    tree = Shape((1, 2, 2, 1), how)
+    tree = StaticTree((1, 2, 2, 1), how)
     draft = ("model", follower(SURVEY, 10), tree.describe())
     (record,) = rounds(target, draft, [prompt], gamma=tree.gamma)
     assert sorted(leaves(record)) == sorted(CANDIDATES)
@@ -192,17 +192,17 @@ TREES = {
 
 
 def test_widths_are_a_tree() -> None:
-    assert Shape((2, 2)).parents == TREES["(2, 2)"]
-    assert Shape((3, 1)).parents == TREES["(3, 1)"]
-    assert Shape((4, 2, 1)).gamma == 4 + 8 + 8
-    assert Shape(parents=[0, 0, 1]).parents == (0, 0, 1)
+    assert StaticTree((2, 2)).parents == TREES["(2, 2)"]
+    assert StaticTree((3, 1)).parents == TREES["(3, 1)"]
+    assert StaticTree((4, 2, 1)).gamma == 4 + 8 + 8
+    assert StaticTree(parents=[0, 0, 1]).parents == (0, 0, 1)
 
 
 @pytest.mark.parametrize("acceptance", [(0.6, 0.2, 0.1), (0.5, 0.5), (0.9,), (0.3, 0.2, 0.2, 0.2)])
 def test_the_shape_that_is_expected_to_do_best(acceptance: tuple[float, ...]) -> None:
     """Against all ways down the tree, sorted: the best n of them."""
     for n_nodes in (1, 2, 4, 7):
-        parents = Shape.expected(n_nodes, acceptance).parents
+        parents = StaticTree.expected(n_nodes, acceptance).parents
         ranks: Counter[int] = Counter()
         values = [1.0]
         for parent in parents:
@@ -575,9 +575,9 @@ def test_the_last_tokens_origin_by_the_texts_of_the_tree(
     several lengths are merged it may hang on a node that is not on the path, but has the tokens of one."""
     target, small = pair
     draft, temperature = {
-        "best": (drafts.Best(drafts.ContextCopy(min_match=1, gamma=1), small, adaptive=False), 0.0),
-        "chains": (drafts.Model(small, tree=Chains(3)), 1.0),
-        "shape": (drafts.Model(small, tree=Shape((3, 2))), 0.7),
+        "best": (drafts.Ensemble(drafts.ContextCopy(min_match=1, gamma=1), small, adaptive=False), 0.0),
+        "chains": (drafts.ModelDraft(small, tree=ParallelChains(3)), 1.0),
+        "shape": (drafts.ModelDraft(small, tree=StaticTree((3, 2))), 0.7),
     }[name]
     n_twins = 0
     openings = (
@@ -614,28 +614,28 @@ def pair() -> tuple[specdec.Model, specdec.Model]:
 def test_rules_that_cannot_judge_a_tree(pair: tuple[specdec.Model, specdec.Model]) -> None:
     target, small = pair
     options: dict[str, Any] = {"max_new_tokens": 4, "temperature": 1.0, "seed": 1}
-    samples, distinct = Shape((2, 2)), Shape((2, 2), "without replacement")
-    for tree in (Chains(2), samples, distinct, Grown(4)):
-        draft = drafts.Model(small, tree=tree)
+    samples, distinct = StaticTree((2, 2)), StaticTree((2, 2), "without replacement")
+    for tree in (ParallelChains(2), samples, distinct, DynamicTree(4)):
+        draft = drafts.ModelDraft(small, tree=tree)
         with pytest.raises(InputError, match=r"verify is 'block', which judges chains"):
             specdec.generate(target, draft, "It was", verify="block", **options)
         with pytest.raises(ValueError, match="the rule 'block' judges chains"):
             rounds(target.core, draft.describe(target), [[1]], rule="block")
         for verify in ("rejection", "coupled", "classical"):
             assert len(specdec.generate(target, draft, "It was", verify=verify, **options).tokens) == 4
-    for tree in (distinct, Grown(4)):
-        draft = drafts.Model(small, tree=tree)
+    for tree in (distinct, DynamicTree(4)):
+        draft = drafts.ModelDraft(small, tree=tree)
         with pytest.raises(InputError, match=r"verify is 'k-sequential', which judges independent samples"):
             specdec.generate(target, draft, "It was", verify="k-sequential", **options)
         with pytest.raises(ValueError, match="the rule 'k-sequential' judges independent draws"):
             rounds(target.core, draft.describe(target), [[1]], rule="k-sequential")
-    draft = drafts.Model(small, tree=samples)
+    draft = drafts.ModelDraft(small, tree=samples)
     assert len(specdec.generate(target, draft, "It was", verify="k-sequential", **options).tokens) == 4
     with pytest.raises(InputError, match=r"temperature 0"):
         specdec.generate(
             target, draft, "It was", verify="k-sequential", draft_sampling=specdec.Sampling(0.0), **options
         )
-    chain = drafts.Model(small, draft=drafts.Model(small, tree=distinct))
+    chain = drafts.ModelDraft(small, draft=drafts.ModelDraft(small, tree=distinct))
     for verify in ("block", "k-sequential"):
         assert len(specdec.generate(target, chain, "It was", verify=verify, **options).tokens) == 4
 
@@ -686,7 +686,11 @@ def test_rules_and_the_trees_of_other_drafts(pair: tuple[specdec.Model, specdec.
         with pytest.raises(InputError, match="trees of the draft Branches is 'no'; expected True or False"):
             specdec.generate(pair[0], declared, "It was", verify=verify, **options)
     assert (
-        len(specdec.generate(pair[0], drafts.Model(pair[1], draft=Branches()), "It was", **options).tokens)
+        len(
+            specdec.generate(
+                pair[0], drafts.ModelDraft(pair[1], draft=Branches()), "It was", **options
+            ).tokens
+        )
         == 8
     )
 
@@ -702,10 +706,10 @@ def test_at_temperature_0_every_rule_takes_every_tree(
         PythonDraft(Branches()),
         drafts.Lookahead(),
         drafts.ContextCopy(min_match=1, n_candidates=3),
-        drafts.Best(Branches(), small, adaptive=False),
+        drafts.Ensemble(Branches(), small, adaptive=False),
         *(
-            drafts.Model(small, tree=tree)
-            for tree in (Chains(2), Shape((2, 2)), Shape((3,), "top-k"), Grown(5))
+            drafts.ModelDraft(small, tree=tree)
+            for tree in (ParallelChains(2), StaticTree((2, 2)), StaticTree((3,), "top-k"), DynamicTree(5))
         ),
     ):
         for draft_sampling in (None, specdec.Sampling(1.0)):
@@ -724,7 +728,7 @@ def test_at_temperature_0_every_rule_takes_every_tree(
 
 
 def test_a_dial_takes_chains(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    tree = drafts.Model(pair[1], tree=Chains(2)).describe(pair[0])
+    tree = drafts.ModelDraft(pair[1], tree=ParallelChains(2)).describe(pair[0])
     with pytest.raises(ValueError, match="dial: the draft proposes trees"):
         rounds(pair[0].core, tree, [[1]], dial=(0.5, [[1, 2]]))
 
@@ -732,26 +736,26 @@ def test_a_dial_takes_chains(pair: tuple[specdec.Model, specdec.Model]) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Chains(0), "k is 0; expected an integer from 1 to 1024"),
-        (lambda: Chains(True), "k is True"),
-        (lambda: Grown(0), "n_nodes is 0"),
-        (lambda: Grown(4, width=0), "width is 0"),
-        (lambda: Grown(4, steps=2000), "steps is 2000"),
-        (lambda: Grown(4, sharpness=0), "sharpness is 0"),
-        (lambda: Shape.expected(0), "n_nodes is 0"),
-        (lambda: Shape.expected(4, (0.2, 0.5)), "acceptance is"),
-        (lambda: Shape.expected(4, (0.6, 0.5)), "of sum 1 at most"),
-        (lambda: Shape.expected(4, ()), "acceptance is"),
-        (lambda: Shape((2, 0)), r"widths\[1\] is 0"),
-        (lambda: Shape(3), "widths is 3; expected a sequence"),
-        (lambda: Shape(()), "expected a sequence"),
-        (lambda: Shape((40, 40)), "at most 1024 nodes"),
-        (lambda: Shape((2,), "beam"), "how is 'beam'; expected one of 'sample'"),
-        (lambda: Shape(), "either widths or parents"),
-        (lambda: Shape((2,), parents=(0,)), "either widths or parents"),
-        (lambda: Shape(parents=(0, 2)), r"parents\[1\] is 2; expected 0 to 1"),
-        (lambda: Shape(parents=(0, 1, 0)), r"parents\[2\] is 0; expected 1 to 2"),
-        (lambda: drafts.Model(7), "model is a int; expected a specdec.Model"),
+        (lambda: ParallelChains(0), "k is 0; expected an integer from 1 to 1024"),
+        (lambda: ParallelChains(True), "k is True"),
+        (lambda: DynamicTree(0), "n_nodes is 0"),
+        (lambda: DynamicTree(4, width=0), "width is 0"),
+        (lambda: DynamicTree(4, steps=2000), "steps is 2000"),
+        (lambda: DynamicTree(4, sharpness=0), "sharpness is 0"),
+        (lambda: StaticTree.expected(0), "n_nodes is 0"),
+        (lambda: StaticTree.expected(4, (0.2, 0.5)), "acceptance is"),
+        (lambda: StaticTree.expected(4, (0.6, 0.5)), "of sum 1 at most"),
+        (lambda: StaticTree.expected(4, ()), "acceptance is"),
+        (lambda: StaticTree((2, 0)), r"widths\[1\] is 0"),
+        (lambda: StaticTree(3), "widths is 3; expected a sequence"),
+        (lambda: StaticTree(()), "expected a sequence"),
+        (lambda: StaticTree((40, 40)), "at most 1024 nodes"),
+        (lambda: StaticTree((2,), "beam"), "how is 'beam'; expected one of 'sample'"),
+        (lambda: StaticTree(), "either widths or parents"),
+        (lambda: StaticTree((2,), parents=(0,)), "either widths or parents"),
+        (lambda: StaticTree(parents=(0, 2)), r"parents\[1\] is 2; expected 0 to 1"),
+        (lambda: StaticTree(parents=(0, 1, 0)), r"parents\[2\] is 0; expected 1 to 2"),
+        (lambda: drafts.ModelDraft(7), "model is a int; expected a specdec.Model"),
     ],
 )
 def test_what_is_no_shape(make: Callable[[], object], message: str) -> None:
@@ -761,20 +765,20 @@ def test_what_is_no_shape(make: Callable[[], object], message: str) -> None:
 
 def test_what_is_no_draft(pair: tuple[specdec.Model, specdec.Model]) -> None:
     _, small = pair
-    with pytest.raises(InputError, match="tree is a tuple; expected Chains, Shape, Grown or None"):
-        drafts.Model(small, tree=(2, 2))
+    with pytest.raises(InputError, match="tree is a tuple; expected ParallelChains, StaticTree"):
+        drafts.ModelDraft(small, tree=(2, 2))
     with pytest.raises(InputError, match="tree and draft are both given"):
-        drafts.Model(small, tree=Chains(2), draft=small)
+        drafts.ModelDraft(small, tree=ParallelChains(2), draft=small)
     with pytest.raises(InputError, match="gamma is 0"):
-        drafts.Model(small, gamma=0)
+        drafts.ModelDraft(small, gamma=0)
     with pytest.raises(InputError, match="expected one that does not work in its target's cache"):
-        drafts.Model(small, draft=drafts.EarlyExit(1))
+        drafts.ModelDraft(small, draft=drafts.EarlyExit(1))
     with pytest.raises(specdec.VocabularyMismatchError):
-        drafts.Model(small, draft=drafts.Unigram([0], 7))
-    assert drafts.Model(small, tree=Grown(16)).gamma == 16
-    assert drafts.Model(small, tree=Chains(3)).gamma == 12
-    assert drafts.Model(small, draft=small).gamma == 4 == drafts.Model(small).gamma
-    assert "Grown(n_nodes=16" in repr(drafts.Model(small, tree=Grown(16)))
+        drafts.ModelDraft(small, draft=drafts.Unigram([0], 7))
+    assert drafts.ModelDraft(small, tree=DynamicTree(16)).gamma == 16
+    assert drafts.ModelDraft(small, tree=ParallelChains(3)).gamma == 12
+    assert drafts.ModelDraft(small, draft=small).gamma == 4 == drafts.ModelDraft(small).gamma
+    assert "DynamicTree(n_nodes=16" in repr(drafts.ModelDraft(small, tree=DynamicTree(16)))
 
 
 @pytest.mark.parametrize(

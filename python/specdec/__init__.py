@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from specdec.analysis.measurement import Measurement, MeasurementRow
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.tune import Tuning, tune
-    from specdec.decoding.adaptive_gamma import Auto
+    from specdec.decoding.adaptive_gamma import AdaptiveGamma
     from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
     from specdec.decoding.generate import Stream, generate, stream
     from specdec.decoding.result import Result
@@ -54,7 +55,7 @@ _MODULES = {  # public as modules, and where they lie
     "tokenizer": "models.tokenizer",
 }
 _HOMES = {
-    "Auto": "decoding.adaptive_gamma",
+    "AdaptiveGamma": "decoding.adaptive_gamma",
     "Beam": "decoding.beam_search",
     "BeamResult": "decoding.beam_search",
     "BeamTrace": "decoding.beam_search",
@@ -97,7 +98,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "Auto",
+    "AdaptiveGamma",
     "Beam",
     "BeamResult",
     "BeamTrace",
@@ -146,6 +147,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"{__name__}.{_MODULES[name]}")
+    if name == "Auto":
+        warnings.warn("specdec.Auto is now AdaptiveGamma", DeprecationWarning, stacklevel=2)
+        name = "AdaptiveGamma"  # the former name works until version 0.3
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

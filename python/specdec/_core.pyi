@@ -283,7 +283,7 @@ def verify(
     """
 
 class PaceView(TypedDict):
-    """What a pace has learnt, for rounds of one sequence; see `specdec.Auto.to_dict`."""
+    """What a pace has learnt, for rounds of one sequence; see `specdec.AdaptiveGamma.to_dict`."""
 
     target_s: list[float]
     """[65] seconds of a round by its guesses, without those of drafting them."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from specdec import _core
 from specdec.decoding.generate import generate
+from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.run import Run
@@ -152,7 +153,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         "n_threads": arguments.threads,
     }
     colour = not arguments.no_color and use_colour()
-    request = Request.prepare(target, draft, arguments.prompt, gamma=arguments.gamma, **options)
+    settings = DecodingOptions(gamma=arguments.gamma, **options)
+    request = Request.prepare(target, draft, arguments.prompt, settings)
     shown = _show(request, colour)
     if shown.text is not None:
         print(f"\n{_wrapped(arguments.prompt + shown.text)}")
@@ -302,7 +304,7 @@ def _number(value: float, digits: int = 3) -> str:
 
 def _verdict(plain: Result, speculative: Result, request: Request) -> tuple[str, bool]:
     """(what to say of the two outputs, whether they are as they must be)."""
-    if request.lenience < 1.0:
+    if request.options.lenience < 1.0:
         return "lenient: not the target's own (appendix A.5)", True
     if not request.sampling.greedy and request.rule != "coupled":
         return "two samples of one distribution, the target's own", True

@@ -20,10 +20,10 @@ from specdec.analysis.tune import PROMPTS
 from specdec.atomic_file import replacing
 from specdec.checks import check_flag, check_integer, check_items, check_path
 from specdec.decoding.generate import generate
-from specdec.decoding.request import MAX_GAMMA
 from specdec.decoding.result import Result
 from specdec.display.tables import Table, Tabular
 from specdec.drafts import SkipLayers
+from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, MissingPackageError, printable
 from specdec.models.json_fields import as_json
 from specdec.models.model import Model, ModelLike, Prompt, as_model

@@ -24,7 +24,7 @@ from specdec.analysis.measurement import Independence, Measurement, MeasurementR
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.analysis.timing import ForwardTimes, Speedup, forward_times, sample_text, speedups
 from specdec.checks import check_flag, check_integer, check_items
-from specdec.decoding.request import MAX_GAMMA
+from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted

@@ -11,10 +11,10 @@ from specdec import theory
 from specdec.analysis.acceptance import name_of, split
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
-from specdec.decoding.adaptive_gamma import Auto
+from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate
-from specdec.decoding.request import MAX_GAMMA
 from specdec.display.tables import Table, Tabular
+from specdec.drafts.draft import MAX_GAMMA
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
 from specdec.models.model import ModelLike, Prompt, as_model
@@ -239,8 +239,8 @@ def oracle(
         "top_p": sampling.top_p, "min_p": sampling.min_p,
         "verify": verify, "n_threads": threads, "ignore_eos": True,
     }  # fmt: skip
-    auto = Auto(max_gamma)
-    policies: list[int | Auto] = [max_gamma, *[auto] * (_LEARNING + 1)]
+    auto = AdaptiveGamma(max_gamma)
+    policies: list[int | AdaptiveGamma] = [max_gamma, *[auto] * (_LEARNING + 1)]
     with counted(len(policies) * len(ids), "run", progress) as done:
         results = []
         for policy in policies:

@@ -13,7 +13,7 @@ from specdec import _core
 from specdec.decoding.generate import generate
 from specdec.decoding.run import SLICE_S
 from specdec.drafts import Draft, Unigram
-from specdec.drafts.draft import describe
+from specdec.drafts.model_draft import as_draft
 from specdec.models.model import Model
 
 __all__ = ["ForwardTimes", "Speedup", "forward_times", "sample_text", "speedups", "take_turns"]
@@ -122,7 +122,7 @@ class _Rounds:
             "draft_sampling": {"temperature": 0.0}, "seeds": [(0, 0)], "n_threads": n_threads,
         }  # fmt: skip
         prompt = list(ids[: max(1, n_ctx // 2)])
-        self._arguments = (target.core, describe(draft, target) if gamma else None, [prompt])
+        self._arguments = (target.core, as_draft(target, draft).describe(target) if gamma else None, [prompt])
         self._session: _core.Session | None = None
 
     def verify_s(self) -> float:

@@ -12,8 +12,8 @@ from specdec.analysis.acceptance import RUN_BY_THE_CORE, DraftLike, acceptance, 
 from specdec.analysis.statistics import mean_interval
 from specdec.analysis.timing import forward_times, sample_text
 from specdec.checks import check_integer
-from specdec.decoding.request import MAX_GAMMA
 from specdec.display.tables import Table, Tabular
+from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted

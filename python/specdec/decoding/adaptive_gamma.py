@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_integer
 from specdec.display.tables import Table
-from specdec.drafts.python_draft import PythonDraft
+from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.errors import InputError
 
-__all__ = ["AUTO_GAMMA", "SHARED", "Auto", "RunKind"]
+__all__ = ["AUTO_GAMMA", "SHARED", "AdaptiveGamma", "RunKind"]
 
 AUTO_GAMMA = 16
 """Guesses a round at most, where neither the caller nor the draft says."""
@@ -25,7 +25,7 @@ class RunKind(NamedTuple):
     """What acceptance and times depend on: estimates are kept for each kind of run by itself."""
 
     target: Any
-    draft: Any
+    draft: Draft
     temperature: float
     rule: str
     n_threads: int
@@ -33,18 +33,7 @@ class RunKind(NamedTuple):
     @property
     def key(self) -> tuple[Any, ...]:
         """Hashable. An id in a key is not used again: the key goes with its object."""
-        return id(self.target), id(self.guesser), self.temperature, self.rule, self.n_threads
-
-    @property
-    def guesser(self) -> Any:
-        """The draft; of a caller's object not its adapter, which is new in each call, but the object."""
-        if isinstance(self.draft, PythonDraft):
-            try:
-                weakref.ref(self.draft.drafter)
-            except TypeError:  # it has __slots__
-                return self.draft
-            return self.draft.drafter
-        return self.draft
+        return id(self.target), id(self.draft.identity), self.temperature, self.rule, self.n_threads
 
     def __str__(self) -> str:
         return f"temperature {self.temperature:g}, {self.rule}, {self.n_threads} threads"
@@ -60,7 +49,7 @@ class _Learnt:
     pace: NDArray[np.float64]
 
 
-class Auto:
+class AdaptiveGamma:
     """A gamma that chooses itself: drafts until another token's expected gain is below its measured cost.
 
     Over many rounds the tokens per second are E(tokens) / E(seconds) of a round, and the policy with the most
@@ -73,10 +62,10 @@ class Auto:
 
     ``generate(..., gamma="auto")`` does this with estimates that are shared by all such calls of the process,
     for each target, draft, temperature, rule and number of threads by itself: a call begins with what those
-    before it have learnt. An `Auto` of your own, ``generate(..., gamma=auto)``, has its own estimates, which
-    can be looked at: ``print(auto)``.
+    before it have learnt. An `AdaptiveGamma` of your own, ``generate(..., gamma=auto)``, has its own
+    estimates, which can be looked at: ``print(auto)``.
 
-    A draft that decides by itself how much to draft (`Best`, if it is adaptive) is left to it.
+    A draft that decides by itself how much to draft (`Ensemble`, if it is adaptive) is left to it.
 
     With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding with the same
     ``verify``, as ever. With the rule "rejection" the output has exactly the target's distribution, but which
@@ -95,13 +84,13 @@ class Auto:
 
     Examples
     --------
-    >>> auto = specdec.Auto()
+    >>> auto = specdec.AdaptiveGamma()
     >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=auto)
     >>> print(auto)  # what was learnt, and the gamma that it makes best
     """
 
     def __init__(self, max_gamma: int | None = None) -> None:
-        self.max_gamma = None if max_gamma is None else check_integer("max_gamma", max_gamma, 1, 1024)
+        self.max_gamma = None if max_gamma is None else check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
         # No lock: each step on the dictionary is one operation under the interpreter's lock. A child that is
         # forked while another thread holds a lock would wait for ever; so would a signal handler, or a stream
         # that is collected, if it ends a run while `end` holds one.
@@ -111,9 +100,9 @@ class Auto:
         """Forget everything."""
         self._learnt.clear()
 
-    def limit(self, draft: Any) -> int:
+    def limit(self, draft: Draft | None) -> int:
         """Guesses a round of this draft at most."""
-        return self.max_gamma or max(AUTO_GAMMA, getattr(draft, "gamma", 0))
+        return self.max_gamma or max(AUTO_GAMMA, 0 if draft is None else draft.gamma)
 
     def begin(self, kind: RunKind) -> NDArray[np.float64]:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
@@ -129,7 +118,7 @@ class Auto:
 
         learnt = _Learnt(
             weakref.ref(kind.target, forget),
-            weakref.ref(kind.guesser, forget),
+            weakref.ref(kind.draft.identity, forget),
             str(kind),
             pace,
         )
@@ -169,10 +158,10 @@ class Auto:
         of = "" if self.max_gamma is None else f"max_gamma={self.max_gamma}"
         found = self.to_dict()
         if not found:
-            return f"specdec.Auto({of})"
+            return f"specdec.AdaptiveGamma({of})"
         plain, best = found["tokens_per_s"][0], max(found["tokens_per_s"])
         return (
-            f"<specdec.Auto({of}): {found['name']}: gamma {found['gamma']} is best on average, "
+            f"<specdec.AdaptiveGamma({of}): {found['name']}: gamma {found['gamma']} is best on average, "
             f"{best / plain:.2f} times plain, t(1) {found['target_s'][0] * 1e3:.3g} ms>"
         )
 
@@ -210,5 +199,5 @@ class Auto:
         return self.table().html() if self._learnt else repr(self)
 
 
-SHARED = Auto()
+SHARED = AdaptiveGamma()
 """That of ``gamma="auto"``."""

@@ -10,10 +10,11 @@ from typing import Any
 
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_items, check_number
-from specdec.decoding.request import MAX_GAMMA, check_prompt
+from specdec.decoding.request import check_prompt
 from specdec.decoding.run import SLICE_S, continuation_decoder
 from specdec.decoding.stopping import StopRules
 from specdec.drafts import Draft
+from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown
 from specdec.models.model import ModelLike, Prompt, as_model
 from specdec.models.tokenizer import check_same_vocabulary

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, cast, overload
 
-from specdec.checks import check_flag
-from specdec.decoding.request import Gamma, Options, Request, Seed, Stop, Transform
+from specdec.decoding.options import BatchOptions, DecodingOptions, Options, with_options
+from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.run import Run
 from specdec.drafts.model_draft import DraftLike
 from specdec.errors import InputError, NotFiniteError
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import progress_bar
-from specdec.verification.sampling import Sampling
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,53 +22,20 @@ __all__ = ["Stream", "generate", "stream"]
 
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt,
-    *,
-    batch_size: int | None = None,
-    node_budget: int | None = None,
-    progress: bool = False,
-    **options: Unpack[Options],
+    target: ModelLike, draft: DraftLike | None, prompt: Prompt, **options: Unpack[BatchOptions]
 ) -> Result: ...
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Sequence[Prompt],
-    *,
-    batch_size: int | None = None,
-    node_budget: int | None = None,
-    progress: bool = False,
-    **options: Unpack[Options],
+    target: ModelLike, draft: DraftLike | None, prompt: Sequence[Prompt], **options: Unpack[BatchOptions]
 ) -> list[Result]: ...
 
 
+@with_options()
 def generate(
     target: ModelLike,
     draft: DraftLike | None,
     prompt: Prompt | Sequence[Prompt],
-    *,
-    gamma: Gamma = None,
-    max_new_tokens: int | None = 200,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    draft_sampling: Sampling | None = None,
-    transform: Transform | None = None,
-    verify: str = "rejection",
-    lenience: float = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    n_threads: int | None = None,
-    logits: bool = False,
-    ignore_eos: bool = False,
-    batch_size: int | None = None,
-    node_budget: int | None = None,
-    progress: bool = False,
+    **options: Unpack[BatchOptions],
 ) -> Result | list[Result]:
     """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
 
@@ -89,14 +55,14 @@ def generate(
         One prompt as text or as token ids, or several that are decoded together; a list of integers is one
         prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
         it.
-    gamma : int, "auto", Auto or callable, optional
+    gamma : int, "auto", AdaptiveGamma or callable, optional
         Drafted tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
         for, 4 unless it says otherwise.
 
         "auto" drafts until another token's expected gain is below its measured cost, and not at all where
-        that is fastest; see `Auto`. At temperature 0 and with "coupled" the output is the same as ever; with
-        the other rules it has the same distribution, but the same seed may give another sample, as how much
-        is drafted depends on measured times.
+        that is fastest; see `AdaptiveGamma`. At temperature 0 and with "coupled" the output is the same as
+        ever; with the other rules it has the same distribution, but the same seed may give another sample, as
+        how much is drafted depends on measured times.
 
         A callable is your own policy: ``gamma(rounds)`` is called before every round of every sequence with
         the `Round` objects of that sequence so far and says how many tokens to draft, 0 to its attribute
@@ -185,14 +151,9 @@ def generate(
     >>> out.trace.tokens_per_call > 1
     True
     """
-    request = Request.prepare(
-        target, draft, prompt, gamma=gamma, max_new_tokens=max_new_tokens, temperature=temperature,
-        top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, logit_bias=logit_bias,
-        draft_sampling=draft_sampling, transform=transform, verify=verify, lenience=lenience, seed=seed,
-        stop=stop, n_threads=n_threads, logits=logits, ignore_eos=ignore_eos,
-        batch_size=batch_size, node_budget=node_budget,
-    )  # fmt: skip
-    bar = progress_bar(request.n_new_tokens, "token") if check_flag("progress", progress) else None
+    settings = DecodingOptions.of_call(generate, options)
+    request = Request.prepare(target, draft, prompt, settings)
+    bar = progress_bar(request.n_new_tokens, "token") if settings.progress else None
     run = Run(request)
     try:
         for index, round_ in run.rounds():
@@ -210,29 +171,8 @@ def generate(
     return results if request.is_batch else results[0]
 
 
-def stream(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt,
-    *,
-    gamma: Gamma = None,
-    max_new_tokens: int | None = 200,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    draft_sampling: Sampling | None = None,
-    transform: Transform | None = None,
-    verify: str = "rejection",
-    lenience: float = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    n_threads: int | None = None,
-    logits: bool = False,
-    ignore_eos: bool = False,
-) -> Stream:
+@with_options("batch_size", "node_budget", "progress")
+def stream(target: ModelLike, draft: DraftLike | None, prompt: Prompt, **options: Unpack[Options]) -> Stream:
     """Continue one prompt, giving its text as rounds finish.
 
     Parameters are those of `generate`; they are checked at the call, not at the first piece. Text that may
@@ -256,12 +196,7 @@ def stream(
     >>> for piece in specdec.stream(target, draft, "It was a dark and stormy night"):
     ...     print(piece, end="", flush=True)
     """
-    request = Request.prepare(
-        target, draft, prompt, gamma=gamma, max_new_tokens=max_new_tokens, temperature=temperature,
-        top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, logit_bias=logit_bias,
-        draft_sampling=draft_sampling, transform=transform, verify=verify, lenience=lenience, seed=seed,
-        stop=stop, n_threads=n_threads, logits=logits, ignore_eos=ignore_eos,
-    )  # fmt: skip
+    request = Request.prepare(target, draft, prompt, DecodingOptions.of_call(stream, options))
     if request.is_batch:
         raise InputError(
             f"prompt is a list of {len(request.prompts)} prompts; stream takes one, generate several"

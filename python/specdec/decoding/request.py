@@ -1,75 +1,37 @@
-"""What a caller asks for: the arguments of `generate` and `stream`, checked."""
+"""A run that is asked for: options, models and prompts, checked against each other."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from specdec.checks import check_flag, check_integer, check_items
-from specdec.decoding.adaptive_gamma import AUTO_GAMMA, SHARED, Auto, RunKind
+from specdec.checks import check_integer, check_items
+from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
+from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.stopping import StopRules
-from specdec.drafts.draft import Draft
+from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, Prompt, as_model
-from specdec.threads import check_threads
-from specdec.trace import Round
-from specdec.verification.rules import DECODING_RULES, check_rule
 from specdec.verification.sampling import Sampling
 
-__all__ = [
-    "DEFAULT_BATCH_SIZE", "MAX_GAMMA", "Gamma", "Options", "Request",
-    "Seed", "Stop", "Transform", "check_prompt",
-]  # fmt: skip
-
-Gamma: TypeAlias = "int | str | Auto | Callable[[Sequence[Round]], int] | None"
-Stop: TypeAlias = "str | int | Iterable[str | int] | None"
-Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
-Transform: TypeAlias = "Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]]"
-
-
-class Options(TypedDict, total=False):
-    """The keyword arguments that `specdec.generate` and `specdec.stream` share, for type checkers."""
-
-    gamma: Gamma
-    max_new_tokens: int | None
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    logit_bias: Mapping[int, float] | None
-    draft_sampling: Sampling | None
-    transform: Transform | None
-    verify: str
-    lenience: float
-    seed: Seed
-    stop: Stop
-    n_threads: int | None
-    logits: bool
-    ignore_eos: bool
-
-
-DEFAULT_BATCH_SIZE = 16
-"""Prompts decoded at once when the caller does not say."""
-
-MAX_GAMMA = 1024
-"""Longest chain of a round; the core's SD_MAX_GAMMA."""
+__all__ = ["Request", "check_prompt"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of a run, checked before anything begins, so that it cannot fail on them half-way.
+    """What is to be run, checked before anything begins, so that it cannot fail on an argument half-way.
 
     Attributes
     ----------
+    options : DecodingOptions
+        The settings as the caller gave them.
     target : Model
-    draft : Model, Draft or None
+    draft : Draft or None
         None where nothing is to be drafted.
     prompts : list of list of int
         Token ids of each prompt.
@@ -77,41 +39,33 @@ class Request:
         Whether the caller gave a list of prompts and expects a list of results.
     gamma : int
         Drafted tokens a round at most; 0 without a draft.
-    policy : Auto, callable or None
+    policy : AdaptiveGamma, callable or None
         What says how many they are in each round; None: `gamma`.
-    max_new_tokens : int or None
     sampling, draft_sampling : Sampling
-    transform : callable or None
+        As the core samples: lenience for argmax asks for the target's distribution before the argmax.
     rule : str
         As the core names it: "greedy" for argmax with lenience.
-    lenience : float
     seeds : list of (int, int)
         Key (seed, sequence) of each prompt's random numbers.
     stop : StopRules
-    n_threads : int
-    logits : bool
-    n_places : int
+    n_slots : int
         Prompts decoded at once.
     node_budget : int or None
     """
 
+    options: DecodingOptions
     target: Model
-    draft: Model | Draft | None
+    draft: Draft | None
     prompts: list[list[int]]
     is_batch: bool
     gamma: int
-    policy: Auto | Callable[[Sequence[Round]], int] | None
-    max_new_tokens: int | None
+    policy: AdaptiveGamma | Policy | None
     sampling: Sampling
     draft_sampling: Sampling
-    transform: Transform | None
     rule: str
-    lenience: float
     seeds: list[tuple[int, int]]
     stop: StopRules
-    n_threads: int
-    logits: bool
-    n_places: int
+    n_slots: int
     node_budget: int | None
 
     @classmethod
@@ -120,28 +74,9 @@ class Request:
         target: ModelLike,
         draft: DraftLike | None,
         prompt: Prompt | Sequence[Prompt],
-        *,
-        gamma: Gamma,
-        max_new_tokens: int | None,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        draft_sampling: Sampling | None = None,
-        transform: Transform | None = None,
-        verify: str = "rejection",
-        lenience: float = 1.0,
-        seed: Seed = None,
-        stop: Stop = None,
-        n_threads: int | None = None,
-        logits: bool = False,
-        ignore_eos: bool = False,
-        batch_size: int | None = None,
-        node_budget: int | None = None,
+        options: DecodingOptions,
     ) -> Request:
-        """Check the arguments of `specdec.generate`, load models given by path, and encode the prompts.
+        """Check the options against prompts and models; load models given by path, and encode the prompts.
 
         Raises
         ------
@@ -149,88 +84,59 @@ class Request:
             As `specdec.generate` says.
         """
         # What is cheap is checked before models are loaded.
-        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, logit_bias)
-        if draft_sampling is None:
-            draft_sampling = sampling
-        elif not isinstance(draft_sampling, Sampling):
-            raise InputError(
-                f"draft_sampling is a {type(draft_sampling).__name__}; expected a specdec.Sampling, or None"
-            )
-        if transform is not None and not callable(transform):
-            raise InputError(
-                f"transform is a {type(transform).__name__}; expected a function of (probs, tokens), or None"
-            )
-        sampling, rule, lenience = _rule(verify, lenience, sampling)
-        policy = _policy(gamma)
-        if gamma is not None and policy is None:
-            gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
-        logits, ignore_eos = check_flag("logits", logits), check_flag("ignore_eos", ignore_eos)
-        if max_new_tokens is not None:
-            max_new_tokens = check_integer("max_new_tokens", max_new_tokens, 1)
-        n_threads = check_threads(n_threads)
         given, is_batch = _split(prompt)
-        if batch_size is None:
-            batch_size = DEFAULT_BATCH_SIZE
-        n_places = min(check_integer("batch_size", batch_size, 1), len(given))
+        n_slots = min(options.batch_size, len(given))
+        node_budget = options.node_budget
         if node_budget is not None:
-            node_budget = min(check_integer("node_budget", node_budget, n_places), n_places * (MAX_GAMMA + 1))
-        seeds = _seeds(seed, len(given))
+            node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
+        seeds = _seeds(options.seed, len(given))
 
         target = as_model("target", target)
         draft = None if draft is None else as_draft(target, draft)
-        if isinstance(draft, Draft) and not sampling.greedy:  # at temperature 0 every rule takes every tree
+        sampling, rule = _target_sampling(options)
+        draft_sampling = options.draft_sampling or options.sampling
+        if draft is not None and not sampling.greedy:  # at temperature 0 every rule takes every tree
             draft.check_rule(rule, draft_sampling)
         for settings in (sampling, draft_sampling):
             settings.check_vocabulary(target.config["n_vocab"])
         tokenizer = target.tokenizer
-        rules = StopRules.parse(
-            stop,
+        stop = StopRules.parse(
+            options.stop,
             n_vocab=target.config["n_vocab"],
             has_text=tokenizer is not None,
-            eos_ids=() if ignore_eos or tokenizer is None else tokenizer.eos_ids,
+            eos_ids=() if options.ignore_eos or tokenizer is None else tokenizer.eos_ids,
         )
         names = [f"prompt {i}" for i in range(len(given))] if is_batch else ["prompt"]
-        if isinstance(policy, Auto) and isinstance(draft, Draft) and draft.adaptive:
-            policy, gamma = None, draft.gamma  # two that learn from what the other does learn nothing
-        elif isinstance(policy, Auto):
-            gamma = policy.limit(draft)
-        elif policy is not None:
-            gamma = check_integer("gamma.max_gamma", getattr(policy, "max_gamma", AUTO_GAMMA), 0, MAX_GAMMA)
-        elif gamma is None:
-            gamma = draft.gamma if isinstance(draft, Draft) else Draft.gamma
+        gamma, policy = _gamma(options, draft)
         drafting = draft is not None and gamma > 0
         return cls(
+            options=options,
             target=target,
             draft=draft if drafting else None,
             prompts=[check_prompt(target, item, name) for item, name in zip(given, names, strict=True)],
             is_batch=is_batch,
             gamma=gamma if drafting else 0,
             policy=policy if drafting else None,
-            max_new_tokens=max_new_tokens,
             sampling=sampling,
             draft_sampling=draft_sampling,
-            transform=transform,
             rule=rule,
-            lenience=lenience,
             seeds=seeds,
-            stop=rules,
-            n_threads=n_threads,
-            logits=logits,
-            n_places=n_places,
+            stop=stop,
+            n_slots=n_slots,
             node_budget=node_budget,
         )
 
     def limit(self, index: int) -> tuple[int, str]:
         """(how many new tokens a sequence may have, the finish reason when it has them)."""
         room = self.target.config["n_ctx"] - len(self.prompts[index])
-        if self.max_new_tokens is not None and self.max_new_tokens <= room:
-            return self.max_new_tokens, "length"
+        if self.options.max_new_tokens is not None and self.options.max_new_tokens <= room:
+            return self.options.max_new_tokens, "length"
         return room, "context"
 
     @property
     def kind(self) -> RunKind:
         """What estimates of acceptance and times depend on."""
-        return RunKind(self.target, self.draft, self.sampling.temperature, self.rule, self.n_threads)
+        return RunKind(self.target, self.draft, self.sampling.temperature, self.rule, self.options.n_threads)
 
     @property
     def n_new_tokens(self) -> int:
@@ -238,31 +144,28 @@ class Request:
         return sum(self.limit(i)[0] for i in range(len(self.prompts)))
 
 
-def _policy(gamma: Any) -> Auto | Callable[[Sequence[Round]], int] | None:
-    """What chooses gamma round by round; None for a number."""
-    if isinstance(gamma, str):
-        if gamma != "auto":
-            raise InputError(
-                f"gamma is {shown(gamma)}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a "
-                "specdec.Auto, or a function of the rounds so far"
-            )
-        return SHARED
-    return gamma if isinstance(gamma, Auto) or callable(gamma) else None
+def _gamma(options: DecodingOptions, draft: Draft | None) -> tuple[int, AdaptiveGamma | Policy | None]:
+    """(drafted tokens a round at most, what chooses their number in each round, if anything does)."""
+    policy = options.policy
+    if isinstance(policy, AdaptiveGamma):
+        if draft is not None and draft.adaptive:
+            return draft.gamma, None  # two that learn from what the other does learn nothing
+        return policy.limit(draft), policy
+    if policy is not None:
+        most = getattr(policy, "max_gamma", AUTO_GAMMA)
+        return check_integer("gamma.max_gamma", most, 0, MAX_GAMMA), policy
+    if options.gamma is None:
+        return 0 if draft is None else draft.gamma, None
+    return cast("int", options.gamma), None
 
 
-def _rule(verify: Any, lenience: Any, sampling: Sampling) -> tuple[Sampling, str, float]:
-    """(sampling of the target, the core's rule, lenience)."""
-    rule, lenience = check_rule("verify", verify, lenience, DECODING_RULES)
-    if lenience == 1.0:
-        return sampling, rule, lenience
-    if sampling.greedy:
-        # Lenience for argmax looks at the distribution before it is standardised (appendix A.5).
-        return (
-            replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None),
-            "greedy",
-            float(lenience),
-        )
-    return sampling, verify, float(lenience)
+def _target_sampling(options: DecodingOptions) -> tuple[Sampling, str]:
+    """(the target's settings, the rule) as the core takes them."""
+    sampling = options.sampling
+    if options.lenience == 1.0 or not sampling.greedy:
+        return sampling, options.verify
+    # Lenience for argmax looks at the distribution before the argmax (appendix A.5).
+    return replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None), "greedy"
 
 
 def _split(prompt: Any) -> tuple[list[Any], bool]:

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer
-from specdec.decoding.adaptive_gamma import Auto
+from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import StopRules, StopScanner
-from specdec.drafts.draft import describe
 from specdec.errors import NotFiniteError
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
@@ -161,7 +160,7 @@ class Run:
         ]
         # The core ends a text at its length and at stop ids; a stop string must be looked for each round.
         # And a caller's policy is asked before each.
-        asked = request.policy is not None and not isinstance(request.policy, Auto)
+        asked = request.policy is not None and not isinstance(request.policy, AdaptiveGamma)
         at_once = streaming or asked or bool(request.stop.strings)
         self._slice_s = 0.0 if at_once else SLICE_S
         self._session: _core.Session | None = None
@@ -183,14 +182,14 @@ class Run:
         50 ms and a forward.
         """
         request = self.request
-        n_prompts, n_places = len(request.prompts), request.n_places
+        n_prompts, n_places = len(request.prompts), request.n_slots
         limits = [request.limit(i)[0] for i in range(n_prompts)]
         places = list(range(n_places))  # the sequence in each place
         waiting = iter(range(n_places, n_prompts))
         following = next(waiting, None)
         self._session = _core.Session(
             request.target.core,
-            None if request.draft is None else describe(request.draft, request.target),
+            None if request.draft is None else request.draft.describe(request.target),
             request.prompts[:n_places],
             gamma=request.gamma,
             max_new_tokens=max(limits),
@@ -198,14 +197,14 @@ class Run:
             node_budget=request.node_budget or 0,
             sampling=request.sampling.core(),
             draft_sampling=request.draft_sampling.core(),
-            transform=request.transform,
+            transform=request.options.transform,
             rule=request.rule,
-            lenience=request.lenience,
+            lenience=request.options.lenience,
             seeds=request.seeds[:n_places],
-            n_threads=request.n_threads,
-            keep_logits=request.logits,
+            n_threads=request.options.n_threads,
+            keep_logits=request.options.logits,
             stop_ids=sorted(request.stop.ids),
-            pace=request.policy.begin(request.kind) if isinstance(request.policy, Auto) else None,
+            pace=request.policy.begin(request.kind) if isinstance(request.policy, AdaptiveGamma) else None,
         )
         begun = places.copy()
         while True:
@@ -236,7 +235,7 @@ class Run:
     def _gammas(self, places: Sequence[int]) -> list[int] | None:
         """What the caller's policy says of the next round of the sequence in each place."""
         policy, limit = self.request.policy, self.request.gamma
-        if policy is None or isinstance(policy, Auto):
+        if policy is None or isinstance(policy, AdaptiveGamma):
             return None
         sequences = [self.sequences[index] for index in places]
         return [
@@ -257,12 +256,12 @@ class Run:
             tokens=sequence.tokens,
             finish_reason=sequence.finish_reason or "error",
             stop=sequence.stop,
-            trace=Trace(sequence.rounds, prefill_s=sequence.prefill_s, n_sequences=request.n_places),
+            trace=Trace(sequence.rounds, prefill_s=sequence.prefill_s, n_sequences=request.n_slots),
             prompt_ids=request.prompts[index],
             seed=request.seeds[index],
             logits=(
                 np.concatenate([np.empty((0, n_vocab), np.float32), *sequence.logits])
-                if request.logits
+                if request.options.logits
                 else None
             ),
             tokenizer=request.target.tokenizer,
@@ -274,7 +273,7 @@ class Run:
             session, self._session = self._session, None
             try:
                 policy = self.request.policy
-                if isinstance(policy, Auto) and session.pace is not None:
+                if isinstance(policy, AdaptiveGamma) and session.pace is not None:
                     policy.end(self.request.kind, session.pace)
             finally:
                 session.close()

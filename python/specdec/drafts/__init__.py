@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from specdec.drafts.best import Best
+import warnings
+from typing import Any
+
 from specdec.drafts.context_copy import ContextCopy
 from specdec.drafts.draft import Draft
 from specdec.drafts.early_exit import EarlyExit
+from specdec.drafts.ensemble import Ensemble
 from specdec.drafts.input_copy import InputCopy
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
@@ -13,31 +16,44 @@ from specdec.drafts.ngram import Bigram, Ngram, Unigram
 from specdec.drafts.online_ngram import OnlineNgram
 from specdec.drafts.python_draft import Drafter, Proposal, PythonDraft
 from specdec.drafts.random_draft import Random
-from specdec.drafts.shapes import Chains, Grown, Shape
 from specdec.drafts.skip_layers import SkipLayers
+from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 
 __all__ = [
-    "Best",
     "Bigram",
-    "Chains",
     "ContextCopy",
     "Draft",
     "Drafter",
+    "DynamicTree",
     "EarlyExit",
-    "Grown",
+    "Ensemble",
     "InputCopy",
     "Lookahead",
-    "Model",
     "ModelDraft",
     "Ngram",
     "OnlineNgram",
+    "ParallelChains",
     "Proposal",
     "PythonDraft",
     "Random",
-    "Shape",
     "SkipLayers",
+    "StaticTree",
     "Unigram",
 ]
 
-Model = ModelDraft
-"""The former name of `ModelDraft`, until version 0.3."""
+_FORMER_NAMES = {
+    "Best": "Ensemble",
+    "Chains": "ParallelChains",
+    "Grown": "DynamicTree",
+    "Model": "ModelDraft",
+    "Shape": "StaticTree",
+}
+"""Names of version 0.1, which work until version 0.3."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FORMER_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _FORMER_NAMES[name]
+    warnings.warn(f"specdec.drafts.{name} is now {new}", DeprecationWarning, stacklevel=2)
+    return globals()[new]

@@ -9,17 +9,14 @@ import numpy as np
 
 from specdec import _core
 from specdec.checks import check_integer, check_items
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
     from specdec.models.model import Model
 
-__all__ = ["MAX_CANDIDATES", "MAX_LENGTH", "ContextCopy"]
-
-MAX_LENGTH = 1024
-"""Guesses of a round at most; the core's SD_MAX_GAMMA."""
+__all__ = ["MAX_CANDIDATES", "ContextCopy"]
 
 MAX_CANDIDATES = 16
 """Continuations that are drafted in one round; the core's SD_MAX_COPIES."""
@@ -68,10 +65,10 @@ class ContextCopy(Draft):
         n_candidates: int = 1,
         gamma: int = 8,
     ) -> None:
-        self.min_match = check_integer("min_match", min_match, 1, MAX_LENGTH)
+        self.min_match = check_integer("min_match", min_match, 1, MAX_GAMMA)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
         self.trees = self.n_candidates > 1
-        self.gamma = check_integer("gamma", gamma, 0, MAX_LENGTH)
+        self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         if documents is not None and not isinstance(documents, list | tuple):
             raise InputError(f"documents is a {type(documents).__name__}; expected a list of texts, or None")
         texts = [] if documents is None else check_items("documents", documents, "a list of texts, or None")

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from specdec.models.model import Model
     from specdec.verification.sampling import Sampling
 
-__all__ = ["Description", "Draft", "check_n_vocab", "describe"]
+__all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab"]
+
+MAX_GAMMA = 1024
+"""Guesses of a round at most; the core's SD_MAX_GAMMA."""
 
 Description: TypeAlias = "tuple[object, ...]"
 """What `_core.Session` takes as its draft: a method's name and arguments, which may be descriptions."""
@@ -47,6 +50,14 @@ class Draft(ABC):
             If the draft cannot guess for this target.
         """
 
+    @property
+    def identity(self) -> object:
+        """What stands for this draft in what is learnt of it: itself, or the object that it only wraps.
+
+        A caller's model or object is wrapped anew in each call of `specdec.generate`.
+        """
+        return self
+
     def check_rule(self, rule: str, sampling: Sampling) -> None:
         """Refuse a rule of verification that cannot judge what this draft proposes.
 
@@ -73,11 +84,6 @@ class Draft(ABC):
             f"verify is {shown(rule)}, which judges {what}; expected another rule for the trees of "
             f"{self!r} at temperature {sampling.temperature}"
         )
-
-
-def describe(draft: Model | Draft, target: Model) -> Description:
-    """Any draft as the core takes it: a model is one that drafts a chain."""
-    return draft.describe(target) if isinstance(draft, Draft) else ("model", draft.core)
 
 
 def check_n_vocab(n_vocab: int, target: Model) -> None:

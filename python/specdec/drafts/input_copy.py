@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdec.checks import check_integer
-from specdec.drafts.context_copy import MAX_LENGTH
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class InputCopy(Draft):
         self.min_match = check_integer("min_match", min_match, 1, MAX_MATCH)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, 3)
         self.trees = self.n_candidates > 1
-        self.gamma = check_integer("gamma", gamma, 0, MAX_LENGTH)
+        self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         self._source = None if source is None else check_text("source", source)
 
     def describe(self, target: Model) -> Description:

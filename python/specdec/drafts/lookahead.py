@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdec.checks import check_integer
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
     from specdec.models.model import Model
 
 __all__ = ["Lookahead"]
-
-_MAX_NODES = 1024
 
 
 class Lookahead(Draft):
@@ -61,15 +59,15 @@ class Lookahead(Draft):
     trees = True
 
     def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:
-        self.window = check_integer("window", window, 1, _MAX_NODES)
-        self.ngram = check_integer("ngram", ngram, 2, _MAX_NODES)
+        self.window = check_integer("window", window, 1, MAX_GAMMA)
+        self.ngram = check_integer("ngram", ngram, 2, MAX_GAMMA)
         self.candidates = (
-            self.window if candidates is None else check_integer("candidates", candidates, 0, _MAX_NODES)
+            self.window if candidates is None else check_integer("candidates", candidates, 0, MAX_GAMMA)
         )
         self.gamma = (self.window + self.candidates) * (self.ngram - 1)
-        if self.gamma > _MAX_NODES:
+        if self.gamma > MAX_GAMMA:
             raise InputError(
-                f"(window + candidates) (ngram - 1) is {self.gamma}; expected at most {_MAX_NODES} guesses"
+                f"(window + candidates) (ngram - 1) is {self.gamma}; expected at most {MAX_GAMMA} guesses"
             )
 
     def describe(self, target: Model) -> Description:

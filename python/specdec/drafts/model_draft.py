@@ -6,15 +6,15 @@ import os
 from typing import TypeAlias
 
 from specdec.checks import check_integer
-from specdec.drafts.draft import Description, Draft, describe
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.python_draft import Drafter, PythonDraft
-from specdec.drafts.shapes import MAX_NODES, Chains, Grown, Shape
+from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, as_model
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.verification.sampling import Sampling
 
-__all__ = ["DraftLike", "ModelDraft", "as_draft"]
+__all__ = ["DraftLike", "ModelDraft", "as_draft", "open_draft"]
 
 DraftLike: TypeAlias = "Model | Draft | Drafter | str | os.PathLike[str]"
 """What `as_draft` takes."""
@@ -29,7 +29,7 @@ class ModelDraft(Draft):
     ----------
     model : Model, path or hub name
         The model that drafts, with the target's vocabulary.
-    tree : Chains, Shape or Grown, optional
+    tree : ParallelChains, StaticTree or DynamicTree, optional
         Several candidates for each token, as a tree that the target verifies in one run. None: a chain.
     draft : Draft, Model, path, hub name or Drafter, optional
         A draft for the draft (section 6 of the paper), which may have one too: the model's chain is decoded
@@ -42,8 +42,8 @@ class ModelDraft(Draft):
     Attributes
     ----------
     model : specdec.Model
-    tree : Chains, Shape, Grown or None
-    draft : Draft, specdec.Model or None
+    tree : ParallelChains, StaticTree, DynamicTree or None
+    draft : Draft or None
     gamma : int
 
     Raises
@@ -61,25 +61,27 @@ class ModelDraft(Draft):
         self,
         model: ModelLike,
         *,
-        tree: Chains | Shape | Grown | None = None,
+        tree: ParallelChains | StaticTree | DynamicTree | None = None,
         draft: DraftLike | None = None,
         gamma: int | None = None,
     ) -> None:
-        if tree is not None and not isinstance(tree, Chains | Shape | Grown):
-            raise InputError(f"tree is a {type(tree).__name__}; expected Chains, Shape, Grown or None")
+        if tree is not None and not isinstance(tree, ParallelChains | StaticTree | DynamicTree):
+            raise InputError(
+                f"tree is a {type(tree).__name__}; expected ParallelChains, StaticTree, DynamicTree or None"
+            )
         if tree is not None and draft is not None:
             raise InputError("tree and draft are both given; a model with a draft of its own drafts a chain")
 
         self.model = as_model("model", model)
         self.tree = tree
-        self.trees = tree is not None and tree != Chains(1)
+        self.trees = tree is not None and tree != ParallelChains(1)
         self.draft = None if draft is None else as_draft(self.model, draft)
-        if isinstance(self.draft, Draft) and self.draft.in_target_cache:
+        if self.draft is not None and self.draft.in_target_cache:
             raise InputError(
                 f"draft is {shown(self.draft)}; expected one that does not work in its target's cache"
             )
         if gamma is not None:
-            self.gamma = check_integer("gamma", gamma, 1, MAX_NODES)
+            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
         elif tree is not None:
             self.gamma = tree.gamma
 
@@ -87,16 +89,20 @@ class ModelDraft(Draft):
         """See `Draft.describe`."""
         check_same_vocabulary(target, self.model)
         if self.draft is not None:
-            gamma = self.draft.gamma if isinstance(self.draft, Draft) else Draft.gamma
-            return "speculating", self.model.core, describe(self.draft, self.model), gamma
+            return "speculating", self.model.core, self.draft.describe(self.model), self.draft.gamma
         if self.tree is not None:
             return "model", self.model.core, self.tree.describe()
         return "model", self.model.core
 
+    @property
+    def identity(self) -> Model | ModelDraft:
+        """See `Draft.identity`."""
+        return self.model if self.tree is None and self.draft is None else self
+
     def check_rule(self, rule: str, sampling: Sampling) -> None:
         """See `Draft.check_rule`: "k-sequential" takes chains, and shapes of samples above temperature 0."""
-        sampled = isinstance(self.tree, Chains) or (
-            isinstance(self.tree, Shape) and self.tree.how == "sample"
+        sampled = isinstance(self.tree, ParallelChains) or (
+            isinstance(self.tree, StaticTree) and self.tree.how == "sample"
         )
         if rule != "k-sequential" or not sampled or sampling.greedy:
             super().check_rule(rule, sampling)
@@ -107,18 +113,33 @@ class ModelDraft(Draft):
         return f"<specdec.drafts.ModelDraft {self.model!r}{more}>"
 
 
-def as_draft(target: Model, given: object) -> Model | Draft:
-    """The argument `draft` as a model or a draft that fits the target, loaded if it is a path or hub name.
+def open_draft(name: str, given: object, *, optional: bool = False) -> Draft:
+    """The argument `name` as a draft: a model is wrapped, and loaded if it is a path or hub name.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError
+    """
+    if isinstance(given, Drafter):
+        return PythonDraft(given)
+    if isinstance(given, Draft):
+        return given
+    if isinstance(given, Model | str | os.PathLike):
+        return ModelDraft(given)
+    none = ", or None" if optional else ""
+    raise InputError(
+        f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name, one of "
+        f"specdec.drafts, or an object with the method propose{none}"
+    )
+
+
+def as_draft(target: Model, given: object) -> Draft:
+    """The argument `draft` as a draft that fits the target.
 
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
     """
-    if isinstance(given, Drafter):
-        given = PythonDraft(given)
-    if isinstance(given, Draft):
-        given.describe(target)  # refuses what does not fit
-        return given
-    draft = as_model("draft", given)
-    check_same_vocabulary(target, draft)
+    draft = open_draft("draft", given, optional=True)
+    draft.describe(target)  # refuses what does not fit
     return draft

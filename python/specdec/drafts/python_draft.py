@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_flag, check_integer
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class Proposal:
         all but chosen: a point mass.
     confidence : sequence of float, [n], optional
         Estimated chance that the target agrees with a guess, given that it agrees with its parent. Used where
-        guesses are weighed against their cost (``gamma="auto"``, `Best`), never for what the output is. Left
-        out, it is what ``probs`` gives the token; 1 for a point mass.
+        guesses are weighed against their cost (``gamma="auto"``, `Ensemble`), never for what the output is.
+        Left out, it is what ``probs`` gives the token; 1 for a point mass.
 
     Notes
     -----
@@ -82,7 +83,7 @@ class Drafter(Protocol):
 
     A draft that draws its guesses asks for random numbers by a parameter of ``propose`` named ``rng``:
     ``propose(self, sequence, tokens, budget, rng)`` is given a `numpy.random.Generator` of its own for every
-    sequence and round, and for every draft of a `Best`. It is made of the run's seed, so runs can be
+    sequence and round, and for every draft of a `Ensemble`. It is made of the run's seed, so runs can be
     repeated. Generators of one's own must be independent of those of every other draft: two drafts that draw
     from equal generators propose guesses that depend on each other, and the output is no longer exact.
 
@@ -157,7 +158,7 @@ class PythonDraft(Draft):
                     f"{name} of the draft {type(drafter).__name__} is {shown(method)}; expected a method"
                 )
         of = f"of the draft {type(drafter).__name__}"
-        self.gamma = check_integer(f"gamma {of}", getattr(drafter, "gamma", Draft.gamma), 0, 1024)
+        self.gamma = check_integer(f"gamma {of}", getattr(drafter, "gamma", Draft.gamma), 0, MAX_GAMMA)
         self.trees = check_flag(f"trees {of}", getattr(drafter, "trees", False))
         self._draws = _takes_rng(drafter.propose, of)
         self.drafter = drafter
@@ -168,6 +169,15 @@ class PythonDraft(Draft):
         begin, commit = getattr(drafter, "begin", None), getattr(drafter, "commit", None)
         draws = _generator if self._draws else None
         return "python", type(drafter).__name__, drafter.propose, begin, commit, Proposal, InputError, draws
+
+    @property
+    def identity(self) -> object:
+        """See `Draft.identity`."""
+        try:
+            weakref.ref(self.drafter)
+        except TypeError:  # the object has __slots__
+            return self
+        return self.drafter
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.PythonDraft of {self.drafter!r}>"

@@ -553,7 +553,4 @@ def as_model(name: str, given: object) -> Model:
         return given
     if isinstance(given, str | os.PathLike):
         return load(given)
-    none = ", one of specdec.drafts, an object with the method propose, or None" if name == "draft" else ""
-    raise InputError(
-        f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name{none}"
-    )
+    raise InputError(f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name")

@@ -8,6 +8,7 @@ cannot hide on both sides of a comparison.
 """
 
 from specdec.reference.beam import beam_search
+from specdec.reference.decode import decode
 from specdec.reference.decoder import logits, tree_logits
 from specdec.reference.distributions import adjusted_logits, distribution
 from specdec.reference.formats import (
@@ -60,6 +61,7 @@ __all__ = [
     "block",
     "classical",
     "coupled",
+    "decode",
     "dequantise",
     "distribution",
     "fma",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from specdec.checks import check_choice, check_number
 from specdec.errors import InputError, shown
 
-__all__ = ["DECODING_RULES", "RULES", "check_lenience", "check_rule"]
+__all__ = ["DECODING_RULES", "RULES", "DecodingRule", "Rule", "check_lenience", "check_rule"]
 
-DECODING_RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
-"""Those that `specdec.generate` takes; at temperature 0 all of them are greedy."""
-RULES = (*DECODING_RULES, "greedy")
-"""Those that `specdec.verify` takes."""
+DecodingRule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical"]
+"""A rule that `specdec.generate` takes; at temperature 0 all of them are greedy."""
+Rule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical", "greedy"]
+"""A rule that `specdec.verify` takes."""
+DECODING_RULES: tuple[str, ...] = get_args(DecodingRule)
+RULES: tuple[str, ...] = get_args(Rule)
 
 _LENIENT = ("rejection", "greedy")
 

@@ -19,7 +19,16 @@ import pytest
 import specdec
 from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from specdec import _core
-from specdec.drafts import Best, Bigram, ContextCopy, EarlyExit, Lookahead, Model, Proposal, SkipLayers
+from specdec.drafts import (
+    Bigram,
+    ContextCopy,
+    EarlyExit,
+    Ensemble,
+    Lookahead,
+    ModelDraft,
+    Proposal,
+    SkipLayers,
+)
 from specdec.errors import InputError
 
 N_VOCAB = LLAMA["n_vocab"]
@@ -61,12 +70,17 @@ class Scripted:
         return [note[3] for note in self.told if note[0] == "propose"]
 
 
-def describe(best: Best) -> tuple[Any, ...]:
+def describe(best: Ensemble) -> tuple[Any, ...]:
     return best.describe(SimpleNamespace(config=LLAMA, tokenizer=None))  # type: ignore[arg-type]  # no draft looks further
 
 
 def one_round(
-    target: _core.Model, best: Best, *, gamma: int | None = None, max_new_tokens: int = 20, **sampling: Any
+    target: _core.Model,
+    best: Ensemble,
+    *,
+    gamma: int | None = None,
+    max_new_tokens: int = 20,
+    **sampling: Any,
 ) -> _core.RoundRecord:
     settings = {"temperature": 1.0} | sampling
     session = _core.Session(
@@ -90,7 +104,7 @@ def test_the_trees_are_appended_in_the_order_of_the_drafts(target: _core.Model) 
         Scripted([5, 6, 9]),
     ]
     for adaptive in (False, True):
-        record = one_round(target, Best(*drafts, adaptive=adaptive))
+        record = one_round(target, Ensemble(*drafts, adaptive=adaptive))
         assert record["drafted"] == [5, 6, 5, 7, 8, 5, 6, 9]
         assert record["parents"] == [0, 1, 0, 0, 3, 0, 6, 7]
         assert record["n_rows"] == 1 + len({(5,), (5, 6), (7,), (5, 8), (5, 6, 9)})
@@ -107,8 +121,8 @@ def test_drafts_draw_independently(target: _core.Model) -> None:
     p = table.probabilities([1, 2])[-1]
     expected = float((p**2).sum())
     for best in (
-        Best(table, table, adaptive=False),
-        Best(Best(table, table, adaptive=False), table, adaptive=False),
+        Ensemble(table, table, adaptive=False),
+        Ensemble(Ensemble(table, table, adaptive=False), table, adaptive=False),
     ):
         settings = {"temperature": 1.0}
         session = _core.Session(
@@ -154,7 +168,7 @@ def test_the_budget_is_split_evenly(
     target: _core.Model, gamma: int, gammas: Sequence[int], wanted: Sequence[int], budgets: list[int]
 ) -> None:
     drafts = [Scripted(greedy_for(n), g) for n, g in zip(wanted, gammas, strict=True)]
-    record = one_round(target, Best(*drafts, adaptive=False), gamma=gamma, max_new_tokens=60)
+    record = one_round(target, Ensemble(*drafts, adaptive=False), gamma=gamma, max_new_tokens=60)
     assert [b for draft in drafts for b in draft.budgets] == budgets
     assert len(record["drafted"]) <= gamma
 
@@ -167,7 +181,7 @@ def test_who_brings_more_gets_more(target: _core.Model) -> None:
     wrong = Scripted(
         lambda known, budget: [(text[len(known)] + 1) % N_VOCAB] * budget if len(known) < 62 else [], 8
     )
-    run_session(target, describe(Best(wrong, right)), [[1, 2]], gamma=8, max_new_tokens=60)
+    run_session(target, describe(Ensemble(wrong, right)), [[1, 2]], gamma=8, max_new_tokens=60)
     assert right.budgets[0] == 4 and right.budgets[-2] > 4
     assert all(budget <= 4 for budget in wrong.budgets)
 
@@ -316,7 +330,7 @@ def test_a_draft_that_brings_nothing_is_soon_left_out() -> None:
     """Asked in the first five rounds; it costs so much that its first trial is far off."""
     model, _ = specdec.embedded_pair()
     slow = Scripted([3], seconds=0.05)
-    out = specdec.generate(model, Best(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
+    out = specdec.generate(model, Ensemble(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
     plain = specdec.generate(model, None, "Once upon a time", max_new_tokens=100, ignore_eos=True)
     assert out.tokens == plain.tokens
     assert 5 <= len(slow.budgets) < 20 < out.trace.n_calls
@@ -327,7 +341,7 @@ def test_a_draft_that_brings_nothing_is_soon_left_out() -> None:
 def test_without_adapting_all_are_asked() -> None:
     model, _ = specdec.embedded_pair()
     slow = Scripted([], seconds=0.002)
-    best = Best(Scripted([]), slow, adaptive=False)
+    best = Ensemble(Scripted([]), slow, adaptive=False)
     out = specdec.generate(model, best, "Once upon a time", max_new_tokens=30, ignore_eos=True)
     assert len(slow.budgets) == out.trace.n_calls - 1  # the last round has no room for a guess
 
@@ -338,7 +352,7 @@ def test_without_adapting_all_are_asked() -> None:
 def test_what_the_drafts_are_told(target: _core.Model) -> None:
     drafts = [Scripted([5]), Scripted([6])]
     tokens, _, records = run_session(
-        target, describe(Best(*drafts, adaptive=False)), PROMPTS, gamma=8, max_new_tokens=4
+        target, describe(Ensemble(*drafts, adaptive=False)), PROMPTS, gamma=8, max_new_tokens=4
     )
     for draft in drafts:
         begun = [note for note in draft.told if note[0] == "begin"]
@@ -353,7 +367,7 @@ def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
     look = Lookahead(3, 3)
     how = {"temperature": 0.8, "rule": "coupled"}
     alone = run_session(target, look.describe(None), PROMPTS, gamma=12, **how)  # type: ignore[arg-type]
-    best = Best(look, Scripted([]), adaptive=False)
+    best = Ensemble(look, Scripted([]), adaptive=False)
     among = run_session(target, describe(best), PROMPTS, gamma=16, **how)
     assert among[0] == alone[0]
     assert [r["drafted"] for r in among[2]] == [r["drafted"] for r in alone[2]]
@@ -364,7 +378,7 @@ def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
         return [(text[len(known)] + 1) % N_VOCAB]
 
     behind = run_session(
-        target, describe(Best(Scripted(wrong), look, adaptive=False)), PROMPTS, gamma=16, **how
+        target, describe(Ensemble(Scripted(wrong), look, adaptive=False)), PROMPTS, gamma=16, **how
     )
     for mine, its in zip(behind[2], alone[2], strict=True):
         assert mine["tokens"] == its["tokens"]
@@ -373,7 +387,7 @@ def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
 
 def test_sequences_do_not_know_of_each_other(target: _core.Model, friend: _core.Model) -> None:
     description = describe(
-        Best(Bigram([*range(40)] * 3, N_VOCAB), Lookahead(2, 3), Scripted([4, 5]), adaptive=False)
+        Ensemble(Bigram([*range(40)] * 3, N_VOCAB), Lookahead(2, 3), Scripted([4, 5]), adaptive=False)
     )
     description = (*description[:2], [*description[2], 4], (*description[3], ("model", friend)))
     batch, _, records = run_session(target, description, PROMPTS, gamma=16, temperature=1.0)
@@ -385,7 +399,7 @@ def test_sequences_do_not_know_of_each_other(target: _core.Model, friend: _core.
 
 def test_two_threads_at_once(target: _core.Model, friend: _core.Model) -> None:
     def run() -> list[list[int]]:
-        description = describe(Best(ContextCopy(), Lookahead(), Scripted([4])))
+        description = describe(Ensemble(ContextCopy(), Lookahead(), Scripted([4])))
         description = (*description[:2], [*description[2], 4], (*description[3], ("model", friend)))
         return run_session(target, description, PROMPTS, gamma=12, max_new_tokens=100)[0]
 
@@ -410,7 +424,7 @@ def test_a_place_in_the_batch_goes_to_another_prompt(how: dict[str, Any]) -> Non
     prompts = ["Once upon a time", "It was", "The little dog", "One day", "He said"]
     for make in (
         lambda: Lookahead(3, 3),
-        lambda: Best(ContextCopy(), Lookahead(), Scripted([5, 6]), adaptive=False),
+        lambda: Ensemble(ContextCopy(), Lookahead(), Scripted([5, 6]), adaptive=False),
     ):
         options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True, "n_threads": 1, **how}
         batch = specdec.generate(model, make(), prompts, batch_size=2, seed=3, **options)
@@ -419,7 +433,7 @@ def test_a_place_in_the_batch_goes_to_another_prompt(how: dict[str, Any]) -> Non
             assert one.tokens == alone.tokens
             assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in alone.trace.rounds]
     told = Scripted([5])
-    specdec.generate(model, Best(told), prompts, batch_size=2, max_new_tokens=5)
+    specdec.generate(model, Ensemble(told), prompts, batch_size=2, max_new_tokens=5)
     begun = [note[2] for note in told.told if note[0] == "begin"]
     assert sorted(begun) == sorted(model.tokenizer.encode(prompt) for prompt in prompts)
 
@@ -437,17 +451,17 @@ def test_drafts_of_every_kind_together(gamma: Any) -> None:
     prompts = ["Once upon a time", "It was"]
     plain = specdec.generate(model, None, prompts, seed=2, **options)
     for best in (
-        Best(EarlyExit(2), draft),
-        Best(ContextCopy(min_match=1), Lookahead(), EarlyExit(2), adaptive=False),
-        Best(Model(draft, draft=ContextCopy(min_match=1)), SkipLayers(attn=[1])),
+        Ensemble(EarlyExit(2), draft),
+        Ensemble(ContextCopy(min_match=1), Lookahead(), EarlyExit(2), adaptive=False),
+        Ensemble(ModelDraft(draft, draft=ContextCopy(min_match=1)), SkipLayers(attn=[1])),
     ):
         out = specdec.generate(model, best, prompts, gamma=gamma, seed=2, **options)
         assert [one.tokens for one in out] == [one.tokens for one in plain]
 
 
 def test_best_of_bests(target: _core.Model) -> None:
-    inner = Best(Scripted([5, 6]), Scripted([7]), adaptive=False)
-    record = one_round(target, Best(Scripted([8]), inner, adaptive=False))
+    inner = Ensemble(Scripted([5, 6]), Scripted([7]), adaptive=False)
+    record = one_round(target, Ensemble(Scripted([8]), inner, adaptive=False))
     assert record["drafted"] == [8, 5, 6, 7] and record["parents"] == [0, 0, 2, 0]
 
 
@@ -464,7 +478,7 @@ def test_exceptions_pass_through(target: _core.Model, method: str) -> None:
 
     setattr(bad, method, fail)
     with pytest.raises(WrongError):
-        run_session(target, describe(Best(Scripted([3]), bad)), PROMPTS, gamma=8)
+        run_session(target, describe(Ensemble(Scripted([3]), bad)), PROMPTS, gamma=8)
 
 
 # ------------------------------------------------------------------------------------------- arguments
@@ -472,20 +486,22 @@ def test_exceptions_pass_through(target: _core.Model, method: str) -> None:
 
 def test_arguments() -> None:
     target, draft = specdec.embedded_pair()
-    best = Best(Bigram([1, 2, 1], target.config["n_vocab"]), draft, Scripted([], gamma=9))
+    best = Ensemble(Bigram([1, 2, 1], target.config["n_vocab"]), draft, Scripted([], gamma=9))
     assert best.gamma == 17 and best.adaptive and len(best.drafts) == 3
-    assert repr(best).startswith("Best(") and repr(Best(best, adaptive=False)).endswith("adaptive=False)")
+    assert repr(best).startswith("Ensemble(") and repr(Ensemble(best, adaptive=False)).endswith(
+        "adaptive=False)"
+    )
     out = specdec.generate(target, best, "It was", max_new_tokens=40, ignore_eos=True)
     assert out.tokens == specdec.generate(target, None, "It was", max_new_tokens=40, ignore_eos=True).tokens
-    with pytest.raises(InputError, match="Best has no draft"):
-        Best()
-    with pytest.raises(InputError, match="draft 1 of Best is a int; expected a specdec.Model"):
-        Best(draft, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="Ensemble has no draft"):
+        Ensemble()
+    with pytest.raises(InputError, match="draft 1 of Ensemble is a int; expected a specdec.Model"):
+        Ensemble(draft, 3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="adaptive is 2"):
-        Best(draft, adaptive=2)  # type: ignore[arg-type]
+        Ensemble(draft, adaptive=2)  # type: ignore[arg-type]
     with pytest.raises(specdec.VocabularyMismatchError):
-        specdec.generate(target, Best(Bigram([0], 7)), "It was")
-    assert Best(Lookahead(100, 3, candidates=100), Lookahead(200, 4, candidates=100)).gamma == 1024
+        specdec.generate(target, Ensemble(Bigram([0], 7)), "It was")
+    assert Ensemble(Lookahead(100, 3, candidates=100), Lookahead(200, 4, candidates=100)).gamma == 1024
 
 
 @pytest.mark.parametrize(

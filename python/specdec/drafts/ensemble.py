@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specdec.checks import check_flag
-from specdec.drafts.draft import Description, Draft, describe
-from specdec.drafts.python_draft import Drafter, PythonDraft
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import InputError
 
 if TYPE_CHECKING:
     from specdec.models.model import Model
 
-__all__ = ["Best"]
-
-_MAX_NODES = 1024
+__all__ = ["Ensemble"]
 
 
-class Best(Draft):
+class Ensemble(Draft):
     """Several drafts at once: their guesses become one tree, and those that do not pay are left out.
 
     In every round the drafts are asked in the order in which they are given, so name cheap ones first. Each
@@ -65,44 +62,22 @@ class Best(Draft):
 
     trees = True
 
-    def __init__(
-        self, *drafts: Model | Draft | Drafter | str | os.PathLike[str], adaptive: bool = True
-    ) -> None:
+    def __init__(self, *drafts: DraftLike, adaptive: bool = True) -> None:
         if not drafts:
-            raise InputError("Best has no draft; expected at least one")
-        self.drafts = tuple(_draft(i, draft) for i, draft in enumerate(drafts))
+            raise InputError("Ensemble has no draft; expected at least one")
+        self.drafts = tuple(open_draft(f"draft {i} of Ensemble", draft) for i, draft in enumerate(drafts))
         self.adaptive = check_flag("adaptive", adaptive)
-        self.in_target_cache = any(isinstance(one, Draft) and one.in_target_cache for one in self.drafts)
-        self.gamma = min(sum(self._gammas), _MAX_NODES)
+        self.in_target_cache = any(draft.in_target_cache for draft in self.drafts)
+        self.gamma = min(sum(self._gammas), MAX_GAMMA)
 
     @property
     def _gammas(self) -> list[int]:
-        return [max(draft.gamma if isinstance(draft, Draft) else Draft.gamma, 1) for draft in self.drafts]
+        return [max(draft.gamma, 1) for draft in self.drafts]
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        from specdec.models.tokenizer import check_same_vocabulary
-
-        for draft in self.drafts:
-            if not isinstance(draft, Draft):
-                check_same_vocabulary(target, draft)
-        return "best", self.adaptive, self._gammas, tuple(describe(draft, target) for draft in self.drafts)
+        return "best", self.adaptive, self._gammas, tuple(draft.describe(target) for draft in self.drafts)
 
     def __repr__(self) -> str:
         given = ", ".join(map(repr, self.drafts))
-        return f"Best({given}{'' if self.adaptive else ', adaptive=False'})"
-
-
-def _draft(i: int, given: Any) -> Model | Draft:
-    from specdec.models.model import Model, load  # models need more than drafts do
-
-    if isinstance(given, Draft | Model):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return load(given)
-    if isinstance(given, Drafter):
-        return PythonDraft(given)
-    raise InputError(
-        f"draft {i} of Best is a {type(given).__name__}; expected a specdec.Model, a path or a hub name, one "
-        "of specdec.drafts, or an object with the method propose"
-    )
+        return f"Ensemble({given}{'' if self.adaptive else ', adaptive=False'})"

@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.checks import as_integer, check_choice, check_integer, check_items, check_number
+from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown
 
-__all__ = ["Chains", "Grown", "Shape"]
-
-MAX_NODES = 1024
-"""Nodes of a tree; the core's SD_MAX_GAMMA."""
+__all__ = ["DynamicTree", "ParallelChains", "StaticTree"]
 
 CHOICES = ("sample", "without replacement", "top-k")
 
 
 @dataclass(frozen=True)
-class Chains:
+class ParallelChains:
     """`k` sequences drafted side by side, and merged into a prefix tree (SpecInfer, Miao et al. 2024).
 
     Each is an independent sample of the draft. Where two of them agree from the beginning on, draft and
@@ -31,7 +29,7 @@ class Chains:
     Parameters
     ----------
     k : int
-        Chains, 1 to 1024.
+        ParallelChains, 1 to 1024.
 
     Raises
     ------
@@ -42,12 +40,12 @@ class Chains:
     k: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "k", check_integer("k", self.k, 1, MAX_NODES))
+        object.__setattr__(self, "k", check_integer("k", self.k, 1, MAX_GAMMA))
 
     @property
     def gamma(self) -> int:
         """Guesses a round when the caller does not say: 4 for each chain."""
-        return min(4 * self.k, MAX_NODES)
+        return min(4 * self.k, MAX_GAMMA)
 
     def describe(self) -> tuple[object, ...]:
         """The shape, as the core takes it."""
@@ -55,7 +53,7 @@ class Chains:
 
 
 @dataclass(frozen=True)
-class Shape:
+class StaticTree:
     """A tree of a given shape.
 
     A smaller gamma takes the first nodes, level by level: the levels from the top, and of the last level the
@@ -108,7 +106,7 @@ class Shape:
     @classmethod
     def expected(
         cls, n_nodes: int, acceptance: Sequence[float] = (0.65, 0.12, 0.05, 0.03), how: str = "sample"
-    ) -> Shape:
+    ) -> StaticTree:
         """The shape with the most expected accepted tokens of all with so many nodes (Sequoia, section 3.1).
 
         Parameters
@@ -120,14 +118,14 @@ class Shape:
             descending, of (0, 1), with a sum of at most 1. A node has at most as many children. The default
             is roughly that of the embedded pair at temperature 1.
         how : str
-            See `Shape`.
+            See `StaticTree`.
 
         Raises
         ------
         InputError
             If `n_nodes` is out of range or `acceptance` is no such sequence.
         """
-        n_nodes = check_integer("n_nodes", n_nodes, 1, MAX_NODES)
+        n_nodes = check_integer("n_nodes", n_nodes, 1, MAX_GAMMA)
         expected = "descending numbers between 0 and 1, of sum 1 at most"
         chances = [
             check_number(f"acceptance[{i}]", p, "a number between 0 and 1", lambda x: 0.0 < x < 1.0)
@@ -159,11 +157,11 @@ class Shape:
         return "shape", self.how, list(self.parents)
 
     def __repr__(self) -> str:
-        return f"<specdec.drafts.Shape of {len(self.parents)} nodes, {self.how}>"
+        return f"<specdec.drafts.StaticTree of {len(self.parents)} nodes, {self.how}>"
 
 
 @dataclass(frozen=True)
-class Grown:
+class DynamicTree:
     """A tree that grows where the draft is confident, to a number of nodes.
 
     In each step the draft reads, in one forward, the best guesses that it has not read, and each is followed
@@ -175,7 +173,7 @@ class Grown:
     It is made for greedy decoding and the coupled rule, where the target's choice is one token: there its
     guesses are the largest logits, or the first in the race of the shared noise. Under other rules guesses
     that are chosen and not drawn are accepted with the target's probability of them, which is right and
-    little: there a `Shape` of samples is accepted more often.
+    little: there a `StaticTree` of samples is accepted more often.
 
     Parameters
     ----------
@@ -204,7 +202,7 @@ class Grown:
 
     def __post_init__(self) -> None:
         for name in ("n_nodes", "width", "steps"):
-            object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, MAX_NODES))
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 1, MAX_GAMMA))
         expected = "a number above 0, at most 1000"
         sharpness = check_number("sharpness", self.sharpness, expected, lambda x: 0.0 < x <= 1000.0)
         object.__setattr__(self, "sharpness", sharpness)
@@ -227,10 +225,10 @@ def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
     parents: list[int] = []
     level = [0]
     for depth, entry in enumerate(given):
-        width = check_integer(f"widths[{depth}]", entry, 1, MAX_NODES)
+        width = check_integer(f"widths[{depth}]", entry, 1, MAX_GAMMA)
         n = width * len(level)
-        if len(parents) + n > MAX_NODES:
-            raise InputError(f"widths is {shown(widths)}; expected a tree of at most {MAX_NODES} nodes")
+        if len(parents) + n > MAX_GAMMA:
+            raise InputError(f"widths is {shown(widths)}; expected a tree of at most {MAX_GAMMA} nodes")
         first = len(parents) + 1
         parents += [node for node in level for _ in range(width)]
         level = list(range(first, first + n))
@@ -238,9 +236,9 @@ def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
 
 
 def _checked(parents: Any) -> tuple[int, ...]:
-    expected = f"a sequence of 1 to {MAX_NODES} integers"
+    expected = f"a sequence of 1 to {MAX_GAMMA} integers"
     given = [] if isinstance(parents, str) else check_items("parents", parents, expected)
-    if not 1 <= len(given) <= MAX_NODES:
+    if not 1 <= len(given) <= MAX_GAMMA:
         raise InputError(f"parents is {shown(parents)}; expected {expected}")
     found: list[int] = []
     for i, entry in enumerate(given):

@@ -1,0 +1,188 @@
+"""The settings of a run in one object: the keyword arguments of `generate`, checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias, TypedDict, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.checks import check_flag, check_integer
+from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
+from specdec.drafts.draft import MAX_GAMMA
+from specdec.errors import InputError, shown
+from specdec.threads import check_threads
+from specdec.trace import Round
+from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
+from specdec.verification.sampling import Sampling
+
+__all__ = [
+    "MAX_GAMMA", "BatchOptions", "DecodingOptions", "Gamma", "Options", "Policy", "Seed", "Stop", "Transform",
+    "with_options",
+]  # fmt: skip
+
+Policy: TypeAlias = "Callable[[Sequence[Round]], int]"
+"""A caller's function of the rounds so far that says how many tokens to draft."""
+Gamma: TypeAlias = "int | str | AdaptiveGamma | Policy | None"
+Stop: TypeAlias = "str | int | Iterable[str | int] | None"
+Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
+Transform: TypeAlias = "Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]]"
+
+_DEFAULT_BATCH_SIZE = 16
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments that `specdec.generate` and `specdec.stream` share, for type checkers."""
+
+    gamma: Gamma
+    max_new_tokens: int | None
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    draft_sampling: Sampling | None
+    transform: Transform | None
+    verify: DecodingRule
+    lenience: float
+    seed: Seed
+    stop: Stop
+    n_threads: int | None
+    logits: bool
+    ignore_eos: bool
+
+
+class BatchOptions(Options, total=False):
+    """All keyword arguments of `specdec.generate`, for type checkers."""
+
+    batch_size: int | None
+    node_budget: int | None
+    progress: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions:
+    """The keyword arguments of `specdec.generate`, whose docstring explains each; here are their defaults.
+
+    What can be checked without a model is checked when the object is made.
+
+    Raises
+    ------
+    InputError
+        If a value is out of range; the message names the argument.
+    """
+
+    gamma: Gamma = None
+    max_new_tokens: int | None = 200
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
+    draft_sampling: Sampling | None = None
+    transform: Transform | None = None
+    verify: DecodingRule = "rejection"
+    lenience: float = 1.0
+    seed: Seed = None
+    stop: Stop = None
+    n_threads: int | None = None
+    logits: bool = False
+    ignore_eos: bool = False
+    batch_size: int | None = None
+    node_budget: int | None = None
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        _ = self.sampling  # its settings are checked
+        if self.draft_sampling is not None and not isinstance(self.draft_sampling, Sampling):
+            raise InputError(
+                f"draft_sampling is a {type(self.draft_sampling).__name__}; expected a specdec.Sampling, or "
+                "None"
+            )
+        if self.transform is not None and not callable(self.transform):
+            raise InputError(
+                f"transform is a {type(self.transform).__name__}; expected a function of (probs, tokens), or "
+                "None"
+            )
+        rule, lenience = check_rule("verify", self.verify, self.lenience, DECODING_RULES)
+        self._set(verify=rule, lenience=float(lenience), gamma=_check_gamma(self.gamma))
+        for name in ("logits", "ignore_eos", "progress"):
+            self._set(**{name: check_flag(name, getattr(self, name))})
+        if self.max_new_tokens is not None:
+            self._set(max_new_tokens=check_integer("max_new_tokens", self.max_new_tokens, 1))
+        batch_size = _DEFAULT_BATCH_SIZE if self.batch_size is None else self.batch_size
+        self._set(
+            n_threads=check_threads(self.n_threads), batch_size=check_integer("batch_size", batch_size, 1)
+        )
+
+    def _set(self, **values: Any) -> None:
+        """Keep checked values in place of those given."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def sampling(self) -> Sampling:
+        """The target's settings."""
+        return Sampling(
+            self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty, self.logit_bias
+        )
+
+    @property
+    def policy(self) -> AdaptiveGamma | Policy | None:
+        """What chooses gamma round by round; None where gamma is a number."""
+        gamma = self.gamma
+        return None if gamma is None or isinstance(gamma, int | str) else gamma
+
+    @classmethod
+    def of_call(cls, function: Callable[..., Any], arguments: Mapping[str, Any]) -> DecodingOptions:
+        """The keyword arguments of a call of a function that `with_options` has decorated.
+
+        Raises
+        ------
+        TypeError
+            As Python does, for an argument that the function does not have.
+        InputError
+        """
+        for name in arguments:
+            if name not in inspect.signature(function).parameters:
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+        return cls(**arguments)
+
+
+def with_options(*left_out: str) -> Callable[[Function], Function]:
+    """Give a function of ``**options`` the signature that writes the options out, but for some."""
+
+    def decorate(function: Function) -> Function:
+        given = inspect.signature(function)
+        kept = [entry for entry in given.parameters.values() if entry.kind is not entry.VAR_KEYWORD]
+        kept += [
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
+            )
+            for field in fields(DecodingOptions)
+            if field.name not in left_out
+        ]
+        function.__signature__ = given.replace(parameters=kept)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def _check_gamma(gamma: Any) -> Gamma:
+    if isinstance(gamma, str):
+        if gamma != "auto":
+            raise InputError(
+                f"gamma is {shown(gamma)}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a "
+                "specdec.AdaptiveGamma, or a function of the rounds so far"
+            )
+        return SHARED
+    if gamma is None or isinstance(gamma, AdaptiveGamma) or callable(gamma):
+        return gamma
+    return check_integer("gamma", gamma, 0, MAX_GAMMA)
