@@ -21,8 +21,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from peers.engine import Batch, Engine, Job, Pair, Writer
-from shapes import random_tensors, vocabulary
+from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
+from benchmarks.shapes import random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
 _NAMES = {

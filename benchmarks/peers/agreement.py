@@ -1,8 +1,8 @@
-"""Whether samples agree with a law, and texts with each other: the statistics of `bench_exactness.py`.
+"""Whether samples agree with a law, and texts with each other: the statistics of `exact.py`.
 
 A *law* is an array with an axis for each token, [n_vocab, ..., n_vocab], of probabilities of the first tokens
 of a text. Some engines stop after the end token, so no one looks at what follows it: the law and the counts
-put the end token in all places after it.
+put the end token at all positions after it.
 """
 
 from __future__ import annotations

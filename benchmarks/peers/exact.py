@@ -1,43 +1,14 @@
-"""Is speculative output the target's? The same two tests for specdec and for other engines.
-
-    python benchmarks/bench_exactness.py --work FOLDER
-    python benchmarks/bench_exactness.py --work FOLDER --engines specdec openvino --seconds 300
-
-Prints a table in Markdown. The engines come with ``pip install 'specdec[bench]'``; FOLDER takes their models
-and is kept. llama.cpp's server is built of llama-cpp-python's sources, or named by the environment variable
-LLAMA_SERVER. Each engine is a process of its own.
-
-*Sampling*: three tokens after a prompt, at temperature 1 without any other setting, by a target of eight
-tokens with a draft of another law. Their joint law is known: it is computed from the target's logits in
-float32, of transformers where it is installed. From N texts, each of its own seed:
-
-- *off by* is the total variation from that law, of the first, second and third token by itself and of all
-  three together, which sees what tokens have to do with each other; beside it, in brackets, what N exact
-  samples are expected to be off by;
-- *p* is that of a G-test of the joint counts: the chance that exact samples are as far off. Small is wrong.
-
-Plain sampling by the same engine is the control: were it off too, speculation would not be to blame.
-
-*Greedy*: texts of a target of 25 million random weights, by speculation and plainly, in the same engine and
-number format. How many of the prompts' texts are equal, and the first token (from 1) that differs in any.
-For specdec the logits that the tokens were chosen from are compared as well, bit by bit.
-
-*a run* are tokens per run of the target, by the engine's own counts: above 1, drafts were accepted.
-"""
+"""Is the output of speculative decoding the target's? The same two tests for every engine."""
 
 from __future__ import annotations
 
 import argparse
-import functools
-import json
 import sys
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from agreement import (
+from benchmarks.builds import Answer, Worker
+from benchmarks.peers.agreement import (
     Law,
     count,
     expected_noise,
@@ -49,12 +20,12 @@ from agreement import (
     softmax,
     total_variation,
 )
-from bench_peers import PACKAGES, Answer, Worker, installed
-from machine import describe
-from peers import WRITERS
-from peers.engine import FORMATS, Job
-from shapes import SHAPES
-from specdec.progress import progress_bar
+from benchmarks.peers.comparing import begin, engine_options, engine_process, installed
+from benchmarks.peers.engine import Job
+from benchmarks.peers.engines import WRITERS
+from benchmarks.report import Report
+from benchmarks.shapes import SHAPES
+from benchmarks.turns import Options
 
 LENGTH = 3
 SMALL, LARGE = "eight", "L25M"
@@ -83,15 +54,6 @@ class Sampled:
     tokens_a_run: float
 
 
-@dataclass
-class Row:
-    """An engine: results by column, or why there are none."""
-
-    sampled: dict[str, Sampled | str] = field(default_factory=dict)
-    greedy: dict[str, dict[str, Any] | str] = field(default_factory=dict)
-    settings: str = ""
-
-
 class RefusedError(Exception):
     """An engine cannot do what was asked; says why."""
 
@@ -115,12 +77,12 @@ class Contestant:
         job = {"format": number, "work": str(args.work), "n_threads": n_threads}
         draft = {**job, "shape": f"{shape}-draft"} if gamma else None
         load = {"target": {**job, "shape": shape}, "draft": draft, "gamma": gamma, "writes": True}
-        converter = Worker(engine, args.work, n_threads)
+        converter = engine_process(engine, args.work, n_threads)
         try:
             asked(converter, "prepare", **load)
         finally:
             converter.close()
-        self.worker = Worker(engine, args.work, n_threads)
+        self.worker = engine_process(engine, args.work, n_threads)
         try:
             self.settings = asked(self.worker, "load", **load)["settings"]
         except RefusedError:
@@ -145,7 +107,7 @@ def law_of_target(args: argparse.Namespace) -> tuple[Law, str]:
     tokens = range(n_vocab - 1)  # nothing is looked up after the end token
     texts = [(), *((a,) for a in tokens), *((a, b) for a in tokens for b in tokens)]
     for engine in ("transformers", "specdec"):
-        worker = Worker(engine, args.work, args.threads)
+        worker = engine_process(engine, args.work, args.threads)
         try:
             asked(worker, "load", target={**vars(job), "work": str(job.work)})
             rows = asked(worker, "logits", prompts=[[*prompt, *text] for text in texts])["logits"]
@@ -202,10 +164,8 @@ def greedy(engine: str, number: str, args: argparse.Namespace) -> dict[str, Any]
     return found
 
 
-def sampled_text(result: Sampled | str, verdict: bool) -> str:
+def sampled_text(result: Sampled, verdict: bool) -> str:
     """A cell of the table."""
-    if isinstance(result, str):
-        return result
     off = [f"{off:.3f} ({noise:.3f})" for off, noise in zip(result.off, result.noise, strict=True)]
     p = f"p = {probability(result.p)}" if result.p >= 0.001 else f"**p {probability(result.p)}**"
     if not verdict:
@@ -213,10 +173,8 @@ def sampled_text(result: Sampled | str, verdict: bool) -> str:
     return f"N {result.n}: {'; '.join(off[:-1])}; joint {off[-1]}, {p}; {result.tokens_a_run:.2f} a run"
 
 
-def greedy_text(result: dict[str, Any] | str) -> str:
+def greedy_text(result: dict[str, Any]) -> str:
     """A cell of the table."""
-    if isinstance(result, str):
-        return result
     text = f"{result['equal']}/{result['n']}"
     if result["first"] is not None:
         text = f"**{text}**, from token {result['first']}"
@@ -225,79 +183,58 @@ def greedy_text(result: dict[str, Any] | str) -> str:
     return f"{text}; {result['tokens_a_run']:.2f} a run"
 
 
-def examine(engine: str, law: Law, args: argparse.Namespace, bar: Any) -> Row:
-    """Both tests on an engine."""
-    row = Row()
-    for name, gamma in (("plain", 0), ("speculative", args.gamma)):
-        try:
-            row.sampled[name], row.settings = sampled(engine, gamma, law, args)
-        except RefusedError as reason:
-            row.sampled[name] = str(reason)
-        bar.update(1)
-    for number in args.formats:
-        try:
-            row.greedy[number] = greedy(engine, number, args)
-        except RefusedError as reason:
-            row.greedy[number] = str(reason)
-        bar.update(1)
-    return row
+def exactness_options(options: Options) -> None:
+    engine_options(options, WRITERS)
+    options.add("--samples", type=int, default=200_000, help="texts for each law, at most")
+    options.add("--seconds", type=float, default=90, help="time to sample each law, at most")
+    options.add("--prompts", type=int, default=8)
+    options.add("--tokens", type=int, default=64)
+    options.add("--gamma", type=int, default=3)
+    options.add("--seed", type=int, default=1, help="of the first text; the others count on")
 
 
-def print_row(engine: str, row: Row, formats: list[str]) -> None:
-    name = NAMES.get(engine, engine)
-    if engine in PACKAGE:
-        name += f" {installed(PACKAGE[engine])}"
-    cells = [sampled_text(row.sampled["plain"], False), sampled_text(row.sampled["speculative"], True)]
-    cells += [greedy_text(row.greedy[number]) for number in formats]
-    print("|", " | ".join([name, *(cell.replace("|", "\\|") for cell in cells)]), "|", flush=True)
+def exactness(args: argparse.Namespace, report: Report) -> None:
+    """Is the output of speculative decoding the target's? The same two tests for every engine.
 
+    Sampling: three tokens after a prompt, at temperature 1 without any other setting, by a target of eight
+    tokens with a draft of another law. Their joint law is known: it is computed from the target's logits in
+    float32, of transformers where it is installed. From N texts, each of its own seed: "off by" is the total
+    variation from that law, of the first, second and third token by itself and of all three together; in
+    brackets what N exact samples are expected to be off by. p is that of a G-test of the joint counts: the
+    chance that exact samples are as far off. Plain sampling by the same engine is the control.
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, required=True, help="folder for the engines' models")
-    parser.add_argument("--engines", nargs="+", choices=WRITERS, default=list(WRITERS))
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
-    parser.add_argument("--samples", type=int, default=200_000, help="texts for each law, at most")
-    parser.add_argument("--seconds", type=float, default=90, help="time to sample each law, at most")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--gamma", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1, help="of the first text; the others count on")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="also write the results here")
-    args = parser.parse_args()
-    args.work = args.work.resolve()
-    args.work.mkdir(parents=True, exist_ok=True)
-
+    Greedy: texts of a target of 25 million random weights, by speculation and plainly, in the same engine and
+    number format. How many of the prompts' texts are equal, and the first token (from 1) that differs in any.
+    For specdec the logits that the tokens were chosen from are compared as well, bit by bit. "a run" is
+    tokens per run of the target, by the engine's own counts: above 1, drafts were accepted.
+    """
+    begin(args, report)
     law, source = law_of_target(args)
     config = SHAPES[LARGE]
-    print(f"{describe()}; {args.threads} threads\n\n`python {' '.join(sys.argv)}`\n")
-    print(f"Law of {LENGTH} tokens of {len(law)} from logits of {source} in f32, gamma {args.gamma}; greedy:")
-    print(
-        f"{args.prompts} prompts, {args.tokens} tokens, {config['n_layer']} layers of {config['d_model']}.\n"
+    report.say(
+        f"- law of {LENGTH} tokens of {len(law)} from logits of {source} in f32, gamma {args.gamma}; greedy: "
+        f"{args.prompts} prompts, {args.tokens} tokens, {config['n_layer']} layers of {config['d_model']}"
     )
-    print("| engine | plain sampling, off by (expected) | speculative sampling, off by (expected):", end="")
-    print(" tokens 1; 2; 3; joint |", " | ".join(f"greedy, {number}" for number in args.formats), "|")
-    print("|---" * (3 + len(args.formats)) + "|", flush=True)
-    rows = {}
-    bar = progress_bar(len(args.engines) * (2 + len(args.formats)), "cell")
-    try:
-        for engine in args.engines:
-            rows[engine] = examine(engine, law, args, bar)
-            print_row(engine, rows[engine], args.formats)
-    finally:
-        bar.close()
-    print()
-    for engine, row in rows.items():
-        if row.settings:
-            print(f"{NAMES.get(engine, engine)}: {row.settings}.")
-    print("Versions:", ", ".join(f"{name} {installed(name)}" for name in PACKAGES))
-    if args.json:
-        plain = functools.partial(json.dumps, default=vars, indent=1)
-        args.json.write_text(plain({"law": np.asarray(law).tolist(), "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+    columns = ["engine", "plain sampling, off by (expected)"]
+    columns += ["speculative sampling, off by (expected): tokens 1; 2; 3; joint"]
+    table = report.table(dict.fromkeys([*columns, *(f"greedy, {number}" for number in args.formats)], ""))
+    settings = {}
+    for engine in args.engines:
+        name = NAMES.get(engine, engine)
+        row = [f"{name} {installed(PACKAGE[engine])}" if engine in PACKAGE else name]
+        for gamma in (0, args.gamma):
+            try:
+                found, settings[name] = sampled(engine, gamma, law, args)
+                row.append(sampled_text(found, gamma > 0))
+            except RefusedError as reason:
+                row.append(str(reason))
+        for number in args.formats:
+            try:
+                row.append(greedy_text(greedy(engine, number, args)))
+            except RefusedError as reason:
+                row.append(str(reason))
+        table.row(*row)
+    report.say()
+    for name, text in settings.items():
+        if text:
+            report.say(f"- {name}: {text}.")
