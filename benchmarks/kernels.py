@@ -172,9 +172,9 @@ def forward(args: argparse.Namespace, report: Report) -> None:
 
     With --roofline beside roofline(M) = max(bytes / bandwidth, 2 M weights / peak) over the whole model:
     bytes are those of all packed matrices and of the KV cache, weights the matrices' elements; bandwidth is
-    what the machine read right before and after each sample (for small models: reading as many bytes again and again,
-    which caches may hold); peak is what its multiply-add instruction reaches. Medians are then of each state
-    of the machine's memory by itself.
+    what the machine read right before and after each sample (for small models: reading as many bytes again
+    and again, which caches may hold); peak is what its multiply-add instruction reaches. Medians are then of
+    each state of the machine's memory by itself.
     """
     for model in args.models:
         for dtype in args.dtypes:

@@ -1,4 +1,4 @@
-"""The statistics that `benchmarks/bench_exactness.py` judges engines by, on samples of known laws."""
+"""The statistics that `python -m benchmarks peers-exact` judges engines by, on samples of known laws."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import agreement
+from benchmarks.peers import agreement
 
 N_VOCAB = 5
 END = N_VOCAB - 1
