@@ -20,7 +20,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "load": (kernels.load, kernels.load_options),
     "threads": (kernels.threads, kernels.threads_options),
     "speed": (engine.speed, engine.speed_options),
-    "dial": (engine.dial, engine.dial_options),
+    "fixed-acceptance": (engine.fixed_acceptance, engine.fixed_acceptance_options),
     "sampling": (engine.sampling, engine.sampling_options),
     "beam": (engine.beam, engine.beam_options),
     "drafts": (drafts.drafts, drafts.drafts_options),

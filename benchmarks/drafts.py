@@ -35,7 +35,12 @@ Make = Callable[[specdec.Model, specdec.Model], Any]
 
 
 def _table(n: int) -> Make:
-    return lambda target, draft: ways.Ngram.from_target(target, TABLE_PROMPTS, n=n, max_new_tokens=400)
+    def make(target: specdec.Model, draft: specdec.Model) -> Any:
+        results = specdec.generate(target, None, TABLE_PROMPTS, max_new_tokens=400)
+        texts = [result.prompt_ids + result.tokens for result in results]
+        return ways.Ngram(texts, target.config["n_vocab"], n=n)
+
+    return make
 
 
 SHORT, CHAINS, COPIES, OWN = (1, 2, 4), (1, 2, 3, 4, 6, 8), (2, 4, 8, 12, 16, 24), (None,)

@@ -93,10 +93,10 @@ def speed(args: argparse.Namespace, report: Report) -> None:
                 table.row(*row, *([cells[plain].against, cell.against] if args.against else []))
 
 
-# ----------------------------------------------------------------------------------------------- dial
+# ----------------------------------------------------------------------------------- fixed acceptance
 
 
-class Dialled:
+class FixedAcceptance:
     """A pair, a prompt, and drafts whose acceptance rate is set.
 
     Parameters
@@ -184,31 +184,26 @@ class Dialled:
 
 
 class Decoding:
-    """One decoding of the benchmark's text, slice by slice; with an alpha the drafter is a dialled one."""
+    """One decoding of the benchmark's text, slice by slice; with alpha as acceptance rate of the draft."""
 
     def __init__(
         self,
-        of: Dialled,
+        of: FixedAcceptance,
         gamma: int,
         alpha: float | None,
         seed: int,
         sampling: dict[str, float] | None = None,
     ) -> None:
         settings = {"temperature": 0.0, **(sampling or {})}
-        options: dict[str, Any] = {} if alpha is None else {"dial": (alpha, [of.text])}
-        try:
-            self._session = _core.Session(
-                of.target, of.draft if gamma else None, [of.prompt], gamma=gamma, max_new_tokens=of.n_tokens,
-                seeds=[(seed, 0)], n_threads=of.n_threads, sampling=settings, draft_sampling=settings,
-                **options,
-            )  # fmt: skip
-        except (TypeError, ValueError, NotImplementedError) as error:
-            if alpha is None:
-                raise
-            raise RuntimeError(
-                "this build of specdec has no drafter of a given acceptance rate; build it with the test "
-                "hooks: pip install . -C cmake.define.SPECDEC_TESTING=ON"
-            ) from error
+        options = {
+            "gamma": gamma, "max_new_tokens": of.n_tokens, "seeds": [(seed, 0)], "n_threads": of.n_threads,
+            "sampling": settings, "draft_sampling": settings,
+        }  # fmt: skip
+        draft = of.draft if gamma else None
+        if alpha is None:
+            self._session = _core.Session(of.target, draft, [of.prompt], **options)
+        else:
+            self._session = _fixed_acceptance(of, draft, alpha, options)
         self._session.prefill()
         self._n_left = of.n_tokens
         self.tokens: list[int] = []
@@ -257,7 +252,25 @@ class Decoding:
         return median(others)
 
 
-def _dialled_options(options: Options) -> None:
+def _fixed_acceptance(
+    of: FixedAcceptance, draft: Any, alpha: float, options: dict[str, Any]
+) -> _core.Session:
+    """A session whose draft is right with probability alpha."""
+    try:
+        return _core.Session(of.target, ("fixed_acceptance", draft, alpha, [of.text]), [of.prompt], **options)
+    except ValueError as error:
+        if "no method" not in str(error):
+            raise
+    try:  # builds before the method had an argument of the session
+        return _core.Session(of.target, draft, [of.prompt], dial=(alpha, [of.text]), **options)
+    except TypeError as error:
+        raise RuntimeError(
+            "drafts of a given acceptance rate need a build of specdec with the test hooks: "
+            "pip install . -C cmake.define.SPECDEC_TESTING=ON"
+        ) from error
+
+
+def _fixed_options(options: Options) -> None:
     options.many("--pairs", str, ["embedded", "paper97+paper6", "L1B+L60M"], help="embedded, or SHAPE+SHAPE")
     options.many("--dtypes", str, ["f32"], help="number formats of both models")
     options.add("--cache", type=int, default=128, help="mean tokens in the KV cache")
@@ -265,14 +278,14 @@ def _dialled_options(options: Options) -> None:
     options.repeats(5)
 
 
-def dial_options(options: Options) -> None:
-    _dialled_options(options)
+def fixed_acceptance_options(options: Options) -> None:
+    _fixed_options(options)
     options.many("--alpha", float, [0.5, 0.6, 0.7, 0.8, 0.9])
     options.many("--gamma", int, range(1, 11))
     options.against()
 
 
-def dial(args: argparse.Namespace, report: Report) -> None:
+def fixed_acceptance(args: argparse.Namespace, report: Report) -> None:
     """Speed-up with drafts of a given acceptance rate: measured, predicted, ideal.
 
     The draft model does all its work, but then each of its guesses is made right with probability alpha and
@@ -297,7 +310,7 @@ def dial(args: argparse.Namespace, report: Report) -> None:
             "pair": pair, "dtype": dtype, "cache": args.cache, "n_tokens": args.tokens,
             "n_threads": args.threads,
         }  # fmt: skip
-        with Builds(args.against, Dialled, **settings) as builds:
+        with Builds(args.against, FixedAcceptance, **settings) as builds:
             if builds.described:
                 report.say(f"\n{builds.described}")
             builds.ask(0, "cell", alpha=args.alpha[0], gamma=max(args.gamma), seed=0)  # warms up
@@ -306,10 +319,10 @@ def dial(args: argparse.Namespace, report: Report) -> None:
             }
             for turn, key in progress(list(itertools.product(range(args.repeats), found)), f"{pair} {dtype}"):
                 found[key].append(builds.ask(turn, "cell", alpha=key[0], gamma=key[1], seed=turn))
-            _dial_table(found, f"{pair}, {dtype}", report)
+            _fixed_table(found, f"{pair}, {dtype}", report)
 
 
-def _dial_table(
+def _fixed_table(
     found: dict[tuple[float, int], list[list[dict[str, Any]]]], title: str, report: Report
 ) -> None:
     columns = {
@@ -369,14 +382,14 @@ WAYS = {
 
 
 def sampling_options(options: Options) -> None:
-    _dialled_options(options)
+    _fixed_options(options)
     options.add("--gamma", type=int, default=4)
 
 
 def sampling(args: argparse.Namespace, report: Report) -> None:
     """What a round spends outside the forward passes of both models, by temperature, top-k and top-p."""
     for pair, dtype in itertools.product(args.pairs, args.dtypes):
-        bench = Dialled(pair, dtype, args.cache, args.tokens, args.threads)
+        bench = FixedAcceptance(pair, dtype, args.cache, args.tokens, args.threads)
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         for turn, way in itertools.product(range(args.repeats), WAYS):
             runs[way].append(bench.sampled(args.gamma, turn, WAYS[way]))

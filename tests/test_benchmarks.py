@@ -6,13 +6,14 @@ import csv
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import decodings
+from benchmarks import decodings, engine
 from benchmarks.__main__ import PROGRAMS, main, parser
 from benchmarks.builds import Builds
 from benchmarks.report import Report, Speedup, Spread
@@ -110,7 +111,7 @@ def test_builds_alternate() -> None:
 
 TOY = {
     "forward": "--models eight --dtypes f32 --rows 2 --cache 8",
-    "dial": "--pairs eight+eight-draft --tokens 8 --gamma 2 --alpha 0.8 --cache 16",
+    "fixed-acceptance": "--pairs eight+eight-draft --tokens 8 --gamma 2 --alpha 0.8 --cache 16",
     "sampling": "--pairs eight+eight-draft --tokens 8 --gamma 2 --cache 16",
     "speed": "--tokens 4 --gamma 2 --temperature 0 1",
     "drafts": "--tokens 4 --drafts random --kinds list --gamma 2 --temperature 1",
@@ -127,12 +128,26 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     try:
         main(words, tmp_path)
     except RuntimeError as error:
-        if name == "dial" and "SPECDEC_TESTING=ON" in str(error):
-            pytest.skip("this build has no dialled drafter")
+        if name == "fixed-acceptance" and "SPECDEC_TESTING=ON" in str(error):
+            pytest.skip("this build has no test hooks")
         raise
     with open(tmp_path / f"{name}-toy.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert rows and all(any(value for value in row.values()) for row in rows)
+
+
+def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the method `fixed_acceptance` nor its older form, an argument of the session."""
+
+    def session(target: Any, draft: Any, prompts: Any, **options: Any) -> None:
+        if isinstance(draft, tuple):
+            raise ValueError(f"draft: there is no method '{draft[0]}'")
+        raise TypeError(f"Session() got an unexpected keyword argument {next(iter(options))!r}")
+
+    monkeypatch.setattr(engine, "_core", SimpleNamespace(Session=session))
+    bench: Any = SimpleNamespace(target=None, text=[1, 2], prompt=[1])
+    with pytest.raises(RuntimeError, match="SPECDEC_TESTING=ON"):
+        engine._fixed_acceptance(bench, None, 0.5, {})
 
 
 def test_two_builds(tmp_path: Path) -> None:
