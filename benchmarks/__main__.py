@@ -65,8 +65,13 @@ def main(words: Sequence[str] | None = None, folder: Path | None = None) -> Repo
     name = f"{args.name}-{args.save}" if args.save else args.name
     saved = None if args.save is None else folder or result_folder(args.machine)
     report = Report(name, words, saved, args.machine)
-    PROGRAMS[args.name][0](args, report)
-    report.close()
+    try:
+        PROGRAMS[args.name][0](args, report)
+    except BaseException as error:
+        report.say(f"\nEnded early: {type(error).__name__}")
+        raise
+    finally:
+        report.close()
     return report
 
 

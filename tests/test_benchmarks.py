@@ -64,6 +64,19 @@ def test_result_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         Report("toy", ["toy"], folder, "machine-x")
 
 
+def test_what_a_failed_run_found_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(args: Any, report: Report) -> None:
+        """A row, then an error."""
+        report.table({"M": "d"}).row(7)
+        raise RuntimeError("no more")
+
+    monkeypatch.setitem(PROGRAMS, "machine", (fails, lambda options: None))
+    with pytest.raises(RuntimeError, match="no more"):
+        main(["machine", "--save"], tmp_path)
+    assert "| 7 |\n\nEnded early: RuntimeError" in (tmp_path / "machine.md").read_text(encoding="utf-8")
+    assert (tmp_path / "machine.csv").read_text(encoding="utf-8") == "table,M\n,7\n"
+
+
 def test_a_speedup_above_the_tokens_per_run_is_an_error_of_measuring() -> None:
     assert not Speedup.over([1.9, 2.0, 2.5], [2.0, 2.0, 2.0]).invalid  # the median is not above
     assert Speedup.over([2.1], [2.0]).invalid
