@@ -159,31 +159,18 @@ def random_model(
 
 
 _LLAMA_NAMES = {
-    "token_embedding": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "head": "lm_head.weight",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_out": "self_attn.o_proj",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp_gate": "mlp.gate_proj",
-    "mlp_up": "mlp.up_proj",
+    "token_embedding": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
+    "head": "lm_head.weight", "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_out": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm", "mlp_gate": "mlp.gate_proj", "mlp_up": "mlp.up_proj",
     "mlp_down": "mlp.down_proj",
-}
+}  # fmt: skip
 _GPT2_NAMES = {
-    "token_embedding": "transformer.wte.weight",
-    "position_embedding": "transformer.wpe.weight",
-    "output_norm.weight": "transformer.ln_f.weight",
-    "output_norm.bias": "transformer.ln_f.bias",
-    "head": "lm_head.weight",
-    "attn_norm": "ln_1",
-    "attn_out": "attn.c_proj",
-    "mlp_norm": "ln_2",
-    "mlp_up": "mlp.c_fc",
-    "mlp_down": "mlp.c_proj",
-}
+    "token_embedding": "transformer.wte.weight", "position_embedding": "transformer.wpe.weight",
+    "output_norm.weight": "transformer.ln_f.weight", "output_norm.bias": "transformer.ln_f.bias",
+    "head": "lm_head.weight", "attn_norm": "ln_1", "attn_out": "attn.c_proj", "mlp_norm": "ln_2",
+    "mlp_up": "mlp.c_fc", "mlp_down": "mlp.c_proj",
+}  # fmt: skip
 
 
 def _as_stored(name: str, tensors: Iterable[Tensor]) -> Iterator[tuple[str, NDArray[np.uint16]]]:
@@ -209,39 +196,22 @@ def _as_stored(name: str, tensors: Iterable[Tensor]) -> Iterator[tuple[str, NDAr
 def _hf_config(c: Mapping[str, Any], number: str) -> dict[str, Any]:
     end = c["n_vocab"] - 1
     common = {
-        "vocab_size": c["n_vocab"],
-        "tie_word_embeddings": c["tied"],
-        "torch_dtype": {"f32": "float32", "bf16": "bfloat16"}[number],
-        "bos_token_id": end,
-        "eos_token_id": end,
-    }
+        "vocab_size": c["n_vocab"], "tie_word_embeddings": c["tied"], "torch_dtype": {"f32": "float32",
+        "bf16": "bfloat16"}[number], "bos_token_id": end, "eos_token_id": end,
+    }  # fmt: skip
     if c["position"] == "rotary":
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": c["d_model"],
-            "intermediate_size": c["d_ff"],
-            "num_hidden_layers": c["n_layer"],
-            "num_attention_heads": c["n_head"],
-            "num_key_value_heads": c["n_kv_head"],
-            "max_position_embeddings": c["n_ctx"],
-            "hidden_act": "silu",
-            "rms_norm_eps": c["norm_eps"],
+        return common | {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": c["d_model"],
+            "intermediate_size": c["d_ff"], "num_hidden_layers": c["n_layer"],
+            "num_attention_heads": c["n_head"], "num_key_value_heads": c["n_kv_head"],
+            "max_position_embeddings": c["n_ctx"], "hidden_act": "silu", "rms_norm_eps": c["norm_eps"],
             "rope_theta": 10_000.0,
-            **common,
-        }
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "n_embd": c["d_model"],
-        "n_inner": c["d_ff"],
-        "n_layer": c["n_layer"],
-        "n_head": c["n_head"],
-        "n_positions": c["n_ctx"],
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": c["norm_eps"],
-        **common,
-    }
+        }  # fmt: skip
+    return common | {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": c["d_model"],
+        "n_inner": c["d_ff"], "n_layer": c["n_layer"], "n_head": c["n_head"], "n_positions": c["n_ctx"],
+        "activation_function": "gelu_new", "layer_norm_epsilon": c["norm_eps"],
+    }  # fmt: skip
 
 
 def vocabulary(n_vocab: int) -> list[str]:

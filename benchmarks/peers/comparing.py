@@ -23,14 +23,9 @@ from benchmarks.turns import DTYPES, Options
 from specdec import _core
 
 PACKAGES = (
-    "llama_cpp_python",
-    "openvino",
-    "openvino_genai",
-    "onnxruntime_genai",
-    "transformers",
-    "torch",
+    "llama_cpp_python", "openvino", "openvino_genai", "onnxruntime_genai", "transformers", "torch",
     "ctranslate2",
-)
+)  # fmt: skip
 BITS = {"f32": 32, "bf16": 16, "int8": 8.5, "int4": 4.5}
 
 

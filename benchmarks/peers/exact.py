@@ -32,13 +32,10 @@ SMALL, LARGE = "eight", "L25M"
 
 #: What a user has to install for an engine, to stand beside its name.
 PACKAGE = {
-    "specdec": "specdec",
-    "transformers": "transformers",
-    "openvino": "openvino_genai",
-    "onnxruntime": "onnxruntime_genai",
-    "llama-cpp-python": "llama_cpp_python",
+    "specdec": "specdec", "transformers": "transformers", "openvino": "openvino_genai",
+    "onnxruntime": "onnxruntime_genai", "llama-cpp-python": "llama_cpp_python",
     "ctranslate2": "ctranslate2",
-}
+}  # fmt: skip
 NAMES = {"openvino": "OpenVINO GenAI", "onnxruntime": "ONNX Runtime GenAI", "ctranslate2": "CTranslate2"}
 
 
