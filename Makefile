@@ -68,7 +68,8 @@ fuzz:
 	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 bench:
-	$(PYTHON) benchmarks/bench_verify.py
+	$(PYTHON) -m benchmarks forward
+	$(PYTHON) -m benchmarks speed
 
 lint:
 	$(PYTHON) -m ruff check .

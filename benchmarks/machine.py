@@ -8,9 +8,7 @@ after a job, and repeats the job when the two readings disagree.
 from __future__ import annotations
 
 import ctypes
-import datetime
 import os
-import platform
 import statistics
 import subprocess
 import sysconfig
@@ -18,9 +16,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from specdec import _core
+from benchmarks.report import allowed_cores
 
 _SOURCE = Path(__file__).with_name("machine.c")
 _CHAINS = {"f32": 0, "bf16": 1, "int8": 2, "int4": 2}  # 4-bit weights are widened to 8 bits
@@ -34,19 +32,6 @@ Job: TypeAlias = Callable[[], tuple[float, float]]
 
 #: A sample that lost more than this share of its time was disturbed.
 DISTURBED = 0.02
-
-
-def describe() -> str:
-    """Processor, kernels in use and date, to stand beside the numbers."""
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = (line.split(":", 1) for line in cpuinfo.read_text().splitlines() if ":" in line)
-        fields = {key.strip(): value.strip() for key, value in lines}
-        family = f"(family {fields.get('cpu family')}, model {fields.get('model')})"
-        name = f"{fields.get('model name', name)} {family}"
-    cores = len(_allowed_cores())
-    return f"{name}, {cores} cores, kernels {_core.kernels()}, {datetime.date.today()}"
 
 
 class Machine:
@@ -64,7 +49,7 @@ class Machine:
 
     def __init__(self, n_threads: int = 2, buffer_mib: int = 512, probe_mib: int = 64) -> None:
         self.n_threads = n_threads
-        self._cores = _allowed_cores()[:n_threads]
+        self._cores = allowed_cores()[:n_threads]
         self._library = _compile()
         self._library.machine_set_cores((ctypes.c_int * len(self._cores))(*self._cores), len(self._cores))
         self._n_bytes, self._n_probe = buffer_mib << 20, probe_mib << 20
@@ -165,17 +150,6 @@ def bracketed(machine: Machine, job: Job, n_bytes: int, tries: int = 8) -> Sampl
     return best
 
 
-def take_turns(machine: Machine, jobs: dict[Any, tuple[Job, int]], repeats: int) -> dict[Any, list[Sample]]:
-    """The samples of each (job, bytes it reads again and again), one after the other, ``repeats`` times."""
-    samples: dict[Any, list[Sample]] = {key: [] for key in jobs}
-    for _ in range(repeats):
-        for key, (job, n_bytes) in jobs.items():
-            sample = bracketed(machine, job, n_bytes)
-            if sample is not None:
-                samples[key].append(sample)
-    return samples
-
-
 def states(samples: Sequence[Sample]) -> Iterator[tuple[float, Callable[[Sample], bool]]]:
     """The states of the machine's memory, fastest first: median bandwidth, test whether a sample is of it.
 
@@ -189,12 +163,6 @@ def states(samples: Sequence[Sample]) -> Iterator[tuple[float, Callable[[Sample]
     yield statistics.median(b for b in found if b >= limit), lambda sample: sample.bandwidth >= limit
     if limit:
         yield statistics.median(b for b in found if b < limit), lambda sample: sample.bandwidth < limit
-
-
-def _allowed_cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _compile() -> ctypes.CDLL:
@@ -219,17 +187,3 @@ def _checked(value: float) -> float:
     if value < 0:
         raise RuntimeError("the threads of a probe could not be started")
     return value
-
-
-def main() -> None:
-    """Print what the machine allows."""
-    machine = Machine()
-    print(describe())
-    found = sorted(machine.bandwidth() / 1e9 for _ in range(100))
-    print(f"reads {found[10]:.0f} to {found[90]:.0f} GB/s (first and ninth decile of 100 reads)")
-    for dtype in ("f32", "bf16", "int8"):
-        print(f"{dtype}: {machine.peak(dtype) / 1e9:.0f} Gop/s ({machine.instruction(dtype)})")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,25 +1,23 @@
 """Models of random weights in the shapes that the benchmarks compare: in memory, or as Hugging Face folders.
 
-    python benchmarks/shapes.py L1B FOLDER --number bf16
-    python benchmarks/shapes.py L60M FOLDER --alpha 0.8
-
 Every weight is a number of bf16 (nearest even), also where it is stored as f32: all number formats of all
 engines start from the same model.
 
 Speed does not depend on the values, acceptance does. So the head is the embedding with its rows permuted:
-whatever the layers add, the likeliest token after t is the successor of t on one random cycle through the
+whatever the layers add, the most probable token after t is the successor of t on one random cycle through the
 vocabulary. Models of one vocabulary then agree at temperature 0; a draft made with ``alpha`` agrees after
 that share of the tokens, chosen at random, and names another one after the rest. So any engine can be
-given a pair of known acceptance, and all of them meet the same rejections at the same places.
+given a pair of known acceptance, and all of them meet the same rejections at the same positions.
 
-That leaves no doubt about the likeliest token, and so nothing by which to tell whether outputs are exact. The
-pairs of `bench_exactness.py` have heads of their own and larger weights: distributions that depend on the
-whole text, and now and then two tokens that are almost as likely.
+With such heads every engine finds the same tokens, exact or not. The models of `DOUBTFUL`, for the comparison
+of exactness, have heads of their own and larger weights: distributions that depend on the whole text, and now
+and then two tokens that are almost as probable.
+
+Only names of specdec that every build since 0.1.0 has are used here: see `builds.py`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,13 +25,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-import specdec
 from specdec import _core
-from specdec.models.checkpoints import CanonicalTensor
-from specdec.models.checkpoints.rotary import rotary_frequencies
-from specdec.models.model import ModelConfig
+
+#: Canonical name, weights, number format.
+Tensor = tuple[str, NDArray[Any], str]
 
 
 def _gpt2(n_layer: int, n_head: int, d_model: int, d_ff: int, n_vocab: int) -> dict[str, Any]:
@@ -52,9 +48,22 @@ def _llama(
     return {
         **_sizes(n_layer, n_head, n_kv_head, d_model, d_ff, n_vocab, n_ctx=2048),
         **{"norm": "rms", "norm_eps": 1e-5, "position": "rotary"},
-        **{"inv_freq": rotary_frequencies(d_model // n_head, 10_000.0)},
+        **{"inv_freq": _frequencies(d_model // n_head)},
         **{"activation": "silu", "gated": True},
         **{"qkv_bias": False, "out_bias": False, "mlp_bias": False},
+    }
+
+
+def _frequencies(d_head: int) -> list[float]:
+    """Of rotary positions, base 10,000."""
+    return (10_000.0 ** -(np.arange(0, d_head, 2) / d_head)).astype(np.float32).tolist()
+
+
+def _narrow(n_head: int, n_kv_head: int) -> dict[str, Any]:
+    """Hardly more than attention: heads of 64 numbers, narrow everywhere else."""
+    return {
+        **_llama(8, n_head, n_kv_head, d_model=64, d_ff=64, n_vocab=64),
+        **{"d_head": 64, "n_ctx": 1 << 17, "inv_freq": _frequencies(64)},
     }
 
 
@@ -82,7 +91,11 @@ DOUBTFUL: dict[str, dict[str, Any]] = {
     "L25M": _llama(n_layer=8, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
     "L25M-draft": _llama(n_layer=7, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
 }
-SHAPES.update(DOUBTFUL)
+#: Attention alone, with the heads of L1B and of paper97.
+NARROW: dict[str, dict[str, Any]] = {"32 heads on 4": _narrow(32, 4), "12 heads": _narrow(12, 12)}
+#: Those to time.
+TIMED = tuple(SHAPES)
+SHAPES |= DOUBTFUL | NARROW
 
 
 def round_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -105,7 +118,7 @@ def successors(n_vocab: int, alpha: float = 1.0) -> NDArray[np.int64]:
     return after
 
 
-def random_tensors(name: str, seed: int = 0, alpha: float = 1.0) -> Iterator[CanonicalTensor]:
+def random_tensors(name: str, alpha: float = 1.0) -> Iterator[Tensor]:
     """The weights of a shape, as the core takes them, in bf16.
 
     Normal, of deviation 0.02, but for norms (around 1), the embedding (deviation 1) and the head (see above);
@@ -114,7 +127,7 @@ def random_tensors(name: str, seed: int = 0, alpha: float = 1.0) -> Iterator[Can
     doubtful = name in DOUBTFUL
     for index, (tensor, shape) in enumerate(_core.tensor_shapes(SHAPES[name]).items()):
         stream = 0 if tensor == "token_embedding" or (tensor == "head" and not doubtful) else 1 + index
-        values = np.random.default_rng([seed, stream]).standard_normal(shape, dtype=np.float32)
+        values = np.random.default_rng([0, stream]).standard_normal(shape, dtype=np.float32)
         if tensor == "head" and not doubtful:
             values[successors(len(values), alpha)] = values.copy()
         if tensor != "token_embedding":
@@ -125,65 +138,42 @@ def random_tensors(name: str, seed: int = 0, alpha: float = 1.0) -> Iterator[Can
 
 
 def random_model(
-    name: str,
-    dtype: str = "f32",
-    cache_dtype: str | None = None,
-    seed: int = 0,
-    n_threads: int = 2,
-    alpha: float = 1.0,
-) -> specdec.Model:
-    """A model of a shape, straight from memory.
+    name: str, dtype: str = "f32", cache_dtype: str | None = None, alpha: float = 1.0, n_threads: int = 2
+) -> _core.Model:
+    """A model of a shape, straight from memory; the same weights in every format.
 
     Parameters
     ----------
     name : str
         One of `SHAPES`.
     dtype, cache_dtype : str
-        As for :func:`specdec.load`.
-    seed : int
-        Same seed, same weights, in every format.
-    n_threads : int
-        Threads that pack the weights.
+        As for `specdec.load`.
     alpha : float
         After which share of the tokens it agrees with models of alpha 1, at temperature 0.
+    n_threads : int
+        Threads that pack the weights.
     """
-    config = SHAPES[name]
     cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
-    core = _core.Model(
-        config, random_tensors(name, seed, alpha), dtype=dtype, cache_dtype=cache_dtype, n_threads=n_threads
-    )
-    return specdec.Model(core, ModelConfig.from_canonical(config), None, Path(name), "random weights")
+    tensors = random_tensors(name, alpha)
+    return _core.Model(SHAPES[name], tensors, dtype=dtype, cache_dtype=cache_dtype, n_threads=n_threads)
 
 
 _LLAMA_NAMES = {
-    "token_embedding": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "head": "lm_head.weight",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_out": "self_attn.o_proj",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp_gate": "mlp.gate_proj",
-    "mlp_up": "mlp.up_proj",
+    "token_embedding": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
+    "head": "lm_head.weight", "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_out": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm", "mlp_gate": "mlp.gate_proj", "mlp_up": "mlp.up_proj",
     "mlp_down": "mlp.down_proj",
-}
+}  # fmt: skip
 _GPT2_NAMES = {
-    "token_embedding": "transformer.wte.weight",
-    "position_embedding": "transformer.wpe.weight",
-    "output_norm.weight": "transformer.ln_f.weight",
-    "output_norm.bias": "transformer.ln_f.bias",
-    "head": "lm_head.weight",
-    "attn_norm": "ln_1",
-    "attn_out": "attn.c_proj",
-    "mlp_norm": "ln_2",
-    "mlp_up": "mlp.c_fc",
-    "mlp_down": "mlp.c_proj",
-}
+    "token_embedding": "transformer.wte.weight", "position_embedding": "transformer.wpe.weight",
+    "output_norm.weight": "transformer.ln_f.weight", "output_norm.bias": "transformer.ln_f.bias",
+    "head": "lm_head.weight", "attn_norm": "ln_1", "attn_out": "attn.c_proj", "mlp_norm": "ln_2",
+    "mlp_up": "mlp.c_fc", "mlp_down": "mlp.c_proj",
+}  # fmt: skip
 
 
-def _as_stored(name: str, tensors: Iterable[CanonicalTensor]) -> Iterator[tuple[str, NDArray[np.uint16]]]:
+def _as_stored(name: str, tensors: Iterable[Tensor]) -> Iterator[tuple[str, NDArray[np.uint16]]]:
     """The tensors by the names, and in the layouts, of the Hugging Face architecture."""
     llama = SHAPES[name]["position"] == "rotary"
     qkv: dict[str, list[NDArray[np.uint16]]] = {"weight": [], "bias": []}
@@ -206,39 +196,22 @@ def _as_stored(name: str, tensors: Iterable[CanonicalTensor]) -> Iterator[tuple[
 def _hf_config(c: Mapping[str, Any], number: str) -> dict[str, Any]:
     end = c["n_vocab"] - 1
     common = {
-        "vocab_size": c["n_vocab"],
-        "tie_word_embeddings": c["tied"],
-        "torch_dtype": {"f32": "float32", "bf16": "bfloat16"}[number],
-        "bos_token_id": end,
-        "eos_token_id": end,
-    }
+        "vocab_size": c["n_vocab"], "tie_word_embeddings": c["tied"], "torch_dtype": {"f32": "float32",
+        "bf16": "bfloat16"}[number], "bos_token_id": end, "eos_token_id": end,
+    }  # fmt: skip
     if c["position"] == "rotary":
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": c["d_model"],
-            "intermediate_size": c["d_ff"],
-            "num_hidden_layers": c["n_layer"],
-            "num_attention_heads": c["n_head"],
-            "num_key_value_heads": c["n_kv_head"],
-            "max_position_embeddings": c["n_ctx"],
-            "hidden_act": "silu",
-            "rms_norm_eps": c["norm_eps"],
+        return common | {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": c["d_model"],
+            "intermediate_size": c["d_ff"], "num_hidden_layers": c["n_layer"],
+            "num_attention_heads": c["n_head"], "num_key_value_heads": c["n_kv_head"],
+            "max_position_embeddings": c["n_ctx"], "hidden_act": "silu", "rms_norm_eps": c["norm_eps"],
             "rope_theta": 10_000.0,
-            **common,
-        }
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "n_embd": c["d_model"],
-        "n_inner": c["d_ff"],
-        "n_layer": c["n_layer"],
-        "n_head": c["n_head"],
-        "n_positions": c["n_ctx"],
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": c["norm_eps"],
-        **common,
-    }
+        }  # fmt: skip
+    return common | {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": c["d_model"],
+        "n_inner": c["d_ff"], "n_layer": c["n_layer"], "n_head": c["n_head"], "n_positions": c["n_ctx"],
+        "activation_function": "gelu_new", "layer_norm_epsilon": c["norm_eps"],
+    }  # fmt: skip
 
 
 def vocabulary(n_vocab: int) -> list[str]:
@@ -267,9 +240,7 @@ def write_checkpoint(
     name: str,
     folder: str | Path,
     number: str = "bf16",
-    seed: int = 0,
     alpha: float = 1.0,
-    progress: bool = False,
 ) -> Path:
     """Write a shape as a Hugging Face folder, with a byte-level tokenizer; return the folder.
 
@@ -281,13 +252,11 @@ def write_checkpoint(
         Made if need be. A folder that already holds this very model is left as it is.
     number : {"bf16", "f32"}
         How the weights are stored; their values are the same.
-    seed, alpha
-        Those of :func:`random_model`.
-    progress : bool
-        Show a progress bar.
+    alpha : float
+        See :func:`random_model`.
     """
     folder, config = Path(folder), SHAPES[name]
-    said = {"version": 3, "shape": name, "number": number, "seed": seed, "alpha": alpha, "config": config}
+    said = {"version": 4, "shape": name, "number": number, "alpha": alpha, "config": config}
     stamp = folder / "shape.json"
     if stamp.exists() and json.loads(stamp.read_text()) == said:
         return folder
@@ -317,32 +286,12 @@ def write_checkpoint(
         header[stored] = {"dtype": number.upper(), "shape": array.shape, "data_offsets": [begin, end]}
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with (
-        open(folder / "model.safetensors", "wb") as file,
-        tqdm(total=end, unit="B", unit_scale=True, desc=f"{name} {number}", disable=not progress) as bar,
-    ):
+    with open(folder / "model.safetensors", "wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for _, array in _as_stored(name, random_tensors(name, seed, alpha)):
+        for _, array in _as_stored(name, random_tensors(name, alpha)):
             array = np.ascontiguousarray(array)
             if number == "f32":
                 array = array.astype(np.uint32) << 16
-            bar.update(file.write(array.data))
+            file.write(array.data)
     stamp.write_text(json.dumps(said))
     return folder
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--number", choices=("bf16", "f32"), default="bf16")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--alpha", type=float, default=1.0)
-    args = parser.parse_args()
-    write_checkpoint(args.shape, args.folder, args.number, args.seed, args.alpha, progress=True)
-
-
-if __name__ == "__main__":
-    main()

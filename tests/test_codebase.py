@@ -506,7 +506,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_architecture_page_names_every_file() -> None:
-    """Each C file pair, Python module and file of the fuzzer stands in its tables once, and nothing else."""
+    """Each C file pair and Python module, those of fuzz/ and benchmarks/ too, stands in its tables once."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE)
     assert [row for row, times in Counter(rows).items() if times > 1] == [], "rows that stand twice"
@@ -515,6 +515,7 @@ def test_architecture_page_names_every_file() -> None:
     existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
     existing |= {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
     existing |= {f"fuzz/{path.name}" for path in (ROOT / "fuzz").glob("*.py")}
+    existing |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks").rglob("*.py")}
     existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
     assert sorted(documented - existing) == [], (
         "documented in docs/ARCHITECTURE.md, but there is no such file"

@@ -1,66 +1,32 @@
-"""The engines that `bench_peers.py` compares: one module each, run in a process of its own by `worker.py`."""
+"""specdec beside other engines: the same random weights, in one run, taking turns.
 
-from __future__ import annotations
+The engines come with ``pip install 'specdec[bench]'``; --work takes their models (30 GB for all; kept).
+llama-cpp-python is to be built for this processor, with ``--no-binary llama-cpp-python`` and
+``CMAKE_ARGS=-DGGML_NATIVE=ON``. llama.cpp's server is built of the same sources into --work, or named by the
+environment variable LLAMA_SERVER.
 
-from importlib import import_module
+Each engine is a process of its own (`worker.py`), which holds one model at a time and is stopped (SIGSTOP)
+while another works. When the models do not fit in memory together (--memory), the peers come in groups,
+specdec among each.
+"""
 
-from peers.engine import Batch, Engine, Pair, Writer
+from benchmarks.peers.comparing import (
+    batches,
+    batches_options,
+    forwards,
+    forwards_options,
+    pairs,
+    pairs_options,
+)
+from benchmarks.peers.exact import exactness, exactness_options
 
-#: Engine names, as on the command line and in the tables, and where each is.
-ENGINES = {
-    "specdec": "with_specdec.Specdec",
-    "llama.cpp": "with_llama_cpp.LlamaCpp",
-    "openvino": "with_openvino.OpenVino",
-    "onnxruntime": "with_onnxruntime.OnnxRuntime",
-    "transformers": "with_transformers.Transformers",
-    "ctranslate2": "with_ctranslate2.CTranslate2",
-}
-#: Those with speculative decoding that is compared end to end.
-PAIRS = {
-    "specdec": "with_specdec.SpecdecPair",
-    "llama.cpp": "with_llama_cpp.LlamaServer",
-    "openvino": "with_openvino.OpenVinoGenAI",
-    "onnxruntime": "with_onnxruntime.OnnxRuntimePair",
-}
-#: Those that decode many prompts, compared by `bench_batch.py`.
-BATCHES = {
-    "specdec": "with_specdec.SpecdecBatch",
-    "llama.cpp": "with_llama_cpp.LlamaServerBatch",
-    "openvino": "with_openvino.OpenVinoBatch",
-    "transformers": "with_transformers.TransformersBatch",
-}
-#: Those asked whether speculation changes their output, and how they are run.
-WRITERS = {
-    "specdec": "with_specdec.SpecdecWriter",
-    "transformers": "with_transformers.TransformersWriter",
-    "openvino": "with_openvino.OpenVinoWriter",
-    "onnxruntime": "with_onnxruntime.OnnxRuntimeWriter",
-    "llama-cpp-python": "with_llama_cpp.LlamaCppPythonWriter",
-    "llama.cpp server": "with_llama_cpp.LlamaServerWriter",
-    "ctranslate2": "with_ctranslate2.CTranslate2Writer",
-}
-
-
-def engine_class(name: str) -> type[Engine]:
-    """Import an engine; ImportError if it is not installed."""
-    return _import(ENGINES[name])
-
-
-def pair_class(name: str) -> type[Pair]:
-    """Import an engine for speculative decoding; ImportError if it is not installed."""
-    return _import(PAIRS[name])
-
-
-def batch_class(name: str) -> type[Batch]:
-    """Import an engine that decodes many prompts; ImportError if it is not installed."""
-    return _import(BATCHES[name])
-
-
-def writer_class(name: str) -> type[Writer]:
-    """Import an engine that continues prompts; ImportError if it is not installed."""
-    return _import(WRITERS[name])
-
-
-def _import(place: str) -> type:
-    module, _, attribute = place.partition(".")
-    return getattr(import_module(f"peers.{module}"), attribute)
+__all__ = [
+    "batches",
+    "batches_options",
+    "exactness",
+    "exactness_options",
+    "forwards",
+    "forwards_options",
+    "pairs",
+    "pairs_options",
+]

@@ -14,10 +14,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes import SHAPES, successors, write_checkpoint
+from benchmarks.shapes import SHAPES, successors, write_checkpoint
 
-#: The number formats: two stored as such, two quantised in blocks.
-FORMATS = ("f32", "bf16", "int8", "int4")
 #: Tokens in the cache when decoding is timed.
 CACHE = 128
 #: What is timed: how many positions at once, on an empty cache (prefill) or on CACHE tokens.

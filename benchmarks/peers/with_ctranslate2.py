@@ -10,8 +10,8 @@ import numpy as np
 from ctranslate2.converters import TransformersConverter
 from numpy.typing import NDArray
 
-from peers.engine import CACHE, CELLS, Engine, Job, Unsupported, Writer
-from shapes import vocabulary
+from benchmarks.peers.engine import CACHE, CELLS, Engine, Job, Unsupported, Writer
+from benchmarks.shapes import vocabulary
 
 _COMPUTE = {"f32": "float32", "int8": "int8_float32"}
 

@@ -21,20 +21,15 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from peers.engine import Batch, Engine, Job, Pair, Writer
-from shapes import random_tensors, vocabulary
+from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
+from benchmarks.shapes import random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
 _NAMES = {
-    "token_embedding": "token_embd.weight",
-    "position_embedding": "position_embd.weight",
-    "head": "output.weight",
-    "attn_out": "attn_output",
-    "mlp_norm": "ffn_norm",
-    "mlp_gate": "ffn_gate",
-    "mlp_up": "ffn_up",
-    "mlp_down": "ffn_down",
-}
+    "token_embedding": "token_embd.weight", "position_embedding": "position_embd.weight",
+    "head": "output.weight", "attn_out": "attn_output", "mlp_norm": "ffn_norm", "mlp_gate": "ffn_gate",
+    "mlp_up": "ffn_up", "mlp_down": "ffn_down",
+}  # fmt: skip
 
 
 class LlamaCpp(Engine):
@@ -102,18 +97,9 @@ class LlamaServer(Pair):
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         command = [server(target.work), "-m", gguf_file(target), "--port", port, "--host", "127.0.0.1"]
-        command += [
-            "-t",
-            target.n_threads,
-            "-c",
-            1024 if n_at_once == 1 else 256 * n_at_once,
-            "-np",
-            n_at_once,
-            "--load-mode",
-            "none",
-            "--cache-ram",
-            0,
-        ]
+        n_ctx = 1024 if n_at_once == 1 else 256 * n_at_once
+        command += ["-t", target.n_threads, "-c", n_ctx, "-np", n_at_once, "--load-mode", "none"]
+        command += ["--cache-ram", 0]
         if draft:
             command += ["-md", gguf_file(draft), "--spec-type", "draft-simple", "-td", target.n_threads]
             command += ["--spec-draft-n-max", gamma]
@@ -270,11 +256,8 @@ def server(work: Path) -> Path:
             archive.extractall(folder, filter="data")
         source = next(folder.glob("*/vendor/llama.cpp"))
         switches = [
-            "CMAKE_BUILD_TYPE=Release",
-            "GGML_NATIVE=ON",
-            "LLAMA_OPENSSL=OFF",
-            "LLAMA_BUILD_TESTS=OFF",
-        ]
+            "CMAKE_BUILD_TYPE=Release", "GGML_NATIVE=ON", "LLAMA_OPENSSL=OFF", "LLAMA_BUILD_TESTS=OFF",
+        ]  # fmt: skip
         switches += ["LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_UI=OFF"]
         build = folder / "build"
         subprocess.run(["cmake", "-S", source, "-B", build, *(f"-D{s}" for s in switches)], check=True)

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime_genai as og
 from numpy.typing import NDArray
 
-from peers.engine import Engine, Job, Pair, Unsupported, Writer
+from benchmarks.peers.engine import Engine, Job, Pair, Unsupported, Writer
 
 _PRECISIONS = {"f32": "fp32", "int8": "int8", "int4": "int4"}
 

@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from peers.engine import Batch, Engine, Job, Pair, Writer
+from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
 
 #: How much longer than asked the cache may be when decoding is timed: see `OpenVino.trim`.
 _DRIFT = 32

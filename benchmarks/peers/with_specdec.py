@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from peers.engine import Batch, Engine, Job, Pair, Writer
+from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
 from specdec import _core
 
 

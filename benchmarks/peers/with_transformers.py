@@ -7,7 +7,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from peers.engine import Batch, Engine, Job, Unsupported, Writer
+from benchmarks.peers.engine import Batch, Engine, Job, Unsupported, Writer
 
 
 class Transformers(Engine):

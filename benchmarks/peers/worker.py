@@ -1,6 +1,6 @@
 """A process that runs one engine: a line of JSON in, a line of JSON out.
 
-    python -m peers.worker ENGINE
+    python -m benchmarks.peers.worker ENGINE
 
 Requests are ``{"do": "prepare" | "load" | "check" | "time" | "rate" | "batch" | "logits" | "write" |
 "sample", ...}``; an answer holds the result, or ``unsupported`` with the reason, or ``error`` with a
@@ -10,39 +10,35 @@ traceback.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import statistics
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
-from peers import batch_class, engine_class, pair_class, writer_class
-from peers.engine import Batch, Engine, Job, Pair, SayingLogits, Unsupported, Writer
+from benchmarks.builds import Answer, serve
+from benchmarks.peers.engine import Engine, Job, SayingLogits, Unsupported, Writer
+from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS, WRITERS, engine_class
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print goes to the log
-    engine: Engine | Pair | Batch | Writer | None = None
-    for line in sys.stdin:
-        request = json.loads(line)
+    """Answer requests about one engine, named on the command line."""
+    engine: Any = None
+
+    def answer(request: Answer) -> Answer:
+        nonlocal engine
         try:
-            engine, answer = serve(sys.argv[1], engine, request)
+            engine, found = _serve(sys.argv[1], engine, request)
         except Unsupported as reason:
-            answer = {"unsupported": str(reason)}
+            return {"unsupported": str(reason)}
         except ImportError as reason:
-            answer = {"unsupported": f"not installed ({reason})"}
-        except Exception:
-            answer = {"error": traceback.format_exc()}
-        print(json.dumps(answer), file=answers)
+            return {"unsupported": f"not installed ({reason})"}
+        return found
+
+    serve(answer)
 
 
-def serve(
-    name: str, engine: Engine | Pair | Batch | Writer | None, request: dict[str, Any]
-) -> tuple[Any, dict[str, Any]]:
+def _serve(name: str, engine: Any, request: Answer) -> tuple[Any, Answer]:
     """Do one request; return the engine there is afterwards, and the answer."""
     if request["do"] in ("prepare", "load"):
         target, draft = (
@@ -51,13 +47,13 @@ def serve(
         )
         settings: tuple[int, ...]
         if "n_at_once" in request:
-            kind, jobs = batch_class(name), (target, draft)
+            kind, jobs = engine_class(BATCHES, name), (target, draft)
             settings = request["gamma"], request["n_at_once"]
         elif "gamma" in request:
-            kind = writer_class(name) if request.get("writes") else pair_class(name)
+            kind = engine_class(WRITERS if request.get("writes") else PAIRS, name)
             jobs, settings = (target, draft), (request["gamma"],)
         else:
-            kind, jobs, settings = engine_class(name), (target,), ()
+            kind, jobs, settings = engine_class(ENGINES, name), (target,), ()
         if request["do"] == "prepare":
             kind.prepare(*jobs)
             return None, {}

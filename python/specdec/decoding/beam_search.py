@@ -106,7 +106,7 @@ def beam_search(
 
     Where evaluating M nodes soon costs M times what one costs, as with a small model on a CPU, width +
     draft_width · gamma nodes a round are easily dearer than the steps they save; so the defaults are the
-    smallest that speculate (benchmarks/bench_beam.py).
+    smallest that speculate (`python -m benchmarks beam`).
 
     Examples
     --------

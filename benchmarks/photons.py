@@ -1,8 +1,5 @@
 """`specdec.speculate` on a simulation: photons that scatter in a hot, clumpy cloud.
 
-    python benchmarks/bench_speculate.py
-    python benchmarks/bench_speculate.py --temperature 0.2 --n-guesses 1 2 --pools threads
-
 Each step of a photon has two slow stages, and the second needs what was drawn from the first:
 
 f: the distribution of the scattering angle, over bins. The differential cross-section of Compton scattering
@@ -17,7 +14,6 @@ turns, on the same photons, and each is also timed alone; the share of accepted 
 sum(min(p, q)) (Theorem 3.5). f and g run in processes: between NumPy calls of some ten microseconds threads
 wait for Python's lock longer than that. *cores* says how many there were to compute on: twice the time of f
 over that of two f at once. On a machine whose cores are busy it is nearer to 1, and nothing can be gained.
-Prints Markdown.
 """
 
 from __future__ import annotations
@@ -29,13 +25,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from machine import describe
+from benchmarks.report import Report, Spread
+from benchmarks.turns import Options
 
 Array = NDArray[np.float64]
 POOLS: dict[str, Callable[[int], Executor]] = {
@@ -161,8 +158,8 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def measure(cloud: Cloud, n_guesses: int, n_photons: int, pool: Executor) -> dict[str, float]:
-    """Take turns on the same photons; medians of the seconds, and what the rule did."""
+def measure(cloud: Cloud, n_guesses: int, n_photons: int, pool: Executor) -> dict[str, Any]:
+    """Take turns on the same photons; seconds and their ratios by step, and what the rule did."""
     rng = np.random.default_rng(1)
     times: dict[str, list[float]] = {"f": [], "g": [], "plain": [], "speculative": [], "two f": []}
     betas, accepted, n_g_calls, ratios, cores = [], 0, 0, [], []
@@ -201,15 +198,12 @@ def measure(cloud: Cloud, n_guesses: int, n_photons: int, pool: Executor) -> dic
         betas.append(float(np.minimum(p, q).sum()))
         accepted += found["out"].accepted is not None
         n_g_calls += found["out"].n_g_calls
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    means = {f"mean {name}": statistics.fmean(values) for name, values in times.items()}
     return {
-        **medians,
-        **means,
+        "times": times,
+        "ratios": ratios,
         "beta": statistics.fmean(betas),
         "accepted": accepted / n_photons,
         "g calls": n_g_calls / n_photons,
-        "median ratio": statistics.median(ratios),
         "cores": statistics.median(cores),
     }
 
@@ -219,32 +213,36 @@ def expected_gain(f_s: float, g_s: float, beta: float) -> float:
     return (f_s + g_s) / (max(f_s, g_s) + (1 - beta) * min(f_s, g_s))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--temperature", type=float, nargs="+", default=[0.01, 0.05, 0.2])
-    parser.add_argument("--n-guesses", type=int, nargs="+", default=[1])
-    parser.add_argument("--photons", type=int, default=60)
-    parser.add_argument("--pools", nargs="+", choices=POOLS, default=["processes"])
-    args = parser.parse_args()
-    print(f"{describe()}; {args.photons} photons\n")
-    print("| pool | kT / mc² | guesses | f alone, ms | g alone, ms | f then g, ms | speculate, ms |", end="")
-    print(" beta | accepted | calls of g | cores | expected gain | measured (means) | median of the ratios |")
-    print("|---" * 14 + "|")
+def speculate_options(options: Options) -> None:
+    options.many("--temperature", float, [0.01, 0.05, 0.2], help="kT of the electrons over their rest energy")
+    options.many("--n-guesses", int, [1])
+    options.add("--photons", type=int, default=60, help="steps of either kind")
+    options.many("--pools", str, ["processes"], choices=POOLS)
+
+
+def speculate(args: argparse.Namespace, report: Report) -> None:
+    """`specdec.speculate` on a simulation: photons that scatter in a hot, clumpy cloud.
+
+    Plain and speculative steps take turns on the same photons; f and g are also timed alone. The expected
+    gain is that of an accepted guess, which costs the longer of the two, and a rejected one, which costs
+    both. Medians of the steps; "all steps" is the ratio of the sums. photons.py says what is computed.
+    """
+    table = report.table(
+        {
+            "pool": "", "kT / mc2": "g", "guesses": "d", "f ms": ".1f", "g ms": ".1f", "f then g ms": ".1f",
+            "speculate ms": ".1f", "beta": ".3f", "accepted": ".3f", "calls of g": ".2f", "cores": ".2f",
+            "expected gain": ".2f", "measured, all steps": ".2f", "measured, a step": ".2f",
+        }
+    )  # fmt: skip
     for name, temperature, n_guesses in itertools.product(args.pools, args.temperature, args.n_guesses):
         with POOLS[name](n_guesses + 1) as pool:
             m = measure(Cloud(temperature=temperature), n_guesses, args.photons, pool)
-        gain = expected_gain(m["mean f"], m["mean g"], m["accepted"])
-        print(
-            f"| {name} | {temperature:g} | {n_guesses} |",
-            " | ".join(f"{1e3 * m[job]:.1f}" for job in ("f", "g", "plain", "speculative")),
-            f"| {m['beta']:.3f} | {m['accepted']:.3f} | {m['g calls']:.2f} |",
-            f"{m['cores']:.2f} | {gain:.2f} |",
-            f"**{m['mean plain'] / m['mean speculative']:.2f}** | {m['median ratio']:.2f} |",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    main()
+        times = m["times"]
+        mean = {job: statistics.fmean(values) for job, values in times.items()}
+        table.row(
+            name, temperature, n_guesses,
+            *(1e3 * statistics.median(times[job]) for job in ("f", "g", "plain", "speculative")),
+            m["beta"], m["accepted"], m["g calls"], m["cores"],
+            expected_gain(mean["f"], mean["g"], m["accepted"]),
+            mean["plain"] / mean["speculative"], Spread.of(m["ratios"]),
+        )  # fmt: skip

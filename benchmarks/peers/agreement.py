@@ -1,8 +1,8 @@
-"""Whether samples agree with a law, and texts with each other: the statistics of `bench_exactness.py`.
+"""Whether samples agree with a law, and texts with each other: the statistics of `exact.py`.
 
 A *law* is an array with an axis for each token, [n_vocab, ..., n_vocab], of probabilities of the first tokens
 of a text. Some engines stop after the end token, so no one looks at what follows it: the law and the counts
-put the end token in all places after it.
+put the end token at all positions after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 #: Cells of fewer expected samples are counted together in a G-test.
 MIN_EXPECTED = 5.0
@@ -74,6 +73,8 @@ def expected_noise(n_samples: int, law: Law) -> float:
     The mean absolute deviation of a binomial number X is E|X - np| = 2 k (1 - p) P(X = k), k = floor(np) + 1
     (de Moivre, 1730).
     """
+    from scipy import stats  # takes long to import
+
     p = law[law > 0]
     k = np.floor(n_samples * p) + 1
     deviations = 2 * k * (1 - p) * stats.binom.pmf(k, n_samples, p)
@@ -85,6 +86,8 @@ def p_value(counts: NDArray[np.int64], law: Law) -> float:
 
     Cells that expect less than `MIN_EXPECTED` samples are one. A sample where the law is 0 gives 0.
     """
+    from scipy import stats
+
     observed, expected = counts.ravel(), law.ravel() * counts.sum()
     if observed[expected == 0].any():
         return 0.0

@@ -1,0 +1,1 @@
+"""Benchmarks of specdec: `python -m benchmarks` lists them."""

@@ -1,0 +1,80 @@
+"""`python -m benchmarks NAME ...`: measure, print Markdown, and with --save write result files."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import drafts, engine, kernels, paper, peers, photons
+from benchmarks.report import Report, machine_name, result_folder
+from benchmarks.turns import Options
+
+#: By name: what runs, and the function that adds its options. One name is one question and one result file.
+PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable[[Options], None]]] = {
+    "forward": (kernels.forward, kernels.forward_options),
+    "attention": (kernels.attention, kernels.attention_options),
+    "load": (kernels.load, kernels.load_options),
+    "threads": (kernels.threads, kernels.threads_options),
+    "speed": (engine.speed, engine.speed_options),
+    "fixed-acceptance": (engine.fixed_acceptance, engine.fixed_acceptance_options),
+    "sampling": (engine.sampling, engine.sampling_options),
+    "beam": (engine.beam, engine.beam_options),
+    "drafts": (drafts.drafts, drafts.drafts_options),
+    "draft-costs": (drafts.costs, drafts.costs_options),
+    "peers": (peers.forwards, peers.forwards_options),
+    "peers-pairs": (peers.pairs, peers.pairs_options),
+    "peers-batch": (peers.batches, peers.batches_options),
+    "peers-exact": (peers.exactness, peers.exactness_options),
+    "paper": (paper.paper, paper.paper_options),
+    "speculate": (photons.speculate, photons.speculate_options),
+    "machine": (kernels.machine, kernels.machine_options),
+    "checkpoint": (kernels.checkpoint, kernels.checkpoint_options),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The one parser: a subcommand for each program, with the options that all have."""
+    whole = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    names = whole.add_subparsers(dest="name", metavar="NAME", required=True)
+    for name, (run, options) in PROGRAMS.items():
+        said = inspect.getdoc(run) or ""
+        one = names.add_parser(
+            name, help=said.splitlines()[0], description=said,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        options(Options(one))
+        one.add_argument("--threads", type=int, default=2)
+        one.add_argument(
+            "--save", nargs="?", const="", metavar="LABEL",
+            help="write results/<date>-<machine>/<name>[-<label>].md and .csv",
+        )  # fmt: skip
+        one.add_argument(
+            "--machine", default=machine_name(), help="short name for --save; default: %(default)s"
+        )
+    return whole
+
+
+def main(words: Sequence[str] | None = None, folder: Path | None = None) -> Report:
+    """Run what the command line asks for; results go to `folder` instead of the results of today."""
+    words = sys.argv[1:] if words is None else list(words)
+    args = parser().parse_args(words)
+    name = f"{args.name}-{args.save}" if args.save else args.name
+    saved = None if args.save is None else folder or result_folder(args.machine)
+    report = Report(name, words, saved, args.machine)
+    try:
+        PROGRAMS[args.name][0](args, report)
+    except BaseException as error:
+        report.say(f"\nEnded early: {type(error).__name__}")
+        raise
+    finally:
+        report.close()
+    return report
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that other processes end too
+    main()

@@ -1,0 +1,472 @@
+"""Decoding with a draft that is a model: speed-ups beside what is predicted, sampling, beam search."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+import specdec
+from benchmarks.builds import Builds
+from benchmarks.decodings import Decodings, run_cells, traces
+from benchmarks.report import Report, Speedup, Spread
+from benchmarks.shapes import random_model
+from benchmarks.turns import PROMPTS, Options, median, progress
+from specdec import _core
+from specdec.theory import expected_tokens
+
+SLICE_S = 0.02
+PARTS = ("draft_s", "verify_s", "other_s")
+RULES = ("rejection", "block", "coupled", "classical", "k-sequential")
+
+# ---------------------------------------------------------------------------------------------- speed
+
+
+def speed_options(options: Options) -> None:
+    options.pair()
+    options.many("--gamma", int, [1, 2, 3, 4, 5, 6])
+    options.many("--temperature", float, [0.0, 1.0])
+    options.many("--verify", str, ["rejection"], choices=RULES, help="rules, which are one at temperature 0")
+    options.many("--lenience", float, [1.0], help="of the rule rejection")
+    options.add("--tokens", type=int, default=200, help="new tokens after each of five prompts")
+    options.repeats(9)
+    options.against()
+
+
+def speed(args: argparse.Namespace, report: Report) -> None:
+    """Plain and speculative decoding of a pair: measured speed-up beside the predicted and the ideal one.
+
+    Plain decoding and all settings take turns; time is by the clock on the wall, without the prompts'
+    prefill. predicted is `Trace.predicted_speedup`, with t(1) of the plain run of the same turn; ideal is
+    `Trace.ideal_speedup`, Theorem 3.8: were verification as fast as a plain step. At temperature 0 all texts
+    must be those of plain decoding.
+    """
+    with Builds(
+        args.against,
+        Decodings,
+        target=args.target,
+        draft=args.draft,
+        dtype=args.dtype,
+        n_threads=args.threads,
+    ) as builds:
+        report.say(f"\n{builds.described or builds.all[0].ask('described')}")
+        columns = {
+            "temperature": "g", "gamma": "d", "rule": "", "plain tokens/s": ".0f", "tokens/s": ".0f",
+            "measured speed-up": ".2f", "predicted": ".2f", "ideal": ".2f", "tokens per run": ".2f",
+            "alpha": ".3f", "c": ".3f",
+        }  # fmt: skip
+        if args.against:
+            columns |= {"plain over other build": ".3f", "over other build": ".3f"}
+        table = report.table(columns, f"{args.tokens} new tokens after each of {len(PROMPTS)} prompts")
+        for temperature in args.temperature:
+            keys = [
+                (gamma, rule, lenience)
+                for gamma, rule, lenience in itertools.product(args.gamma, args.verify, args.lenience)
+                if (temperature > 0 or rule == args.verify[0]) and (lenience == 1.0 or rule == "rejection")
+            ]
+
+            def run(turn: int, key: Any, temperature: float = temperature) -> list[Any]:
+                gamma, rule, lenience = key
+                return builds.ask(
+                    turn, "run", prompts=PROMPTS, n_tokens=args.tokens, seed=turn, gamma=gamma,
+                    temperature=temperature, verify=rule, lenience=lenience,
+                )  # fmt: skip
+
+            plain = (0, "rejection", 1.0)
+            cells = run_cells(
+                keys, run, args.repeats, plain, equal=temperature == 0 and args.lenience == [1.0]
+            )
+            for (gamma, rule, lenience), cell in cells.items():
+                if gamma == 0:
+                    continue
+                name = rule if lenience == 1.0 else f"{rule}, l = {lenience:g}"
+                row = [
+                    temperature, gamma, name, Spread.of(1 / one["seconds"] for one in cell.plain),
+                    Spread.of(1 / one["seconds"] for one in cell.runs), cell.speedup,
+                    cell.mean("predicted_speedup"), cell.mean("ideal_speedup"), cell.tokens_per_run,
+                    cell.mean("acceptance_rate"), cell.mean("cost_coefficient"),
+                ]  # fmt: skip
+                table.row(*row, *([cells[plain].against, cell.against] if args.against else []))
+
+
+# ----------------------------------------------------------------------------------- fixed acceptance
+
+
+class FixedAcceptance:
+    """A pair, a prompt, and drafts whose acceptance rate is set.
+
+    Parameters
+    ----------
+    pair : str
+        "embedded", or two shapes joined by +.
+    dtype : str
+        Number format of both models.
+    cache : int
+        Mean tokens in the KV cache.
+    n_tokens : int
+        New tokens of a run.
+    n_threads : int
+    """
+
+    def __init__(self, pair: str, dtype: str, cache: int, n_tokens: int, n_threads: int) -> None:
+        if pair == "embedded":
+            self.target, self.draft = (model.core for model in specdec.embedded_pair(dtype, dtype))
+        else:
+            self.target, self.draft = (random_model(name, dtype) for name in pair.split("+"))
+        self.n_threads, self.n_tokens = n_threads, n_tokens
+        self.n_vocab = self.target.config["n_vocab"]
+        self.ids = np.random.default_rng(0).integers(0, self.n_vocab, cache + 64).tolist()
+        self.prompt = self.ids[: max(2, cache - n_tokens // 2)]
+        options = {"capacity": cache + 64, "max_nodes": 64, "n_threads": n_threads}
+        self.decoders = [_core.Decoder(model, **options) for model in (self.target, self.draft)]
+        for decoder in self.decoders:
+            decoder.prefill(self.ids[:cache])
+        self.text = self.prompt + Decoding(self, 0, None, 0).finish().tokens
+
+    def forward_s(self, gamma: int) -> tuple[float, float]:
+        """Seconds of gamma draft steps, and of the target's gamma + 1 rows after them."""
+        target, draft = self.decoders
+        tokens, parents = self.ids[: gamma + 1], list(range(-1, gamma))
+        begun = time.perf_counter()
+        for token in tokens[:gamma]:
+            draft.forward([token], [-1])
+        drafted = time.perf_counter()
+        target.forward(tokens, parents)
+        return drafted - begun, time.perf_counter() - drafted
+
+    def cell(self, alpha: float, gamma: int, seed: int) -> dict[str, Any]:
+        """One alpha and gamma: plain and speculative decoding and forward passes, slice by slice."""
+        plain, run = Decoding(self, 0, None, 0), Decoding(self, gamma, alpha, seed)
+        one, steps, rows = [], [], []
+        while (n_plain := plain.advance()) + (n_rounds := run.advance()) > 0:
+            one += [self.forward_s(0)[1] for _ in range(n_plain)]
+            for _ in range(n_rounds):
+                steps_s, rows_s = self.forward_s(gamma)
+                steps.append(steps_s / gamma)
+                rows.append(rows_s)
+        if self.prompt + run.tokens != self.text:
+            raise RuntimeError("speculative and plain decoding differ")
+        # a Decoder hands out its logits in new arrays, which no round does
+        copy_one, copy_rows = (self._copy_s(m) for m in (1, gamma + 1))
+        t_one, t_draft = median(one) - copy_one, median(steps) - copy_one
+        t_round = gamma * t_draft + median(rows) - copy_rows
+        as_run = self.n_tokens / len(run.rounds)
+        return {
+            "as_run": as_run,
+            "measured": plain.round_s * as_run / run.round_s,
+            "law": float(expected_tokens(alpha, gamma)) * t_one / t_round,
+            "ratio": (plain.round_s / run.round_s) / (t_one / t_round),
+            "c": t_draft / t_one,
+            "machinery": run.machinery_s / run.round_s,
+            "round_s": run.round_s,
+            "rounds": [run.rounds],
+            "plain": [plain.rounds],
+        }
+
+    def sampled(self, gamma: int, seed: int, sampling: dict[str, float]) -> dict[str, float]:
+        """A run with the draft as it is."""
+        run = Decoding(self, gamma, None, seed, sampling).finish()
+        return {
+            "as_run": self.n_tokens / len(run.rounds), "round_s": run.round_s, "machinery_s": run.machinery_s,
+        }  # fmt: skip
+
+    def _copy_s(self, m: int) -> float:
+        logits, times = np.zeros((m, self.n_vocab), np.float32), []
+        for _ in range(50):
+            begun = time.perf_counter()
+            logits.copy()
+            times.append(time.perf_counter() - begun)
+        return median(times)
+
+
+class Decoding:
+    """One decoding of the benchmark's text, slice by slice; with alpha as acceptance rate of the draft."""
+
+    def __init__(
+        self,
+        of: FixedAcceptance,
+        gamma: int,
+        alpha: float | None,
+        seed: int,
+        sampling: dict[str, float] | None = None,
+    ) -> None:
+        settings = {"temperature": 0.0, **(sampling or {})}
+        options = {
+            "gamma": gamma, "max_new_tokens": of.n_tokens, "seeds": [(seed, 0)], "n_threads": of.n_threads,
+            "sampling": settings, "draft_sampling": settings,
+        }  # fmt: skip
+        draft = of.draft if gamma else None
+        if alpha is None:
+            self._session = _core.Session(of.target, draft, [of.prompt], **options)
+        else:
+            self._session = _fixed_acceptance(of, draft, alpha, options)
+        self._session.prefill()
+        self._n_left = of.n_tokens
+        self.tokens: list[int] = []
+        self.rounds: list[dict[str, Any]] = []
+        self.slices: list[tuple[float, int]] = []  # seconds and rounds of each
+
+    def advance(self) -> int:
+        """Do the rounds of one slice; return how many they were."""
+        begun = time.perf_counter()
+        records = self._session.round(SLICE_S)
+        for record in records:
+            kept = min(self._n_left, len(record["tokens"]))
+            self._n_left -= kept
+            self.tokens += record["tokens"][:kept]
+            self.rounds.append(
+                {
+                    "index": len(self.rounds), "path": record["accepted"], "kept": kept,
+                    **{key: record[key] for key in ("drafted", "parents", "tokens", "betas")},
+                    **{key: record[key] for key in PARTS},
+                }
+            )  # fmt: skip
+        if records:
+            self.slices.append((time.perf_counter() - begun, len(records)))
+        return len(records)
+
+    def finish(self) -> Decoding:
+        """Do all rounds that are left."""
+        while self.advance():
+            pass
+        self._session.close()
+        return self
+
+    @property
+    def round_s(self) -> float:
+        """Seconds a round by the clock on the wall: the median slice, because some are interrupted."""
+        return median(seconds / n for seconds, n in self.slices)
+
+    @property
+    def machinery_s(self) -> float:
+        """Seconds a round that were no forward pass of either model, in the median slice."""
+        rounds = iter(self.rounds)
+        others = []
+        for seconds, n in self.slices:
+            forward = sum(r["draft_s"] + r["verify_s"] for r in itertools.islice(rounds, n))
+            others.append((seconds - forward) / n)
+        return median(others)
+
+
+def _fixed_acceptance(
+    of: FixedAcceptance, draft: Any, alpha: float, options: dict[str, Any]
+) -> _core.Session:
+    """A session whose draft is right with probability alpha."""
+    try:
+        return _core.Session(of.target, ("fixed_acceptance", draft, alpha, [of.text]), [of.prompt], **options)
+    except ValueError as error:
+        if "no method" not in str(error):
+            raise
+    try:  # builds before the method had an argument of the session
+        return _core.Session(of.target, draft, [of.prompt], dial=(alpha, [of.text]), **options)
+    except TypeError as error:
+        raise RuntimeError(
+            "drafts of a given acceptance rate need a build of specdec with the test hooks: "
+            "pip install . -C cmake.define.SPECDEC_TESTING=ON"
+        ) from error
+
+
+def _fixed_options(options: Options) -> None:
+    options.many("--pairs", str, ["embedded", "paper97+paper6", "L1B+L60M"], help="embedded, or SHAPE+SHAPE")
+    options.many("--dtypes", str, ["f32"], help="number formats of both models")
+    options.add("--cache", type=int, default=128, help="mean tokens in the KV cache")
+    options.add("--tokens", type=int, default=100, help="new tokens of a run")
+    options.repeats(5)
+
+
+def fixed_acceptance_options(options: Options) -> None:
+    _fixed_options(options)
+    options.many("--alpha", float, [0.5, 0.6, 0.7, 0.8, 0.9])
+    options.many("--gamma", int, range(1, 11))
+    options.against()
+
+
+def fixed_acceptance(args: argparse.Namespace, report: Report) -> None:
+    """Speed-up with drafts of a given acceptance rate: measured, predicted, ideal.
+
+    The draft model does all its work, but then each of its guesses is made right with probability alpha and
+    wrong otherwise, so that alpha is known and the same at every position. That needs a build with the test
+    hooks (SPECDEC_TESTING=ON). The output must be that of plain decoding, token by token. Columns:
+
+    measured   seconds per token of plain over those of speculative decoding, by the clock on the wall, all
+               work of a round included; of slices of 20 ms the median one
+    predicted  `Trace.predicted_speedup` of the speculative run, with t(1) of the plain one
+    ideal      its `Trace.ideal_speedup`, Theorem 3.8: were verification as fast as a plain step
+    law        E(tokens) t(1) / (gamma t_draft + t(gamma + 1)), E(tokens) of equation (1) for this alpha,
+               forward passes timed alone, in the order of a round and on a cache as long as the text is
+    ratio      measured over law at the tokens per run that came about, which differ from E(tokens) by chance
+    machinery  share of a round that is no forward pass of either model
+
+    Each speculative run takes turns with a plain one and with forward passes, slice by slice.
+    """
+    if not all(0 < alpha < 1 for alpha in args.alpha) or min(args.gamma) < 1:
+        raise SystemExit("expected alphas between 0 and 1 and gammas of at least 1")
+    for pair, dtype in itertools.product(args.pairs, args.dtypes):
+        settings = {
+            "pair": pair, "dtype": dtype, "cache": args.cache, "n_tokens": args.tokens,
+            "n_threads": args.threads,
+        }  # fmt: skip
+        with Builds(args.against, FixedAcceptance, **settings) as builds:
+            if builds.described:
+                report.say(f"\n{builds.described}")
+            builds.ask(0, "cell", alpha=args.alpha[0], gamma=max(args.gamma), seed=0)  # warms up
+            found: dict[tuple[float, int], list[list[dict[str, Any]]]] = {
+                key: [] for key in itertools.product(args.alpha, args.gamma)
+            }
+            for turn, key in progress(list(itertools.product(range(args.repeats), found)), f"{pair} {dtype}"):
+                found[key].append(builds.ask(turn, "cell", alpha=key[0], gamma=key[1], seed=turn))
+            _fixed_table(found, f"{pair}, {dtype}", report)
+
+
+def _fixed_table(
+    found: dict[tuple[float, int], list[list[dict[str, Any]]]], title: str, report: Report
+) -> None:
+    columns = {
+        "alpha": "g", "gamma": "d", "tokens per run": ".2f", "(expected)": ".2f", "measured speed-up": ".2f",
+        "predicted": ".2f", "ideal": ".2f", "law": ".2f", "ratio": ".3f", "c": ".3f", "round ms": ".2f",
+        "machinery %": ".1f",
+    }  # fmt: skip
+    two = len(next(iter(found.values()))[0]) == 2
+    table = report.table(columns | ({"over other build": ".3f"} if two else {}), title)
+    valid: dict[str, list[float]] = {"ratio": [], "measured over predicted": [], "measured over ideal": []}
+    shares = []
+    for (alpha, gamma), turns in found.items():
+        cells = [turn[0] for turn in turns]
+        middle = {key: median(cell[key] for cell in cells) for key in ("as_run", "law", "ratio", "c")}
+        figures = {
+            name: median(
+                getattr(traces({"rounds": cell["rounds"]}, {"rounds": cell["plain"]})[0], name)
+                for cell in cells
+            )
+            for name in ("predicted_speedup", "ideal_speedup")
+        }
+        measured = Speedup.over([cell["measured"] for cell in cells], [cell["as_run"] for cell in cells])
+        machinery = Spread.of(100 * cell["machinery"] for cell in cells)
+        row = [
+            alpha, gamma, middle["as_run"], float(expected_tokens(alpha, gamma)), measured,
+            figures["predicted_speedup"], figures["ideal_speedup"], middle["law"],
+            middle["ratio"], middle["c"], Spread.of(1e3 * cell["round_s"] for cell in cells),
+            machinery.median,
+        ]  # fmt: skip
+        if two:
+            row.append(Spread.of(other["round_s"] / this["round_s"] for this, other in turns))
+        table.row(*row)
+        shares.append(machinery.median)
+        if not measured.invalid:
+            valid["ratio"].append(middle["ratio"])
+            valid["measured over predicted"].append(measured.median / figures["predicted_speedup"])
+            valid["measured over ideal"].append(measured.median / figures["ideal_speedup"])
+    report.say()
+    for name, values in valid.items():
+        if values:
+            near = sum(abs(value - 1) <= 0.05 for value in values)
+            report.say(
+                f"- {name}: median {statistics.median(values):.3f}, {min(values):.3f} to {max(values):.3f}, "
+                f"within 5 % in {near} of {len(values)}"
+            )
+    report.say(f"- machinery: median {median(shares):.1f} %, {min(shares):.1f} to {max(shares):.1f} %")
+
+
+# ------------------------------------------------------------------------------------------- sampling
+
+WAYS = {
+    "temperature 0": {"temperature": 0.0},
+    "temperature 1": {"temperature": 1.0},
+    "temperature 1, top_k 50": {"temperature": 1.0, "top_k": 50},
+    "temperature 1, top_p 0.9": {"temperature": 1.0, "top_p": 0.9},
+}
+
+
+def sampling_options(options: Options) -> None:
+    _fixed_options(options)
+    options.add("--gamma", type=int, default=4)
+
+
+def sampling(args: argparse.Namespace, report: Report) -> None:
+    """What a round spends outside the forward passes of both models, by temperature, top-k and top-p."""
+    for pair, dtype in itertools.product(args.pairs, args.dtypes):
+        bench = FixedAcceptance(pair, dtype, args.cache, args.tokens, args.threads)
+        runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        for turn, way in itertools.product(range(args.repeats), WAYS):
+            runs[way].append(bench.sampled(args.gamma, turn, WAYS[way]))
+        table = report.table(
+            {
+                "sampling": "",
+                "tokens per run": ".2f",
+                "round ms": ".2f",
+                "machinery us": ".0f",
+                "share %": ".1f",
+            },
+            f"{pair}, {dtype}, gamma {args.gamma}",
+        )
+        for way, found in runs.items():
+            table.row(
+                way, statistics.mean(run["as_run"] for run in found),
+                Spread.of(1e3 * run["round_s"] for run in found),
+                Spread.of(1e6 * run["machinery_s"] for run in found),
+                median(100 * run["machinery_s"] / run["round_s"] for run in found),
+            )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------- beam
+
+
+def beam_options(options: Options) -> None:
+    options.many("--dtypes", str, ["bf16"], help="number formats of both models")
+    options.many("--width", int, [2, 4])
+    options.many("--draft-width", int, [1, 2, 4], help="multiples of the width")
+    options.many("--gamma", int, [1, 2, 4])
+    options.add("--tokens", type=int, default=60, help="new tokens of a search")
+    options.repeats(3)
+
+
+def beam(args: argparse.Namespace, report: Report) -> None:
+    """Beam search by speculation (appendix A.4) beside plain beam search.
+
+    The embedded pair continues five openings; both searches must find the same beams, tokens and scores.
+    For each width w, draft width u and gamma: levels are steps of the search per run of the target (1 in
+    plain search, at most gamma + 1), nodes the rows of such a run (at most w + u gamma), cost what a round
+    takes in steps of plain search. Time is that of the rounds, without the prompt.
+    """
+    for dtype in args.dtypes:
+        pair = specdec.embedded_pair(dtype, dtype)
+        keys = [(w, w * u, g) for w, u, g in itertools.product(args.width, args.draft_width, args.gamma)]
+        found: dict[tuple[int, int, int], list[tuple[Any, Any]]] = {key: [] for key in keys}
+        work = list(itertools.product(range(args.repeats), PROMPTS, keys))
+        for width in args.width:  # warm caches and threads
+            specdec.beam_search(*pair, PROMPTS[0], width=width, n_threads=args.threads)
+        for _, prompt, (width, draft_width, gamma) in progress(work, dtype):
+            options = {
+                "width": width, "max_new_tokens": args.tokens, "n_threads": args.threads, "ignore_eos": True,
+            }  # fmt: skip
+            plain = specdec.beam_search(pair[0], None, prompt, **options)
+            done = specdec.beam_search(*pair, prompt, draft_width=draft_width, gamma=gamma, **options)
+            if done.beams != plain.beams:
+                raise RuntimeError("speculative and plain beam search differ")
+            found[width, draft_width, gamma].append((plain.trace, done.trace))
+        table = report.table(
+            {
+                "w": "d", "u": "d", "gamma": "d", "levels": ".2f", "nodes": ".1f", "cost": ".2f",
+                "measured speed-up": ".2f", "draft %": ".0f", "verify %": ".0f", "other %": ".0f",
+                "plain step ms": ".2f",
+            },
+            dtype,
+        )  # fmt: skip
+        for key, searches in found.items():
+            traces_ = [done for _, done in searches]
+            calls, total = sum(t.n_target_calls for t in traces_), sum(t.rounds_s for t in traces_)
+            levels = sum(t.n_levels for t in traces_) / calls
+            speedup = Speedup.over(
+                [plain.rounds_s / done.rounds_s for plain, done in searches],
+                [done.n_levels / done.n_target_calls for _, done in searches],
+            )
+            shares = [100 * sum(getattr(t, part) for t in traces_) / total for part in PARTS]
+            table.row(
+                *key, levels, sum(t.n_nodes for t in traces_) / calls, levels / speedup.median, speedup,
+                *shares,
+                median(1e3 * plain.rounds_s / plain.n_levels for plain, _ in searches),
+            )  # fmt: skip

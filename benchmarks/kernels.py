@@ -1,0 +1,538 @@
+"""The forward pass, the loading of a model, and the threads: what a run of a model takes."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import specdec
+from benchmarks.builds import Builds
+from benchmarks.machine import DISTURBED, NUMBER_BYTES, WEIGHT_BYTES, Machine, Sample, bracketed, states
+from benchmarks.report import Report, Spread
+from benchmarks.shapes import NARROW, SHAPES, random_model, write_checkpoint
+from benchmarks.turns import (
+    DTYPES,
+    PROMPTS,
+    Options,
+    core_model,
+    load_pair,
+    median,
+    progress,
+    ratios,
+    take_turns,
+)
+from specdec import _core
+
+SAMPLE_S = 0.005  # a sample is so many seconds of runs, so that it is not all starting up
+
+
+class Forwards:
+    """Forward passes of M rows of one model, on caches of several lengths.
+
+    Parameters
+    ----------
+    model : str
+        See :func:`core_model`.
+    dtype, cache_dtype : str or None
+        Number formats.
+    lengths : list of int
+        Tokens in each KV cache.
+    rows : int
+        The largest M.
+    n_threads : int
+    limits : bool
+        Measure beside each sample how fast the machine reads memory.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        dtype: str | None,
+        lengths: list[int],
+        rows: int,
+        n_threads: int,
+        limits: bool = False,
+        cache_dtype: str | None = None,
+    ) -> None:
+        core = core_model(model, dtype, cache_dtype, n_threads)
+        self.config, self.dtype, self.cache_dtype = core.config, core.dtype, core.cache_dtype
+        n_vocab = self.config["n_vocab"]
+        self._ids = np.random.default_rng(0).integers(0, n_vocab, max(lengths) + rows).tolist()
+        self._decoders = {}
+        for length in lengths:
+            options = {"capacity": max(length, 1), "max_nodes": rows, "n_threads": n_threads}
+            decoder = self._decoders[length] = _core.Decoder(core, **options)
+            if length > 0:
+                decoder.prefill(self._ids[:length])
+        self._n_calls: dict[tuple[int, int], int] = {}
+        self._machine = None
+        if limits:
+            self._run(lengths[0], rows, 1)  # the core starts its threads
+            self._machine = Machine(n_threads)
+            self._machine.pin_threads()
+
+    def facts(self) -> dict[str, Any]:
+        """What the least time is made of."""
+        machine = self._machine
+        logits = np.zeros((17, self.config["n_vocab"]), np.float32)
+        return {
+            "dtype": self.dtype,
+            "n_weights": n_matrix_weights(self.config),
+            "n_layer": self.config["n_layer"],
+            "width": self.config["n_head"] * self.config["d_head"],
+            "n_bytes": [self.n_bytes(length) for length in self._decoders],
+            "cache_bytes": [n_cache_bytes(self.config, n, self.cache_dtype) for n in self._decoders],
+            "peak": machine.peak(self.dtype) if machine else math.nan,
+            "cache_peak": machine.peak(self.cache_dtype) if machine else math.nan,
+            "instruction": machine.instruction(self.dtype) if machine else "",
+            "copy_s": median(_seconds(logits.copy) for _ in range(50)),
+        }
+
+    def n_bytes(self, length: int) -> int:
+        """What a forward reads: all packed matrices, and the keys and values of so many tokens."""
+        weights = n_matrix_weights(self.config) * WEIGHT_BYTES[self.dtype]
+        return int(weights) + n_cache_bytes(self.config, length, self.cache_dtype)
+
+    def sample(self, m: int, length: int) -> list[float] | None:
+        """(seconds, bytes/s of memory, share of time lost to others) of a forward of a chain of M nodes.
+
+        Without `limits` the median run of a sample, NaN and NaN. None where the memory changed its speed.
+        """
+        if (length, m) not in self._n_calls:
+            self._run(length, m, 3)
+            self._n_calls[length, m] = max(1, math.ceil(SAMPLE_S / median(self._run(length, m, 3))))
+        n_calls = self._n_calls[length, m]
+        if self._machine is None:
+            self._run(length, m, 1)
+            return [median(self._run(length, m, n_calls)), math.nan, math.nan]
+
+        def job() -> tuple[float, float]:
+            if n_calls > 1:
+                self._run(length, m, 1)  # the probe sent the threads to sleep and filled the caches
+            begun, cpu = time.perf_counter(), time.process_time()
+            self._run(length, m, n_calls)
+            cpu = time.process_time() - cpu
+            return (time.perf_counter() - begun) / n_calls, cpu / n_calls
+
+        found = bracketed(self._machine, job, self.n_bytes(length))
+        return None if found is None else [found.seconds, found.bandwidth, found.lost]
+
+    def _run(self, length: int, m: int, n_calls: int) -> list[float]:
+        forward, tokens, parents = self._decoders[length].forward, self._ids[:m], list(range(-1, m - 1))
+        return [_seconds(lambda: forward(tokens, parents)) for _ in range(n_calls)]
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    function()
+    return time.perf_counter() - begun
+
+
+def n_matrix_weights(config: dict[str, Any]) -> int:
+    """Elements of the matrices that a forward reads whole; of an embedding table it reads rows."""
+    rows_only = {"position_embedding"} | ({"token_embedding"} if not config["tied"] else set())
+    shapes = _core.tensor_shapes(config).items()
+    return sum(math.prod(shape) for name, shape in shapes if len(shape) == 2 and name not in rows_only)
+
+
+def n_cache_bytes(config: dict[str, Any], n_tokens: int, cache_dtype: str) -> int:
+    """Bytes of the keys and values of n_tokens."""
+    per_token = 2 * config["n_layer"] * config["n_kv_head"] * config["d_head"]
+    return per_token * n_tokens * NUMBER_BYTES[cache_dtype]
+
+
+# -------------------------------------------------------------------------------------------- forward
+
+
+def forward_options(options: Options) -> None:
+    options.many(
+        "--models", str, ["target", "draft"], help="target, draft: of the embedded pair; a shape; a path"
+    )
+    options.many("--dtypes", str, [None], choices=DTYPES, help="default: as stored; bf16 for a shape")
+    options.add("--roofline", action="store_true", help="beside the least time that the machine allows")
+    options.add("--rows", type=int, default=17, help="largest M")
+    options.add("--cache", type=int, default=128, help="tokens in the KV cache")
+    options.repeats(15)
+    options.against()
+
+
+def forward(args: argparse.Namespace, report: Report) -> None:
+    """t(M): the time of one forward pass of M rows, and t(M) / t(1).
+
+    With --roofline beside roofline(M) = max(bytes / bandwidth, 2 M weights / peak) over the whole model:
+    bytes are those of all packed matrices and of the KV cache, weights the matrices' elements; bandwidth is
+    what the machine read right before and after each sample (for small models: reading as many bytes again
+    and again, which caches may hold); peak is what its multiply-add instruction reaches. Medians are then of
+    each state of the machine's memory by itself.
+    """
+    for model in args.models:
+        for dtype in args.dtypes:
+            settings = {
+                "model": model, "dtype": dtype, "lengths": [args.cache], "rows": args.rows,
+                "n_threads": args.threads, "limits": args.roofline,
+            }  # fmt: skip
+            with Builds(args.against, Forwards, **settings) as builds:
+                if builds.described:
+                    report.say(f"\n{builds.described}")
+                _forward_table(builds, model, args, report)
+
+
+def _forward_table(builds: Builds, model: str, args: argparse.Namespace, report: Report) -> None:
+    facts = builds.ask(0, "facts")[0]
+    model = Path(model).name
+    rows = range(1, args.rows + 1)
+    found: dict[int, list[list[Sample]]] = {m: [[] for _ in builds.all] for m in rows}
+    for turn in progress(range(args.repeats), f"{model} {facts['dtype']}"):
+        for m in rows:
+            samples = builds.ask(turn, "sample", m=m, length=args.cache)
+            if None not in samples:  # ratios are of turns
+                for kept, sample in zip(found[m], samples, strict=True):
+                    kept.append(Sample(*sample))
+    title = f"{model}, {facts['dtype']}, cache of {args.cache}"
+    if args.roofline:
+        _say_limits(facts, args, [s for m in rows for s in found[m][0]], report)
+    if len(builds.all) == 2:
+        _compared(found, facts, title, args, report)
+    elif args.roofline:
+        for bandwidth, is_in in states([s for m in rows for s in found[m][0]]):
+            here = {m: [s for s in found[m][0] if is_in(s)] for m in rows}
+            _roofline_table(here, facts, f"{title}, memory at {bandwidth / 1e9:.0f} GB/s", bandwidth, report)
+    else:
+        table = report.table({"M": "d", "t(M) ms": ".3f", "t(M)/t(1)": ".2f"}, title)
+        first = [s.seconds for s in found[1][0]]
+        for m in rows:
+            times = [s.seconds for s in found[m][0]]
+            table.row(m, Spread.of(1e3 * t for t in times), ratios(times, first))
+
+
+def _say_limits(
+    facts: dict[str, Any], args: argparse.Namespace, samples: list[Sample], report: Report
+) -> None:
+    n_bytes = facts["n_bytes"][0]
+    disturbed = sum(sample.lost > DISTURBED for sample in samples)
+    report.say(
+        f"\n{facts['n_weights'] / 1e6:.1f} M weights in matrices, {n_bytes / 1e6:.1f} MB with the KV cache; "
+        f"peak {facts['peak'] / 1e9:.0f} Gop/s ({facts['instruction']}).\n"
+        f"Handing the logits of 17 rows to Python takes {1e3 * facts['copy_s']:.3f} ms. "
+        f"{disturbed} of {len(samples)} samples shared their cores with something else."
+    )
+
+
+def over_roofline(facts: dict[str, Any], m: int, sample: Sample) -> float:
+    """How many times the least time a sample took."""
+    return sample.seconds / _least(facts, m, sample.bandwidth)
+
+
+def _least(facts: dict[str, Any], m: int, bandwidth: float) -> float:
+    return max(facts["n_bytes"][0] / bandwidth, 2 * m * facts["n_weights"] / facts["peak"])
+
+
+def _roofline_table(
+    found: dict[int, list[Sample]], facts: dict[str, Any], title: str, bandwidth: float, report: Report
+) -> None:
+    table = report.table(
+        {
+            "M": "d", "samples": "d", "t(M) ms": ".3f", "t(M)/t(1)": ".2f", "roofline ms": ".3f",
+            "limit": "", "t(M)/roofline(M)": ".2f",
+        },
+        title,
+    )  # fmt: skip
+    first = median(s.seconds for s in found[1])
+    for m, samples in found.items():
+        if not samples:
+            table.row(m, 0, None, None, None, "", None)
+            continue
+        memory = facts["n_bytes"][0] / bandwidth
+        least = _least(facts, m, bandwidth)
+        table.row(
+            m, len(samples), Spread.of(1e3 * s.seconds for s in samples),
+            median(s.seconds for s in samples) / first, 1e3 * least,
+            "memory" if memory >= least else "arithmetic",
+            Spread.of(over_roofline(facts, m, s) for s in samples),
+        )  # fmt: skip
+
+
+def _compared(
+    found: dict[int, list[list[Sample]]], facts: dict[str, Any], title: str, args: argparse.Namespace,
+    report: Report,
+) -> None:  # fmt: skip
+    columns = {"M": "d", "this build ms": ".3f", "other build ms": ".3f", "this over other": ".3f"}
+    if args.roofline:
+        columns |= {"this over roofline": ".2f", "other over roofline": ".2f"}
+    table = report.table(columns, title)
+    middles = []
+    for m, samples in found.items():
+        if not samples[0]:
+            table.row(m, *[None] * (len(columns) - 1))
+            continue
+        this, other = ([s.seconds for s in one] for one in samples)
+        ratio = ratios(this, other)
+        middles.append(ratio.median)
+        cells = [median(1e3 * t for t in this), median(1e3 * t for t in other), ratio]
+        if args.roofline:
+            cells += [median(over_roofline(facts, m, s) for s in one) for one in samples]
+        table.row(m, *cells)
+    report.say(
+        f"\nthis over other, all M: median {median(middles):.3f}, {min(middles):.3f} to {max(middles):.3f}"
+    )
+
+
+# ------------------------------------------------------------------------------------------ attention
+
+
+def attention_options(options: Options) -> None:
+    options.many("--lengths", int, [128, 1024, 4096])
+    options.many("--rows", int, [1, 5, 9])
+    options.many("--cache-dtypes", str, ["f32", "bf16"], choices=("f32", "bf16"))
+    options.repeats(15)
+
+
+def attention(args: argparse.Namespace, report: Report) -> None:
+    """Attention over long caches, beside reading the cache once for all rows.
+
+    A model that is hardly more than its attention (eight layers, heads of 64, narrow everywhere else) runs
+    one forward of M rows over caches of several lengths and over an empty one; the difference is the
+    attention. Beside it stands the least time the machine needs: that of reading keys and values once, or
+    that of the multiply-adds, at the peak of the cache's number format, of M rows of all query heads.
+    """
+    rows, lengths = sorted({1, *args.rows}), [0, *args.lengths]
+    for heads in NARROW:
+        for cache_dtype in args.cache_dtypes:
+            one = Forwards(heads, "f32", lengths, max(rows), args.threads, True, cache_dtype)
+            facts = one.facts()
+            found: dict[tuple[int, int], list[Sample]] = {(n, m): [] for n in lengths for m in rows}
+            for _ in progress(range(args.repeats), f"{heads} {cache_dtype}"):
+                for (length, m), kept in found.items():
+                    sample = one.sample(m, length)
+                    if sample is not None:
+                        kept.append(Sample(*sample))
+            table = report.table(
+                {
+                    "cache": "d", "memory GB/s": ".0f", "M": "d", "attention ms": ".3f", "t(M)/t(1)": ".2f",
+                    "reading once ms": ".3f", "multiply-adds ms": ".3f", "times the greater": ".2f",
+                },
+                f"{heads}, {cache_dtype} cache",
+            )  # fmt: skip
+            nothing = {m: median(s.seconds for s in found[0, m]) for m in rows}
+            for length, n_bytes in zip(lengths[1:], facts["cache_bytes"][1:], strict=True):
+                for bandwidth, is_in in states([s for m in rows for s in found[length, m]]):
+                    reading, first = n_bytes / bandwidth, math.nan
+                    for m in rows:
+                        times = [s.seconds - nothing[m] for s in found[length, m] if is_in(s)]
+                        if not times:
+                            continue
+                        seconds = median(times)
+                        first = seconds if m == 1 else first
+                        work = 4 * m * length * facts["n_layer"] * facts["width"] / facts["cache_peak"]
+                        least = max(reading, work)
+                        table.row(
+                            length, bandwidth / 1e9, m, 1e3 * seconds, seconds / first,
+                            1e3 * reading, 1e3 * work, Spread.of(t / least for t in times),
+                        )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------- load
+
+
+def load_options(options: Options) -> None:
+    options.add("--shape", choices=SHAPES, default="L1B", help="of the checkpoint that is written")
+    options.add("--folder", type=Path, help="a checkpoint; default: a temporary one")
+    options.many("--dtypes", str, ["bf16", "f32", "int8", "int4"], choices=DTYPES)
+    options.repeats(5)
+
+
+def load(args: argparse.Namespace, report: Report) -> None:
+    """How long a checkpoint takes to load, beside copying its bytes in memory; how much memory loading holds.
+
+    Loading and copying (one `np.copy` of the bytes of the mapped file, which the system's page cache holds by
+    then) take turns. The peak is that of anonymous memory, without the mapped file, while a process of
+    its own loads the model, above what it held before; packed is what the model keeps.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or write_checkpoint(args.shape, temporary)
+        _copy(folder)  # the file is in the page cache from here on
+        jobs: dict[str, Callable[[], float]] = {}
+        for dtype in args.dtypes:
+            jobs[f"copy {dtype}"] = lambda: _seconds(lambda: _copy(folder))
+            jobs[dtype] = lambda dtype=dtype: _seconds(
+                lambda: specdec.load(folder, dtype, n_threads=args.threads)
+            )
+        times = take_turns(jobs, args.repeats)
+        n_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        report.say(f"\nThe checkpoint has {n_bytes / 1e9:.2f} GB.")
+        table = report.table(
+            {
+                "format": "", "load s": ".2f", "copy s": ".2f", "load/copy": ".2f", "packed MB": ".0f",
+                "peak MB": ".0f", "peak/packed": ".2f",
+            }
+        )  # fmt: skip
+        for dtype in args.dtypes:
+            loading, copying = times[dtype], times[f"copy {dtype}"]
+            peak, packed = _peak_bytes(folder, dtype, args.threads)
+            table.row(
+                dtype, Spread.of(loading), Spread.of(copying), ratios(loading, copying), packed / 1e6,
+                peak / 1e6, peak / packed,
+            )  # fmt: skip
+
+
+def _copy(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        np.copy(np.memmap(file, np.uint8, mode="r"))
+
+
+def _anonymous_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"process {pid} says nothing of its anonymous memory")
+
+
+def _load_when_told(pipe: Connection, folder: Path, dtype: str, n_threads: int) -> None:
+    pipe.send(None)
+    pipe.recv()
+    model = specdec.load(folder, dtype, n_threads=n_threads)
+    pipe.send(model.core.n_bytes)
+    pipe.recv()
+
+
+def _peak_bytes(folder: Path, dtype: str, n_threads: int) -> tuple[int, int]:
+    """(most anonymous memory while loading, packed size), in a fresh process, looked at every millisecond."""
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=_load_when_told, args=(theirs, folder, dtype, n_threads))
+    process.start()
+    theirs.close()
+    pipe.recv()
+    assert process.pid is not None
+    before = most = _anonymous_bytes(process.pid)
+    pipe.send(None)
+    while not pipe.poll(0.001):
+        most = max(most, _anonymous_bytes(process.pid))
+    packed = pipe.recv()
+    most = max(most, _anonymous_bytes(process.pid))
+    pipe.send(None)
+    process.join()
+    return most - before, packed
+
+
+# -------------------------------------------------------------------------------------------- threads
+
+
+def threads_options(options: Options) -> None:
+    options.many("--busy", int, [0, 2], help="busy processes beside")
+    options.many("--counts", int, [1, 2, 4, 8], help="numbers of threads")
+    options.add("--seconds", type=float, default=2.0, help="length of one sample")
+    options.add("--shape", choices=SHAPES, default="L60M")
+    options.repeats(5)
+
+
+def threads(args: argparse.Namespace, report: Report) -> None:
+    """Decoding beside other busy processes: tokens/s by number of threads.
+
+    A busy process is a loop that never waits. Ratios are to the first number of threads in the same state.
+    The last table shows what is left behind by one run with 64 threads: two threads before and after it.
+    """
+    target, draft = load_pair(None, None, None)
+    shape = random_model(args.shape, "bf16")
+    runs: dict[str, Callable[[int], float]] = {
+        "embedded target, plain": lambda n: _generated(target, None, n, args.seconds),
+        "embedded pair, gamma 4": lambda n: _generated(target, draft, n, args.seconds),
+        f"{args.shape} bf16, plain": lambda n: _decoded(shape, n, args.seconds),
+    }
+    columns = {"model": "", "busy processes": "d", "threads": "d", "tokens/s": ".0f", "over the first": ".2f"}
+    table = report.table(columns)
+    for name, run in runs.items():
+        jobs = {
+            (busy, n): lambda run=run, busy=busy, n=n: _beside(busy, lambda: run(n))
+            for busy in args.busy
+            for n in args.counts
+        }
+        found = take_turns(jobs, args.repeats)
+        for (busy, n), values in found.items():
+            table.row(name, busy, n, Spread.of(values), ratios(values, found[busy, args.counts[0]]))
+    table = report.table({"model": "", "2 threads": ".0f", "after a run with 64": ".0f", "ratio": ".2f"})
+    for name, run in list(runs.items())[:2]:
+        before = median(run(2) for _ in range(args.repeats))
+        run(64)
+        after = median(run(2) for _ in range(args.repeats))
+        table.row(name, before, after, after / before)
+
+
+def _generated(target: specdec.Model, draft: specdec.Model | None, n_threads: int, seconds: float) -> float:
+    begun, n_tokens = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - begun) < seconds:
+        out = specdec.generate(
+            target, draft, PROMPTS[1], gamma=4, max_new_tokens=64, n_threads=n_threads, ignore_eos=True
+        )
+        n_tokens += len(out.tokens)
+    return n_tokens / elapsed
+
+
+def _decoded(model: _core.Model, n_threads: int, seconds: float) -> float:
+    begun, n_tokens = 0.0, 0
+    decoder = None
+    while decoder is None or (elapsed := time.perf_counter() - begun) < seconds:
+        if decoder is None or decoder.n_committed == 256:
+            decoder = _core.Decoder(model, capacity=256, n_threads=n_threads)
+            decoder.prefill([1] * 32)
+            begun = begun or time.perf_counter()
+        decoder.forward([1], [-1])
+        decoder.keep([0])
+        n_tokens += 1
+    return n_tokens / elapsed
+
+
+def _beside(n_busy: int, job: Callable[[], float]) -> float:
+    """What `job` returns while `n_busy` processes compute."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n_busy)]
+    try:
+        time.sleep(0.2 if n_busy else 0)
+        return job()
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+# -------------------------------------------------------------------------------------------- machine
+
+
+def machine_options(options: Options) -> None:
+    options.repeats(100)
+
+
+def machine(args: argparse.Namespace, report: Report) -> None:
+    """What the machine allows: reading memory, and multiply-adds in registers."""
+    probe = Machine(args.threads)
+    found = sorted(probe.bandwidth() / 1e9 for _ in range(args.repeats))
+    tenth = len(found) // 10
+    report.say(
+        f"\nReads {found[tenth]:.0f} to {found[-1 - tenth]:.0f} GB/s, first and ninth decile of {len(found)}."
+    )
+    table = report.table({"format": "", "Gop/s": ".0f", "instruction": ""})
+    for dtype in ("f32", "bf16", "int8"):
+        table.row(dtype, probe.peak(dtype) / 1e9, probe.instruction(dtype))
+    probe.close()
+
+
+def checkpoint_options(options: Options) -> None:
+    options.add("shape", choices=SHAPES)
+    options.add("folder", type=Path)
+    options.add("--number", choices=("bf16", "f32"), default="bf16")
+    options.add("--alpha", type=float, default=1.0, help="see shapes.py")
+
+
+def checkpoint(args: argparse.Namespace, report: Report) -> None:
+    """Write a model of random weights as a Hugging Face folder, to try other programs with."""
+    write_checkpoint(args.shape, args.folder, args.number, alpha=args.alpha)

@@ -1,0 +1,340 @@
+"""Speed of specdec beside other engines: forward passes, speculative decoding of one prompt, many prompts."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.builds import Answer, Worker
+from benchmarks.peers.engine import CELLS
+from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS
+from benchmarks.report import Report, Spread
+from benchmarks.shapes import SHAPES, TIMED
+from benchmarks.turns import DTYPES, Options
+from specdec import _core
+
+PACKAGES = (
+    "llama_cpp_python", "openvino", "openvino_genai", "onnxruntime_genai", "transformers", "torch",
+    "ctranslate2",
+)  # fmt: skip
+BITS = {"f32": 32, "bf16": 16, "int8": 8.5, "int4": 4.5}
+
+
+def engine_process(engine: str, work: Path, n_threads: int) -> Worker:
+    """The process of an engine."""
+    log = work / "logs" / f"{engine}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {
+        "OMP_NUM_THREADS": str(n_threads),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return Worker(sys.executable, "benchmarks.peers.worker", [engine], log, environment)
+
+
+@dataclass
+class Column:
+    """What one engine did: a value per cell and round, or why there is none."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    reason: str = ""
+    settings: str = ""
+    difference: float | None = None
+
+    def refuse(self, answer: Answer) -> bool:
+        """Note why, if the answer says that it cannot."""
+        if "error" in answer:
+            print(answer["error"], file=sys.stderr)
+            self.reason = answer["error"].strip().splitlines()[-1]
+        self.reason = answer.get("unsupported", self.reason)
+        return "error" in answer or "unsupported" in answer
+
+
+@dataclass
+class Contest:
+    """specdec and its peers on one thing to do; for each peer, specdec's values in the peer's rounds."""
+
+    columns: dict[str, Column]
+    beside: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def best(self, cell: str, higher_is_better: bool) -> tuple[str, Spread] | None:
+        """The fastest peer, and how many times as fast specdec is, by round; None without a peer."""
+        found = {}
+        for peer, ours in self.beside.items():
+            pairs = list(zip(ours.get(cell, []), self.columns[peer].values.get(cell, []), strict=False))
+            if pairs and not self.columns[peer].reason:  # one may end early
+                found[peer] = Spread.of(a / b if higher_is_better else b / a for a, b in pairs)
+        peer = min(found, key=lambda name: found[name].median, default=None)
+        return None if peer is None else (peer, found[peer])
+
+
+def compete(
+    engines: Sequence[str],
+    load: Answer,
+    turns: Callable[[int], Iterator[tuple[str, Answer]]],
+    gigabytes: float,
+    args: argparse.Namespace,
+    check: Callable[[Worker, Column], None] = lambda worker, column: None,
+) -> Contest:
+    """Let engines take turns.
+
+    Parameters
+    ----------
+    engines : sequence of str
+        specdec first.
+    load : dict
+        The request that loads, and before that prepares, the model or models.
+    turns : callable
+        Cells and their requests in a round.
+    gigabytes : float
+        Memory one engine needs.
+    args : Namespace
+        The command line.
+    check : callable
+        What else to ask an engine that has loaded.
+    """
+    contest = Contest({name: Column() for name in engines})
+    able = []
+    for name in engines:
+        worker = engine_process(name, args.work, args.threads)
+        if not contest.columns[name].refuse(worker.ask("prepare", **load)):
+            able.append(name)
+        worker.close()
+    if "specdec" not in able:
+        return contest
+    peers, size = able[1:], max(1, int(args.memory / gigabytes) - 1)
+    groups = [peers[i : i + size] for i in range(0, len(peers), size)] or [[]]
+    for group in groups:
+        workers = {}
+        for name in ["specdec", *group]:
+            worker, column = engine_process(name, args.work, args.threads), contest.columns[name]
+            answer = worker.ask("load", **load)
+            column.settings = answer.get("settings", "")
+            if column.refuse(answer):
+                worker.close()
+            else:
+                workers[name] = worker
+                check(worker, column)
+        beside: dict[str, list[float]] = {}
+        for round_ in range(args.repeats):
+            for cell, request in turns(round_):
+                names = list(workers) if "specdec" in workers else []
+                for name in names[round_ % len(names) :] + names[: round_ % len(names)] if names else []:
+                    answer = workers[name].ask(**request)
+                    if contest.columns[name].refuse(answer):
+                        workers.pop(name).close()
+                        continue
+                    values = beside if name == "specdec" else contest.columns[name].values
+                    values.setdefault(cell, []).append(answer["value"])
+        for worker in workers.values():
+            worker.close()
+        for name in group:
+            contest.beside[name] = beside
+        for cell, values in beside.items():
+            contest.columns["specdec"].values.setdefault(cell, []).extend(values)
+    return contest
+
+
+def installed(package: str) -> str:
+    """Its version."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def n_gigabytes(shape: str, number: str) -> float:
+    """What a model's weights and a process around them take."""
+    weights = sum(np.prod(s, dtype=float) for s in _core.tensor_shapes(SHAPES[shape]).values())
+    return 0.5 + weights * BITS[number] / 8e9
+
+
+def engine_options(options: Options, engines: Mapping[str, str]) -> None:
+    """Those of all programs that run other engines."""
+    options.work()
+    options.many("--formats", str, DTYPES, choices=DTYPES)
+    options.many("--engines", str, engines, choices=engines)
+
+
+def _competing_options(options: Options, engines: Mapping[str, str], repeats: int) -> None:
+    engine_options(options, engines)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    options.add(
+        "--memory", type=float, default=0.75 * free, help="gigabytes for all engines; default 3/4 of free"
+    )
+    options.repeats(repeats)
+
+
+def begin(args: argparse.Namespace, report: Report) -> None:
+    """Make the work folder, put specdec first, say what is installed."""
+    args.work = args.work.resolve()
+    args.work.mkdir(parents=True, exist_ok=True)
+    args.engines = ["specdec", *(name for name in args.engines if name != "specdec")]
+    report.say(f"- {', '.join(f'{package} {installed(package)}' for package in PACKAGES)}")
+
+
+# ------------------------------------------------------------------------------------ forward passes
+
+
+def forwards_options(options: Options) -> None:
+    _competing_options(options, ENGINES, 7)
+    options.many("--shapes", str, TIMED, choices=SHAPES)
+    options.many("--cells", str, CELLS, choices=CELLS)
+    options.add("--seconds", type=float, default=0.1, help="of each burst, at least one sample")
+
+
+def forwards(args: argparse.Namespace, report: Report) -> None:
+    """Forward passes and prefill of specdec and other engines, in every number format.
+
+    Cells: plain, a forward of one position on a cache of 128; t(5) and t(9), one forward of 5 or 9
+    positions there, all logits; prefill, from an empty cache to the last position's logits. In every round
+    each engine has a short burst of each cell. "off by" says how far eight positions' logits are from
+    specdec's in f32, in standard deviations of the logits. Ratios above 1 are specdec's.
+    """
+    begin(args, report)
+    references: dict[str, Any] = {}
+    for shape, number in itertools.product(args.shapes, args.formats):
+        job = {"shape": shape, "format": number, "work": str(args.work), "n_threads": args.threads}
+        if shape not in references:
+            worker = engine_process("specdec", args.work, args.threads)
+            worker.ask("load", target={**job, "format": "f32"})
+            references[shape] = np.array(worker.ask("check")["logits"])
+            worker.close()
+
+        def check(worker: Worker, column: Column, reference: Any = references[shape]) -> None:
+            answer = worker.ask("check")
+            if not column.refuse(answer):
+                column.difference = float(
+                    np.abs(np.array(answer["logits"]) - reference).max() / reference.std()
+                )
+
+        requests = [(cell, {"do": "time", "cell": cell, "seconds": args.seconds}) for cell in args.cells]
+        contest = compete(
+            args.engines, {"target": job}, lambda _, requests=requests: iter(requests),
+            n_gigabytes(shape, number), args, check,
+        )  # fmt: skip
+        columns = dict.fromkeys((f"{cell}, ms" for cell in args.cells), ".3f")
+        table = report.table({"engine": "", **columns, "off by": ".1g"}, f"{shape}, {number}")
+        for name, column in contest.columns.items():
+            values = [column.values.get(cell) for cell in args.cells]
+            times: list[Any] = [v and Spread.of(1e3 * seconds for seconds in v) for v in values]
+            if column.reason:
+                times[0] = column.reason
+            table.row(name, *times, column.difference)
+        best = [contest.best(cell, higher_is_better=False) for cell in args.cells]
+        table.row("fastest peer", *(found and found[0] for found in best), None)
+        table.row("specdec, times as fast", *(found and found[1] for found in best), None)
+        _say_settings(contest.columns, report)
+
+
+def _say_settings(columns: Mapping[str, Column], report: Report) -> None:
+    report.say()
+    for name, column in columns.items():
+        if column.settings:
+            report.say(f"- {name}: {column.settings}.")
+
+
+# ---------------------------------------------------------------------------------- whole decodings
+
+
+def pairs_options(options: Options) -> None:
+    _competing_options(options, PAIRS, 7)
+    options.many("--pairs", str, ["paper97+paper6", "L1B+L60M"])
+    options.many("--gamma", int, [0, 3, 5, 7], help="0: plain decoding")
+    options.add("--alpha", type=float, default=0.8, help="share of drafted tokens that is right")
+    options.add("--tokens", type=int, help="per run; default 64 for L1B, else 256")
+
+
+def pairs(args: argparse.Namespace, report: Report) -> None:
+    """Speculative decoding of one prompt by specdec and other engines, with drafts of known acceptance.
+
+    Tokens per second, without the prompt. Each engine's text must be the target's.
+    """
+
+    def request(round_: int, target: str, n_at_once: int) -> Answer:
+        return {"do": "rate", "seed": 100 + round_, "n": args.tokens or (64 if target == "L1B" else 256)}
+
+    args.at_once = [1]
+    _rates(args, report, request, {})
+
+
+def batches_options(options: Options) -> None:
+    _competing_options(options, BATCHES, 5)
+    options.many("--pairs", str, ["paper97+paper6"])
+    options.many("--at-once", int, [1, 4, 16, 64], metavar="N")
+    options.many("--gamma", int, [0, 3], help="0: plain decoding")
+    options.add("--alpha", type=float, default=0.8, help="share of drafted tokens that is right")
+    options.add("--tokens", type=int, default=64, help="new ones for each prompt")
+
+
+def batches(args: argparse.Namespace, report: Report) -> None:
+    """Many prompts at once: tokens per second of all together, plain and speculative, beside other engines.
+
+    New tokens per second, from the call to its return: prompts of 16 to 48 random tokens are read
+    and each is continued by --tokens. There are twice as many prompts as are decoded at once (four at
+    least), so that prompts follow one another in a slot.
+    """
+
+    def request(round_: int, target: str, n_at_once: int) -> Answer:
+        n_prompts = max(4, 2 * n_at_once)
+        return {"do": "batch", "n_prompts": n_prompts, "n": args.tokens, "seed": 100 + round_}
+
+    _rates(args, report, request, {"n_at_once": 0})
+
+
+def _rates(
+    args: argparse.Namespace,
+    report: Report,
+    request: Callable[[int, str, int], Answer],
+    more: dict[str, int],
+) -> None:
+    """A table of tokens/s for every pair and format, a row for every gamma and number of prompts at once."""
+    begin(args, report)
+    for pair, number in itertools.product(args.pairs, args.formats):
+        target, draft = pair.split("+")
+        job = {"format": number, "work": str(args.work), "n_threads": args.threads}
+        columns = {"gamma": "d", "at once": "d", **dict.fromkeys(args.engines, ".1f")}
+        table = report.table(
+            {**columns, "fastest peer": "", "specdec, times as fast": ".2f"},
+            f"{pair}, {number}, acceptance {args.alpha:g}: tokens/s",
+        )
+        settings: dict[str, Column] = {}
+        for gamma, n_at_once in itertools.product(args.gamma, args.at_once):
+            drafted = {**job, "shape": draft, "alpha": args.alpha} if gamma else None
+            load = {"target": {**job, "shape": target}, "draft": drafted, "gamma": gamma}
+            load |= dict.fromkeys(more, n_at_once)
+
+            def turns(round_: int, target: str = target, n: int = n_at_once) -> Iterator[tuple[str, Answer]]:
+                yield "rate", request(round_, target, n)
+
+            gigabytes = 1.0 + n_gigabytes(target, number) + (n_gigabytes(draft, number) if gamma else 0)
+            contest = compete(args.engines, load, turns, gigabytes, args)
+            cells = [
+                Spread.of(column.values["rate"])
+                if "rate" in column.values and not column.reason
+                else column.reason or "no"
+                for column in contest.columns.values()
+            ]
+            peer, ratio = contest.best("rate", higher_is_better=True) or (None, None)
+            table.row(gamma, n_at_once, *cells, peer, ratio)
+            settings |= {name: column for name, column in contest.columns.items() if column.settings}
+        _say_settings(settings, report)
+        _say_best(table.rows, args.engines, report)
+
+
+def _say_best(rows: list[tuple[Any, ...]], engines: list[str], report: Report) -> None:
+    """Each engine's fastest setting."""
+    for i, name in enumerate(engines, start=2):
+        done = [row for row in rows if isinstance(row[i], Spread)]
+        if done:
+            gamma, n, rate = (best := max(done, key=lambda row: row[i].median))[0], best[1], best[i].median
+            report.say(f"- {name}: at best {rate:.1f} tokens/s, with gamma {gamma}, {n} at once.")

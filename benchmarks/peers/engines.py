@@ -1,0 +1,45 @@
+"""The engines, by what they are asked to do: one module each, imported in the process that runs it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+#: Engine names, as on the command line and in the tables, and where each is.
+ENGINES = {
+    "specdec": "with_specdec.Specdec",
+    "llama.cpp": "with_llama_cpp.LlamaCpp",
+    "openvino": "with_openvino.OpenVino",
+    "onnxruntime": "with_onnxruntime.OnnxRuntime",
+    "transformers": "with_transformers.Transformers",
+    "ctranslate2": "with_ctranslate2.CTranslate2",
+}
+#: Those with speculative decoding of one prompt.
+PAIRS = {
+    "specdec": "with_specdec.SpecdecPair",
+    "llama.cpp": "with_llama_cpp.LlamaServer",
+    "openvino": "with_openvino.OpenVinoGenAI",
+    "onnxruntime": "with_onnxruntime.OnnxRuntimePair",
+}
+#: Those that decode many prompts.
+BATCHES = {
+    "specdec": "with_specdec.SpecdecBatch",
+    "llama.cpp": "with_llama_cpp.LlamaServerBatch",
+    "openvino": "with_openvino.OpenVinoBatch",
+    "transformers": "with_transformers.TransformersBatch",
+}
+#: Those asked whether speculation changes their output.
+WRITERS = {
+    "specdec": "with_specdec.SpecdecWriter",
+    "transformers": "with_transformers.TransformersWriter",
+    "openvino": "with_openvino.OpenVinoWriter",
+    "onnxruntime": "with_onnxruntime.OnnxRuntimeWriter",
+    "llama-cpp-python": "with_llama_cpp.LlamaCppPythonWriter",
+    "llama.cpp server": "with_llama_cpp.LlamaServerWriter",
+    "ctranslate2": "with_ctranslate2.CTranslate2Writer",
+}
+
+
+def engine_class(kinds: dict[str, str], name: str) -> type:
+    """Import an engine; ImportError if it is not installed."""
+    module, _, attribute = kinds[name].partition(".")
+    return getattr(import_module(f"benchmarks.peers.{module}"), attribute)

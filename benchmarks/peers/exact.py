@@ -1,0 +1,237 @@
+"""Is the output of speculative decoding the target's? The same two tests for every engine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.builds import Answer, Worker
+from benchmarks.peers.agreement import (
+    Law,
+    count,
+    expected_noise,
+    first_difference,
+    joint_law,
+    marginal,
+    p_value,
+    probability,
+    softmax,
+    total_variation,
+)
+from benchmarks.peers.comparing import begin, engine_options, engine_process, installed
+from benchmarks.peers.engine import Job
+from benchmarks.peers.engines import WRITERS
+from benchmarks.report import Report
+from benchmarks.shapes import SHAPES
+from benchmarks.turns import Options
+
+LENGTH = 3
+SMALL, LARGE = "eight", "L25M"
+
+#: What a user has to install for an engine, to stand beside its name.
+PACKAGE = {
+    "specdec": "specdec", "transformers": "transformers", "openvino": "openvino_genai",
+    "onnxruntime": "onnxruntime_genai", "llama-cpp-python": "llama_cpp_python",
+    "ctranslate2": "ctranslate2",
+}  # fmt: skip
+NAMES = {"openvino": "OpenVINO GenAI", "onnxruntime": "ONNX Runtime GenAI", "ctranslate2": "CTranslate2"}
+
+
+@dataclass
+class Sampled:
+    """What an engine drew, held against the law."""
+
+    n: int
+    off: list[float]
+    """Of each token by itself, then of all together."""
+    noise: list[float]
+    p: float
+    tokens_a_run: float
+
+
+class RefusedError(Exception):
+    """An engine cannot do what was asked; says why."""
+
+
+def asked(worker: Worker, do: str, **request: Any) -> Answer:
+    """Its answer; RefusedError with the reason if there is none."""
+    answer = worker.ask(do, **request)
+    if "error" in answer:
+        print(answer["error"], file=sys.stderr)
+        raise RefusedError(answer["error"].strip().splitlines()[-1])
+    if "unsupported" in answer:
+        raise RefusedError(answer["unsupported"])
+    return answer
+
+
+class Contestant:
+    """An engine with a pair, plainly (gamma 0) or by speculation, in a process of its own."""
+
+    def __init__(self, engine: str, shape: str, number: str, gamma: int, args: argparse.Namespace) -> None:
+        n_threads = 1 if shape == SMALL else args.threads
+        job = {"format": number, "work": str(args.work), "n_threads": n_threads}
+        draft = {**job, "shape": f"{shape}-draft"} if gamma else None
+        load = {"target": {**job, "shape": shape}, "draft": draft, "gamma": gamma, "writes": True}
+        converter = engine_process(engine, args.work, n_threads)
+        try:
+            asked(converter, "prepare", **load)
+        finally:
+            converter.close()
+        self.worker = engine_process(engine, args.work, n_threads)
+        try:
+            self.settings = asked(self.worker, "load", **load)["settings"]
+        except RefusedError:
+            self.worker.close()
+            raise
+
+    def __enter__(self) -> Contestant:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.worker.close()
+
+    def ask(self, do: str, **request: Any) -> Answer:
+        """See `asked`."""
+        return asked(self.worker, do, **request)
+
+
+def law_of_target(args: argparse.Namespace) -> tuple[Law, str]:
+    """The joint law after the prompt, and whose logits it comes from."""
+    job = Job(SMALL, "f32", args.work, args.threads)
+    prompt, n_vocab = job.ids(8), job.config["n_vocab"]
+    tokens = range(n_vocab - 1)  # nothing is looked up after the end token
+    texts = [(), *((a,) for a in tokens), *((a, b) for a in tokens for b in tokens)]
+    for engine in ("transformers", "specdec"):
+        worker = engine_process(engine, args.work, args.threads)
+        try:
+            asked(worker, "load", target={**vars(job), "work": str(job.work)})
+            rows = asked(worker, "logits", prompts=[[*prompt, *text] for text in texts])["logits"]
+        except RefusedError as reason:
+            print(f"{engine}: {reason}", file=sys.stderr)
+            continue
+        finally:
+            worker.close()
+        conditional = dict(zip(texts, map(softmax, rows), strict=True))
+        return joint_law(conditional.__getitem__, LENGTH, n_vocab), engine
+    raise SystemExit("no engine gave the target's logits")
+
+
+def sampled(engine: str, gamma: int, law: Law, args: argparse.Namespace) -> tuple[Sampled, str]:
+    """Draw, and compare with the law; also the engine's settings."""
+    prompt = Job(SMALL, "f32", args.work, args.threads).ids(8)
+    with Contestant(engine, SMALL, "f32", gamma, args) as contestant:
+        # Two tokens more than are looked at, so that the drafts of a round are not cut short.
+        of = {"ids": prompt, "n": LENGTH + 2, "seed": args.seed}
+        answer = contestant.ask("sample", of={**of, "n_samples": args.samples, "seconds": args.seconds})
+    counts = count(answer["tokens"], LENGTH, len(law))
+    n = int(counts.sum())
+    parts = [(marginal(counts, i), marginal(law, i)) for i in range(LENGTH)] + [(counts, law)]
+    return Sampled(
+        n,
+        [total_variation(*part) for part in parts],
+        [expected_noise(n, part_law) for _, part_law in parts],
+        p_value(counts, law),
+        answer["n_tokens"] / (answer["n_tokens"] - answer["n_accepted"]),
+    ), contestant.settings
+
+
+def greedy(engine: str, number: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Speculative texts beside plain ones."""
+    job = Job(LARGE, number, args.work, args.threads)
+    prompts = [job.ids(32, seed) for seed in range(args.prompts)]
+    answers = {}
+    for gamma in (0, args.gamma):
+        with Contestant(engine, LARGE, number, gamma, args) as contestant:
+            answers[gamma] = contestant.ask("write", prompts=prompts, n=args.tokens)
+    plain, speculative = answers[0], answers[args.gamma]
+    differences = [
+        first_difference(*texts) for texts in zip(plain["tokens"], speculative["tokens"], strict=True)
+    ]
+    found = {
+        "n": len(prompts),
+        "equal": differences.count(None),
+        "first": min((1 + d for d in differences if d is not None), default=None),
+        "tokens_a_run": speculative["n_tokens"] / (speculative["n_tokens"] - speculative["n_accepted"]),
+    }
+    if "logits" in plain:
+        pairs = zip(plain["logits"], speculative["logits"], strict=True)
+        found["equal logits"] = sum(a == b for a, b in pairs)
+    return found
+
+
+def sampled_text(result: Sampled, verdict: bool) -> str:
+    """A cell of the table."""
+    off = [f"{off:.3f} ({noise:.3f})" for off, noise in zip(result.off, result.noise, strict=True)]
+    p = f"p = {probability(result.p)}" if result.p >= 0.001 else f"**p {probability(result.p)}**"
+    if not verdict:
+        return f"N {result.n}: {off[-1]}, {p}"
+    return f"N {result.n}: {'; '.join(off[:-1])}; joint {off[-1]}, {p}; {result.tokens_a_run:.2f} a run"
+
+
+def greedy_text(result: dict[str, Any]) -> str:
+    """A cell of the table."""
+    text = f"{result['equal']}/{result['n']}"
+    if result["first"] is not None:
+        text = f"**{text}**, from token {result['first']}"
+    if "equal logits" in result:
+        text += f", logits {result['equal logits']}/{result['n']}"
+    return f"{text}; {result['tokens_a_run']:.2f} a run"
+
+
+def exactness_options(options: Options) -> None:
+    engine_options(options, WRITERS)
+    options.add("--samples", type=int, default=200_000, help="texts for each law, at most")
+    options.add("--seconds", type=float, default=90, help="time to sample each law, at most")
+    options.add("--prompts", type=int, default=8)
+    options.add("--tokens", type=int, default=64)
+    options.add("--gamma", type=int, default=3)
+    options.add("--seed", type=int, default=1, help="of the first text; the others count on")
+
+
+def exactness(args: argparse.Namespace, report: Report) -> None:
+    """Is the output of speculative decoding the target's? The same two tests for every engine.
+
+    Sampling: three tokens after a prompt, at temperature 1 without any other setting, by a target of eight
+    tokens with a draft of another law. Their joint law is known: it is computed from the target's logits in
+    float32, of transformers where it is installed. From N texts, each of its own seed: "off by" is the total
+    variation from that law, of the first, second and third token by itself and of all three together; in
+    brackets what N exact samples are expected to be off by. p is that of a G-test of the joint counts: the
+    chance that exact samples are as far off. Plain sampling by the same engine is the control.
+
+    Greedy: texts of a target of 25 million random weights, by speculation and plainly, in the same engine and
+    number format. How many of the prompts' texts are equal, and the first token (from 1) that differs in any.
+    For specdec the logits that the tokens were chosen from are compared as well, bit by bit. "a run" is
+    tokens per run of the target, by the engine's own counts: above 1, drafts were accepted.
+    """
+    begin(args, report)
+    law, source = law_of_target(args)
+    config = SHAPES[LARGE]
+    report.say(
+        f"- law of {LENGTH} tokens of {len(law)} from logits of {source} in f32, gamma {args.gamma}; greedy: "
+        f"{args.prompts} prompts, {args.tokens} tokens, {config['n_layer']} layers of {config['d_model']}"
+    )
+    columns = ["engine", "plain sampling, off by (expected)"]
+    columns += ["speculative sampling, off by (expected): tokens 1; 2; 3; joint"]
+    table = report.table(dict.fromkeys([*columns, *(f"greedy, {number}" for number in args.formats)], ""))
+    settings = {}
+    for engine in args.engines:
+        name = NAMES.get(engine, engine)
+        row = [f"{name} {installed(PACKAGE[engine])}" if engine in PACKAGE else name]
+        for gamma in (0, args.gamma):
+            try:
+                found, settings[name] = sampled(engine, gamma, law, args)
+                row.append(sampled_text(found, gamma > 0))
+            except RefusedError as reason:
+                row.append(str(reason))
+        for number in args.formats:
+            try:
+                row.append(greedy_text(greedy(engine, number, args)))
+            except RefusedError as reason:
+                row.append(str(reason))
+        table.row(*row)
+    report.say()
+    for name, text in settings.items():
+        if text:
+            report.say(f"- {name}: {text}.")

@@ -1,0 +1,173 @@
+"""The benchmarks: their parser, the files of a result, small runs of those that need no other engine."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import decodings, engine
+from benchmarks.__main__ import PROGRAMS, main, parser
+from benchmarks.builds import Builds
+from benchmarks.report import Report, Speedup, Spread
+
+ROOT = Path(__file__).parents[1]
+REQUIRED = {name: ["--work", "FOLDER"] for name in PROGRAMS if name.startswith("peers")}
+REQUIRED["checkpoint"] = ["eight", "FOLDER"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_parser_of_each_program(name: str) -> None:
+    args = parser().parse_args([name, *REQUIRED.get(name, [])])
+    assert args.name == name and args.save is None and args.threads == 2
+
+
+def test_every_program_stands_in_the_readme() -> None:
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    tools = {"machine", "checkpoint"}  # they measure nothing of specdec
+    assert {name for name in PROGRAMS if f"`{name}" not in page} == tools
+
+
+def test_result_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "today"
+    report = Report("toy", ["toy", "--work", "some/folder", "--drafts", "a b"], folder, "machine-x")
+    table = report.table({"M": "d", "name": "", "ms": ".1f", "measured": ".2f"}, "First")
+    table.row(1, "a|b", Spread.of([3.0, 1.0, 2.26]), Speedup.over([1.5, 1.6, 1.4], [2.0, 2.0, 2.0]))
+    table.row(2, None, math.nan, Speedup.over([2.5, 2.6, 1.0], [2.0, 2.0, 2.0]))
+    report.table({"more": ".0f"}, "Second").row(0.5)
+    report.close()
+
+    text = (folder / "toy.md").read_text(encoding="utf-8")
+    assert text.rstrip("\n") in capsys.readouterr().out  # what is written was printed
+    assert "`python -m benchmarks toy --work PATH --drafts 'a b'`" in text
+    for said in ("machine-x", "commit", "load average at the beginning", "Load average at the end"):
+        assert said in text
+    assert "| 1 | a\\|b | 2.3 (1.0 to 3.0) | **1.50** (1.40 to 1.60) |" in text
+    assert "| 2 | – | – | invalid: 2.50 is above 2.00 tokens per run |" in text
+
+    with open(folder / "toy.csv", newline="", encoding="utf-8") as file:
+        one, two, more = csv.DictReader(file)
+    assert (one["table"], one["M"], one["name"]) == ("First", "1", "a|b")
+    assert [float(one[f"ms{end}"]) for end in ("", " min", " max")] == [2.26, 1.0, 3.0]
+    assert [float(one[f"measured{end}"]) for end in ("", " min", " max")] == [1.5, 1.4, 1.6]
+    assert two["measured"] == two["measured min"] == "" and "is above" in two["measured invalid"]
+    assert (more["table"], more["more"], more["M"]) == ("Second", "0.5", "")
+
+    with pytest.raises(SystemExit, match="label"):
+        Report("toy", ["toy"], folder, "machine-x")
+
+
+def test_what_a_failed_run_found_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(args: Any, report: Report) -> None:
+        """A row, then an error."""
+        report.table({"M": "d"}).row(7)
+        raise RuntimeError("no more")
+
+    monkeypatch.setitem(PROGRAMS, "machine", (fails, lambda options: None))
+    with pytest.raises(RuntimeError, match="no more"):
+        main(["machine", "--save"], tmp_path)
+    assert "| 7 |\n\nEnded early: RuntimeError" in (tmp_path / "machine.md").read_text(encoding="utf-8")
+    assert (tmp_path / "machine.csv").read_text(encoding="utf-8") == "table,M\n,7\n"
+
+
+def test_a_speedup_above_the_tokens_per_run_is_an_error_of_measuring() -> None:
+    assert not Speedup.over([1.9, 2.0, 2.5], [2.0, 2.0, 2.0]).invalid  # the median is not above
+    assert Speedup.over([2.1], [2.0]).invalid
+    assert Speedup.over([2.1, 1.6, 3.2], [2.0, 1.5, 3.5]).invalid  # each with the tokens of its own run
+
+
+def test_plain_decoding_takes_part_in_every_turn() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def run(turn: int, gamma: int) -> list[dict[str, Any]]:
+        asked.append((turn, gamma))
+        found = {"seconds": 1.0 / (1 + gamma), "n_tokens": 8, "n_calls": 2, "tokens": [[1]], "rounds": []}
+        return [found, found | {"seconds": 2.0}]
+
+    cells = decodings.run_cells([1, 2], run, 2, 0, equal=True)
+    assert asked == [(turn, gamma) for turn in range(3) for gamma in (0, 1, 2)]  # the first warms up
+    assert cells[2].speedup == Speedup(3.0, 3.0, 3.0, 4.0, False)
+    assert cells[2].against == Spread(6.0, 6.0, 6.0)
+
+    def wrong(turn: int, gamma: int) -> list[dict[str, Any]]:
+        return [{"tokens": [[gamma]]}]
+
+    with pytest.raises(RuntimeError, match="not that of plain decoding"):
+        decodings.run_cells([1], wrong, 1, 0, equal=True)
+
+
+class Order:
+    """Says who was asked when."""
+
+    def __init__(self, number: int, calls: list[int]) -> None:
+        self.number, self.calls = number, calls
+
+    def ask(self) -> int:
+        self.calls.append(self.number)
+        return self.number
+
+
+def test_builds_alternate() -> None:
+    calls: list[int] = []
+    builds = Builds(None, Order, number=0, calls=calls)
+    builds.all += Builds(None, Order, number=1, calls=calls).all
+    assert [builds.ask(turn, "ask") for turn in range(3)] == [[0, 1]] * 3
+    assert calls == [0, 1, 1, 0, 0, 1]
+
+
+TOY = {
+    "forward": "--models eight --dtypes f32 --rows 2 --cache 8",
+    "fixed-acceptance": "--pairs eight+eight-draft --tokens 8 --gamma 2 --alpha 0.8 --cache 16",
+    "sampling": "--pairs eight+eight-draft --tokens 8 --gamma 2 --cache 16",
+    "speed": "--tokens 4 --gamma 2 --temperature 0 1",
+    "drafts": "--tokens 4 --drafts random --kinds list --gamma 2 --temperature 1",
+    "draft-costs": "--lengths 50 --nodes 4 --cache 8 --rounds 2 --text README.md",
+    "beam": "--width 2 --draft-width 1 --gamma 1 --tokens 2",
+    "load": "--shape eight --dtypes f32",
+}
+
+
+@pytest.mark.parametrize("name", TOY)
+def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    words = [name, *TOY[name].split(), "--repeats", "1", "--threads", "1", "--save", "toy"]
+    try:
+        main(words, tmp_path)
+    except RuntimeError as error:
+        if name == "fixed-acceptance" and "SPECDEC_TESTING=ON" in str(error):
+            pytest.skip("this build has no test hooks")
+        raise
+    with open(tmp_path / f"{name}-toy.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert rows and all(any(value for value in row.values()) for row in rows)
+
+
+def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the method `fixed_acceptance` nor its older form, an argument of the session."""
+
+    def session(target: Any, draft: Any, prompts: Any, **options: Any) -> None:
+        if isinstance(draft, tuple):
+            raise ValueError(f"draft: there is no method '{draft[0]}'")
+        raise TypeError(f"Session() got an unexpected keyword argument {next(iter(options))!r}")
+
+    monkeypatch.setattr(engine, "_core", SimpleNamespace(Session=session))
+    bench: Any = SimpleNamespace(target=None, text=[1, 2], prompt=[1])
+    with pytest.raises(RuntimeError, match="SPECDEC_TESTING=ON"):
+        engine._fixed_acceptance(bench, None, 0.5, {})
+
+
+def test_two_builds(tmp_path: Path) -> None:
+    """This build against itself, each in a process of its own."""
+    words = ["forward", *TOY["forward"].split(), "--repeats", "1", "--threads", "1", "--save"]
+    report = main([*words, "--against", sys.executable], tmp_path)
+    (table,) = report.tables
+    assert [row[0] for row in table.rows] == [1, 2]
+    assert all(row[3].median > 0 for row in table.rows)
+    assert "PATH" in (tmp_path / "forward.md").read_text(encoding="utf-8")
