@@ -11,7 +11,13 @@ import pytest
 
 from tiny_models import gpt2_config, llama_config, mistral_config, write_hf
 
-_SHARED = Path(os.environ.get("SPECDEC_SHARED") or Path(__file__).resolve().parents[2] / "shared")
+# Programs that tests start import what tests import.
+_HERE = Path(__file__).resolve().parent
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(_HERE / "support"), str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
+_SHARED = Path(os.environ.get("SPECDEC_SHARED") or _HERE.parents[1] / "shared")
 
 
 @pytest.fixture(scope="session")
