@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 #: Cells of fewer expected samples are counted together in a G-test.
 MIN_EXPECTED = 5.0
@@ -76,7 +76,7 @@ def expected_noise(n_samples: int, law: Law) -> float:
     """
     p = law[law > 0]
     k = np.floor(n_samples * p) + 1
-    deviations = 2 * k * (1 - p) * stats.binom.pmf(k, n_samples, p)
+    deviations = 2 * k * (1 - p) * scipy.stats.binom.pmf(k, n_samples, p)
     return float(0.5 * deviations.sum() / n_samples)
 
 
@@ -101,7 +101,7 @@ def p_value(counts: NDArray[np.int64], law: Law) -> float:
         return 1.0
     some = seen > 0
     g = 2 * float(np.sum(seen[some] * np.log(seen[some] / wanted[some])))
-    return float(stats.chi2.sf(g, len(seen) - 1))
+    return float(scipy.stats.chi2.sf(g, len(seen) - 1))
 
 
 def first_difference(text: Sequence[int], other: Sequence[int]) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -82,7 +82,7 @@ def test_expected_noise_of_a_coin() -> None:
 def test_p_values_of_exact_samples_are_uniform(law: np.ndarray) -> None:
     """False alarm of the test of uniformity: 1e-4 (the G-test itself is asymptotic)."""
     p_values = [agreement.p_value(draw(law, 20_000, seed), law) for seed in range(500)]
-    assert stats.kstest(p_values, "uniform").pvalue > 1e-4
+    assert scipy.stats.kstest(p_values, "uniform").pvalue > 1e-4
 
 
 def test_p_value_of_few_samples_is_not_too_small(law: np.ndarray) -> None:
@@ -107,16 +107,16 @@ def test_a_sample_that_cannot_be_has_p_0() -> None:
 
 def test_p_value_is_that_of_scipy_where_all_cells_are_large() -> None:
     counts, law = np.array([120, 230, 150]), np.array([0.25, 0.45, 0.3])
-    expected = stats.power_divergence(counts, law * 500, lambda_="log-likelihood").pvalue
+    expected = scipy.stats.power_divergence(counts, law * 500, lambda_="log-likelihood").pvalue
     assert agreement.p_value(counts, law) == pytest.approx(expected, rel=1e-12)
 
 
 def test_small_cells_are_counted_together() -> None:
     counts, law = np.array([50, 45, 3, 2]), np.array([0.5, 0.44, 0.03, 0.03])
-    together = stats.power_divergence([50, 45, 5], [50, 44, 6], lambda_="log-likelihood").pvalue
+    together = scipy.stats.power_divergence([50, 45, 5], [50, 44, 6], lambda_="log-likelihood").pvalue
     assert agreement.p_value(counts, law) == pytest.approx(together, rel=1e-12)
     few = np.array([0.5, 0.46, 0.03, 0.01])  # 4 expected in the small ones: the next one joins them
-    joined = stats.power_divergence([50, 50], [50, 50], lambda_="log-likelihood").pvalue
+    joined = scipy.stats.power_divergence([50, 50], [50, 50], lambda_="log-likelihood").pvalue
     assert agreement.p_value(counts, few) == pytest.approx(joined, rel=1e-12)
 
 

@@ -132,6 +132,7 @@ def attributed(draft: Any, chat: Chat) -> Any:
     return draft
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("ending", ["not begun", "begun", "ended", "closed"])
 @pytest.mark.parametrize("owner", OWNERS)
 def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str, pair: Any) -> None:
@@ -283,6 +284,7 @@ def test_a_session_that_could_not_be_made_refers_to_nothing(models: Any) -> None
     assert session.prefill() > 0
 
 
+@pytest.mark.slow
 def test_collections_during_rounds_change_nothing(models: Any) -> None:
     """Another thread collects all the time, and so does the draft, from within the session."""
     target, draft = models

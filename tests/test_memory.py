@@ -112,7 +112,11 @@ RUNS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("work", [*LOADS, *RUNS])
+QUICK = [load, decode, score]
+SLOW = [pytest.param(work, marks=pytest.mark.slow) for work in (*LOADS, *RUNS) if work not in QUICK]
+
+
+@pytest.mark.parametrize("work", [*QUICK, *SLOW])
 def test_the_nth_allocation_fails_for_every_n(work):
     gc.collect()
     live = _core._alloc_live()
@@ -189,6 +193,7 @@ def drawn(draft):
     return [("model", draft), shape, ("speculating", draft, COPY, 2), one_draws]
 
 
+@pytest.mark.slow
 def test_guesses_that_are_chosen_take_no_room_for_distributions(wide):
     target, draft = wide
     for description in chosen(draft):

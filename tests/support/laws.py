@@ -6,18 +6,21 @@ nothing fails at random; to change what is drawn from them is a fresh seed.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 import specdec
 from specdec import reference
-from tiny_models import llama2c_tensors, write_llama2c
+from tiny_models import Tensors, llama2c_tensors, write_llama2c
+from toy_pair import blurred
 
 FALSE_ALARM = 1e-3
 Probs = NDArray[np.float64]
@@ -40,7 +43,7 @@ def p_value(counts: dict[Tokens, int], law: dict[Tokens, float]) -> float:
         cells.append(pooled)
     statistic = sum((count - expected) ** 2 / expected for count, expected in cells)
     assert len(cells) > 8, "too few cells to see anything"
-    return float(stats.chi2.sf(statistic, len(cells) - 1))
+    return float(scipy.stats.chi2.sf(statistic, len(cells) - 1))
 
 
 def count(samples: NDArray[np.integer]) -> dict[Tokens, int]:
@@ -83,28 +86,116 @@ def law_of(target: Conditional, length: int) -> dict[Tokens, float]:
     return law
 
 
-# -------------------------------------------------------------------------------- a trained pair
+# -------------------------------------------------------------------------------- trained models
 
-PROMPT = [1, 370]  # of stories260K; "big": many things may follow
+
+class Trained(NamedTuple):
+    """A trained target, two drafts of it, and a prompt that many tokens may follow."""
+
+    name: str
+    target: specdec.Model
+    near: specdec.Model
+    far: specdec.Model
+    prompt: list[int]
+
+
+TRAINED = ["embedded", "stories260K"]
+"""The first is part of the package, the second needs the fixture `shared`."""
+
+
+def trained(request: pytest.FixtureRequest, name: str, folder: Path) -> Trained:
+    """One of TRAINED; its drafts are written to the folder."""
+    if name == "embedded":
+        tokenizer = specdec.embedded_pair()[1].tokenizer
+        file, amounts = embedded_llama2c(folder), (0.3, 0.5)
+        drafts = [blurred_llama2c(file, amount, folder / f"{amount}.bin") for amount in amounts]
+        models = [specdec.load(path, tokenizer=False) for path in (file, *drafts)]
+        return Trained(name, *models, tokenizer.encode("He was"))
+    file = stories260k(request.getfixturevalue("shared"))
+    near, far = (first_layers(file, n_layers, folder) for n_layers in (3, 2))
+    return Trained(name, specdec.load(file, tokenizer=False), near, far, [1, 370])  # "big"
 
 
 def stories260k(shared: Path) -> Path:
     return shared / "models" / "stories260K" / "stories260K.bin"
 
 
-def early_exit(shared: Path, n_layers: int, folder: Path) -> specdec.Model:
-    """The first of stories260K's five layers: a draft."""
-    return first_layers(stories260k(shared), n_layers, folder)
-
-
 def first_layers(file: Path, n_layers: int, folder: Path) -> specdec.Model:
     """A llama2.c model without its last layers."""
+    header, tensors = read_llama2c(file)
+    tensors = {
+        name: array[:n_layers] if array.shape[0] == header[2] else array for name, array in tensors.items()
+    }
+    draft = write_llama2c(folder / f"draft{n_layers}.bin", (*header[:2], n_layers, *header[3:]), tensors)
+    return specdec.load(draft, tokenizer=False)
+
+
+def blurred_llama2c(file: Path, amount: float, path: Path) -> Path:
+    """A llama2.c model with noise on its matrices; the tables of the rotation and the norms stay."""
+    header, tensors = read_llama2c(file)
+    matrices = {name: array for name, array in tensors.items() if name.startswith("w")}
+    return write_llama2c(path, header, tensors | blurred(matrices, amount))
+
+
+def read_llama2c(file: Path) -> tuple[tuple[int, ...], Tensors]:
+    """The seven numbers of the header, and the tensors by name in the order of the file."""
     header = struct.unpack("<7i", file.read_bytes()[:28])
     numbers, tensors = np.fromfile(file, "<f4", offset=28), {}
     for name, like in llama2c_tensors(header).items():
         array, numbers = numbers[: like.size].reshape(like.shape), numbers[like.size :]
-        tensors[name] = array[:n_layers] if like.shape[0] == header[2] else array
+        tensors[name] = array
     assert len(numbers) == 0
-    draft = folder / f"draft{n_layers}.bin"
-    write_llama2c(draft, (*header[:2], n_layers, *header[3:]), tensors)
-    return specdec.load(draft, tokenizer=False)
+    return header, tensors
+
+
+EMBEDDED_DRAFT = Path(specdec.__file__).parent / "embedded" / "draft"
+
+
+def embedded_llama2c(folder: Path) -> Path:
+    """The embedded draft as a llama2.c file: trained weights in this format, in every clone."""
+    config = json.loads((EMBEDDED_DRAFT / "config.json").read_text())
+    assert config["tie_word_embeddings"] and config["rms_norm_eps"] == 1e-5 and config["rope_theta"] == 1e4
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes += ("num_key_value_heads", "vocab_size", "max_position_embeddings")
+    header = tuple(config[size] for size in sizes)
+    given = read_bf16(EMBEDDED_DRAFT / "model.safetensors")
+
+    def stacked(name: str, n_heads: int = 0) -> NDArray[np.float32]:
+        layers = [given[f"model.layers.{layer}.{name}.weight"] for layer in range(header[2])]
+        return np.stack([neighbours(weight, n_heads) if n_heads else weight for weight in layers])
+
+    tensors = llama2c_tensors(header) | {
+        "token_embedding_table": given["model.embed_tokens.weight"],
+        "rms_att_weight": stacked("input_layernorm"),
+        "wq": stacked("self_attn.q_proj", header[3]),
+        "wk": stacked("self_attn.k_proj", header[4]),
+        "wv": stacked("self_attn.v_proj"),
+        "wo": stacked("self_attn.o_proj"),
+        "rms_ffn_weight": stacked("post_attention_layernorm"),
+        "w1": stacked("mlp.gate_proj"),
+        "w2": stacked("mlp.down_proj"),
+        "w3": stacked("mlp.up_proj"),
+        "rms_final_weight": given["model.norm.weight"],
+    }
+    assert set(tensors) == set(llama2c_tensors(header))
+    return write_llama2c(folder / "embedded.bin", header, tensors)
+
+
+def neighbours(weight: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:
+    """Rows as llama2.c has them, which rotates neighbours; Hugging Face's files rotate halves of a head."""
+    n_out, n_in = weight.shape
+    halves = weight.reshape(n_heads, 2, n_out // n_heads // 2, n_in)
+    return halves.swapaxes(1, 2).reshape(n_out, n_in)
+
+
+def read_bf16(path: Path) -> Tensors:
+    """The tensors of a safetensors file in bf16, as float32."""
+    content = path.read_bytes()
+    (n_header,) = struct.unpack("<Q", content[:8])
+    header, data, tensors = json.loads(content[8 : 8 + n_header]), content[8 + n_header :], {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            assert entry["dtype"] == "BF16"
+            bits = np.frombuffer(data[slice(*entry["data_offsets"])], "<u2").astype(np.uint32) << 16
+            tensors[name] = bits.view(np.float32).reshape(entry["shape"])
+    return tensors
