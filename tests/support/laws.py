@@ -107,7 +107,7 @@ def trained(request: pytest.FixtureRequest, name: str, folder: Path) -> Trained:
     """One of TRAINED; its drafts are written to the folder."""
     if name == "embedded":
         tokenizer = specdec.embedded_pair()[1].tokenizer
-        file, amounts = embedded_llama2c(folder), (0.3, 0.5)
+        file, amounts = embedded_llama2c(folder), (0.3, 0.4)
         drafts = [blurred_llama2c(file, amount, folder / f"{amount}.bin") for amount in amounts]
         models = [specdec.load(path, tokenizer=False) for path in (file, *drafts)]
         return Trained(name, *models, tokenizer.encode("He was"))
