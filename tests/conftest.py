@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     return report
 
 
-# ------------------------------------------------------------------------------------------ models
+# ----------------------------------------------------------------------------------------- fixtures
+
+
+@pytest.fixture(scope="module")
+def quick_gc() -> Iterator[None]:
+    """Let `gc.collect` look only at what is made from here on: milliseconds instead of half a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 Factory = Callable[..., Path]

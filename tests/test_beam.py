@@ -593,7 +593,7 @@ def test_ctrl_c_ends_a_long_search(tmp_path: Path) -> None:
     assert output == "interrupted True\n", errors
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("quick_gc")
 @needs_hooks
 @pytest.mark.parametrize("drafting", [False, True])
 def test_the_nth_allocation_fails_for_every_n(tensors: Tensors, drafting: bool) -> None:

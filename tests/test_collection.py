@@ -18,6 +18,8 @@ import specdec
 from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from specdec import _core, drafts
 
+pytestmark = pytest.mark.usefixtures("quick_gc")
+
 TENSORS = random_tensors(LLAMA)
 GREEDY = {"temperature": 0.0}
 
@@ -132,7 +134,6 @@ def attributed(draft: Any, chat: Chat) -> Any:
     return draft
 
 
-@pytest.mark.grid
 @pytest.mark.parametrize("ending", ["not begun", "begun", "ended", "closed"])
 @pytest.mark.parametrize("owner", OWNERS)
 def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str, pair: Any) -> None:
@@ -284,7 +285,6 @@ def test_a_session_that_could_not_be_made_refers_to_nothing(models: Any) -> None
     assert session.prefill() > 0
 
 
-@pytest.mark.slow
 def test_collections_during_rounds_change_nothing(models: Any) -> None:
     """Another thread collects all the time, and so does the draft, from within the session."""
     target, draft = models

@@ -10,10 +10,13 @@ import pytest
 from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from specdec import _core
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(_core, "_alloc_fail_after"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
+pytestmark = [
+    pytest.mark.usefixtures("quick_gc"),
+    pytest.mark.skipif(
+        not hasattr(_core, "_alloc_fail_after"),
+        reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+    ),
+]
 
 TENSORS = random_tensors(LLAMA)
 
@@ -112,11 +115,7 @@ RUNS = [
 ]  # fmt: skip
 
 
-QUICK = [load, decode, score]
-SLOW = [pytest.param(work, marks=pytest.mark.slow) for work in (*LOADS, *RUNS) if work not in QUICK]
-
-
-@pytest.mark.parametrize("work", [*QUICK, *SLOW])
+@pytest.mark.parametrize("work", [*LOADS, *RUNS])
 def test_the_nth_allocation_fails_for_every_n(work):
     gc.collect()
     live = _core._alloc_live()

@@ -518,7 +518,7 @@ def test_two_objects_that_draw_side_by_side(tiny: Any, given: bool) -> None:
 # --------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("quick_gc")
 @pytest.mark.skipif(
     not hasattr(_core, "_alloc_fail_after"),
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
