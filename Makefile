@@ -1,8 +1,9 @@
 # One word for each daily act. Works in the environment whose `python` comes first on PATH.
 #
 #   make dev      editable install that rebuilds on import, with test hooks; all extras to test and lint
-#   make test     the test suite, on what is installed
-#   make asan     the same suite under the address and undefined-behaviour sanitizers
+#   make test     the default tests, on what is installed; `make test PYTEST_ARGS='-k cache -x'`
+#   make test-all every tier of the suite (CONTRIBUTING.md)
+#   make asan     every tier under the address and undefined-behaviour sanitizers
 #   make tsan     the core's tests under the thread sanitizer
 #   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
@@ -22,16 +23,19 @@ PROCESSES ?=
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" cmake ninja
 
-.PHONY: dev test asan tsan fuzz bench lint format clean
+.PHONY: dev test test-all asan tsan fuzz bench lint format clean
 
 dev:
 	$(PYTHON) -m pip install $(BUILD_TOOLS)
-	$(PYTHON) -m pip install --no-build-isolation --editable '.[test,lint]' \
+	$(PYTHON) -m pip install --no-build-isolation --editable '.[test-all,lint]' \
 	    --config-settings=build-dir=build/dev --config-settings=editable.rebuild=true --config-settings=editable.verbose=false \
 	    --config-settings=cmake.define.SPECDEC_TESTING=ON
 
 test:
 	$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+test-all:
+	$(PYTHON) -m pytest -m "" $(PYTEST_ARGS)
 
 # $(call sanitized,NAME,OPTION): a second environment, build/NAME/env, over the packages of the first, with a
 # build of its own, so that the sanitized build replaces nothing.
@@ -51,7 +55,7 @@ asan:
 	$(call sanitized,asan,SPECDEC_ASAN)
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	    build/asan/env/bin/python -m pytest $(PYTEST_ARGS)
+	    build/asan/env/bin/python -m pytest -m "" $(PYTEST_ARGS)
 
 # The interpreter and its packages are not instrumented, so accesses of theirs are not judged. Addresses are
 # not randomised: the sanitizer needs its ranges of them. Forked children of a process with threads go on.
@@ -61,7 +65,7 @@ tsan:
 	$(call sanitized,tsan,SPECDEC_TSAN)
 	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so) $$($(CC) -print-file-name=libstdc++.so)" \
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0 \
-	    setarch -R build/tsan/env/bin/python -m pytest $(TSAN_TESTS) $(PYTEST_ARGS)
+	    setarch -R build/tsan/env/bin/python -m pytest -m "" -n 0 $(TSAN_TESTS) $(PYTEST_ARGS)
 
 fuzz:
 	$(PYTHON) -m fuzz --configurations $(CONFIGURATIONS) --files $(FILES) $(if $(SEED),--seed $(SEED)) \

@@ -1,28 +1,117 @@
-"""Fixtures that several test files share."""
+"""Fixtures that several test files share, and how the tiers of the suite are chosen (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import missing
 from tiny_models import gpt2_config, llama_config, mistral_config, write_hf
 
-_SHARED = Path(os.environ.get("SPECDEC_SHARED") or Path(__file__).resolve().parents[2] / "shared")
+# Programs that tests start import what tests import.
+_HERE = Path(__file__).resolve().parent
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(_HERE / "support"), str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
+_SHARED = Path(os.environ.get("SPECDEC_SHARED") or _HERE.parents[1] / "shared")
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The trained models, texts and tokenizers beside the repository; tests that need them skip without."""
     if not _SHARED.is_dir():
-        pytest.skip(
-            f"needs the models and texts of {_SHARED}, which is not there (SPECDEC_SHARED names "
-            "another place)"
-        )
+        pytest.skip(missing.SHARED)
     return _SHARED
+
+
+# ------------------------------------------------------------------------------------------- tiers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--strict-skips", action="store_true", help="a skip is a failure, unless the machine lacks something"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A test that is named runs, whatever its tier."""
+    is_default = config.option.markexpr in config.getini("addopts")
+    if is_default and any("::" in argument for argument in config.args):
+        config.option.markexpr = ""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One process for a part of the suite, which takes less time than to start several, and for `-s`."""
+    is_part = any("::" in argument or argument.endswith(".py") for argument in config.args)
+    option = config.option
+    return 0 if is_part or option.keyword or option.capture == "no" or option.collectonly else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark `slow` the cases of a grid that show no value which another case does not show."""
+    grids: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("grid"):
+            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in grids.values():
+        mark = cases[0].get_closest_marker("grid")
+        shown = _covering(cases, *(mark.args if mark else ()))
+        for item in cases:
+            if item not in shown:
+                item.add_marker(pytest.mark.slow)
+
+
+def _covering(cases: Iterable[pytest.Function], strength: int = 1) -> set[pytest.Function]:
+    """Cases in which each combination of `strength` values of different parameters occurs, found greedily."""
+    shows = {item: set(combinations(_values(item), strength)) for item in cases}
+    chosen = set()
+    while shows:
+        best = max(shows, key=lambda item: len(shows[item]))
+        found = shows.pop(best)
+        chosen.add(best)
+        shows = {item: left for item, those in shows.items() if (left := those - found)}
+    return chosen
+
+
+def _values(item: pytest.Function) -> list[tuple[str, object]]:
+    """The parameters of a case, by name: plain values as they are, others by their index."""
+    params = item.callspec.params
+    return [
+        (name, params[name] if isinstance(params[name], str | int | float | None) else index)
+        for name, index in sorted(item.callspec.indices.items())
+    ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """With `--strict-skips`, fail a test that is skipped though the machine lacks nothing."""
+    report: pytest.TestReport = yield
+    if item.config.option.strict_skips and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if reason not in missing.REASONS:
+            report.outcome = "failed"
+            report.longrepr = f"skipped for a reason that tests/support/missing.py does not have: {reason}"
+    return report
+
+
+# ----------------------------------------------------------------------------------------- fixtures
+
+
+@pytest.fixture(scope="module")
+def quick_gc() -> Iterator[None]:
+    """Let `gc.collect` look only at what is made from here on: milliseconds instead of half a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 Factory = Callable[..., Path]

@@ -107,6 +107,7 @@ def stories(shared: Path) -> Pair:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.slow
 @pytest.mark.parametrize("models", ["embedded", "stories260K"])
 def test_trained_models(request: pytest.FixtureRequest, models: str, settings: str) -> None:
     if models == "embedded":

@@ -247,6 +247,7 @@ for dtype in ("f32", "int8"):
 """
 
 
+@pytest.mark.slow
 def test_every_kernel_set_gives_the_same_beams() -> None:
     outputs = set()
     for kernels in _core.available_kernels():
@@ -388,7 +389,6 @@ def test_the_trace_adds_up(pair: Pair) -> None:
 
 
 def test_a_progress_bar_counts_steps(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm")
     specdec.beam_search(*pair, PROMPT, max_new_tokens=17, ignore_eos=True, progress=True)
     assert "17/17" in capsys.readouterr().err
 
@@ -536,6 +536,7 @@ def test_a_draft_whose_logits_are_no_numbers_guesses_nothing(
     assert [r["n_draft_calls"] for r in records] == [1] * 19 + [0]
 
 
+@pytest.mark.slow
 def test_a_second_thread_is_refused() -> None:
     """Whichever thread comes second during a call gets RuntimeError, and the search goes on."""
     config = LLAMA | {"n_layer": 8, "d_model": 512, "d_ff": 1500, "n_ctx": 4096}
@@ -577,6 +578,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_long_search(tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERRUPTED, str(TESTS), str(tmp_path)]
     with subprocess.Popen(
@@ -591,6 +593,7 @@ def test_ctrl_c_ends_a_long_search(tmp_path: Path) -> None:
     assert output == "interrupted True\n", errors
 
 
+@pytest.mark.usefixtures("quick_gc")
 @needs_hooks
 @pytest.mark.parametrize("drafting", [False, True])
 def test_the_nth_allocation_fails_for_every_n(tensors: Tensors, drafting: bool) -> None:
@@ -641,8 +644,9 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @needs_hooks
-@pytest.mark.skipif(sys.platform != "linux", reason="pages are guarded on Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_every_array_ends_at_a_forbidden_page() -> None:
     run = subprocess.run([sys.executable, "-c", GUARDED, str(TESTS)], capture_output=True, text=True)
     assert run.returncode == 0, f"ended by {run.returncode}: {run.stderr}"

@@ -37,6 +37,7 @@ def expected_of_a_round(
     return betas, accepted, outside
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(
     ("options", "proposed"),
     [

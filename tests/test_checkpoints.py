@@ -1167,7 +1167,7 @@ def test_import_needs_numpy_alone():
     import subprocess
 
     code = (
-        "import sys, specdec, specdec.model; "
+        "import sys, specdec, specdec.models.model; "
         "print([m for m in ('tokenizers', 'sentencepiece', 'safetensors', 'huggingface_hub', "
         "'torch') if m in sys.modules])"
     )

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.resources
 import importlib.util
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -82,26 +83,25 @@ def test_header_names_are_unique() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-@pytest.mark.parametrize("path", C_FILES, ids=name)
-def test_includes_go_one_way(path: Path) -> None:
+def test_includes_go_one_way() -> None:
     home = {header.name: header.parent.name for header in C_FILES if header.suffix == ".h"}
-    own = FOLDERS.index(path.parent.name)
-    text = path.read_text(encoding="utf-8")
-    for mark, included in INCLUDE.findall(text):
-        if mark == "<":
-            assert included not in home, f"{name(path)}: <{included}> is our own; write it in quotes"
-            continue
-        assert included in home, f'{name(path)}: "{included}" is no header of csrc'
-        assert not included.endswith(".c")
-        assert FOLDERS.index(home[included]) <= own, (
-            f'{name(path)} includes "{included}" of {home[included]}, which is above it'
-        )
+    wrong = []
+    for path in C_FILES:
+        own = FOLDERS.index(path.parent.name)
+        for mark, included in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            if mark == "<":
+                if included in home:
+                    wrong.append(f"{name(path)}: <{included}> is our own; write it in quotes")
+            elif included not in home:
+                wrong.append(f'{name(path)}: "{included}" is no header of csrc')
+            elif FOLDERS.index(home[included]) > own:
+                wrong.append(f'{name(path)} includes "{included}" of {home[included]}, which is above it')
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", C_FILES, ids=name)
-def test_c_files_stay_short(path: Path) -> None:
-    n_lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert n_lines <= MAX_LINES, f"{name(path)} has {n_lines} lines; split it by its nouns"
+def test_c_files_stay_short() -> None:
+    n_lines = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in C_FILES}
+    assert {path: n for path, n in n_lines.items() if n > MAX_LINES} == {}, "split them by their nouns"
 
 
 def includers(header: str) -> set[str]:
@@ -157,21 +157,27 @@ def declared_name(declaration: str) -> str:
     return function[1] if function else declaration.split()[-1]
 
 
-@pytest.mark.parametrize("path", HEADERS, ids=name)
-def test_names_in_headers_carry_the_prefix(path: Path) -> None:
-    found = [declared_name(declaration) for declaration in declarations(path)]
-    assert [entry for entry in found if not entry.startswith(("sd_", "sdk_"))] == []
-    macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", code(path), re.MULTILINE)
-    assert [macro for macro in macros if not macro.startswith(("SD_", "SDK_", "SPECDEC_", "PY_"))] == []
+def test_names_in_headers_carry_the_prefix() -> None:
+    wrong = []
+    for path in HEADERS:
+        found = [declared_name(declaration) for declaration in declarations(path)]
+        wrong += [(name(path), entry) for entry in found if not entry.startswith(("sd_", "sdk_"))]
+        macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", code(path), re.MULTILINE)
+        prefixes = ("SD_", "SDK_", "SPECDEC_", "PY_")
+        wrong += [(name(path), macro) for macro in macros if not macro.startswith(prefixes)]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", HEADERS, ids=name)
-def test_headers_are_guarded_and_say_what_they_are(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    guard = f"SD_{path.stem.upper()}_H"
-    assert text.startswith("/* "), f"{name(path)} does not begin with a comment"
-    assert f"#ifndef {guard}\n#define {guard}\n" in text
-    assert text.rstrip().endswith("#endif")
+def test_headers_are_guarded_and_say_what_they_are() -> None:
+    wrong = []
+    for path in HEADERS:
+        text = path.read_text(encoding="utf-8")
+        guard = f"SD_{path.stem.upper()}_H"
+        if not text.startswith("/* "):
+            wrong.append(f"{name(path)} does not begin with a comment")
+        if f"#ifndef {guard}\n#define {guard}\n" not in text or not text.rstrip().endswith("#endif"):
+            wrong.append(f"{name(path)} is not guarded by {guard}")
+    assert wrong == []
 
 
 # ------------------------------------------------------------------------------------- the extension
@@ -180,9 +186,9 @@ def test_headers_are_guarded_and_say_what_they_are(path: Path) -> None:
 def dynamic_symbols(library: str | Path, *options: str) -> set[str]:
     """Dynamic symbols of a library, without versions; skips where there is no ``nm`` for ELF."""
     if sys.platform != "linux":
-        pytest.skip("reads ELF symbol tables, which this platform does not have")
+        pytest.skip("needs Linux")
     if shutil.which("nm") is None:
-        pytest.skip("nm (binutils) is not installed")
+        pytest.skip("needs nm (binutils)")
     command = ["nm", "-D", "--format=posix", *options, str(library)]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return {line.split()[0].split("@")[0] for line in listing.splitlines() if line.strip()}
@@ -223,12 +229,11 @@ def test_stub_and_module_have_the_same_names() -> None:
     assert set(defined_names(stub().body)) == public(_core) | {"__version__"}
 
 
-CLASSES = [node for node in stub().body if isinstance(node, ast.ClassDef) and not is_typed_dict(node)]
-
-
-@pytest.mark.parametrize("node", CLASSES, ids=lambda node: node.name)
-def test_stub_and_classes_have_the_same_members(node: ast.ClassDef) -> None:
-    assert set(defined_names(node.body)) == public(getattr(_core, node.name))
+def test_stub_and_classes_have_the_same_members() -> None:
+    classes = [node for node in stub().body if isinstance(node, ast.ClassDef) and not is_typed_dict(node)]
+    assert classes
+    for node in classes:
+        assert set(defined_names(node.body)) == public(getattr(_core, node.name)), node.name
 
 
 def stub_functions() -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -243,20 +248,23 @@ def stub_functions() -> Iterator[tuple[str, ast.FunctionDef]]:
             )
 
 
-STUB_FUNCTIONS = list(stub_functions())
-
-
-@pytest.mark.parametrize(("path", "node"), STUB_FUNCTIONS, ids=[path for path, _ in STUB_FUNCTIONS])
-def test_functions_are_documented_as_the_stub_has_them(path: str, node: ast.FunctionDef) -> None:
+def test_functions_are_documented_as_the_stub_has_them() -> None:
     """The text signature of each function has the stub's parameters, in order, with their kinds."""
+    wrong = [fault for path, node in stub_functions() if (fault := difference(path, node))]
+    assert wrong == []
+
+
+def difference(path: str, node: ast.FunctionDef) -> str | None:
+    """How a function of the core differs from the stub's."""
     target: object = _core
     for part in path.split("."):
         target = getattr(target, part)
-    assert inspect.getdoc(target), f"{path} has no docstring"
+    if not inspect.getdoc(target):
+        return f"{path} has no docstring"
     if any(ast.unparse(decorator) == "property" for decorator in node.decorator_list):
-        return
-    signature = getattr(target, "__text_signature__", None)
-    assert signature, f"{path} has no text signature"
+        return None
+    if not getattr(target, "__text_signature__", None):
+        return f"{path} has no text signature"
     arguments = node.args
     wanted = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     wanted += ["*" + argument.arg for argument in arguments.kwonlyargs]
@@ -264,7 +272,8 @@ def test_functions_are_documented_as_the_stub_has_them(path: str, node: ast.Func
         ("*" if parameter.kind is parameter.KEYWORD_ONLY else "") + parameter.name
         for parameter in inspect.signature(target).parameters.values()  # type: ignore[arg-type]
     ]
-    assert [entry for entry in wanted if entry != "self"] == [entry for entry in got if entry != "self"]
+    wanted, got = ([entry for entry in names if entry != "self"] for names in (wanted, got))
+    return None if wanted == got else f"{path} takes {got}; the stub has {wanted}"
 
 
 # ------------------------------------------------------------------------------------- the package
@@ -461,7 +470,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_files_of_an_environment_in_the_checkout_are_not_the_projects(checkout: Path, with_git: bool) -> None:
     if with_git:
         if shutil.which("git") is None:
-            pytest.skip("git is not installed")
+            pytest.skip("needs git")
         for command in (["init", "-q"], ["add", "pyproject.toml", "tests"]):
             subprocess.run(["git", *command], cwd=checkout, check=True)
     found = [path.relative_to(checkout).as_posix() for path in project_files(checkout)]
@@ -470,7 +479,8 @@ def test_files_of_an_environment_in_the_checkout_are_not_the_projects(checkout: 
 
 def test_tests_of_an_environment_in_the_checkout_are_not_collected(checkout: Path) -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    run = subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    run = subprocess.run(command, cwd=checkout, env=environment, check=True, capture_output=True, text=True)
     assert [line for line in run.stdout.splitlines() if "::" in line] == ["tests/test_a.py::test_nothing"]
 
 
@@ -531,6 +541,16 @@ def test_build_tools_are_the_same_everywhere() -> None:
     required = [entry.partition(";")[0].strip() for entry in re.findall(r'"([^"]+)"', block[1])]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert [entry for entry in required if f'"{entry}"' not in makefile] == []
+
+
+def test_hooks_before_a_commit_have_the_linters_of_make_lint() -> None:
+    """The same versions, so that the two never disagree."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    block = re.search(r"^lint = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)
+    assert block
+    pinned = set(re.findall(r'"([\w-]+==[\d.]+)"', block[1]))
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r'"([\w-]+==[\d.]+)"', hooks)) <= pinned
 
 
 README_COMMANDS = ['pip install . && specdec "Once upon a time"', "pip install '.[test]' && pytest"]

@@ -18,6 +18,8 @@ import specdec
 from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from specdec import _core, drafts
 
+pytestmark = pytest.mark.usefixtures("quick_gc")
+
 TENSORS = random_tensors(LLAMA)
 GREEDY = {"temperature": 0.0}
 

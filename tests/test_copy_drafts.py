@@ -533,6 +533,7 @@ def allocations() -> Iterator[Callable[[int], None]]:
     _core._alloc_fail_after(-1)
 
 
+@pytest.mark.usefixtures("quick_gc")
 @pytest.mark.parametrize("describe", DESCRIPTIONS)
 def test_the_nth_allocation_fails(describe: Callable[[], object], allocations: Callable[[int], None]) -> None:
     gc.collect()

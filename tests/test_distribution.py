@@ -209,6 +209,7 @@ def large_rows(n_vocab: int) -> dict[str, Logits]:
     return {name: row.astype(np.float32) for name, row in rows.items()}
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("kind", large_rows(2))
 @pytest.mark.parametrize("n_vocab", [31, 32, 33, 40, 999, 4096, 20011])
 def test_cuts_of_large_rows_are_exact(kind: str, n_vocab: int) -> None:

@@ -522,6 +522,7 @@ def test_bad_descriptions(target: _core.Model, wrong: tuple[Any, ...], error: ty
         run_session(target, wrong, PROMPTS)
 
 
+@pytest.mark.usefixtures("quick_gc")
 @pytest.mark.skipif(
     not hasattr(_core, "_alloc_fail_after"),
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",

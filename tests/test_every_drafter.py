@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 import specdec
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
 from exact import Tokens, cells, chain_law, first_tokens
-from laws import first_layers
+from laws import embedded_llama2c, first_layers
 from specdec import _core, reference
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
@@ -29,6 +29,8 @@ from toy_pair import blurred
 from weights import VerifyWeights
 
 NAMES = list(DRAFTS)
+UNSEEDED = {"best that adapts"}
+"""Which of its drafts are asked depends on times that are measured."""
 N_NEW = 40
 COUPLED = {"temperature": 0.9, "top_p": 0.95, "verify": "coupled", "seed": 5}
 HOW: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": COUPLED}
@@ -37,12 +39,19 @@ HOW: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": COUPLED}
 # -------------------------------------------------------------------------------------------- worlds
 
 
-@pytest.fixture(scope="module", params=["embedded", "stories260K", "chars105"])
+LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("embedded", "stories260K", "chars105")]
+
+
+@pytest.fixture(scope="module", params=["small", *LARGER])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
     if request.param == "embedded":
         target, draft = specdec.embedded_pair()
-        text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
         return World(target, draft, target.tokenizer.encode(text))
+    if request.param == "small":
+        folder = tmp_path_factory.mktemp("small")
+        _, target = specdec.embedded_pair()
+        return World(target, first_layers(embedded_llama2c(folder), 1, folder), target.tokenizer.encode(text))
     shared: Path = request.getfixturevalue("shared")
     file = next((shared / "models" / request.param).glob("*[0-9]*K.bin"), None)
     file = file or shared / "models" / request.param / "model5000.bin"
@@ -118,12 +127,10 @@ def test_texts_end_where_plain_texts_end(world: World, name: str) -> None:
         assert_equal(got, full)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNSEEDED])
 def test_a_sampled_run_follows_from_its_seed(world: World, name: str) -> None:
     """Contract 3 of the rejection rule; the draft made anew, so that nothing is left over from a run."""
     options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "ignore_eos": True, "seed": 3}
-    if name in UNSEEDED:
-        pytest.skip("which of its drafts are asked depends on times that are measured")
     runs = [
         specdec.generate(
             world.target, DRAFTS[name](world), prompts_of(world), n_threads=n, batch_size=1 + n, **options
@@ -135,9 +142,6 @@ def test_a_sampled_run_follows_from_its_seed(world: World, name: str) -> None:
         world.target, DRAFTS[name](world), prompts_of(world)[2], **options | {"seed": [runs[0][2].seed]}
     )
     assert last.tokens == runs[0][2].tokens
-
-
-UNSEEDED = {"best that adapts"}
 
 
 # -------------------------------------------------------------------------------------- distribution
@@ -210,12 +214,17 @@ JUDGES: dict[str, list[tuple[str, float]]] = {
     + [("k-sequential", 1.0)] * (name in CHAINS or name in ("chains", "samples"))
     for name in NAMES
 }
+JUDGED = [(name, *judge, False) for name in NAMES for judge in JUDGES[name]]
+# A greedy draft's tree is no tree of independent draws; some drafts do not heed the draft's settings.
+JUDGED += [
+    (name, rule, lenience, True)
+    for name, rule, lenience, _ in JUDGED
+    if name not in DRAWN_ANYHOW and (rule != "k-sequential" or name in CHAINS)
+]
 
 
-@pytest.mark.parametrize("greedy_draft", [False, True], ids=["sampled", "greedy draft"])
-@pytest.mark.parametrize(
-    ("name", "rule", "lenience"), [(name, *judge) for name in NAMES for judge in JUDGES[name]]
-)
+@pytest.mark.grid
+@pytest.mark.parametrize(("name", "rule", "lenience", "greedy_draft"), JUDGED)
 def test_verification_is_exact_for_what_is_proposed(
     tiny: World, name: str, rule: str, lenience: float, greedy_draft: bool
 ) -> None:
@@ -228,10 +237,6 @@ def test_verification_is_exact_for_what_is_proposed(
     frequency (chi-square, false alarm 1e-4 each, the seed is fixed). Trees too rare to have come up are
     what the law may lack.
     """
-    if greedy_draft and rule == "k-sequential" and name not in CHAINS:
-        pytest.skip("a greedy draft's tree is no tree of independent draws")
-    if greedy_draft and name in DRAWN_ANYHOW:
-        pytest.skip("the draft's settings do not concern it")
     records = first_rounds(tiny, name, greedy_draft)
     if name in CHOSEN:
         records = records[:1]  # no tree has a probability, so each must be exact by itself
@@ -284,7 +289,7 @@ def test_verification_is_exact_for_what_is_proposed(
         rest = len(records) - sum(found)
         if (1 - expected.sum()) * len(records) >= 5:
             found, expected = [*found, rest], np.append(expected, 1 - expected.sum())
-        assert stats.chisquare(found, expected / expected.sum() * sum(found)).pvalue > 1e-4
+        assert scipy.stats.chisquare(found, expected / expected.sum() * sum(found)).pvalue > 1e-4
 
 
 def sharpened(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
@@ -295,6 +300,7 @@ def sharpened(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
 ACCEPT, SAMPLE = 1, 2  # purposes of random numbers (base/rng.h)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("transform", [None, sharpened], ids=["", "transformed"])
 @pytest.mark.parametrize(
     ("name", "rule", "lenience"), [(name, *judge) for name in NAMES for judge in JUDGES[name]]

@@ -251,9 +251,11 @@ def test_bf16_products_flush_subnormal_numbers(factors):
     assert (found == 0).sum() > (reference.product(x, weights, "f32") == 0).sum()
 
 
+@pytest.mark.oracle
 def test_errors_are_those_of_a_known_quantiser():
     """Blocks of the same size and scale in GGUF, whose rounding differs in ties and in the scale's order."""
-    quants = pytest.importorskip("gguf.quants", reason="the other quantiser is gguf's")
+    from gguf import quants
+
     weights = np.random.default_rng(5).standard_normal((64, 1024)).astype(np.float32)
     for dtype, theirs in (
         ("int8", quants.GGMLQuantizationType.Q8_0),
@@ -301,6 +303,7 @@ def test_the_core_names_a_tensor_without_finite_scale(dtype):
         build(VARIANTS["llama"], tensors, dtype=dtype)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n_out", [1, 31, 33, 70])
 @pytest.mark.parametrize("n_in", [1, 31, 33, 100, 257])

@@ -100,6 +100,7 @@ def test_most_tokens_differ_from_the_reference_by_rounding_alone(case):
     assert np.median(np.abs(found - expected).max(axis=1)) < 2e-5
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize("n_nodes", [2, 3, 5, 9, 12, 13, 25, 64])
 def test_rows_together_have_the_bits_of_rows_alone(case, n_nodes, n_threads):

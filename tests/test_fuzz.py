@@ -33,6 +33,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_no_difference_no_hang_no_unnamed_exception() -> None:
     found = run(
         "--seed", SEED, "--configurations", CONFIGURATIONS, "--files", FILES,
@@ -76,7 +77,7 @@ def test_a_worker_says_how_its_case_failed_and_is_replaced(
 ) -> None:
     """A site of a worker's own breaks one of the checks, as a broken package would."""
     if kind == "memory" and sys.platform != "linux":
-        pytest.skip("memory is limited on Linux alone")
+        pytest.skip("needs Linux")
     from fuzz.workers import Limits, Pool
 
     (tmp_path / "broken.py").write_text(f"def check_beams(case):\n    {BROKEN[kind]}\n")

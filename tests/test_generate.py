@@ -86,6 +86,7 @@ def test_plain_decoding_is_argmax_of_each_forward_pass(pair: Pair, plain: specde
     assert np.array_equal(plain.logits, whole)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("gamma", range(9))
 @pytest.mark.parametrize("drafter", ["alike", "itself", "stranger"])
@@ -149,6 +150,7 @@ for gamma in range(9):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", specdec.available_kernels())
 def test_every_kernel_set_gives_the_same_bits(tmp_path: Path, plain: specdec.Result, kernels: str) -> None:
     """For every gamma and 1 and 2 threads: equal to plain decoding with this process's kernels."""

@@ -17,8 +17,16 @@ import specdec
 from specdec import _core
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 
-torch = pytest.importorskip("torch", reason="the oracle needs torch")
-transformers = pytest.importorskip("transformers", reason="the oracle is transformers")
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture(scope="module", autouse=True)
+def oracle() -> None:
+    """The libraries, imported only when these tests run: to import them takes seconds."""
+    global torch, transformers
+    import torch
+    import transformers
+
 
 N_TOKENS = 40
 LLAMA3_ROPE = {
@@ -81,11 +89,12 @@ MODELS = {
 }
 
 
-def build(config: Any, folder: Path, *, dtype: Any = torch.float32, **options: Any) -> Any:
+def build(config: Any, folder: Path, *, dtype: Any = None, **options: Any) -> Any:
     """A random model, every parameter away from its initial value, saved by transformers in ``dtype``.
 
     What is returned computes in float32, from the values that the file holds.
     """
+    dtype = dtype or torch.float32
     torch.manual_seed(7)
     network = (
         transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()

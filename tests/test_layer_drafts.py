@@ -76,6 +76,7 @@ def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) 
     return build(config, {name: tensors[name] for name in _core.tensor_shapes(config)}, **formats)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("dtype", "cache"), FORMATS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_early_exit_guesses_what_the_cut_model_guesses(variant: str, dtype: str, cache: str) -> None:
@@ -94,6 +95,7 @@ def test_an_early_exit_guesses_what_the_cut_model_guesses(variant: str, dtype: s
         assert 0 < sum(len(r["accepted"]) for r in found) < sum(len(r["drafted"]) for r in found)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("skip", SKIPS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_skipping_layers_is_what_the_reference_says(variant: str, skip: str) -> None:
@@ -122,6 +124,7 @@ DESCRIPTIONS = {f"exit {layer}": exit_after(layer) for layer in range(1, N_LAYER
 }
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("how", [{}, COUPLED], ids=["greedy", "coupled"])
 @pytest.mark.parametrize(("dtype", "cache"), FORMATS)
 @pytest.mark.parametrize("config", [LLAMA, GPT], ids=["llama", "gpt"])
@@ -143,11 +146,14 @@ def test_output_is_plain_output(config: dict[str, Any], dtype: str, cache: str, 
     assert n_accepted > 0
 
 
+LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("embedded", "stories260K", "chars105")]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["embedded", "stories260K", "chars105"])
+@pytest.mark.parametrize("name", ["small", *LARGER])
 def test_every_exit_of_trained_models(name: str, dtype: str, request: pytest.FixtureRequest) -> None:
-    if name == "embedded":
-        file = Path(specdec.__file__).parent / "embedded" / "target"
+    if name in ("small", "embedded"):
+        file = Path(specdec.__file__).parent / "embedded" / ("draft" if name == "small" else "target")
     else:
         shared: Path = request.getfixturevalue("shared")
         file = shared / "models" / name / {"stories260K": "stories260K.bin"}.get(name, "model5000.bin")
@@ -192,6 +198,7 @@ def test_all_accepted_up_to_a_full_context(draft: Any, gamma: int) -> None:
     assert all(len(r["drafted"]) == gamma for r in records[:-1])
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("draft", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) -> None:
@@ -210,6 +217,7 @@ def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) 
 # ------------------------------------------------------------------------ no work is done twice
 
 
+@pytest.mark.grid
 @needs_hooks
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("gamma", [1, 2, 5])

@@ -68,6 +68,7 @@ def choices() -> Iterator[SkipLayers]:
                 yield draft
 
 
+@pytest.mark.oracle
 def test_it_finds_what_an_exhaustive_search_finds(target: specdec.Model, clock: list[Any]) -> None:
     """Of the 124 choices one of the best three, with 60 trials; of blind searches one in four misses.
 
@@ -85,6 +86,7 @@ def test_it_finds_what_an_exhaustive_search_finds(target: specdec.Model, clock: 
         assert statistics.median(trial.speedup for trial in search.trials[-20:]) > every[-len(every) // 5]
 
 
+@pytest.mark.oracle
 def test_equal_seeds_search_alike(target: specdec.Model, clock: list[Any]) -> None:
     first, again, other = (
         search_skips(target, PROMPTS, n_trials=20, seed=seed, **OPTIONS) for seed in (1, 1, 2)
@@ -97,6 +99,7 @@ def test_equal_seeds_search_alike(target: specdec.Model, clock: list[Any]) -> No
     assert {trial.gamma for trial in first.trials} == {1, 3}
 
 
+@pytest.mark.oracle
 def test_plain_decoding_takes_its_turn(target: specdec.Model, clock: list[Any]) -> None:
     """Every trial and final: plain, draft, plain, draft; and the numbers are those of these runs."""
     search = search_skips(target, PROMPTS, n_trials=4, **OPTIONS)
@@ -120,6 +123,7 @@ def test_plain_decoding_takes_its_turn(target: specdec.Model, clock: list[Any]) 
         assert trial.acceptance_rate == pytest.approx(sum(betas) / len(betas))
 
 
+@pytest.mark.oracle
 def test_a_search_by_the_clock_on_the_wall(
     target: specdec.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +140,7 @@ def test_a_search_by_the_clock_on_the_wall(
     assert specdec.generate(target, search.draft, PROMPTS[0], max_new_tokens=10).tokens == plain.tokens
 
 
+@pytest.mark.oracle
 def test_a_search_is_saved_and_goes_on(target: specdec.Model, clock: list[Any], tmp_path: Path) -> None:
     path = tmp_path / "skips.json"
     first = search_skips(target, PROMPTS, n_trials=5, path=path, **OPTIONS)
@@ -155,6 +160,7 @@ def test_a_search_is_saved_and_goes_on(target: specdec.Model, clock: list[Any], 
     assert SkipSearch.load(path) == more
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"specdec_skip_search": 2}', '{"specdec_skip_search": 1, "target": "x"}']
 )
@@ -216,6 +222,7 @@ def test_the_name_of_a_target_is_shown_escaped(tmp_path: Path) -> None:
     assert str(SkipSearch.load(tmp_path / "a.json")).startswith(r"\x1b[31mred drafting")
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("n_runs", [5, 17, 30])
 def test_ctrl_c_leaves_what_was_found(
     target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: list[Any], n_runs: int
@@ -240,6 +247,7 @@ def test_ctrl_c_leaves_what_was_found(
     assert len(search_skips(target, PROMPTS, n_trials=6, path=path, **OPTIONS).trials) == 6
 
 
+@pytest.mark.oracle
 def test_ctrl_c_before_anything_was_found(target: specdec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: Any) -> Any:
         raise KeyboardInterrupt
@@ -276,6 +284,7 @@ def test_no_nan_is_written(tmp_path: Path) -> None:
     assert repr(SkipSearch.load(tmp_path / "a.json").trials[0]) == repr(unknown)
 
 
+@pytest.mark.oracle
 def test_bad_arguments_are_refused(target: specdec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     for change, message in [
         ({"n_trials": 0}, "n_trials is 0"),

@@ -234,6 +234,7 @@ def test_attributes() -> None:
     assert Lookahead(4, 3, candidates=0).gamma == 8
 
 
+@pytest.mark.usefixtures("quick_gc")
 @pytest.mark.skipif(
     not hasattr(_core, "_alloc_fail_after"),
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",

@@ -10,10 +10,13 @@ import pytest
 from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from specdec import _core
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(_core, "_alloc_fail_after"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
+pytestmark = [
+    pytest.mark.usefixtures("quick_gc"),
+    pytest.mark.skipif(
+        not hasattr(_core, "_alloc_fail_after"),
+        reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+    ),
+]
 
 TENSORS = random_tensors(LLAMA)
 
@@ -189,6 +192,7 @@ def drawn(draft):
     return [("model", draft), shape, ("speculating", draft, COPY, 2), one_draws]
 
 
+@pytest.mark.slow
 def test_guesses_that_are_chosen_take_no_room_for_distributions(wide):
     target, draft = wide
     for description in chosen(draft):

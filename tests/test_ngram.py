@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 import specdec
 from canonical import LLAMA, build, random_tensors
@@ -519,13 +519,14 @@ def test_bad_online_drafts_are_refused(start: Any, smoothing: str | None, messag
 # -------------------------------------------------------------------------------------------- random
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.3])
 def test_random_guesses_are_uniform(target: _core.Model, temperature: float) -> None:
     """Chi-square of 4,000 first guesses, false alarm 1e-3 each, the seed is fixed; at temperature 0 too."""
     rounds = run(target, ("random",), [[5, 17]] * 4000, temperature, 2)
     guesses = [sequence[0][1]["drafted"][0] for sequence in rounds]
     counts = np.bincount(guesses, minlength=N_VOCAB)
-    assert stats.chisquare(counts).pvalue > 1e-3
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
     np.testing.assert_allclose(rounds[0][0][1]["draft_probs"][1], 1 / N_VOCAB, rtol=1e-15)
 
 

@@ -648,7 +648,7 @@ def test_the_command_line_has_no_traceback(arguments: list[str], capfd: pytest.C
     assert "error: " in captured.err and "Traceback" not in captured.err and captured.out == ""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a folder that may not be searched, by another user")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_a_folder_that_may_not_be_searched(tmp_path: Path, pair: Any) -> None:
     closed = tmp_path / "closed"
     (closed / "model").mkdir(parents=True)

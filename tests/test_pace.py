@@ -50,6 +50,7 @@ def mixed(sure: float, unsure: float) -> list[tuple[float, float, float]]:
     return [(0.5, 0.95, sure), (0.5, 0.25, unsure)]
 
 
+@pytest.mark.grid
 @needs_hooks
 @pytest.mark.parametrize("verify", [FLAT, SLOPE, STEEP, JUMP, KINK])
 @pytest.mark.parametrize("cost", [0.005, 0.1, 0.3])
@@ -286,8 +287,11 @@ def odd(rounds: Sequence[specdec.Round]) -> int:
     return (3 * len(rounds)) % 5
 
 
+MOST = [pytest.param(name, marks=pytest.mark.slow) for name in DRAFTS if name not in ("model", "best")]
+
+
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("name", ["model", "best", *MOST])
 def test_output_is_plain_output(models: Models, name: str, how: str) -> None:
     options = HOW[how] | {"max_new_tokens": 60, "ignore_eos": True, "logits": True, "n_threads": 1}
     prompts = [models.ids[:9], models.ids[20:60] + models.ids[20:50]]

@@ -12,14 +12,9 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
-from matplotlib import pyplot
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.text import Text
-from scipy import stats
+import scipy
 
 import specdec
 from colours import contrast, least_distance
@@ -30,14 +25,27 @@ from specdec.errors import InputError
 from specdec.plot import heat, style
 from toy_pair import ToyTokenizer
 
-matplotlib.use("Agg")
+pytestmark = pytest.mark.notebook
 
 PROMPT = "It was a dark and stormy night, and"
 GAMMAS = (1, 3, 7)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    """The drawing library, imported only when these tests run."""
+    global matplotlib, pyplot, Axes, Text, to_rgb
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.axes import Axes
+    from matplotlib.colors import to_rgb
+    from matplotlib.text import Text
+
+
 @pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
+def closed(library: None) -> Iterator[None]:
     """No figure is left open, and matplotlib's settings are what they were."""
     before = dict(matplotlib.rcParams)
     yield
@@ -171,7 +179,7 @@ def test_figure_2_has_equation_1_and_the_runs_on_it(runs: dict[int, Result]) -> 
     assert len(ends) == 2 * len(GAMMAS)
     for i, part in enumerate(rounds.values()):
         alpha, n = alpha_of(part), sum(len(r.betas) for r in part)
-        wilson = stats.norm.ppf(0.975) ** 2 / n
+        wilson = scipy.stats.norm.ppf(0.975) ** 2 / n
         centre, half = (
             (alpha + wilson / 2) / (1 + wilson),
             math.sqrt(alpha * (1 - alpha) * wilson + wilson**2 / 4),
@@ -180,7 +188,9 @@ def test_figure_2_has_equation_1_and_the_runs_on_it(runs: dict[int, Result]) -> 
             [centre - half / (1 + wilson), centre + half / (1 + wilson)]
         )
         lengths = [len(r.tokens) for r in part]
-        assert np.ptp(ends[2 * i + 1][:, 1]) == pytest.approx(2 * stats.norm.ppf(0.975) * stats.sem(lengths))
+        assert np.ptp(ends[2 * i + 1][:, 1]) == pytest.approx(
+            2 * scipy.stats.norm.ppf(0.975) * scipy.stats.sem(lengths)
+        )
     assert "equation (1)" in ax.get_title(loc="left")
     assert ax.get_xlabel() and ax.get_ylabel()
 
@@ -396,7 +406,7 @@ def test_acceptance_by_position_has_the_trace_and_independence(runs: dict[int, R
             n = sum(r.n_drafted >= i for r in rounds)
             k = sum(r.n_accepted >= i for r in rounds)
             assert (round(x), y) == (i, pytest.approx(k / n))
-            interval = stats.binomtest(k, n).proportion_ci(method="wilson")
+            interval = scipy.stats.binomtest(k, n).proportion_ci(method="wilson")
             (ends,) = [part for part in bars(ax) if part[0, 0] == pytest.approx(x)]
             assert ends[:, 1] == pytest.approx([interval.low, interval.high])
         alpha = alpha_of(list(rounds))

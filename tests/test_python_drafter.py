@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 import specdec
 from canonical import LLAMA, build, random_tensors
@@ -485,6 +485,7 @@ def test_a_generator_in_the_place_of_another_parameter(tiny: Any, place: int) ->
         specdec.generate(tiny, made["Misplaced"](), PROMPT, max_new_tokens=2)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     "given", [True, False], ids=["generators of the run", "equal generators of one's own"]
 )
@@ -510,13 +511,14 @@ def test_two_objects_that_draw_side_by_side(tiny: Any, given: bool) -> None:
     )
     counts = np.bincount([one.tokens[0] for one in out], minlength=3)
     law = reference.distribution(tiny.logits(PROMPT)[-1], 1.0)
-    p_value = stats.chisquare(counts, law * n).pvalue
+    p_value = scipy.stats.chisquare(counts, law * n).pvalue
     assert p_value > 1e-3 if given else p_value < 1e-6
 
 
 # --------------------------------------------------------------------------------------------- memory
 
 
+@pytest.mark.usefixtures("quick_gc")
 @pytest.mark.skipif(
     not hasattr(_core, "_alloc_fail_after"),
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",

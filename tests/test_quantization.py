@@ -11,6 +11,7 @@ import pytest
 
 import specdec
 from canonical import DTYPES
+from laws import EMBEDDED_DRAFT, stories260k
 from specdec import reference
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models.quantization import TEXT
@@ -162,17 +163,17 @@ def test_a_tokenizer_brings_a_text(make_llama):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_trained_model(shared, dtype):
-    """Perplexity hardly moves but in int4, and 260,032 weights are few to spread that over."""
-    model = specdec.load(shared / "models" / "stories260K" / "stories260K.bin", dtype)
+@pytest.mark.parametrize("name", ["embedded", "stories260K"])
+def test_a_trained_model(request, name, dtype):
+    """Perplexity hardly moves but in int4, and the weights are few to spread that over."""
+    file = EMBEDDED_DRAFT if name == "embedded" else stories260k(request.getfixturevalue("shared"))
+    model = specdec.load(file, dtype)
     story = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
     report = model.quantization_report(story)
     allowed = {"f32": 0.0, "bf16": 0.02, "int8": 0.02, "int4": 0.3}[dtype]
     assert abs(report.cross_entropy - report.cross_entropy_f32) <= allowed
-    assert report.cross_entropy_f32 == pytest.approx(-model_in_f32(shared).score(story).mean(), abs=1e-12)
+    assert report.cross_entropy_f32 == pytest.approx(
+        -specdec.load(file, "f32").score(story).mean(), abs=1e-12
+    )
     own = model.quantization_report()
     assert own.n_tokens == len(model.tokenizer.encode(TEXT)) - own.n_tokens // 511 - 1
-
-
-def model_in_f32(shared):
-    return specdec.load(shared / "models" / "stories260K" / "stories260K.bin")

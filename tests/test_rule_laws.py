@@ -1,6 +1,6 @@
 """Contract 1, distribution, for every rule and shape of tree on distributions of trained models.
 
-The distributions are those of stories260K and of its first layers; the drafts are drawn here, the core
+The distributions are those of trained models and of models near them; the drafts are drawn here, the core
 verifies them. 100,000 continuations a test; a right program fails one with probability FALSE_ALARM (1e-3) for
 a fresh seed, and seeds are fixed.
 """
@@ -8,19 +8,19 @@ a fresh seed, and seeds are fixed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
-import specdec
 from exact import Conditional, Proposal, depths, independent, without_replacement
-from laws import FALSE_ALARM, PROMPT, conditional, count, early_exit, law_of, p_value, stories260k
+from laws import FALSE_ALARM, TRAINED, conditional, count, law_of, p_value, trained
 from specdec import _core, reference
 from tables import shapes
+
+pytestmark = pytest.mark.law
 
 N_SAMPLES = 100_000
 
@@ -30,26 +30,23 @@ class Models(NamedTuple):
 
     target: Conditional
     draft: Conditional
-    """Three of five layers."""
     other: Conditional
-    """Two of five layers, hotter."""
+    """Of a model farther from the target, hotter."""
     broad: Conditional
     """As `draft`, over more tokens."""
     broader: Conditional
     """Over so many that all of the target's are among them."""
 
 
-@pytest.fixture(scope="module")
-def models(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Models:
-    folder = tmp_path_factory.mktemp("drafts")
-    target = specdec.load(stories260k(shared), tokenizer=False)
-    three, two = (early_exit(shared, n_layers, folder) for n_layers in (3, 2))
+@pytest.fixture(scope="module", params=TRAINED)
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    found = trained(request, request.param, tmp_path_factory.mktemp("models"))
     return Models(
-        conditional(target.logits, PROMPT, temperature=1.0, top_k=4),
-        conditional(three.logits, PROMPT, temperature=1.0, top_k=4),
-        conditional(two.logits, PROMPT, temperature=1.5, top_k=4),
-        conditional(three.logits, PROMPT, temperature=1.0, top_k=12),
-        conditional(three.logits, PROMPT, temperature=1.0, top_k=40),
+        conditional(found.target.logits, found.prompt, temperature=1.0, top_k=4),
+        conditional(found.near.logits, found.prompt, temperature=1.0, top_k=4),
+        conditional(found.far.logits, found.prompt, temperature=1.5, top_k=4),
+        conditional(found.near.logits, found.prompt, temperature=1.0, top_k=12),
+        conditional(found.near.logits, found.prompt, temperature=1.0, top_k=40),
     )
 
 
@@ -192,7 +189,9 @@ def test_k_sequential_selection_of_sequences(models: Models) -> None:
     assert_lawful(outputs, models.target)
     t, d = models.target(()), models.draft(())
     b = np.minimum(d, t / reference.smallest_rho(t, d, 3)).sum()
-    assert stats.binomtest(int((n_accepted > 0).sum()), N_SAMPLES, 1 - (1 - b) ** 3).pvalue > FALSE_ALARM
+    assert (
+        scipy.stats.binomtest(int((n_accepted > 0).sum()), N_SAMPLES, 1 - (1 - b) ** 3).pvalue > FALSE_ALARM
+    )
 
 
 def test_block_verification(models: Models) -> None:
@@ -217,7 +216,7 @@ def test_classical_rejection(models: Models) -> None:
     t, d = models.target(()), models.broader(())
     rate = (d[t > 0] / t[t > 0]).min()  # A.2
     assert 0 < rate < np.minimum(t, d).sum()
-    assert stats.binomtest(int(n_accepted.sum()), N_SAMPLES, rate).pvalue > FALSE_ALARM
+    assert scipy.stats.binomtest(int(n_accepted.sum()), N_SAMPLES, rate).pvalue > FALSE_ALARM
 
 
 def test_coupled_sampling_on_a_tree(models: Models) -> None:
@@ -253,5 +252,5 @@ def test_lenience_keeps_its_bound(models: Models, lenience: float) -> None:
         assert counts.keys() <= law.keys()
         for new, probability in law.items():
             bound = min(1.0, probability / lenience**length)
-            test = stats.binomtest(counts.get(new, 0), N_SAMPLES, bound, alternative="greater")
+            test = scipy.stats.binomtest(counts.get(new, 0), N_SAMPLES, bound, alternative="greater")
             assert test.pvalue > FALSE_ALARM / len(law)

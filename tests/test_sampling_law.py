@@ -10,29 +10,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 import specdec
 from canonical import GPT, LLAMA, build, random_tensors
 from laws import (
     FALSE_ALARM,
-    PROMPT,
+    TRAINED,
     Conditional,
     Probs,
     Tokens,
+    Trained,
     beta,
     conditional,
     count,
-    early_exit,
     law_of,
     p_value,
-    stories260k,
+    trained,
 )
 from specdec import Sampling, _core, reference
 
@@ -64,27 +63,25 @@ BROKEN = ["target after a rejection", "ratio inverted", "bonus token from the dr
 # -------------------------------------------------------------------------------- a trained pair
 
 N_SIMULATED = 100_000
-N_SAMPLES = 5_000 if SLOW else N_SIMULATED
+N_SAMPLES = {"embedded": 2_000 if SLOW else 20_000, "stories260K": 5_000 if SLOW else 100_000}
 BATCH = 50
 SETTINGS = {"temperature": 1.0, "top_k": 6}
 
 
-@pytest.fixture(scope="module")
-def pair(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
-    """stories260K, and as its draft the first three of its five layers."""
-    draft = early_exit(shared, 3, tmp_path_factory.mktemp("draft"))
-    return specdec.load(stories260k(shared), tokenizer=False), draft
+@pytest.fixture(scope="module", params=TRAINED)
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return trained(request, request.param, tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
-def tables(pair: tuple[specdec.Model, specdec.Model]) -> tuple[Conditional, Conditional]:
-    target, draft = (conditional(model.logits, PROMPT, **SETTINGS) for model in pair)
+def tables(models: Trained) -> tuple[Conditional, Conditional]:
+    target, draft = (conditional(m.logits, models.prompt, **SETTINGS) for m in (models.target, models.near))
     assert 0.1 < beta(target, draft) < 0.9, "drafts must be both accepted and rejected"
     return target, draft
 
 
 @pytest.fixture(scope="module")
-def results(pair: tuple[specdec.Model, specdec.Model]) -> list[specdec.Result]:
+def results(models: Trained) -> list[specdec.Result]:
     """Continuations of equal prompts in batches, each batch with a seed of its own.
 
     Three tokens, so that two drafts have room in the first round. One thread: to wake another costs more than
@@ -92,29 +89,32 @@ def results(pair: tuple[specdec.Model, specdec.Model]) -> list[specdec.Result]:
     """
     return [
         result
-        for batch in range(N_SAMPLES // BATCH)
+        for batch in range(N_SAMPLES[models.name] // BATCH)
         for result in specdec.generate(
-            *pair, [PROMPT] * BATCH, gamma=2, max_new_tokens=3, seed=123 + batch, n_threads=1, **SETTINGS
+            models.target, models.near, [models.prompt] * BATCH, gamma=2, max_new_tokens=3, seed=123 + batch,
+            n_threads=1, **SETTINGS,
         )
-    ]
+    ]  # fmt: skip
 
 
+@pytest.mark.law
 def test_two_tokens_of_a_trained_pair(
     tables: tuple[Conditional, Conditional], results: list[specdec.Result]
 ) -> None:
-    assert len(results) == N_SAMPLES
     tokens = np.array([result.tokens[:2] for result in results])
     assert p_value(count(tokens), law_of(tables[0], 2)) > FALSE_ALARM
 
 
+@pytest.mark.law
 def test_drafts_are_accepted_as_often_as_theorem_3_5_says(
     tables: tuple[Conditional, Conditional], results: list[specdec.Result]
 ) -> None:
     n_accepted = sum(result.trace.rounds[0].n_accepted > 0 for result in results)
-    assert stats.binomtest(n_accepted, N_SAMPLES, beta(*tables)).pvalue > FALSE_ALARM
+    assert scipy.stats.binomtest(n_accepted, len(results), beta(*tables)).pvalue > FALSE_ALARM
     assert results[0].trace.rounds[0].betas[0] == pytest.approx(beta(*tables), abs=1e-4)
 
 
+@pytest.mark.law
 def test_equal_prompts_of_a_batch_are_independent(
     tables: tuple[Conditional, Conditional], results: list[specdec.Result]
 ) -> None:
@@ -127,7 +127,6 @@ def test_equal_prompts_of_a_batch_are_independent(
         assert p_value(count(pairs), law) > FALSE_ALARM
 
 
-N_OF_A_RULE = 2_000 if SLOW else 100_000
 LENIENCE = 0.5
 
 
@@ -159,37 +158,41 @@ RULES: dict[str, tuple[dict[str, Any], Callable[[Probs, Probs], float]]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("rule", RULES)
-def test_the_other_rules(pair: tuple[specdec.Model, specdec.Model], rule: str) -> None:
+def test_the_other_rules(models: Trained, rule: str) -> None:
     """Two tokens; with lenience against its own law, and no first token too often for the bound T / l."""
     options, chance = RULES[rule]
     of_draft = {"temperature": 1.0} if "draft_sampling" in options else SETTINGS
-    target = conditional(pair[0].logits, PROMPT, **SETTINGS)
-    draft = conditional(pair[1].logits, PROMPT, **of_draft)
+    target = conditional(models.target.logits, models.prompt, **SETTINGS)
+    draft = conditional(models.near.logits, models.prompt, **of_draft)
+    n_samples = N_SAMPLES[models.name]
     tokens, n_accepted = [], 0
-    for batch in range(N_OF_A_RULE // 500):
+    for batch in range(n_samples // 500):
         how = SETTINGS | options | {"gamma": 2, "max_new_tokens": 3, "seed": 77_000 + batch}
-        for result in specdec.generate(*pair, [PROMPT] * 500, n_threads=1, **how):
+        for result in specdec.generate(models.target, models.near, [models.prompt] * 500, n_threads=1, **how):
             tokens.append(result.tokens[:2])
             n_accepted += result.trace.rounds[0].n_accepted > 0
     counts = count(np.array(tokens))
     law = law_of(lenient(target, draft) if rule == "lenient" else target, 2)
     assert p_value(counts, law) > FALSE_ALARM
-    assert stats.binomtest(n_accepted, N_OF_A_RULE, chance(target(()), draft(()))).pvalue > FALSE_ALARM
+    assert scipy.stats.binomtest(n_accepted, n_samples, chance(target(()), draft(()))).pvalue > FALSE_ALARM
     if rule == "lenient":
         assert p_value(counts, law_of(target, 2)) < 1e-9, "lenience that changes nothing shows nothing"
         first = count(np.array(tokens)[:, :1])
         for token in np.flatnonzero(target(())):
             bound = min(1.0, target(())[token] / LENIENCE)
-            test = stats.binomtest(first.get((token,), 0), N_OF_A_RULE, bound, alternative="greater")
+            test = scipy.stats.binomtest(first.get((token,), 0), n_samples, bound, alternative="greater")
             assert test.pvalue > FALSE_ALARM / 6
 
 
+@pytest.mark.law
 def test_the_right_rule_simulated_on_the_same_tables_passes(tables: tuple[Conditional, Conditional]) -> None:
     samples = simulate(*tables, N_SIMULATED, rule="right", seed=5)
     assert p_value(count(samples), law_of(tables[0], 2)) > FALSE_ALARM
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_broken_rule_fails(tables: tuple[Conditional, Conditional], rule: str) -> None:
     samples = simulate(*tables, N_SIMULATED, rule=rule, seed=5)
@@ -210,10 +213,10 @@ def small(base: dict[str, Any], seed: int) -> _core.Model:
     ("gamma", "of_target", "of_draft"),
     [
         (1, {}, {}),
-        (3, {"temperature": 0.8}, {"temperature": 1.5}),
-        (3, {"top_k": 3}, {"top_p": 0.7}),
-        (2, {"temperature": 1.5, "top_p": 0.8}, {"top_k": 2}),
-        (2, {}, {"temperature": 0.0}),
+        pytest.param(3, {"temperature": 0.8}, {"temperature": 1.5}, marks=pytest.mark.law),
+        pytest.param(3, {"top_k": 3}, {"top_p": 0.7}, marks=pytest.mark.law),
+        pytest.param(2, {"temperature": 1.5, "top_p": 0.8}, {"top_k": 2}, marks=pytest.mark.law),
+        pytest.param(2, {}, {"temperature": 0.0}, marks=pytest.mark.law),
     ],
     ids=["plain", "temperatures", "top-k-and-nucleus", "nucleus-and-top-k", "greedy-draft"],
 )
@@ -251,7 +254,7 @@ def test_three_tokens_of_a_tiny_vocabulary(
         for model, options in zip(models, (of_target, of_draft), strict=True)
     )
     assert p_value(count(np.array(samples)), law_of(target, 3)) > FALSE_ALARM
-    assert stats.binomtest(n_accepted, n_samples, beta(target, draft)).pvalue > FALSE_ALARM
+    assert scipy.stats.binomtest(n_accepted, n_samples, beta(target, draft)).pvalue > FALSE_ALARM
 
 
 def logits_of(model: _core.Model, ids: list[int]) -> NDArray[np.float32]:

@@ -56,6 +56,7 @@ def assert_equal(got: Outputs, expected: Outputs) -> None:
         assert np.array_equal(row, wanted)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("gamma", [1, 2, 4, 8])
 @pytest.mark.parametrize("draft", ["friend", "stranger", "target"])
 def test_coupled_output_is_plain_output(

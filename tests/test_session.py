@@ -393,7 +393,7 @@ print("parent", same, "child", os.waitstatus_to_exitcode(status))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_computes_with_threads_of_its_own():
     run = subprocess.run(
         [sys.executable, "-c", FORKING, os.path.dirname(__file__)],

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 import specdec
 from exact import N_STEPS, cells
@@ -124,53 +124,61 @@ def test_guesses_of_a_table_are_drawn_by_inversion(uniform: float, guess: int) -
     assert out.guesses == [guess]
 
 
-CONTINUOUS = {
-    "shifted": (stats.norm(0.3, 1.0), stats.norm(0.0, 1.2)),
-    "narrow": (stats.norm(0.0, 1.0), stats.norm(0.0, 0.5)),  # q thin where p has mass
-    "bounded": (stats.beta(2, 3), stats.uniform(0, 1)),
-    "outside": (stats.expon(), stats.norm(0.0, 1.0)),  # guesses where p is 0
-    "equal": (stats.gamma(2), stats.gamma(2)),
+# Functions, so that scipy.stats is imported when a test runs, not when tests are collected.
+CONTINUOUS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "shifted": lambda: (scipy.stats.norm(0.3, 1.0), scipy.stats.norm(0.0, 1.2)),
+    "narrow": lambda: (scipy.stats.norm(0.0, 1.0), scipy.stats.norm(0.0, 0.5)),  # q thin where p has mass
+    "bounded": lambda: (scipy.stats.beta(2, 3), scipy.stats.uniform(0, 1)),
+    "outside": lambda: (scipy.stats.expon(), scipy.stats.norm(0.0, 1.0)),  # guesses where p is 0
+    "equal": lambda: (scipy.stats.gamma(2), scipy.stats.gamma(2)),
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("n_guesses", [1, 3])
 @pytest.mark.parametrize("pair", CONTINUOUS)
 def test_law_of_densities(pair: str, n_guesses: int) -> None:
     """Kolmogorov-Smirnov of y; the share accepted is the integral of min(p, q) (Theorem 3.5)."""
-    p, q = CONTINUOUS[pair]
+    p, q = CONTINUOUS[pair]()
     rng = np.random.default_rng(5)
     runs = [run(p, q, n_guesses=n_guesses, seed=rng) for _ in range(1500)]
-    assert stats.kstest([out.y for out in runs], p.cdf).pvalue > P_VALUE
+    assert scipy.stats.kstest([out.y for out in runs], p.cdf).pvalue > P_VALUE
     grid = np.linspace(-12, 20, 400_001)
     beta = np.minimum(p.pdf(grid), q.pdf(grid)).sum() * (grid[1] - grid[0])
     n_accepted = sum(out.accepted is not None for out in runs)
     alternative = "two-sided" if n_guesses == 1 else "less"  # more guesses: at least as often
-    assert stats.binomtest(n_accepted, len(runs), min(beta, 1.0), alternative).pvalue > P_VALUE
+    assert scipy.stats.binomtest(n_accepted, len(runs), min(beta, 1.0), alternative).pvalue > P_VALUE
     for out in runs:
         assert out.accepted is None or out.y == out.guesses[out.accepted]
 
 
+@pytest.mark.law
 def test_law_of_counts() -> None:
     """Distributions on the integers have pmf: a chi-square test."""
-    p, q = stats.poisson(3.0), stats.poisson(2.0)
+    p, q = scipy.stats.poisson(3.0), scipy.stats.poisson(2.0)
     rng = np.random.default_rng(6)
     counts = Counter(min(int(run(p, q, n_guesses=2, seed=rng).y), 9) for _ in range(3000))
     expected = [3000 * p.pmf(y) for y in range(9)] + [3000 * p.sf(8)]
-    assert stats.chisquare([counts[y] for y in range(10)], expected).pvalue > P_VALUE
+    assert scipy.stats.chisquare([counts[y] for y in range(10)], expected).pvalue > P_VALUE
 
 
+@pytest.mark.law
 def test_law_of_vectors() -> None:
-    p, q = stats.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]]), stats.multivariate_normal([0, 0.2])
+    p, q = (
+        scipy.stats.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]]),
+        scipy.stats.multivariate_normal([0, 0.2]),
+    )
     rng = np.random.default_rng(7)
     ys = np.array([run(p, q, n_guesses=2, seed=rng).y for _ in range(1500)])
     for direction in ([1, 0], [0, 1], [1, 1], [1, -1]):
         scale = np.sqrt(np.array(direction) @ np.array([[1, 0.5], [0.5, 1]]) @ direction)
-        assert stats.kstest(ys @ direction / scale, stats.norm.cdf).pvalue > P_VALUE
+        assert scipy.stats.kstest(ys @ direction / scale, scipy.stats.norm.cdf).pvalue > P_VALUE
 
 
+@pytest.mark.law
 def test_a_residual_without_the_density_test_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: after a rejection, draws from p itself are not exact."""
-    p, q = CONTINUOUS["shifted"]
+    p, q = CONTINUOUS["shifted"]()
 
     def settle(self: Any, q: Any, guesses: Any, rng: np.random.Generator) -> tuple[Any, int | None]:
         if rng.random() * q.density(guesses[0]) < self.density(guesses[0]):
@@ -178,18 +186,19 @@ def test_a_residual_without_the_density_test_would_be_found(monkeypatch: pytest.
         return self._distribution.rvs(random_state=rng), None
 
     monkeypatch.setattr(speculative_execution._Density, "settle", settle)
-    q = stats.norm(1.5, 1.0)
+    q = scipy.stats.norm(1.5, 1.0)
     rng = np.random.default_rng(5)
-    assert stats.kstest([run(p, q, seed=rng).y for _ in range(1500)], p.cdf).pvalue < P_VALUE
+    assert scipy.stats.kstest([run(p, q, seed=rng).y for _ in range(1500)], p.cdf).pvalue < P_VALUE
 
 
-@pytest.mark.parametrize("pair", [PAIRS["random"], CONTINUOUS["narrow"]], ids=["table", "densities"])
-def test_same_seed_same_result_whatever_runs_first(pair: tuple[Any, Any]) -> None:
-    first = [run(*pair, n_guesses=3, seed=seed) for seed in range(20)]
+@pytest.mark.parametrize("pair", [lambda: PAIRS["random"], CONTINUOUS["narrow"]], ids=["table", "densities"])
+def test_same_seed_same_result_whatever_runs_first(pair: Callable[[], tuple[Any, Any]]) -> None:
+    p, q = pair()
+    first = [run(p, q, n_guesses=3, seed=seed) for seed in range(20)]
     with ThreadPoolExecutor(1) as pool:
         for seed, out in enumerate(first):
             for executor in (None, pool):
-                again = run(*pair, n_guesses=3, seed=seed, executor=executor)
+                again = run(p, q, n_guesses=3, seed=seed, executor=executor)
                 assert again[:4] == out[:4]
     assert len({out.y for out in first}) > 1
 
@@ -220,13 +229,13 @@ def test_all_guesses_run_together() -> None:
 
     def f(x: str) -> speculative_execution.Distribution:
         barrier.wait(TIMEOUT_S)
-        return stats.uniform(0, 1)
+        return scipy.stats.uniform(0, 1)
 
     def g(y: float) -> float:
         barrier.wait(TIMEOUT_S)
         return -y
 
-    out = specdec.speculate(f, lambda x: stats.uniform(0, 1), g, "x", n_guesses=3, seed=0)
+    out = specdec.speculate(f, lambda x: scipy.stats.uniform(0, 1), g, "x", n_guesses=3, seed=0)
     assert out.n_g_calls == 3
     assert out.value == -out.y
 
@@ -249,7 +258,7 @@ def test_guesses_that_have_not_begun_are_cancelled() -> None:
     """One worker: f, then the first guess; the others need not run once it is accepted."""
     calls: list[float] = []
     settled = threading.Event()
-    p = stats.uniform(0, 1)
+    p = scipy.stats.uniform(0, 1)
 
     class Waiting(ThreadPoolExecutor):
         """Lets the first guess end only when the others have been cancelled."""
@@ -332,7 +341,7 @@ def test_a_chain_of_steps_has_the_law_of_plain_execution() -> None:
             ).value
         counts[state] += 1
     expected = [6000 * steps[0][a] * steps[a][b] * steps[3 * a + b][c] for a, b, c in np.ndindex(3, 3, 3)]
-    assert stats.chisquare([counts[i] for i in range(27)], expected).pvalue > P_VALUE
+    assert scipy.stats.chisquare([counts[i] for i in range(27)], expected).pvalue > P_VALUE
 
 
 # ------------------------------------------------------------------------------------------- failures
@@ -435,11 +444,15 @@ class WithoutDensity:
         return 0.0
 
 
+NORMAL = object()
+"""In the place of a normal distribution of scipy's."""
+
+
 @pytest.mark.parametrize(
     ("p", "q", "message"),
     [
         ([0.5, 0.5], [1.0], "an array of 2 probabilities and f_approx(x) is an array of 1"),
-        ([1.0], stats.norm(), "f(x) is an array of 1 probabilities and f_approx(x) is an object"),
+        ([1.0], NORMAL, "f(x) is an array of 1 probabilities and f_approx(x) is an object"),
         ([0.5, 0.6], [0.5, 0.5], "f(x) sums to 1.1"),
         ([0.5, 0.5], [1.5, -0.5], "f_approx(x) has negative"),
         ([0.5, np.nan], [0.5, 0.5], "f(x) has negative or non-finite"),
@@ -447,13 +460,14 @@ class WithoutDensity:
         ([1.0], [], "f_approx(x) has shape (0,)"),
         ("no", [1.0], "f(x) has dtype"),
         (WithoutDensity(), WithoutDensity(), "neither pdf nor pmf"),
-        (stats.norm(), Wrong(0.0), "its density there is 0"),
-        (stats.norm(), Wrong(-1.0), "the density of f_approx(x) at"),
-        (Wrong(np.nan), stats.norm(), "the density of f(x) at"),
-        (Wrong([1.0, 1.0]), stats.norm(), "expected one number"),
+        (NORMAL, Wrong(0.0), "its density there is 0"),
+        (NORMAL, Wrong(-1.0), "the density of f_approx(x) at"),
+        (Wrong(np.nan), NORMAL, "the density of f(x) at"),
+        (Wrong([1.0, 1.0]), NORMAL, "expected one number"),
     ],
 )  # fmt: skip
 def test_what_is_no_distribution_is_refused(p: Any, q: Any, message: str) -> None:
+    p, q = (scipy.stats.norm() if value is NORMAL else value for value in (p, q))
     with pytest.raises(InputError) as caught:
         run(p, q)
     assert message in str(caught.value)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from specdec.analysis import statistics
 
@@ -27,14 +27,14 @@ def dependent(rng: np.random.Generator, n: int, keep: float, rate: float) -> np.
 @pytest.mark.parametrize("n_free", [1, 2, 3, 10, 25])
 @pytest.mark.parametrize("x", [0.0, 0.3, 4.0, 20.0, 300.0])
 def test_chi_square_tail(x: float, n_free: int) -> None:
-    assert statistics.chi_square_tail(x, n_free) == pytest.approx(stats.chi2.sf(x, n_free), rel=1e-10)
+    assert statistics.chi_square_tail(x, n_free) == pytest.approx(scipy.stats.chi2.sf(x, n_free), rel=1e-10)
 
 
 @pytest.mark.parametrize(("n_free", "rel"), [(5, 0.01), (10, 1e-3), (19, 1e-4), (200, 1e-6)])
 @pytest.mark.parametrize("probability", [0.9, 0.975, 0.995])
 def test_student_quantile(probability: float, n_free: int, rel: float) -> None:
     found = statistics.student_quantile(probability, n_free)
-    assert found == pytest.approx(stats.t.ppf(probability, n_free), rel=rel)
+    assert found == pytest.approx(scipy.stats.t.ppf(probability, n_free), rel=rel)
 
 
 def test_autocorrelation_is_the_sum_over_all_texts() -> None:
@@ -52,7 +52,7 @@ def test_autocorrelation_is_the_sum_over_all_texts() -> None:
 def test_ljung_box_is_the_formula() -> None:
     found = statistics.ljung_box(np.array([0.1, -0.2]), 50)
     statistic = 50 * 52 * (0.01 / 49 + 0.04 / 48)
-    assert found == pytest.approx((statistic, stats.chi2.sf(statistic, 2)))
+    assert found == pytest.approx((statistic, scipy.stats.chi2.sf(statistic, 2)))
     assert np.isnan(statistics.ljung_box(np.array([0.1, np.nan]), 50)).all()
     assert np.isnan(statistics.ljung_box(np.array([0.1, 0.2]), 2)).all()
 
@@ -65,10 +65,11 @@ def test_ljung_box_is_right_of_independent_series_and_finds_dependent_ones() -> 
         texts = [dependent(rng, 120, keep, 0.7) for _ in range(4)]
         return statistics.ljung_box(statistics.autocorrelation(texts, 10), 480)[1]
 
-    assert stats.kstest([p_value(0.0) for _ in range(400)], "uniform").pvalue > 1e-3
+    assert scipy.stats.kstest([p_value(0.0) for _ in range(400)], "uniform").pvalue > 1e-3
     assert np.median([p_value(0.4) for _ in range(20)]) < 1e-6
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("keep", [0.0, 0.5])
 @pytest.mark.parametrize("n_texts", [1, 5, 40])
 def test_interval_covers_as_often_as_it_says(n_texts: int, keep: float) -> None:

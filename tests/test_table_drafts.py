@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 import specdec
 from canonical import LLAMA, build, random_tensors, run_session
@@ -33,6 +33,7 @@ TABLES = [
 IDS = ["unigram", "bigram", "4-gram", "back-off"]
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("table", TABLES, ids=IDS)
 @pytest.mark.parametrize("last", [PROMPT[-1], 49, 99], ids=["seen", "last of the text", "never seen"])
 def test_drafts_are_drawn_from_the_table(target: _core.Model, table: Ngram, last: int) -> None:
@@ -52,7 +53,7 @@ def test_drafts_are_drawn_from_the_table(target: _core.Model, table: Ngram, last
     found = np.append(counts[common], counts[~common].sum())
     expected = np.append(probs[common], probs[~common].sum()) * n_samples
     found, expected = found[expected > 0], expected[expected > 0]
-    assert stats.chisquare(found, expected).pvalue > 1e-3
+    assert scipy.stats.chisquare(found, expected).pvalue > 1e-3
     overlap = np.minimum(reference.distribution(logits[0][0], 1.0), probs).sum()
     assert first[0]["betas"][0] == pytest.approx(overlap, rel=1e-5)
 
@@ -81,6 +82,7 @@ def test_greedy_drafts_follow_the_table(target: _core.Model, table: Ngram) -> No
         text += record["tokens"]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("table", TABLES, ids=IDS)
 @pytest.mark.parametrize("gamma", [1, 4, 9])
 @pytest.mark.parametrize(

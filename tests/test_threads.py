@@ -223,7 +223,7 @@ print("done")
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_children_compute_with_several_threads_at_once():
     assert run_script(FORKS, PYTHONWARNINGS="ignore::DeprecationWarning").split() == ["done"]
 

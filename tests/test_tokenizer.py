@@ -575,7 +575,6 @@ def test_missing_libraries(tmp_path, monkeypatch):
 def test_a_sentencepiece_file_that_cannot_be_read(tmp_path):
     from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
-    pytest.importorskip("sentencepiece")
     with pytest.raises(TokenizerError, match="tokenizer.model: cannot be read: No such file"):
         SentencePieceTokenizer(tmp_path / "tokenizer.model")
 

@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from specdec import Round, Sampling, Trace, theory
 from specdec.display.rounds import Figure
@@ -248,7 +248,7 @@ def test_no_round_at_all() -> None:
 def test_interval_is_wilsons(k: int, n: int, confidence: float) -> None:
     """With betas of 0 and 1, as under argmax, it is the interval of a proportion: SciPy has that too."""
     trace = Trace([chain(i, (1,), int(i < k), (float(i < k),)) for i in range(n)])
-    wanted = stats.binomtest(k, n).proportion_ci(confidence, method="wilson")
+    wanted = scipy.stats.binomtest(k, n).proportion_ci(confidence, method="wilson")
     assert trace.acceptance_interval(confidence) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 import specdec
 from canonical import LLAMA, build, perturbed, random_tensors
@@ -472,6 +472,7 @@ def test_greedy_and_coupled_guesses_are_the_models_own(name: str, temperature: f
     assert any(record["accepted"] for record in found)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(
     "name", ["a table", "a tree", "three deep", "sample", "without replacement", "chains of three"]
 )
@@ -506,7 +507,7 @@ def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
     for first, second in zip(found[:4000], found[4000:], strict=True):
         assert not first["accepted"] and first["sequence"] == second["sequence"]
         table[first["drafted"][1] - 2, second["drafted"][0] - 2] += 1
-    assert stats.chi2_contingency(table, correction=False).pvalue > FALSE_ALARM
+    assert scipy.stats.chi2_contingency(table, correction=False).pvalue > FALSE_ALARM
 
 
 # ------------------------------------------------------------------------------ ends and bookkeeping

@@ -25,12 +25,14 @@ TREES = [
 ]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize(("shape", "n_vocab"), TREES)
 def test_the_reference_samples_exactly_the_target(shape: str, n_vocab: int, pair: str) -> None:
     prove(reference.verify, shapes()[shape], *models(pair, n_vocab, with_core=False))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize(("shape", "n_vocab"), TREES)
 def test_the_core_samples_exactly_the_target(shape: str, n_vocab: int, pair: str) -> None:

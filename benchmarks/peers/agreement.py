@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 #: Cells of fewer expected samples are counted together in a G-test.
@@ -73,11 +74,9 @@ def expected_noise(n_samples: int, law: Law) -> float:
     The mean absolute deviation of a binomial number X is E|X - np| = 2 k (1 - p) P(X = k), k = floor(np) + 1
     (de Moivre, 1730).
     """
-    from scipy import stats  # takes long to import
-
     p = law[law > 0]
     k = np.floor(n_samples * p) + 1
-    deviations = 2 * k * (1 - p) * stats.binom.pmf(k, n_samples, p)
+    deviations = 2 * k * (1 - p) * scipy.stats.binom.pmf(k, n_samples, p)
     return float(0.5 * deviations.sum() / n_samples)
 
 
@@ -86,8 +85,6 @@ def p_value(counts: NDArray[np.int64], law: Law) -> float:
 
     Cells that expect less than `MIN_EXPECTED` samples are one. A sample where the law is 0 gives 0.
     """
-    from scipy import stats
-
     observed, expected = counts.ravel(), law.ravel() * counts.sum()
     if observed[expected == 0].any():
         return 0.0
@@ -104,7 +101,7 @@ def p_value(counts: NDArray[np.int64], law: Law) -> float:
         return 1.0
     some = seen > 0
     g = 2 * float(np.sum(seen[some] * np.log(seen[some] / wanted[some])))
-    return float(stats.chi2.sf(g, len(seen) - 1))
+    return float(scipy.stats.chi2.sf(g, len(seen) - 1))
 
 
 def first_difference(text: Sequence[int], other: Sequence[int]) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from exact import (
     LARGEST,
@@ -76,7 +76,11 @@ def k_sequential_chances(target: Probs, rows: Sequence[Probs], tokens: Sequence[
         b = np.minimum(rows[0], target / rho).sum()
         return float(rho * b - (1 - (1 - b) ** len(rows)))
 
-    rho = 1.0 if excess(1.0) >= -1e-15 else optimize.brentq(excess, 1.0, len(rows), xtol=1e-15, rtol=1e-15)
+    rho = (
+        1.0
+        if excess(1.0) >= -1e-15
+        else scipy.optimize.brentq(excess, 1.0, len(rows), xtol=1e-15, rtol=1e-15)
+    )
     return [min(1.0, target[x] / (rho * row[x])) for row, x in zip(rows, tokens, strict=True)]
 
 

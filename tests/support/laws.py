@@ -1,0 +1,201 @@
+"""Samples against laws: chi-square tests of the first tokens of a text, and the trained pair they run on.
+
+With a fresh seed a right program fails one of these tests with probability FALSE_ALARM. Seeds are fixed, so
+nothing fails at random; to change what is drawn from them is a fresh seed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy
+from numpy.typing import NDArray
+
+import specdec
+from specdec import reference
+from tiny_models import Tensors, llama2c_tensors, write_llama2c
+from toy_pair import blurred
+
+FALSE_ALARM = 1e-3
+Probs = NDArray[np.float64]
+Tokens = tuple[int, ...]
+
+
+def p_value(counts: dict[Tokens, int], law: dict[Tokens, float]) -> float:
+    """Pearson's p value; cells expected less than 5 times are pooled. What cannot happen has p = 0."""
+    total = sum(counts.values())
+    if not counts.keys() <= law.keys():
+        return 0.0
+    cells = [(counts.get(tokens, 0), total * probability) for tokens, probability in law.items()]
+    rare = [cell for cell in cells if cell[1] < 5]
+    cells = sorted((cell for cell in cells if cell[1] >= 5), key=lambda cell: cell[1])
+    if rare:
+        pooled = (sum(count for count, _ in rare), sum(expected for _, expected in rare))
+        if pooled[1] < 5:
+            least = cells.pop(0)
+            pooled = (pooled[0] + least[0], pooled[1] + least[1])
+        cells.append(pooled)
+    statistic = sum((count - expected) ** 2 / expected for count, expected in cells)
+    assert len(cells) > 8, "too few cells to see anything"
+    return float(scipy.stats.chi2.sf(statistic, len(cells) - 1))
+
+
+def count(samples: NDArray[np.integer]) -> dict[Tokens, int]:
+    """How often each row occurs."""
+    rows, counts = np.unique(samples, axis=0, return_counts=True)
+    return {tuple(map(int, row)): int(n) for row, n in zip(rows, counts, strict=True)}
+
+
+Conditional = Callable[[Tokens], Probs]
+
+
+def conditional(
+    logits: Callable[[list[int]], NDArray[np.float32]], prompt: list[int], **settings: Any
+) -> Conditional:
+    """Distribution of the next token after the prompt and some new tokens, from a model's own logits."""
+    known: dict[Tokens, Probs] = {}
+
+    def probs(new: Tokens) -> Probs:
+        if new not in known:
+            known[new] = reference.distribution(logits([*prompt, *new])[-1], **settings)
+        return known[new]
+
+    return probs
+
+
+def beta(target: Conditional, draft: Conditional) -> float:
+    """Chance that the first draft is accepted."""
+    return float(np.minimum(target(()), draft(())).sum())
+
+
+def law_of(target: Conditional, length: int) -> dict[Tokens, float]:
+    """Probability of every sequence of this many new tokens."""
+    law: dict[Tokens, float] = {(): 1.0}
+    for _ in range(length):
+        law = {
+            (*new, int(token)): probability * float(target(new)[token])
+            for new, probability in law.items()
+            for token in np.flatnonzero(target(new))
+        }
+    return law
+
+
+# -------------------------------------------------------------------------------- trained models
+
+
+class Trained(NamedTuple):
+    """A trained target, two drafts of it, and a prompt that many tokens may follow."""
+
+    name: str
+    target: specdec.Model
+    near: specdec.Model
+    far: specdec.Model
+    prompt: list[int]
+
+
+TRAINED = ["embedded", "stories260K"]
+"""The first is part of the package, the second needs the fixture `shared`."""
+
+
+def trained(request: pytest.FixtureRequest, name: str, folder: Path) -> Trained:
+    """One of TRAINED; its drafts are written to the folder."""
+    if name == "embedded":
+        tokenizer = specdec.embedded_pair()[1].tokenizer
+        file, amounts = embedded_llama2c(folder), (0.3, 0.4)
+        drafts = [blurred_llama2c(file, amount, folder / f"{amount}.bin") for amount in amounts]
+        models = [specdec.load(path, tokenizer=False) for path in (file, *drafts)]
+        return Trained(name, *models, tokenizer.encode("He was"))
+    file = stories260k(request.getfixturevalue("shared"))
+    near, far = (first_layers(file, n_layers, folder) for n_layers in (3, 2))
+    return Trained(name, specdec.load(file, tokenizer=False), near, far, [1, 370])  # "big"
+
+
+def stories260k(shared: Path) -> Path:
+    return shared / "models" / "stories260K" / "stories260K.bin"
+
+
+def first_layers(file: Path, n_layers: int, folder: Path) -> specdec.Model:
+    """A llama2.c model without its last layers."""
+    header, tensors = read_llama2c(file)
+    tensors = {
+        name: array[:n_layers] if array.shape[0] == header[2] else array for name, array in tensors.items()
+    }
+    draft = write_llama2c(folder / f"draft{n_layers}.bin", (*header[:2], n_layers, *header[3:]), tensors)
+    return specdec.load(draft, tokenizer=False)
+
+
+def blurred_llama2c(file: Path, amount: float, path: Path) -> Path:
+    """A llama2.c model with noise on its matrices; the tables of the rotation and the norms stay."""
+    header, tensors = read_llama2c(file)
+    matrices = {name: array for name, array in tensors.items() if name.startswith("w")}
+    return write_llama2c(path, header, tensors | blurred(matrices, amount))
+
+
+def read_llama2c(file: Path) -> tuple[tuple[int, ...], Tensors]:
+    """The seven numbers of the header, and the tensors by name in the order of the file."""
+    header = struct.unpack("<7i", file.read_bytes()[:28])
+    numbers, tensors = np.fromfile(file, "<f4", offset=28), {}
+    for name, like in llama2c_tensors(header).items():
+        array, numbers = numbers[: like.size].reshape(like.shape), numbers[like.size :]
+        tensors[name] = array
+    assert len(numbers) == 0
+    return header, tensors
+
+
+EMBEDDED_DRAFT = Path(specdec.__file__).parent / "embedded" / "draft"
+
+
+def embedded_llama2c(folder: Path) -> Path:
+    """The embedded draft as a llama2.c file: trained weights in this format, in every clone."""
+    config = json.loads((EMBEDDED_DRAFT / "config.json").read_text())
+    assert config["tie_word_embeddings"] and config["rms_norm_eps"] == 1e-5 and config["rope_theta"] == 1e4
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes += ("num_key_value_heads", "vocab_size", "max_position_embeddings")
+    header = tuple(config[size] for size in sizes)
+    given = read_bf16(EMBEDDED_DRAFT / "model.safetensors")
+
+    def stacked(name: str, n_heads: int = 0) -> NDArray[np.float32]:
+        layers = [given[f"model.layers.{layer}.{name}.weight"] for layer in range(header[2])]
+        return np.stack([neighbours(weight, n_heads) if n_heads else weight for weight in layers])
+
+    tensors = llama2c_tensors(header) | {
+        "token_embedding_table": given["model.embed_tokens.weight"],
+        "rms_att_weight": stacked("input_layernorm"),
+        "wq": stacked("self_attn.q_proj", header[3]),
+        "wk": stacked("self_attn.k_proj", header[4]),
+        "wv": stacked("self_attn.v_proj"),
+        "wo": stacked("self_attn.o_proj"),
+        "rms_ffn_weight": stacked("post_attention_layernorm"),
+        "w1": stacked("mlp.gate_proj"),
+        "w2": stacked("mlp.down_proj"),
+        "w3": stacked("mlp.up_proj"),
+        "rms_final_weight": given["model.norm.weight"],
+    }
+    assert set(tensors) == set(llama2c_tensors(header))
+    return write_llama2c(folder / "embedded.bin", header, tensors)
+
+
+def neighbours(weight: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:
+    """Rows as llama2.c has them, which rotates neighbours; Hugging Face's files rotate halves of a head."""
+    n_out, n_in = weight.shape
+    halves = weight.reshape(n_heads, 2, n_out // n_heads // 2, n_in)
+    return halves.swapaxes(1, 2).reshape(n_out, n_in)
+
+
+def read_bf16(path: Path) -> Tensors:
+    """The tensors of a safetensors file in bf16, as float32."""
+    content = path.read_bytes()
+    (n_header,) = struct.unpack("<Q", content[:8])
+    header, data, tensors = json.loads(content[8 : 8 + n_header]), content[8 + n_header :], {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            assert entry["dtype"] == "BF16"
+            bits = np.frombuffer(data[slice(*entry["data_offsets"])], "<u2").astype(np.uint32) << 16
+            tensors[name] = bits.view(np.float32).reshape(entry["shape"])
+    return tensors

@@ -1,0 +1,17 @@
+"""What a machine may lack: the only reasons for which a test may be skipped in every tier.
+
+`pytest --strict-skips`, which `.ci/run` uses, takes every other skip for a failure.
+"""
+
+from __future__ import annotations
+
+SHARED = "needs the trained models and texts of SPECDEC_SHARED (CONTRIBUTING.md), which are not there"
+
+REASONS = {
+    SHARED,
+    "needs Linux",
+    "needs fork",
+    "needs nm (binutils)",
+    "needs git",
+    "needs the module _testcapi, which makes allocations fail and which this Python was built without",
+}
