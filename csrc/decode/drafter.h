@@ -11,14 +11,6 @@
 #include "rng.h"
 #include "verify.h"
 
-/* The most guesses a round may ask for. */
-#define SD_MAX_GAMMA 1024
-
-static inline sd_status sd_gamma_check(int gamma) {
-    if (gamma >= 0 && gamma <= SD_MAX_GAMMA) return SD_OK;
-    return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to %d", gamma, SD_MAX_GAMMA);
-}
-
 typedef struct sd_pace sd_pace; /* pace.h */
 
 /* One sequence's part of a round. */

@@ -13,6 +13,14 @@
 
 #include "distribution.h"
 
+/* The most guesses a round may ask for. */
+#define SD_MAX_GAMMA 1024
+
+static inline sd_status sd_gamma_check(int gamma) {
+    if (gamma >= 0 && gamma <= SD_MAX_GAMMA) return SD_OK;
+    return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to %d", gamma, SD_MAX_GAMMA);
+}
+
 typedef struct sd_tree {
     int n_nodes;
     int32_t* tokens;             /* [n_nodes] */

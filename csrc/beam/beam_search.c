@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "clock.h"
-#include "drafter.h"
 #include "interrupt.h"
+#include "tree.h"
 
 struct sd_beam_search {
     sd_beam_options options;
