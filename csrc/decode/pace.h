@@ -16,7 +16,7 @@
 #define SD_PACE_H
 
 #include "cost.h"
-#include "drafter.h"
+#include "proposal.h"
 
 #define SD_PACE_CONFIDENCES 14 /* bins of the draft's confidence */
 #define SD_PACE_DEPTHS 10      /* guesses in a row by themselves, those further on together */
