@@ -111,7 +111,7 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
         sd_status status;
         PyThreadState* outside;
         sd_gil_release(&outside);
-        status = sd_prefill_slice(&self->workspace, &self->cache, ids, n, &done, logits);
+        status = sd_forward_slice(&self->workspace, &self->cache, ids, n, &done, logits);
         if (status == SD_OK && logits)
             copy_logits(self, done - before,
                         rows + (size_t)before * (size_t)self->model->model->config.n_vocab);

@@ -79,7 +79,7 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
         int before = done;
         PyThreadState* outside;
         sd_gil_release(&outside);
-        status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
+        status = sd_forward_slice(&w, &cache, ids, n - 1, &done, 1);
         for (int i = before; status == SD_OK && i < done; i++)
             out[i] = log_prob(w.logits + (i - before) * w.ld_logits, n_vocab, ids[i + 1]);
         sd_gil_take(&outside);

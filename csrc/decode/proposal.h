@@ -35,7 +35,7 @@ int sd_proposal_fits(const sd_proposal* proposal, int node);
 int sd_proposal_wants(const sd_proposal* proposal, int node);
 
 /* Is a guess after `node` worth a row of the target, now that its confidence is known? May be asked, after
- * sd_proposal_wants, only where looking at the guess does not break the condition above: it is certain (a
+ * sd_proposal_wants, only where looking at the guess does not break the condition of drafter.h: it is certain (a
  * point mass), or drawn with the noise of SD_RULE_COUPLED. Without a pace always. A guess that is declined
  * must not be added, nor any other in its place. */
 int sd_proposal_takes(sd_proposal* proposal, int node, double confidence);

@@ -21,7 +21,7 @@ struct sd_session {
     int turn;               /* which open sequence has the first claim to what is left of the node budget */
     sd_sequence* sequences; /* [n_sequences] */
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
-    sd_intake* intakes;     /* [n_sequences] the prompts on their way into them */
+    sd_prefill* prefills;     /* [n_sequences] the prompts on their way into them */
     sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
     sd_branch* branches;    /* [n_sequences] */
     int32_t* row_tokens;    /* [n_sequences, max_nodes] of the places that the target is run on */
@@ -45,7 +45,7 @@ static void lay_out(sd_session* s) {
     int dense = s->drafter != NULL && !s->drafter->points;
     s->sequences = sd_arena_take(arena, n, sizeof *s->sequences);
     s->caches = sd_arena_take(arena, n, sizeof *s->caches);
-    s->intakes = sd_arena_take(arena, n, sizeof *s->intakes);
+    s->prefills = sd_arena_take(arena, n, sizeof *s->prefills);
     s->proposals = sd_arena_take(arena, n, sizeof *s->proposals);
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
     s->row_tokens = sd_arena_take(arena, n, nodes * sizeof *s->row_tokens);
@@ -118,7 +118,7 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
     sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
     /* the last token of the prompt is the root of the first round */
-    s->intakes[i] = (sd_intake){q->text, q->n_text - 1, -1};
+    s->prefills[i] = (sd_prefill){q->text, q->n_text - 1, -1};
 }
 
 sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
@@ -205,8 +205,8 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
     *done = 0;
     if (s->failed) return refuse(s);
     for (int i = 0; i < s->n_sequences; i++)
-        if (!sd_intake_done(&s->intakes[i]))
-            return sd_intake_slice(&s->workspace, s->caches, s->intakes, s->n_sequences);
+        if (!sd_prefill_done(&s->prefills[i]))
+            return sd_prefill_slice(&s->workspace, s->caches, s->prefills, s->n_sequences);
     sd_status status = s->drafter ? begin_drafts(s) : SD_OK;
     *done = 1;
     if (status == SD_OK && s->drafter) status = sd_drafter_read(s->drafter, done);

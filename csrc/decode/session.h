@@ -6,7 +6,7 @@
 #define SD_SESSION_H
 
 #include "drafter.h"
-#include "intake.h"
+#include "prefill.h"
 #include "pace.h"
 #include "sequence.h"
 #include "verifier.h"

@@ -570,7 +570,7 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
     return SD_OK;
 }
 
-sd_status sd_prefill_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
+sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
                            int logits) {
     int32_t parents[SD_PROMPT_SLICE], path[SD_PROMPT_SLICE];
     int n_here = n - *n_done < SD_PROMPT_SLICE ? n - *n_done : SD_PROMPT_SLICE;

@@ -88,7 +88,7 @@ long sd_forward_work(void);
 /* Append tokens [n] to a cache as committed text, in slices of SD_PROMPT_SLICE; *n_done counts
  * the tokens already in, and one call computes one slice. With `logits` the slice's rows are left
  * in workspace->logits. All rows are checked if the workspace has a name. */
-sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
+sd_status sd_forward_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
                            int* n_done, int logits);
 
 #endif

@@ -8,7 +8,7 @@ static void lay_out(sd_reader* r) {
     sd_arena* arena = &r->arena;
     size_t n = (size_t)r->options.n_sequences;
     r->caches = sd_arena_take(arena, r->options.skipped ? 0 : n, sizeof *r->caches);
-    r->intakes = sd_arena_take(arena, n, sizeof *r->intakes);
+    r->prefills = sd_arena_take(arena, n, sizeof *r->prefills);
     r->pending = sd_arena_take(arena, n, (size_t)(r->options.gamma + 1) * sizeof *r->pending);
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
     r->tokens = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->tokens);
@@ -48,18 +48,18 @@ static int fits(const sd_reader* r, int n_text) { return n_text <= r->options.mo
 void sd_reader_begin(sd_reader* r, int sequence, const int32_t* prompt, int n_prompt) {
     int reads = r->options.skipped == NULL && fits(r, n_prompt);
     /* the last token of the prompt is the root of the first round */
-    r->intakes[sequence] = reads ? (sd_intake){prompt, n_prompt - 1, -1} : (sd_intake){0};
+    r->prefills[sequence] = reads ? (sd_prefill){prompt, n_prompt - 1, -1} : (sd_prefill){0};
 }
 
 static int all_read(const sd_reader* r) {
     for (int i = 0; i < r->options.n_sequences; i++)
-        if (!sd_intake_done(&r->intakes[i])) return 0;
+        if (!sd_prefill_done(&r->prefills[i])) return 0;
     return 1;
 }
 
 sd_status sd_reader_read_prompts(sd_reader* r, int* done) {
     sd_status status = SD_OK;
-    if (!all_read(r)) status = sd_intake_slice(&r->workspace, r->caches, r->intakes, r->options.n_sequences);
+    if (!all_read(r)) status = sd_prefill_slice(&r->workspace, r->caches, r->prefills, r->options.n_sequences);
     *done = all_read(r);
     return status;
 }
@@ -87,7 +87,7 @@ sd_status sd_reader_follow(sd_reader* r, sd_proposal* p) {
     if (r->options.skipped) return follow_in_target(r, cache, p->n_text);
     sd_cache_follow(cache, p->text, p->n_text - 1);
     for (int n_read = cache->n_committed; p->n_text - n_read > CATCH_UP;) {
-        sd_status status = sd_prefill_slice(&r->workspace, cache, p->text, p->n_text - CATCH_UP, &n_read, 0);
+        sd_status status = sd_forward_slice(&r->workspace, cache, p->text, p->n_text - CATCH_UP, &n_read, 0);
         if (status != SD_OK) return status;
     }
     return SD_OK;

@@ -6,7 +6,7 @@
 #define SD_READER_H
 
 #include "drafter.h"
-#include "intake.h"
+#include "prefill.h"
 
 typedef struct sd_reader_options {
     const sd_model* model; /* borrowed; must outlive the reader */
@@ -24,7 +24,7 @@ typedef struct sd_reader {
     sd_workspace workspace; /* its logits are those of the last reading */
     sd_arena arena;         /* owns the arrays below */
     sd_cache* caches;       /* [n_sequences] its own; of none for the target */
-    sd_intake* intakes;     /* [n_sequences] the prompts on their way into them; text NULL: there is none */
+    sd_prefill* prefills;     /* [n_sequences] the prompts on their way into them; text NULL: there is none */
     int32_t* pending;       /* [n_sequences, gamma + 1] where the cache holds a node of the proposal */
     sd_branch* branches;    /* [n_sequences] */
     int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of a reading */
