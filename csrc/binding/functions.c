@@ -7,7 +7,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "module.h"
-#include "pacing.h"
+#include "adaptive_gamma_array.h"
 #include "rng.h"
 
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
@@ -288,13 +288,13 @@ PyMethodDef sd_functions[] = {
     {"product", WITH_KEYWORDS(sd_product),
      "product(x, weights, dtype, *, n_threads=1)\n--\n\nx · weightsᵀ by the row kernels, float32 [n_rows, "
      "n_out]."},
-    {"new_pace", sd_new_pace, METH_NOARGS,
-     "new_pace()\n--\n\nWhat gamma='auto' knows before it has seen anything, float64."},
-    {"pace_view", sd_pace_view, METH_VARARGS, "pace_view(pace, /)\n--\n\nWhat a pace has learnt, in units."},
+    {"new_adaptive_gamma", sd_new_adaptive_gamma, METH_NOARGS,
+     "new_adaptive_gamma()\n--\n\nWhat gamma='auto' knows before it has seen anything, float64."},
+    {"adaptive_gamma_view", sd_adaptive_gamma_view, METH_VARARGS, "adaptive_gamma_view(adaptive_gamma, /)\n--\n\nWhat it has learnt, in units."},
 #ifdef SPECDEC_TESTING
-    {"_pace_begin", sd_pace_begin_hook, METH_VARARGS, "A round begins: does it draft?"},
-    {"_pace_pays", sd_pace_pays_hook, METH_VARARGS, "Does another guess pay?"},
-    {"_pace_end", sd_pace_end_hook, METH_VARARGS, "A round has ended."},
+    {"_adaptive_gamma_begin", sd_adaptive_gamma_begin_hook, METH_VARARGS, "A round begins: does it draft?"},
+    {"_adaptive_gamma_pays", sd_adaptive_gamma_pays_hook, METH_VARARGS, "Does another guess pay?"},
+    {"_adaptive_gamma_end", sd_adaptive_gamma_end_hook, METH_VARARGS, "A round has ended."},
     {"_choice", choice, METH_VARARGS, "Which drafts pay (choice.h), a call at a time."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},

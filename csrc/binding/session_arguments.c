@@ -96,9 +96,9 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     static char* names[] = {"target",         "draft",     "prompts",     "gamma",    "max_new_tokens",
                             "sampling",       "seeds",     "n_threads",   "rule",     "lenience",
                             "draft_sampling", "transform", "keep_logits", "stop_ids", "dial",
-                            "keep_drafts",    "n_text",    "node_budget", "pace",     NULL};
+                            "keep_drafts",    "n_text",    "node_budget", "adaptive_gamma",     NULL};
     PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *dial = Py_None,
-                                                          *pace = Py_None;
+                                                          *policy = Py_None;
     PyObject *sampling = NULL, *draft_sampling = NULL, *transform = Py_None;
     const char* rule = "rejection";
     /* what is not given is refused by the core's checks, but for what stands behind n_threads */
@@ -108,7 +108,7 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
                                      &draft_argument, &prompts, &o->gamma, &o->max_new_tokens, &sampling,
                                      &seeds, &o->n_threads, &rule, &o->lenience, &draft_sampling, &transform,
                                      &a->keep_logits, &stop_ids, &dial, &a->keep_drafts, &o->n_text,
-                                     &o->node_budget, &pace))
+                                     &o->node_budget, &policy))
         return -1;
     if (seeds == NULL) {
         PyErr_SetString(PyExc_TypeError, "seeds are missing");
@@ -122,8 +122,8 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     if ((a->prompts = prompts_from(prompts, seeds, &a->n_prompts)) == NULL) return -1;
     if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a->stop_ids, &o->n_stop_ids) < 0) return -1;
     o->stop_ids = a->stop_ids;
-    if (sd_pace_from(pace, &needs->pace, &needs->has_pace) < 0) return -1;
-    if (needs->has_pace) o->pace = &needs->pace;
+    if (sd_adaptive_gamma_from(policy, &needs->policy, &needs->has_policy) < 0) return -1;
+    if (needs->has_policy) o->policy = &needs->policy;
     if (dial != Py_None && dial_from(dial, seeds, a) < 0) return -1;
     needs->target = (sd_model_object*)Py_NewRef((PyObject*)target);
     needs->draft = a->drafting ? Py_NewRef(draft_argument) : NULL;

@@ -3,7 +3,7 @@
 #define SD_SESSION_ARGUMENTS_H
 
 #include "drafters.h"
-#include "pacing.h"
+#include "adaptive_gamma_array.h"
 #include "session.h"
 #include "transform.h"
 
@@ -14,8 +14,8 @@ typedef struct sd_session_needs {
     sd_model_object* target; /* strong reference */
     PyObject* draft;         /* strong reference to the drafter's description (drafters.h), or NULL */
     sd_settings settings, draft_settings;
-    sd_pace pace; /* of gamma="auto"; the session's own, it learns */
-    int has_pace;
+    sd_adaptive_gamma policy; /* of gamma="auto"; the session's own, it learns */
+    int has_policy;
     sd_python_transform transform; /* its function is a strong reference or NULL */
 } sd_session_needs;
 

@@ -256,17 +256,17 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject* pace(PyObject* base, void* ignored) {
+static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
     if (sd_turn_take(&self->turn, 1, "session", "closed") < 0) return NULL; /* a closed one has it still */
-    PyObject* result = self->needs.has_pace ? sd_pace_to_array(&self->needs.pace) : Py_NewRef(Py_None);
+    PyObject* result = self->needs.has_policy ? sd_adaptive_gamma_to_array(&self->needs.policy) : Py_NewRef(Py_None);
     leave(self);
     return result;
 }
 
 static PyGetSetDef properties[] = {
-    {"pace", pace, NULL, "What gamma='auto' has learnt, float64; None without.", NULL},
+    {"adaptive_gamma", adaptive_gamma, NULL, "What gamma='auto' has learnt, float64; None without.", NULL},
     {0},
 };
 

@@ -1,6 +1,6 @@
 #include "proposal.h"
 
-#include "pace.h"
+#include "adaptive_gamma.h"
 
 int sd_proposal_fits(const sd_proposal* p, int node) {
     return p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
@@ -8,15 +8,15 @@ int sd_proposal_fits(const sd_proposal* p, int node) {
 
 int sd_proposal_wants(const sd_proposal* p, int node) {
     if (!sd_proposal_fits(p, node)) return 0;
-    return p->pace == NULL ||
-           sd_pace_pays(p->pace, p->reach[node], p->depths[node], p->tree.n_nodes - 1, -1.0);
+    return p->policy == NULL ||
+           sd_adaptive_gamma_pays(p->policy, p->reach[node], p->depths[node], p->tree.n_nodes - 1, -1.0);
 }
 
 int sd_proposal_takes(sd_proposal* p, int node, double confidence) {
-    if (p->pace == NULL) return 1;
+    if (p->policy == NULL) return 1;
     int depth = p->depths[node] + 1;
-    double known = sd_pace_chance(p->pace, confidence, depth);
-    if (sd_pace_pays(p->pace, p->reach[node], depth - 1, p->tree.n_nodes - 1, known)) return 1;
+    double known = sd_adaptive_gamma_chance(p->policy, confidence, depth);
+    if (sd_adaptive_gamma_pays(p->policy, p->reach[node], depth - 1, p->tree.n_nodes - 1, known)) return 1;
     p->declined_at = depth;
     p->declined = confidence;
     return 0;
@@ -27,9 +27,9 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
     p->tree.tokens[node] = token;
     p->tree.parents[node] = parent;
     p->depths[node] = p->depths[parent] + 1;
-    if (p->pace != NULL) {
+    if (p->policy != NULL) {
         p->confidences[node] = confidence;
-        confidence = sd_pace_chance(p->pace, confidence, p->depths[node]);
+        confidence = sd_adaptive_gamma_chance(p->policy, confidence, p->depths[node]);
     }
     p->reach[node] = p->reach[parent] * confidence;
     return node;

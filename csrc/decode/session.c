@@ -128,7 +128,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     const sd_rule rule = sd_rule_at(options->rule, options->sampling.temperature);
     if (status == SD_OK && drafter) status = sd_drafter_check(drafter, rule);
     if (status != SD_OK) goto fail;
-    if (options->pace) sd_pace_start(options->pace);
+    if (options->policy) sd_adaptive_gamma_start(options->policy);
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
@@ -219,7 +219,7 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
 static void open_round(sd_session* s, const int32_t* gammas) {
     int n_open = 0, gamma = s->max_nodes - 1;
     for (int i = 0; i < s->n_sequences; i++) n_open += !s->sequences[i].finished;
-    if (s->options.pace && n_open && !sd_pace_begin(s->options.pace, n_open, gamma)) gamma = 0;
+    if (s->options.policy && n_open && !sd_adaptive_gamma_begin(s->options.policy, n_open, gamma)) gamma = 0;
     s->n_open = 0;
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
@@ -233,7 +233,7 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->stream = q->stream;
         p->depth = q->max_text - q->n_text - 1;
         p->budget = p->depth > 0 ? wanted : 0;
-        p->pace = s->options.pace;
+        p->policy = s->options.policy;
         p->declined_at = 0;
         p->cache = &s->caches[i];
         p->tree.n_nodes = 1;
@@ -312,20 +312,20 @@ static sd_status commit(sd_session* s, const sd_record* record) {
 }
 
 /* What the round was like: seconds of proposing and of all else. */
-static void tell_pace(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
-    sd_pace_round round = {.draft_s = draft_s, .rest_s = rest_s};
+static void tell_policy(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
+    sd_adaptive_gamma_round round = {.draft_s = draft_s, .rest_s = rest_s};
     for (int i = 0; i < s->n_open; i++) {
         const sd_proposal* p = &s->proposals[i];
         const sd_verdict* v = &records[i].verdict;
         int deepest = p->declined_at;
         for (int node = 1; node < p->tree.n_nodes; node++)
             if (p->depths[node] > deepest) deepest = p->depths[node];
-        if (s->drafting) sd_pace_observe(s->options.pace, p, v->path, v->n_path);
+        if (s->drafting) sd_adaptive_gamma_observe(s->options.policy, p, v->path, v->n_path);
         round.n_rows += records[i].n_places;
         round.n_steps += deepest;
         round.n_tokens += v->n_path + 1;
     }
-    sd_pace_end(s->options.pace, &round);
+    sd_adaptive_gamma_end(s->options.policy, &round);
 }
 
 /* One round of the open sequences. */
@@ -346,7 +346,7 @@ static sd_status run_round(sd_session* s) {
     }
     double draft_s = s->drafting ? drafted - begun - s->drafter->other_s : 0.0;
     double verify_s = verified - drafted, ended = sd_now(), other_s = ended - begun - draft_s - verify_s;
-    if (s->options.pace && status == SD_OK) tell_pace(s, records, drafted - begun, ended - drafted);
+    if (s->options.policy && status == SD_OK) tell_policy(s, records, drafted - begun, ended - drafted);
     for (int i = 0; i < s->n_open; i++)
         records[i].draft_s = draft_s, records[i].verify_s = verify_s, records[i].other_s = other_s;
     if (status == SD_OK) s->n_records += s->n_open;

@@ -7,7 +7,7 @@
 
 #include "drafter.h"
 #include "prefill.h"
-#include "pace.h"
+#include "adaptive_gamma.h"
 #include "sequence.h"
 #include "verifier.h"
 
@@ -28,8 +28,8 @@ typedef struct sd_session_options {
                               * while the session is created */
     int n_stop_ids;
     int n_threads;
-    sd_pace*
-        pace; /* gamma chooses itself; it learns. Borrowed, must outlive the session. NULL: gamma it is */
+    sd_adaptive_gamma*
+        policy; /* gamma chooses itself; it learns. Borrowed, must outlive the session. NULL: gamma it is */
 } sd_session_options;
 
 /* What one round did for one sequence. Valid until the next call. */

@@ -48,7 +48,7 @@ int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const f
     double confidence = 1.0;
     if (from->point < 0)
         confidence = sd_prob(from, token);
-    else if (p->pace != NULL)
+    else if (p->policy != NULL)
         confidence = softmax_of(g, logits, token);
     if ((from->point >= 0 || g->how.coupled) && !sd_proposal_takes(p, parent, confidence)) return -1;
     return sd_proposal_add(p, parent, token, confidence);

@@ -168,7 +168,7 @@ class Session:
         keep_drafts: bool = False,
         n_text: int = 0,
         node_budget: int = 0,
-        pace: NDArray[np.float64] | None = None,
+        adaptive_gamma: NDArray[np.float64] | None = None,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
 
@@ -188,8 +188,8 @@ class Session:
         continuation, as plain decoding gives it), else another. At temperature 0 the acceptance rate is
         alpha.
 
-        `pace` is what `new_pace` or an earlier session's `pace` gave: gamma, the most, is then chosen round
-        by round (decode/pace.h). It is copied.
+        `adaptive_gamma` is what `new_adaptive_gamma` or an earlier session's `adaptive_gamma` gave: gamma, the most, is then chosen round
+        by round (decode/adaptive_gamma.h). It is copied.
         """
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.
@@ -207,7 +207,7 @@ class Session:
         rounds at most, where that is less than the session's gamma.
         """
     @property
-    def pace(self) -> NDArray[np.float64] | None:
+    def adaptive_gamma(self) -> NDArray[np.float64] | None:
         """A copy of what the session has learnt of its rounds; None if it was made without."""
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence."""
@@ -282,8 +282,8 @@ def verify(
         probabilities. Where a point is not -1 all mass is on that token and the row is not looked at.
     """
 
-class PaceView(TypedDict):
-    """What a pace has learnt, for rounds of one sequence; see `specdec.Auto.to_dict`."""
+class AdaptiveGammaView(TypedDict):
+    """What gamma="auto" has learnt, for rounds of one sequence; see `specdec.Auto.to_dict`."""
 
     target_s: list[float]
     """[65] seconds of a round by its guesses, without those of drafting them."""
@@ -298,11 +298,11 @@ class PaceView(TypedDict):
     plain_rate: float
     plain_left: float
 
-def new_pace() -> NDArray[np.float64]:
+def new_adaptive_gamma() -> NDArray[np.float64]:
     """What gamma="auto" knows before it has seen anything."""
 
-def pace_view(pace: NDArray[np.float64]) -> PaceView:
-    """What a pace has learnt, in units."""
+def adaptive_gamma_view(adaptive_gamma: NDArray[np.float64]) -> AdaptiveGammaView:
+    """What gamma="auto" has learnt, in units."""
 
 def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
     """The counter-based uniform in [0, 1) that the core uses for this key."""

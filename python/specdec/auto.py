@@ -92,7 +92,7 @@ class Auto:
     def begin(self, request: Request) -> NDArray[np.float64]:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
         found = self._learnt.get(_key(request))
-        return _core.new_pace() if found is None else found.pace.copy()
+        return _core.new_adaptive_gamma() if found is None else found.pace.copy()
 
     def end(self, request: Request, pace: NDArray[np.float64]) -> None:
         """Keep what a run has learnt; of two at the same time what the one that ends last has."""
@@ -124,7 +124,7 @@ class Auto:
         if not all_learnt:
             return {}
         learnt = next(reversed(all_learnt.values()))
-        view = _core.pace_view(learnt.pace)
+        view = _core.adaptive_gamma_view(learnt.pace)
         reach = np.cumprod(view["chance"])
         seconds = np.add(view["target_s"], view["draft_s"])
         rates = np.divide(np.cumsum(reach), seconds, out=np.zeros_like(reach), where=seconds > 0)

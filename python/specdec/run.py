@@ -205,7 +205,7 @@ class Run:
             n_threads=request.n_threads,
             keep_logits=request.logits,
             stop_ids=sorted(request.stop.ids),
-            pace=request.policy.begin(request) if isinstance(request.policy, Auto) else None,
+            adaptive_gamma=request.policy.begin(request) if isinstance(request.policy, Auto) else None,
         )
         begun = places.copy()
         while True:
@@ -274,7 +274,7 @@ class Run:
             session, self._session = self._session, None
             try:
                 policy = self.request.policy
-                if isinstance(policy, Auto) and session.pace is not None:
-                    policy.end(self.request, session.pace)
+                if isinstance(policy, Auto) and session.adaptive_gamma is not None:
+                    policy.end(self.request, session.adaptive_gamma)
             finally:
                 session.close()

@@ -3,7 +3,7 @@
 #include "clock.h"
 #include "growth.h"
 #include "interrupt.h"
-#include "pace.h"
+#include "adaptive_gamma.h"
 
 /* One proposal being drafted. */
 typedef struct draft {
@@ -71,7 +71,7 @@ static void open_draft(draft* f, const sd_proposal* p, int room) {
     int32_t* depths = f->read.depths;
     double* reach = f->read.reach;
     f->read = *p;
-    f->read.pace = NULL; /* guesses are priced when they are proposed */
+    f->read.policy = NULL; /* guesses are priced when they are proposed */
     f->read.depths = depths;
     f->read.reach = reach;
     f->read.tree = (sd_tree){.n_nodes = 1, .tokens = f->tokens, .parents = f->parents};
@@ -90,7 +90,7 @@ static void choose(const growing_drafter* d, const sd_proposal* p, draft* f, int
         return;
     }
     f->n_reads =
-        sd_growth_choose(&f->growth, d->options.width, p->depth, sd_pace_step_price(p->pace), f->chosen);
+        sd_growth_choose(&f->growth, d->options.width, p->depth, sd_adaptive_gamma_step_price(p->policy), f->chosen);
     for (int i = 0; i < f->n_reads; i++) {
         sd_candidate* c = &f->growth.best[f->chosen[i]];
         c->node = f->reads[i] = sd_proposal_add(&f->read, c->parent, c->token, c->confidence);
@@ -133,10 +133,10 @@ static int step(growing_drafter* d, const sd_proposal* proposals, int n, int ind
 
 /* Is a candidate worth a row of the target? It is certain, so it may be looked at (drafter.h). */
 static int pays(const sd_proposal* p, int parent, const sd_candidate* c) {
-    if (p->pace == NULL) return 1;
+    if (p->policy == NULL) return 1;
     int depth = p->depths[parent];
-    double chance = sd_pace_chance(p->pace, c->confidence, depth + 1);
-    return sd_pace_pays(p->pace, p->reach[parent], depth, p->tree.n_nodes - 1, chance);
+    double chance = sd_adaptive_gamma_chance(p->policy, c->confidence, depth + 1);
+    return sd_adaptive_gamma_pays(p->policy, p->reach[parent], depth, p->tree.n_nodes - 1, chance);
 }
 
 /* The best candidates become nodes: parents come before their children. */

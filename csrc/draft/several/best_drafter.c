@@ -92,7 +92,7 @@ static void open_proposal(const best_drafter* d, int i, int slot, const sd_propo
     double* reach = own->reach;
     *own = *p;
     own->budget = room;
-    own->pace = NULL; /* the round's tree is what is priced */
+    own->policy = NULL; /* the round's tree is what is priced */
     own->stream = stream_of(d, i, p->stream);
     own->tree = tree;
     own->depths = depths;

@@ -1,4 +1,4 @@
-#include "pace.h"
+#include "adaptive_gamma.h"
 
 #include <limits.h>
 #include <math.h>
@@ -29,20 +29,20 @@
 #define ROUNDING 1e-9 /* that shares may be above 1 by */
 
 /* Upper ends of the confidence bins but the last. Where guesses are good most confidences are near 1. */
-static const double ENDS[SD_PACE_CONFIDENCES - 1] = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5,  0.6,
+static const double ENDS[SD_ADAPTIVE_GAMMA_CONFIDENCES - 1] = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5,  0.6,
                                                      0.7,  0.8, 0.9, 0.95, 0.98, 0.995};
 
 static int bin_of(double confidence) {
     int i = 0;
-    while (i < SD_PACE_CONFIDENCES - 1 && confidence >= ENDS[i]) i++;
+    while (i < SD_ADAPTIVE_GAMMA_CONFIDENCES - 1 && confidence >= ENDS[i]) i++;
     return i;
 }
 
-double sd_pace_confidence(int i) {
-    return 0.5 * ((i > 0 ? ENDS[i - 1] : 0.0) + (i < SD_PACE_CONFIDENCES - 1 ? ENDS[i] : 1.0));
+double sd_adaptive_gamma_confidence(int i) {
+    return 0.5 * ((i > 0 ? ENDS[i - 1] : 0.0) + (i < SD_ADAPTIVE_GAMMA_CONFIDENCES - 1 ? ENDS[i] : 1.0));
 }
 
-static int row_of(int depth) { return (depth < SD_PACE_DEPTHS ? depth : SD_PACE_DEPTHS) - 1; }
+static int row_of(int depth) { return (depth < SD_ADAPTIVE_GAMMA_DEPTHS ? depth : SD_ADAPTIVE_GAMMA_DEPTHS) - 1; }
 
 /* The share, with a prior that counts as `weight` guesses. */
 static double share(sd_share s, double prior, double weight) {
@@ -59,7 +59,7 @@ static void weaken(sd_share* s, double n) {
     if (s->n > n) s->yes *= n / s->n, s->n = n;
 }
 
-void sd_pace_reset(sd_pace* p) {
+void sd_adaptive_gamma_reset(sd_adaptive_gamma* p) {
     memset(p, 0, sizeof *p);
     sd_cost_anchor(&p->draft);
     p->stretch = FIRST_STRETCH;
@@ -76,7 +76,7 @@ typedef struct range {
 
 #define LARGEST 1e15
 #define FIELD(name, low, high, whole) \
-    {offsetof(sd_pace, name) / sizeof(double), sizeof(((sd_pace*)0)->name) / sizeof(double), low, high, whole}
+    {offsetof(sd_adaptive_gamma, name) / sizeof(double), sizeof(((sd_adaptive_gamma*)0)->name) / sizeof(double), low, high, whole}
 #define COST(name)                                                                              \
     FIELD(name.known, 0, 1, 1), FIELD(name.slope, 0, LARGEST, 0), FIELD(name.n, 0, LARGEST, 0), \
         FIELD(name.at, 0, LARGEST, 0), FIELD(name.mean, 0, LARGEST, 0)
@@ -109,7 +109,7 @@ static const range RANGES[] = {
     FIELD(plain_gap, 0, LARGEST, 0),
     FIELD(idle, 0, LARGEST, 1),
     FIELD(n_open, 0, INT_MAX, 1),
-    FIELD(horizon, 0, SD_PACE_HORIZON, 1),
+    FIELD(horizon, 0, SD_ADAPTIVE_GAMMA_HORIZON, 1),
     FIELD(drafting, 0, 1, 1),
     FIELD(starting, 0, 1, 1),
     FIELD(explore_to, 0, SD_MAX_GAMMA + 1 + FURTHER, 1),
@@ -124,31 +124,31 @@ static const range RANGES[] = {
 static sd_status check_range(const double* numbers, const range* r) {
     for (size_t i = r->first; i < r->first + r->n; i++)
         if (!(numbers[i] >= r->low && numbers[i] <= r->high) || (r->whole && numbers[i] != rint(numbers[i])))
-            return sd_fail(SD_ERR_VALUE, "pace[%d] is %g, expected %s from %g to %g, as a pace has learnt it",
+            return sd_fail(SD_ERR_VALUE, "adaptive_gamma[%d] is %g, expected %s from %g to %g, as a session can have learnt it",
                            (int)i, numbers[i], r->whole ? "an integer" : "a number", r->low, r->high);
     return SD_OK;
 }
 
 /* How often something was so is at most how often it was looked at. */
 static sd_status check_shares(const double* numbers) {
-    size_t first = offsetof(sd_pace, lately) / sizeof(double);
-    size_t end = offsetof(sd_pace, confidences) / sizeof(double);
+    size_t first = offsetof(sd_adaptive_gamma, lately) / sizeof(double);
+    size_t end = offsetof(sd_adaptive_gamma, confidences) / sizeof(double);
     for (size_t i = first; i < end; i += 2)
         if (numbers[i] > numbers[i + 1] * (1.0 + ROUNDING) + ROUNDING)
-            return sd_fail(SD_ERR_VALUE, "pace[%d] is %g, expected at most pace[%d], %g", (int)i, numbers[i],
+            return sd_fail(SD_ERR_VALUE, "adaptive_gamma[%d] is %g, expected at most adaptive_gamma[%d], %g", (int)i, numbers[i],
                            (int)i + 1, numbers[i + 1]);
     return SD_OK;
 }
 
-sd_status sd_pace_check(const double* numbers) {
-    const range any = {0, SD_PACE_SIZE, -LARGEST, LARGEST, 0};
+sd_status sd_adaptive_gamma_check(const double* numbers) {
+    const range any = {0, SD_ADAPTIVE_GAMMA_SIZE, -LARGEST, LARGEST, 0};
     sd_status status = check_range(numbers, &any);
     for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES && status == SD_OK; i++)
         status = check_range(numbers, &RANGES[i]);
     return status == SD_OK ? check_shares(numbers) : status;
 }
 
-void sd_pace_start(sd_pace* p) {
+void sd_adaptive_gamma_start(sd_adaptive_gamma* p) {
     if (p->plain_left > FIRST_STRETCH) p->plain_left = FIRST_STRETCH; /* another text may be another matter */
     double less = p->n_drafted > N_CERTAIN ? N_CERTAIN / p->n_drafted : 1.0;
     p->tokens *= less, p->seconds *= less, p->n_drafted *= less;
@@ -156,9 +156,9 @@ void sd_pace_start(sd_pace* p) {
     p->idle = 0.0;
 }
 
-static double whole(const sd_pace* p) { return share(p->whole, FIRST_GUESS, 4.0); }
+static double whole(const sd_adaptive_gamma* p) { return share(p->whole, FIRST_GUESS, 4.0); }
 
-double sd_pace_chance(const sd_pace* p, double confidence, int depth) {
+double sd_adaptive_gamma_chance(const sd_adaptive_gamma* p, double confidence, int depth) {
     int i = bin_of(confidence);
     double prior = 0.5 * (fmin(1.0, fmax(0.0, confidence)) + whole(p));
     prior = share(p->by_confidence[i], prior, 4.0);
@@ -166,23 +166,23 @@ double sd_pace_chance(const sd_pace* p, double confidence, int depth) {
 }
 
 /* Chances by depth: one that was seen little is as the one before it. */
-static void fill_chances(sd_pace* p) {
+static void fill_chances(sd_adaptive_gamma* p) {
     double last = whole(p);
     p->chance[0] = 1.0;
-    for (int depth = 1; depth <= SD_PACE_HORIZON; depth++) {
-        if (depth <= SD_PACE_DEPTHS) last = share(p->by_depth[depth - 1], last, 6.0);
+    for (int depth = 1; depth <= SD_ADAPTIVE_GAMMA_HORIZON; depth++) {
+        if (depth <= SD_ADAPTIVE_GAMMA_DEPTHS) last = share(p->by_depth[depth - 1], last, 6.0);
         p->chance[depth] = last;
     }
 }
 
-static double draft_seconds(const sd_pace* p, int n_steps) {
+static double draft_seconds(const sd_adaptive_gamma* p, int n_steps) {
     if (p->draft.known > 0.0) return sd_cost_seconds(&p->draft, n_steps);
     return DRAFT_PRIOR * n_steps / p->plain_rate;
 }
 
 /* The best rate of rounds with k guesses in every sequence, as the estimates have it, joined with what the
  * last rounds gave. */
-static double find_rate(const sd_pace* p, int n, int gamma) {
+static double find_rate(const sd_adaptive_gamma* p, int n, int gamma) {
     double reach = 1.0, tokens = n, best = p->plain_rate, best_tokens = n, best_seconds = n / p->plain_rate;
     for (int k = 1; k <= gamma; k++) {
         reach *= p->chance[k];
@@ -194,10 +194,10 @@ static double find_rate(const sd_pace* p, int n, int gamma) {
     return fmax(rate, p->plain_rate);
 }
 
-static void plan(sd_pace* p, int n, int gamma) {
+static void plan(sd_adaptive_gamma* p, int n, int gamma) {
     int others = (int)fmin(1e6, p->rows * (n - 1) + 0.5), steps = (int)fmin(1e6, p->steps * (n - 1) + 0.5);
     double plain_s = sd_cost_seconds(&p->target, n);
-    if (gamma > SD_PACE_HORIZON) gamma = SD_PACE_HORIZON;
+    if (gamma > SD_ADAPTIVE_GAMMA_HORIZON) gamma = SD_ADAPTIVE_GAMMA_HORIZON;
     p->plain_rate = plain_s > 0.0 ? n / plain_s : 0.0;
     if (plain_s == 0.0) return;
     fill_chances(p);
@@ -209,11 +209,11 @@ static void plan(sd_pace* p, int n, int gamma) {
     p->rate = find_rate(p, n, gamma);
 }
 
-int sd_pace_pays(const sd_pace* p, double reach, int depth, int n_guesses, double known) {
+int sd_adaptive_gamma_pays(const sd_adaptive_gamma* p, double reach, int depth, int n_guesses, double known) {
     if (p->plain_rate <= 0.0) return 0;
     if (n_guesses < p->explore_to || (n_guesses == 0 && p->trial_left > 0.0)) return 1;
     int last = (int)p->horizon;
-    if (n_guesses >= last || depth >= last) return reach >= sd_pace_node_price(p);
+    if (n_guesses >= last || depth >= last) return reach >= sd_adaptive_gamma_node_price(p);
     double worth = p->rate, gain = 0.0, chance = reach;
     /* By itself or with those that may follow: another row is not always dearer than the one before. */
     for (int k = 1; n_guesses + k <= last && depth + k <= last && k <= 8; k++) {
@@ -227,22 +227,22 @@ int sd_pace_pays(const sd_pace* p, double reach, int depth, int n_guesses, doubl
     /* A step of the draft may also pay by the confidences at which its guess is then worth a row. */
     const double* occurs = p->confidences[depth > 0];
     double row = worth * (p->target_s[n_guesses + 1] - p->target_s[n_guesses]), value = 0.0, n = 0.0;
-    for (int i = 0; i < SD_PACE_CONFIDENCES; i++) {
+    for (int i = 0; i < SD_ADAPTIVE_GAMMA_CONFIDENCES; i++) {
         n += occurs[i];
-        value += occurs[i] * fmax(0.0, reach * sd_pace_chance(p, sd_pace_confidence(i), depth + 1) - row);
+        value += occurs[i] * fmax(0.0, reach * sd_adaptive_gamma_chance(p, sd_adaptive_gamma_confidence(i), depth + 1) - row);
     }
     return n > 0.0 && value / n >= worth * (p->draft_s[depth + 1] - p->draft_s[depth]);
 }
 
 /* Guesses to explore: one more than usual, or the least number above it whose time is not known (lately). */
-static int unknown(const sd_pace* p) {
+static int unknown(const sd_adaptive_gamma* p) {
     int usual = (int)(p->rows + 0.5), low = (int)p->n_open;
     for (int k = usual; k < usual + FURTHER && k <= p->horizon; k++)
         if (sd_cost_seen(&p->target, low * (1 + k), low * (1 + k)) <= 3.0) return k;
     return usual;
 }
 
-int sd_pace_begin(sd_pace* p, int n_open, int gamma) {
+int sd_adaptive_gamma_begin(sd_adaptive_gamma* p, int n_open, int gamma) {
     p->n_open = n_open;
     p->drafting = p->explore_to = 0.0;
     plan(p, n_open, gamma);
@@ -258,7 +258,7 @@ int sd_pace_begin(sd_pace* p, int n_open, int gamma) {
             return 0;
         }
         /* as it is expected and as it has been measured */
-        if (!sd_pace_pays(p, 1.0, 0, 0, -1.0) || p->loss > LOSS) {
+        if (!sd_adaptive_gamma_pays(p, 1.0, 0, 0, -1.0) || p->loss > LOSS) {
             p->plain_left = p->stretch;
             p->stretch = fmin(2.0 * p->stretch, LAST_STRETCH);
             return 0;
@@ -274,18 +274,18 @@ int sd_pace_begin(sd_pace* p, int n_open, int gamma) {
 }
 
 /* Believe all shares less. */
-static void forget(sd_pace* p, double n) {
+static void forget(sd_adaptive_gamma* p, double n) {
     weaken(&p->whole, n);
-    for (int i = 0; i < SD_PACE_DEPTHS; i++) weaken(&p->by_depth[i], n);
-    for (int i = 0; i < SD_PACE_CONFIDENCES; i++) {
+    for (int i = 0; i < SD_ADAPTIVE_GAMMA_DEPTHS; i++) weaken(&p->by_depth[i], n);
+    for (int i = 0; i < SD_ADAPTIVE_GAMMA_CONFIDENCES; i++) {
         weaken(&p->by_confidence[i], n);
-        for (int j = 0; j < SD_PACE_DEPTHS; j++) weaken(&p->by_both[i][j], n);
+        for (int j = 0; j < SD_ADAPTIVE_GAMMA_DEPTHS; j++) weaken(&p->by_both[i][j], n);
     }
 }
 
 /* Long memories are exact, short ones are up to date: when the last few guesses contradict the many before
  * them, these count less. */
-static void notice_change(sd_pace* p) {
+static void notice_change(sd_adaptive_gamma* p) {
     double before = share(p->whole, FIRST_GUESS, 1.0), now = share(p->lately, before, 1.0);
     double deviation = sqrt(before * (1.0 - before) * 0.5 * (1.0 / FEW + 1.0 / MANY));
     /* one guess more or less is never a change */
@@ -293,16 +293,16 @@ static void notice_change(sd_pace* p) {
 }
 
 /* The first guess at a depth. */
-static void observe_first(sd_pace* p, double confidence, int depth, double yes) {
+static void observe_first(sd_adaptive_gamma* p, double confidence, int depth, double yes) {
     add(&p->lately, yes, FEW);
     add(&p->whole, yes, MANY);
     add(&p->by_depth[row_of(depth)], yes, MANY);
     double* occurs = p->confidences[depth > 1];
-    for (int i = 0; i < SD_PACE_CONFIDENCES; i++) occurs[i] *= 1.0 - 1.0 / LONG;
+    for (int i = 0; i < SD_ADAPTIVE_GAMMA_CONFIDENCES; i++) occurs[i] *= 1.0 - 1.0 / LONG;
     occurs[bin_of(confidence)] += 1.0;
 }
 
-void sd_pace_observe(sd_pace* p, const sd_proposal* proposal, const int32_t* path, int n_path) {
+void sd_adaptive_gamma_observe(sd_adaptive_gamma* p, const sd_proposal* proposal, const int32_t* path, int n_path) {
     int deepest = 0; /* nodes that hang on the path come in the order of their depths */
     for (int node = 1; node < proposal->tree.n_nodes; node++) {
         int parent = proposal->tree.parents[node], depth = proposal->depths[node];
@@ -316,19 +316,19 @@ void sd_pace_observe(sd_pace* p, const sd_proposal* proposal, const int32_t* pat
     int depth = proposal->declined_at;
     if (depth > 0) p->looks = 1.0;
     if (depth > 0 && n_path == depth - 1)
-        observe_first(p, proposal->declined, depth, sd_pace_chance(p, proposal->declined, depth));
+        observe_first(p, proposal->declined, depth, sd_adaptive_gamma_chance(p, proposal->declined, depth));
     notice_change(p);
 }
 
 /* After a stretch without drafting: look again, with little trust in what was. */
-static void begin_trial(sd_pace* p) {
+static void begin_trial(sd_adaptive_gamma* p) {
     p->plain_left = 0.0;
     p->trial_left = N_TRIALS;
     p->tokens = p->seconds = p->n_drafted = p->loss = p->won = 0.0;
     forget(p, LOOK_AGAIN);
 }
 
-static void end_drafting(sd_pace* p, const sd_pace_round* r) {
+static void end_drafting(sd_adaptive_gamma* p, const sd_adaptive_gamma_round* r) {
     /* the draft may have had to read what it missed */
     if (p->starting == 0.0 && p->idle < 4.0) sd_cost_learn(&p->draft, r->n_steps, r->draft_s);
     double expected = sd_cost_seconds(&p->target, r->n_rows) + draft_seconds(p, r->n_steps);
@@ -351,7 +351,7 @@ static void end_drafting(sd_pace* p, const sd_pace_round* r) {
 
 /* Follow the speed of the machine, which is shared and changes within milliseconds: all that is learnt is in
  * seconds of a machine of one speed, and so what was seen at one time can be held against another. */
-static void follow_speed(sd_pace* p, const sd_pace_round* r) {
+static void follow_speed(sd_adaptive_gamma* p, const sd_adaptive_gamma_round* r) {
     if (p->slowness == 0.0) p->slowness = 1.0;
     if (p->starting > 0.0 || sd_cost_seen(&p->target, r->n_rows, r->n_rows) < 3.0) return;
     if (p->drafting > 0.0 && (p->idle >= 4.0 || sd_cost_seen(&p->draft, r->n_steps, r->n_steps) < 3.0))
@@ -362,9 +362,9 @@ static void follow_speed(sd_pace* p, const sd_pace_round* r) {
     p->slowness *= 1.0 + (fmin(FASTER, fmax(1.0 / FASTER, ratio)) - 1.0) / SPEED;
 }
 
-void sd_pace_end(sd_pace* p, const sd_pace_round* measured) {
+void sd_adaptive_gamma_end(sd_adaptive_gamma* p, const sd_adaptive_gamma_round* measured) {
     follow_speed(p, measured);
-    sd_pace_round round = *measured, *r = &round;
+    sd_adaptive_gamma_round round = *measured, *r = &round;
     round.draft_s /= p->slowness;
     round.rest_s /= p->slowness;
     /* the first round finds cold caches */
@@ -379,6 +379,6 @@ void sd_pace_end(sd_pace* p, const sd_pace_round* measured) {
     p->n_rounds++;
 }
 
-double sd_pace_node_price(const sd_pace* p) { return p == NULL ? 0.0 : p->rate * p->target.slope; }
+double sd_adaptive_gamma_node_price(const sd_adaptive_gamma* p) { return p == NULL ? 0.0 : p->rate * p->target.slope; }
 
-double sd_pace_step_price(const sd_pace* p) { return p == NULL ? 0.0 : p->rate * p->draft.slope; }
+double sd_adaptive_gamma_step_price(const sd_adaptive_gamma* p) { return p == NULL ? 0.0 : p->rate * p->draft.slope; }
