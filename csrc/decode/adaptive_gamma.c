@@ -61,7 +61,7 @@ static void weaken(sd_share* s, double n) {
 
 void sd_adaptive_gamma_reset(sd_adaptive_gamma* p) {
     memset(p, 0, sizeof *p);
-    sd_cost_anchor(&p->draft);
+    sd_cost_model_anchor(&p->draft);
     p->stretch = FIRST_STRETCH;
     p->explore_at = p->explore_gap = EXPLORE;
     p->plain_at = p->plain_gap = 16.0;
@@ -176,7 +176,7 @@ static void fill_chances(sd_adaptive_gamma* p) {
 }
 
 static double draft_seconds(const sd_adaptive_gamma* p, int n_steps) {
-    if (p->draft.known > 0.0) return sd_cost_seconds(&p->draft, n_steps);
+    if (p->draft.known > 0.0) return sd_cost_model_seconds(&p->draft, n_steps);
     return DRAFT_PRIOR * n_steps / p->plain_rate;
 }
 
@@ -187,7 +187,7 @@ static double find_rate(const sd_adaptive_gamma* p, int n, int gamma) {
     for (int k = 1; k <= gamma; k++) {
         reach *= p->chance[k];
         tokens += n * reach;
-        double seconds = sd_cost_seconds(&p->target, n * (1 + k)) + draft_seconds(p, n * k);
+        double seconds = sd_cost_model_seconds(&p->target, n * (1 + k)) + draft_seconds(p, n * k);
         if (tokens / seconds > best) best = tokens / seconds, best_tokens = tokens, best_seconds = seconds;
     }
     double rate = (p->tokens + MODEL_WEIGHT * best_tokens) / (p->seconds + MODEL_WEIGHT * best_seconds);
@@ -196,14 +196,14 @@ static double find_rate(const sd_adaptive_gamma* p, int n, int gamma) {
 
 static void plan(sd_adaptive_gamma* p, int n, int gamma) {
     int others = (int)fmin(1e6, p->rows * (n - 1) + 0.5), steps = (int)fmin(1e6, p->steps * (n - 1) + 0.5);
-    double plain_s = sd_cost_seconds(&p->target, n);
+    double plain_s = sd_cost_model_seconds(&p->target, n);
     if (gamma > SD_ADAPTIVE_GAMMA_HORIZON) gamma = SD_ADAPTIVE_GAMMA_HORIZON;
     p->plain_rate = plain_s > 0.0 ? n / plain_s : 0.0;
     if (plain_s == 0.0) return;
     fill_chances(p);
     p->horizon = gamma;
     for (int k = 0; k <= gamma; k++) {
-        p->target_s[k] = sd_cost_seconds(&p->target, others + 1 + k);
+        p->target_s[k] = sd_cost_model_seconds(&p->target, others + 1 + k);
         p->draft_s[k] = draft_seconds(p, steps + k);
     }
     p->rate = find_rate(p, n, gamma);
@@ -238,7 +238,7 @@ int sd_adaptive_gamma_pays(const sd_adaptive_gamma* p, double reach, int depth, 
 static int unknown(const sd_adaptive_gamma* p) {
     int usual = (int)(p->rows + 0.5), low = (int)p->n_open;
     for (int k = usual; k < usual + FURTHER && k <= p->horizon; k++)
-        if (sd_cost_seen(&p->target, low * (1 + k), low * (1 + k)) <= 3.0) return k;
+        if (sd_cost_model_seen(&p->target, low * (1 + k), low * (1 + k)) <= 3.0) return k;
     return usual;
 }
 
@@ -248,7 +248,7 @@ int sd_adaptive_gamma_begin(sd_adaptive_gamma* p, int n_open, int gamma) {
     plan(p, n_open, gamma);
     if (gamma == 0) return 0;
     /* what drafting is held against must be known, from about so many sequences */
-    if (sd_cost_seen(&p->target, (n_open + 1) / 2, n_open + n_open / 2) == 0.0) return 0;
+    if (sd_cost_model_seen(&p->target, (n_open + 1) / 2, n_open + n_open / 2) == 0.0) return 0;
     if (p->plain_left > 0.0) return 0;
     if (p->trial_left == 0.0) {
         if (p->n_rounds >= p->plain_at) {
@@ -330,8 +330,8 @@ static void begin_trial(sd_adaptive_gamma* p) {
 
 static void end_drafting(sd_adaptive_gamma* p, const sd_adaptive_gamma_round* r) {
     /* the draft may have had to read what it missed */
-    if (p->starting == 0.0 && p->idle < 4.0) sd_cost_learn(&p->draft, r->n_steps, r->draft_s);
-    double expected = sd_cost_seconds(&p->target, r->n_rows) + draft_seconds(p, r->n_steps);
+    if (p->starting == 0.0 && p->idle < 4.0) sd_cost_model_learn(&p->draft, r->n_steps, r->draft_s);
+    double expected = sd_cost_model_seconds(&p->target, r->n_rows) + draft_seconds(p, r->n_steps);
     double keep = 1.0 - 1.0 / ROUNDS;
     p->tokens = keep * p->tokens + r->n_tokens;
     double seconds = fmin(r->draft_s + r->rest_s, 3.0 * expected);
@@ -353,10 +353,10 @@ static void end_drafting(sd_adaptive_gamma* p, const sd_adaptive_gamma_round* r)
  * seconds of a machine of one speed, and so what was seen at one time can be held against another. */
 static void follow_speed(sd_adaptive_gamma* p, const sd_adaptive_gamma_round* r) {
     if (p->slowness == 0.0) p->slowness = 1.0;
-    if (p->starting > 0.0 || sd_cost_seen(&p->target, r->n_rows, r->n_rows) < 3.0) return;
-    if (p->drafting > 0.0 && (p->idle >= 4.0 || sd_cost_seen(&p->draft, r->n_steps, r->n_steps) < 3.0))
+    if (p->starting > 0.0 || sd_cost_model_seen(&p->target, r->n_rows, r->n_rows) < 3.0) return;
+    if (p->drafting > 0.0 && (p->idle >= 4.0 || sd_cost_model_seen(&p->draft, r->n_steps, r->n_steps) < 3.0))
         return;
-    double expected = sd_cost_seconds(&p->target, r->n_rows);
+    double expected = sd_cost_model_seconds(&p->target, r->n_rows);
     if (p->drafting > 0.0) expected += draft_seconds(p, r->n_steps);
     double ratio = (r->draft_s + r->rest_s) / (expected * p->slowness);
     p->slowness *= 1.0 + (fmin(FASTER, fmax(1.0 / FASTER, ratio)) - 1.0) / SPEED;
@@ -368,7 +368,7 @@ void sd_adaptive_gamma_end(sd_adaptive_gamma* p, const sd_adaptive_gamma_round* 
     round.draft_s /= p->slowness;
     round.rest_s /= p->slowness;
     /* the first round finds cold caches */
-    if (p->starting == 0.0 || p->target.known == 0.0) sd_cost_learn(&p->target, r->n_rows, r->rest_s);
+    if (p->starting == 0.0 || p->target.known == 0.0) sd_cost_model_learn(&p->target, r->n_rows, r->rest_s);
     if (p->drafting > 0.0) {
         end_drafting(p, r);
     } else {

@@ -15,7 +15,7 @@
 #ifndef SD_ADAPTIVE_GAMMA_H
 #define SD_ADAPTIVE_GAMMA_H
 
-#include "cost.h"
+#include "cost_model.h"
 #include "proposal.h"
 
 #define SD_ADAPTIVE_GAMMA_CONFIDENCES 14 /* bins of the draft's confidence */
@@ -29,8 +29,8 @@ typedef struct sd_share {
 
 struct sd_adaptive_gamma {
     double slowness; /* of the machine, now: all seconds here are those measured over this */
-    sd_cost target;  /* by rows of the batch: the forward pass and all that comes after it */
-    sd_cost draft;   /* by steps of the batch: guesses in a row */
+    sd_cost_model target;  /* by rows of the batch: the forward pass and all that comes after it */
+    sd_cost_model draft;   /* by steps of the batch: guesses in a row */
 
     sd_share lately;                                       /* are the last few guesses accepted, */
     sd_share whole;                                        /* all, */

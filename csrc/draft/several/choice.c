@@ -28,8 +28,8 @@ static double added(const sd_worth* w, double expected) {
 
 /* Seconds of one sequence's proposal, those of its rows in the target included. */
 static double cost_of(const sd_choice* c, const sd_worth* w, int n_rows) {
-    double rows_s = sd_cost_seconds(&c->target, n_rows + (int)(w->nodes / w->n_spent + 0.5)) -
-                    sd_cost_seconds(&c->target, n_rows);
+    double rows_s = sd_cost_model_seconds(&c->target, n_rows + (int)(w->nodes / w->n_spent + 0.5)) -
+                    sd_cost_model_seconds(&c->target, n_rows);
     return w->seconds / w->n_spent + (rows_s > 0.0 ? rows_s : 0.0);
 }
 
@@ -84,7 +84,7 @@ double sd_choice_alone(const sd_worth* w) { return (w->alone + 1.0) / (w->n_alon
 void sd_choice_end_round(sd_choice* c, int n_tokens, double seconds, int n_rows, double target_s) {
     c->tokens = MEMORY * c->tokens + n_tokens;
     c->seconds = MEMORY * c->seconds + seconds;
-    sd_cost_learn(&c->target, n_rows, target_s);
+    sd_cost_model_learn(&c->target, n_rows, target_s);
 }
 
 void sd_choice_end_round_of(sd_worth* w) {

@@ -8,7 +8,7 @@
 #ifndef SD_CHOICE_H
 #define SD_CHOICE_H
 
-#include "cost.h"
+#include "cost_model.h"
 
 #define SD_CHOICE_BINS 7 /* of the tokens that are expected already */
 
@@ -30,7 +30,7 @@ typedef struct sd_worth {
 /* What is common to all; begins as zeros. */
 typedef struct sd_choice {
     double tokens, seconds; /* of the last rounds */
-    sd_cost target;         /* by rows of the batch */
+    sd_cost_model target;         /* by rows of the batch */
 } sd_choice;
 
 /* Shall this drafter be asked for a sequence of which `expected` tokens are expected already? n_rows: of the

@@ -1,4 +1,4 @@
-#include "cost.h"
+#include "cost_model.h"
 
 #include <assert.h>
 #include <math.h>
@@ -19,22 +19,22 @@ static int bin_of(int count) {
     assert(count >= 0);
     if (count < 32) return count;
     int bin = 32, low = 32;
-    while (count >= 2 * low && bin + 4 < SD_COST_BINS) low *= 2, bin += 4;
+    while (count >= 2 * low && bin + 4 < SD_COST_MODEL_BINS) low *= 2, bin += 4;
     int quarter = (count - low) / (low / 4);
     return bin + (quarter < 3 ? quarter : 3);
 }
 
 /* The line of least squares through the bins, which costs a little for each even if only one has been seen. */
-static void fit(sd_cost* c) {
+static void fit(sd_cost_model* c) {
     double w = 0.0, x = 0.0, y = 0.0, least = 0.0;
-    for (int i = 0; i < SD_COST_BINS; i++) {
+    for (int i = 0; i < SD_COST_MODEL_BINS; i++) {
         if (c->n[i] == 0.0) continue;
         double weight = fmin(c->n[i], WEIGHT);
         if (least <= 0.0) least = c->mean[i] / (c->at[i] > 1.0 ? c->at[i] : 1.0);
         w += weight, x += weight * c->at[i], y += weight * c->mean[i];
     }
     double xx = PRIOR_WEIGHT, xy = PRIOR_WEIGHT * PRIOR_SLOPE * least;
-    for (int i = 0; i < SD_COST_BINS; i++) {
+    for (int i = 0; i < SD_COST_MODEL_BINS; i++) {
         double weight = fmin(c->n[i], WEIGHT), dx = c->at[i] - x / w;
         xx += weight * dx * dx, xy += weight * dx * (c->mean[i] - y / w);
     }
@@ -42,9 +42,9 @@ static void fit(sd_cost* c) {
     c->start = (y - c->slope * x) / w;
 }
 
-void sd_cost_anchor(sd_cost* c) { c->n[0] = FIRST; }
+void sd_cost_model_anchor(sd_cost_model* c) { c->n[0] = FIRST; }
 
-void sd_cost_learn(sd_cost* c, int count, double seconds) {
+void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
     int i = bin_of(count);
     c->known = 1.0;
     if (c->n[i] < FIRST) {
@@ -64,20 +64,20 @@ void sd_cost_learn(sd_cost* c, int count, double seconds) {
         c->at[i] += (count - c->at[i]) / c->n[i];
     }
     int least = 0; /* what all others are held against stays */
-    while (least < SD_COST_BINS && c->n[least] == 0.0) least++;
-    for (int j = least + 1; j < SD_COST_BINS; j++)
+    while (least < SD_COST_MODEL_BINS && c->n[least] == 0.0) least++;
+    for (int j = least + 1; j < SD_COST_MODEL_BINS; j++)
         if (j != i && c->n[j] > FIRST) c->n[j] = fmax(FIRST, c->n[j] * (1.0 - 1.0 / STALE));
     fit(c);
 }
 
-double sd_cost_seconds(const sd_cost* c, int count) {
+double sd_cost_model_seconds(const sd_cost_model* c, int count) {
     int i = bin_of(count);
     if (!c->known) return 0.0;
     double own = c->mean[i] + c->slope * (count - c->at[i]), line = c->start + c->slope * count;
     return fmax(0.0, (c->n[i] * own + LINE * line) / (c->n[i] + LINE));
 }
 
-double sd_cost_seen(const sd_cost* c, int low, int high) {
+double sd_cost_model_seen(const sd_cost_model* c, int low, int high) {
     double n = 0.0;
     for (int i = bin_of(low); i <= bin_of(high); i++) n += c->n[i];
     return n;
