@@ -38,10 +38,10 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
         status = sd_fail(SD_ERR_VALUE, "there are %zd ids, expected at most %d", view.shape[0],
                          SD_AUTOMATON_MAX_TOKENS);
     } else {
-        PyThreadState* outside;
-        sd_gil_release(&outside);
+        PyThreadState* saved_thread;
+        sd_gil_release(&saved_thread);
         status = build(view.buf, view.shape[0], &arena, &automaton);
-        sd_gil_take(&outside);
+        sd_gil_take(&saved_thread);
     }
     PyBuffer_Release(&view);
     if (status == SD_OK && self->automaton.states != NULL)

@@ -77,12 +77,12 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     w.name = "the model";
     while (done < n - 1) {
         int before = done;
-        PyThreadState* outside;
-        sd_gil_release(&outside);
+        PyThreadState* saved_thread;
+        sd_gil_release(&saved_thread);
         status = sd_forward_slice(&w, &cache, ids, n - 1, &done, 1);
         for (int i = before; status == SD_OK && i < done; i++)
             out[i] = log_prob(w.logits + (i - before) * w.ld_logits, n_vocab, ids[i + 1]);
-        sd_gil_take(&outside);
+        sd_gil_take(&saved_thread);
         if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             Py_CLEAR(array);

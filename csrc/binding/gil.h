@@ -8,10 +8,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* Give the lock back. *outside, which must stay where it is until sd_gil_take, keeps the thread's state. */
-void sd_gil_release(PyThreadState** outside);
+/* Give the lock back. *saved_thread, which must stay where it is until sd_gil_take, keeps the thread's state. */
+void sd_gil_release(PyThreadState** saved_thread);
 
 /* Take the lock again. */
-void sd_gil_take(PyThreadState** outside);
+void sd_gil_take(PyThreadState** saved_thread);
 
 #endif

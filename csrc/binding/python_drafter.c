@@ -10,7 +10,7 @@
 
 typedef struct python_drafter {
     sd_drafter base;         /* must stay first */
-    PyThreadState** outside; /* borrowed */
+    PyThreadState** saved_thread; /* borrowed */
     PyObject *name, *propose, *begin, *commit, *proposal_type, *input_error,
         *generator; /* borrowed from the description; begin, commit, generator: or None */
     int n_vocab;
@@ -240,24 +240,24 @@ static int propose_one(python_drafter* d, sd_proposal* p) {
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     python_drafter* d = (python_drafter*)base;
-    sd_gil_take(d->outside);
+    sd_gil_take(d->saved_thread);
     int result = 0;
     for (int i = 0; i < n && result == 0; i++)
         if (sd_proposal_wants(&proposals[i], 0)) result = propose_one(d, &proposals[i]);
-    sd_gil_release(d->outside);
+    sd_gil_release(d->saved_thread);
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 
 /* method(sequence, text), if there is that method. */
 static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* text, int n_text) {
     if (method == Py_None) return SD_OK;
-    sd_gil_take(d->outside);
+    sd_gil_take(d->saved_thread);
     PyObject* ids = view_of(text, n_text);
     PyObject* ignored = ids ? PyObject_CallFunction(method, "iO", sequence, ids) : NULL;
     int failed = ignored == NULL;
     Py_XDECREF(ids);
     Py_XDECREF(ignored);
-    sd_gil_release(d->outside);
+    sd_gil_release(d->saved_thread);
     return failed ? SD_ERR_CALLBACK : SD_OK;
 }
 
@@ -303,7 +303,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
     }
     d->base = (sd_drafter){
         .yield = SD_YIELD_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
-    d->outside = drafting->outside;
+    d->saved_thread = drafting->saved_thread;
     d->n_vocab = drafting->target->config.n_vocab;
     d->rule = drafting->rule;
     d->name = name;

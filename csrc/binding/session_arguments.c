@@ -88,7 +88,7 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
         return -1;
     a->guessing = (sd_guessing){needs->draft_settings.adjustment, needs->draft_settings.sampling,
                                 o->rule == SD_RULE_COUPLED};
-    return sd_transform_from(transform, needs->outside, &needs->transform, &o->transform);
+    return sd_transform_from(transform, needs->saved_thread, &needs->transform, &o->transform);
 }
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
@@ -179,7 +179,7 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
                                       .n_text = n_text,
                                       .n_threads = o->n_threads,
                                       .rule = sd_rule_at(o->rule, o->sampling.temperature),
-                                      .outside = needs->outside};
+                                      .saved_thread = needs->saved_thread};
         if (sd_drafter_from(needs->draft, &drafting, &drafter) < 0) return -1;
         if (a->foreseen) status = dial(a, n_text, &drafter);
     }

@@ -10,7 +10,7 @@
 /* What a session borrows as long as it lives. The drafter's parts borrow from `draft` too, so the session is
  * freed first. */
 typedef struct sd_session_needs {
-    PyThreadState** outside; /* of the session's turn; set by the session */
+    PyThreadState** saved_thread; /* of the session's turn; set by the session */
     sd_model_object* target; /* strong reference */
     PyObject* draft;         /* strong reference to the drafter's description (drafters.h), or NULL */
     sd_settings settings, draft_settings;

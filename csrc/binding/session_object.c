@@ -2,25 +2,25 @@
 #include <string.h>
 
 #include "session_arguments.h"
-#include "turn.h"
+#include "exclusive.h"
 
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
     sd_session_needs needs;            /* owned; what the session borrows */
     int keep_logits, keep_drafts, dialled, n_sequences;
-    sd_turn turn;
+    sd_exclusive exclusive;
 } session_object;
 
 static int enter(session_object* self) {
-    return sd_turn_take(&self->turn, self->session != NULL, "session", "closed");
+    return sd_exclusive_enter(&self->exclusive, self->session != NULL, "session", "closed");
 }
 
-static void leave(session_object* self) { sd_turn_end(&self->turn); }
+static void leave(session_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     session_object* self = (session_object*)base;
-    if (sd_turn_take_init(&self->turn, self->needs.target != NULL, "Session") < 0) return -1;
-    self->needs.outside = &self->turn.outside;
+    if (sd_exclusive_enter_init(&self->exclusive, self->needs.target != NULL, "Session") < 0) return -1;
+    self->needs.saved_thread = &self->exclusive.saved_thread;
     sd_session_arguments arguments;
     int result = -1;
     const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
@@ -65,7 +65,7 @@ static sd_status read_slice(void* session, int* done) { return sd_session_prefil
 static PyObject* prefill(PyObject* base, PyObject* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
-    return sd_turn_prefill(&self->turn, "session", read_slice, self->session);
+    return sd_exclusive_prefill(&self->exclusive, "session", read_slice, self->session);
 }
 
 /* Tokens of the accepted path, then the target's own. */
@@ -191,9 +191,9 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
         return NULL;
     }
     if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
-    sd_gil_release(&self->turn.outside); /* functions of the caller's take it for a while */
+    sd_gil_release(&self->exclusive.saved_thread); /* functions of the caller's take it for a while */
     sd_status status = sd_session_rounds(self->session, seconds, until_end, gammas);
-    sd_gil_take(&self->turn.outside);
+    sd_gil_take(&self->exclusive.saved_thread);
     PyMem_Free(gammas);
     if (status != SD_OK) {
         leave(self);
@@ -259,7 +259,7 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
 static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
-    if (sd_turn_take(&self->turn, 1, "session", "closed") < 0) return NULL; /* a closed one has it still */
+    if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0) return NULL; /* a closed one has it still */
     PyObject* result = self->needs.has_policy ? sd_adaptive_gamma_to_array(&self->needs.policy) : Py_NewRef(Py_None);
     leave(self);
     return result;
