@@ -19,14 +19,14 @@ typedef struct draft {
 
 typedef struct growing_drafter {
     sd_drafter base; /* must stay first */
-    sd_reader reader;
+    sd_draft_runner runner;
     sd_arena arena; /* owns the arrays below */
     sd_growing_options options;
     int n_nodes; /* of a tree, at most */
     sd_siblings siblings;
     draft* drafts;        /* [n_sequences] by proposal */
-    sd_reading* readings; /* [n_sequences] of the sequences still drafting in this step */
-    int* readers;         /* [n_sequences] the proposal of each reading */
+    sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
+    int* batch_proposals;         /* [n_sequences] the proposal of each entry of `batch` */
 } growing_drafter;
 
 /* Nodes read in a round: the root alone, then `width` in each further step. */
@@ -39,8 +39,8 @@ static void lay_out(growing_drafter* d, const sd_model_drafter_options* options)
     d->siblings = sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab,
                                    d->options.width, d->options.sharpness);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
-    d->readings = sd_arena_take(arena, n, sizeof *d->readings);
-    d->readers = sd_arena_take(arena, n, sizeof *d->readers);
+    d->batch = sd_arena_take(arena, n, sizeof *d->batch);
+    d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
     for (size_t i = 0; i < n; i++) {
         const draft one = {
             .growth = sd_growth_take(arena, options->gamma),
@@ -57,12 +57,12 @@ static void lay_out(growing_drafter* d, const sd_model_drafter_options* options)
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
-    sd_reader_begin(&((growing_drafter*)base)->reader, sequence, prompt, n_prompt);
+    sd_draft_runner_begin(&((growing_drafter*)base)->runner, sequence, prompt, n_prompt);
     return SD_OK;
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
-    return sd_reader_read_prompts(&((growing_drafter*)base)->reader, done);
+    return sd_draft_runner_prefill(&((growing_drafter*)base)->runner, done);
 }
 
 static void open_draft(draft* f, const sd_proposal* p, int room) {
@@ -103,16 +103,16 @@ static int step(growing_drafter* d, const sd_proposal* proposals, int n, int ind
         draft* f = &d->drafts[i];
         choose(d, &proposals[i], f, index);
         if (f->n_reads == 0) continue;
-        d->readers[n_drafting] = i;
-        d->readings[n_drafting++] = (sd_reading){&f->read, f->reads, f->n_reads};
+        d->batch_proposals[n_drafting] = i;
+        d->batch[n_drafting++] = (sd_draft_nodes){&f->read, f->reads, f->n_reads};
     }
     if (n_drafting == 0) return 0;
-    if ((*status = sd_reader_read(&d->reader, d->readings, n_drafting)) != SD_OK) return 0;
+    if ((*status = sd_draft_runner_run(&d->runner, d->batch, n_drafting)) != SD_OK) return 0;
     double begun = sd_now();
-    const float* logits = d->reader.workspace.logits;
+    const float* logits = d->runner.workspace.logits;
     for (int i = 0; i < n_drafting; i++) {
-        draft* f = &d->drafts[d->readers[i]];
-        for (int j = 0; j < f->n_reads; j++, logits += d->reader.workspace.ld_logits) {
+        draft* f = &d->drafts[d->batch_proposals[i]];
+        for (int j = 0; j < f->n_reads; j++, logits += d->runner.workspace.ld_logits) {
             if ((*status = sd_interrupted()) != SD_OK) return 0;
             int32_t node = f->reads[j];
             int n_children = sd_siblings_rank(&d->siblings, &f->read, node, logits, d->options.width);
@@ -157,7 +157,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     growing_drafter* d = (growing_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
-        sd_status status = sd_reader_follow(&d->reader, &proposals[i]);
+        sd_status status = sd_draft_runner_follow(&d->runner, &proposals[i]);
         if (status != SD_OK) return status;
         open_draft(&d->drafts[i], &proposals[i], d->n_nodes);
     }
@@ -169,7 +169,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 
 static void release(sd_drafter* base) {
     growing_drafter* d = (growing_drafter*)base;
-    sd_reader_free(&d->reader);
+    sd_draft_runner_free(&d->runner);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
@@ -199,7 +199,7 @@ sd_status sd_growing_drafter_create(const sd_model_drafter_options* options,
     lay_out(d, options);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
     lay_out(d, options);
-    const sd_reader_options reading = {
+    const sd_draft_runner_options runner_options = {
         .model = options->model,
         .n_sequences = options->n_sequences,
         .n_text = options->n_text,
@@ -207,7 +207,7 @@ sd_status sd_growing_drafter_create(const sd_model_drafter_options* options,
         .n_rows = growing->width,
         .n_threads = options->n_threads,
     };
-    if ((status = sd_reader_create(&d->reader, &reading)) != SD_OK) goto fail;
+    if ((status = sd_draft_runner_create(&d->runner, &runner_options)) != SD_OK) goto fail;
     *drafter = &d->base;
     return SD_OK;
 fail:

@@ -21,13 +21,13 @@ typedef struct draft {
 
 typedef struct model_drafter {
     sd_drafter base; /* must stay first */
-    sd_reader reader;
+    sd_draft_runner runner;
     sd_arena arena; /* owns the arrays below */
     sd_shape shape;
     sd_siblings siblings;
     draft* drafts;        /* [n_sequences] by proposal */
-    sd_reading* readings; /* [n_sequences] of the sequences still drafting in this step */
-    int* readers;         /* [n_sequences] the proposal of each reading */
+    sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
+    int* batch_proposals;         /* [n_sequences] the proposal of each entry of `batch` */
 } model_drafter;
 
 static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
@@ -39,8 +39,8 @@ static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
     d->siblings = sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab,
                                    d->shape.most_children, 1.0);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
-    d->readings = sd_arena_take(arena, n, sizeof *d->readings);
-    d->readers = sd_arena_take(arena, n, sizeof *d->readers);
+    d->batch = sd_arena_take(arena, n, sizeof *d->batch);
+    d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
     for (size_t i = 0; i < n; i++) {
         const draft one = {
             .nodes = sd_arena_take(arena, nodes, sizeof *one.nodes),
@@ -53,12 +53,12 @@ static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
-    sd_reader_begin(&((model_drafter*)base)->reader, sequence, prompt, n_prompt);
+    sd_draft_runner_begin(&((model_drafter*)base)->runner, sequence, prompt, n_prompt);
     return SD_OK;
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
-    return sd_reader_read_prompts(&((model_drafter*)base)->reader, done);
+    return sd_draft_runner_prefill(&((model_drafter*)base)->runner, done);
 }
 
 /* The first of the nodes read in this step that has the tokens of `node` from the root; or itself. */
@@ -106,7 +106,7 @@ static sd_status grow(model_drafter* d, sd_proposal* p, draft* f, const float* l
         const parent* from = &f->parents[i];
         int s = from->shape_node, first = p->tree.n_nodes;
         int n = sd_siblings_guess(&d->siblings, p, f->nodes[s],
-                                  logits + from->row * d->reader.workspace.ld_logits, shape->how,
+                                  logits + from->row * d->runner.workspace.ld_logits, shape->how,
                                   shape->n_children[s]);
         for (int c = 0; c < n; c++) f->nodes[shape->first_child[s] + c] = first + c;
     }
@@ -122,20 +122,20 @@ static sd_status step(model_drafter* d, sd_proposal* proposals, int n, int* n_dr
         draft* f = &d->drafts[i];
         collect(d, &proposals[i], f);
         if (f->n_reads == 0) continue;
-        d->readers[*n_drafting] = i;
-        d->readings[(*n_drafting)++] = (sd_reading){&proposals[i], f->reads, f->n_reads};
+        d->batch_proposals[*n_drafting] = i;
+        d->batch[(*n_drafting)++] = (sd_draft_nodes){&proposals[i], f->reads, f->n_reads};
     }
     if (*n_drafting == 0) return SD_OK;
-    sd_status status = sd_reader_read(&d->reader, d->readings, *n_drafting);
+    sd_status status = sd_draft_runner_run(&d->runner, d->batch, *n_drafting);
     if (status != SD_OK) return status;
     double begun = sd_now();
-    const sd_workspace* w = &d->reader.workspace;
+    const sd_workspace* w = &d->runner.workspace;
     const float* logits = w->logits;
     for (int i = 0; i < *n_drafting; i++) {
-        draft* f = &d->drafts[d->readers[i]];
-        sd_proposal* p = &proposals[d->readers[i]];
+        draft* f = &d->drafts[d->batch_proposals[i]];
+        sd_proposal* p = &proposals[d->batch_proposals[i]];
         for (int j = 0; j < f->n_parents; j++)
-            sd_reader_share(&d->reader, p, f->nodes[f->parents[j].shape_node], f->reads[f->parents[j].row]);
+            sd_draft_runner_share(&d->runner, p, f->nodes[f->parents[j].shape_node], f->reads[f->parents[j].row]);
         if ((status = grow(d, p, f, logits)) != SD_OK) return status;
         logits += f->n_reads * w->ld_logits;
     }
@@ -147,7 +147,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     model_drafter* d = (model_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
-        sd_status status = sd_reader_follow(&d->reader, &proposals[i]);
+        sd_status status = sd_draft_runner_follow(&d->runner, &proposals[i]);
         if (status != SD_OK) return status;
         draft* f = &d->drafts[i];
         f->first = 0;
@@ -163,7 +163,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 
 static void release(sd_drafter* base) {
     model_drafter* d = (model_drafter*)base;
-    sd_reader_free(&d->reader);
+    sd_draft_runner_free(&d->runner);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
@@ -197,7 +197,7 @@ sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const
     lay_out(d, options, shape);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
     lay_out(d, options, shape);
-    const sd_reader_options reading = {
+    const sd_draft_runner_options runner_options = {
         .model = options->model,
         .n_sequences = options->n_sequences,
         .n_text = options->n_text,
@@ -206,7 +206,7 @@ sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const
         .n_threads = options->n_threads,
         .skipped = options->skipped,
     };
-    if ((status = sd_reader_create(&d->reader, &reading)) != SD_OK) goto fail;
+    if ((status = sd_draft_runner_create(&d->runner, &runner_options)) != SD_OK) goto fail;
     *drafter = &d->base;
     return SD_OK;
 fail:

@@ -4,7 +4,7 @@
 #ifndef SD_MODEL_DRAFTER_H
 #define SD_MODEL_DRAFTER_H
 
-#include "reader.h"
+#include "draft_runner.h"
 #include "shape.h"
 
 typedef struct sd_model_drafter_options {
@@ -15,7 +15,7 @@ typedef struct sd_model_drafter_options {
     int n_text;      /* tokens of its longest text */
     int n_threads;
     const unsigned char* skipped; /* [n_layer] what is passed by, when `model` is the target: as a reader
-                                   * has it (reader.h); NULL: it is another model */
+                                   * has it (draft_runner.h); NULL: it is another model */
 } sd_model_drafter_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. A text that outgrows the draft's

@@ -18,14 +18,14 @@ typedef struct inner {
 typedef struct speculating_drafter {
     sd_drafter base;     /* must stay first */
     sd_drafter* drafter; /* owned */
-    sd_reader reader;
+    sd_draft_runner runner;
     sd_arena arena; /* owns the arrays below */
     sd_guesser guesser;
     int inner_gamma;
     inner* inners;          /* [n_sequences] by proposal */
     sd_proposal* proposals; /* [n_sequences] of the inner round */
     int* openers;           /* [n_sequences] the proposal that each of them is for */
-    sd_reading* readings;   /* [n_sequences] */
+    sd_draft_nodes* batch;   /* [n_sequences] */
     int32_t* all;           /* [inner_gamma + 1] 0, 1, 2, … */
     sd_distribution target; /* of the model, after the node that is being verified */
     double* noise;          /* [n_vocab] */
@@ -66,7 +66,7 @@ static void lay_out(speculating_drafter* d, const sd_model_drafter_options* opti
     d->inners = sd_arena_take(arena, n, sizeof *d->inners);
     d->proposals = sd_arena_take(arena, n, sizeof *d->proposals);
     d->openers = sd_arena_take(arena, n, sizeof *d->openers);
-    d->readings = sd_arena_take(arena, n, sizeof *d->readings);
+    d->batch = sd_arena_take(arena, n, sizeof *d->batch);
     d->all = sd_arena_take(arena, nodes, sizeof *d->all);
     d->target.weights = sd_arena_take(arena, (size_t)n_vocab, sizeof(double));
     d->noise = sd_arena_take(arena, (size_t)n_vocab, sizeof(double));
@@ -81,13 +81,13 @@ static void lay_out(speculating_drafter* d, const sd_model_drafter_options* opti
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     speculating_drafter* d = (speculating_drafter*)base;
-    sd_reader_begin(&d->reader, sequence, prompt, n_prompt);
+    sd_draft_runner_begin(&d->runner, sequence, prompt, n_prompt);
     return sd_drafter_begin(d->drafter, sequence, prompt, n_prompt);
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
     speculating_drafter* d = (speculating_drafter*)base;
-    sd_status status = sd_reader_read_prompts(&d->reader, done);
+    sd_status status = sd_draft_runner_prefill(&d->runner, done);
     return status == SD_OK && *done ? sd_drafter_read(d->drafter, done) : status;
 }
 
@@ -137,7 +137,7 @@ static sd_distribution target_after(void* context, int node) {
     speculating_drafter* d = v->drafter;
     const sd_guesser* g = &d->guesser;
     const sd_proposal* q = &v->inner->proposal;
-    const float* logits = v->logits + v->inner->places[node] * d->reader.workspace.ld_logits;
+    const float* logits = v->logits + v->inner->places[node] * d->runner.workspace.ld_logits;
     logits = sd_logits_adjust(&g->how.adjustment, g->n_vocab, logits, q->text, q->n_text, &q->tree, node,
                               g->adjusted);
     sd_standardise(&g->how.sampling, g->n_vocab, logits, g->scratch, &d->target);
@@ -209,7 +209,7 @@ static sd_status inner_round(speculating_drafter* d, sd_proposal* proposals, int
         *q = open_inner(d, &proposals[i], in);
         sd_proposal text = *q; /* the model reads the root whatever is guessed behind it */
         text.budget = text.depth = 1;
-        sd_status status = sd_reader_follow(&d->reader, &text);
+        sd_status status = sd_draft_runner_follow(&d->runner, &text);
         if (status != SD_OK) return status;
     }
     if (*n_open == 0) return SD_OK;
@@ -220,11 +220,11 @@ static sd_status inner_round(speculating_drafter* d, sd_proposal* proposals, int
         inner* in = &d->inners[d->openers[i]];
         in->proposal = d->proposals[i];
         fill_rows(in);
-        d->readings[i] = (sd_reading){&in->rows, d->all, in->rows.tree.n_nodes};
+        d->batch[i] = (sd_draft_nodes){&in->rows, d->all, in->rows.tree.n_nodes};
     }
-    if ((status = sd_reader_read(&d->reader, d->readings, *n_open)) != SD_OK) return status;
+    if ((status = sd_draft_runner_run(&d->runner, d->batch, *n_open)) != SD_OK) return status;
     double begun = sd_now();
-    const sd_workspace* w = &d->reader.workspace;
+    const sd_workspace* w = &d->runner.workspace;
     const float* logits = w->logits;
     for (int i = 0; i < *n_open && status == SD_OK; i++) {
         inner* in = &d->inners[d->openers[i]];
@@ -249,7 +249,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         inner* in = &d->inners[i];
-        sd_status status = sd_reader_follow(&d->reader, p);
+        sd_status status = sd_draft_runner_follow(&d->runner, p);
         if (status != SD_OK) return status;
         memcpy(in->text, p->text, (size_t)p->n_text * sizeof *in->text);
         in->node = in->n_rounds = 0;
@@ -268,7 +268,7 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int
 static void release(sd_drafter* base) {
     speculating_drafter* d = (speculating_drafter*)base;
     d->drafter->free(d->drafter);
-    sd_reader_free(&d->reader);
+    sd_draft_runner_free(&d->runner);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
@@ -296,7 +296,7 @@ sd_status sd_speculating_drafter_create(const sd_model_drafter_options* options,
     lay_out(d, options);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
     lay_out(d, options);
-    const sd_reader_options reading = {
+    const sd_draft_runner_options runner_options = {
         .model = options->model,
         .n_sequences = options->n_sequences,
         .n_text = options->n_text + options->gamma,
@@ -304,7 +304,7 @@ sd_status sd_speculating_drafter_create(const sd_model_drafter_options* options,
         .n_rows = d->inner_gamma + 1,
         .n_threads = options->n_threads,
     };
-    if ((status = sd_reader_create(&d->reader, &reading)) != SD_OK) goto fail;
+    if ((status = sd_draft_runner_create(&d->runner, &runner_options)) != SD_OK) goto fail;
     *drafter = &d->base;
     return SD_OK;
 fail:

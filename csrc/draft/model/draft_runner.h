@@ -2,25 +2,25 @@
  *
  * The target itself reads guesses past some of its layers, in the session's caches: they hold the text
  * already, and what is whole of the guesses' way is not computed again when they are verified. */
-#ifndef SD_READER_H
-#define SD_READER_H
+#ifndef SD_DRAFT_RUNNER_H
+#define SD_DRAFT_RUNNER_H
 
 #include "drafter.h"
 #include "prefill.h"
 
-typedef struct sd_reader_options {
-    const sd_model* model; /* borrowed; must outlive the reader */
+typedef struct sd_draft_runner_options {
+    const sd_model* model; /* borrowed; must outlive the runner */
     int n_sequences;
     int n_text; /* tokens of the longest text */
     int gamma;  /* guesses a round at most */
     int n_rows; /* nodes of one sequence that are read at once, at most */
     int n_threads;
     const unsigned char* skipped; /* [n_layer] what the target passes by (forward.h), borrowed; must outlive
-                                   * the reader. NULL: this is another model, with caches of its own */
-} sd_reader_options;
+                                   * the runner. NULL: this is another model, with caches of its own */
+} sd_draft_runner_options;
 
-typedef struct sd_reader {
-    sd_reader_options options;
+typedef struct sd_draft_runner {
+    sd_draft_runner_options options;
     sd_workspace workspace; /* its logits are those of the last reading */
     sd_arena arena;         /* owns the arrays below */
     sd_cache* caches;       /* [n_sequences] its own; of none for the target */
@@ -29,34 +29,34 @@ typedef struct sd_reader {
     sd_branch* branches;    /* [n_sequences] */
     int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of a reading */
     int row_room;
-} sd_reader;
+} sd_draft_runner;
 
 /* Nodes of one proposal that are to be read: their parents have been, or stand before them. */
-typedef struct sd_reading {
+typedef struct sd_draft_nodes {
     sd_proposal* proposal;
     const int32_t* nodes; /* [n_nodes] borrowed */
     int n_nodes;
-} sd_reading;
+} sd_draft_nodes;
 
-/* The reader owns its memory; after a failure too it is to be freed. */
-sd_status sd_reader_create(sd_reader* reader, const sd_reader_options* options);
-void sd_reader_free(sd_reader* reader);
+/* The runner owns its memory; after a failure too it is to be freed. */
+sd_status sd_draft_runner_create(sd_draft_runner* runner, const sd_draft_runner_options* options);
+void sd_draft_runner_free(sd_draft_runner* runner);
 
 /* begin and read of drafters: be told of a prompt; read the next slice of all that have begun. A prompt that the
  * model's context has no room for is not read. */
-void sd_reader_begin(sd_reader* reader, int sequence, const int32_t* prompt, int n_prompt);
-sd_status sd_reader_read_prompts(sd_reader* reader, int* done);
+void sd_draft_runner_begin(sd_draft_runner* runner, int sequence, const int32_t* prompt, int n_prompt);
+sd_status sd_draft_runner_prefill(sd_draft_runner* runner, int* done);
 
 /* Before a sequence's first reading of a round: bring its cache to the text but for the last tokens,
  * which are read with the root. Lessens the proposal's depth to what the model's context has room for. The
  * target refuses a proposal whose cache is not its own with all of the text but for the root. */
-sd_status sd_reader_follow(sd_reader* reader, sd_proposal* proposal);
+sd_status sd_draft_runner_follow(sd_draft_runner* runner, sd_proposal* proposal);
 
 /* Read nodes of n proposals, parents before their children; the logits of the nodes are rows of
  * workspace.logits, in order. All of them are finite: SD_ERR_OVERFLOW if not. */
-sd_status sd_reader_read(sd_reader* reader, const sd_reading* readings, int n);
+sd_status sd_draft_runner_run(sd_draft_runner* runner, const sd_draft_nodes* batch, int n);
 
 /* Let `twin`, which has the tokens of `node` from the root on, pass for read when `node` has been. */
-void sd_reader_share(sd_reader* reader, const sd_proposal* proposal, int32_t twin, int32_t node);
+void sd_draft_runner_share(sd_draft_runner* runner, const sd_proposal* proposal, int32_t twin, int32_t node);
 
 #endif
