@@ -23,7 +23,7 @@ typedef struct growing_drafter {
     sd_arena arena; /* owns the arrays below */
     sd_growing_options options;
     int n_nodes; /* of a tree, at most */
-    sd_siblings siblings;
+    sd_child_sampler children;
     draft* drafts;        /* [n_sequences] by proposal */
     sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
     int* batch_proposals;         /* [n_sequences] the proposal of each entry of `batch` */
@@ -36,7 +36,7 @@ static void lay_out(growing_drafter* d, const sd_model_drafter_options* options)
     sd_arena* arena = &d->arena;
     size_t n = (size_t)options->n_sequences, width = (size_t)d->options.width;
     size_t nodes = (size_t)most_reads(&d->options) + 1;
-    d->siblings = sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab,
+    d->children = sd_child_sampler_take(arena, &options->guessing, options->model->config.n_vocab,
                                    d->options.width, d->options.sharpness);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
@@ -115,10 +115,10 @@ static int step(growing_drafter* d, const sd_proposal* proposals, int n, int ind
         for (int j = 0; j < f->n_reads; j++, logits += d->runner.workspace.ld_logits) {
             if ((*status = sd_interrupted()) != SD_OK) return 0;
             int32_t node = f->reads[j];
-            int n_children = sd_siblings_rank(&d->siblings, &f->read, node, logits, d->options.width);
+            int n_children = sd_child_sampler_rank(&d->children, &f->read, node, logits, d->options.width);
             for (int c = 0; c < n_children; c++) {
-                double confidence = d->siblings.scores[c];
-                sd_growth_offer(&f->growth, (sd_candidate){.token = d->siblings.order[c],
+                double confidence = d->children.scores[c];
+                sd_growth_offer(&f->growth, (sd_candidate){.token = d->children.order[c],
                                                            .parent = node,
                                                            .node = -1,
                                                            .depth = f->read.depths[node] + 1,

@@ -8,7 +8,7 @@
 typedef struct sd_growing_options {
     int width;        /* nodes of one sequence that are read at once, and children that each may have */
     int steps;        /* forwards of the draft in a round, at most */
-    double sharpness; /* > 0, see siblings.h */
+    double sharpness; /* > 0, see child_sampler.h */
 } sd_growing_options;
 
 /* Create a drafter; gamma of the options is the number of nodes. Owned by the caller. */

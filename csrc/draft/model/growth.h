@@ -20,7 +20,7 @@ typedef struct sd_candidate {
 typedef struct sd_growth {
     int room; /* candidates kept at most */
     int n;
-    sd_candidate* best; /* [room] the most valuable first, of equal ones the elder */
+    sd_candidate* best; /* [room] the most valuable first, of equal ones the earlier */
 } sd_growth;
 
 /* A growth of up to `room`, its array a piece of the arena. */

@@ -24,7 +24,7 @@ typedef struct model_drafter {
     sd_draft_runner runner;
     sd_arena arena; /* owns the arrays below */
     sd_shape shape;
-    sd_siblings siblings;
+    sd_child_sampler children;
     draft* drafts;        /* [n_sequences] by proposal */
     sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
     int* batch_proposals;         /* [n_sequences] the proposal of each entry of `batch` */
@@ -36,7 +36,7 @@ static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
     size_t n = (size_t)options->n_sequences;
     d->shape = sd_shape_take(arena, shape, options->gamma);
     size_t nodes = (size_t)d->shape.n_nodes + 1, widest = (size_t)d->shape.widest;
-    d->siblings = sd_siblings_take(arena, &options->guessing, options->model->config.n_vocab,
+    d->children = sd_child_sampler_take(arena, &options->guessing, options->model->config.n_vocab,
                                    d->shape.most_children, 1.0);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
@@ -105,7 +105,7 @@ static sd_status grow(model_drafter* d, sd_proposal* p, draft* f, const float* l
         if (status != SD_OK) return status;
         const parent* from = &f->parents[i];
         int s = from->shape_node, first = p->tree.n_nodes;
-        int n = sd_siblings_guess(&d->siblings, p, f->nodes[s],
+        int n = sd_child_sampler_draw(&d->children, p, f->nodes[s],
                                   logits + from->row * d->runner.workspace.ld_logits, shape->how,
                                   shape->n_children[s]);
         for (int c = 0; c < n; c++) f->nodes[shape->first_child[s] + c] = first + c;

@@ -6,7 +6,7 @@
 #define SD_SHAPE_H
 
 #include "memory.h"
-#include "siblings.h"
+#include "child_sampler.h"
 
 typedef struct sd_shape {
     int n_nodes;               /* without the root */

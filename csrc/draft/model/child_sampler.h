@@ -1,6 +1,6 @@
 /* From the draft's logits after a node to several guesses for the next token. */
-#ifndef SD_SIBLINGS_H
-#define SD_SIBLINGS_H
+#ifndef SD_CHILD_SAMPLER_H
+#define SD_CHILD_SAMPLER_H
 
 #include "guess.h"
 
@@ -9,12 +9,12 @@
  * promising tokens: at temperature 0 the largest logits, under the coupled rule the first of the race. */
 typedef enum sd_choosing {
     SD_CHOOSE_DRAWS,    /* independent draws */
-    SD_CHOOSE_DISTINCT, /* each from the draft's distribution without its elder siblings: sampling without
+    SD_CHOOSE_DISTINCT, /* each from the draft's distribution without its previous siblings: sampling without
                          * replacement (recursive rejection sampling, Jeon et al. 2024) */
     SD_CHOOSE_TOP,      /* the most probable tokens, each a point mass */
 } sd_choosing;
 
-typedef struct sd_siblings {
+typedef struct sd_child_sampler {
     sd_guesser guesser;
     int room; /* siblings at most */
     double
@@ -25,19 +25,19 @@ typedef struct sd_siblings {
     double* scores;  /* [room] chance of each, by the draft */
     double* weights; /* [n_vocab] */
     int32_t* heads;  /* [blocks of the vocabulary] */
-} sd_siblings;
+} sd_child_sampler;
 
 /* Their arrays are pieces of the arena. */
-sd_siblings sd_siblings_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
+sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
                              double sharpness);
 
 /* Rank the k most promising tokens after `node` of a proposal's tree, by the draft's logits [n_vocab], into
  * `order` and `scores`. k is at most `room`. Returns how many there are: a token without mass is none. */
-int sd_siblings_rank(const sd_siblings* siblings, const sd_proposal* proposal, int node, const float* logits,
+int sd_child_sampler_rank(const sd_child_sampler* sampler, const sd_proposal* proposal, int node, const float* logits,
                      int k);
 
 /* Append up to n guesses that follow `node`, as long as the proposal wants them. Returns how many. */
-int sd_siblings_guess(const sd_siblings* siblings, sd_proposal* proposal, int node, const float* logits,
+int sd_child_sampler_draw(const sd_child_sampler* sampler, sd_proposal* proposal, int node, const float* logits,
                       sd_choosing how, int n);
 
 #endif

@@ -1,4 +1,4 @@
-#include "siblings.h"
+#include "child_sampler.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,9 +13,9 @@
 
 static int room_for(int room) { return room > RACERS ? room : RACERS; }
 
-sd_siblings sd_siblings_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
+sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
                              double sharpness) {
-    return (sd_siblings){
+    return (sd_child_sampler){
         .guesser = sd_guesser_take(arena, how, n_vocab),
         .room = room,
         .sharpness = sharpness,
@@ -49,7 +49,7 @@ static int largest(int n, float* x, int k, int32_t* order, int32_t* heads) {
 }
 
 /* The draft's distribution after a node, its weights in from->weights, and its adjusted logits. */
-static const float* distribute(const sd_siblings* s, const sd_proposal* p, int node, const float* logits,
+static const float* distribute(const sd_child_sampler* s, const sd_proposal* p, int node, const float* logits,
                                sd_distribution* from) {
     const sd_guesser* g = &s->guesser;
     logits = sd_logits_adjust(&g->how.adjustment, g->n_vocab, logits, p->text, p->n_text, &p->tree, node,
@@ -60,7 +60,7 @@ static const float* distribute(const sd_siblings* s, const sd_proposal* p, int n
 
 /* By the draft's own probabilities; at temperature 0, where all mass is on one token, by those of the
  * logits times the sharpness. */
-static int rank_by_mass(const sd_siblings* s, const float* logits, const sd_distribution* from, int k) {
+static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd_distribution* from, int k) {
     const sd_guesser* g = &s->guesser;
     int n_vocab = g->n_vocab;
     if (logits != g->adjusted) memcpy(g->adjusted, logits, (size_t)n_vocab * sizeof *logits);
@@ -80,7 +80,7 @@ static int rank_by_mass(const sd_siblings* s, const float* logits, const sd_dist
 /* By the race that the target will hold. Whoever is ahead by far in the draft's is so in the target's: each
  * racer counts for the inverse of his time, as logits do that err by noise of the size of the race's own; where
  * they err by less, for a power of it. */
-static int rank_by_race(const sd_siblings* s, const sd_proposal* p, int node, const sd_distribution* from,
+static int rank_by_race(const sd_child_sampler* s, const sd_proposal* p, int node, const sd_distribution* from,
                         int k) {
     const sd_guesser* g = &s->guesser;
     sd_noise(p->stream, (uint32_t)(p->n_text + p->depths[node]), g->n_vocab, g->scratch);
@@ -91,22 +91,22 @@ static int rank_by_race(const sd_siblings* s, const sd_proposal* p, int node, co
     return n < k ? n : k;
 }
 
-int sd_siblings_rank(const sd_siblings* s, const sd_proposal* p, int node, const float* logits, int k) {
+int sd_child_sampler_rank(const sd_child_sampler* s, const sd_proposal* p, int node, const float* logits, int k) {
     sd_distribution from = {.weights = s->weights};
     logits = distribute(s, p, node, logits, &from);
     return s->guesser.how.coupled && from.point < 0 ? rank_by_race(s, p, node, &from, k)
                                                     : rank_by_mass(s, logits, &from, k);
 }
 
-/* The distribution of the next node: that of its elder sibling, or what is left of it without the elder's
+/* The distribution of the next node: that of its previous siblings, or what is left of it without that sibling's
  * token. Returns 0 if nothing is left. */
-static int inherit(const sd_siblings* s, const sd_proposal* p, int distinct) {
+static int inherit(const sd_child_sampler* s, const sd_proposal* p, int distinct) {
     int node = p->tree.n_nodes, n_vocab = s->guesser.n_vocab;
-    const sd_distribution* elder = &p->tree.drawn_from[node - 1];
+    const sd_distribution* previous = &p->tree.drawn_from[node - 1];
     sd_distribution* from = &p->tree.drawn_from[node];
     double* weights = from->weights;
-    memcpy(weights, elder->weights, (size_t)n_vocab * sizeof *weights);
-    *from = (sd_distribution){-1, weights, elder->mass, elder->factor};
+    memcpy(weights, previous->weights, (size_t)n_vocab * sizeof *weights);
+    *from = (sd_distribution){-1, weights, previous->mass, previous->factor};
     if (!distinct) return 1;
     weights[p->tree.tokens[node - 1]] = 0.0;
     from->mass = sd_kernels_get()->mass(n_vocab, weights);
@@ -115,9 +115,9 @@ static int inherit(const sd_siblings* s, const sd_proposal* p, int distinct) {
 }
 
 /* Draws, the first of them from the distribution that is already in its place. */
-static int draw(const sd_siblings* s, sd_proposal* p, int parent, int distinct, int n) {
+static int draw(const sd_child_sampler* s, sd_proposal* p, int parent, int distinct, int n) {
     int first = p->tree.n_nodes, coupled = s->guesser.how.coupled;
-    double whole = p->tree.drawn_from[first].factor; /* scores are shares of all, elders included */
+    double whole = p->tree.drawn_from[first].factor; /* scores are shares of all, previous siblings included */
     if (coupled) {
         int n_racers = rank_by_race(s, p, parent, &p->tree.drawn_from[first], n);
         if (n > n_racers) n = n_racers;
@@ -136,7 +136,7 @@ static int draw(const sd_siblings* s, sd_proposal* p, int parent, int distinct, 
     return n;
 }
 
-int sd_siblings_guess(const sd_siblings* s, sd_proposal* p, int parent, const float* logits, sd_choosing how,
+int sd_child_sampler_draw(const sd_child_sampler* s, sd_proposal* p, int parent, const float* logits, sd_choosing how,
                       int n) {
     if (n == 0 || !sd_proposal_wants(p, parent)) return 0;
     if (n == 1 && how != SD_CHOOSE_TOP) return sd_guess_if_it_pays(&s->guesser, p, parent, logits) >= 0;
