@@ -1,13 +1,13 @@
 #include "growing_drafter.h"
 
 #include "clock.h"
-#include "growth.h"
+#include "best_first.h"
 #include "interrupt.h"
 #include "adaptive_gamma.h"
 
 /* One proposal being drafted. */
 typedef struct draft {
-    sd_growth growth;
+    sd_best_first search;
     sd_proposal read; /* the text with the tree of what has been read: more than is proposed in the end */
     int32_t* tokens;  /* [n_reads + 1] of that tree */
     int32_t* parents; /* [n_reads + 1] */
@@ -43,7 +43,7 @@ static void lay_out(growing_drafter* d, const sd_model_drafter_options* options)
     d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
     for (size_t i = 0; i < n; i++) {
         const draft one = {
-            .growth = sd_growth_take(arena, options->gamma),
+            .search = sd_best_first_take(arena, options->gamma),
             .tokens = sd_arena_take(arena, nodes, sizeof *one.tokens),
             .parents = sd_arena_take(arena, nodes, sizeof *one.parents),
             .chosen = sd_arena_take(arena, width, sizeof *one.chosen),
@@ -66,8 +66,8 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 }
 
 static void open_draft(draft* f, const sd_proposal* p, int room) {
-    f->growth.n = 0;
-    f->growth.room = p->budget < room ? p->budget : room;
+    f->search.n = 0;
+    f->search.room = p->budget < room ? p->budget : room;
     int32_t* depths = f->read.depths;
     double* reach = f->read.reach;
     f->read = *p;
@@ -90,9 +90,9 @@ static void choose(const growing_drafter* d, const sd_proposal* p, draft* f, int
         return;
     }
     f->n_reads =
-        sd_growth_choose(&f->growth, d->options.width, p->depth, sd_adaptive_gamma_step_price(p->policy), f->chosen);
+        sd_best_first_choose(&f->search, d->options.width, p->depth, sd_adaptive_gamma_step_price(p->policy), f->chosen);
     for (int i = 0; i < f->n_reads; i++) {
-        sd_candidate* c = &f->growth.best[f->chosen[i]];
+        sd_candidate* c = &f->search.best[f->chosen[i]];
         c->node = f->reads[i] = sd_proposal_add(&f->read, c->parent, c->token, c->confidence);
     }
 }
@@ -118,7 +118,7 @@ static int step(growing_drafter* d, const sd_proposal* proposals, int n, int ind
             int n_children = sd_child_sampler_rank(&d->children, &f->read, node, logits, d->options.width);
             for (int c = 0; c < n_children; c++) {
                 double confidence = d->children.scores[c];
-                sd_growth_offer(&f->growth, (sd_candidate){.token = d->children.order[c],
+                sd_best_first_offer(&f->search, (sd_candidate){.token = d->children.order[c],
                                                            .parent = node,
                                                            .node = -1,
                                                            .depth = f->read.depths[node] + 1,
@@ -143,8 +143,8 @@ static int pays(const sd_proposal* p, int parent, const sd_candidate* c) {
 static void emit(draft* f, sd_proposal* p) {
     for (int i = 1; i < f->read.tree.n_nodes; i++) f->nodes[i] = -1;
     f->nodes[0] = 0;
-    for (int i = 0; i < f->growth.n; i++) {
-        const sd_candidate* c = &f->growth.best[i];
+    for (int i = 0; i < f->search.n; i++) {
+        const sd_candidate* c = &f->search.best[i];
         int32_t parent = f->nodes[c->parent];
         if (parent < 0 || !sd_proposal_fits(p, parent) || !pays(p, parent, c)) continue;
         p->tree.drawn_from[p->tree.n_nodes].point = c->token;

@@ -1,12 +1,12 @@
-#include "growth.h"
+#include "best_first.h"
 
 #include <math.h>
 
-sd_growth sd_growth_take(sd_arena* arena, int room) {
-    return (sd_growth){.room = room, .best = sd_arena_take(arena, (size_t)room, sizeof(sd_candidate))};
+sd_best_first sd_best_first_take(sd_arena* arena, int room) {
+    return (sd_best_first){.room = room, .best = sd_arena_take(arena, (size_t)room, sizeof(sd_candidate))};
 }
 
-void sd_growth_offer(sd_growth* g, sd_candidate candidate) {
+void sd_best_first_offer(sd_best_first* g, sd_candidate candidate) {
     if (g->n == g->room && !(g->n > 0 && candidate.value > g->best[g->n - 1].value)) return;
     int at = g->n < g->room ? g->n++ : g->n - 1;
     for (; at > 0 && g->best[at - 1].value < candidate.value; at--) g->best[at] = g->best[at - 1];
@@ -14,12 +14,12 @@ void sd_growth_offer(sd_growth* g, sd_candidate candidate) {
 }
 
 /* The value of the i-th least of the best: what makes room for the i-th better one, from 0. */
-static double least(const sd_growth* g, int i) {
+static double least(const sd_best_first* g, int i) {
     int at = g->room - 1 - i;
     return at >= g->n ? 0.0 : at < 0 ? g->best[0].value : g->best[at].value;
 }
 
-int sd_growth_choose(const sd_growth* g, int width, int depth, double price, int32_t* chosen) {
+int sd_best_first_choose(const sd_best_first* g, int width, int depth, double price, int32_t* chosen) {
     int n = 0;
     double gain = 0.0;
     for (int i = 0; i < g->n && n < width; i++) {

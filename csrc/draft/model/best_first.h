@@ -1,7 +1,7 @@
 /* Growing a tree by the draft's own confidence: the best guesses so far, those that have been read and those
  * that may be. (Sequoia, Chen et al. 2024; OPT-Tree, Wang et al. 2024; EAGLE-2, Li et al. 2024.) */
-#ifndef SD_GROWTH_H
-#define SD_GROWTH_H
+#ifndef SD_BEST_FIRST_H
+#define SD_BEST_FIRST_H
 
 #include "memory.h"
 
@@ -17,22 +17,22 @@ typedef struct sd_candidate {
 
 /* The best candidates. One falls out for good: a value never changes, and what follows a candidate is worth
  * no more than it and stands behind it. So the best are closed under parents at any time. */
-typedef struct sd_growth {
+typedef struct sd_best_first {
     int room; /* candidates kept at most */
     int n;
     sd_candidate* best; /* [room] the most valuable first, of equal ones the earlier */
-} sd_growth;
+} sd_best_first;
 
 /* A growth of up to `room`, its array a piece of the arena. */
-sd_growth sd_growth_take(sd_arena* arena, int room);
+sd_best_first sd_best_first_take(sd_arena* arena, int room);
 
 /* Keep a candidate if it is among the best. */
-void sd_growth_offer(sd_growth* growth, sd_candidate candidate);
+void sd_best_first_offer(sd_best_first* search, sd_candidate candidate);
 
 /* The next candidates to read, `width` at most: the best that have not been, that may be followed (depth below
  * `depth`), and whose children may be among the best. Their places in best, ascending, to chosen [width].
  * Returns how many; none if even a sure child of each would not raise the sum of the best values by more than
  * `price`. */
-int sd_growth_choose(const sd_growth* growth, int width, int depth, double price, int32_t* chosen);
+int sd_best_first_choose(const sd_best_first* search, int width, int depth, double price, int32_t* chosen);
 
 #endif
