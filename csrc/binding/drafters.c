@@ -4,7 +4,7 @@
 
 #include "best_drafter.h"
 #include "copy_drafter.h"
-#include "growing_drafter.h"
+#include "dynamic_tree_drafter.h"
 #include "input_drafter.h"
 #include "lookahead_drafter.h"
 #include "model_drafter.h"
@@ -76,12 +76,12 @@ static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** dr
         return -1;
     if (model_options_from(model, d, &options) < 0) return -1;
     const char* kind;
-    sd_growing_options growing;
+    sd_dynamic_tree_options dynamic;
     sd_status status;
     if (tree != NULL &&
-        PyArg_ParseTuple(tree, "siid", &kind, &growing.width, &growing.steps, &growing.sharpness) &&
+        PyArg_ParseTuple(tree, "siid", &kind, &dynamic.width, &dynamic.steps, &dynamic.sharpness) &&
         strcmp(kind, "grown") == 0) {
-        status = sd_growing_drafter_create(&options, &growing, drafter);
+        status = sd_dynamic_tree_drafter_create(&options, &dynamic, drafter);
     } else {
         sd_shape_options shape = {.n_chains = 1};
         PyErr_Clear();

@@ -1,4 +1,4 @@
-#include "growing_drafter.h"
+#include "dynamic_tree_drafter.h"
 
 #include "clock.h"
 #include "best_first.h"
@@ -17,22 +17,22 @@ typedef struct draft {
     int n_reads;
 } draft;
 
-typedef struct growing_drafter {
+typedef struct dynamic_tree_drafter {
     sd_drafter base; /* must stay first */
     sd_draft_runner runner;
     sd_arena arena; /* owns the arrays below */
-    sd_growing_options options;
+    sd_dynamic_tree_options options;
     int n_nodes; /* of a tree, at most */
     sd_child_sampler children;
     draft* drafts;        /* [n_sequences] by proposal */
     sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
     int* batch_proposals;         /* [n_sequences] the proposal of each entry of `batch` */
-} growing_drafter;
+} dynamic_tree_drafter;
 
 /* Nodes read in a round: the root alone, then `width` in each further step. */
-static int most_reads(const sd_growing_options* o) { return (o->steps - 1) * o->width; }
+static int most_reads(const sd_dynamic_tree_options* o) { return (o->steps - 1) * o->width; }
 
-static void lay_out(growing_drafter* d, const sd_model_drafter_options* options) {
+static void lay_out(dynamic_tree_drafter* d, const sd_model_drafter_options* options) {
     sd_arena* arena = &d->arena;
     size_t n = (size_t)options->n_sequences, width = (size_t)d->options.width;
     size_t nodes = (size_t)most_reads(&d->options) + 1;
@@ -57,12 +57,12 @@ static void lay_out(growing_drafter* d, const sd_model_drafter_options* options)
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
-    sd_draft_runner_begin(&((growing_drafter*)base)->runner, sequence, prompt, n_prompt);
+    sd_draft_runner_begin(&((dynamic_tree_drafter*)base)->runner, sequence, prompt, n_prompt);
     return SD_OK;
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
-    return sd_draft_runner_prefill(&((growing_drafter*)base)->runner, done);
+    return sd_draft_runner_prefill(&((dynamic_tree_drafter*)base)->runner, done);
 }
 
 static void open_draft(draft* f, const sd_proposal* p, int room) {
@@ -82,7 +82,7 @@ static void open_draft(draft* f, const sd_proposal* p, int room) {
 }
 
 /* Which nodes are read next. */
-static void choose(const growing_drafter* d, const sd_proposal* p, draft* f, int step) {
+static void choose(const dynamic_tree_drafter* d, const sd_proposal* p, draft* f, int step) {
     f->n_reads = 0;
     if (!sd_proposal_wants(p, 0)) return;
     if (step == 0) {
@@ -97,7 +97,7 @@ static void choose(const growing_drafter* d, const sd_proposal* p, draft* f, int
     }
 }
 
-static int step(growing_drafter* d, const sd_proposal* proposals, int n, int index, sd_status* status) {
+static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, int index, sd_status* status) {
     int n_drafting = 0;
     for (int i = 0; i < n; i++) {
         draft* f = &d->drafts[i];
@@ -154,7 +154,7 @@ static void emit(draft* f, sd_proposal* p) {
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
-    growing_drafter* d = (growing_drafter*)base;
+    dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
         sd_status status = sd_draft_runner_follow(&d->runner, &proposals[i]);
@@ -168,25 +168,25 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 }
 
 static void release(sd_drafter* base) {
-    growing_drafter* d = (growing_drafter*)base;
+    dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
     sd_draft_runner_free(&d->runner);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
 
-sd_status sd_growing_drafter_create(const sd_model_drafter_options* options,
-                                    const sd_growing_options* growing, sd_drafter** drafter) {
+sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options,
+                                    const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
     sd_status status = sd_gamma_check(options->gamma);
     if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
-    if (status == SD_OK && (growing->width < 1 || growing->width > SD_MAX_GAMMA || growing->steps < 1 ||
-                            growing->steps > SD_MAX_GAMMA))
-        status = sd_fail(SD_ERR_VALUE, "width and steps are %d and %d, expected 1 to %d", growing->width,
-                         growing->steps, SD_MAX_GAMMA);
-    if (status == SD_OK && !(growing->sharpness > 0.0 && growing->sharpness <= 1000.0))
+    if (status == SD_OK && (dynamic->width < 1 || dynamic->width > SD_MAX_GAMMA || dynamic->steps < 1 ||
+                            dynamic->steps > SD_MAX_GAMMA))
+        status = sd_fail(SD_ERR_VALUE, "width and steps are %d and %d, expected 1 to %d", dynamic->width,
+                         dynamic->steps, SD_MAX_GAMMA);
+    if (status == SD_OK && !(dynamic->sharpness > 0.0 && dynamic->sharpness <= 1000.0))
         status =
-            sd_fail(SD_ERR_VALUE, "sharpness is %g, expected above 0 and at most 1000", growing->sharpness);
+            sd_fail(SD_ERR_VALUE, "sharpness is %g, expected above 0 and at most 1000", dynamic->sharpness);
     if (status != SD_OK) return status;
-    growing_drafter* d = sd_alloc(sizeof *d);
+    dynamic_tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.yield = SD_YIELD_TREES,
                            .points = 1,
@@ -194,7 +194,7 @@ sd_status sd_growing_drafter_create(const sd_model_drafter_options* options,
                            .read = read_prompts,
                            .propose = propose,
                            .free = release};
-    d->options = *growing;
+    d->options = *dynamic;
     d->n_nodes = options->gamma;
     lay_out(d, options);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
@@ -203,8 +203,8 @@ sd_status sd_growing_drafter_create(const sd_model_drafter_options* options,
         .model = options->model,
         .n_sequences = options->n_sequences,
         .n_text = options->n_text,
-        .gamma = most_reads(growing),
-        .n_rows = growing->width,
+        .gamma = most_reads(dynamic),
+        .n_rows = dynamic->width,
         .n_threads = options->n_threads,
     };
     if ((status = sd_draft_runner_create(&d->runner, &runner_options)) != SD_OK) goto fail;
