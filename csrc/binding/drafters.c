@@ -11,7 +11,7 @@
 #include "ngram_drafter.h"
 #include "python_drafter.h"
 #include "random_drafter.h"
-#include "speculating_drafter.h"
+#include "nested_drafter.h"
 
 /* 0, or -1 with the exception of a status. */
 static int made(sd_status status) {
@@ -93,22 +93,22 @@ static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** dr
 }
 
 /* arguments: (model, description of the drafter that drafts for it, its gamma) */
-static int make_speculating(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+static int make_nested(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
     PyObject *model, *description;
     sd_model_drafter_options options;
-    sd_speculating_options speculating;
+    sd_nested_options nested;
     if (!PyArg_ParseTuple(arguments,
                           "OOi;draft: expected (\"speculating\", Model, description, gamma of its draft)",
-                          &model, &description, &speculating.inner_gamma))
+                          &model, &description, &nested.inner_gamma))
         return -1;
     if (model_options_from(model, d, &options) < 0) return -1;
     sd_drafting inner = *d;
     inner.target = options.model;
-    inner.gamma = speculating.inner_gamma;
+    inner.gamma = nested.inner_gamma;
     inner.rule = d->guessing.coupled ? SD_RULE_COUPLED : SD_RULE_REJECTION;
     inner.n_text = d->n_text + d->gamma; /* it is shown guesses too */
-    if (sd_drafter_from(description, &inner, &speculating.inner) < 0) return -1;
-    return made(sd_speculating_drafter_create(&options, &speculating, drafter));
+    if (sd_drafter_from(description, &inner, &nested.inner) < 0) return -1;
+    return made(sd_nested_drafter_create(&options, &nested, drafter));
 }
 
 /* arguments: (skipped,): bytes [n_layer], what is passed by of each layer (forward.h) */
@@ -275,7 +275,7 @@ static const struct {
     {"context_copy", make_context_copy},
     {"input_copy", make_input_copy},
     {"layers", make_layers},
-    {"speculating", make_speculating},
+    {"speculating", make_nested},
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */

@@ -1,4 +1,4 @@
-#include "speculating_drafter.h"
+#include "nested_drafter.h"
 
 #include <string.h>
 
@@ -15,7 +15,7 @@ typedef struct inner {
     int n_rounds;     /* inner rounds of this proposal */
 } inner;
 
-typedef struct speculating_drafter {
+typedef struct nested_drafter {
     sd_drafter base;     /* must stay first */
     sd_drafter* drafter; /* owned */
     sd_draft_runner runner;
@@ -34,9 +34,9 @@ typedef struct speculating_drafter {
     int32_t* nodes;         /* [2 · (inner_gamma + 1)] scratch of the rule */
     int32_t* path;          /* [inner_gamma + 1] */
     double* betas;          /* [inner_gamma + 1] */
-} speculating_drafter;
+} nested_drafter;
 
-static void lay_out_inner(speculating_drafter* d, const sd_model_drafter_options* options, inner* in) {
+static void lay_out_inner(nested_drafter* d, const sd_model_drafter_options* options, inner* in) {
     sd_arena* arena = &d->arena;
     size_t nodes = (size_t)d->inner_gamma + 1, n_vocab = (size_t)options->model->config.n_vocab;
     const inner one = {
@@ -58,7 +58,7 @@ static void lay_out_inner(speculating_drafter* d, const sd_model_drafter_options
         in->proposal.tree.drawn_from[i].weights = weights + i * n_vocab;
 }
 
-static void lay_out(speculating_drafter* d, const sd_model_drafter_options* options) {
+static void lay_out(nested_drafter* d, const sd_model_drafter_options* options) {
     sd_arena* arena = &d->arena;
     size_t n = (size_t)options->n_sequences, nodes = (size_t)d->inner_gamma + 1;
     int n_vocab = options->model->config.n_vocab;
@@ -80,20 +80,20 @@ static void lay_out(speculating_drafter* d, const sd_model_drafter_options* opti
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
-    speculating_drafter* d = (speculating_drafter*)base;
+    nested_drafter* d = (nested_drafter*)base;
     sd_draft_runner_begin(&d->runner, sequence, prompt, n_prompt);
     return sd_drafter_begin(d->drafter, sequence, prompt, n_prompt);
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
-    speculating_drafter* d = (speculating_drafter*)base;
+    nested_drafter* d = (nested_drafter*)base;
     sd_status status = sd_draft_runner_prefill(&d->runner, done);
     return status == SD_OK && *done ? sd_drafter_read(d->drafter, done) : status;
 }
 
 /* Ask the inner drafter for as many guesses as the outer proposal has room for, but one: that one the model
  * adds itself. Under the coupled rule all levels meet the same noise; otherwise no number is met twice. */
-static sd_proposal open_inner(const speculating_drafter* d, const sd_proposal* p, inner* in) {
+static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inner* in) {
     int left = p->depth - p->depths[in->node], budget = p->budget + 1 - p->tree.n_nodes;
     if (budget < left) left = budget;
     sd_proposal q = in->proposal;
@@ -126,7 +126,7 @@ static void fill_rows(inner* in) {
 
 /* An inner tree being verified. */
 typedef struct verification {
-    speculating_drafter* drafter;
+    nested_drafter* drafter;
     const sd_proposal* outer;
     const inner* inner;
     const float* logits; /* of the first row */
@@ -134,7 +134,7 @@ typedef struct verification {
 
 static sd_distribution target_after(void* context, int node) {
     const verification* v = context;
-    speculating_drafter* d = v->drafter;
+    nested_drafter* d = v->drafter;
     const sd_guesser* g = &d->guesser;
     const sd_proposal* q = &v->inner->proposal;
     const float* logits = v->logits + v->inner->places[node] * d->runner.workspace.ld_logits;
@@ -170,7 +170,7 @@ static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int
 
 /* Verify an inner tree against the model; what stands, and the token behind it, are guesses. How many of
  * them are taken is decided one by one, by what came before each, so that each is a plain draw. */
-static void verify(speculating_drafter* d, sd_proposal* p, inner* in, const float* logits) {
+static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* logits) {
     const sd_proposal* q = &in->proposal;
     int n_nodes = q->tree.n_nodes;
     uint32_t position = (uint32_t)q->n_text;
@@ -199,7 +199,7 @@ static void verify(speculating_drafter* d, sd_proposal* p, inner* in, const floa
 }
 
 /* An inner round for every sequence that wants another guess; *n_open is 0 when there is none. */
-static sd_status inner_round(speculating_drafter* d, sd_proposal* proposals, int n, int* n_open) {
+static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, int* n_open) {
     *n_open = 0;
     for (int i = 0; i < n; i++) {
         inner* in = &d->inners[i];
@@ -244,7 +244,7 @@ static sd_status inner_round(speculating_drafter* d, sd_proposal* proposals, int
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
-    speculating_drafter* d = (speculating_drafter*)base;
+    nested_drafter* d = (nested_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
@@ -262,26 +262,26 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
-    return sd_drafter_commit(((speculating_drafter*)base)->drafter, sequence, text, n_text);
+    return sd_drafter_commit(((nested_drafter*)base)->drafter, sequence, text, n_text);
 }
 
 static void release(sd_drafter* base) {
-    speculating_drafter* d = (speculating_drafter*)base;
+    nested_drafter* d = (nested_drafter*)base;
     d->drafter->free(d->drafter);
     sd_draft_runner_free(&d->runner);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
 
-sd_status sd_speculating_drafter_create(const sd_model_drafter_options* options,
-                                        const sd_speculating_options* speculating, sd_drafter** drafter) {
-    speculating_drafter* d = NULL;
+sd_status sd_nested_drafter_create(const sd_model_drafter_options* options,
+                                        const sd_nested_options* nested, sd_drafter** drafter) {
+    nested_drafter* d = NULL;
     sd_status status = sd_gamma_check(options->gamma);
-    if (status == SD_OK) status = sd_gamma_check(speculating->inner_gamma);
+    if (status == SD_OK) status = sd_gamma_check(nested->inner_gamma);
     if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
     if (status == SD_OK && (d = sd_alloc(sizeof *d)) == NULL) status = SD_ERR_MEMORY;
     if (status != SD_OK) {
-        speculating->inner->free(speculating->inner);
+        nested->inner->free(nested->inner);
         return status;
     }
     d->base = (sd_drafter){.yield = SD_YIELD_CHAINS,
@@ -291,8 +291,8 @@ sd_status sd_speculating_drafter_create(const sd_model_drafter_options* options,
                            .propose = propose,
                            .commit = commit,
                            .free = release};
-    d->drafter = speculating->inner;
-    d->inner_gamma = speculating->inner_gamma;
+    d->drafter = nested->inner;
+    d->inner_gamma = nested->inner_gamma;
     lay_out(d, options);
     if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
     lay_out(d, options);
