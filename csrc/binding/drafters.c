@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "best_drafter.h"
+#include "ensemble_drafter.h"
 #include "copy_drafter.h"
 #include "dynamic_tree_drafter.h"
 #include "input_drafter.h"
@@ -230,8 +230,8 @@ static int make_several(PyObject* descriptions, const sd_drafting* d, sd_drafter
 }
 
 /* arguments: (adaptive, gammas, descriptions): of the drafters, in their order */
-static int make_best(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
-    sd_best_options options = {
+static int make_ensemble(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    sd_ensemble_options options = {
         .gamma = d->gamma, .n_sequences = d->n_sequences, .coupled = d->guessing.coupled};
     PyObject *list, *descriptions;
     if (!PyArg_ParseTuple(arguments, "pOO!;draft: expected (\"best\", adaptive, gammas, descriptions)",
@@ -253,7 +253,7 @@ static int make_best(PyObject* arguments, const sd_drafting* d, sd_drafter** dra
     if (result == 0) {
         options.n_drafters = n;
         options.gammas = gammas;
-        result = made(sd_best_drafter_create(&options, drafters, drafter));
+        result = made(sd_ensemble_drafter_create(&options, drafters, drafter));
     }
     PyMem_Free(drafters);
     PyMem_Free(gammas);
@@ -266,7 +266,7 @@ static const struct {
     int (*make)(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
 } METHODS[] = {
     {"model", make_model},
-    {"best", make_best},
+    {"best", make_ensemble},
     {"lookahead", make_lookahead},
     {"python", sd_make_python_drafter},
     {"ngram", make_ngram},

@@ -1,4 +1,4 @@
-#include "best_drafter.h"
+#include "ensemble_drafter.h"
 
 #include "clock.h"
 #include "memory.h"
@@ -15,9 +15,9 @@ typedef struct inner {
     int* slots;             /* [n_sequences] of the session: which of these is its; -1: none */
 } inner;
 
-typedef struct best_drafter {
+typedef struct ensemble_drafter {
     sd_drafter base; /* must stay first */
-    sd_best_options options;
+    sd_ensemble_options options;
     sd_arena arena;  /* owns the arrays below */
     inner* inners;   /* [n_drafters] */
     int* n_text;     /* [n_sequences] of the text proposed for */
@@ -29,10 +29,10 @@ typedef struct best_drafter {
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
     double committed;                 /* when the last sequence was */
     int n_tokens, n_rows;             /* of this round */
-} best_drafter;
+} ensemble_drafter;
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
-    best_drafter* d = (best_drafter*)base;
+    ensemble_drafter* d = (ensemble_drafter*)base;
     sd_status status = SD_OK;
     for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++) {
         d->inners[i].slots[sequence] = -1;
@@ -44,7 +44,7 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
 
 /* One drafter after the other: each reads its part of all prompts together. */
 static sd_status read_prompts(sd_drafter* base, int* done) {
-    best_drafter* d = (best_drafter*)base;
+    ensemble_drafter* d = (ensemble_drafter*)base;
     sd_status status = SD_OK;
     *done = 1;
     for (int i = 0; i < d->options.n_drafters && *done && status == SD_OK; i++)
@@ -55,12 +55,12 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 /* ------------------------------------------------------------------------------------------- propose */
 
 /* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. */
-static sd_stream stream_of(const best_drafter* d, int i, sd_stream stream) {
+static sd_stream stream_of(const ensemble_drafter* d, int i, sd_stream stream) {
     return d->options.coupled ? stream : sd_stream_inner(stream, 0, (uint32_t)i);
 }
 
 /* Guesses for drafter i: its share of what is left, and whatever those after it have no use for. */
-static int room_for(const best_drafter* d, int i, const sd_proposal* p) {
+static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
     int left = p->budget - (p->tree.n_nodes - 1), total = 0, later = 0;
     for (int j = 0; j < d->options.n_drafters; j++) total += d->inners[j].gamma;
     double weight = 0.0, own = 0.0;
@@ -85,7 +85,7 @@ static int room_for(const best_drafter* d, int i, const sd_proposal* p) {
 
 /* An empty tree for drafter i behind the same text. What its nodes are drawn from is written where it will
  * be wanted, behind the round's last node. */
-static void open_proposal(const best_drafter* d, int i, int slot, const sd_proposal* p, int room) {
+static void open_proposal(const ensemble_drafter* d, int i, int slot, const sd_proposal* p, int room) {
     sd_proposal* own = &d->inners[i].proposals[slot];
     sd_tree tree = own->tree;
     int32_t* depths = own->depths;
@@ -108,7 +108,7 @@ static void open_proposal(const best_drafter* d, int i, int slot, const sd_propo
 }
 
 /* Append the tree in `slot` of drafter i to the round's. Returns the tokens it expects to have accepted. */
-static double merge(const best_drafter* d, int i, int slot, sd_proposal* p) {
+static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) {
     const sd_proposal* own = &d->inners[i].proposals[slot];
     int32_t* nodes = d->inners[i].nodes[slot];
     double most = 0.0;
@@ -133,7 +133,7 @@ static int n_guesses(const inner* in) {
 }
 
 /* Ask drafter i for those sequences for which it pays. *reading_s gets its forward passes' seconds. */
-static sd_status ask(best_drafter* d, int i, sd_proposal* proposals, int n, double* reading_s) {
+static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, double* reading_s) {
     inner* in = &d->inners[i];
     double begun = sd_now();
     in->n_asked = 0;
@@ -166,7 +166,7 @@ static sd_status ask(best_drafter* d, int i, sd_proposal* proposals, int n, doub
 }
 
 /* The last round is over when the next begins. */
-static void end_round(best_drafter* d) {
+static void end_round(ensemble_drafter* d) {
     if (d->committed > 0.0 && d->verified > 0.0) {
         double seconds = d->committed - d->begun;
         sd_choice_end_round(&d->choice, d->n_tokens, seconds, d->n_rows, d->verified - d->proposed);
@@ -177,7 +177,7 @@ static void end_round(best_drafter* d) {
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
-    best_drafter* d = (best_drafter*)base;
+    ensemble_drafter* d = (ensemble_drafter*)base;
     end_round(d);
     d->begun = sd_now();
     double reading_s = 0.0;
@@ -198,7 +198,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 
 static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* places, const float* logits,
                          ptrdiff_t stride) {
-    best_drafter* d = (best_drafter*)base;
+    ensemble_drafter* d = (ensemble_drafter*)base;
     if (d->verified == 0.0) d->verified = sd_now();
     int last = 0; /* rows that the target was run on */
     for (int j = 0; j < p->tree.n_nodes; j++)
@@ -217,7 +217,7 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
 }
 
 /* How many tokens of a tree's guesses came, in a row: new [n_new]. */
-static int n_right(const best_drafter* d, const sd_proposal* own, const int32_t* new, int n_new) {
+static int n_right(const ensemble_drafter* d, const sd_proposal* own, const int32_t* new, int n_new) {
     int most = 0;
     d->right[0] = 1;
     for (int j = 1; j < own->tree.n_nodes; j++) {
@@ -230,7 +230,7 @@ static int n_right(const best_drafter* d, const sd_proposal* own, const int32_t*
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
-    best_drafter* d = (best_drafter*)base;
+    ensemble_drafter* d = (ensemble_drafter*)base;
     int n_old = d->n_text[sequence], before = 0;
     sd_status status = SD_OK;
     if (n_old > 0) d->n_tokens += n_text - n_old;
@@ -253,14 +253,14 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int
 /* ----------------------------------------------------------------------------------------------------- */
 
 static void release(sd_drafter* base) {
-    best_drafter* d = (best_drafter*)base;
+    ensemble_drafter* d = (ensemble_drafter*)base;
     for (int i = 0; d->arena.base && i < d->options.n_drafters; i++)
         d->inners[i].drafter->free(d->inners[i].drafter);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
 
-static void lay_out_proposal(best_drafter* d, sd_proposal* p, int32_t** map) {
+static void lay_out_proposal(ensemble_drafter* d, sd_proposal* p, int32_t** map) {
     size_t n_nodes = (size_t)d->options.gamma + 1;
     sd_proposal made = {0};
     made.tree.tokens = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.tokens);
@@ -274,8 +274,8 @@ static void lay_out_proposal(best_drafter* d, sd_proposal* p, int32_t** map) {
     *map = nodes;
 }
 
-static void lay_out(best_drafter* d, sd_drafter* const* drafters) {
-    const sd_best_options* o = &d->options;
+static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
+    const sd_ensemble_options* o = &d->options;
     size_t n = (size_t)o->n_sequences, n_nodes = (size_t)o->gamma + 1;
     d->inners = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->inners);
     d->n_text = sd_arena_take(&d->arena, n, sizeof *d->n_text);
@@ -298,9 +298,9 @@ static void lay_out(best_drafter* d, sd_drafter* const* drafters) {
     }
 }
 
-sd_status sd_best_drafter_create(const sd_best_options* o, sd_drafter* const* drafters,
+sd_status sd_ensemble_drafter_create(const sd_ensemble_options* o, sd_drafter* const* drafters,
                                  sd_drafter** drafter) {
-    best_drafter* d = NULL;
+    ensemble_drafter* d = NULL;
     sd_status status = sd_gamma_check(o->gamma);
     for (int i = 0; i < o->n_drafters && status == SD_OK; i++)
         if (o->gammas[i] < 1 || o->gammas[i] > SD_MAX_GAMMA)
