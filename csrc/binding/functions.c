@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "choice.h"
+#include "drafter_selection.h"
 #include "forward.h"
 #include "kernels.h"
 #include "memory.h"
@@ -183,12 +183,12 @@ static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
 }
 
 #ifdef SPECDEC_TESTING
-/* _choice(state, what, numbers): one call of choice.h on a drafter; state b"" begins. Returns (state, answer). */
+/* _choice(state, what, numbers): one call of drafter_selection.h on a drafter; state b"" begins. Returns (state, answer). */
 static PyObject* choice(PyObject* module, PyObject* args) {
     (void)module;
     struct {
-        sd_choice choice;
-        sd_worth worth;
+        sd_selection selection;
+        sd_drafter_stats stats;
     } state = {0};
     const char *given, *what;
     Py_ssize_t size;
@@ -197,12 +197,12 @@ static PyObject* choice(PyObject* module, PyObject* args) {
     if (size == (Py_ssize_t)sizeof state) memcpy(&state, given, sizeof state);
     int answer = 0;
     switch (what[0]) {
-    case 'a': answer = sd_choice_asks(&state.choice, &state.worth, x[0], (int)x[1], x[2]); break;
-    case 's': sd_choice_spend(&state.worth, (int)x[0], (int)x[1], x[2], x[3]); break;
-    case 'l': sd_choice_learn(&state.worth, x[0], x[1], x[2]); break;
+    case 'a': answer = sd_selection_asks(&state.selection, &state.stats, x[0], (int)x[1], x[2]); break;
+    case 's': sd_selection_spend(&state.stats, (int)x[0], (int)x[1], x[2], x[3]); break;
+    case 'l': sd_selection_learn(&state.stats, x[0], x[1], x[2]); break;
     case 'e':
-        sd_choice_end_round(&state.choice, (int)x[0], x[1], (int)x[2], x[3]);
-        sd_choice_end_round_of(&state.worth);
+        sd_selection_end_round(&state.selection, (int)x[0], x[1], (int)x[2], x[3]);
+        sd_selection_end_round_of(&state.stats);
         break;
     }
     return Py_BuildValue("(y#i)", (const char*)&state, (Py_ssize_t)sizeof state, answer);
@@ -295,7 +295,7 @@ PyMethodDef sd_functions[] = {
     {"_adaptive_gamma_begin", sd_adaptive_gamma_begin_hook, METH_VARARGS, "A round begins: does it draft?"},
     {"_adaptive_gamma_pays", sd_adaptive_gamma_pays_hook, METH_VARARGS, "Does another guess pay?"},
     {"_adaptive_gamma_end", sd_adaptive_gamma_end_hook, METH_VARARGS, "A round has ended."},
-    {"_choice", choice, METH_VARARGS, "Which drafts pay (choice.h), a call at a time."},
+    {"_choice", choice, METH_VARARGS, "Which drafts pay (drafter_selection.h), a call at a time."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},

@@ -7,7 +7,7 @@
 typedef struct inner {
     sd_drafter* drafter; /* owned */
     int gamma;
-    sd_worth worth;
+    sd_drafter_stats stats;
     int n_asked;            /* sequences it is asked for in this round */
     sd_proposal* proposals; /* [n_sequences] of these, first n_asked; nodes have room for gamma + 1 */
     int32_t** nodes;        /* [n_sequences][gamma + 1] where the round's tree has each of their nodes */
@@ -25,7 +25,7 @@ typedef struct ensemble_drafter {
     int* right;      /* [gamma + 1] is a node what came? */
     int32_t* places; /* [gamma + 1] where the nodes of one drafter stand */
     double* best;    /* [n_sequences] of a round: tokens expected so far */
-    sd_choice choice;
+    sd_selection selection;
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
     double committed;                 /* when the last sequence was */
     int n_tokens, n_rows;             /* of this round */
@@ -65,7 +65,7 @@ static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
     for (int j = 0; j < d->options.n_drafters; j++) total += d->inners[j].gamma;
     double weight = 0.0, own = 0.0;
     for (int j = i; j < d->options.n_drafters; j++) {
-        double w = d->options.adaptive ? sd_choice_alone(&d->inners[j].worth) : 1.0;
+        double w = d->options.adaptive ? sd_selection_alone(&d->inners[j].stats) : 1.0;
         weight += w;
         if (j == i)
             own = w;
@@ -144,7 +144,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
         in->slots[p->sequence] = -1;
         int room = room_for(d, i, p);
         if (room < 1 || !sd_proposal_wants(p, 0)) continue;
-        if (d->options.adaptive && !sd_choice_asks(&d->choice, &in->worth, d->best[k], n_rows, begun))
+        if (d->options.adaptive && !sd_selection_asks(&d->selection, &in->stats, d->best[k], n_rows, begun))
             continue;
         in->expected[in->n_asked] = d->best[k];
         open_proposal(d, i, in->n_asked++, p, room);
@@ -155,7 +155,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     if (status != SD_OK) return status;
     double done = sd_now();
     *reading_s += done - begun - in->drafter->other_s;
-    sd_choice_spend(&in->worth, in->n_asked, n_guesses(in), done - begun, done);
+    sd_selection_spend(&in->stats, in->n_asked, n_guesses(in), done - begun, done);
     for (int k = 0; k < n; k++) {
         int slot = in->slots[proposals[k].sequence];
         if (slot < 0) continue;
@@ -169,8 +169,8 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
 static void end_round(ensemble_drafter* d) {
     if (d->committed > 0.0 && d->verified > 0.0) {
         double seconds = d->committed - d->begun;
-        sd_choice_end_round(&d->choice, d->n_tokens, seconds, d->n_rows, d->verified - d->proposed);
-        for (int i = 0; i < d->options.n_drafters; i++) sd_choice_end_round_of(&d->inners[i].worth);
+        sd_selection_end_round(&d->selection, d->n_tokens, seconds, d->n_rows, d->verified - d->proposed);
+        for (int i = 0; i < d->options.n_drafters; i++) sd_selection_end_round_of(&d->inners[i].stats);
     }
     d->n_tokens = d->n_rows = 0;
     d->verified = d->committed = 0.0;
@@ -239,7 +239,7 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int
         int slot = in->slots[sequence];
         if (slot >= 0 && n_old <= n_text) {
             int n = n_right(d, &in->proposals[slot], text + n_old, n_text - n_old);
-            sd_choice_learn(&in->worth, in->expected[slot], n, n > before ? n - before : 0);
+            sd_selection_learn(&in->stats, in->expected[slot], n, n > before ? n - before : 0);
             if (n > before) before = n;
         }
         in->slots[sequence] = -1;

@@ -7,7 +7,7 @@
 #ifndef SD_ENSEMBLE_DRAFTER_H
 #define SD_ENSEMBLE_DRAFTER_H
 
-#include "choice.h"
+#include "drafter_selection.h"
 #include "drafter.h"
 
 typedef struct sd_ensemble_options {
@@ -15,7 +15,7 @@ typedef struct sd_ensemble_options {
     const int*
         gammas;   /* [n_drafters] ≥ 1: guesses that each is asked for at most, or their ratio where a round
                         * has room for more than all of them; borrowed while the drafter is created */
-    int adaptive; /* leave out those that do not pay, by the clock (choice.h); 0: ask all, always */
+    int adaptive; /* leave out those that do not pay, by the clock (drafter_selection.h); 0: ask all, always */
     int gamma;    /* most guesses of a round; each drafter must be made for so many */
     int n_sequences; /* of the session */
     int coupled;     /* the drafters draw with the noise of SD_RULE_COUPLED, which they share; otherwise
