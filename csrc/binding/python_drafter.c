@@ -302,7 +302,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
         return -1;
     }
     d->base = (sd_drafter){
-        .yield = SD_YIELD_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
+        .tree_kind = SD_TREE_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
     d->saved_thread = drafting->saved_thread;
     d->n_vocab = drafting->target->config.n_vocab;
     d->rule = drafting->rule;

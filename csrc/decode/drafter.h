@@ -12,19 +12,19 @@
 typedef struct sd_drafter sd_drafter;
 
 /* What a drafter's trees are like, which decides who can judge them. */
-typedef enum sd_yield {
-    SD_YIELD_CHAINS,  /* every node is the child of the one before it */
-    SD_YIELD_DRAWS,   /* the guesses for one token are independent draws of one distribution */
-    SD_YIELD_TREES,   /* any tree */
-    SD_YIELD_UNKNOWN, /* chains or trees: propose fails for a tree that the session's rule cannot judge */
-} sd_yield;
+typedef enum sd_tree_kind {
+    SD_TREE_CHAINS,  /* every node is the child of the one before it */
+    SD_TREE_DRAWS,   /* the guesses for one token are independent draws of one distribution */
+    SD_TREE_ANY,   /* any tree */
+    SD_TREE_UNKNOWN, /* chains or trees: propose fails for a tree that the session's rule cannot judge */
+} sd_tree_kind;
 
 /* Operations that a method has no use for are NULL; propose and free are not.
  *
  * Before a sequence is proposed for, begin is called with its prompt, and then read until all prompts are in.
  * A drafter that wraps others passes both calls on to all of them. */
 struct sd_drafter {
-    sd_yield yield;
+    sd_tree_kind tree_kind;
     int points;     /* every guess is a point mass: drawn_from of a proposal needs no weights */
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
     /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. It only

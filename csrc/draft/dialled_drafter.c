@@ -84,7 +84,7 @@ sd_status sd_dialled_drafter_create(sd_drafter* inner, double alpha, int n_vocab
         status = sd_fail(SD_ERR_VALUE, "dial: alpha is %g, expected 0 to 1", alpha);
         goto fail;
     }
-    if (inner->yield != SD_YIELD_CHAINS) {
+    if (inner->tree_kind != SD_TREE_CHAINS) {
         status = sd_fail(SD_ERR_VALUE, "dial: the draft proposes trees, expected one that proposes chains");
         goto fail;
     }

@@ -173,7 +173,7 @@ sd_status sd_copy_drafter_create(const sd_copy_options* options, sd_drafter** dr
                        SD_AUTOMATON_MAX_TOKENS);
     copy_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.yield = options->n_candidates > 1 ? SD_YIELD_TREES : SD_YIELD_CHAINS,
+    d->base = (sd_drafter){.tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
                            .points = 1,
                            .begin = begin,
                            .read = read_prompts,

@@ -169,7 +169,7 @@ sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** 
                        SD_MAX_COPIES);
     input_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.yield = options->n_candidates > 1 ? SD_YIELD_TREES : SD_YIELD_CHAINS,
+    d->base = (sd_drafter){.tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
                            .points = 1,
                            .begin = begin,
                            .propose = propose,

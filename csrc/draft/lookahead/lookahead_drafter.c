@@ -175,7 +175,7 @@ sd_status sd_lookahead_drafter_create(const sd_lookahead_options* o, sd_drafter*
                        (long long)n_nodes, SD_MAX_GAMMA);
     lookahead_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.yield = SD_YIELD_TREES,
+    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
                            .points = 1,
                            .begin = begin,
                            .propose = propose,

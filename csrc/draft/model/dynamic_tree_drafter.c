@@ -188,7 +188,7 @@ sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options
     if (status != SD_OK) return status;
     dynamic_tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.yield = SD_YIELD_TREES,
+    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
                            .points = 1,
                            .begin = begin,
                            .read = read_prompts,

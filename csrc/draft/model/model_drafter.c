@@ -169,10 +169,10 @@ static void release(sd_drafter* base) {
 }
 
 /* Draws are draws above temperature 0 only, and under the coupled rule nobody asks. */
-static sd_yield yield_of(const sd_model_drafter_options* options, const sd_shape_options* shape) {
-    if (shape->n_chains == 1) return SD_YIELD_CHAINS;
-    return shape->how == SD_CHOOSE_DRAWS && options->guessing.sampling.temperature > 0.0 ? SD_YIELD_DRAWS
-                                                                                         : SD_YIELD_TREES;
+static sd_tree_kind tree_kind_of(const sd_model_drafter_options* options, const sd_shape_options* shape) {
+    if (shape->n_chains == 1) return SD_TREE_CHAINS;
+    return shape->how == SD_CHOOSE_DRAWS && options->guessing.sampling.temperature > 0.0 ? SD_TREE_DRAWS
+                                                                                         : SD_TREE_ANY;
 }
 
 /* Does it choose the most probable tokens, where others draw? Under the coupled rule it draws. */
@@ -188,7 +188,7 @@ sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const
     if (status != SD_OK) return status;
     model_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.yield = yield_of(options, shape),
+    d->base = (sd_drafter){.tree_kind = tree_kind_of(options, shape),
                            .points = sd_guessing_points(&options->guessing) || is_top(options, shape),
                            .begin = begin,
                            .read = read_prompts,

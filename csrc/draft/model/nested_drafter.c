@@ -284,7 +284,7 @@ sd_status sd_nested_drafter_create(const sd_model_drafter_options* options,
         nested->inner->free(nested->inner);
         return status;
     }
-    d->base = (sd_drafter){.yield = SD_YIELD_CHAINS,
+    d->base = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
                            .points = sd_guessing_points(&options->guessing),
                            .begin = begin,
                            .read = read_prompts,

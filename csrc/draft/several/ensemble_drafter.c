@@ -309,7 +309,7 @@ sd_status sd_ensemble_drafter_create(const sd_ensemble_options* o, sd_drafter* c
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
-    d->base = (sd_drafter){.yield = SD_YIELD_TREES,
+    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
                            .points = 1,
                            .begin = begin,
                            .read = read_prompts,
