@@ -267,7 +267,7 @@ static PyObject* forward_work(PyObject* module, PyObject* ignored) {
 
 PyMethodDef sd_functions[] = {
     {"tensor_shapes", tensor_shapes, METH_O,
-     "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration needs, by canonical name."},
+     "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration borrowed, by canonical name."},
     {"score", WITH_KEYWORDS(score),
      "score(model, ids, *, n_threads=1)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 [len(ids) - 1]."},
     {"distribution", WITH_KEYWORDS(distribution),

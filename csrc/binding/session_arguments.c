@@ -70,7 +70,7 @@ static int dial_from(PyObject* dial, PyObject* seeds, sd_session_arguments* a) {
 
 /* The rule's name and lenience, and the sampling settings of both models. */
 static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_sampling, PyObject* transform,
-                      sd_session_needs* needs, sd_session_arguments* a) {
+                      sd_session_borrowed* borrowed, sd_session_arguments* a) {
     sd_session_options* o = &a->options;
     sd_status status = sd_rule_find(rule, &o->rule);
     if (status != SD_OK) {
@@ -81,18 +81,18 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
         PyErr_SetString(PyExc_TypeError, "sampling or draft_sampling is missing");
         return -1;
     }
-    if (sd_settings_from(sampling, "sampling", &needs->settings) < 0) return -1;
-    o->sampling = needs->settings.sampling;
-    o->adjustment = needs->settings.adjustment;
-    if (a->drafting && sd_settings_from(draft_sampling, "draft_sampling", &needs->draft_settings) < 0)
+    if (sd_settings_from(sampling, "sampling", &borrowed->settings) < 0) return -1;
+    o->sampling = borrowed->settings.sampling;
+    o->adjustment = borrowed->settings.adjustment;
+    if (a->drafting && sd_settings_from(draft_sampling, "draft_sampling", &borrowed->draft_settings) < 0)
         return -1;
-    a->guessing = (sd_guessing){needs->draft_settings.adjustment, needs->draft_settings.sampling,
+    a->guessing = (sd_guessing){borrowed->draft_settings.adjustment, borrowed->draft_settings.sampling,
                                 o->rule == SD_RULE_COUPLED};
-    return sd_transform_from(transform, needs->saved_thread, &needs->transform, &o->transform);
+    return sd_transform_from(transform, borrowed->saved_thread, &borrowed->transform, &o->transform);
 }
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
-                              sd_session_needs* needs, sd_session_arguments* a) {
+                              sd_session_borrowed* borrowed, sd_session_arguments* a) {
     static char* names[] = {"target",         "draft",     "prompts",     "gamma",    "max_new_tokens",
                             "sampling",       "seeds",     "n_threads",   "rule",     "lenience",
                             "draft_sampling", "transform", "keep_logits", "stop_ids", "dial",
@@ -118,15 +118,15 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     if (target == NULL) return -1;
     o->target = target->model;
     a->drafting = draft_argument != Py_None;
-    if (rules_from(rule, sampling, draft_sampling, transform, needs, a) < 0) return -1;
+    if (rules_from(rule, sampling, draft_sampling, transform, borrowed, a) < 0) return -1;
     if ((a->prompts = prompts_from(prompts, seeds, &a->n_prompts)) == NULL) return -1;
     if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a->stop_ids, &o->n_stop_ids) < 0) return -1;
     o->stop_ids = a->stop_ids;
-    if (sd_adaptive_gamma_from(policy, &needs->policy, &needs->has_policy) < 0) return -1;
-    if (needs->has_policy) o->policy = &needs->policy;
+    if (sd_adaptive_gamma_from(policy, &borrowed->policy, &borrowed->has_policy) < 0) return -1;
+    if (borrowed->has_policy) o->policy = &borrowed->policy;
     if (dial != Py_None && dial_from(dial, seeds, a) < 0) return -1;
-    needs->target = (sd_model_object*)Py_NewRef((PyObject*)target);
-    needs->draft = a->drafting ? Py_NewRef(draft_argument) : NULL;
+    borrowed->target = (sd_model_object*)Py_NewRef((PyObject*)target);
+    borrowed->draft = a->drafting ? Py_NewRef(draft_argument) : NULL;
     return 0;
 }
 
@@ -136,18 +136,18 @@ void sd_session_arguments_free(sd_session_arguments* a) {
     PyMem_Free(a->stop_ids);
 }
 
-void sd_session_needs_free(sd_session_needs* needs) {
-    sd_settings_free(&needs->settings);
-    sd_settings_free(&needs->draft_settings);
-    Py_CLEAR(needs->transform.function);
-    Py_CLEAR(needs->target);
-    Py_CLEAR(needs->draft);
+void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
+    sd_settings_free(&borrowed->settings);
+    sd_settings_free(&borrowed->draft_settings);
+    Py_CLEAR(borrowed->transform.function);
+    Py_CLEAR(borrowed->target);
+    Py_CLEAR(borrowed->draft);
 }
 
-int sd_session_needs_traverse(const sd_session_needs* needs, visitproc visit, void* arg) {
-    Py_VISIT((PyObject*)needs->target);
-    Py_VISIT(needs->draft);
-    Py_VISIT(needs->transform.function);
+int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc visit, void* arg) {
+    Py_VISIT((PyObject*)borrowed->target);
+    Py_VISIT(borrowed->draft);
+    Py_VISIT(borrowed->transform.function);
     return 0;
 }
 
@@ -165,7 +165,7 @@ static sd_status dial(const sd_session_arguments* a, int n_text, sd_drafter** dr
 }
 
 int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
-                    const sd_session_needs* needs, sd_session** session) {
+                    const sd_session_borrowed* borrowed, sd_session** session) {
     const sd_session_options* o = &a->options;
     sd_drafter* drafter = NULL;
     sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
@@ -179,8 +179,8 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
                                       .n_text = n_text,
                                       .n_threads = o->n_threads,
                                       .rule = sd_rule_at(o->rule, o->sampling.temperature),
-                                      .saved_thread = needs->saved_thread};
-        if (sd_drafter_from(needs->draft, &drafting, &drafter) < 0) return -1;
+                                      .saved_thread = borrowed->saved_thread};
+        if (sd_drafter_from(borrowed->draft, &drafting, &drafter) < 0) return -1;
         if (a->foreseen) status = dial(a, n_text, &drafter);
     }
     if (status == SD_OK) status = sd_session_create(o, a->prompts, a->n_prompts, drafter, session);

@@ -6,7 +6,7 @@
 
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
-    sd_session_needs needs;            /* owned; what the session borrows */
+    sd_session_borrowed borrowed;            /* owned; what the session borrows */
     int keep_logits, keep_drafts, dialled, n_sequences;
     sd_exclusive exclusive;
 } session_object;
@@ -19,20 +19,20 @@ static void leave(session_object* self) { sd_exclusive_leave(&self->exclusive); 
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     session_object* self = (session_object*)base;
-    if (sd_exclusive_enter_init(&self->exclusive, self->needs.target != NULL, "Session") < 0) return -1;
-    self->needs.saved_thread = &self->exclusive.saved_thread;
+    if (sd_exclusive_enter_init(&self->exclusive, self->borrowed.target != NULL, "Session") < 0) return -1;
+    self->borrowed.saved_thread = &self->exclusive.saved_thread;
     sd_session_arguments arguments;
     int result = -1;
     const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    if (sd_session_arguments_from(args, kwargs, state, &self->needs, &arguments) == 0) {
-        result = sd_session_make(&arguments, state, &self->needs, &self->session);
+    if (sd_session_arguments_from(args, kwargs, state, &self->borrowed, &arguments) == 0) {
+        result = sd_session_make(&arguments, state, &self->borrowed, &self->session);
         self->keep_logits = arguments.keep_logits;
         self->keep_drafts = arguments.keep_drafts;
         self->dialled = arguments.foreseen != NULL;
         self->n_sequences = arguments.n_prompts;
     }
     sd_session_arguments_free(&arguments);
-    if (result < 0) sd_session_needs_free(&self->needs);
+    if (result < 0) sd_session_borrowed_free(&self->borrowed);
     leave(self);
     return result;
 }
@@ -40,15 +40,15 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
 /* May be called while a thread is in the core: what it reads changes with the GIL only. */
 static int traverse(PyObject* base, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(base));
-    return sd_session_needs_traverse(&((session_object*)base)->needs, visit, arg);
+    return sd_session_borrowed_traverse(&((session_object*)base)->borrowed, visit, arg);
 }
 
 /* Never called while a thread is in the core: that thread has a reference, so the session is not garbage. */
 static int clear(PyObject* base) {
     session_object* self = (session_object*)base;
-    sd_session_free(self->session); /* first: it borrows from needs */
+    sd_session_free(self->session); /* first: it borrows from borrowed */
     self->session = NULL;
-    sd_session_needs_free(&self->needs);
+    sd_session_borrowed_free(&self->borrowed);
     return 0;
 }
 
@@ -85,7 +85,7 @@ static PyObject* new_tokens(const sd_record* record) {
 /* Logits that each new token was chosen from: after the root and after each accepted node. */
 static PyObject* new_logits(const session_object* self, const sd_record* record) {
     if (!self->keep_logits) return Py_NewRef(Py_None);
-    size_t n_vocab = (size_t)self->needs.target->model->config.n_vocab;
+    size_t n_vocab = (size_t)self->borrowed.target->model->config.n_vocab;
     ptrdiff_t stride;
     const float* logits = sd_session_logits(self->session, &stride);
     float* out;
@@ -101,7 +101,7 @@ static PyObject* new_logits(const session_object* self, const sd_record* record)
 /* What each node was drawn from; nothing for the root. */
 static PyObject* draft_probs(const session_object* self, const sd_record* record) {
     if (!self->keep_drafts) return Py_NewRef(Py_None);
-    int n_vocab = self->needs.target->model->config.n_vocab;
+    int n_vocab = self->borrowed.target->model->config.n_vocab;
     double* out;
     PyObject* array = sd_new_array("float64", record->tree.n_nodes, n_vocab, (void**)&out);
     for (int i = 0; array != NULL && i < record->tree.n_nodes; i++)
@@ -126,7 +126,7 @@ static PyObject* draft_points(const session_object* self, const sd_record* recor
 /* The target's logits after each node. */
 static PyObject* node_logits(const session_object* self, const sd_record* record) {
     if (!self->keep_drafts) return Py_NewRef(Py_None);
-    size_t n_vocab = (size_t)self->needs.target->model->config.n_vocab;
+    size_t n_vocab = (size_t)self->borrowed.target->model->config.n_vocab;
     ptrdiff_t stride;
     const float* logits = sd_session_logits(self->session, &stride);
     float* out;
@@ -260,7 +260,7 @@ static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
     if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0) return NULL; /* a closed one has it still */
-    PyObject* result = self->needs.has_policy ? sd_adaptive_gamma_to_array(&self->needs.policy) : Py_NewRef(Py_None);
+    PyObject* result = self->borrowed.has_policy ? sd_adaptive_gamma_to_array(&self->borrowed.policy) : Py_NewRef(Py_None);
     leave(self);
     return result;
 }
