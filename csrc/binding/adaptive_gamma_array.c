@@ -124,16 +124,16 @@ PyObject* sd_adaptive_gamma_pays_hook(PyObject* module, PyObject* args) {
     int n;
     if (sd_floats_from(chain, "chain", &confidences, &n) < 0) return NULL;
     n -= looked_at;
-    double reach = 1.0, known = -1.0;
+    double path_prob = 1.0, known = -1.0;
     for (int i = 0; i < n + looked_at; i++) {
         double chance = sd_adaptive_gamma_chance(&policy, confidences[i], i + 1);
         if (i < n)
-            reach *= chance;
+            path_prob *= chance;
         else
             known = chance;
     }
     PyMem_Free(confidences);
-    return PyLong_FromLong(sd_adaptive_gamma_pays(&policy, reach, n, n, known));
+    return PyLong_FromLong(sd_adaptive_gamma_pays(&policy, path_prob, n, n, known));
 }
 
 /* (policy, tuple of chains, tokens, draft_s, rest_s); a chain: (confidences, how many were accepted, depth of
@@ -154,8 +154,8 @@ PyObject* sd_adaptive_gamma_end_hook(PyObject* module, PyObject* args) {
         double confidences[ROOM], *given;
         int n_path, n;
         sd_proposal p = {.depths = depths, .confidences = confidences};
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(chains, c), "Oiid", &list, &n_path, &p.declined_at,
-                              &p.declined) ||
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(chains, c), "Oiid", &list, &n_path, &p.rejected_at,
+                              &p.rejected_confidence) ||
             sd_floats_from(list, "chain", &given, &n) < 0)
             return NULL;
         int fits = n < ROOM && n_path <= n;
@@ -168,7 +168,7 @@ PyObject* sd_adaptive_gamma_end_hook(PyObject* module, PyObject* args) {
         p.tree = (sd_tree){n + 1, tokens, parents, NULL};
         if (policy.drafting > 0.0) sd_adaptive_gamma_observe(&policy, &p, path, n_path);
         round.n_rows += 1 + n;
-        round.n_steps += p.declined_at > n ? p.declined_at : n;
+        round.n_steps += p.rejected_at > n ? p.rejected_at : n;
     }
     sd_adaptive_gamma_end(&policy, &round);
     return put_back(array, &policy) < 0 ? NULL : Py_NewRef(Py_None);

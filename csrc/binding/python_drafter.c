@@ -178,7 +178,7 @@ static int take_node(python_drafter* d, const returned* r, int i, sd_proposal* p
     double confidence = 1.0;
     /* Checked whether or not there is room for the node. Its own room comes after the last node's. */
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
-    int wanted = parent >= 0 && !d->closed[parent] && sd_proposal_wants(p, parent);
+    int wanted = parent >= 0 && !d->closed[parent] && sd_proposal_may_draft(p, parent);
     int result = item_of(d, r->probs, "probs", i, r->n, &row);
     if (result == 0) result = item_of(d, r->confidence, "confidence", i, r->n, &estimate);
     if (result == 0 && wanted) {
@@ -243,7 +243,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     sd_gil_take(d->saved_thread);
     int result = 0;
     for (int i = 0; i < n && result == 0; i++)
-        if (sd_proposal_wants(&proposals[i], 0)) result = propose_one(d, &proposals[i]);
+        if (sd_proposal_may_draft(&proposals[i], 0)) result = propose_one(d, &proposals[i]);
     sd_gil_release(d->saved_thread);
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }

@@ -183,10 +183,10 @@ static double draft_seconds(const sd_adaptive_gamma* p, int n_steps) {
 /* The best rate of rounds with k guesses in every sequence, as the estimates have it, joined with what the
  * last rounds gave. */
 static double find_rate(const sd_adaptive_gamma* p, int n, int gamma) {
-    double reach = 1.0, tokens = n, best = p->plain_rate, best_tokens = n, best_seconds = n / p->plain_rate;
+    double path_prob = 1.0, tokens = n, best = p->plain_rate, best_tokens = n, best_seconds = n / p->plain_rate;
     for (int k = 1; k <= gamma; k++) {
-        reach *= p->chance[k];
-        tokens += n * reach;
+        path_prob *= p->chance[k];
+        tokens += n * path_prob;
         double seconds = sd_cost_model_seconds(&p->target, n * (1 + k)) + draft_seconds(p, n * k);
         if (tokens / seconds > best) best = tokens / seconds, best_tokens = tokens, best_seconds = seconds;
     }
@@ -209,12 +209,12 @@ static void plan(sd_adaptive_gamma* p, int n, int gamma) {
     p->rate = find_rate(p, n, gamma);
 }
 
-int sd_adaptive_gamma_pays(const sd_adaptive_gamma* p, double reach, int depth, int n_guesses, double known) {
+int sd_adaptive_gamma_pays(const sd_adaptive_gamma* p, double path_prob, int depth, int n_guesses, double known) {
     if (p->plain_rate <= 0.0) return 0;
     if (n_guesses < p->explore_to || (n_guesses == 0 && p->trial_left > 0.0)) return 1;
     int last = (int)p->horizon;
-    if (n_guesses >= last || depth >= last) return reach >= sd_adaptive_gamma_node_price(p);
-    double worth = p->rate, gain = 0.0, chance = reach;
+    if (n_guesses >= last || depth >= last) return path_prob >= sd_adaptive_gamma_node_price(p);
+    double worth = p->rate, gain = 0.0, chance = path_prob;
     /* By itself or with those that may follow: another row is not always dearer than the one before. */
     for (int k = 1; n_guesses + k <= last && depth + k <= last && k <= 8; k++) {
         chance *= k == 1 && known >= 0.0 ? known : p->chance[depth + k];
@@ -229,7 +229,7 @@ int sd_adaptive_gamma_pays(const sd_adaptive_gamma* p, double reach, int depth, 
     double row = worth * (p->target_s[n_guesses + 1] - p->target_s[n_guesses]), value = 0.0, n = 0.0;
     for (int i = 0; i < SD_ADAPTIVE_GAMMA_CONFIDENCES; i++) {
         n += occurs[i];
-        value += occurs[i] * fmax(0.0, reach * sd_adaptive_gamma_chance(p, sd_adaptive_gamma_confidence(i), depth + 1) - row);
+        value += occurs[i] * fmax(0.0, path_prob * sd_adaptive_gamma_chance(p, sd_adaptive_gamma_confidence(i), depth + 1) - row);
     }
     return n > 0.0 && value / n >= worth * (p->draft_s[depth + 1] - p->draft_s[depth]);
 }
@@ -313,10 +313,10 @@ void sd_adaptive_gamma_observe(sd_adaptive_gamma* p, const sd_proposal* proposal
         add(&p->by_both[bin_of(confidence)][row_of(depth)], yes, LONG);
     }
     /* A guess that was looked at and not made: nobody knows, but of its like one does. */
-    int depth = proposal->declined_at;
+    int depth = proposal->rejected_at;
     if (depth > 0) p->looks = 1.0;
     if (depth > 0 && n_path == depth - 1)
-        observe_first(p, proposal->declined, depth, sd_adaptive_gamma_chance(p, proposal->declined, depth));
+        observe_first(p, proposal->rejected_confidence, depth, sd_adaptive_gamma_chance(p, proposal->rejected_confidence, depth));
     notice_change(p);
 }
 

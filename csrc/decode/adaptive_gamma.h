@@ -38,7 +38,7 @@ struct sd_adaptive_gamma {
     sd_share by_confidence[SD_ADAPTIVE_GAMMA_CONFIDENCES];           /* those of a confidence, */
     sd_share by_both[SD_ADAPTIVE_GAMMA_CONFIDENCES][SD_ADAPTIVE_GAMMA_DEPTHS]; /* of both? */
     double confidences[2][SD_ADAPTIVE_GAMMA_CONFIDENCES];            /* how often each occurs: at depth 1, further on */
-    double looks; /* guesses may be looked at before they are drawn (sd_proposal_takes) */
+    double looks; /* guesses may be looked at before they are drawn (sd_proposal_worth_verifying) */
 
     double tokens, seconds, n_drafted; /* of the last rounds with drafting, with how much weight */
     double loss, won;                  /* tokens behind and ahead of plain decoding, of a sequence */
@@ -86,9 +86,9 @@ void sd_adaptive_gamma_observe(sd_adaptive_gamma* policy, const sd_proposal* pro
 
 void sd_adaptive_gamma_end(sd_adaptive_gamma* policy, const sd_adaptive_gamma_round* round);
 
-/* Does a guess pay that hangs on a node of this reach and depth, in a proposal of n_guesses? known: the
+/* Does a guess pay that hangs on a node of this path_prob and depth, in a proposal of n_guesses? known: the
  * guess's chance to be accepted if its parent is, or below 0 when nothing has been spent on it yet. */
-int sd_adaptive_gamma_pays(const sd_adaptive_gamma* policy, double reach, int depth, int n_guesses, double known);
+int sd_adaptive_gamma_pays(const sd_adaptive_gamma* policy, double path_prob, int depth, int n_guesses, double known);
 
 /* The middle of a bin of confidences. */
 double sd_adaptive_gamma_confidence(int bin);

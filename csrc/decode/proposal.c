@@ -2,23 +2,23 @@
 
 #include "adaptive_gamma.h"
 
-int sd_proposal_fits(const sd_proposal* p, int node) {
+int sd_proposal_has_room(const sd_proposal* p, int node) {
     return p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
 }
 
-int sd_proposal_wants(const sd_proposal* p, int node) {
-    if (!sd_proposal_fits(p, node)) return 0;
+int sd_proposal_may_draft(const sd_proposal* p, int node) {
+    if (!sd_proposal_has_room(p, node)) return 0;
     return p->policy == NULL ||
-           sd_adaptive_gamma_pays(p->policy, p->reach[node], p->depths[node], p->tree.n_nodes - 1, -1.0);
+           sd_adaptive_gamma_pays(p->policy, p->path_prob[node], p->depths[node], p->tree.n_nodes - 1, -1.0);
 }
 
-int sd_proposal_takes(sd_proposal* p, int node, double confidence) {
+int sd_proposal_worth_verifying(sd_proposal* p, int node, double confidence) {
     if (p->policy == NULL) return 1;
     int depth = p->depths[node] + 1;
     double known = sd_adaptive_gamma_chance(p->policy, confidence, depth);
-    if (sd_adaptive_gamma_pays(p->policy, p->reach[node], depth - 1, p->tree.n_nodes - 1, known)) return 1;
-    p->declined_at = depth;
-    p->declined = confidence;
+    if (sd_adaptive_gamma_pays(p->policy, p->path_prob[node], depth - 1, p->tree.n_nodes - 1, known)) return 1;
+    p->rejected_at = depth;
+    p->rejected_confidence = confidence;
     return 0;
 }
 
@@ -31,7 +31,7 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
         p->confidences[node] = confidence;
         confidence = sd_adaptive_gamma_chance(p->policy, confidence, p->depths[node]);
     }
-    p->reach[node] = p->reach[parent] * confidence;
+    p->path_prob[node] = p->path_prob[parent] * confidence;
     return node;
 }
 

@@ -22,23 +22,23 @@ typedef struct sd_proposal {
     sd_tree tree;        /* out: node 0 is set; room for budget more nodes, and each of their drawn_from
                           * has room for [n_vocab] weights, NULL where the drafter says `points` */
     int32_t* depths;     /* [budget + 1] out: of the nodes; 0 for the root */
-    double* reach;       /* [budget + 1] out: estimated chance that a node is accepted; 1 for the root */
+    double* path_prob;       /* [budget + 1] out: estimated chance that a node is accepted; 1 for the root */
     double* confidences; /* [budget + 1] out, where there is a policy: as they were given to sd_proposal_add */
-    int declined_at;     /* out: depth of the guess that sd_proposal_takes declined last, 0: none, */
-    double declined;     /* and its confidence */
+    int rejected_at;     /* out: depth of the guess that sd_proposal_worth_verifying declined last, 0: none, */
+    double rejected_confidence;     /* and its confidence */
 } sd_proposal;
 
 /* Is there room for another guess that hangs on `node`? */
-int sd_proposal_fits(const sd_proposal* proposal, int node);
+int sd_proposal_has_room(const sd_proposal* proposal, int node);
 
 /* May another guess hang on `node`? To be asked before it is drawn. With a policy: does it pay? */
-int sd_proposal_wants(const sd_proposal* proposal, int node);
+int sd_proposal_may_draft(const sd_proposal* proposal, int node);
 
 /* Is a guess after `node` worth a row of the target, now that its confidence is known? May be asked, after
- * sd_proposal_wants, only where looking at the guess does not break the condition of drafter.h: it is certain (a
+ * sd_proposal_may_draft, only where looking at the guess does not break the condition of drafter.h: it is certain (a
  * point mass), or drawn with the noise of SD_RULE_COUPLED. Without a policy always. A guess that is declined
  * must not be added, nor any other in its place. */
-int sd_proposal_takes(sd_proposal* proposal, int node, double confidence);
+int sd_proposal_worth_verifying(sd_proposal* proposal, int node, double confidence);
 
 /* Append a guess, whose drawn_from the caller sets (before or after). confidence: the draft's own
  * estimate that the target agrees, in [0, 1]; it is looked at only where there is a policy. Returns the node. */

@@ -58,14 +58,14 @@ static void lay_out(sd_session* s) {
         int32_t* text = sd_arena_take(arena, (size_t)s->n_text, sizeof *text);
         sd_distribution* drawn_from = sd_arena_take(arena, nodes, sizeof *drawn_from);
         int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
-        double* reach = sd_arena_take(arena, nodes, sizeof *reach);
+        double* path_prob = sd_arena_take(arena, nodes, sizeof *path_prob);
         double* confidences = sd_arena_take(arena, nodes, sizeof *confidences);
         double* weights = sd_arena_take(arena, dense ? nodes * n_vocab : 0, sizeof *weights);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
         s->proposals[i].tree.drawn_from = drawn_from;
         s->proposals[i].depths = depths;
-        s->proposals[i].reach = reach;
+        s->proposals[i].path_prob = path_prob;
         s->proposals[i].confidences = confidences;
         for (size_t j = 0; j < nodes && dense; j++) drawn_from[j].weights = weights + j * n_vocab;
     }
@@ -234,7 +234,7 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->depth = q->max_text - q->n_text - 1;
         p->budget = p->depth > 0 ? wanted : 0;
         p->policy = s->options.policy;
-        p->declined_at = 0;
+        p->rejected_at = 0;
         p->cache = &s->caches[i];
         p->tree.n_nodes = 1;
         p->tree.tokens = record->tree.tokens; /* the guesses go where they are kept */
@@ -242,7 +242,7 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->tree.tokens[0] = q->text[q->n_text - 1];
         p->tree.parents[0] = -1;
         p->depths[0] = 0;
-        p->reach[0] = 1.0;
+        p->path_prob[0] = 1.0;
     }
     if (s->options.node_budget) sd_proposals_share(s->proposals, n_open, s->options.node_budget, &s->turn);
     s->drafting = 0;
@@ -317,7 +317,7 @@ static void tell_policy(sd_session* s, const sd_record* records, double draft_s,
     for (int i = 0; i < s->n_open; i++) {
         const sd_proposal* p = &s->proposals[i];
         const sd_verdict* v = &records[i].verdict;
-        int deepest = p->declined_at;
+        int deepest = p->rejected_at;
         for (int node = 1; node < p->tree.n_nodes; node++)
             if (p->depths[node] > deepest) deepest = p->depths[node];
         if (s->drafting) sd_adaptive_gamma_observe(s->options.policy, p, v->path, v->n_path);

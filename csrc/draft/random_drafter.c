@@ -14,7 +14,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     random_drafter* d = (random_drafter*)base;
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
-        for (int parent = 0; sd_proposal_wants(p, parent);) {
+        for (int parent = 0; sd_proposal_may_draft(p, parent);) {
             sd_status status = sd_interrupted();
             if (status != SD_OK) return status;
             int node = p->tree.n_nodes;

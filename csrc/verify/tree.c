@@ -5,9 +5,9 @@ int sd_tree_places(const sd_tree* t, int32_t* places) {
     places[0] = 0;
     for (int i = 1; i < t->n_nodes; i++) {
         int32_t parent = places[t->parents[i]];
-        int twin = i - 1;
-        while (twin > 0 && (t->tokens[twin] != t->tokens[i] || places[t->parents[twin]] != parent)) twin--;
-        places[i] = twin > 0 ? places[twin] : n_places++;
+        int duplicate = i - 1;
+        while (duplicate > 0 && (t->tokens[duplicate] != t->tokens[i] || places[t->parents[duplicate]] != parent)) duplicate--;
+        places[i] = duplicate > 0 ? places[duplicate] : n_places++;
     }
     return n_places;
 }

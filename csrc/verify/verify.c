@@ -85,7 +85,7 @@ void sd_verify(const sd_question* q, sd_verdict* verdict) {
         if (accepted == place.n_guesses) break;
         node = guesses[accepted];
         place.node = node;
-        for (int i = 0; i < place.n_guesses; i++) { /* its twins, which are the same place */
+        for (int i = 0; i < place.n_guesses; i++) { /* its duplicates, which are the same place */
             if (tree->tokens[guesses[i]] != tree->tokens[node]) continue;
             level[guesses[i]] = depth + 1;
             if (guesses[i] < place.node) place.node = guesses[i];

@@ -99,7 +99,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         sd_proposal* p = &proposals[i];
         window* w = &d->windows[p->sequence];
         w->n_columns = 0;
-        if (!sd_proposal_wants(p, 0)) continue;
+        if (!sd_proposal_may_draft(p, 0)) continue;
         slide(d, w, p);
         propose_window(d, w, p);
         propose_candidates(d, w, p);

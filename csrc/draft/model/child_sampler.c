@@ -125,7 +125,7 @@ static int draw(const sd_child_sampler* s, sd_proposal* p, int parent, int disti
     }
     for (int i = 0; i < n; i++) {
         int node = p->tree.n_nodes;
-        if (i > 0 && (!sd_proposal_wants(p, parent) || !inherit(s, p, distinct))) return i;
+        if (i > 0 && (!sd_proposal_may_draft(p, parent) || !inherit(s, p, distinct))) return i;
         const sd_distribution* from = &p->tree.drawn_from[node];
         int32_t token =
             coupled ? s->order[i]
@@ -138,7 +138,7 @@ static int draw(const sd_child_sampler* s, sd_proposal* p, int parent, int disti
 
 int sd_child_sampler_draw(const sd_child_sampler* s, sd_proposal* p, int parent, const float* logits, sd_choosing how,
                       int n) {
-    if (n == 0 || !sd_proposal_wants(p, parent)) return 0;
+    if (n == 0 || !sd_proposal_may_draft(p, parent)) return 0;
     if (n == 1 && how != SD_CHOOSE_TOP) return sd_guess_if_it_pays(&s->guesser, p, parent, logits) >= 0;
     int chosen = how == SD_CHOOSE_TOP && !s->guesser.how.coupled; /* not drawn, whatever the temperature */
     sd_distribution ranked = {.weights = s->weights};
@@ -147,7 +147,7 @@ int sd_child_sampler_draw(const sd_child_sampler* s, sd_proposal* p, int parent,
     if (from->point < 0 && !chosen) return draw(s, p, parent, how == SD_CHOOSE_DISTINCT, n);
     n = rank_by_mass(s, logits, from, n);
     for (int i = 0; i < n; i++) {
-        if (!sd_proposal_wants(p, parent)) return i;
+        if (!sd_proposal_may_draft(p, parent)) return i;
         p->tree.drawn_from[p->tree.n_nodes].point = s->order[i];
         sd_proposal_add(p, parent, s->order[i], s->scores[i]);
     }

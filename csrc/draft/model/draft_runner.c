@@ -123,7 +123,7 @@ sd_status sd_draft_runner_run(sd_draft_runner* r, const sd_draft_nodes* batch, i
     return status == SD_OK ? sd_forward_check(&r->workspace, 0, r->workspace.max_rows) : status;
 }
 
-void sd_draft_runner_share(sd_draft_runner* r, const sd_proposal* p, int32_t twin, int32_t node) {
+void sd_draft_runner_share(sd_draft_runner* r, const sd_proposal* p, int32_t duplicate, int32_t node) {
     int32_t* pending = r->pending + (ptrdiff_t)p->sequence * (r->options.gamma + 1);
-    pending[twin] = pending[node];
+    pending[duplicate] = pending[node];
 }

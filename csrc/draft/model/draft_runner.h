@@ -56,7 +56,7 @@ sd_status sd_draft_runner_follow(sd_draft_runner* runner, sd_proposal* proposal)
  * workspace.logits, in order. All of them are finite: SD_ERR_OVERFLOW if not. */
 sd_status sd_draft_runner_run(sd_draft_runner* runner, const sd_draft_nodes* batch, int n);
 
-/* Let `twin`, which has the tokens of `node` from the root on, pass for read when `node` has been. */
-void sd_draft_runner_share(sd_draft_runner* runner, const sd_proposal* proposal, int32_t twin, int32_t node);
+/* Let `duplicate`, which has the tokens of `node` from the root on, pass for read when `node` has been. */
+void sd_draft_runner_share(sd_draft_runner* runner, const sd_proposal* proposal, int32_t duplicate, int32_t node);
 
 #endif

@@ -50,7 +50,7 @@ static void lay_out(dynamic_tree_drafter* d, const sd_model_drafter_options* opt
             .reads = sd_arena_take(arena, width, sizeof *one.reads),
             .nodes = sd_arena_take(arena, nodes, sizeof *one.nodes),
             .read.depths = sd_arena_take(arena, nodes, sizeof *one.read.depths),
-            .read.reach = sd_arena_take(arena, nodes, sizeof *one.read.reach),
+            .read.path_prob = sd_arena_take(arena, nodes, sizeof *one.read.path_prob),
         };
         if (arena->base != NULL) d->drafts[i] = one;
     }
@@ -69,22 +69,22 @@ static void open_draft(draft* f, const sd_proposal* p, int room) {
     f->search.n = 0;
     f->search.room = p->budget < room ? p->budget : room;
     int32_t* depths = f->read.depths;
-    double* reach = f->read.reach;
+    double* path_prob = f->read.path_prob;
     f->read = *p;
     f->read.policy = NULL; /* guesses are priced when they are proposed */
     f->read.depths = depths;
-    f->read.reach = reach;
+    f->read.path_prob = path_prob;
     f->read.tree = (sd_tree){.n_nodes = 1, .tokens = f->tokens, .parents = f->parents};
     f->tokens[0] = p->tree.tokens[0];
     f->parents[0] = -1;
     depths[0] = 0;
-    reach[0] = 1.0;
+    path_prob[0] = 1.0;
 }
 
 /* Which nodes are read next. */
 static void choose(const dynamic_tree_drafter* d, const sd_proposal* p, draft* f, int step) {
     f->n_reads = 0;
-    if (!sd_proposal_wants(p, 0)) return;
+    if (!sd_proposal_may_draft(p, 0)) return;
     if (step == 0) {
         f->reads[f->n_reads++] = 0;
         return;
@@ -123,7 +123,7 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
                                                            .node = -1,
                                                            .depth = f->read.depths[node] + 1,
                                                            .confidence = confidence,
-                                                           .value = f->read.reach[node] * confidence});
+                                                           .value = f->read.path_prob[node] * confidence});
             }
         }
     }
@@ -136,7 +136,7 @@ static int pays(const sd_proposal* p, int parent, const sd_candidate* c) {
     if (p->policy == NULL) return 1;
     int depth = p->depths[parent];
     double chance = sd_adaptive_gamma_chance(p->policy, c->confidence, depth + 1);
-    return sd_adaptive_gamma_pays(p->policy, p->reach[parent], depth, p->tree.n_nodes - 1, chance);
+    return sd_adaptive_gamma_pays(p->policy, p->path_prob[parent], depth, p->tree.n_nodes - 1, chance);
 }
 
 /* The best candidates become nodes: parents come before their children. */
@@ -146,7 +146,7 @@ static void emit(draft* f, sd_proposal* p) {
     for (int i = 0; i < f->search.n; i++) {
         const sd_candidate* c = &f->search.best[i];
         int32_t parent = f->nodes[c->parent];
-        if (parent < 0 || !sd_proposal_fits(p, parent) || !pays(p, parent, c)) continue;
+        if (parent < 0 || !sd_proposal_has_room(p, parent) || !pays(p, parent, c)) continue;
         p->tree.drawn_from[p->tree.n_nodes].point = c->token;
         int node = sd_proposal_add(p, parent, c->token, c->confidence);
         if (c->node >= 0) f->nodes[c->node] = node;

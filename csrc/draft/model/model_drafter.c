@@ -12,7 +12,7 @@ typedef struct parent {
 /* One proposal being drafted. */
 typedef struct draft {
     int32_t* nodes;  /* [n_nodes + 1] the proposal's node of each of the shape; -1: not drawn */
-    int32_t* twins;  /* [n_nodes + 1] by the proposal's nodes: the first with the same tokens from the root */
+    int32_t* duplicates;  /* [n_nodes + 1] by the proposal's nodes: the first with the same tokens from the root */
     int32_t* reads;  /* [widest] nodes that are read in this step */
     parent* parents; /* [widest] nodes that get children in this step */
     int n_reads, n_parents;
@@ -44,7 +44,7 @@ static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
     for (size_t i = 0; i < n; i++) {
         const draft one = {
             .nodes = sd_arena_take(arena, nodes, sizeof *one.nodes),
-            .twins = sd_arena_take(arena, nodes, sizeof *one.twins),
+            .duplicates = sd_arena_take(arena, nodes, sizeof *one.duplicates),
             .reads = sd_arena_take(arena, widest, sizeof *one.reads),
             .parents = sd_arena_take(arena, widest, sizeof *one.parents),
         };
@@ -62,11 +62,11 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 }
 
 /* The first of the nodes read in this step that has the tokens of `node` from the root; or itself. */
-static int32_t twin_of(const draft* f, const sd_tree* tree, int32_t node) {
+static int32_t duplicate_of(const draft* f, const sd_tree* tree, int32_t node) {
     for (int i = 0; i < f->n_reads && node > 0; i++) {
         int32_t other = f->reads[i];
         if (tree->tokens[other] == tree->tokens[node] &&
-            f->twins[tree->parents[other]] == f->twins[tree->parents[node]])
+            f->duplicates[tree->parents[other]] == f->duplicates[tree->parents[node]])
             return other;
     }
     return node;
@@ -79,10 +79,10 @@ static void collect(const model_drafter* d, const sd_proposal* p, draft* f) {
     f->n_reads = f->n_parents = 0;
     for (int s = f->first; s < f->end && room > 0; s++) {
         int32_t node = f->nodes[s];
-        if (d->shape.n_children[s] == 0 || node < 0 || !sd_proposal_wants(p, node)) continue;
+        if (d->shape.n_children[s] == 0 || node < 0 || !sd_proposal_may_draft(p, node)) continue;
         room -= d->shape.n_children[s];
-        int32_t read = twin_of(f, &p->tree, node);
-        f->twins[node] = read;
+        int32_t read = duplicate_of(f, &p->tree, node);
+        f->duplicates[node] = read;
         int row = 0;
         if (read == node)
             f->reads[row = f->n_reads++] = node;
@@ -152,7 +152,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         draft* f = &d->drafts[i];
         f->first = 0;
         f->end = 1;
-        f->nodes[0] = f->twins[0] = 0;
+        f->nodes[0] = f->duplicates[0] = 0;
     }
     for (int n_drafting = 1; n_drafting > 0;) {
         sd_status status = step(d, proposals, n, &n_drafting);

@@ -43,7 +43,7 @@ static void lay_out_inner(nested_drafter* d, const sd_model_drafter_options* opt
         .text = sd_arena_take(arena, (size_t)options->n_text + (size_t)options->gamma, sizeof *one.text),
         .places = sd_arena_take(arena, nodes, sizeof *one.places),
         .proposal.depths = sd_arena_take(arena, nodes, sizeof *one.proposal.depths),
-        .proposal.reach = sd_arena_take(arena, nodes, sizeof *one.proposal.reach),
+        .proposal.path_prob = sd_arena_take(arena, nodes, sizeof *one.proposal.path_prob),
         .proposal.tree.tokens = sd_arena_take(arena, nodes, sizeof(int32_t)),
         .proposal.tree.parents = sd_arena_take(arena, nodes, sizeof(int32_t)),
         .proposal.tree.drawn_from = sd_arena_take(arena, nodes, sizeof(sd_distribution)),
@@ -110,7 +110,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     q.tree.tokens[0] = in->text[q.n_text - 1];
     q.tree.parents[0] = -1;
     q.depths[0] = 0;
-    q.reach[0] = 1.0;
+    q.path_prob[0] = 1.0;
     return q;
 }
 
@@ -155,7 +155,7 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
 
 /* Append a guess: a draw from the model's distribution after a node of the inner tree. */
 static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
-    if (!sd_proposal_wants(p, in->node)) return 0;
+    if (!sd_proposal_may_draft(p, in->node)) return 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     sd_distribution found = target_after(v, inner_node);
     double* weights = from->weights;
@@ -203,7 +203,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
     *n_open = 0;
     for (int i = 0; i < n; i++) {
         inner* in = &d->inners[i];
-        if (!sd_proposal_wants(&proposals[i], in->node)) continue;
+        if (!sd_proposal_may_draft(&proposals[i], in->node)) continue;
         d->openers[*n_open] = i;
         sd_proposal* q = &d->proposals[(*n_open)++];
         *q = open_inner(d, &proposals[i], in);

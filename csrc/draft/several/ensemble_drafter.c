@@ -89,19 +89,19 @@ static void open_proposal(const ensemble_drafter* d, int i, int slot, const sd_p
     sd_proposal* own = &d->inners[i].proposals[slot];
     sd_tree tree = own->tree;
     int32_t* depths = own->depths;
-    double* reach = own->reach;
+    double* path_prob = own->path_prob;
     *own = *p;
     own->budget = room;
     own->policy = NULL; /* the round's tree is what is priced */
     own->stream = stream_of(d, i, p->stream);
     own->tree = tree;
     own->depths = depths;
-    own->reach = reach;
+    own->path_prob = path_prob;
     tree.tokens[0] = p->tree.tokens[0];
     tree.parents[0] = -1;
     own->tree.n_nodes = 1;
     depths[0] = 0;
-    reach[0] = 1.0;
+    path_prob[0] = 1.0;
     for (int j = 1; j <= room; j++)
         tree.drawn_from[j].weights = p->tree.drawn_from[p->tree.n_nodes + j - 1].weights;
     d->inners[i].slots[p->sequence] = slot;
@@ -116,11 +116,11 @@ static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) 
     d->sums[0] = 0.0;
     for (int j = 1; j < own->tree.n_nodes; j++) {
         int32_t parent = own->tree.parents[j];
-        double above = own->reach[parent];
+        double above = own->path_prob[parent];
         nodes[j] =
-            sd_proposal_add(p, nodes[parent], own->tree.tokens[j], above > 0.0 ? own->reach[j] / above : 0.0);
+            sd_proposal_add(p, nodes[parent], own->tree.tokens[j], above > 0.0 ? own->path_prob[j] / above : 0.0);
         p->tree.drawn_from[nodes[j]] = own->tree.drawn_from[j];
-        d->sums[j] = d->sums[parent] + own->reach[j];
+        d->sums[j] = d->sums[parent] + own->path_prob[j];
         if (d->sums[j] > most) most = d->sums[j];
     }
     return most;
@@ -143,7 +143,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
         sd_proposal* p = &proposals[k];
         in->slots[p->sequence] = -1;
         int room = room_for(d, i, p);
-        if (room < 1 || !sd_proposal_wants(p, 0)) continue;
+        if (room < 1 || !sd_proposal_may_draft(p, 0)) continue;
         if (d->options.adaptive && !sd_selection_asks(&d->selection, &in->stats, d->best[k], n_rows, begun))
             continue;
         in->expected[in->n_asked] = d->best[k];
@@ -267,7 +267,7 @@ static void lay_out_proposal(ensemble_drafter* d, sd_proposal* p, int32_t** map)
     made.tree.parents = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.parents);
     made.tree.drawn_from = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.drawn_from);
     made.depths = sd_arena_take(&d->arena, n_nodes, sizeof *made.depths);
-    made.reach = sd_arena_take(&d->arena, n_nodes, sizeof *made.reach);
+    made.path_prob = sd_arena_take(&d->arena, n_nodes, sizeof *made.path_prob);
     int32_t* nodes = sd_arena_take(&d->arena, n_nodes, sizeof *nodes);
     if (d->arena.base == NULL) return;
     *p = made;

@@ -168,7 +168,7 @@ static int guess(ngram_drafter* d, sd_proposal* p, int node, const sd_ngram_coun
         m->probability = fmin(value(&d->row, m->token) * d->row.factor, 1.0);
         forget(&d->row);
     }
-    if (!sd_proposal_takes(p, node, m->probability)) return -1;
+    if (!sd_proposal_worth_verifying(p, node, m->probability)) return -1;
     p->tree.drawn_from[p->tree.n_nodes].point = m->token;
     return sd_proposal_add(p, node, m->token, m->probability);
 }
@@ -209,7 +209,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         int first = p->n_text - (t->n - 1);
         for (int j = first > 0 ? first : 0; j < p->n_text; j++)
             sd_ngram_contexts_advance(t, c, p->text[j], contexts);
-        for (int node = 0; sd_proposal_wants(p, node);) {
+        for (int node = 0; sd_proposal_may_draft(p, node);) {
             sd_status status = sd_interrupted();
             if (status != SD_OK) return status;
             if ((node = guess(d, p, node, c, contexts)) < 0) break;
