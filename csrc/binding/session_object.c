@@ -92,7 +92,7 @@ static PyObject* new_logits(const session_object* self, const sd_record* record)
     const sd_verdict* v = &record->verdict;
     PyObject* array = sd_new_array("float32", v->n_path + 1, (Py_ssize_t)n_vocab, (void**)&out);
     for (int i = 0; array != NULL && i <= v->n_path; i++) {
-        ptrdiff_t row = record->logits_row + (i == 0 ? 0 : record->places[v->path[i - 1]]);
+        ptrdiff_t row = record->logits_row + (i == 0 ? 0 : record->node_rows[v->path[i - 1]]);
         memcpy(out + (size_t)i * n_vocab, logits + row * stride, n_vocab * sizeof *out);
     }
     return array;
@@ -132,7 +132,7 @@ static PyObject* node_logits(const session_object* self, const sd_record* record
     float* out;
     PyObject* array = sd_new_array("float32", record->tree.n_nodes, (Py_ssize_t)n_vocab, (void**)&out);
     for (int i = 0; array != NULL && i < record->tree.n_nodes; i++)
-        memcpy(out + (size_t)i * n_vocab, logits + (record->logits_row + record->places[i]) * stride,
+        memcpy(out + (size_t)i * n_vocab, logits + (record->logits_row + record->node_rows[i]) * stride,
                n_vocab * sizeof *out);
     return array;
 }
@@ -153,7 +153,7 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
     PyObject* dict =
         complete
             ? Py_BuildValue("{sisisOsOsOsOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "n_rows",
-                            record->n_places, "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
+                            record->n_rows, "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
                             "tokens", parts[3], "betas", parts[4], "logits", parts[5], "draft_probs",
                             parts[6], "node_logits", parts[7], "draft_points", parts[8], "draft_s",
                             record->draft_s, "verify_s", record->verify_s, "other_s", record->other_s)

@@ -39,8 +39,8 @@ struct sd_drafter {
      * those that were committed may change between calls: a nested drafter is shown guesses too. */
     sd_status (*propose)(sd_drafter* self, sd_proposal* proposals, int n);
     /* The target has been run on the tree of the last proposal: node i has the logits [n_vocab] from
-     * logits + places[i] · stride on. Comes before commit. */
-    sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* places,
+     * logits + node_rows[i] · stride on. Comes before commit. */
+    sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride);
     /* From now on the text is text [n_text], the prompt included, and stays. */
     sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* text, int n_text);

@@ -4,7 +4,7 @@
 
 #include "clock.h"
 #include "interrupt.h"
-#include "rows.h"
+#include "tree_rows.h"
 
 struct sd_session {
     sd_session_options options;
@@ -74,9 +74,9 @@ static void lay_out(sd_session* s) {
         int32_t* parents = sd_arena_take(arena, nodes, sizeof *parents);
         int32_t* path = sd_arena_take(arena, nodes, sizeof *path);
         double* betas = sd_arena_take(arena, nodes, sizeof *betas);
-        int32_t* places = sd_arena_take(arena, nodes, sizeof *places);
+        int32_t* node_rows = sd_arena_take(arena, nodes, sizeof *node_rows);
         if (arena->base == NULL) continue;
-        s->records[i].places = places;
+        s->records[i].node_rows = node_rows;
         s->records[i].tree = (sd_tree){.tokens = tokens, .parents = parents};
         s->records[i].verdict = (sd_verdict){.path = path, .betas = betas};
     }
@@ -254,9 +254,9 @@ static void fill_branch(sd_session* s, int i, sd_record* record) {
     sd_cache* cache = s->proposals[i].cache;
     int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_nodes,
             *parents = s->row_parents + (ptrdiff_t)i * s->max_nodes;
-    int n = sd_rows_fill(&s->proposals[i].tree, cache, record->places, tokens, parents, s->kept);
+    int n = sd_tree_rows_fill(&s->proposals[i].tree, cache, record->node_rows, tokens, parents, s->kept);
     s->branches[i] = (sd_branch){cache, tokens, parents, n, n};
-    record->n_places = n;
+    record->n_rows = n;
 }
 
 static sd_status run_target(sd_session* s, sd_record* records) {
@@ -266,7 +266,7 @@ static sd_status run_target(sd_session* s, sd_record* records) {
         records[i].tree = s->proposals[i].tree;
         records[i].logits_row = row;
         fill_branch(s, i, &records[i]);
-        row += records[i].n_places;
+        row += records[i].n_rows;
     }
     return sd_forward_finish(&s->workspace, s->branches, s->n_open); /* a drafter may have begun */
 }
@@ -275,7 +275,7 @@ static sd_status run_target(sd_session* s, sd_record* records) {
 static sd_status observe(sd_session* s, int i, const sd_record* record) {
     if (!s->drafting || s->drafter->observe == NULL) return SD_OK;
     const sd_workspace* w = &s->workspace;
-    return s->drafter->observe(s->drafter, &s->proposals[i], record->places,
+    return s->drafter->observe(s->drafter, &s->proposals[i], record->node_rows,
                                w->logits + record->logits_row * w->ld_logits, w->ld_logits);
 }
 
@@ -286,7 +286,7 @@ static sd_status verify(sd_session* s, sd_record* record) {
                                           .n_text = q->n_text,
                                           .stream = q->stream,
                                           .tree = &record->tree,
-                                          .places = record->places,
+                                          .node_rows = record->node_rows,
                                           .logits = w->logits + record->logits_row * w->ld_logits,
                                           .stride = w->ld_logits,
                                           .forward = &s->workspace,
@@ -303,7 +303,7 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     sd_sequence* q = &s->sequences[record->sequence];
     const sd_verdict* v = &record->verdict;
     s->kept[0] = 0; /* the root */
-    for (int i = 0; i < v->n_path; i++) s->kept[i + 1] = record->places[v->path[i]];
+    for (int i = 0; i < v->n_path; i++) s->kept[i + 1] = record->node_rows[v->path[i]];
     sd_status status = sd_cache_keep(&s->caches[record->sequence], s->kept, v->n_path + 1);
     if (status != SD_OK) return status;
     for (int i = 0; i < v->n_path; i++) append(s, q, record->tree.tokens[v->path[i]]);
@@ -321,7 +321,7 @@ static void tell_policy(sd_session* s, const sd_record* records, double draft_s,
         for (int node = 1; node < p->tree.n_nodes; node++)
             if (p->depths[node] > deepest) deepest = p->depths[node];
         if (s->drafting) sd_adaptive_gamma_observe(s->options.policy, p, v->path, v->n_path);
-        round.n_rows += records[i].n_places;
+        round.n_rows += records[i].n_rows;
         round.n_steps += deepest;
         round.n_tokens += v->n_path + 1;
     }

@@ -37,9 +37,9 @@ typedef struct sd_record {
     int sequence;
     sd_tree tree;         /* the drafter's guesses; borrowed */
     sd_verdict verdict;   /* borrowed */
-    ptrdiff_t logits_row; /* row of node 0 in the logits of its round; node i lies places[i] rows further */
-    int32_t* places;      /* [tree.n_nodes] where each node stands (tree.h); borrowed */
-    int n_places;         /* rows that the target was run on */
+    ptrdiff_t logits_row; /* row of node 0 in the logits of its round; node i lies node_rows[i] rows further */
+    int32_t* node_rows;      /* [tree.n_nodes] where each node stands (tree.h); borrowed */
+    int n_rows;         /* rows that the target was run on */
     /* Seconds the round spent in the draft's forward, in the target's, and elsewhere; of the batch. */
     double draft_s, verify_s, other_s;
 } sd_record;

@@ -43,7 +43,7 @@ typedef struct sd_verification {
     int n_text;
     sd_stream stream; /* random numbers of the sequence */
     const sd_tree* tree;
-    const int32_t* places; /* [tree.n_nodes] node i has the logits [n_vocab] from places[i] · stride on */
+    const int32_t* node_rows; /* [tree.n_nodes] node i has the logits [n_vocab] from node_rows[i] · stride on */
     const float* logits;
     ptrdiff_t stride;
     sd_workspace* forward; /* these logits are rows of its last forward, from first_row on */

@@ -2,26 +2,26 @@
 
 #include <math.h>
 
-static const sd_distribution* drawn_from(const sd_place* place, int i) {
-    return &place->question->tree->drawn_from[place->guesses[i]];
+static const sd_distribution* drawn_from(const sd_tree_row* row, int i) {
+    return &row->question->tree->drawn_from[row->guesses[i]];
 }
-static int32_t token_of(const sd_place* place, int i) {
-    return place->question->tree->tokens[place->guesses[i]];
+static int32_t token_of(const sd_tree_row* row, int i) {
+    return row->question->tree->tokens[row->guesses[i]];
 }
-static double uniform_of(const sd_place* place, int i) {
-    return place->question->uniforms[place->guesses[i]];
+static double uniform_of(const sd_tree_row* row, int i) {
+    return row->question->uniforms[row->guesses[i]];
 }
-static int32_t draw(const sd_place* place, const sd_distribution* from) {
-    return sd_sample(from, place->question->n_vocab,
-                     place->question->uniforms[place->question->tree->n_nodes]);
+static int32_t draw(const sd_tree_row* row, const sd_distribution* from) {
+    return sd_sample(from, row->question->n_vocab,
+                     row->question->uniforms[row->question->tree->n_nodes]);
 }
 
 /* x is accepted with probability min(1, T(x) / (factor · D(x))). The comparison is strict, so a
  * token without target mass is never accepted, and it is a product, so that D(x) may be as small as
  * it likes. */
-static int accepts(const sd_place* place, int i, const sd_distribution* target, double factor) {
-    int32_t x = token_of(place, i);
-    return uniform_of(place, i) * factor * sd_prob(drawn_from(place, i), x) < sd_prob(target, x);
+static int accepts(const sd_tree_row* row, int i, const sd_distribution* target, double factor) {
+    int32_t x = token_of(row, i);
+    return uniform_of(row, i) * factor * sd_prob(drawn_from(row, i), x) < sd_prob(target, x);
 }
 
 /* ---------------------------------------------------------------------------- rejection (2.3, A.5) */
@@ -29,13 +29,13 @@ static int accepts(const sd_place* place, int i, const sd_distribution* target, 
 /* Against T / l, what each token may get at most: guesses get min(T / l, D), and what is left, over
  * the chance that it is needed, is what the next guess is held against. So for any number of guesses
  * no token gets more than T / l. With l = 1 this is norm(max(0, T − D)). */
-int sd_judge_rejection(const sd_place* place, int32_t* token) {
-    const sd_question* q = place->question;
-    sd_distribution left = place->target; /* T / l, or what rejected guesses have left of it */
+int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
+    const sd_question* q = row->question;
+    sd_distribution left = row->target; /* T / l, or what rejected guesses have left of it */
     if (left.point < 0) left.factor /= q->lenience;
-    for (int i = 0; i < place->n_guesses; i++) {
-        if (accepts(place, i, &left, 1.0)) return i;
-        const sd_distribution* draft = drawn_from(place, i);
+    for (int i = 0; i < row->n_guesses; i++) {
+        if (accepts(row, i, &left, 1.0)) return i;
+        const sd_distribution* draft = drawn_from(row, i);
         double accepted = q->lenience < 1.0 ? sd_overlap(&left, 1.0, draft, q->n_vocab) : 0.0;
         /* neither the caller's target nor the residual it is taken from is written over */
         double* weights = left.weights == q->residual ? q->residual + q->n_vocab : q->residual;
@@ -45,32 +45,32 @@ int sd_judge_rejection(const sd_place* place, int32_t* token) {
         if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor *= mass / (1.0 - accepted);
         left = rest;
     }
-    *token = draw(place, &left);
-    return place->n_guesses;
+    *token = draw(row, &left);
+    return row->n_guesses;
 }
 
 /* --------------------------------------------------------- the target's own token: greedy, coupled */
 
 /* Lenience for argmax: a token nearly as probable as the most probable one will do. The paper
  * prints p(x) ≤ l · max p, which cannot be meant. With l = 1 a tie goes to the lowest id. */
-static int will_do(const sd_place* place, int32_t x, int32_t best) {
-    double l = place->question->lenience;
-    const sd_distribution* t = &place->target;
+static int will_do(const sd_tree_row* row, int32_t x, int32_t best) {
+    double l = row->question->lenience;
+    const sd_distribution* t = &row->target;
     return x == best || (l < 1.0 && sd_prob(t, x) >= l * sd_prob(t, best));
 }
 
-int sd_judge_greedy(const sd_place* place, int32_t* token) {
-    *token = sd_most_probable(&place->target, place->question->n_vocab);
+int sd_judge_greedy(const sd_tree_row* row, int32_t* token) {
+    *token = sd_most_probable(&row->target, row->question->n_vocab);
     int i = 0;
-    while (i < place->n_guesses && !will_do(place, token_of(place, i), *token)) i++;
+    while (i < row->n_guesses && !will_do(row, token_of(row, i), *token)) i++;
     return i;
 }
 
-int sd_judge_coupled(const sd_place* place, int32_t* token) {
-    const sd_question* q = place->question;
-    *token = q->token_after(q->context, place->node, &place->target);
+int sd_judge_coupled(const sd_tree_row* row, int32_t* token) {
+    const sd_question* q = row->question;
+    *token = q->token_after(q->context, row->node, &row->target);
     int i = 0;
-    while (i < place->n_guesses && token_of(place, i) != *token) i++;
+    while (i < row->n_guesses && token_of(row, i) != *token) i++;
     return i;
 }
 
@@ -81,19 +81,19 @@ static double any_of(int k, double b) { return b < 1.0 ? -expm1(k * log1p(-b)) :
 
 /* May the target be divided by rho? Then no token is given out more often than the target allows. The
  * 1e-14 is for rounding: with T = D the sides differ by (rho - 1) squared, and the root is 1. */
-static int divides(const sd_place* place, double rho) {
-    double b = sd_overlap(&place->target, 1.0 / rho, drawn_from(place, 0), place->question->n_vocab);
-    return any_of(place->n_guesses, b) <= rho * b + 1e-14;
+static int divides(const sd_tree_row* row, double rho) {
+    double b = sd_overlap(&row->target, 1.0 / rho, drawn_from(row, 0), row->question->n_vocab);
+    return any_of(row->n_guesses, b) <= rho * b + 1e-14;
 }
 
 /* The smallest ρ of [1, k], from above, with 1 − (1 − b)^k ≤ ρ b, where b = Σ min(D, T / ρ). Larger
  * ones are exact too and accept less, so the last bits do not matter. */
-static double division_factor(const sd_place* place) {
-    double low = 1.0, high = place->n_guesses;
-    if (high == 1.0 || divides(place, low)) return low;
+static double division_factor(const sd_tree_row* row) {
+    double low = 1.0, high = row->n_guesses;
+    if (high == 1.0 || divides(row, low)) return low;
     for (int step = 0; step < 50; step++) {
         double middle = 0.5 * (low + high);
-        if (divides(place, middle))
+        if (divides(row, middle))
             high = middle;
         else
             low = middle;
@@ -101,18 +101,18 @@ static double division_factor(const sd_place* place) {
     return high;
 }
 
-int sd_judge_k_sequential(const sd_place* place, int32_t* token) {
-    const sd_question* q = place->question;
-    const sd_distribution* target = &place->target;
-    int k = place->n_guesses;
+int sd_judge_k_sequential(const sd_tree_row* row, int32_t* token) {
+    const sd_question* q = row->question;
+    const sd_distribution* target = &row->target;
+    int k = row->n_guesses;
     if (k == 0) {
-        *token = draw(place, target);
+        *token = draw(row, target);
         return 0;
     }
-    const sd_distribution* draft = drawn_from(place, 0);
-    double rho = division_factor(place);
+    const sd_distribution* draft = drawn_from(row, 0);
+    double rho = division_factor(row);
     for (int i = 0; i < k; i++)
-        if (accepts(place, i, target, rho)) return i;
+        if (accepts(row, i, target, rho)) return i;
     /* T − min(D, T / ρ) · (1 − (1 − b)^k) / b */
     sd_distribution rest = *target;
     double b = sd_overlap(target, 1.0 / rho, draft, q->n_vocab);
@@ -125,36 +125,36 @@ int sd_judge_k_sequential(const sd_place* place, int32_t* token) {
         }
         if (mass > 0.0) rest = (sd_distribution){-1, q->residual, mass, 1.0 / mass};
     }
-    *token = draw(place, &rest);
+    *token = draw(row, &rest);
     return k;
 }
 
 /* ------------------------------------------------------------------------------- classical (A.2) */
 
 /* max T / D; infinite where D lacks a token of T. */
-static double largest_ratio(const sd_place* place, const sd_distribution* draft) {
+static double largest_ratio(const sd_tree_row* row, const sd_distribution* draft) {
     double largest = 0.0;
-    for (int32_t x = 0; x < place->question->n_vocab; x++) {
-        double t = sd_prob(&place->target, x);
+    for (int32_t x = 0; x < row->question->n_vocab; x++) {
+        double t = sd_prob(&row->target, x);
         if (t > 0.0) largest = fmax(largest, t / sd_prob(draft, x));
     }
     return largest;
 }
 
-int sd_judge_classical(const sd_place* place, int32_t* token) {
-    for (int i = 0; i < place->n_guesses; i++)
-        if (accepts(place, i, &place->target, largest_ratio(place, drawn_from(place, i)))) return i;
-    *token = draw(place, &place->target); /* unmodified */
-    return place->n_guesses;
+int sd_judge_classical(const sd_tree_row* row, int32_t* token) {
+    for (int i = 0; i < row->n_guesses; i++)
+        if (accepts(row, i, &row->target, largest_ratio(row, drawn_from(row, i)))) return i;
+    *token = draw(row, &row->target); /* unmodified */
+    return row->n_guesses;
 }
 
 /* ---------------------------------------------------------------------------------------------- */
 
-double sd_place_beta(const sd_place* place, int accepted) {
-    const sd_question* q = place->question;
-    if (place->n_guesses > 1 || q->rule == SD_RULE_COUPLED) return accepted < place->n_guesses;
-    const sd_distribution *target = &place->target, *draft = drawn_from(place, 0);
-    if (q->rule == SD_RULE_CLASSICAL) return fmin(1.0 / largest_ratio(place, draft), 1.0);
+double sd_tree_row_beta(const sd_tree_row* row, int accepted) {
+    const sd_question* q = row->question;
+    if (row->n_guesses > 1 || q->rule == SD_RULE_COUPLED) return accepted < row->n_guesses;
+    const sd_distribution *target = &row->target, *draft = drawn_from(row, 0);
+    if (q->rule == SD_RULE_CLASSICAL) return fmin(1.0 / largest_ratio(row, draft), 1.0);
     if (q->rule != SD_RULE_GREEDY) {
         double scale = target->point < 0 ? 1.0 / q->lenience : 1.0;
         return sd_overlap(target, scale, draft, q->n_vocab);
@@ -163,6 +163,6 @@ double sd_place_beta(const sd_place* place, int accepted) {
     if (q->lenience == 1.0 || target->point >= 0) return sd_prob(draft, best);
     double beta = 0.0;
     for (int32_t x = 0; x < q->n_vocab; x++)
-        if (will_do(place, x, best)) beta += sd_prob(draft, x);
+        if (will_do(row, x, best)) beta += sd_prob(draft, x);
     return fmin(beta, 1.0);
 }

@@ -5,24 +5,24 @@
 #include "verify.h"
 
 /* A place that was reached, and the guesses for its next token. */
-typedef struct sd_place {
+typedef struct sd_tree_row {
     const sd_question* question;
     sd_distribution target; /* after the place */
     int node;               /* of the place */
     const int32_t* guesses; /* [n_guesses] nodes, in the order in which they are tried; borrowed */
     int n_guesses;
-} sd_place;
+} sd_tree_row;
 
 /* Index of the guess that is accepted, or n_guesses; then *token is the next token. */
-typedef int (*sd_judge)(const sd_place* place, int32_t* token);
+typedef int (*sd_judge)(const sd_tree_row* row, int32_t* token);
 
-int sd_judge_rejection(const sd_place* place, int32_t* token);
-int sd_judge_greedy(const sd_place* place, int32_t* token);
-int sd_judge_coupled(const sd_place* place, int32_t* token);
-int sd_judge_k_sequential(const sd_place* place, int32_t* token);
-int sd_judge_classical(const sd_place* place, int32_t* token);
+int sd_judge_rejection(const sd_tree_row* row, int32_t* token);
+int sd_judge_greedy(const sd_tree_row* row, int32_t* token);
+int sd_judge_coupled(const sd_tree_row* row, int32_t* token);
+int sd_judge_k_sequential(const sd_tree_row* row, int32_t* token);
+int sd_judge_classical(const sd_tree_row* row, int32_t* token);
 
 /* sd_verdict.betas of a place with at least one guess; `accepted` is what the judge returned. */
-double sd_place_beta(const sd_place* place, int accepted);
+double sd_tree_row_beta(const sd_tree_row* row, int accepted);
 
 #endif

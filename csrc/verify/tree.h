@@ -5,8 +5,8 @@
  * without replacement, or point masses (tokens that were chosen, not drawn). A chain of γ guesses is the tree
  * in which node i + 1 is the child of node i.
  *
- * Nodes with the same tokens from the root are one *place*: the target is run once for all of them, so
- * several chains that share their beginnings cost what their prefix tree costs. Each of them still counts
+ * Nodes with the same tokens from the root are one *row*: the target is run once for all of them, so
+ * several chains that share their beginnings cost what their prefix tree costs. Each node still counts
  * as a draw of its own (verify.h). */
 #ifndef SD_TREE_H
 #define SD_TREE_H
@@ -28,12 +28,12 @@ typedef struct sd_tree {
     sd_distribution* drawn_from; /* [n_nodes]; entry 0 is unused */
 } sd_tree;
 
-/* Number the places in the order of their first nodes: places [n_nodes] says where each node stands, 0
- * for the root. Returns how many places there are. */
-int sd_tree_places(const sd_tree* tree, int32_t* places);
+/* Number the rows in the order of their first nodes: node_rows [n_nodes], out, the row of each node, 0 for the
+ * root; borrowed. Returns the number of rows. */
+int sd_tree_number_rows(const sd_tree* tree, int32_t* node_rows);
 
-/* The places as nodes of a forward: tokens and parents [number of places], -1 for the root's parent, of
- * places [n_nodes]. */
-void sd_tree_merge(const sd_tree* tree, const int32_t* places, int32_t* tokens, int32_t* parents);
+/* The rows as nodes of a forward: tokens and parents [number of rows], out, the root's parent -1, from node_rows
+ * [n_nodes]. All borrowed. */
+void sd_tree_merge(const sd_tree* tree, const int32_t* node_rows, int32_t* tokens, int32_t* parents);
 
 #endif

@@ -48,7 +48,7 @@ int sd_tree_is_chain(const sd_tree* tree) {
     return 1;
 }
 
-/* Collect the guesses for the token after a place, level[i] == depth of whose nodes, in the order
+/* Collect the guesses for the token after a row, level[i] == depth of whose nodes, in the order
  * in which they are tried. Returns how many they are. */
 static int collect_guesses(const sd_question* q, const int32_t* level, int32_t depth, int first,
                            int32_t* guesses) {
@@ -74,21 +74,21 @@ void sd_verify(const sd_question* q, sd_verdict* verdict) {
     memset(level, 0, (size_t)tree->n_nodes * sizeof *level);
     level[0] = 1;
     verdict->n_path = verdict->n_betas = 0;
-    sd_place place = {.question = q, .guesses = guesses};
+    sd_tree_row row = {.question = q, .guesses = guesses};
     int node = 0; /* the guess that was accepted */
-    for (int first = 0;; first = place.node) {
+    for (int first = 0;; first = row.node) {
         int32_t depth = verdict->n_path + 1;
-        place.n_guesses = collect_guesses(q, level, depth, first, guesses);
-        place.target = q->target_after(q->context, place.node);
-        int accepted = RULES[q->rule].judge(&place, &verdict->token);
-        if (place.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_place_beta(&place, accepted);
-        if (accepted == place.n_guesses) break;
+        row.n_guesses = collect_guesses(q, level, depth, first, guesses);
+        row.target = q->target_after(q->context, row.node);
+        int accepted = RULES[q->rule].judge(&row, &verdict->token);
+        if (row.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_tree_row_beta(&row, accepted);
+        if (accepted == row.n_guesses) break;
         node = guesses[accepted];
-        place.node = node;
-        for (int i = 0; i < place.n_guesses; i++) { /* its duplicates, which are the same place */
+        row.node = node;
+        for (int i = 0; i < row.n_guesses; i++) { /* its duplicates, which are the same place */
             if (tree->tokens[guesses[i]] != tree->tokens[node]) continue;
             level[guesses[i]] = depth + 1;
-            if (guesses[i] < place.node) place.node = guesses[i];
+            if (guesses[i] < row.node) row.node = guesses[i];
         }
         verdict->n_path++;
     }

@@ -4,19 +4,19 @@
 #define N_EDGES 64
 
 /* A sequence: committed text, as far as the drafter was told. */
-typedef struct reading {
+typedef struct sequence_state {
     const int32_t* prompt; /* [n_prompt] borrowed until it has been read */
     int n_prompt;
     sd_automaton text;
     sd_match in_documents; /* of the committed text */
     sd_odds text_odds, document_odds;
-} reading;
+} sequence_state;
 
 typedef struct copy_drafter {
     sd_drafter base; /* must stay first */
     sd_copy_options options;
     sd_arena arena;    /* owns the array below */
-    reading* readings; /* [options.n_sequences] */
+    sequence_state* states; /* [options.n_sequences] */
 } copy_drafter;
 
 /* What followed an occurrence of a match; -1 behind its text. */
@@ -26,7 +26,7 @@ static int32_t follower(const sd_automaton* a, sd_match match) {
 }
 
 /* Take in committed text from where the last call ended; note what a copy would have guessed of it. */
-static sd_status read_on(copy_drafter* d, reading* r, const int32_t* text, int n_text) {
+static sd_status read_on(copy_drafter* d, sequence_state* r, const int32_t* text, int n_text) {
     const sd_automaton* documents = d->options.documents;
     while (r->text.n_tokens < n_text) {
         int32_t token = text[r->text.n_tokens];
@@ -46,7 +46,7 @@ static sd_status read_on(copy_drafter* d, reading* r, const int32_t* text, int n
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     copy_drafter* d = (copy_drafter*)base;
-    reading* r = &d->readings[sequence];
+    sequence_state* r = &d->states[sequence];
     sd_automaton_clear(&r->text);
     r->in_documents = (sd_match){0, 0};
     sd_odds_clear(&r->text_odds);
@@ -60,7 +60,7 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
     copy_drafter* d = (copy_drafter*)base;
     int room = SD_READ_SLICE;
     for (int i = 0; i < d->options.n_sequences && room > 0; i++) {
-        reading* r = &d->readings[i];
+        sequence_state* r = &d->states[i];
         int n_here = sd_slice_take(r->n_prompt, r->text.n_tokens, &room);
         if (n_here == 0) continue;
         sd_status status = read_on(d, r, r->prompt, r->text.n_tokens + n_here);
@@ -72,7 +72,7 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
     copy_drafter* d = (copy_drafter*)base;
-    return read_on(d, &d->readings[sequence], text, n_text);
+    return read_on(d, &d->states[sequence], text, n_text);
 }
 
 /* To copy from `at` on: of the drafted text itself with the guesses behind it, or of documents. */
@@ -109,7 +109,7 @@ static void add_others(const copy_drafter* d, const sd_automaton* a, const sd_od
 }
 
 static int find_copies(const copy_drafter* d, const sd_proposal* p, sd_copy* copies) {
-    const reading* r = &d->readings[p->sequence];
+    const sequence_state* r = &d->states[p->sequence];
     const sd_automaton *text = &r->text, *documents = d->options.documents;
     sd_match in_text = sd_automaton_repeated(text), in_documents = r->in_documents;
     if (p->n_text > text->n_tokens) in_text = (sd_match){text->last, text->n_tokens};
@@ -153,12 +153,12 @@ static void release(sd_drafter* base) {
 }
 
 static void lay_out(copy_drafter* d) {
-    d->readings = sd_arena_take(&d->arena, (size_t)d->options.n_sequences, sizeof *d->readings);
+    d->states = sd_arena_take(&d->arena, (size_t)d->options.n_sequences, sizeof *d->states);
     for (int i = 0; i < d->options.n_sequences; i++) {
         sd_automaton text = sd_automaton_take(&d->arena, d->options.n_text);
         if (d->arena.base == NULL) continue;
-        d->readings[i].text = text;
-        sd_automaton_clear(&d->readings[i].text);
+        d->states[i].text = text;
+        sd_automaton_clear(&d->states[i].text);
     }
 }
 

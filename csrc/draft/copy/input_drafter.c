@@ -12,32 +12,32 @@
 #define NEAR 8
 
 /* Where a text stands in its source. */
-typedef struct place {
+typedef struct alignment {
     int n_text; /* tokens of the text that have been read */
     int at;     /* index in the source of what follows the last token that has a counterpart */
     int n_lost; /* tokens read after that one */
     int length; /* tokens up to it that match in a row */
-} place;
+} alignment;
 
-typedef struct reading {
+typedef struct sequence_state {
     const int32_t* source; /* [n_source] the options' or `prompt` */
     int n_source;
     int32_t* prompt; /* [n_text] owned by the arena; of prompts that are their own source */
     int n_prompt;    /* where the output begins */
-    place committed;
+    alignment committed;
     sd_odds odds;
-} reading;
+} sequence_state;
 
 typedef struct input_drafter {
     sd_drafter base; /* must stay first */
     sd_input_options options;
     sd_arena arena;    /* owns the arrays below */
     int32_t* source;   /* [options.n_source] */
-    reading* readings; /* [options.n_sequences] */
+    sequence_state* states; /* [options.n_sequences] */
 } input_drafter;
 
 /* How many tokens of the output up to text[n_text - 1] stand in the source too, up to source[end]. */
-static int match_length(const reading* r, const int32_t* text, int n_text, int end) {
+static int match_length(const sequence_state* r, const int32_t* text, int n_text, int end) {
     int most = n_text - r->n_prompt, length = 0;
     if (end + 1 < most) most = end + 1;
     if (MAX_MATCH < most) most = MAX_MATCH;
@@ -47,13 +47,13 @@ static int match_length(const reading* r, const int32_t* text, int n_text, int e
 
 /* How well a place in the source, of equal matches, suits: first of all it is ahead, then it is near where a
  * substitution would have led. */
-static int misfit(const reading* r, const place* p, int next) {
+static int misfit(const sequence_state* r, const alignment* p, int next) {
     int distance = abs(next - (p->at + p->n_lost));
     return next >= p->at ? distance : distance + r->n_source;
 }
 
 /* Look for the longest suffix of the output in the source. */
-static void realign(const reading* r, const int32_t* text, int min_match, place* p) {
+static void realign(const sequence_state* r, const int32_t* text, int min_match, alignment* p) {
     int length = 0, at = 0;
     for (int end = 0; end < r->n_source; end++) {
         if (r->source[end] != text[p->n_text - 1]) continue;
@@ -61,11 +61,11 @@ static void realign(const reading* r, const int32_t* text, int min_match, place*
         if (found > length || (found == length && misfit(r, p, end + 1) < misfit(r, p, at)))
             length = found, at = end + 1;
     }
-    if (length >= min_match) *p = (place){p->n_text, at, 0, length};
+    if (length >= min_match) *p = (alignment){p->n_text, at, 0, length};
 }
 
 /* Take in the text from where the place was to its end. odds: learn how often the source was right; or NULL. */
-static sd_status follow(const reading* r, const int32_t* text, int n_text, int min_match, place* p,
+static sd_status follow(const sequence_state* r, const int32_t* text, int n_text, int min_match, alignment* p,
                         sd_odds* odds) {
     while (p->n_text < n_text) {
         sd_status status =
@@ -87,7 +87,7 @@ static sd_status follow(const reading* r, const int32_t* text, int n_text, int m
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     const input_drafter* d = (const input_drafter*)base;
-    reading* r = &d->readings[sequence];
+    sequence_state* r = &d->states[sequence];
     r->source = d->source;
     r->n_source = d->options.n_source;
     if (d->options.source == NULL) {
@@ -97,25 +97,25 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
     }
     r->n_prompt = n_prompt;
     int start = d->options.start < r->n_source ? d->options.start : r->n_source;
-    r->committed = (place){.n_text = n_prompt, .at = start};
+    r->committed = (alignment){.n_text = n_prompt, .at = start};
     sd_odds_clear(&r->odds);
     return SD_OK;
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
     const input_drafter* d = (const input_drafter*)base;
-    reading* r = &d->readings[sequence];
+    sequence_state* r = &d->states[sequence];
     return follow(r, text, n_text, d->options.min_match, &r->committed, &r->odds);
 }
 
-static sd_copy copy_from(const reading* r, int at, int length) {
+static sd_copy copy_from(const sequence_state* r, int at, int length) {
     return (sd_copy){r->source, r->n_source, at, 0, length, &r->odds};
 }
 
 /* What may be copied. Where tokens have no counterpart, each hypothesis about the edit is a place to go on. */
 static sd_status find_copies(const input_drafter* d, const sd_proposal* p, sd_copy* copies, int* n_copies) {
-    const reading* r = &d->readings[p->sequence];
-    place now = r->committed;
+    const sequence_state* r = &d->states[p->sequence];
+    alignment now = r->committed;
     *n_copies = 0;
     sd_status status = follow(r, p->text, p->n_text, d->options.min_match, &now, NULL);
     if (status != SD_OK) return status;
@@ -153,10 +153,10 @@ static void release(sd_drafter* base) {
 static void lay_out(input_drafter* d) {
     const sd_input_options* o = &d->options;
     d->source = sd_arena_take(&d->arena, (size_t)o->n_source, sizeof *d->source);
-    d->readings = sd_arena_take(&d->arena, (size_t)o->n_sequences, sizeof *d->readings);
+    d->states = sd_arena_take(&d->arena, (size_t)o->n_sequences, sizeof *d->states);
     for (int i = 0; i < o->n_sequences && o->source == NULL; i++) {
         int32_t* prompt = sd_arena_take(&d->arena, (size_t)o->n_text, sizeof *prompt);
-        if (d->arena.base != NULL) d->readings[i].prompt = prompt;
+        if (d->arena.base != NULL) d->states[i].prompt = prompt;
     }
 }
 

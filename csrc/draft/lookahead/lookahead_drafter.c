@@ -109,32 +109,32 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 }
 
 /* Which guesses behind the text would argmax decoding have accepted? */
-static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, const int32_t* places,
+static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, const int32_t* node_rows,
                   const float* logits, ptrdiff_t stride) {
     const sd_tree* t = &p->tree;
     int first_of_pool = w->n_columns * (d->options.ngram - 1) + 1;
-    for (int32_t place = 0, next = 0; next >= 0; place = next) {
-        int32_t token = sd_kernels_get()->argmax(d->options.n_vocab, logits + place * stride);
+    for (int32_t row = 0, next = 0; next >= 0; row = next) {
+        int32_t token = sd_kernels_get()->argmax(d->options.n_vocab, logits + row * stride);
         next = -1;
         for (int i = 1; i < t->n_nodes; i++) {
-            if (places[t->parents[i]] != place) continue;
+            if (node_rows[t->parents[i]] != row) continue;
             learn(i < first_of_pool ? &d->in_window : &d->in_pool, t->tokens[i] == token);
-            if (t->tokens[i] == token) next = places[i];
+            if (t->tokens[i] == token) next = node_rows[i];
         }
     }
 }
 
-static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* places, const float* logits,
+static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows, const float* logits,
                          ptrdiff_t stride) {
     lookahead_drafter* d = (lookahead_drafter*)base;
     window* w = &d->windows[p->sequence];
     int n_cols = d->options.window, n_rows = d->options.ngram - 1;
-    if (p->tree.n_nodes > 1) judge(d, w, p, places, logits, stride);
+    if (p->tree.n_nodes > 1) judge(d, w, p, node_rows, logits, stride);
     for (int c = 0; c < w->n_columns; c++) {
         int32_t first = w->rows[c];
         for (int r = 0; r + 1 < n_rows; r++) w->rows[r * n_cols + c] = w->rows[(r + 1) * n_cols + c];
         w->rows[(n_rows - 1) * n_cols + c] =
-            sd_kernels_get()->argmax(d->options.n_vocab, logits + places[w->leaves[c]] * stride);
+            sd_kernels_get()->argmax(d->options.n_vocab, logits + node_rows[w->leaves[c]] * stride);
         int32_t* rest = d->rest;
         for (int r = 0; r < n_rows; r++) rest[r] = w->rows[r * n_cols + c];
         sd_ngram_pool_add(&w->pool, first, rest);

@@ -9,7 +9,7 @@
 typedef struct inner {
     sd_proposal proposal; /* of the inner drafter; its text [n_text + gamma] is ours, guesses included */
     int32_t* text;
-    int32_t* places;  /* [inner_gamma + 1] of the proposal's nodes */
+    int32_t* node_rows;  /* [inner_gamma + 1] of the proposal's nodes */
     sd_proposal rows; /* the same, each place once: what the model reads */
     int32_t node;     /* the last guess of the outer proposal */
     int n_rounds;     /* inner rounds of this proposal */
@@ -41,7 +41,7 @@ static void lay_out_inner(nested_drafter* d, const sd_model_drafter_options* opt
     size_t nodes = (size_t)d->inner_gamma + 1, n_vocab = (size_t)options->model->config.n_vocab;
     const inner one = {
         .text = sd_arena_take(arena, (size_t)options->n_text + (size_t)options->gamma, sizeof *one.text),
-        .places = sd_arena_take(arena, nodes, sizeof *one.places),
+        .node_rows = sd_arena_take(arena, nodes, sizeof *one.node_rows),
         .proposal.depths = sd_arena_take(arena, nodes, sizeof *one.proposal.depths),
         .proposal.path_prob = sd_arena_take(arena, nodes, sizeof *one.proposal.path_prob),
         .proposal.tree.tokens = sd_arena_take(arena, nodes, sizeof(int32_t)),
@@ -114,12 +114,12 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     return q;
 }
 
-/* What the model reads: the places of the inner tree. */
+/* What the model reads: the node_rows of the inner tree. */
 static void fill_rows(inner* in) {
     const sd_tree* tree = &in->proposal.tree;
     sd_tree rows = in->rows.tree;
-    rows.n_nodes = sd_tree_places(tree, in->places);
-    sd_tree_merge(tree, in->places, rows.tokens, rows.parents);
+    rows.n_nodes = sd_tree_number_rows(tree, in->node_rows);
+    sd_tree_merge(tree, in->node_rows, rows.tokens, rows.parents);
     in->rows = in->proposal;
     in->rows.tree = rows;
 }
@@ -137,7 +137,7 @@ static sd_distribution target_after(void* context, int node) {
     nested_drafter* d = v->drafter;
     const sd_guesser* g = &d->guesser;
     const sd_proposal* q = &v->inner->proposal;
-    const float* logits = v->logits + v->inner->places[node] * d->runner.workspace.ld_logits;
+    const float* logits = v->logits + v->inner->node_rows[node] * d->runner.workspace.ld_logits;
     logits = sd_logits_adjust(&g->how.adjustment, g->n_vocab, logits, q->text, q->n_text, &q->tree, node,
                               g->adjusted);
     sd_standardise(&g->how.sampling, g->n_vocab, logits, g->scratch, &d->target);
@@ -229,7 +229,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
     for (int i = 0; i < *n_open && status == SD_OK; i++) {
         inner* in = &d->inners[d->openers[i]];
         if (d->drafter->observe != NULL)
-            status = d->drafter->observe(d->drafter, &in->proposal, in->places, logits, w->ld_logits);
+            status = d->drafter->observe(d->drafter, &in->proposal, in->node_rows, logits, w->ld_logits);
         if (status != SD_OK) break;
         sd_proposal* p = &proposals[d->openers[i]];
         int n_nodes = p->tree.n_nodes;

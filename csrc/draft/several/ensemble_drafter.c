@@ -23,7 +23,7 @@ typedef struct ensemble_drafter {
     int* n_text;     /* [n_sequences] of the text proposed for */
     double* sums;    /* [gamma + 1] expected tokens down to a node */
     int* right;      /* [gamma + 1] is a node what came? */
-    int32_t* places; /* [gamma + 1] where the nodes of one drafter stand */
+    int32_t* node_rows; /* [gamma + 1] where the nodes of one drafter stand */
     double* best;    /* [n_sequences] of a round: tokens expected so far */
     sd_selection selection;
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
@@ -196,21 +196,21 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 
 /* -------------------------------------------------------------------------------------------- after it */
 
-static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* places, const float* logits,
+static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows, const float* logits,
                          ptrdiff_t stride) {
     ensemble_drafter* d = (ensemble_drafter*)base;
     if (d->verified == 0.0) d->verified = sd_now();
     int last = 0; /* rows that the target was run on */
     for (int j = 0; j < p->tree.n_nodes; j++)
-        if (places[j] > last) last = places[j];
+        if (node_rows[j] > last) last = node_rows[j];
     d->n_rows += last + 1;
     for (int i = 0; i < d->options.n_drafters; i++) {
         const inner* in = &d->inners[i];
         int slot = in->slots[p->sequence];
         if (slot < 0 || in->drafter->observe == NULL) continue;
         const sd_proposal* own = &in->proposals[slot];
-        for (int j = 0; j < own->tree.n_nodes; j++) d->places[j] = places[in->nodes[slot][j]];
-        sd_status status = in->drafter->observe(in->drafter, own, d->places, logits, stride);
+        for (int j = 0; j < own->tree.n_nodes; j++) d->node_rows[j] = node_rows[in->nodes[slot][j]];
+        sd_status status = in->drafter->observe(in->drafter, own, d->node_rows, logits, stride);
         if (status != SD_OK) return status;
     }
     return SD_OK;
@@ -281,7 +281,7 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     d->n_text = sd_arena_take(&d->arena, n, sizeof *d->n_text);
     d->best = sd_arena_take(&d->arena, n, sizeof *d->best);
     d->sums = sd_arena_take(&d->arena, n_nodes, sizeof *d->sums);
-    d->places = sd_arena_take(&d->arena, n_nodes, sizeof *d->places);
+    d->node_rows = sd_arena_take(&d->arena, n_nodes, sizeof *d->node_rows);
     d->right = sd_arena_take(&d->arena, n_nodes, sizeof *d->right);
     for (int i = 0; i < o->n_drafters; i++) {
         inner in = {.drafter = drafters[i], .gamma = o->gammas[i]};

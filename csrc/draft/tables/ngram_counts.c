@@ -49,12 +49,12 @@ static void count(sd_ngram_counts* c, int k, const sd_ngram_context* context, in
     sd_counted* beginning = &c->counted[context->number];
     int32_t slot = slot_of(c, context->number, token);
     if (c->slots[slot] == 0) {
-        int32_t place = (int32_t)sd_ngram_find(c->table, k, context->place, token);
+        int32_t entry = (int32_t)sd_ngram_find(c->table, k, context->entry, token);
         c->slots[slot] = c->n_counted;
         c->counted[c->n_counted] = (sd_counted){
-            .beginning = context->number, .token = token, .next = beginning->first, .place = place};
+            .beginning = context->number, .token = token, .next = beginning->first, .entry = entry};
         beginning->first = c->n_counted++;
-        beginning->n_new += place < 0;
+        beginning->n_new += entry < 0;
     }
     c->counted[c->slots[slot]].count++;
     beginning->n_after++;
@@ -93,7 +93,7 @@ void sd_ngram_contexts_advance(const sd_ngram_table* table, const sd_ngram_count
                                sd_ngram_context* contexts) {
     for (int k = table->n - 1; k > 0; k--) {
         sd_ngram_context before = contexts[k - 1], here = {-1, -1};
-        if (before.place >= 0) here.place = sd_ngram_find(table, k - 1, before.place, token);
+        if (before.entry >= 0) here.entry = sd_ngram_find(table, k - 1, before.entry, token);
         if (counts != NULL && before.number >= 0) {
             int32_t number = counts->slots[slot_of(counts, before.number, token)];
             if (number > 0) here.number = number;

@@ -13,12 +13,12 @@ typedef struct sd_counted {
     int32_t n_new;     /* how many of these the table does not have */
     int32_t first;     /* one that goes on from here, 0: none */
     int32_t next;      /* another one with the same beginning, 0: no more */
-    int32_t place;     /* in the table, -1: it does not have it */
+    int32_t entry;     /* in the table, -1: it does not have it */
 } sd_counted;
 
 /* A place in a text as both see it: the n-gram that ends there. */
 typedef struct sd_ngram_context {
-    int64_t place;  /* in the table, -1: not there */
+    int64_t entry;  /* in the table, -1: not there */
     int32_t number; /* in the counts, -1: not there */
 } sd_ngram_context;
 

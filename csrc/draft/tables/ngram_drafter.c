@@ -19,7 +19,7 @@ typedef struct row {
 /* The most probable token after a context, kept because frequent contexts are dear: much followed them. */
 typedef struct memo {
     int k; /* tokens of the context, plus one; 0: nothing is kept here */
-    int64_t place;
+    int64_t entry;
     int32_t token;
     double probability;
 } memo;
@@ -69,7 +69,7 @@ static void forget(row* r) {
 static void lengthen(row* r, const sd_ngram_table* t, const sd_ngram_counts* c, int k,
                      sd_ngram_context context) {
     int64_t begin, end;
-    sd_ngram_after(t, k, context.place, &begin, &end);
+    sd_ngram_after(t, k, context.entry, &begin, &end);
     const sd_counted* own = c != NULL && context.number >= 0 ? &c->counted[context.number] : NULL;
     int different = (int)(end - begin) + (own ? own->n_new : 0);
     if (different == 0) return;
@@ -81,7 +81,7 @@ static void lengthen(row* r, const sd_ngram_table* t, const sd_ngram_counts* c, 
         double covered = 0.0;
         for (int64_t i = begin; i < end; i++) covered += *value_of(r, t->n_vocab, level->tokens[i]);
         for (int32_t j = own ? own->first : 0; j > 0; j = c->counted[j].next)
-            if (c->counted[j].place < 0) covered += *value_of(r, t->n_vocab, c->counted[j].token);
+            if (c->counted[j].entry < 0) covered += *value_of(r, t->n_vocab, c->counted[j].token);
         escape /= fmax(1.0 - covered * r->factor, 1e-9);
         for (int64_t i = begin; i < end; i++) *value_of(r, t->n_vocab, level->tokens[i]) = 0.0;
         for (int32_t j = own ? own->first : 0; j > 0; j = c->counted[j].next)
@@ -139,14 +139,14 @@ static memo* memo_of(ngram_drafter* d, const sd_ngram_context* contexts, int* kn
     const sd_ngram_table* t = d->options.table;
     int k = t->n - 1;
     for (int64_t begin, end; k > 0; k--) {
-        sd_ngram_after(t, k, contexts[k].place, &begin, &end);
+        sd_ngram_after(t, k, contexts[k].entry, &begin, &end);
         if (begin < end) break;
     }
-    int64_t place = contexts[k].place;
-    memo* m = &d->memos[((uint64_t)place * 0x9E3779B97F4A7C15u >> 32 ^ (uint64_t)k) & (MEMOS - 1)];
-    *known = m->k == k + 1 && m->place == place;
+    int64_t entry = contexts[k].entry;
+    memo* m = &d->memos[((uint64_t)entry * 0x9E3779B97F4A7C15u >> 32 ^ (uint64_t)k) & (MEMOS - 1)];
+    *known = m->k == k + 1 && m->entry == entry;
     m->k = k + 1;
-    m->place = place;
+    m->entry = entry;
     return m;
 }
 

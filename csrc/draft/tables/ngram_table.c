@@ -101,18 +101,18 @@ sd_status sd_ngram_table_create(sd_ngram_table* table, int n_vocab, const int32_
 
 void sd_ngram_table_free(sd_ngram_table* table) { sd_arena_free(&table->arena); }
 
-void sd_ngram_after(const sd_ngram_table* t, int k, int64_t place, int64_t* begin, int64_t* end) {
+void sd_ngram_after(const sd_ngram_table* t, int k, int64_t entry, int64_t* begin, int64_t* end) {
     *begin = *end = 0;
-    if (place < 0 || k >= t->n) return;
+    if (entry < 0 || k >= t->n) return;
     const sd_ngram_level* level = &t->levels[k - 1];
-    int64_t from = level->starts[place], to = level->starts[place + 1];
+    int64_t from = level->starts[entry], to = level->starts[entry + 1];
     if (from >= 0 && from < to && to <= level->n) *begin = from, *end = to;
 }
 
-int64_t sd_ngram_find(const sd_ngram_table* t, int k, int64_t place, int32_t token) {
+int64_t sd_ngram_find(const sd_ngram_table* t, int k, int64_t entry, int32_t token) {
     if (k == 0) return token;
     int64_t begin, end;
-    sd_ngram_after(t, k, place, &begin, &end);
+    sd_ngram_after(t, k, entry, &begin, &end);
     int64_t past = end;
     while (begin < end) { /* the first that is not smaller */
         int64_t middle = begin + (end - begin) / 2;

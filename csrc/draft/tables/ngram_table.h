@@ -71,12 +71,12 @@ sd_status sd_ngram_table_create(sd_ngram_table* table, int n_vocab, const int32_
                                 const sd_ngram_level* levels, int back_off);
 void sd_ngram_table_free(sd_ngram_table* table);
 
-/* The (k + 1)-grams that begin with k-gram `place` of level k ≥ 1: *begin to *end of levels[k - 1]. None if
- * place is -1 or nothing is as long. */
-void sd_ngram_after(const sd_ngram_table* table, int k, int64_t place, int64_t* begin, int64_t* end);
+/* The (k + 1)-grams that begin with k-gram `entry` of level k ≥ 1: *begin to *end of levels[k - 1]. None if
+ * entry is -1 or nothing is as long. */
+void sd_ngram_after(const sd_ngram_table* table, int k, int64_t entry, int64_t* begin, int64_t* end);
 
-/* The place of the (k + 1)-gram made of k-gram `place` and a token, or -1. k = 0: place is 0, and the result
+/* The entry of the (k + 1)-gram made of k-gram `entry` and a token, or -1. k = 0: entry is 0, and the result
  * is the token. */
-int64_t sd_ngram_find(const sd_ngram_table* table, int k, int64_t place, int32_t token);
+int64_t sd_ngram_find(const sd_ngram_table* table, int k, int64_t entry, int32_t token);
 
 #endif
