@@ -9,6 +9,7 @@
 #include "module.h"
 #include "adaptive_gamma_array.h"
 #include "rng.h"
+#include "score.h"
 
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
     (void)module;
@@ -37,61 +38,31 @@ end:
     return shapes;
 }
 
-/* ln softmax(logits)[token] with max subtraction and a double sum. */
-static double log_prob(const float* logits, int n_vocab, int32_t token) {
-    float best = sd_kernels_get()->max(n_vocab, logits);
-    double sum = 0.0;
-    for (int i = 0; i < n_vocab; i++) sum += exp((double)logits[i] - best);
-    return (double)logits[token] - best - log(sum);
-}
-
 static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model", "ids", "n_threads", NULL};
     PyObject *model_argument, *argument, *array = NULL;
-    int n_threads = 1, n = 0, done = 0;
+    int n_threads = 1, n = 0;
     int32_t* ids = NULL;
-    double* out;
+    double* log_probs;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$i", names, &model_argument, &argument, &n_threads))
         return NULL;
     sd_model_object* model = sd_model_from(PyModule_GetState(module), model_argument, "model");
     if (model == NULL || sd_ids_from(argument, "ids", &ids, &n) < 0) return NULL;
-    sd_cache cache = {0};
-    sd_workspace w = {0};
-    int n_vocab = model->model->config.n_vocab;
-    if (n < 2) {
-        PyErr_Format(PyExc_ValueError, "ids: %d tokens, expected at least 2", n);
-        goto end;
-    }
-    sd_status status = SD_OK;
-    if (ids[n - 1] < 0 || ids[n - 1] >= n_vocab) /* the others are checked by the forward */
-        status =
-            sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", n - 1, (int)ids[n - 1], n_vocab - 1);
-    if (status == SD_OK) status = sd_cache_create(&cache, model->model, n, 0);
+    sd_score text;
+    sd_status status = sd_score_create(&text, model->model, ids, n, n_threads);
     if (status == SD_OK)
-        status = sd_workspace_create(&w, model->model, n_threads, SD_PROMPT_SLICE, SD_PROMPT_SLICE, n);
-    if (status != SD_OK) {
+        array = sd_new_array("float64", n - 1, -1, (void**)&log_probs);
+    else
         sd_raise(status);
-        goto end;
-    }
-    if ((array = sd_new_array("float64", n - 1, -1, (void**)&out)) == NULL) goto end;
-    w.name = "the model";
-    while (done < n - 1) {
-        int before = done;
+    for (int done = 0; array != NULL && !done;) {
         PyThreadState* saved_thread;
         sd_gil_release(&saved_thread);
-        status = sd_forward_slice(&w, &cache, ids, n - 1, &done, 1);
-        for (int i = before; status == SD_OK && i < done; i++)
-            out[i] = log_prob(w.logits + (i - before) * w.ld_logits, n_vocab, ids[i + 1]);
+        status = sd_score_slice(&text, log_probs, &done);
         sd_gil_take(&saved_thread);
         if (status != SD_OK) sd_raise(status);
-        if (status != SD_OK || PyErr_CheckSignals() < 0) {
-            Py_CLEAR(array);
-            break;
-        }
+        if (status != SD_OK || PyErr_CheckSignals() < 0) Py_CLEAR(array);
     }
-end:
-    sd_cache_free(&cache);
-    sd_workspace_free(&w);
+    sd_score_free(&text);
     PyMem_Free(ids);
     return array;
 }
