@@ -4,8 +4,10 @@
     python benchmarks/bench_speculative.py --pairs paper97+paper6 --dtype int8 --alpha 0.8 --gamma 4 5 6
 
 The draft model does all its work, but then each of its guesses is made right with probability alpha and wrong
-otherwise (`dial` of the core's Session), so that alpha is known and the same at every position. The output
+otherwise (the drafting method `fixed_acceptance` of the core), so that alpha is known and the same at every position. The output
 must still be that of plain decoding, token by token, which is checked.
+
+The method is part of a build with hooks only: ``pip install . -C cmake.define.SPECDEC_TESTING=ON``.
 
 Columns, for each alpha and gamma:
 
@@ -56,11 +58,14 @@ def load_pair(name: str, dtype: str) -> tuple[specdec.Model, specdec.Model]:
 class Decoding:
     """One decoding of the benchmark's text, slice by slice, as `specdec.generate` does it."""
 
-    def __init__(self, bench: Bench, gamma: int, dial: tuple | None, seed: int, sampling: dict) -> None:
+    def __init__(self, bench: Bench, gamma: int, alpha: float | None, seed: int, sampling: dict) -> None:
         settings = {"temperature": 0.0, **sampling}
+        draft = bench.draft.core if gamma else None
+        if alpha is not None:
+            draft = ("fixed_acceptance", draft, alpha, [bench.text])
         self._session = _core.Session(
-            bench.target.core, bench.draft.core if gamma else None, [bench.prompt], gamma=gamma,
-            max_new_tokens=bench.n_tokens, seeds=[(seed, 0)], n_threads=bench.n_threads, dial=dial,
+            bench.target.core, draft, [bench.prompt], gamma=gamma,
+            max_new_tokens=bench.n_tokens, seeds=[(seed, 0)], n_threads=bench.n_threads,
             sampling=settings, draft_sampling=settings,
         )  # fmt: skip
         self._session.prefill()
@@ -129,8 +134,8 @@ class Bench:
         self.text = self.prompt + self.decode(0).finish().state.tokens
 
     def decode(self, gamma: int, alpha: float | None = None, seed: int = 0, **sampling: float) -> Decoding:
-        """A decoding; with an alpha, by a dialled draft."""
-        return Decoding(self, gamma, None if alpha is None else (alpha, [self.text]), seed, sampling)
+        """A decoding; with an alpha, by a draft of this acceptance rate."""
+        return Decoding(self, gamma, alpha, seed, sampling)
 
     def forward_s(self, gamma: int) -> tuple[float, float]:
         """Seconds of gamma draft steps, and of the target's gamma + 1 rows after them."""
@@ -246,6 +251,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
+    if not hasattr(_core, "_alloc_live"):
+        parser.error(
+            "drafts of a given acceptance need a build with hooks: pip install . -C cmake.define.SPECDEC_TESTING=ON"
+        )
     if not all(0 < alpha < 1 for alpha in args.alpha) or min(args.gamma) < 1:
         parser.error("expected alphas between 0 and 1 and gammas of at least 1")
     print(f"{describe()}, {args.threads} threads, {args.tokens} tokens, cache {args.cache}\n")

@@ -38,8 +38,9 @@ BELOW: dict[str, list[str]] = {
     "draft/several": ["draft"],
 }
 """Folders of the core and those each is built on: it may include from itself, from these and from what they
-are built on. ``binding`` is built on all of them."""
+are built on. ``binding`` is built on all of them, ``testing`` on all and ``binding``."""
 BELOW["binding"] = list(BELOW)
+BELOW["testing"] = list(BELOW)
 
 MAX_LINES = 600
 
@@ -112,7 +113,7 @@ def test_folders_are_built_on_what_the_table_says() -> None:
     calls = {
         folder: re.search(r"sd_add_folder\(([\w ]+)\)", (CSRC / folder / "CMakeLists.txt").read_text("utf-8"))
         for folder in BELOW
-        if folder != "binding"
+        if folder not in {"binding", "testing"}
     }
     assert {folder: call[1].split() if call else None for folder, call in calls.items()} == {
         folder: [folder.replace("/", "_"), *BELOW[folder]] for folder in calls
@@ -149,10 +150,10 @@ def includers(header: str) -> set[str]:
     }
 
 
-def test_one_folder_knows_python() -> None:
+def test_two_folders_know_python() -> None:
     found = includers("Python.h") | includers("numpy/arrayobject.h") | includers("structmember.h")
     assert found
-    assert {folder_of(ROOT / path) for path in found} == {"binding"}
+    assert {folder_of(ROOT / path) for path in found} == {"binding", "testing"}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pytest
 from scipy import stats
 
 import specdec
+from canonical import with_drafts
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
 from exact import Tokens, cells, chain_law, first_tokens
 from laws import first_layers
@@ -182,9 +183,8 @@ def open_session(
         n_threads=1,
         rule=request.rule,
         lenience=request.lenience,
-        keep_drafts=True,
     )
-    session.prefill()
+    with_drafts(session).prefill()
     return session
 
 

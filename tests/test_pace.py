@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import specdec
+from canonical import with_drafts
 from drafters import DRAFTS
 from drafters import World as Models
 from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
@@ -256,9 +257,9 @@ def test_no_guess_is_thrown_away_after_a_look_at_it(name: str, tmp_path: Path) -
         session = _core.Session(
             target.core, describe(draft, target), [[1, 2, 0, 1]], gamma=3, max_new_tokens=5,
             sampling={"temperature": 1.0}, draft_sampling={"temperature": 1.0}, seeds=[(seed, 0)],
-            n_threads=1, adaptive_gamma=play.pace.copy(), keep_drafts=True,
+            n_threads=1, adaptive_gamma=play.pace.copy(),
         )  # fmt: skip
-        session.prefill()
+        with_drafts(session).prefill()
         (record,) = session.round()
         rows = record["draft_probs"]
         chance = np.prod([rows[i + 1, token] for i, token in enumerate(record["drafted"])])

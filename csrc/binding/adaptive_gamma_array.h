@@ -15,10 +15,5 @@ PyObject* sd_adaptive_gamma_to_array(const sd_adaptive_gamma* policy);
 /* The module's functions. */
 PyObject* sd_new_adaptive_gamma(PyObject* module, PyObject* ignored);
 PyObject* sd_adaptive_gamma_view(PyObject* module, PyObject* args);
-#ifdef SPECDEC_TESTING
-PyObject* sd_adaptive_gamma_begin_hook(PyObject* module, PyObject* args);
-PyObject* sd_adaptive_gamma_pays_hook(PyObject* module, PyObject* args);
-PyObject* sd_adaptive_gamma_end_hook(PyObject* module, PyObject* args);
-#endif
 
 #endif

@@ -11,6 +11,7 @@
 #include "ngram_drafter.h"
 #include "python_drafter.h"
 #include "random_drafter.h"
+#include "testing.h"
 #include "nested_drafter.h"
 
 /* 0, or -1 with the exception of a status. */
@@ -276,6 +277,9 @@ static const struct {
     {"input_copy", make_input_copy},
     {"layers", make_layers},
     {"speculating", make_nested},
+#ifdef SPECDEC_TESTING
+    {"fixed_acceptance", sd_make_fixed_acceptance},
+#endif
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */

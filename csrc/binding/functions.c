@@ -2,10 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "drafter_selection.h"
 #include "forward.h"
 #include "kernels.h"
-#include "memory.h"
 #include "module.h"
 #include "adaptive_gamma_array.h"
 #include "rng.h"
@@ -153,87 +151,6 @@ static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
     return list;
 }
 
-#ifdef SPECDEC_TESTING
-/* _choice(state, what, numbers): one call of drafter_selection.h on a drafter; state b"" begins. Returns (state, answer). */
-static PyObject* choice(PyObject* module, PyObject* args) {
-    (void)module;
-    struct {
-        sd_selection selection;
-        sd_drafter_stats stats;
-    } state = {0};
-    const char *given, *what;
-    Py_ssize_t size;
-    double x[4] = {0};
-    if (!PyArg_ParseTuple(args, "y#s(dddd)", &given, &size, &what, &x[0], &x[1], &x[2], &x[3])) return NULL;
-    if (size == (Py_ssize_t)sizeof state) memcpy(&state, given, sizeof state);
-    int answer = 0;
-    switch (what[0]) {
-    case 'a': answer = sd_selection_asks(&state.selection, &state.stats, x[0], (int)x[1], x[2]); break;
-    case 's': sd_selection_spend(&state.stats, (int)x[0], (int)x[1], x[2], x[3]); break;
-    case 'l': sd_selection_learn(&state.stats, x[0], x[1], x[2]); break;
-    case 'e':
-        sd_selection_end_round(&state.selection, (int)x[0], x[1], (int)x[2], x[3]);
-        sd_selection_end_round_of(&state.stats);
-        break;
-    }
-    return Py_BuildValue("(y#i)", (const char*)&state, (Py_ssize_t)sizeof state, answer);
-}
-
-static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
-    (void)module;
-    long n = PyLong_AsLong(argument);
-    if (n == -1 && PyErr_Occurred()) return NULL;
-    sd_alloc_fail_after(n);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* arena_guard(PyObject* module, PyObject* argument) {
-    (void)module;
-    int on = PyObject_IsTrue(argument);
-    if (on < 0) return NULL;
-    sd_arena_guard(on);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* alloc_bytes(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLongLong(sd_alloc_bytes());
-}
-
-static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLong(sd_alloc_live());
-}
-
-static PyObject* pool_delay(PyObject* module, PyObject* args) {
-    (void)module;
-    int thread, holding;
-    double seconds;
-    if (!PyArg_ParseTuple(args, "idp", &thread, &seconds, &holding)) return NULL;
-    if (thread < 0 || thread >= SD_MAX_THREADS) return PyErr_Format(PyExc_ValueError, "thread %d", thread);
-    sd_pool_delay(thread, seconds, holding);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* pool_fail_after(PyObject* module, PyObject* argument) {
-    (void)module;
-    long n = PyLong_AsLong(argument);
-    if (n == -1 && PyErr_Occurred()) return NULL;
-    sd_pool_fail_after((int)n);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* forward_count(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLong(sd_forward_count());
-}
-
-static PyObject* forward_work(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLong(sd_forward_work());
-}
-#endif
-
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
 PyMethodDef sd_functions[] = {
@@ -262,20 +179,5 @@ PyMethodDef sd_functions[] = {
     {"new_adaptive_gamma", sd_new_adaptive_gamma, METH_NOARGS,
      "new_adaptive_gamma()\n--\n\nWhat gamma='auto' knows before it has seen anything, float64."},
     {"adaptive_gamma_view", sd_adaptive_gamma_view, METH_VARARGS, "adaptive_gamma_view(adaptive_gamma, /)\n--\n\nWhat it has learnt, in units."},
-#ifdef SPECDEC_TESTING
-    {"_adaptive_gamma_begin", sd_adaptive_gamma_begin_hook, METH_VARARGS, "A round begins: does it draft?"},
-    {"_adaptive_gamma_pays", sd_adaptive_gamma_pays_hook, METH_VARARGS, "Does another guess pay?"},
-    {"_adaptive_gamma_end", sd_adaptive_gamma_end_hook, METH_VARARGS, "A round has ended."},
-    {"_choice", choice, METH_VARARGS, "Which drafts pay (drafter_selection.h), a call at a time."},
-    {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
-    {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
-    {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},
-    {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
-    {"_pool_delay", pool_delay, METH_VARARGS,
-     "A worker is late in every loop, or holds its first piece long."},
-    {"_pool_fail_after", pool_fail_after, METH_O, "Let n more threads be started; negative: all."},
-    {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
-    {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
-#endif
     {0},
 };

@@ -1,8 +1,5 @@
 #include "session_arguments.h"
 
-#include "dialled_drafter.h"
-#include "memory.h"
-
 /* The prompts of a batch as the core takes them; free with free_prompts. */
 static void free_prompts(sd_prompt* prompts, int n) {
     for (int i = 0; prompts != NULL && i < n; i++) PyMem_Free((void*)prompts[i].tokens);
@@ -53,21 +50,6 @@ fail:
     return NULL;
 }
 
-/* dial=(alpha, texts): the texts of a dialled drafter, one for each prompt. */
-static int dial_from(PyObject* dial, PyObject* seeds, sd_session_arguments* a) {
-    PyObject* texts;
-    if (!PyTuple_Check(dial) || !PyArg_ParseTuple(dial, "dO", &a->alpha, &texts)) {
-        PyErr_SetString(PyExc_TypeError, "dial: expected (alpha, texts)");
-        return -1;
-    }
-    if (!a->drafting) {
-        PyErr_SetString(PyExc_ValueError, "dial: there is no draft");
-        return -1;
-    }
-    a->foreseen = prompts_from(texts, seeds, &a->n_foreseen);
-    return a->foreseen == NULL ? -1 : 0;
-}
-
 /* The rule's name and lenience, and the sampling settings of both models. */
 static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_sampling, PyObject* transform,
                       sd_session_borrowed* borrowed, sd_session_arguments* a) {
@@ -93,22 +75,20 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
                               sd_session_borrowed* borrowed, sd_session_arguments* a) {
-    static char* names[] = {"target",         "draft",     "prompts",     "gamma",    "max_new_tokens",
-                            "sampling",       "seeds",     "n_threads",   "rule",     "lenience",
-                            "draft_sampling", "transform", "keep_logits", "stop_ids", "dial",
-                            "keep_drafts",    "n_text",    "node_budget", "adaptive_gamma",     NULL};
-    PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *dial = Py_None,
-                                                          *policy = Py_None;
+    static char* names[] = {"target",         "draft",     "prompts",     "gamma",          "max_new_tokens",
+                            "sampling",       "seeds",     "n_threads",   "rule",           "lenience",
+                            "draft_sampling", "transform", "keep_logits", "stop_ids",       "n_text",
+                            "node_budget",    "adaptive_gamma", NULL};
+    PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *policy = Py_None;
     PyObject *sampling = NULL, *draft_sampling = NULL, *transform = Py_None;
     const char* rule = "rejection";
-    /* what is not given is refused by the core's checks, but for what stands behind n_threads */
+    /* Arguments up to n_threads have invalid defaults, which the core's checks refuse; later ones are optional. */
     *a = (sd_session_arguments){.options = {.gamma = -1, .lenience = 1.0}};
     sd_session_options* o = &a->options;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOOpiiO", names, &target_argument,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOiiO", names, &target_argument,
                                      &draft_argument, &prompts, &o->gamma, &o->max_new_tokens, &sampling,
                                      &seeds, &o->n_threads, &rule, &o->lenience, &draft_sampling, &transform,
-                                     &a->keep_logits, &stop_ids, &dial, &a->keep_drafts, &o->n_text,
-                                     &o->node_budget, &policy))
+                                     &a->keep_logits, &stop_ids, &o->n_text, &o->node_budget, &policy))
         return -1;
     if (seeds == NULL) {
         PyErr_SetString(PyExc_TypeError, "seeds are missing");
@@ -124,7 +104,6 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     o->stop_ids = a->stop_ids;
     if (sd_adaptive_gamma_from(policy, &borrowed->policy, &borrowed->has_policy) < 0) return -1;
     if (borrowed->has_policy) o->policy = &borrowed->policy;
-    if (dial != Py_None && dial_from(dial, seeds, a) < 0) return -1;
     borrowed->target = (sd_model_object*)Py_NewRef((PyObject*)target);
     borrowed->draft = a->drafting ? Py_NewRef(draft_argument) : NULL;
     return 0;
@@ -132,7 +111,6 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
 
 void sd_session_arguments_free(sd_session_arguments* a) {
     free_prompts(a->prompts, a->n_prompts);
-    free_prompts(a->foreseen, a->n_foreseen);
     PyMem_Free(a->stop_ids);
 }
 
@@ -149,19 +127,6 @@ int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc 
     Py_VISIT(borrowed->draft);
     Py_VISIT(borrowed->transform.function);
     return 0;
-}
-
-static sd_status dial(const sd_session_arguments* a, int n_text, sd_drafter** drafter) {
-    int n = a->n_prompts, n_vocab = a->options.target->config.n_vocab;
-    sd_foreseen* foreseen = sd_alloc((size_t)(n + 1) * sizeof *foreseen);
-    if (foreseen == NULL) {
-        (*drafter)->free(*drafter);
-        return SD_ERR_MEMORY;
-    }
-    for (int i = 0; i < n; i++) foreseen[i] = (sd_foreseen){a->foreseen[i].tokens, a->foreseen[i].n};
-    sd_status status = sd_dialled_drafter_create(*drafter, a->alpha, n_vocab, foreseen, n, n_text, drafter);
-    sd_free(foreseen);
-    return status;
 }
 
 int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
@@ -181,7 +146,6 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
                                       .rule = sd_rule_at(o->rule, o->sampling.temperature),
                                       .saved_thread = borrowed->saved_thread};
         if (sd_drafter_from(borrowed->draft, &drafting, &drafter) < 0) return -1;
-        if (a->foreseen) status = dial(a, n_text, &drafter);
     }
     if (status == SD_OK) status = sd_session_create(o, a->prompts, a->n_prompts, drafter, session);
     if (status != SD_OK) sd_raise(status);

@@ -31,11 +31,8 @@ typedef struct sd_session_arguments {
     int drafting;
     sd_prompt* prompts; /* [n_prompts] owned */
     int n_prompts;
-    sd_prompt* foreseen; /* [n_foreseen] owned, of a dialled drafter; NULL: none */
-    int n_foreseen;
-    double alpha;
     int32_t* stop_ids; /* owned */
-    int keep_logits, keep_drafts;
+    int keep_logits;
 } sd_session_arguments;
 
 /* Returns 0, or -1 with an exception; either way both outputs are to be freed. */

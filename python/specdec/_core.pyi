@@ -29,12 +29,6 @@ class RoundRecord(TypedDict):
     """The chance that a draft is accepted at each verified position; see `specdec.Round.betas`."""
     logits: NDArray[np.float32] | None
     """[len(tokens), n_vocab] target logits each new token was chosen from; None unless asked for."""
-    draft_probs: NDArray[np.float64] | None
-    """[1 + len(drafted), n_vocab] what each node was drawn from, 0 for the root; None unless asked for."""
-    draft_points: list[int] | None
-    """[1 + len(drafted)] the token of a node that was chosen, -1 for a draw; None unless asked for."""
-    node_logits: NDArray[np.float32] | None
-    """[1 + len(drafted), n_vocab] target logits after each node; None unless asked for."""
     draft_s: float
     verify_s: float
     other_s: float
@@ -164,8 +158,6 @@ class Session:
         transform: Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | None = None,
         keep_logits: bool = False,
         stop_ids: Sequence[int] = (),
-        dial: tuple[float, Sequence[Sequence[int]]] | None = None,
-        keep_drafts: bool = False,
         n_text: int = 0,
         node_budget: int = 0,
         adaptive_gamma: NDArray[np.float64] | None = None,
@@ -182,11 +174,6 @@ class Session:
         `sampling` and, with a draft, `draft_sampling` have the keys temperature (no default), top_k (0: all),
         top_p, min_p, repetition_penalty and logit_bias {token: bias}. `rule` is one of `verify`; "greedy" is
         argmax of the distribution that `sampling` makes, with `lenience`.
-
-        ``dial=(alpha, texts)`` is for benchmarks: the draft does its work, but then each of its guesses
-        becomes, with probability alpha, the next token of its prompt's text in `texts` (prompt and
-        continuation, as plain decoding gives it), else another. At temperature 0 the acceptance rate is
-        alpha.
 
         `adaptive_gamma` is what `new_adaptive_gamma` or an earlier session's `adaptive_gamma` gave: gamma, the most, is then chosen round
         by round (decode/adaptive_gamma.h). It is copied.
@@ -212,9 +199,9 @@ class Session:
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence."""
     def replace(self, sequence: int, prompt: Sequence[int], seed: tuple[int, int], /) -> None:
-        """Give a finished sequence's place to another prompt, with a (seed, sequence) of its own.
+        """Give a finished sequence's batch slot to another prompt, with a (seed, sequence) of its own.
 
-        `prefill` must be called before the next round. A `dial` knows no other prompts and refuses.
+        `prefill` must be called before the next round.
         """
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""
