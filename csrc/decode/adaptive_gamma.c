@@ -76,7 +76,7 @@ typedef struct range {
 
 #define LARGEST 1e15
 #define FIELD(name, low, high, whole) \
-    {offsetof(sd_adaptive_gamma, name) / sizeof(double), sizeof(((sd_adaptive_gamma*)0)->name) / sizeof(double), low, high, whole}
+    {offsetof(sd_adaptive_gamma, name) / sizeof(double), sizeof(((sd_adaptive_gamma*)0)->name) / (sizeof(double)), low, high, whole}
 #define COST(name)                                                                              \
     FIELD(name.known, 0, 1, 1), FIELD(name.slope, 0, LARGEST, 0), FIELD(name.n, 0, LARGEST, 0), \
         FIELD(name.at, 0, LARGEST, 0), FIELD(name.mean, 0, LARGEST, 0)

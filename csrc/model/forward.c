@@ -356,7 +356,6 @@ static sd_status append(const job* j) {
     }
     for (int b = 0, row = 0; b < j->n_branches; b++) {
         const sd_branch* branch = &j->branches[b];
-        const sd_cache* cache = branch->cache;
         for (int i = 0; i < branch->n_new; i++, row++) {
             w->tokens[row] = branch->tokens[i];
             w->positions[row] = position_of(branch, i);
