@@ -102,9 +102,7 @@ sd_status sd_beam_search_create(const sd_beam_options* options, const int32_t* p
     s->max_steps = options->max_new_tokens < room ? options->max_new_tokens : room;
     s->tree.drafting =
         options->draft != NULL && options->gamma > 0 && s->max_steps > 1 && n <= options->draft->config.n_ctx;
-    lay_out(s);
-    if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
-    lay_out(s);
+    if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     memcpy(s->prompt, prompt, (size_t)n * sizeof *prompt);
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     s->n_beams = 1;

@@ -13,10 +13,8 @@ static void lay_out(sd_beam_tree* t) {
 sd_status sd_beam_tree_create(sd_beam_tree* t, const sd_model* target, const sd_model* draft, int n_committed,
                               int max_nodes) {
     *t = (sd_beam_tree){.max_nodes = max_nodes, .drafting = draft != NULL};
-    lay_out(t);
-    sd_status status = sd_arena_commit(&t->arena);
+    sd_status status = SD_ARENA_BUILD(&t->arena, lay_out(t));
     if (status != SD_OK) return status;
-    lay_out(t);
     status = sd_cache_create(&t->target, target, n_committed + max_nodes, 0);
     if (status == SD_OK && draft != NULL)
         status = sd_cache_create(&t->draft, draft, n_committed + max_nodes, 0);

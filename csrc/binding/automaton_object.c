@@ -7,10 +7,8 @@
 
 /* The automaton of tokens [n], in an arena that the caller owns, also when the call fails. */
 static sd_status build(const int32_t* tokens, Py_ssize_t n, sd_arena* arena, sd_automaton* automaton) {
-    sd_automaton_take(arena, (int)n);
-    sd_status status = sd_arena_commit(arena);
+    sd_status status = SD_ARENA_BUILD(arena, *automaton = sd_automaton_take(arena, (int)n));
     if (status != SD_OK) return status;
-    *automaton = sd_automaton_take(arena, (int)n);
     sd_automaton_clear(automaton);
     for (Py_ssize_t i = 0; i < n && status == SD_OK; i++) {
         if (i % PIECE == 0) status = sd_interrupted();

@@ -313,13 +313,8 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
     d->proposal_type = proposal_type;
     d->input_error = input_error;
     d->generator = generator;
-    lay_out(d, drafting->gamma);
-    if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
-        release(&d->base);
-        sd_raise(status);
-        return -1;
-    }
-    lay_out(d, drafting->gamma);
-    *drafter = &d->base;
-    return 0;
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting->gamma));
+    status = sd_drafter_made(&d->base, status, drafter);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
 }

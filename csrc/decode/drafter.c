@@ -1,5 +1,13 @@
 #include "drafter.h"
 
+sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter) {
+    if (status == SD_OK)
+        *drafter = made;
+    else
+        made->free(made);
+    return status;
+}
+
 int sd_slice_take(int n, int n_read, int* room) {
     int left = n > n_read ? n - n_read : 0, n_here = left < *room ? left : *room;
     *room -= n_here;

@@ -54,6 +54,9 @@ struct sd_drafter {
  * gets that much smaller. */
 int sd_slice_take(int n, int n_read, int* room);
 
+/* The end of making a drafter: hand it out if `status`, of its making, is SD_OK; free it otherwise. Returns status. */
+sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter);
+
 /* The operations that may be NULL. */
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const int32_t* prompt, int n_prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);

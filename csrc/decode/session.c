@@ -144,9 +144,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                                 .transform = options->transform,
                                 .rule = rule,
                                 .lenience = options->lenience};
-    lay_out(s);
-    if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
-    lay_out(s);
+    if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     for (int i = 0; i < n; i++) {
         begin(s, i, &prompts[i]);

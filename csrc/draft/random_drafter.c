@@ -54,12 +54,5 @@ sd_status sd_random_drafter_create(int n_vocab, int gamma, int coupled, sd_draft
     d->base = (sd_drafter){.propose = propose, .free = release};
     d->n_vocab = n_vocab;
     d->coupled = coupled;
-    lay_out(d);
-    if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
-        sd_free(d);
-        return status;
-    }
-    lay_out(d);
-    *drafter = &d->base;
-    return SD_OK;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

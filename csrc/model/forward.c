@@ -48,10 +48,8 @@ sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_thre
                         .max_slots = max_slots};
     sd_status status = sd_pool_reserve(n_threads);
     if (status != SD_OK) return status;
-    lay_out(w);
-    status = sd_arena_commit(&w->arena);
+    status = SD_ARENA_BUILD(&w->arena, lay_out(w));
     if (status != SD_OK) return status;
-    lay_out(w);
     return SD_OK;
 }
 

@@ -65,10 +65,8 @@ sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const dou
     if (model == NULL) return SD_ERR_MEMORY;
     model->config = *config;
     model->numbers = numbers;
-    lay_out(model, &model->arena);
-    status = sd_arena_commit(&model->arena);
+    status = SD_ARENA_BUILD(&model->arena, lay_out(model, &model->arena));
     if (status != SD_OK) goto fail;
-    lay_out(model, &model->arena);
     if (config->position == SD_POSITION_ROTARY) {
         int half = config->d_head / 2;
         for (int i = 0; i < half; i++) {

@@ -103,9 +103,6 @@ sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, in
     }
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
-    lay_out(d, known, n, n_text);
-    if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
-    lay_out(d, known, n, n_text);
     d->base = (sd_drafter){.points = inner->points,
                            .begin = begin,
                            .read = read_prompts,
@@ -115,10 +112,8 @@ sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, in
     d->inner = inner;
     d->alpha = alpha;
     d->n_vocab = n_vocab;
-    *drafter = &d->base;
-    return SD_OK;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d, known, n, n_text)), drafter);
 fail:
-    sd_free(d);
     inner->free(inner);
     return status;
 }

@@ -181,13 +181,5 @@ sd_status sd_copy_drafter_create(const sd_copy_options* options, sd_drafter** dr
                            .commit = commit,
                            .free = release};
     d->options = *options;
-    lay_out(d);
-    sd_status status = sd_arena_commit(&d->arena);
-    if (status != SD_OK) {
-        sd_free(d);
-        return status;
-    }
-    lay_out(d);
-    *drafter = &d->base;
-    return SD_OK;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

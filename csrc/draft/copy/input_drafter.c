@@ -176,15 +176,8 @@ sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** 
                            .commit = commit,
                            .free = release};
     d->options = *options;
-    lay_out(d);
-    sd_status status = sd_arena_commit(&d->arena);
-    if (status != SD_OK) {
-        sd_free(d);
-        return status;
-    }
-    lay_out(d);
-    if (options->n_source > 0)
+    sd_status status = SD_ARENA_BUILD(&d->arena, lay_out(d));
+    if (status == SD_OK && options->n_source > 0)
         memcpy(d->source, options->source, (size_t)options->n_source * sizeof *d->source);
-    *drafter = &d->base;
-    return SD_OK;
+    return sd_drafter_made(&d->base, status, drafter);
 }

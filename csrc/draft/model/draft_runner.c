@@ -19,10 +19,8 @@ sd_status sd_draft_runner_create(sd_draft_runner* r, const sd_draft_runner_optio
     const sd_model* model = options->model;
     *r = (sd_draft_runner){.options = *options, .row_room = options->n_rows + CATCH_UP - 1};
     int n = options->n_sequences, n_ctx = model->config.n_ctx;
-    lay_out(r);
-    sd_status status = sd_arena_commit(&r->arena);
+    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r));
     if (status != SD_OK) return status;
-    lay_out(r);
     int n_slots = (options->n_text < n_ctx ? options->n_text : n_ctx) + options->gamma + CATCH_UP;
     for (int i = 0; i < n && options->skipped == NULL; i++) {
         if ((status = sd_cache_create(&r->caches[i], model, n_slots, 0)) != SD_OK) return status;

@@ -196,9 +196,7 @@ sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options
                            .free = release};
     d->options = *dynamic;
     d->n_nodes = options->gamma;
-    lay_out(d, options);
-    if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
-    lay_out(d, options);
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, options));
     const sd_draft_runner_options runner_options = {
         .model = options->model,
         .n_sequences = options->n_sequences,
@@ -207,10 +205,6 @@ sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options
         .n_rows = dynamic->width,
         .n_threads = options->n_threads,
     };
-    if ((status = sd_draft_runner_create(&d->runner, &runner_options)) != SD_OK) goto fail;
-    *drafter = &d->base;
-    return SD_OK;
-fail:
-    release(&d->base);
-    return status;
+    if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
+    return sd_drafter_made(&d->base, status, drafter);
 }

@@ -194,9 +194,7 @@ sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const
                            .read = read_prompts,
                            .propose = propose,
                            .free = release};
-    lay_out(d, options, shape);
-    if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
-    lay_out(d, options, shape);
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, options, shape));
     const sd_draft_runner_options runner_options = {
         .model = options->model,
         .n_sequences = options->n_sequences,
@@ -206,10 +204,6 @@ sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const
         .n_threads = options->n_threads,
         .skipped = options->skipped,
     };
-    if ((status = sd_draft_runner_create(&d->runner, &runner_options)) != SD_OK) goto fail;
-    *drafter = &d->base;
-    return SD_OK;
-fail:
-    release(&d->base);
-    return status;
+    if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
+    return sd_drafter_made(&d->base, status, drafter);
 }

@@ -319,9 +319,7 @@ sd_status sd_ensemble_drafter_create(const sd_ensemble_options* o, sd_drafter* c
                            .free = release};
     for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
     d->options = *o;
-    lay_out(d, drafters);
-    if ((status = sd_arena_commit(&d->arena)) != SD_OK) goto fail;
-    lay_out(d, drafters);
+    if ((status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafters))) != SD_OK) goto fail;
     d->options.gammas = NULL; /* was borrowed */
     *drafter = &d->base;
     return SD_OK;

@@ -254,12 +254,5 @@ sd_status sd_ngram_drafter_create(const sd_ngram_drafter_options* options, sd_dr
         (sd_drafter){.points = sd_guessing_points(&options->guessing), .propose = propose, .free = release};
     if (options->online) d->base.begin = begin, d->base.read = read_prompts, d->base.commit = commit;
     d->options = *options;
-    lay_out(d);
-    if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
-        sd_free(d);
-        return status;
-    }
-    lay_out(d);
-    *drafter = &d->base;
-    return SD_OK;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

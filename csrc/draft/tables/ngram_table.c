@@ -87,9 +87,8 @@ sd_status sd_ngram_table_create(sd_ngram_table* table, int n_vocab, const int32_
     sd_status status = check(n_vocab, counts, n, levels);
     if (status != SD_OK) return status;
     sd_ngram_table t = {.n_vocab = n_vocab, .n = n, .back_off = back_off};
-    sd_unigrams_take(&t.arena, n_vocab);
-    if ((status = sd_arena_commit(&t.arena)) != SD_OK) return status;
-    t.unigrams = sd_unigrams_take(&t.arena, n_vocab);
+    status = SD_ARENA_BUILD(&t.arena, t.unigrams = sd_unigrams_take(&t.arena, n_vocab));
+    if (status != SD_OK) return status;
     memcpy(t.unigrams.counts, counts, (size_t)n_vocab * sizeof *counts);
     for (int i = 0; i < n_vocab; i++) /* they may have changed since the check */
         if (t.unigrams.counts[i] < 0) t.unigrams.counts[i] = 0;
