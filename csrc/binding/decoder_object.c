@@ -97,7 +97,7 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
     int n_before = self->cache.n_committed;
     if (sd_ids_from(argument, "ids", &ids, &n) < 0) goto fail;
     if (n > self->capacity - n_before) {
-        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free places", n,
+        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free slots", n,
                      self->capacity - n_before);
         goto fail;
     }

@@ -5,26 +5,41 @@
 #include <stddef.h>
 #include <string.h>
 
-#define FEW 12.0           /* guesses that say how it is lately, */
-#define MANY 128.0         /* in general and by depth, */
-#define LONG 256.0         /* and by confidence */
-#define SPEED 24.0         /* rounds within which the machine's speed is followed, */
-#define FASTER 1.5         /* a round being so much slower or faster at most */
-#define CHANGED 3.0        /* standard deviations between the two that mean another text */
-#define UNCERTAIN 16.0     /* guesses that shares then count for at most */
-#define ROUNDS 64.0        /* rounds within which tokens per second are */
-#define FIRST_GUESS 0.7    /* acceptance before anything is known */
-#define MODEL_WEIGHT 8.0   /* rounds that the rate as computed counts beside the one measured */
-#define FIRST_STRETCH 16.0 /* tokens without drafting */
+/* Memories, in guesses: of the rate lately; of the rates in general and by depth; of those by confidence. */
+#define FEW 12.0
+#define MANY 128.0
+#define LONG 256.0
+/* Rounds within which the machine's speed is followed; a round counts as at most FASTER times slower or faster. */
+#define SPEED 24.0
+#define FASTER 1.5
+/* Standard deviations between the rates of the last FEW and MANY guesses that mean that the text has changed. */
+#define CHANGED 3.0
+/* Guesses that each rate counts for at most after such a change. */
+#define UNCERTAIN 16.0
+/* Rounds that the measured tokens per second are a mean of. */
+#define ROUNDS 64.0
+/* Acceptance rate before anything is known. */
+#define FIRST_GUESS 0.7
+/* Rounds that the computed rate counts for beside the measured one. */
+#define MODEL_WEIGHT 8.0
+/* Tokens without drafting when it does not pay: at first, and at most. */
+#define FIRST_STRETCH 16.0
 #define LAST_STRETCH 1024.0
-#define N_TRIALS 2.0   /* rounds with a guess in any case, after a stretch; those that accept one are free */
-#define N_CERTAIN 16.0 /* rounds of an earlier session that the measured rate keeps */
-#define LOSS 12.0      /* tokens behind plain decoding at which drafting is given up for a while */
-#define LOOK_AGAIN 8.0 /* guesses that shares count for at most, after a stretch without any */
-#define EXPLORE 12.0 /* rounds until the first that guesses further than pays, twice as many to each next, */
-#define LAST_EXPLORE 96.0 /* at most; */
-#define FURTHER 8         /* so much further at most */
-#define DRAFT_PRIOR 0.05  /* seconds of a step of an unknown draft, over those of plain decoding */
+/* Rounds of a trial after a stretch; rounds in which a guess is accepted do not count. */
+#define N_TRIALS 2.0
+/* Rounds of an earlier session that the measured rate keeps. */
+#define N_CERTAIN 16.0
+/* Tokens behind plain decoding at which drafting is given up for a stretch. */
+#define LOSS 12.0
+/* Guesses that each rate counts for at most after a stretch. */
+#define LOOK_AGAIN 8.0
+/* Rounds before the first exploration. The gap doubles with each, up to LAST_EXPLORE. */
+#define EXPLORE 12.0
+#define LAST_EXPLORE 96.0
+/* An exploration makes at most so many guesses more than usual. */
+#define FURTHER 8
+/* Seconds of a step of an unknown draft, over those of plain decoding. */
+#define DRAFT_PRIOR 0.05
 
 #define ROUNDING 1e-9 /* that shares may be above 1 by */
 

@@ -19,44 +19,83 @@
 #include "proposal.h"
 
 #define SD_ADAPTIVE_GAMMA_CONFIDENCES 14 /* bins of the draft's confidence */
-#define SD_ADAPTIVE_GAMMA_DEPTHS 10      /* guesses in a row by themselves, those further on together */
-#define SD_ADAPTIVE_GAMMA_HORIZON 64     /* guesses in a row that are thought of */
+#define SD_ADAPTIVE_GAMMA_DEPTHS 10      /* depths told apart; deeper guesses count as the last */
+#define SD_ADAPTIVE_GAMMA_HORIZON 64     /* longest chain that is planned */
 
-/* How often something was so; forgets. Begins as zeros. */
+/* A rate that forgets: `yes` of `n` cases, both decaying. Begins as zeros. */
 typedef struct sd_share {
     double yes, n;
 } sd_share;
 
+/* Only doubles, so that it is an array in Python. */
 struct sd_adaptive_gamma {
-    double slowness; /* of the machine, now: all seconds here are those measured over this */
-    sd_cost_model target;  /* by rows of the batch: the forward pass and all that comes after it */
-    sd_cost_model draft;   /* by steps of the batch: guesses in a row */
+    /* How much slower than usual the machine is now. All seconds below are measured seconds over this. */
+    double slowness;
+    /* Seconds of a round's forward pass of the target and all that follows it, by rows of the batch. */
+    sd_cost_model target;
+    /* Seconds of drafting, by steps of the batch: guesses in a row. */
+    sd_cost_model draft;
 
-    sd_share lately;                                       /* are the last few guesses accepted, */
-    sd_share whole;                                        /* all, */
-    sd_share by_depth[SD_ADAPTIVE_GAMMA_DEPTHS];                     /* first guesses at a depth, */
-    sd_share by_confidence[SD_ADAPTIVE_GAMMA_CONFIDENCES];           /* those of a confidence, */
-    sd_share by_both[SD_ADAPTIVE_GAMMA_CONFIDENCES][SD_ADAPTIVE_GAMMA_DEPTHS]; /* of both? */
-    double confidences[2][SD_ADAPTIVE_GAMMA_CONFIDENCES];            /* how often each occurs: at depth 1, further on */
-    double looks; /* guesses may be looked at before they are drawn (sd_proposal_worth_verifying) */
+    /* Acceptance rate of the last FEW guesses. */
+    sd_share lately;
+    /* Acceptance rate of the last MANY guesses. */
+    sd_share whole;
+    /* Acceptance rate of the first guess at each depth. */
+    sd_share by_depth[SD_ADAPTIVE_GAMMA_DEPTHS];
+    /* Acceptance rate by the draft's confidence. */
+    sd_share by_confidence[SD_ADAPTIVE_GAMMA_CONFIDENCES];
+    /* Acceptance rate by confidence and depth. */
+    sd_share by_both[SD_ADAPTIVE_GAMMA_CONFIDENCES][SD_ADAPTIVE_GAMMA_DEPTHS];
+    /* How often each confidence occurs: at depth 1, and deeper. */
+    double confidences[2][SD_ADAPTIVE_GAMMA_CONFIDENCES];
+    /* 1: the confidence of a guess is known before its row is spent (sd_proposal_worth_verifying). */
+    double looks;
 
-    double tokens, seconds, n_drafted; /* of the last rounds with drafting, with how much weight */
-    double loss, won;                  /* tokens behind and ahead of plain decoding, of a sequence */
-    double rows, steps;                /* of a sequence in a round, means */
-    double plain_left, stretch;        /* tokens to come without drafting; next time */
-    double trial_left;                 /* rounds that guess in any case */
-    double n_rounds, explore_at, explore_gap, plain_at,
-        plain_gap; /* rounds so far; when to explore, to be plain */
-    double idle;   /* rounds since the last with drafting */
+    /* Tokens and seconds of the last rounds with drafting, and the weight of these rounds. */
+    double tokens, seconds, n_drafted;
+    /* Tokens behind plain decoding since the last time level with it; of a sequence. */
+    double loss;
+    /* Tokens ahead of plain decoding since drafting was given up last; of a sequence. */
+    double won;
+    /* Mean rows and steps of a sequence in a round. */
+    double rows, steps;
+    /* Tokens still to come without drafting. */
+    double plain_left;
+    /* Tokens without drafting when drafting is given up next time. */
+    double stretch;
+    /* Rounds still to come that guess whatever is expected. */
+    double trial_left;
+    /* Rounds so far. */
+    double n_rounds;
+    /* Round of the next exploration, and the gap to the one after it. */
+    double explore_at, explore_gap;
+    /* Round of the next control round without drafting, and the gap to the one after it. */
+    double plain_at, plain_gap;
+    /* Rounds since the last one with drafting. */
+    double idle;
 
-    /* of the round that has begun */
-    double n_open, horizon, drafting, starting;
-    double explore_to;                    /* guesses to make in any case, to see what they take */
-    double rate;                          /* λ: tokens per second of the batch */
-    double plain_rate;                    /* of plain decoding */
-    double target_s[SD_ADAPTIVE_GAMMA_HORIZON + 1]; /* by guesses of one sequence, the others as they use to be */
-    double draft_s[SD_ADAPTIVE_GAMMA_HORIZON + 1];  /* by its steps */
-    double chance[SD_ADAPTIVE_GAMMA_HORIZON + 1];   /* of a guess at a depth before its confidence is known; [0] is 1 */
+    /* The fields below are of the round that has begun. */
+
+    /* Sequences. */
+    double n_open;
+    /* Guesses of one sequence for which the arrays below are filled. */
+    double horizon;
+    /* 1: the round drafts. */
+    double drafting;
+    /* 1: it is the session's first round. */
+    double starting;
+    /* Guesses that are made whatever is expected, to learn what they cost. */
+    double explore_to;
+    /* λ: tokens per second of the batch. */
+    double rate;
+    /* Tokens per second of plain decoding. */
+    double plain_rate;
+    /* Seconds of the target by guesses of one sequence, the other sequences making their usual number. */
+    double target_s[SD_ADAPTIVE_GAMMA_HORIZON + 1];
+    /* Seconds of drafting by steps of one sequence, the other sequences making their usual number. */
+    double draft_s[SD_ADAPTIVE_GAMMA_HORIZON + 1];
+    /* Chance that the guess at a depth is accepted if its parent is, before its confidence is known; [0] is 1. */
+    double chance[SD_ADAPTIVE_GAMMA_HORIZON + 1];
 };
 
 #define SD_ADAPTIVE_GAMMA_SIZE (sizeof(sd_adaptive_gamma) / sizeof(double))
@@ -67,11 +106,11 @@ typedef struct sd_adaptive_gamma_round {
     double draft_s, rest_s; /* seconds of proposing, and of all else */
 } sd_adaptive_gamma_round;
 
-/* A policy that knows nothing. */
+/* A policy that has learnt nothing. */
 void sd_adaptive_gamma_reset(sd_adaptive_gamma* policy);
 
-/* Could a policy have learnt these numbers [SD_ADAPTIVE_GAMMA_SIZE]? Each is in the range of its field: whatever a policy does
- * with them is then defined. */
+/* Is each of the numbers [SD_ADAPTIVE_GAMMA_SIZE] f64 (borrowed) in the range of its field? Then all calls below are
+ * defined for them. */
 sd_status sd_adaptive_gamma_check(const double* numbers);
 
 /* A session begins with what an earlier one has learnt. */
@@ -86,9 +125,10 @@ void sd_adaptive_gamma_observe(sd_adaptive_gamma* policy, const sd_proposal* pro
 
 void sd_adaptive_gamma_end(sd_adaptive_gamma* policy, const sd_adaptive_gamma_round* round);
 
-/* Does a guess pay that hangs on a node of this path_prob and depth, in a proposal of n_guesses? known: the
- * guess's chance to be accepted if its parent is, or below 0 when nothing has been spent on it yet. */
-int sd_adaptive_gamma_pays(const sd_adaptive_gamma* policy, double path_prob, int depth, int n_guesses, double known);
+/* Does a guess pay after a node of this path_prob and depth, in a proposal of n_guesses? known: the chance that the
+ * guess is accepted if its parent is, or below 0 if the guess has not been drafted yet. */
+int sd_adaptive_gamma_pays(const sd_adaptive_gamma* policy, double path_prob, int depth, int n_guesses,
+                           double known);
 
 /* The middle of a bin of confidences. */
 double sd_adaptive_gamma_confidence(int bin);

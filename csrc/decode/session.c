@@ -24,7 +24,7 @@ struct sd_session {
     sd_prefill* prefills;     /* [n_sequences] the prompts on their way into them */
     sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
     sd_branch* branches;    /* [n_sequences] */
-    int32_t* row_tokens;    /* [n_sequences, max_nodes] of the places that the target is run on */
+    int32_t* row_tokens;    /* [n_sequences, max_nodes] of the rows that the target is run on */
     int32_t* row_parents;   /* [n_sequences, max_nodes] */
     int n_open;
     int drafting;       /* some sequence may guess in this round */
@@ -247,7 +247,7 @@ static void open_round(sd_session* s, const int32_t* gammas) {
     for (int i = 0; i < n_open; i++) s->drafting |= s->proposals[i].budget > 0;
 }
 
-/* The places of a tree, as nodes of the forward. */
+/* The rows of a tree, as nodes of the forward. */
 static void fill_branch(sd_session* s, int i, sd_record* record) {
     sd_cache* cache = s->proposals[i].cache;
     int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_nodes,

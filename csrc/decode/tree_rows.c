@@ -1,6 +1,7 @@
 #include "tree_rows.h"
 
-/* The place of pending node k; -1 if it has none. moved [n]: the rows found so far, -1 for other node_rows. */
+/* The row of pending node k before rows are moved; -1 if it has none. moved [n]: where rows found so far go, -1 for
+ * the others. */
 static int row_of(const sd_cache* cache, int k, int n, const int32_t* moved, const int32_t* tokens,
                     const int32_t* parents) {
     int32_t token = cache->tokens[cache->n_committed + k];

@@ -1,7 +1,7 @@
-/* The rows that the target is run on for a tree of guesses: one for each of its node_rows (tree.h).
+/* The rows that the target is run on for a tree of guesses (tree.h), in the order in which it is run.
  *
- * They are in the order of the tree's nodes, but places that a drafter has begun in the target's cache come
- * first, in the order of the cache, so that the target goes on from there (sd_forward_finish). */
+ * That is the order of the tree's nodes, except that rows that a drafter has begun in the target's cache come first,
+ * in the order of the cache, so that the target goes on from there (sd_forward_finish). */
 #ifndef SD_TREE_ROWS_H
 #define SD_TREE_ROWS_H
 

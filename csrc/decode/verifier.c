@@ -81,8 +81,8 @@ static sd_distribution target_after(void* context, int node) {
     return q->verifier->target;
 }
 
-/* Coupled: the noise belongs to the new token's place in the text, so it is the same in every round,
- * tree and run that comes to that place. */
+/* Coupled: the noise belongs to the new token's position in the text, so it is the same in every round,
+ * tree and run that comes to that position. */
 static int32_t token_after(void* context, int node, const sd_distribution* target) {
     const question* q = context;
     sd_verifier* v = q->verifier;

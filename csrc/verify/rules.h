@@ -1,14 +1,14 @@
-/* The rules that judge one place of a tree at a time. */
+/* The rules that judge one row of a tree at a time. */
 #ifndef SD_RULES_H
 #define SD_RULES_H
 
 #include "verify.h"
 
-/* A place that was reached, and the guesses for its next token. */
+/* A row of the tree that was reached (tree.h), and the guesses for its next token. */
 typedef struct sd_tree_row {
     const sd_question* question;
-    sd_distribution target; /* after the place */
-    int node;               /* of the place */
+    sd_distribution target; /* after the row */
+    int node;               /* its first node */
     const int32_t* guesses; /* [n_guesses] nodes, in the order in which they are tried; borrowed */
     int n_guesses;
 } sd_tree_row;
@@ -22,7 +22,7 @@ int sd_judge_coupled(const sd_tree_row* row, int32_t* token);
 int sd_judge_k_sequential(const sd_tree_row* row, int32_t* token);
 int sd_judge_classical(const sd_tree_row* row, int32_t* token);
 
-/* sd_verdict.betas of a place with at least one guess; `accepted` is what the judge returned. */
+/* sd_verdict.betas of a row with at least one guess; `accepted` is what the judge returned. */
 double sd_tree_row_beta(const sd_tree_row* row, int accepted);
 
 #endif

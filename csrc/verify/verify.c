@@ -7,7 +7,7 @@
 
 static const struct {
     const char* name;
-    sd_judge judge;  /* NULL: judges no single place */
+    sd_judge judge;  /* NULL: judges no single row */
     int takes_trees; /* of every kind */
 } RULES[SD_N_RULES] = {
     [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection, 1},
@@ -85,7 +85,7 @@ void sd_verify(const sd_question* q, sd_verdict* verdict) {
         if (accepted == row.n_guesses) break;
         node = guesses[accepted];
         row.node = node;
-        for (int i = 0; i < row.n_guesses; i++) { /* its duplicates, which are the same place */
+        for (int i = 0; i < row.n_guesses; i++) { /* its duplicates, which are the same row */
             if (tree->tokens[guesses[i]] != tree->tokens[node]) continue;
             level[guesses[i]] = depth + 1;
             if (guesses[i] < row.node) row.node = guesses[i];

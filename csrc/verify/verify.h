@@ -56,11 +56,11 @@ typedef struct sd_question {
     int32_t* nodes;         /* [2 · n_nodes] scratch */
 } sd_question;
 
-/* Walk from the root down. At each place the rule accepts one of the guesses for the next token,
+/* Walk from the root down. At each row the rule accepts one of the guesses for the next token,
  * and the walk goes on there, or says the token itself, and the walk ends; where there is no guess
  * the token is the target's.
  *
- * Nodes with the same tokens from the root are one place: the guesses after it are the children of
+ * Nodes with the same tokens from the root are one row: the guesses after it are the children of
  * all of them. So chains from several drafts may share their beginnings, each counting as a draw.
  *
  * SD_RULE_BLOCK takes chains only. */

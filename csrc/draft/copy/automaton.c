@@ -37,7 +37,7 @@ static void add_edge(sd_automaton* a, sd_automaton_edge* slot, int32_t from, int
     a->states[from].first = (int32_t)(slot - a->edges);
 }
 
-/* The pieces of state `whole` that are no longer than state `from` and the token end at more places than
+/* The pieces of state `whole` that are no longer than state `from` and the token end at more positions than
  * the longer ones from now on: they get a state of their own. */
 static int32_t split(sd_automaton* a, int32_t from, int32_t token, int32_t whole) {
     int32_t part = a->n_states++;

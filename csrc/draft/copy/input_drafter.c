@@ -5,7 +5,7 @@
 
 #include "interrupt.h"
 
-/* Tokens of a match that are compared; of longer ones the place decides. */
+/* Tokens of a match that are compared; of longer ones the alignment decides. */
 #define MAX_MATCH 32
 /* Tokens without a counterpart until nothing is drafted, and how far ahead a single one is looked for. */
 #define MAX_LOST 8
@@ -45,7 +45,7 @@ static int match_length(const sequence_state* r, const int32_t* text, int n_text
     return length;
 }
 
-/* How well a place in the source, of equal matches, suits: first of all it is ahead, then it is near where a
+/* How well an index in the source, of equal matches, suits: first of all it is ahead, then it is near where a
  * substitution would have led. */
 static int misfit(const sequence_state* r, const alignment* p, int next) {
     int distance = abs(next - (p->at + p->n_lost));
@@ -64,7 +64,7 @@ static void realign(const sequence_state* r, const int32_t* text, int min_match,
     if (length >= min_match) *p = (alignment){p->n_text, at, 0, length};
 }
 
-/* Take in the text from where the place was to its end. odds: learn how often the source was right; or NULL. */
+/* Take in the text from where the alignment was to its end. odds: learn how often the source was right; or NULL. */
 static sd_status follow(const sequence_state* r, const int32_t* text, int n_text, int min_match, alignment* p,
                         sd_odds* odds) {
     while (p->n_text < n_text) {
@@ -112,7 +112,7 @@ static sd_copy copy_from(const sequence_state* r, int at, int length) {
     return (sd_copy){r->source, r->n_source, at, 0, length, &r->odds};
 }
 
-/* What may be copied. Where tokens have no counterpart, each hypothesis about the edit is a place to go on. */
+/* What may be copied. Where tokens have no counterpart, each hypothesis about the edit gives an index to go on. */
 static sd_status find_copies(const input_drafter* d, const sd_proposal* p, sd_copy* copies, int* n_copies) {
     const sequence_state* r = &d->states[p->sequence];
     alignment now = r->committed;

@@ -14,7 +14,7 @@ typedef struct sd_input_options {
         source; /* [n_source] borrowed while the drafter is created; NULL: each prompt is its own */
     int n_source;
     int start;        /* index in the source of what the output is expected to begin with, ≥ 0 */
-    int min_match;    /* shortest suffix of the output whose place in the source is believed, ≥ 1 */
+    int min_match;    /* shortest suffix of the output whose match in the source is believed, ≥ 1 */
     int n_candidates; /* hypotheses about an edit that are drafted, 1 to SD_MAX_COPIES */
     int n_sequences;  /* of the session */
     int n_text;       /* tokens of its longest text */

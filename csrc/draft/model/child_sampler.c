@@ -77,9 +77,9 @@ static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd
     return n;
 }
 
-/* By the race that the target will hold. Whoever is ahead by far in the draft's is so in the target's: each
- * racer counts for the inverse of his time, as logits do that err by noise of the size of the race's own; where
- * they err by less, for a power of it. */
+/* By their times in the Gumbel race under the noise that the target will draw with. Score = 1 / time^sharpness,
+ * normalised: with sharpness 1 the chance that the target agrees, if the draft's logits err by noise as large as
+ * the race's own. */
 static int rank_by_race(const sd_child_sampler* s, const sd_proposal* p, int node, const sd_distribution* from,
                         int k) {
     const sd_guesser* g = &s->guesser;

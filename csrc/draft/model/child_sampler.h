@@ -16,18 +16,22 @@ typedef enum sd_choosing {
 
 typedef struct sd_child_sampler {
     sd_guesser guesser;
-    int room; /* siblings at most */
-    double
-        sharpness; /* > 0; what the draft's logits are multiplied with to tell the chances of tokens where the
-                       * target's choice is no draw: at temperature 0 and in the race. The better the draft, the
-                       * larger */
-    int32_t* order;  /* [room] tokens, the most promising first */
-    double* scores;  /* [room] chance of each, by the draft */
-    double* weights; /* [n_vocab] */
-    int32_t* heads;  /* [blocks of the vocabulary] */
+    /* Most children of a node. */
+    int room;
+    /* > 0: logits are multiplied by it to estimate the chances of tokens where the target does not draw, at
+     * temperature 0 and in the race. The better the draft, the larger. */
+    double sharpness;
+    /* [room] tokens, the most promising first. */
+    int32_t* order;
+    /* [room] the draft's estimate of each one's chance. */
+    double* scores;
+    /* [n_vocab] scratch. */
+    double* weights;
+    /* [blocks of the vocabulary] scratch. */
+    int32_t* heads;
 } sd_child_sampler;
 
-/* Their arrays are pieces of the arena. */
+/* A sampler whose arrays are pieces of the arena. */
 sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
                              double sharpness);
 

@@ -9,8 +9,8 @@
 typedef struct inner {
     sd_proposal proposal; /* of the inner drafter; its text [n_text + gamma] is ours, guesses included */
     int32_t* text;
-    int32_t* node_rows;  /* [inner_gamma + 1] of the proposal's nodes */
-    sd_proposal rows; /* the same, each place once: what the model reads */
+    int32_t* node_rows;  /* [inner_gamma + 1] the rows of the proposal's nodes */
+    sd_proposal rows; /* the same, each row once: what the model reads */
     int32_t node;     /* the last guess of the outer proposal */
     int n_rounds;     /* inner rounds of this proposal */
 } inner;
@@ -114,7 +114,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     return q;
 }
 
-/* What the model reads: the node_rows of the inner tree. */
+/* What the model reads: the rows of the inner tree. */
 static void fill_rows(inner* in) {
     const sd_tree* tree = &in->proposal.tree;
     sd_tree rows = in->rows.tree;

@@ -1,15 +1,23 @@
 #include "drafter_selection.h"
 
-#define MEMORY 0.98  /* what is left of an observation after another one */
-#define PRIOR 4.0    /* so many observations count in a bin as those of all bins do on average */
-#define FIRST 5      /* rounds in which a drafter is asked before it is judged */
-#define TRIAL 3      /* rounds of a trial */
-#define RETRY_AFTER 30.0 /* a trial comes when so many times of what it takes have gone by; then twice as many, */
+/* Weight of an observation after another one. */
+#define MEMORY 0.98
+/* Observations that the mean of all bins counts for in each bin. */
+#define PRIOR 4.0
+/* Rounds in which a drafter is asked before it is judged. */
+#define FIRST 5
+/* Rounds of a trial. */
+#define TRIAL 3
+/* Wait before the first trial, in multiples of a proposal's cost. It doubles with each, up to MOST_RETRY_AFTER. */
+#define RETRY_AFTER 30.0
 #define MOST_RETRY_AFTER 240.0
-#define PAUSE 2 /* rounds of a pause */
-#define GAP 16  /* rounds with a drafter until its first pause; then twice as many, and so on */
+/* Rounds of a control pause. */
+#define PAUSE 2
+/* Rounds with a drafter before its first control pause. The gap doubles with each, up to MOST_GAP. */
+#define GAP 16
 #define MOST_GAP 1024
-#define OUTLIER 4.0 /* times the mean */
+/* Seconds count as at most so many times the mean. */
+#define OUTLIER 4.0
 
 static int bin_of(double expected) {
     static const double ends[SD_SELECTION_BINS - 1] = {0.0, 0.5, 1.0, 2.0, 4.0, 8.0};

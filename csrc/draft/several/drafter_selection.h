@@ -12,25 +12,42 @@
 
 #define SD_SELECTION_BINS 7 /* of the tokens that are expected already */
 
-/* One drafter. */
+/* One drafter. All means forget. */
 typedef struct sd_drafter_stats {
-    double added[SD_SELECTION_BINS];   /* tokens beyond those of the drafters asked before it, */
-    double n[SD_SELECTION_BINS];       /* over so many proposals; both forget */
-    double alone, n_alone;          /* tokens that it would have brought without the others */
-    double seconds, nodes, n_spent; /* over so many proposals */
-    double asked_at;                /* when it was asked last */
-    double retry_after;                 /* until a trial, in times of what it takes */
-    int n_asked;                    /* rounds in which it was asked: the first few are counted; */
-    int trial;                      /* to come in which it is asked whatever is expected of it; */
-    int streak, gap;                /* in which it was asked since the last pause; until the next; */
-    int pause;                      /* to come in which it is left out, though it would be asked */
-    int asked, skipped_for_control;              /* in this round, for any sequence: was it asked, was it left out so? */
+    /* Accepted tokens beyond those of the drafters asked before it, by the tokens that were expected already. */
+    double added[SD_SELECTION_BINS];
+    /* Proposals that `added` is a sum over. */
+    double n[SD_SELECTION_BINS];
+    /* Tokens that it would have brought by itself, over n_alone proposals. */
+    double alone, n_alone;
+    /* Seconds and nodes of n_spent proposals. */
+    double seconds, nodes, n_spent;
+    /* Time of its last proposal. */
+    double asked_at;
+    /* Wait before a trial, in multiples of its own cost. */
+    double retry_after;
+    /* Rounds in which it was asked, counted up to the first few. */
+    int n_asked;
+    /* Rounds still to come in which it is asked whatever is expected. */
+    int trial;
+    /* Rounds in which it was asked since the last control pause. */
+    int streak;
+    /* Length of `streak` at which the next control pause begins. */
+    int gap;
+    /* Rounds of the control pause still to come: it is left out though it would be asked. */
+    int pause;
+    /* 1: asked in this round, for some sequence. */
+    int asked;
+    /* 1: left out in this round because of a control pause. */
+    int skipped_for_control;
 } sd_drafter_stats;
 
-/* What is common to all; begins as zeros. */
+/* What all drafters have in common; begins as zeros. */
 typedef struct sd_selection {
-    double tokens, seconds; /* of the last rounds */
-    sd_cost_model target;         /* by rows of the batch */
+    /* Of the last rounds. */
+    double tokens, seconds;
+    /* Seconds of the target by rows of the batch. */
+    sd_cost_model target;
 } sd_selection;
 
 /* Shall this drafter be asked for a sequence of which `expected` tokens are expected already? n_rows: of the

@@ -23,7 +23,7 @@ typedef struct ensemble_drafter {
     int* n_text;     /* [n_sequences] of the text proposed for */
     double* sums;    /* [gamma + 1] expected tokens down to a node */
     int* right;      /* [gamma + 1] is a node what came? */
-    int32_t* node_rows; /* [gamma + 1] where the nodes of one drafter stand */
+    int32_t* node_rows; /* [gamma + 1] the rows of one drafter's nodes */
     double* best;    /* [n_sequences] of a round: tokens expected so far */
     sd_selection selection;
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */

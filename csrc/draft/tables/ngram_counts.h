@@ -16,7 +16,7 @@ typedef struct sd_counted {
     int32_t entry;     /* in the table, -1: it does not have it */
 } sd_counted;
 
-/* A place in a text as both see it: the n-gram that ends there. */
+/* The n-gram that ends at a position of a text, in the table and in the counts. */
 typedef struct sd_ngram_context {
     int64_t entry;  /* in the table, -1: not there */
     int32_t number; /* in the counts, -1: not there */
