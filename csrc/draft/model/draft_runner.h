@@ -1,7 +1,8 @@
-/* A model that reads along: its caches of all sequences of a session, and of the guesses about to be made.
+/* Runs the model that drafts: it keeps a cache for each sequence of a session, follows the texts, and reads the nodes
+ * of proposals.
  *
- * The target itself reads guesses past some of its layers, in the session's caches: they hold the text
- * already, and what is whole of the guesses' way is not computed again when they are verified. */
+ * The target drafts for itself past some of its layers in the session's own caches, which hold the text already:
+ * what it computes there as the whole model would is not computed again when the guesses are verified. */
 #ifndef SD_DRAFT_RUNNER_H
 #define SD_DRAFT_RUNNER_H
 
@@ -21,13 +22,13 @@ typedef struct sd_draft_runner_options {
 
 typedef struct sd_draft_runner {
     sd_draft_runner_options options;
-    sd_workspace workspace; /* its logits are those of the last reading */
+    sd_workspace workspace; /* its logits are those of the last sd_draft_runner_run */
     sd_arena arena;         /* owns the arrays below */
     sd_cache* caches;       /* [n_sequences] its own; of none for the target */
     sd_prefill* prefills;     /* [n_sequences] the prompts on their way into them; text NULL: there is none */
     int32_t* pending;       /* [n_sequences, gamma + 1] where the cache holds a node of the proposal */
     sd_branch* branches;    /* [n_sequences] */
-    int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of a reading */
+    int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of one run */
     int row_room;
 } sd_draft_runner;
 
@@ -47,7 +48,7 @@ void sd_draft_runner_free(sd_draft_runner* runner);
 void sd_draft_runner_begin(sd_draft_runner* runner, int sequence, const int32_t* prompt, int n_prompt);
 sd_status sd_draft_runner_prefill(sd_draft_runner* runner, int* done);
 
-/* Before a sequence's first reading of a round: bring its cache to the text but for the last tokens,
+/* Before a sequence's first run of a round: bring its cache to the text but for the last tokens,
  * which are read with the root. Lessens the proposal's depth to what the model's context has room for. The
  * target refuses a proposal whose cache is not its own with all of the text but for the root. */
 sd_status sd_draft_runner_follow(sd_draft_runner* runner, sd_proposal* proposal);
@@ -56,7 +57,7 @@ sd_status sd_draft_runner_follow(sd_draft_runner* runner, sd_proposal* proposal)
  * workspace.logits, in order. All of them are finite: SD_ERR_OVERFLOW if not. */
 sd_status sd_draft_runner_run(sd_draft_runner* runner, const sd_draft_nodes* batch, int n);
 
-/* Let `duplicate`, which has the tokens of `node` from the root on, pass for read when `node` has been. */
+/* Let `duplicate`, which has the same tokens from the root as `node`, count as read like `node`. */
 void sd_draft_runner_share(sd_draft_runner* runner, const sd_proposal* proposal, int32_t duplicate, int32_t node);
 
 #endif

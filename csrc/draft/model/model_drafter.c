@@ -6,7 +6,7 @@
 /* A node of a proposal that is to have children. */
 typedef struct parent {
     int32_t shape_node; /* which it is of the shape */
-    int32_t row;        /* of the reading: its logits */
+    int32_t row;        /* of the run: its logits */
 } parent;
 
 /* One proposal being drafted. */
@@ -92,7 +92,7 @@ static void collect(const model_drafter* d, const sd_proposal* p, draft* f) {
     }
 }
 
-/* Hang children on the nodes that were collected; logits: from the first row of the reading on. */
+/* Hang children on the nodes that were collected; logits: from the first row of the run on. */
 static sd_status grow(model_drafter* d, sd_proposal* p, draft* f, const float* logits) {
     const sd_shape* shape = &d->shape;
     int end = f->end; /* of the level below */
@@ -168,7 +168,7 @@ static void release(sd_drafter* base) {
     sd_free(d);
 }
 
-/* Draws are draws above temperature 0 only, and under the coupled rule nobody asks. */
+/* Siblings are independent draws at a temperature above 0 only. The coupled rule does not check this. */
 static sd_tree_kind tree_kind_of(const sd_model_drafter_options* options, const sd_shape_options* shape) {
     if (shape->n_chains == 1) return SD_TREE_CHAINS;
     return shape->how == SD_CHOOSE_DRAWS && options->guessing.sampling.temperature > 0.0 ? SD_TREE_DRAWS

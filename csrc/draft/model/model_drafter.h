@@ -14,8 +14,8 @@ typedef struct sd_model_drafter_options {
     int n_sequences; /* of the session */
     int n_text;      /* tokens of its longest text */
     int n_threads;
-    const unsigned char* skipped; /* [n_layer] what is passed by, when `model` is the target: as a reader
-                                   * has it (draft_runner.h); NULL: it is another model */
+    const unsigned char* skipped; /* [n_layer] what is passed by, when `model` is the target: as a
+                                   * draft runner has it; NULL: it is another model */
 } sd_model_drafter_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. A text that outgrows the draft's
