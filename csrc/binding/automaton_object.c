@@ -2,7 +2,8 @@
 #include "interrupt.h"
 #include "module.h"
 
-/* Tokens that are taken in between two looks for an interruption: at first each may need new pages of memory. */
+/* Tokens that are taken in between two looks for an interruption: at first each may need new pages of
+ * memory. */
 #define PIECE 16
 
 /* The automaton of tokens [n], in an arena that the caller owns, also when the call fails. */

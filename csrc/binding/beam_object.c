@@ -1,8 +1,8 @@
 /* BeamSearch: the rounds of a beam search. */
 #include "beam_search.h"
 #include "clock.h"
-#include "module.h"
 #include "exclusive.h"
+#include "module.h"
 
 typedef struct beam_object {
     PyObject_HEAD sd_beam_search* search; /* owned; NULL before __init__ and after close */

@@ -1,9 +1,9 @@
 /* Decoder: one cache over a model, and the forward pass itself. */
 #include <string.h>
 
+#include "exclusive.h"
 #include "forward.h"
 #include "module.h"
-#include "exclusive.h"
 
 typedef struct decoder_object {
     PyObject_HEAD sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */

@@ -2,17 +2,17 @@
 
 #include <string.h>
 
-#include "ensemble_drafter.h"
 #include "copy_drafter.h"
 #include "dynamic_tree_drafter.h"
+#include "ensemble_drafter.h"
 #include "input_drafter.h"
 #include "lookahead_drafter.h"
 #include "model_drafter.h"
+#include "nested_drafter.h"
 #include "ngram_drafter.h"
 #include "python_drafter.h"
 #include "random_drafter.h"
 #include "testing.h"
-#include "nested_drafter.h"
 
 /* 0, or -1 with the exception of a status. */
 static int made(sd_status status) {

@@ -3,8 +3,8 @@
 #define SD_MODULE_H
 
 #include "automaton.h"
-#include "ngram_table.h"
 #include "exclusive.h"
+#include "ngram_table.h"
 #include "weights.h"
 
 typedef struct sd_module_state {
@@ -14,7 +14,7 @@ typedef struct sd_module_state {
 typedef struct sd_model_object {
     PyObject_HEAD sd_model* model; /* owned; NULL until __init__ has succeeded */
     PyObject* config;              /* dict */
-    sd_exclusive exclusive;                  /* of __init__ */
+    sd_exclusive exclusive;        /* of __init__ */
 } sd_model_object;
 
 typedef struct sd_ngram_object {

@@ -9,7 +9,7 @@
 #define TOLERANCE 1e-4
 
 typedef struct python_drafter {
-    sd_drafter base;         /* must stay first */
+    sd_drafter base;              /* must stay first */
     PyThreadState** saved_thread; /* borrowed */
     PyObject *name, *propose, *begin, *commit, *proposal_type, *input_error,
         *generator; /* borrowed from the description; begin, commit, generator: or None */

@@ -75,14 +75,15 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
                               sd_session_borrowed* borrowed, sd_session_arguments* a) {
-    static char* names[] = {"target",         "draft",     "prompts",     "gamma",          "max_new_tokens",
-                            "sampling",       "seeds",     "n_threads",   "rule",           "lenience",
-                            "draft_sampling", "transform", "keep_logits", "stop_ids",       "n_text",
+    static char* names[] = {"target",         "draft",          "prompts",     "gamma",    "max_new_tokens",
+                            "sampling",       "seeds",          "n_threads",   "rule",     "lenience",
+                            "draft_sampling", "transform",      "keep_logits", "stop_ids", "n_text",
                             "node_budget",    "adaptive_gamma", NULL};
     PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *policy = Py_None;
     PyObject *sampling = NULL, *draft_sampling = NULL, *transform = Py_None;
     const char* rule = "rejection";
-    /* Arguments up to n_threads have invalid defaults, which the core's checks refuse; later ones are optional. */
+    /* Arguments up to n_threads have invalid defaults, which the core's checks refuse; later ones are
+     * optional. */
     *a = (sd_session_arguments){.options = {.gamma = -1, .lenience = 1.0}};
     sd_session_options* o = &a->options;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOiiO", names, &target_argument,

@@ -2,8 +2,8 @@
 #ifndef SD_SESSION_ARGUMENTS_H
 #define SD_SESSION_ARGUMENTS_H
 
-#include "drafters.h"
 #include "adaptive_gamma_array.h"
+#include "drafters.h"
 #include "session.h"
 #include "transform.h"
 
@@ -11,8 +11,8 @@
  * freed first. */
 typedef struct sd_session_borrowed {
     PyThreadState** saved_thread; /* of the session's `exclusive`; set by the session */
-    sd_model_object* target; /* strong reference */
-    PyObject* draft;         /* strong reference to the drafter's description (drafters.h), or NULL */
+    sd_model_object* target;      /* strong reference */
+    PyObject* draft;              /* strong reference to the drafter's description (drafters.h), or NULL */
     sd_settings settings, draft_settings;
     sd_adaptive_gamma policy; /* of gamma="auto"; the session's own, it learns */
     int has_policy;

@@ -7,7 +7,7 @@
 
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
-    sd_session_borrowed borrowed;            /* owned; what the session borrows */
+    sd_session_borrowed borrowed;      /* owned; what the session borrows */
     int keep_logits, n_sequences;
     int keep_drafts; /* records say what nodes were drawn from: 0 but in tests (testing.h) */
     sd_exclusive exclusive;
@@ -104,18 +104,18 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
     enum { N_PARTS = 6 };
     PyObject* parts[N_PARTS] = {NULL};
     /* No part is made after one has failed: Python code must not run with an exception set. */
-    int complete =
-        (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
-        (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
-        (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL && (parts[3] = new_tokens(record)) != NULL &&
-        (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
-        (parts[5] = new_logits(self, record)) != NULL;
-    PyObject* dict =
-        complete ? Py_BuildValue("{sisisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "n_rows",
-                                 record->n_rows, "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
-                                 "tokens", parts[3], "betas", parts[4], "logits", parts[5], "draft_s",
-                                 record->draft_s, "verify_s", record->verify_s, "other_s", record->other_s)
-                 : NULL;
+    int complete = (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
+                   (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
+                   (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL &&
+                   (parts[3] = new_tokens(record)) != NULL &&
+                   (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
+                   (parts[5] = new_logits(self, record)) != NULL;
+    PyObject* dict = complete ? Py_BuildValue("{sisisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence,
+                                              "n_rows", record->n_rows, "drafted", parts[0], "parents",
+                                              parts[1], "accepted", parts[2], "tokens", parts[3], "betas",
+                                              parts[4], "logits", parts[5], "draft_s", record->draft_s,
+                                              "verify_s", record->verify_s, "other_s", record->other_s)
+                              : NULL;
     for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
 #ifdef SPECDEC_TESTING
     int n_vocab = self->borrowed.target->model->config.n_vocab;
@@ -218,8 +218,10 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
 static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
-    if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0) return NULL; /* a closed one has it still */
-    PyObject* result = self->borrowed.has_policy ? sd_adaptive_gamma_to_array(&self->borrowed.policy) : Py_NewRef(Py_None);
+    if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0)
+        return NULL; /* a closed one has it still */
+    PyObject* result =
+        self->borrowed.has_policy ? sd_adaptive_gamma_to_array(&self->borrowed.policy) : Py_NewRef(Py_None);
     leave(self);
     return result;
 }
@@ -244,7 +246,8 @@ static PyMethodDef methods[] = {
      "sequence: one, and more within `seconds`."},
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
     {"replace", replace, METH_VARARGS,
-     "replace($self, sequence, prompt, seed, /)\n--\n\nGive a finished sequence's batch slot to another prompt."},
+     "replace($self, sequence, prompt, seed, /)\n--\n\nGive a finished sequence's batch slot to another "
+     "prompt."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
 #ifdef SPECDEC_TESTING
     {"_keep_drafts", keep_drafts, METH_NOARGS, "Records say from now on what their nodes were drawn from."},

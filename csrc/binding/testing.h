@@ -1,5 +1,5 @@
-/* What a build with SPECDEC_TESTING=ON has beside the others: it is defined in csrc/testing, which is compiled for
- * such a build only. */
+/* What a build with SPECDEC_TESTING=ON has beside the others: it is defined in csrc/testing, which is
+ * compiled for such a build only. */
 #ifndef SD_TESTING_H
 #define SD_TESTING_H
 
@@ -11,8 +11,8 @@
 /* Functions of the module; their names begin with an underscore. */
 extern PyMethodDef sd_testing_functions[];
 
-/* The drafting method "fixed_acceptance"; arguments: (description, alpha, texts), as sd_drafter_from has them.
- * Returns 0, or -1 with an exception. */
+/* The drafting method "fixed_acceptance"; arguments: (description, alpha, texts), as sd_drafter_from has
+ * them. Returns 0, or -1 with an exception. */
 int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
 
 /* Add to a record's dict what its nodes were drawn from (draft_probs, draft_points) and what the target said

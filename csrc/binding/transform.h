@@ -6,8 +6,9 @@
 #include "verifier.h"
 
 typedef struct sd_python_transform {
-    PyObject* function;      /* strong reference, or NULL */
-    PyThreadState** saved_thread; /* of the thread that is in the core without the GIL (exclusive.h); borrowed */
+    PyObject* function; /* strong reference, or NULL */
+    PyThreadState**
+        saved_thread; /* of the thread that is in the core without the GIL (exclusive.h); borrowed */
 } sd_python_transform;
 
 /* A function probs, tokens → probs, or None. `python` must outlive the session that takes `transform`;

@@ -9,10 +9,12 @@
 #define FEW 12.0
 #define MANY 128.0
 #define LONG 256.0
-/* Rounds within which the machine's speed is followed; a round counts as at most FASTER times slower or faster. */
+/* Rounds within which the machine's speed is followed; a round counts as at most FASTER times slower or
+ * faster. */
 #define SPEED 24.0
 #define FASTER 1.5
-/* Standard deviations between the rates of the last FEW and MANY guesses that mean that the text has changed. */
+/* Standard deviations between the rates of the last FEW and MANY guesses that mean that the text has
+ * changed. */
 #define CHANGED 3.0
 /* Guesses that each rate counts for at most after such a change. */
 #define UNCERTAIN 16.0
@@ -45,7 +47,7 @@
 
 /* Upper ends of the confidence bins but the last. Where guesses are good most confidences are near 1. */
 static const double ENDS[SD_ADAPTIVE_GAMMA_CONFIDENCES - 1] = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5,  0.6,
-                                                     0.7,  0.8, 0.9, 0.95, 0.98, 0.995};
+                                                               0.7,  0.8, 0.9, 0.95, 0.98, 0.995};
 
 static int bin_of(double confidence) {
     int i = 0;
@@ -57,7 +59,9 @@ double sd_adaptive_gamma_confidence(int i) {
     return 0.5 * ((i > 0 ? ENDS[i - 1] : 0.0) + (i < SD_ADAPTIVE_GAMMA_CONFIDENCES - 1 ? ENDS[i] : 1.0));
 }
 
-static int row_of(int depth) { return (depth < SD_ADAPTIVE_GAMMA_DEPTHS ? depth : SD_ADAPTIVE_GAMMA_DEPTHS) - 1; }
+static int row_of(int depth) {
+    return (depth < SD_ADAPTIVE_GAMMA_DEPTHS ? depth : SD_ADAPTIVE_GAMMA_DEPTHS) - 1;
+}
 
 /* The share, with a prior that counts as `weight` guesses. */
 static double share(sd_share s, double prior, double weight) {
@@ -90,8 +94,9 @@ typedef struct range {
 } range;
 
 #define LARGEST 1e15
-#define FIELD(name, low, high, whole) \
-    {offsetof(sd_adaptive_gamma, name) / sizeof(double), sizeof(((sd_adaptive_gamma*)0)->name) / (sizeof(double)), low, high, whole}
+#define FIELD(name, low, high, whole)                    \
+    {offsetof(sd_adaptive_gamma, name) / sizeof(double), \
+     sizeof(((sd_adaptive_gamma*)0)->name) / (sizeof(double)), low, high, whole}
 #define COST(name)                                                                              \
     FIELD(name.known, 0, 1, 1), FIELD(name.slope, 0, LARGEST, 0), FIELD(name.n, 0, LARGEST, 0), \
         FIELD(name.at, 0, LARGEST, 0), FIELD(name.mean, 0, LARGEST, 0)
@@ -139,8 +144,10 @@ static const range RANGES[] = {
 static sd_status check_range(const double* numbers, const range* r) {
     for (size_t i = r->first; i < r->first + r->n; i++)
         if (!(numbers[i] >= r->low && numbers[i] <= r->high) || (r->whole && numbers[i] != rint(numbers[i])))
-            return sd_fail(SD_ERR_VALUE, "adaptive_gamma[%d] is %g, expected %s from %g to %g, as a session can have learnt it",
-                           (int)i, numbers[i], r->whole ? "an integer" : "a number", r->low, r->high);
+            return sd_fail(
+                SD_ERR_VALUE,
+                "adaptive_gamma[%d] is %g, expected %s from %g to %g, as a session can have learnt it",
+                (int)i, numbers[i], r->whole ? "an integer" : "a number", r->low, r->high);
     return SD_OK;
 }
 
@@ -150,8 +157,8 @@ static sd_status check_shares(const double* numbers) {
     size_t end = offsetof(sd_adaptive_gamma, confidences) / sizeof(double);
     for (size_t i = first; i < end; i += 2)
         if (numbers[i] > numbers[i + 1] * (1.0 + ROUNDING) + ROUNDING)
-            return sd_fail(SD_ERR_VALUE, "adaptive_gamma[%d] is %g, expected at most adaptive_gamma[%d], %g", (int)i, numbers[i],
-                           (int)i + 1, numbers[i + 1]);
+            return sd_fail(SD_ERR_VALUE, "adaptive_gamma[%d] is %g, expected at most adaptive_gamma[%d], %g",
+                           (int)i, numbers[i], (int)i + 1, numbers[i + 1]);
     return SD_OK;
 }
 
@@ -198,7 +205,8 @@ static double draft_seconds(const sd_adaptive_gamma* p, int n_steps) {
 /* The best rate of rounds with k guesses in every sequence, as the estimates have it, joined with what the
  * last rounds gave. */
 static double find_rate(const sd_adaptive_gamma* p, int n, int gamma) {
-    double path_prob = 1.0, tokens = n, best = p->plain_rate, best_tokens = n, best_seconds = n / p->plain_rate;
+    double path_prob = 1.0, tokens = n, best = p->plain_rate, best_tokens = n,
+           best_seconds = n / p->plain_rate;
     for (int k = 1; k <= gamma; k++) {
         path_prob *= p->chance[k];
         tokens += n * path_prob;
@@ -224,7 +232,8 @@ static void plan(sd_adaptive_gamma* p, int n, int gamma) {
     p->rate = find_rate(p, n, gamma);
 }
 
-int sd_adaptive_gamma_pays(const sd_adaptive_gamma* p, double path_prob, int depth, int n_guesses, double known) {
+int sd_adaptive_gamma_pays(const sd_adaptive_gamma* p, double path_prob, int depth, int n_guesses,
+                           double known) {
     if (p->plain_rate <= 0.0) return 0;
     if (n_guesses < p->explore_to || (n_guesses == 0 && p->trial_left > 0.0)) return 1;
     int last = (int)p->horizon;
@@ -244,7 +253,10 @@ int sd_adaptive_gamma_pays(const sd_adaptive_gamma* p, double path_prob, int dep
     double row = worth * (p->target_s[n_guesses + 1] - p->target_s[n_guesses]), value = 0.0, n = 0.0;
     for (int i = 0; i < SD_ADAPTIVE_GAMMA_CONFIDENCES; i++) {
         n += occurs[i];
-        value += occurs[i] * fmax(0.0, path_prob * sd_adaptive_gamma_chance(p, sd_adaptive_gamma_confidence(i), depth + 1) - row);
+        value +=
+            occurs[i] *
+            fmax(0.0,
+                 path_prob * sd_adaptive_gamma_chance(p, sd_adaptive_gamma_confidence(i), depth + 1) - row);
     }
     return n > 0.0 && value / n >= worth * (p->draft_s[depth + 1] - p->draft_s[depth]);
 }
@@ -317,7 +329,8 @@ static void observe_first(sd_adaptive_gamma* p, double confidence, int depth, do
     occurs[bin_of(confidence)] += 1.0;
 }
 
-void sd_adaptive_gamma_observe(sd_adaptive_gamma* p, const sd_proposal* proposal, const int32_t* path, int n_path) {
+void sd_adaptive_gamma_observe(sd_adaptive_gamma* p, const sd_proposal* proposal, const int32_t* path,
+                               int n_path) {
     int deepest = 0; /* nodes that hang on the path come in the order of their depths */
     for (int node = 1; node < proposal->tree.n_nodes; node++) {
         int parent = proposal->tree.parents[node], depth = proposal->depths[node];
@@ -331,7 +344,8 @@ void sd_adaptive_gamma_observe(sd_adaptive_gamma* p, const sd_proposal* proposal
     int depth = proposal->rejected_at;
     if (depth > 0) p->looks = 1.0;
     if (depth > 0 && n_path == depth - 1)
-        observe_first(p, proposal->rejected_confidence, depth, sd_adaptive_gamma_chance(p, proposal->rejected_confidence, depth));
+        observe_first(p, proposal->rejected_confidence, depth,
+                      sd_adaptive_gamma_chance(p, proposal->rejected_confidence, depth));
     notice_change(p);
 }
 
@@ -394,6 +408,10 @@ void sd_adaptive_gamma_end(sd_adaptive_gamma* p, const sd_adaptive_gamma_round* 
     p->n_rounds++;
 }
 
-double sd_adaptive_gamma_node_price(const sd_adaptive_gamma* p) { return p == NULL ? 0.0 : p->rate * p->target.slope; }
+double sd_adaptive_gamma_node_price(const sd_adaptive_gamma* p) {
+    return p == NULL ? 0.0 : p->rate * p->target.slope;
+}
 
-double sd_adaptive_gamma_step_price(const sd_adaptive_gamma* p) { return p == NULL ? 0.0 : p->rate * p->draft.slope; }
+double sd_adaptive_gamma_step_price(const sd_adaptive_gamma* p) {
+    return p == NULL ? 0.0 : p->rate * p->draft.slope;
+}

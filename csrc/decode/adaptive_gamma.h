@@ -94,7 +94,8 @@ struct sd_adaptive_gamma {
     double target_s[SD_ADAPTIVE_GAMMA_HORIZON + 1];
     /* Seconds of drafting by steps of one sequence, the other sequences making their usual number. */
     double draft_s[SD_ADAPTIVE_GAMMA_HORIZON + 1];
-    /* Chance that the guess at a depth is accepted if its parent is, before its confidence is known; [0] is 1. */
+    /* Chance that the guess at a depth is accepted if its parent is, before its confidence is known; [0] is
+     * 1. */
     double chance[SD_ADAPTIVE_GAMMA_HORIZON + 1];
 };
 
@@ -109,8 +110,8 @@ typedef struct sd_adaptive_gamma_round {
 /* A policy that has learnt nothing. */
 void sd_adaptive_gamma_reset(sd_adaptive_gamma* policy);
 
-/* Is each of the numbers [SD_ADAPTIVE_GAMMA_SIZE] f64 (borrowed) in the range of its field? Then all calls below are
- * defined for them. */
+/* Is each of the numbers [SD_ADAPTIVE_GAMMA_SIZE] f64 (borrowed) in the range of its field? Then all calls
+ * below are defined for them. */
 sd_status sd_adaptive_gamma_check(const double* numbers);
 
 /* A session begins with what an earlier one has learnt. */
@@ -121,12 +122,13 @@ void sd_adaptive_gamma_start(sd_adaptive_gamma* policy);
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* policy, int n_open, int gamma);
 
 /* One sequence's verdict in a round that drafted. */
-void sd_adaptive_gamma_observe(sd_adaptive_gamma* policy, const sd_proposal* proposal, const int32_t* path, int n_path);
+void sd_adaptive_gamma_observe(sd_adaptive_gamma* policy, const sd_proposal* proposal, const int32_t* path,
+                               int n_path);
 
 void sd_adaptive_gamma_end(sd_adaptive_gamma* policy, const sd_adaptive_gamma_round* round);
 
-/* Does a guess pay after a node of this path_prob and depth, in a proposal of n_guesses? known: the chance that the
- * guess is accepted if its parent is, or below 0 if the guess has not been drafted yet. */
+/* Does a guess pay after a node of this path_prob and depth, in a proposal of n_guesses? known: the chance
+ * that the guess is accepted if its parent is, or below 0 if the guess has not been drafted yet. */
 int sd_adaptive_gamma_pays(const sd_adaptive_gamma* policy, double path_prob, int depth, int n_guesses,
                            double known);
 

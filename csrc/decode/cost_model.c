@@ -24,7 +24,8 @@ static int bin_of(int count) {
     return bin + (quarter < 3 ? quarter : 3);
 }
 
-/* The line of least squares through the bins, which costs a little for each even if only one has been seen. */
+/* The line of least squares through the bins, which costs a little for each even if only one has been
+ * seen. */
 static void fit(sd_cost_model* c) {
     double w = 0.0, x = 0.0, y = 0.0, least = 0.0;
     for (int i = 0; i < SD_COST_MODEL_BINS; i++) {

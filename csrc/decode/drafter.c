@@ -39,4 +39,6 @@ static sd_status check(sd_tree_kind tree_kind, sd_rule rule) {
     return SD_OK;
 }
 
-sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule) { return check(drafter->tree_kind, rule); }
+sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule) {
+    return check(drafter->tree_kind, rule);
+}

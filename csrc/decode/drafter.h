@@ -15,7 +15,7 @@ typedef struct sd_drafter sd_drafter;
 typedef enum sd_tree_kind {
     SD_TREE_CHAINS,  /* every node is the child of the one before it */
     SD_TREE_DRAWS,   /* the guesses for one token are independent draws of one distribution */
-    SD_TREE_ANY,   /* any tree */
+    SD_TREE_ANY,     /* any tree */
     SD_TREE_UNKNOWN, /* chains or trees: propose fails for a tree that the session's rule cannot judge */
 } sd_tree_kind;
 
@@ -28,15 +28,15 @@ struct sd_drafter {
     int points;     /* every guess is a point mass: drawn_from of a proposal needs no weights */
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
     /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. It only
-     * stores the prompt and clears memory: read does the longer work. A sequence may begin again, with another
-     * prompt when the text it had has ended, or with the same when the call failed. */
+     * stores the prompt and clears memory: read does the longer work. A sequence may begin again, with
+     * another prompt when the text it had has ended, or with the same when the call failed. */
     sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt);
     /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
      * all of them have been read; then a call does nothing. */
     sd_status (*read)(sd_drafter* self, int* done);
-    /* Fill the trees of n proposals, each of another sequence. Not called in a round in which no sequence may have
-     * a guess; then observe is not called either, and the round's tokens come with commit alone. Tokens behind
-     * those that were committed may change between calls: a nested drafter is shown guesses too. */
+    /* Fill the trees of n proposals, each of another sequence. Not called in a round in which no sequence may
+     * have a guess; then observe is not called either, and the round's tokens come with commit alone. Tokens
+     * behind those that were committed may change between calls: a nested drafter is shown guesses too. */
     sd_status (*propose)(sd_drafter* self, sd_proposal* proposals, int n);
     /* The target has been run on the tree of the last proposal: node i has the logits [n_vocab] from
      * logits + node_rows[i] · stride on. Comes before commit. */
@@ -50,11 +50,12 @@ struct sd_drafter {
 /* Tokens of prompts that a drafter without a model reads in one call of read: some milliseconds. */
 #define SD_READ_SLICE 8192
 
-/* How many tokens to read now of a prompt [n] of which n_read have been read; *room, what is left of the slice,
- * gets that much smaller. */
+/* How many tokens to read now of a prompt [n] of which n_read have been read; *room, what is left of the
+ * slice, gets that much smaller. */
 int sd_slice_take(int n, int n_read, int* room);
 
-/* The end of making a drafter: hand it out if `status`, of its making, is SD_OK; free it otherwise. Returns status. */
+/* The end of making a drafter: hand it out if `status`, of its making, is SD_OK; free it otherwise. Returns
+ * status. */
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter);
 
 /* The operations that may be NULL. */

@@ -16,7 +16,8 @@ int sd_proposal_worth_verifying(sd_proposal* p, int node, double confidence) {
     if (p->policy == NULL) return 1;
     int depth = p->depths[node] + 1;
     double known = sd_adaptive_gamma_chance(p->policy, confidence, depth);
-    if (sd_adaptive_gamma_pays(p->policy, p->path_prob[node], depth - 1, p->tree.n_nodes - 1, known)) return 1;
+    if (sd_adaptive_gamma_pays(p->policy, p->path_prob[node], depth - 1, p->tree.n_nodes - 1, known))
+        return 1;
     p->rejected_at = depth;
     p->rejected_confidence = confidence;
     return 0;

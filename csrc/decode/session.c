@@ -14,14 +14,14 @@ struct sd_session {
     int n_sequences, max_nodes, n_text;
     int ready;  /* the prompts are in */
     int failed; /* a round has failed and left nodes in the caches: no round can follow */
-    /* Status and message of the failed round, if its call returned the records of earlier rounds instead; the next
-     * call returns them. */
+    /* Status and message of the failed round, if its call returned the records of earlier rounds instead; the
+     * next call returns them. */
     sd_status untold;
     char message[SD_MESSAGE_SIZE];
     int turn;               /* which open sequence has the first claim to what is left of the node budget */
     sd_sequence* sequences; /* [n_sequences] */
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
-    sd_prefill* prefills;     /* [n_sequences] the prompts on their way into them */
+    sd_prefill* prefills;   /* [n_sequences] the prompts on their way into them */
     sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
     sd_branch* branches;    /* [n_sequences] */
     int32_t* row_tokens;    /* [n_sequences, max_nodes] of the rows that the target is run on */

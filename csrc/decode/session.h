@@ -1,13 +1,13 @@
 /* A session: the rounds of one batch of sequences over one target and one drafter.
  *
- * Each sequence has a batch slot: when its text has ended, another prompt may take the slot. The beginnings that
- * prompts share are computed once. */
+ * Each sequence has a batch slot: when its text has ended, another prompt may take the slot. The beginnings
+ * that prompts share are computed once. */
 #ifndef SD_SESSION_H
 #define SD_SESSION_H
 
+#include "adaptive_gamma.h"
 #include "drafter.h"
 #include "prefill.h"
-#include "adaptive_gamma.h"
 #include "sequence.h"
 #include "verifier.h"
 
@@ -18,11 +18,11 @@ typedef struct sd_session_options {
     int gamma;
     /* Of each sequence, ≥ 1. */
     int max_new_tokens;
-    /* Room for texts, in tokens, where prompts of sd_session_replace need more than the first prompts; 0: the room
-     * that the first prompts need. */
+    /* Room for texts, in tokens, where prompts of sd_session_replace need more than the first prompts; 0: the
+     * room that the first prompts need. */
     int n_text;
-    /* Most rows of the target in a round, of all sequences together; each sequence gets one for its root. 0: no
-     * limit but gamma. */
+    /* Most rows of the target in a round, of all sequences together; each sequence gets one for its root. 0:
+     * no limit but gamma. */
     int node_budget;
     /* Of the target's logits; its arrays must outlive the session. */
     sd_adjustment adjustment;
@@ -36,8 +36,8 @@ typedef struct sd_session_options {
     const int32_t* stop_ids;
     int n_stop_ids;
     int n_threads;
-    /* gamma="auto": chooses the guesses of each round, up to gamma, and learns. Borrowed; must outlive the session.
-     * NULL: gamma guesses in each round. */
+    /* gamma="auto": chooses the guesses of each round, up to gamma, and learns. Borrowed; must outlive the
+     * session. NULL: gamma guesses in each round. */
     sd_adaptive_gamma* policy;
 } sd_session_options;
 
@@ -54,14 +54,15 @@ typedef struct sd_record {
     int32_t* node_rows;
     /* Rows that the target was run on. */
     int n_rows;
-    /* Seconds of the round in the draft's forward passes, in the target's, and elsewhere; of the whole batch. */
+    /* Seconds of the round in the draft's forward passes, in the target's, and elsewhere; of the whole
+     * batch. */
     double draft_s, verify_s, other_s;
 } sd_record;
 
 typedef struct sd_session sd_session;
 
-/* Check options and prompts. sd_session_create does this too; call it before when a drafter is made before the
- * session. */
+/* Check options and prompts. sd_session_create does this too; call it before when a drafter is made before
+ * the session. */
 sd_status sd_session_check(const sd_session_options* options, const sd_prompt* prompts, int n);
 
 /* Tokens that the longest text of a session for n prompts may have: the `n_text` of drafters. */
@@ -79,10 +80,10 @@ sd_status sd_session_prefill(sd_session* session, int* done);
 
 /* Rounds for every unfinished sequence: draft, verify, commit. Runs one round, then more until `seconds` have
  * passed: several rounds in a call spread the cost of returning to Python. If a later round of the call fails
- * because of the numbers of a model or a setting, the call returns the records of the rounds before, and the next
- * call returns the error. SD_ERR_CALLBACK is returned at once; the records of its call are lost. With `until_end`
- * the call stops after a round in which a sequence ends. gammas [n prompts] limits the guesses of each sequence;
- * NULL: the options' gamma is the only limit. */
+ * because of the numbers of a model or a setting, the call returns the records of the rounds before, and the
+ * next call returns the error. SD_ERR_CALLBACK is returned at once; the records of its call are lost. With
+ * `until_end` the call stops after a round in which a sequence ends. gammas [n prompts] limits the guesses of
+ * each sequence; NULL: the options' gamma is the only limit. */
 sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, const int32_t* gammas);
 
 /* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */

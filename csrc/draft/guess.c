@@ -50,6 +50,7 @@ int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const f
         confidence = sd_prob(from, token);
     else if (p->policy != NULL)
         confidence = softmax_of(g, logits, token);
-    if ((from->point >= 0 || g->how.coupled) && !sd_proposal_worth_verifying(p, parent, confidence)) return -1;
+    if ((from->point >= 0 || g->how.coupled) && !sd_proposal_worth_verifying(p, parent, confidence))
+        return -1;
     return sd_proposal_add(p, parent, token, confidence);
 }

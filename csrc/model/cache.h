@@ -1,12 +1,13 @@
 /* The KV cache of one sequence, and the tree of nodes after its text.
  *
- * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree under verification are
- * pending: node i is in slot n_committed + i, its position is n_committed + depth. keep(path) moves the accepted
- * nodes to the slots of their positions; follow(text) does the same from token ids instead of nodes. Beam search
- * keeps several branches: prune drops the others, and settle commits the beginning that all branches share.
+ * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree under
+ * verification are pending: node i is in slot n_committed + i, its position is n_committed + depth.
+ * keep(path) moves the accepted nodes to the slots of their positions; follow(text) does the same from token
+ * ids instead of nodes. Beam search keeps several branches: prune drops the others, and settle commits the
+ * beginning that all branches share.
  *
- * Pending nodes may have gone through a part of the layers only, to be finished later (forward.h): these cannot be
- * committed. */
+ * Pending nodes may have gone through a part of the layers only, to be finished later (forward.h): these
+ * cannot be committed. */
 #ifndef SD_CACHE_H
 #define SD_CACHE_H
 
@@ -28,8 +29,8 @@ typedef struct sd_cache {
     int n_committed;
     /* Nodes computed and not yet kept or dropped. */
     int n_pending;
-    /* Layers that the pending nodes have gone through as in the whole model: n_layer, or fewer for nodes that are to
-     * be finished. */
+    /* Layers that the pending nodes have gone through as in the whole model: n_layer, or fewer for nodes that
+     * are to be finished. */
     int n_through;
     /* [n_slots] the token of each slot in use. */
     int32_t* tokens;

@@ -520,9 +520,9 @@ static void run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
     run(&j);
 }
 
-/* A row of the branch is not finite: name the first layer whose output is not finite, and the row. A value that
- * is not finite stays so in the layers that follow; it may spoil rows that do not attend to it, as 0 · infinity
- * is not 0. */
+/* A row of the branch is not finite: name the first layer whose output is not finite, and the row. A value
+ * that is not finite stays so in the layers that follow; it may spoil rows that do not attend to it, as 0 ·
+ * infinity is not 0. */
 static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
     while (high - low > 1) {

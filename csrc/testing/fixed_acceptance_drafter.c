@@ -9,7 +9,7 @@ typedef struct fixed_acceptance_drafter {
     sd_drafter* inner; /* owned */
     double alpha;
     int n_vocab;
-    sd_arena arena;        /* owns the arrays below */
+    sd_arena arena;       /* owns the arrays below */
     sd_known_text* known; /* [n] */
     /* [n][n_text] texts with the inner's own guesses in place of those that were replaced: so its caches are
      * what they would be if it had guessed right, and it works as much. */
@@ -21,8 +21,8 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
     const sd_known_text* known = &d->known[sequence];
     size_t n = (size_t)(n_prompt < known->n ? n_prompt : known->n);
     if (memcmp(known->tokens, prompt, n * sizeof *prompt) != 0)
-        return sd_fail(SD_ERR_VALUE, "fixed_acceptance: the text of sequence %d does not begin with its prompt",
-                       sequence);
+        return sd_fail(SD_ERR_VALUE,
+                       "fixed_acceptance: the text of sequence %d does not begin with its prompt", sequence);
     memcpy(d->imagined[sequence], prompt, (size_t)n_prompt * sizeof *prompt);
     return sd_drafter_begin(d->inner, sequence, prompt, n_prompt);
 }
@@ -81,8 +81,9 @@ static void lay_out(fixed_acceptance_drafter* d, const sd_known_text* known, int
     }
 }
 
-sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, int n_vocab, const sd_known_text* known,
-                                    int n, int n_text, sd_drafter** drafter) {
+sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, int n_vocab,
+                                             const sd_known_text* known, int n, int n_text,
+                                             sd_drafter** drafter) {
     sd_status status = SD_OK;
     fixed_acceptance_drafter* d = NULL;
     if (!(alpha >= 0.0 && alpha <= 1.0)) {
@@ -90,14 +91,15 @@ sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, in
         goto fail;
     }
     if (inner->tree_kind != SD_TREE_CHAINS) {
-        status = sd_fail(SD_ERR_VALUE, "fixed_acceptance: the draft proposes trees, expected one that proposes chains");
+        status = sd_fail(SD_ERR_VALUE,
+                         "fixed_acceptance: the draft proposes trees, expected one that proposes chains");
         goto fail;
     }
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < known[i].n; j++) {
             if (known[i].tokens[j] >= 0 && known[i].tokens[j] < n_vocab) continue;
-            status = sd_fail(SD_ERR_VALUE, "fixed_acceptance: text %d: token %d is %d, expected 0 to %d", i, j,
-                             (int)known[i].tokens[j], n_vocab - 1);
+            status = sd_fail(SD_ERR_VALUE, "fixed_acceptance: text %d: token %d is %d, expected 0 to %d", i,
+                             j, (int)known[i].tokens[j], n_vocab - 1);
             goto fail;
         }
     }

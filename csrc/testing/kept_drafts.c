@@ -31,12 +31,13 @@ static PyObject* node_logits(const sd_session* session, const sd_record* record,
     float* out;
     PyObject* array = sd_new_array("float32", record->tree.n_nodes, n_vocab, (void**)&out);
     for (int i = 0; array != NULL && i < record->tree.n_nodes; i++)
-        memcpy(out + (size_t)i * (size_t)n_vocab, logits + (record->logits_row + record->node_rows[i]) * stride,
-               (size_t)n_vocab * sizeof *out);
+        memcpy(out + (size_t)i * (size_t)n_vocab,
+               logits + (record->logits_row + record->node_rows[i]) * stride, (size_t)n_vocab * sizeof *out);
     return array;
 }
 
-/* dict[key] = value, whose reference is taken. Returns 0, or -1 with an exception, also where value is NULL. */
+/* dict[key] = value, whose reference is taken. Returns 0, or -1 with an exception, also where value is
+ * NULL. */
 static int put(PyObject* dict, const char* key, PyObject* value) {
     int result = value ? PyDict_SetItemString(dict, key, value) : -1;
     Py_XDECREF(value);

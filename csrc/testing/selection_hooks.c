@@ -28,7 +28,8 @@ PyObject* sd_hook_selection_asks(PyObject* module, PyObject* args, PyObject* kwa
     state s;
     double expected = 0.0, now = 0.0;
     int n_rows = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#|$did", names, &bytes, &size, &expected, &n_rows, &now) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#|$did", names, &bytes, &size, &expected, &n_rows,
+                                     &now) ||
         load(&s, bytes, size) < 0)
         return NULL;
     int asked = sd_selection_asks(&s.selection, &s.stats, expected, n_rows, now);
@@ -60,7 +61,8 @@ PyObject* sd_hook_selection_learn(PyObject* module, PyObject* args, PyObject* kw
     Py_ssize_t size;
     state s;
     double expected = 0.0, alone = 0.0, added = 0.0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#|$ddd", names, &bytes, &size, &expected, &alone, &added) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#|$ddd", names, &bytes, &size, &expected, &alone,
+                                     &added) ||
         load(&s, bytes, size) < 0)
         return NULL;
     sd_selection_learn(&s.stats, expected, alone, added);

@@ -47,8 +47,8 @@ double sd_overlap(const sd_distribution* target, double scale, const sd_distribu
  * without mass is never returned. */
 int32_t sd_sample(const sd_distribution* distribution, int n_vocab, double uniform);
 
-/* The noise of a position in the text: noise [n_vocab] uniform in [0, 1), one number for each token as the one
- * behind `position` tokens. */
+/* The noise of a position in the text: noise [n_vocab] uniform in [0, 1), one number for each token as the
+ * one behind `position` tokens. */
 void sd_noise(sd_stream stream, uint32_t position, int n_vocab, double* noise);
 
 /* The token that wins an exponential race: the least −ln(1 − noise) / probability, the lowest id on

@@ -8,12 +8,9 @@ static const sd_distribution* drawn_from(const sd_tree_row* row, int i) {
 static int32_t token_of(const sd_tree_row* row, int i) {
     return row->question->tree->tokens[row->guesses[i]];
 }
-static double uniform_of(const sd_tree_row* row, int i) {
-    return row->question->uniforms[row->guesses[i]];
-}
+static double uniform_of(const sd_tree_row* row, int i) { return row->question->uniforms[row->guesses[i]]; }
 static int32_t draw(const sd_tree_row* row, const sd_distribution* from) {
-    return sd_sample(from, row->question->n_vocab,
-                     row->question->uniforms[row->question->tree->n_nodes]);
+    return sd_sample(from, row->question->n_vocab, row->question->uniforms[row->question->tree->n_nodes]);
 }
 
 /* x is accepted with probability min(1, T(x) / (factor · D(x))). The comparison is strict, so a
@@ -41,7 +38,8 @@ int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
         double* weights = left.weights == q->residual ? q->residual + q->n_vocab : q->residual;
         sd_distribution rest;
         double mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest);
-        /* `rest` is normalised; with lenience its mass is that of the residual over the chance of a rejection */
+        /* `rest` is normalised; with lenience its mass is that of the residual over the chance of a
+         * rejection */
         if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor *= mass / (1.0 - accepted);
         left = rest;
     }

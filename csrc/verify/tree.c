@@ -6,7 +6,9 @@ int sd_tree_number_rows(const sd_tree* t, int32_t* node_rows) {
     for (int i = 1; i < t->n_nodes; i++) {
         int32_t parent = node_rows[t->parents[i]];
         int duplicate = i - 1;
-        while (duplicate > 0 && (t->tokens[duplicate] != t->tokens[i] || node_rows[t->parents[duplicate]] != parent)) duplicate--;
+        while (duplicate > 0 &&
+               (t->tokens[duplicate] != t->tokens[i] || node_rows[t->parents[duplicate]] != parent))
+            duplicate--;
         node_rows[i] = duplicate > 0 ? node_rows[duplicate] : n_rows++;
     }
     return n_rows;

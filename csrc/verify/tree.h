@@ -28,12 +28,12 @@ typedef struct sd_tree {
     sd_distribution* drawn_from; /* [n_nodes]; entry 0 is unused */
 } sd_tree;
 
-/* Number the rows in the order of their first nodes: node_rows [n_nodes], out, the row of each node, 0 for the
- * root; borrowed. Returns the number of rows. */
+/* Number the rows in the order of their first nodes: node_rows [n_nodes], out, the row of each node, 0 for
+ * the root; borrowed. Returns the number of rows. */
 int sd_tree_number_rows(const sd_tree* tree, int32_t* node_rows);
 
-/* The rows as nodes of a forward: tokens and parents [number of rows], out, the root's parent -1, from node_rows
- * [n_nodes]. All borrowed. */
+/* The rows as nodes of a forward: tokens and parents [number of rows], out, the root's parent -1, from
+ * node_rows [n_nodes]. All borrowed. */
 void sd_tree_merge(const sd_tree* tree, const int32_t* node_rows, int32_t* tokens, int32_t* parents);
 
 #endif

@@ -21,8 +21,8 @@ sd_status sd_rule_find(const char* name, sd_rule* rule);
 /* A rule and its lenience l: in (0, 1], and 1 for rules other than rejection and greedy. */
 sd_status sd_rule_check(sd_rule rule, double lenience);
 
-/* What a rule amounts to where the target is sampled at this temperature. At 0 all mass is on one token, and each
- * rule accepts that one alone: those that do not take every tree give way to rejection, which does. */
+/* What a rule amounts to where the target is sampled at this temperature. At 0 all mass is on one token, and
+ * each rule accepts that one alone: those that do not take every tree give way to rejection, which does. */
 sd_rule sd_rule_at(sd_rule rule, double temperature);
 
 typedef struct sd_verdict {

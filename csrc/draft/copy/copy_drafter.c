@@ -15,7 +15,7 @@ typedef struct sequence_state {
 typedef struct copy_drafter {
     sd_drafter base; /* must stay first */
     sd_copy_options options;
-    sd_arena arena;    /* owns the array below */
+    sd_arena arena;         /* owns the array below */
     sequence_state* states; /* [options.n_sequences] */
 } copy_drafter;
 

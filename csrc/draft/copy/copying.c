@@ -48,9 +48,11 @@ void sd_copies_grow(sd_proposal* p, const sd_copy* copies, int n) {
             if (!sd_proposal_has_room(p, nodes[i]) || sd_copy_token(open[i], n_made[i]) < 0) continue;
             double confidence = sd_odds_of(open[i]->odds, open[i]->length + n_made[i]);
             double path_prob = p->path_prob[nodes[i]] * confidence;
-            if (path_prob > best_path_prob) best = i, best_path_prob = path_prob, best_confidence = confidence;
+            if (path_prob > best_path_prob)
+                best = i, best_path_prob = path_prob, best_confidence = confidence;
         }
-        if (best < 0 || !sd_proposal_worth_verifying(p, nodes[best], best_confidence)) return; /* nor do others pay */
+        if (best < 0 || !sd_proposal_worth_verifying(p, nodes[best], best_confidence))
+            return; /* nor do others pay */
         int32_t token = sd_copy_token(open[best], n_made[best]++);
         nodes[best] = sd_proposal_add(p, nodes[best], token, best_confidence);
         p->tree.drawn_from[nodes[best]].point = token;

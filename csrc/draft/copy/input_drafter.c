@@ -31,8 +31,8 @@ typedef struct sequence_state {
 typedef struct input_drafter {
     sd_drafter base; /* must stay first */
     sd_input_options options;
-    sd_arena arena;    /* owns the arrays below */
-    int32_t* source;   /* [options.n_source] */
+    sd_arena arena;         /* owns the arrays below */
+    int32_t* source;        /* [options.n_source] */
     sequence_state* states; /* [options.n_sequences] */
 } input_drafter;
 
@@ -64,7 +64,8 @@ static void realign(const sequence_state* r, const int32_t* text, int min_match,
     if (length >= min_match) *p = (alignment){p->n_text, at, 0, length};
 }
 
-/* Take in the text from where the alignment was to its end. odds: learn how often the source was right; or NULL. */
+/* Take in the text from where the alignment was to its end. odds: learn how often the source was right; or
+ * NULL. */
 static sd_status follow(const sequence_state* r, const int32_t* text, int n_text, int min_match, alignment* p,
                         sd_odds* odds) {
     while (p->n_text < n_text) {
@@ -112,7 +113,8 @@ static sd_copy copy_from(const sequence_state* r, int at, int length) {
     return (sd_copy){r->source, r->n_source, at, 0, length, &r->odds};
 }
 
-/* What may be copied. Where tokens have no counterpart, each hypothesis about the edit gives an index to go on. */
+/* What may be copied. Where tokens have no counterpart, each hypothesis about the edit gives an index to go
+ * on. */
 static sd_status find_copies(const input_drafter* d, const sd_proposal* p, sd_copy* copies, int* n_copies) {
     const sequence_state* r = &d->states[p->sequence];
     alignment now = r->committed;

@@ -124,8 +124,8 @@ static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, c
     }
 }
 
-static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows, const float* logits,
-                         ptrdiff_t stride) {
+static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride) {
     lookahead_drafter* d = (lookahead_drafter*)base;
     window* w = &d->windows[p->sequence];
     int n_cols = d->options.window, n_rows = d->options.ngram - 1;

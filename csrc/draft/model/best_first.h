@@ -20,8 +20,8 @@ typedef struct sd_candidate {
     double value;
 } sd_candidate;
 
-/* The best candidates. Values never change, and a child's value never exceeds its parent's: so a candidate that was
- * dropped can never return, and the set always contains the parents of its members. */
+/* The best candidates. Values never change, and a child's value never exceeds its parent's: so a candidate
+ * that was dropped can never return, and the set always contains the parents of its members. */
 typedef struct sd_best_first {
     /* Most candidates that are kept. */
     int room;
@@ -37,10 +37,10 @@ sd_best_first sd_best_first_take(sd_arena* arena, int room);
 /* Keep a candidate if it is among the best. */
 void sd_best_first_offer(sd_best_first* search, sd_candidate candidate);
 
-/* The next candidates to read, `width` at most: the best that have not been, that may be followed (depth below
- * `depth`), and whose children may be among the best. Their indices in `best`, ascending, to chosen [width].
- * Returns how many; none if even a sure child of each would not raise the sum of the best values by more than
- * `price`. */
+/* The next candidates to read, `width` at most: the best that have not been, that may be followed (depth
+ * below `depth`), and whose children may be among the best. Their indices in `best`, ascending, to chosen
+ * [width]. Returns how many; none if even a sure child of each would not raise the sum of the best values by
+ * more than `price`. */
 int sd_best_first_choose(const sd_best_first* search, int width, int depth, double price, int32_t* chosen);
 
 #endif

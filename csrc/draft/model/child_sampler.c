@@ -14,7 +14,7 @@
 static int room_for(int room) { return room > RACERS ? room : RACERS; }
 
 sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
-                             double sharpness) {
+                                       double sharpness) {
     return (sd_child_sampler){
         .guesser = sd_guesser_take(arena, how, n_vocab),
         .room = room,
@@ -77,11 +77,11 @@ static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd
     return n;
 }
 
-/* By their times in the Gumbel race under the noise that the target will draw with. Score = 1 / time^sharpness,
- * normalised: with sharpness 1 the chance that the target agrees, if the draft's logits err by noise as large as
- * the race's own. */
-static int rank_by_race(const sd_child_sampler* s, const sd_proposal* p, int node, const sd_distribution* from,
-                        int k) {
+/* By their times in the Gumbel race under the noise that the target will draw with. Score = 1 /
+ * time^sharpness, normalised: with sharpness 1 the chance that the target agrees, if the draft's logits err
+ * by noise as large as the race's own. */
+static int rank_by_race(const sd_child_sampler* s, const sd_proposal* p, int node,
+                        const sd_distribution* from, int k) {
     const sd_guesser* g = &s->guesser;
     sd_noise(p->stream, (uint32_t)(p->n_text + p->depths[node]), g->n_vocab, g->scratch);
     int n = sd_race_order(from, g->n_vocab, g->scratch, room_for(k), s->order, s->scores);
@@ -91,15 +91,16 @@ static int rank_by_race(const sd_child_sampler* s, const sd_proposal* p, int nod
     return n < k ? n : k;
 }
 
-int sd_child_sampler_rank(const sd_child_sampler* s, const sd_proposal* p, int node, const float* logits, int k) {
+int sd_child_sampler_rank(const sd_child_sampler* s, const sd_proposal* p, int node, const float* logits,
+                          int k) {
     sd_distribution from = {.weights = s->weights};
     logits = distribute(s, p, node, logits, &from);
     return s->guesser.how.coupled && from.point < 0 ? rank_by_race(s, p, node, &from, k)
                                                     : rank_by_mass(s, logits, &from, k);
 }
 
-/* The distribution of the next node: that of its previous siblings, or what is left of it without that sibling's
- * token. Returns 0 if nothing is left. */
+/* The distribution of the next node: that of its previous siblings, or what is left of it without that
+ * sibling's token. Returns 0 if nothing is left. */
 static int inherit(const sd_child_sampler* s, const sd_proposal* p, int distinct) {
     int node = p->tree.n_nodes, n_vocab = s->guesser.n_vocab;
     const sd_distribution* previous = &p->tree.drawn_from[node - 1];
@@ -117,7 +118,8 @@ static int inherit(const sd_child_sampler* s, const sd_proposal* p, int distinct
 /* Draws, the first of them from the distribution that is already in its place. */
 static int draw(const sd_child_sampler* s, sd_proposal* p, int parent, int distinct, int n) {
     int first = p->tree.n_nodes, coupled = s->guesser.how.coupled;
-    double whole = p->tree.drawn_from[first].factor; /* scores are shares of all, previous siblings included */
+    double whole =
+        p->tree.drawn_from[first].factor; /* scores are shares of all, previous siblings included */
     if (coupled) {
         int n_racers = rank_by_race(s, p, parent, &p->tree.drawn_from[first], n);
         if (n > n_racers) n = n_racers;
@@ -136,8 +138,8 @@ static int draw(const sd_child_sampler* s, sd_proposal* p, int parent, int disti
     return n;
 }
 
-int sd_child_sampler_draw(const sd_child_sampler* s, sd_proposal* p, int parent, const float* logits, sd_choosing how,
-                      int n) {
+int sd_child_sampler_draw(const sd_child_sampler* s, sd_proposal* p, int parent, const float* logits,
+                          sd_choosing how, int n) {
     if (n == 0 || !sd_proposal_may_draft(p, parent)) return 0;
     if (n == 1 && how != SD_CHOOSE_TOP) return sd_guess_if_it_pays(&s->guesser, p, parent, logits) >= 0;
     int chosen = how == SD_CHOOSE_TOP && !s->guesser.how.coupled; /* not drawn, whatever the temperature */

@@ -33,15 +33,15 @@ typedef struct sd_child_sampler {
 
 /* A sampler whose arrays are pieces of the arena. */
 sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
-                             double sharpness);
+                                       double sharpness);
 
 /* Rank the k most promising tokens after `node` of a proposal's tree, by the draft's logits [n_vocab], into
  * `order` and `scores`. k is at most `room`. Returns how many there are: a token without mass is none. */
-int sd_child_sampler_rank(const sd_child_sampler* sampler, const sd_proposal* proposal, int node, const float* logits,
-                     int k);
+int sd_child_sampler_rank(const sd_child_sampler* sampler, const sd_proposal* proposal, int node,
+                          const float* logits, int k);
 
 /* Append up to n guesses that follow `node`, as long as the proposal wants them. Returns how many. */
-int sd_child_sampler_draw(const sd_child_sampler* sampler, sd_proposal* proposal, int node, const float* logits,
-                      sd_choosing how, int n);
+int sd_child_sampler_draw(const sd_child_sampler* sampler, sd_proposal* proposal, int node,
+                          const float* logits, sd_choosing how, int n);
 
 #endif

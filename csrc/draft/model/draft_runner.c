@@ -57,7 +57,8 @@ static int all_read(const sd_draft_runner* r) {
 
 sd_status sd_draft_runner_prefill(sd_draft_runner* r, int* done) {
     sd_status status = SD_OK;
-    if (!all_read(r)) status = sd_prefill_slice(&r->workspace, r->caches, r->prefills, r->options.n_sequences);
+    if (!all_read(r))
+        status = sd_prefill_slice(&r->workspace, r->caches, r->prefills, r->options.n_sequences);
     *done = all_read(r);
     return status;
 }

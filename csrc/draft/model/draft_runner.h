@@ -1,8 +1,9 @@
-/* Runs the model that drafts: it keeps a cache for each sequence of a session, follows the texts, and reads the nodes
- * of proposals.
+/* Runs the model that drafts: it keeps a cache for each sequence of a session, follows the texts, and reads
+ * the nodes of proposals.
  *
- * The target drafts for itself past some of its layers in the session's own caches, which hold the text already:
- * what it computes there as the whole model would is not computed again when the guesses are verified. */
+ * The target drafts for itself past some of its layers in the session's own caches, which hold the text
+ * already: what it computes there as the whole model would is not computed again when the guesses are
+ * verified. */
 #ifndef SD_DRAFT_RUNNER_H
 #define SD_DRAFT_RUNNER_H
 
@@ -25,7 +26,7 @@ typedef struct sd_draft_runner {
     sd_workspace workspace; /* its logits are those of the last sd_draft_runner_run */
     sd_arena arena;         /* owns the arrays below */
     sd_cache* caches;       /* [n_sequences] its own; of none for the target */
-    sd_prefill* prefills;     /* [n_sequences] the prompts on their way into them; text NULL: there is none */
+    sd_prefill* prefills;   /* [n_sequences] the prompts on their way into them; text NULL: there is none */
     int32_t* pending;       /* [n_sequences, gamma + 1] where the cache holds a node of the proposal */
     sd_branch* branches;    /* [n_sequences] */
     int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of one run */
@@ -43,8 +44,8 @@ typedef struct sd_draft_nodes {
 sd_status sd_draft_runner_create(sd_draft_runner* runner, const sd_draft_runner_options* options);
 void sd_draft_runner_free(sd_draft_runner* runner);
 
-/* begin and read of drafters: be told of a prompt; read the next slice of all that have begun. A prompt that the
- * model's context has no room for is not read. */
+/* begin and read of drafters: be told of a prompt; read the next slice of all that have begun. A prompt that
+ * the model's context has no room for is not read. */
 void sd_draft_runner_begin(sd_draft_runner* runner, int sequence, const int32_t* prompt, int n_prompt);
 sd_status sd_draft_runner_prefill(sd_draft_runner* runner, int* done);
 
@@ -58,6 +59,7 @@ sd_status sd_draft_runner_follow(sd_draft_runner* runner, sd_proposal* proposal)
 sd_status sd_draft_runner_run(sd_draft_runner* runner, const sd_draft_nodes* batch, int n);
 
 /* Let `duplicate`, which has the same tokens from the root as `node`, count as read like `node`. */
-void sd_draft_runner_share(sd_draft_runner* runner, const sd_proposal* proposal, int32_t duplicate, int32_t node);
+void sd_draft_runner_share(sd_draft_runner* runner, const sd_proposal* proposal, int32_t duplicate,
+                           int32_t node);
 
 #endif

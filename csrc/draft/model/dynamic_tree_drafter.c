@@ -1,9 +1,9 @@
 #include "dynamic_tree_drafter.h"
 
-#include "clock.h"
-#include "best_first.h"
-#include "interrupt.h"
 #include "adaptive_gamma.h"
+#include "best_first.h"
+#include "clock.h"
+#include "interrupt.h"
 
 /* One proposal being drafted. */
 typedef struct draft {
@@ -24,9 +24,9 @@ typedef struct dynamic_tree_drafter {
     sd_dynamic_tree_options options;
     int n_nodes; /* of a tree, at most */
     sd_child_sampler children;
-    draft* drafts;        /* [n_sequences] by proposal */
+    draft* drafts;         /* [n_sequences] by proposal */
     sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
-    int* batch_proposals;         /* [n_sequences] the proposal of each entry of `batch` */
+    int* batch_proposals;  /* [n_sequences] the proposal of each entry of `batch` */
 } dynamic_tree_drafter;
 
 /* Nodes read in a round: the root alone, then `width` in each further step. */
@@ -37,7 +37,7 @@ static void lay_out(dynamic_tree_drafter* d, const sd_model_drafter_options* opt
     size_t n = (size_t)options->n_sequences, width = (size_t)d->options.width;
     size_t nodes = (size_t)most_reads(&d->options) + 1;
     d->children = sd_child_sampler_take(arena, &options->guessing, options->model->config.n_vocab,
-                                   d->options.width, d->options.sharpness);
+                                        d->options.width, d->options.sharpness);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
     d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
@@ -89,8 +89,8 @@ static void choose(const dynamic_tree_drafter* d, const sd_proposal* p, draft* f
         f->reads[f->n_reads++] = 0;
         return;
     }
-    f->n_reads =
-        sd_best_first_choose(&f->search, d->options.width, p->depth, sd_adaptive_gamma_step_price(p->policy), f->chosen);
+    f->n_reads = sd_best_first_choose(&f->search, d->options.width, p->depth,
+                                      sd_adaptive_gamma_step_price(p->policy), f->chosen);
     for (int i = 0; i < f->n_reads; i++) {
         sd_candidate* c = &f->search.best[f->chosen[i]];
         c->node = f->reads[i] = sd_proposal_add(&f->read, c->parent, c->token, c->confidence);
@@ -118,12 +118,13 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
             int n_children = sd_child_sampler_rank(&d->children, &f->read, node, logits, d->options.width);
             for (int c = 0; c < n_children; c++) {
                 double confidence = d->children.scores[c];
-                sd_best_first_offer(&f->search, (sd_candidate){.token = d->children.order[c],
-                                                           .parent = node,
-                                                           .node = -1,
-                                                           .depth = f->read.depths[node] + 1,
-                                                           .confidence = confidence,
-                                                           .value = f->read.path_prob[node] * confidence});
+                sd_best_first_offer(&f->search,
+                                    (sd_candidate){.token = d->children.order[c],
+                                                   .parent = node,
+                                                   .node = -1,
+                                                   .depth = f->read.depths[node] + 1,
+                                                   .confidence = confidence,
+                                                   .value = f->read.path_prob[node] * confidence});
             }
         }
     }
@@ -175,7 +176,7 @@ static void release(sd_drafter* base) {
 }
 
 sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options,
-                                    const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
+                                         const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
     sd_status status = sd_gamma_check(options->gamma);
     if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
     if (status == SD_OK && (dynamic->width < 1 || dynamic->width > SD_MAX_GAMMA || dynamic->steps < 1 ||

@@ -13,6 +13,6 @@ typedef struct sd_dynamic_tree_options {
 
 /* Create a drafter; gamma of the options is the number of nodes. Owned by the caller. */
 sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options,
-                                    const sd_dynamic_tree_options* dynamic, sd_drafter** drafter);
+                                         const sd_dynamic_tree_options* dynamic, sd_drafter** drafter);
 
 #endif

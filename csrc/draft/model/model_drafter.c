@@ -11,8 +11,9 @@ typedef struct parent {
 
 /* One proposal being drafted. */
 typedef struct draft {
-    int32_t* nodes;  /* [n_nodes + 1] the proposal's node of each of the shape; -1: not drawn */
-    int32_t* duplicates;  /* [n_nodes + 1] by the proposal's nodes: the first with the same tokens from the root */
+    int32_t* nodes; /* [n_nodes + 1] the proposal's node of each of the shape; -1: not drawn */
+    int32_t*
+        duplicates;  /* [n_nodes + 1] by the proposal's nodes: the first with the same tokens from the root */
     int32_t* reads;  /* [widest] nodes that are read in this step */
     parent* parents; /* [widest] nodes that get children in this step */
     int n_reads, n_parents;
@@ -25,9 +26,9 @@ typedef struct model_drafter {
     sd_arena arena; /* owns the arrays below */
     sd_shape shape;
     sd_child_sampler children;
-    draft* drafts;        /* [n_sequences] by proposal */
+    draft* drafts;         /* [n_sequences] by proposal */
     sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
-    int* batch_proposals;         /* [n_sequences] the proposal of each entry of `batch` */
+    int* batch_proposals;  /* [n_sequences] the proposal of each entry of `batch` */
 } model_drafter;
 
 static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
@@ -37,7 +38,7 @@ static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
     d->shape = sd_shape_take(arena, shape, options->gamma);
     size_t nodes = (size_t)d->shape.n_nodes + 1, widest = (size_t)d->shape.widest;
     d->children = sd_child_sampler_take(arena, &options->guessing, options->model->config.n_vocab,
-                                   d->shape.most_children, 1.0);
+                                        d->shape.most_children, 1.0);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
     d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
@@ -106,8 +107,8 @@ static sd_status grow(model_drafter* d, sd_proposal* p, draft* f, const float* l
         const parent* from = &f->parents[i];
         int s = from->shape_node, first = p->tree.n_nodes;
         int n = sd_child_sampler_draw(&d->children, p, f->nodes[s],
-                                  logits + from->row * d->runner.workspace.ld_logits, shape->how,
-                                  shape->n_children[s]);
+                                      logits + from->row * d->runner.workspace.ld_logits, shape->how,
+                                      shape->n_children[s]);
         for (int c = 0; c < n; c++) f->nodes[shape->first_child[s] + c] = first + c;
     }
     f->first = f->end;
@@ -135,7 +136,8 @@ static sd_status step(model_drafter* d, sd_proposal* proposals, int n, int* n_dr
         draft* f = &d->drafts[d->batch_proposals[i]];
         sd_proposal* p = &proposals[d->batch_proposals[i]];
         for (int j = 0; j < f->n_parents; j++)
-            sd_draft_runner_share(&d->runner, p, f->nodes[f->parents[j].shape_node], f->reads[f->parents[j].row]);
+            sd_draft_runner_share(&d->runner, p, f->nodes[f->parents[j].shape_node],
+                                  f->reads[f->parents[j].row]);
         if ((status = grow(d, p, f, logits)) != SD_OK) return status;
         logits += f->n_reads * w->ld_logits;
     }

@@ -1,6 +1,7 @@
 /* A smaller model drafts, M_q of the paper, or the target past some of its layers: a chain of γ tokens a
- * round, or a tree of a given shape. The latter is self-speculative decoding: Draft & Verify (Zhang et al. 2024) where some layers are
- * skipped, early exit (LayerSkip, Elhoushi et al. 2024) where all behind one are. */
+ * round, or a tree of a given shape. The latter is self-speculative decoding: Draft & Verify (Zhang et al.
+ * 2024) where some layers are skipped, early exit (LayerSkip, Elhoushi et al. 2024) where all behind one
+ * are. */
 #ifndef SD_MODEL_DRAFTER_H
 #define SD_MODEL_DRAFTER_H
 

@@ -9,10 +9,10 @@
 typedef struct inner {
     sd_proposal proposal; /* of the inner drafter; its text [n_text + gamma] is ours, guesses included */
     int32_t* text;
-    int32_t* node_rows;  /* [inner_gamma + 1] the rows of the proposal's nodes */
-    sd_proposal rows; /* the same, each row once: what the model reads */
-    int32_t node;     /* the last guess of the outer proposal */
-    int n_rounds;     /* inner rounds of this proposal */
+    int32_t* node_rows; /* [inner_gamma + 1] the rows of the proposal's nodes */
+    sd_proposal rows;   /* the same, each row once: what the model reads */
+    int32_t node;       /* the last guess of the outer proposal */
+    int n_rounds;       /* inner rounds of this proposal */
 } inner;
 
 typedef struct nested_drafter {
@@ -25,7 +25,7 @@ typedef struct nested_drafter {
     inner* inners;          /* [n_sequences] by proposal */
     sd_proposal* proposals; /* [n_sequences] of the inner round */
     int* openers;           /* [n_sequences] the proposal that each of them is for */
-    sd_draft_nodes* batch;   /* [n_sequences] */
+    sd_draft_nodes* batch;  /* [n_sequences] */
     int32_t* all;           /* [inner_gamma + 1] 0, 1, 2, … */
     sd_distribution target; /* of the model, after the node that is being verified */
     double* noise;          /* [n_vocab] */
@@ -273,8 +273,8 @@ static void release(sd_drafter* base) {
     sd_free(d);
 }
 
-sd_status sd_nested_drafter_create(const sd_model_drafter_options* options,
-                                        const sd_nested_options* nested, sd_drafter** drafter) {
+sd_status sd_nested_drafter_create(const sd_model_drafter_options* options, const sd_nested_options* nested,
+                                   sd_drafter** drafter) {
     nested_drafter* d = NULL;
     sd_status status = sd_gamma_check(options->gamma);
     if (status == SD_OK) status = sd_gamma_check(nested->inner_gamma);

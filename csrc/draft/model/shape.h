@@ -5,8 +5,8 @@
 #ifndef SD_SHAPE_H
 #define SD_SHAPE_H
 
-#include "memory.h"
 #include "child_sampler.h"
+#include "memory.h"
 
 typedef struct sd_shape {
     int n_nodes;               /* without the root */

@@ -8,7 +8,8 @@
 #define FIRST 5
 /* Rounds of a trial. */
 #define TRIAL 3
-/* Wait before the first trial, in multiples of a proposal's cost. It doubles with each, up to MOST_RETRY_AFTER. */
+/* Wait before the first trial, in multiples of a proposal's cost. It doubles with each, up to
+ * MOST_RETRY_AFTER. */
 #define RETRY_AFTER 30.0
 #define MOST_RETRY_AFTER 240.0
 /* Rounds of a control pause. */

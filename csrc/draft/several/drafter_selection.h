@@ -1,7 +1,7 @@
 /* Which of several drafters pay: what each brings beyond those asked before it, and what that costs.
  *
- * Rounds are a renewal process. The policy with the most tokens per second asks a drafter iff the tokens it is
- * expected to add are at least λ times the seconds it adds, λ being the tokens per second of the policy
+ * Rounds are a renewal process. The policy with the most tokens per second asks a drafter iff the tokens it
+ * is expected to add are at least λ times the seconds it adds, λ being the tokens per second of the policy
  * itself. All is learnt from the rounds and forgets; what a drafter adds depends on how much those before it
  * expect to have accepted. Now and then it is left out where it would be asked, so that it is known what the
  * target takes without its rows. Only numbers, no drafters; it never sees a token. */
@@ -14,7 +14,8 @@
 
 /* One drafter. All means forget. */
 typedef struct sd_drafter_stats {
-    /* Accepted tokens beyond those of the drafters asked before it, by the tokens that were expected already. */
+    /* Accepted tokens beyond those of the drafters asked before it, by the tokens that were expected
+     * already. */
     double added[SD_SELECTION_BINS];
     /* Proposals that `added` is a sum over. */
     double n[SD_SELECTION_BINS];
@@ -52,7 +53,8 @@ typedef struct sd_selection {
 
 /* Shall this drafter be asked for a sequence of which `expected` tokens are expected already? n_rows: of the
  * batch so far. */
-int sd_selection_asks(const sd_selection* selection, sd_drafter_stats* stats, double expected, int n_rows, double now);
+int sd_selection_asks(const sd_selection* selection, sd_drafter_stats* stats, double expected, int n_rows,
+                      double now);
 
 /* It has been asked, in one call for n sequences, and proposed n_nodes in all. */
 void sd_selection_spend(sd_drafter_stats* stats, int n, int n_nodes, double seconds, double now);
@@ -66,7 +68,8 @@ double sd_selection_alone(const sd_drafter_stats* stats);
 
 /* A round of the batch is over: so many tokens in so many seconds, target_s of them in the target, on n_rows.
  * And of each drafter. */
-void sd_selection_end_round(sd_selection* selection, int n_tokens, double seconds, int n_rows, double target_s);
+void sd_selection_end_round(sd_selection* selection, int n_tokens, double seconds, int n_rows,
+                            double target_s);
 void sd_selection_end_round_of(sd_drafter_stats* stats);
 
 #endif

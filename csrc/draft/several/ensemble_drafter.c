@@ -18,13 +18,13 @@ typedef struct inner {
 typedef struct ensemble_drafter {
     sd_drafter base; /* must stay first */
     sd_ensemble_options options;
-    sd_arena arena;  /* owns the arrays below */
-    inner* inners;   /* [n_drafters] */
-    int* n_text;     /* [n_sequences] of the text proposed for */
-    double* sums;    /* [gamma + 1] expected tokens down to a node */
-    int* right;      /* [gamma + 1] is a node what came? */
+    sd_arena arena;     /* owns the arrays below */
+    inner* inners;      /* [n_drafters] */
+    int* n_text;        /* [n_sequences] of the text proposed for */
+    double* sums;       /* [gamma + 1] expected tokens down to a node */
+    int* right;         /* [gamma + 1] is a node what came? */
     int32_t* node_rows; /* [gamma + 1] the rows of one drafter's nodes */
-    double* best;    /* [n_sequences] of a round: tokens expected so far */
+    double* best;       /* [n_sequences] of a round: tokens expected so far */
     sd_selection selection;
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
     double committed;                 /* when the last sequence was */
@@ -117,8 +117,8 @@ static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) 
     for (int j = 1; j < own->tree.n_nodes; j++) {
         int32_t parent = own->tree.parents[j];
         double above = own->path_prob[parent];
-        nodes[j] =
-            sd_proposal_add(p, nodes[parent], own->tree.tokens[j], above > 0.0 ? own->path_prob[j] / above : 0.0);
+        nodes[j] = sd_proposal_add(p, nodes[parent], own->tree.tokens[j],
+                                   above > 0.0 ? own->path_prob[j] / above : 0.0);
         p->tree.drawn_from[nodes[j]] = own->tree.drawn_from[j];
         d->sums[j] = d->sums[parent] + own->path_prob[j];
         if (d->sums[j] > most) most = d->sums[j];
@@ -196,8 +196,8 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 
 /* -------------------------------------------------------------------------------------------- after it */
 
-static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows, const float* logits,
-                         ptrdiff_t stride) {
+static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride) {
     ensemble_drafter* d = (ensemble_drafter*)base;
     if (d->verified == 0.0) d->verified = sd_now();
     int last = 0; /* rows that the target was run on */
@@ -299,7 +299,7 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
 }
 
 sd_status sd_ensemble_drafter_create(const sd_ensemble_options* o, sd_drafter* const* drafters,
-                                 sd_drafter** drafter) {
+                                     sd_drafter** drafter) {
     ensemble_drafter* d = NULL;
     sd_status status = sd_gamma_check(o->gamma);
     for (int i = 0; i < o->n_drafters && status == SD_OK; i++)

@@ -7,14 +7,14 @@
 #ifndef SD_ENSEMBLE_DRAFTER_H
 #define SD_ENSEMBLE_DRAFTER_H
 
-#include "drafter_selection.h"
 #include "drafter.h"
+#include "drafter_selection.h"
 
 typedef struct sd_ensemble_options {
     /* ≥ 1. */
     int n_drafters;
-    /* [n_drafters] ≥ 1: the most guesses of each; where a round has room for more than all of them, their ratio.
-     * Borrowed while the drafter is created. */
+    /* [n_drafters] ≥ 1: the most guesses of each; where a round has room for more than all of them, their
+     * ratio. Borrowed while the drafter is created. */
     const int* gammas;
     /* 1: drafters that do not pay, by the clock, are left out (drafter_selection.h). 0: all are asked in each
      * round. */
@@ -30,6 +30,6 @@ typedef struct sd_ensemble_options {
 /* Create a drafter. drafters [n_drafters] are owned from the call on, also when it fails. Owned by the
  * caller, who hands it to a session. */
 sd_status sd_ensemble_drafter_create(const sd_ensemble_options* options, sd_drafter* const* drafters,
-                                 sd_drafter** drafter);
+                                     sd_drafter** drafter);
 
 #endif
