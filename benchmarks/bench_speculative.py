@@ -4,8 +4,8 @@
     python benchmarks/bench_speculative.py --pairs paper97+paper6 --dtype int8 --alpha 0.8 --gamma 4 5 6
 
 The draft model does all its work, but then each of its guesses is made right with probability alpha and wrong
-otherwise (the drafting method `fixed_acceptance` of the core), so that alpha is known and the same at every position. The output
-must still be that of plain decoding, token by token, which is checked.
+otherwise (the drafting method `fixed_acceptance` of the core), so that alpha is known and the same at every
+position. The output must still be that of plain decoding, token by token, which is checked.
 
 The method is part of a build with hooks only: ``pip install . -C cmake.define.SPECDEC_TESTING=ON``.
 
@@ -253,7 +253,8 @@ def main() -> None:
     args = parser.parse_args()
     if not hasattr(_core, "_alloc_live"):
         parser.error(
-            "drafts of a given acceptance need a build with hooks: pip install . -C cmake.define.SPECDEC_TESTING=ON"
+            "drafts of a given acceptance need a build with hooks: "
+            "pip install . -C cmake.define.SPECDEC_TESTING=ON"
         )
     if not all(0 < alpha < 1 for alpha in args.alpha) or min(args.gamma) < 1:
         parser.error("expected alphas between 0 and 1 and gammas of at least 1")

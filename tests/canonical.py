@@ -69,7 +69,7 @@ NO_HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (
 
 
 def fixed_acceptance(draft: Any, alpha: float, texts: list[list[int]]) -> tuple[Any, ...]:
-    """A draft whose guesses are right with probability alpha; texts: prompt and continuation of each sequence."""
+    """A draft whose guesses are right with probability alpha; texts: prompts with their continuations."""
     if not HAS_HOOKS:
         pytest.skip(NO_HOOKS)
     return ("fixed_acceptance", draft, alpha, texts)

@@ -85,7 +85,9 @@ class Play:
         n_steps = sum(max(len(chain[0]), chain[2]) for chain in chains)
         n_tokens = sum(chain[1] + 1 for chain in chains)
         draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows)
-        _core._adaptive_gamma_end(self.pace, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise())
+        _core._adaptive_gamma_end(
+            self.pace, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise()
+        )
         self.tokens += sum(tokens for _, tokens in drafts)
         self.seconds += draft_s + rest_s
         self.gammas.append(n_rows - n_sequences)
@@ -100,7 +102,11 @@ class Play:
         world, confidences, right = self.world, [], []
         reach = tokens = 1.0
         shares = [level[0] for level in world.levels]
-        while drafting and len(confidences) < MAX_GAMMA and _core._adaptive_gamma_pays(self.pace, confidences, False):
+        while (
+            drafting
+            and len(confidences) < MAX_GAMMA
+            and _core._adaptive_gamma_pays(self.pace, confidences, False)
+        ):
             _, confidence, chance = world.levels[self._rng.choice(len(shares), p=shares)]
             if world.looks and not _core._adaptive_gamma_pays(self.pace, [*confidences, confidence], True):
                 return (confidences, _first_false(right), len(confidences) + 1, confidence), tokens

@@ -207,7 +207,7 @@ def test_all_accepted_up_to_a_full_context(draft: Any, gamma: int) -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("draft", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) -> None:
-    """A draft of fixed acceptance has other tokens than those that the layers were run on; with alpha 0 all are wrong."""
+    """A draft of fixed acceptance has other tokens than the layers ran on; with alpha 0 all are wrong."""
     target = build(LLAMA, lively(LLAMA))
     wanted, logits, _ = run_session(target, None, PROMPTS, gamma=0)
     texts = [prompt + tokens for prompt, tokens in zip(PROMPTS, wanted, strict=True)]

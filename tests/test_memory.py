@@ -108,8 +108,9 @@ def generate_with_trees():
 
 LOADS = [load, load_bf16, load_int8]
 RUNS = [
-    generate, generate_in_other_formats, generate_with_fixed_acceptance, generate_with_trees, generate_refilled,
-    generate_from_own_layers, generate_from_counts, decode, decode_int8, matrix, product, score,
+    generate, generate_in_other_formats, generate_with_fixed_acceptance, generate_with_trees,
+    generate_refilled, generate_from_own_layers, generate_from_counts, decode, decode_int8, matrix,
+    product, score,
 ]  # fmt: skip
 
 

@@ -168,7 +168,10 @@ def test_in_a_batch_rows_are_those_of_all() -> None:
 @needs_hooks
 def test_numbers_that_are_no_pace_are_refused() -> None:
     pace = _core.new_adaptive_gamma()
-    for wrong, message in [(pace[:-1], "entries, expected"), (pace * np.nan, r"adaptive_gamma\[0\] is -?nan")]:
+    for wrong, message in [
+        (pace[:-1], "entries, expected"),
+        (pace * np.nan, r"adaptive_gamma\[0\] is -?nan"),
+    ]:
         with pytest.raises(ValueError, match=message):
             _core.adaptive_gamma_view(wrong)
     with pytest.raises(ValueError, match="float64"):

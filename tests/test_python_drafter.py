@@ -390,9 +390,7 @@ def test_rejection_is_exact_for_the_objects_trees(tiny: specdec.Model, parents: 
         if how == "mixed with chosen ones":
             rows[0] = None
         answer = Proposal(tree.tokens[1:], parents[1:], rows)
-        session = open_session(
-            tiny.core, Scripted(answer), [PROMPT], max_new_tokens=5, temperature=1.0
-        )
+        session = open_session(tiny.core, Scripted(answer), [PROMPT], max_new_tokens=5, temperature=1.0)
         with_drafts(session).prefill()
         record = session.round()[0]
         assert record["drafted"] == tree.tokens[1:]

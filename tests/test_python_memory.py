@@ -79,7 +79,9 @@ def works() -> dict[str, Callable[[], Work]]:
         "a session": made(draft, stop_ids=[1, 2], adaptive_gamma=pace),
         "a session of several drafts": made(several),
         "a session of a python draft": made(guesses(n_vocab)),
-        "adaptive_gamma": lambda: partial(getattr, session(target, draft, adaptive_gamma=pace), "adaptive_gamma"),
+        "adaptive_gamma": lambda: partial(
+            getattr, session(target, draft, adaptive_gamma=pace), "adaptive_gamma"
+        ),
         "adaptive_gamma_view": lambda: lambda: _core.adaptive_gamma_view(pace),
         "verify": lambda: lambda: _core.verify([0, 1, 0], [-1, 0, 1], half, half, np.full(4, 0.5)),
         "beams": lambda: search.beams,

@@ -70,7 +70,12 @@ def conditional(model: _core.Model, prompt: Sequence[int], temperature: float = 
 
 
 def rounds(
-    target: _core.Model, draft: object, prompts: list[list[int]], *, n: int | None = 1, keep_drafts: bool = True,
+    target: _core.Model,
+    draft: object,
+    prompts: list[list[int]],
+    *,
+    n: int | None = 1,
+    keep_drafts: bool = True,
     **options: Any,
 ) -> list[_core.RoundRecord]:
     """Records of the first n rounds of each prompt, or of all rounds."""

@@ -175,8 +175,8 @@ class Session:
         top_p, min_p, repetition_penalty and logit_bias {token: bias}. `rule` is one of `verify`; "greedy" is
         argmax of the distribution that `sampling` makes, with `lenience`.
 
-        `adaptive_gamma` is what `new_adaptive_gamma` or an earlier session's `adaptive_gamma` gave: gamma, the most, is then chosen round
-        by round (decode/adaptive_gamma.h). It is copied.
+        `adaptive_gamma` is an array of `new_adaptive_gamma` or of an earlier session: gamma, the most, is
+        then chosen round by round (decode/adaptive_gamma.h). The array is copied.
         """
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.
