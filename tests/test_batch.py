@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import LLAMA, build, perturbed, random_tensors
+from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
 from laws import stories260k
 from specdec import _core
 from specdec.errors import InputError
@@ -233,12 +233,14 @@ def test_a_prompt_that_cannot_follow_is_refused_and_changes_nothing(
     assert [r["sequence"] for r in session.round()] == [1]
 
 
-def test_a_dial_knows_its_first_prompts_alone(models: Any) -> None:
-    session = new_session(*models, [[1]], dial=(0.5, [[1, 2, 3]]))
+def test_fixed_acceptance_knows_its_first_prompts_alone(models: Any) -> None:
+    target, draft = models
+    session = new_session(target, fixed_acceptance(draft, 0.5, [[1, 2, 3]]), [[1]])
     session.prefill()
     session.finish(0)
-    with pytest.raises(ValueError, match="dial"):
-        session.replace(0, [2], (0, 0))
+    session.replace(0, [2], (0, 0))
+    with pytest.raises(ValueError, match="sequence 0 does not begin with its prompt"):
+        session.prefill()
 
 
 # ---------------------------------------------------------------------------------------- shared beginnings

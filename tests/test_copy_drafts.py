@@ -130,7 +130,7 @@ Copy = tuple[Callable[[int], "int | None"], int, "Odds"]
 
 
 class Odds:
-    """How often a match of each length foretold the next token; see csrc/draft/copying.c."""
+    """How often a match of each length foretold the next token; see csrc/draft/copy/copying.c."""
 
     def __init__(self) -> None:
         self.tried: dict[int, float] = defaultdict(float)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import LLAMA, build, perturbed, random_tensors, run_session
+from canonical import LLAMA, build, perturbed, random_tensors, run_session, with_drafts
 from specdec import _core
 from specdec.drafts import (
     Bigram,
@@ -86,9 +86,9 @@ def one_round(
     session = _core.Session(
         target, describe(best), [[1, 2]], gamma=best.gamma if gamma is None else gamma,
         max_new_tokens=max_new_tokens, sampling=settings, draft_sampling=settings, seeds=[(1, 0)],
-        n_threads=1, keep_drafts=True,
+        n_threads=1,
     )  # fmt: skip
-    session.prefill()
+    with_drafts(session).prefill()
     return session.round()[0]
 
 
@@ -198,10 +198,6 @@ class Rounds:
     def __init__(self) -> None:
         self.state, self.now, self.n_tokens = b"", 0.0, 0
 
-    def call(self, what: str, *numbers: float) -> int:
-        self.state, answer = _core._choice(self.state, what, (*numbers, 0.0, 0.0, 0.0, 0.0)[:4])
-        return answer
-
     def run(
         self,
         n: int,
@@ -216,25 +212,33 @@ class Rounds:
         """Of n rounds, how many the draft was asked in. after_s: what the next of the target takes longer."""
         n_asked, before = 0, self.now
         for _ in range(n):
-            asked = self.call("asks", already, 1 + int(already), self.now)
+            self.state, asked = _core._selection_asks(
+                self.state, expected=already, n_rows=1 + int(already), now=self.now
+            )
             n_asked += asked
             got, begun = 1 + int(already), self.now
             rows = 1 + int(already)
             if asked:
                 self.now += seconds
-                self.call("spend", 1, n_nodes, seconds, self.now)
-                self.call("learn", already, brings + already, brings)
+                self.state = _core._selection_spend(
+                    self.state, n_sequences=1, n_nodes=n_nodes, seconds=seconds, now=self.now
+                )
+                self.state = _core._selection_learn(
+                    self.state, expected=already, alone=brings + already, added=brings
+                )
                 got, rows = got + int(brings), rows + n_nodes
             target_s = 1.0 + rows * row_s + (after_s if asked else 0.0)
             self.now += target_s
             self.n_tokens += got
-            self.call("end", got, self.now - begun, rows, target_s)
+            self.state = _core._selection_end_round(
+                self.state, n_tokens=got, seconds=self.now - begun, n_rows=rows, target_s=target_s
+            )
         self.rate = (self.n_tokens) / (self.now - before)
         return n_asked
 
 
 needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_choice"),
+    not hasattr(_core, "_selection_asks"),
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
 )
 

@@ -18,6 +18,7 @@ import pytest
 import scipy
 
 import specdec
+from canonical import with_drafts
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
 from exact import Tokens, cells, chain_law, first_tokens
 from laws import embedded_llama2c, first_layers
@@ -188,9 +189,8 @@ def open_session(
         n_threads=1,
         rule=request.rule,
         lenience=request.options.lenience,
-        keep_drafts=True,
     )
-    session.prefill()
+    with_drafts(session).prefill()
     return session
 
 

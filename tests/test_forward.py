@@ -222,7 +222,7 @@ class TestBadInput:
         ]:  # fmt: skip
             with pytest.raises(ValueError, match=message):
                 decoder.forward(tokens, parents)
-        with pytest.raises(ValueError, match="21 tokens do not fit the 20 free places"):
+        with pytest.raises(ValueError, match="21 tokens do not fit the 20 free slots"):
             decoder.prefill(range(21))
         with pytest.raises(ValueError, match="token 101"):
             decoder.prefill([5, 101])

@@ -58,7 +58,8 @@ for drafter in (
         how = {"temperature": temperature}
         session = _core.Session(
             model, drafter, [[1, 2, 3, 1, 2, 3, 1], [4] * 37], gamma=8, max_new_tokens=60, sampling=how,
-            draft_sampling=how, seeds=[(1, 0), (1, 1)], n_threads=2, pace=_core.new_pace(),
+            draft_sampling=how, seeds=[(1, 0), (1, 1)], n_threads=2,
+            adaptive_gamma=_core.new_adaptive_gamma(),
         )
         session.prefill()
         while session.round():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canonical import LLAMA, build, perturbed, random_tensors
+from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
 from specdec import InputError, _core, drafts
 
 TENSORS = random_tensors(LLAMA)
@@ -108,7 +108,7 @@ IDS: dict[str, Callable[[_core.Model], object]] = {
     "stop ids": lambda target: session(target, stop_ids=numbers()),
     "gammas": gammas,
     "replace": replaced,
-    "dial": lambda target: session(target, ("random",), dial=(0.5, [numbers()])),
+    "fixed acceptance": lambda target: session(target, fixed_acceptance(("random",), 0.5, [numbers()])),
     "input copy": lambda target: session(target, ("input_copy", numbers(), 0, 1, 1)),
     "gammas of several": lambda target: session(target, ("best", False, numbers(1, 2), (("random",),) * 2)),
     "shape": lambda target: session(target, ("model", target, ("shape", "top-k", numbers(0, 9))), gamma=9),

@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import DTYPES, FORMATS, GPT, LLAMA, VARIANTS, Tensors, build, random_tensors, run_session
+from canonical import (
+    DTYPES,
+    FORMATS,
+    GPT,
+    LLAMA,
+    VARIANTS,
+    Tensors,
+    build,
+    fixed_acceptance,
+    random_tensors,
+    run_session,
+    with_drafts,
+)
 from specdec import InputError, _core, reference
 from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
 
@@ -56,10 +68,10 @@ def rounds(target: _core.Model, draft: Any, gamma: int = 4, **options: Any) -> l
     sampling = {"temperature": 1.0}
     session = _core.Session(
         target, draft, PROMPTS, gamma=gamma, max_new_tokens=25, sampling=sampling, draft_sampling=sampling,
-        seeds=[(4, i) for i in range(len(PROMPTS))], n_threads=options.pop("n_threads", 1), keep_drafts=True,
+        seeds=[(4, i) for i in range(len(PROMPTS))], n_threads=options.pop("n_threads", 1),
         **options,
     )  # fmt: skip
-    session.prefill()
+    with_drafts(session).prefill()
     records = []
     while batch := session.round():
         records += batch
@@ -202,11 +214,13 @@ def test_all_accepted_up_to_a_full_context(draft: Any, gamma: int) -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("draft", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) -> None:
-    """A dialled draft has other tokens than those that the layers were run on; with alpha 0 all are wrong."""
+    """A draft of fixed acceptance has other tokens than the layers ran on; with alpha 0 all are wrong."""
     target = build(LLAMA, lively(LLAMA))
     wanted, logits, _ = run_session(target, None, PROMPTS, gamma=0)
     texts = [prompt + tokens for prompt, tokens in zip(PROMPTS, wanted, strict=True)]
-    tokens, found, records = run_session(target, draft, PROMPTS, gamma=4, dial=(alpha, texts), n_threads=2)
+    tokens, found, records = run_session(
+        target, fixed_acceptance(draft, alpha, texts), PROMPTS, gamma=4, n_threads=2
+    )
     for i in range(len(PROMPTS)):
         assert tokens[i] == wanted[i]
         assert np.array_equal(found[i], logits[i])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import LLAMA, build, random_tensors, run_session
+from canonical import LLAMA, build, random_tensors, run_session, with_drafts
 from exact import outcome_law
 from specdec import _core, reference
 from specdec.drafts import Lookahead
@@ -134,9 +134,8 @@ def session_records(
     session = _core.Session(
         target, draft.describe(None), PROMPTS, gamma=gamma, max_new_tokens=n_new, sampling=settings,  # type: ignore[arg-type]
         draft_sampling=settings, seeds=[(1, i) for i in range(len(PROMPTS))], n_threads=1, rule=rule,
-        keep_drafts=True,
     )  # fmt: skip
-    session.prefill()
+    with_drafts(session).prefill()
     records = []
     while batch := session.round():
         records += batch

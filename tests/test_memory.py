@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 
-from canonical import LLAMA, build, perturbed, random_tensors, run_session
+from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from specdec import _core
 
 pytestmark = [
@@ -59,10 +59,11 @@ def product():
     return _core.product(TENSORS["head"][:9], TENSORS["head"], "int4")
 
 
-def generate_dialled():
+def generate_with_fixed_acceptance():
     target = load()
     draft = build(LLAMA, perturbed(TENSORS))
-    return run_session(target, draft, [[1, 2, 3], [4, 5]], max_new_tokens=10, dial=(0.5, [[1, 2, 3, 4], []]))
+    draft = fixed_acceptance(draft, 0.5, [[1, 2, 3, 4], []])
+    return run_session(target, draft, [[1, 2, 3], [4, 5]], max_new_tokens=10)
 
 
 def generate_refilled():
@@ -110,8 +111,9 @@ def generate_with_trees():
 
 LOADS = [load, load_bf16, load_int8]
 RUNS = [
-    generate, generate_in_other_formats, generate_dialled, generate_with_trees, generate_refilled,
-    generate_from_own_layers, generate_from_counts, decode, decode_int8, matrix, product, score,
+    generate, generate_in_other_formats, generate_with_fixed_acceptance, generate_with_trees,
+    generate_refilled, generate_from_own_layers, generate_from_counts, decode, decode_int8, matrix,
+    product, score,
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec
-from canonical import LLAMA, build, random_tensors
+from canonical import LLAMA, build, random_tensors, with_drafts
 from specdec import InputError, _core
 from specdec.drafts import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.errors import CheckpointError, CheckpointNotFoundError
@@ -327,9 +327,9 @@ def run(
     sampling = {"temperature": temperature}
     session = _core.Session(
         target, draft, prompts, gamma=4, max_new_tokens=n_new, sampling=sampling, draft_sampling=sampling,
-        seeds=[(1, first + i) for i in range(len(prompts))], n_threads=1, keep_drafts=True,
+        seeds=[(1, first + i) for i in range(len(prompts))], n_threads=1,
     )  # fmt: skip
-    session.prefill()
+    with_drafts(session).prefill()
     texts = [list(prompt) for prompt in prompts]
     rounds: list[list[Any]] = [[] for _ in prompts]
     while records := session.round():
@@ -469,14 +469,14 @@ def test_sequences_of_a_batch_learn_by_themselves(target: _core.Model) -> None:
         assert [record["drafted"] for _, record in alone] == [record["drafted"] for _, record in together[i]]
 
 
-def test_a_place_that_is_taken_again_has_forgotten(target: _core.Model) -> None:
+def test_a_batch_slot_that_is_taken_again_has_forgotten(target: _core.Model) -> None:
     core = ("online_ngram", OnlineNgram(3)._table(N_VOCAB).core)
     how: dict[str, Any] = {
         "gamma": 4, "max_new_tokens": 20, "sampling": {"temperature": 1.0}, "n_threads": 1, "n_text": 60,
-        "draft_sampling": {"temperature": 1.0}, "keep_drafts": True,
+        "draft_sampling": {"temperature": 1.0},
     }  # fmt: skip
     session = _core.Session(target, core, [LOOP[:30]], seeds=[(1, 7)], **how)
-    session.prefill()
+    with_drafts(session).prefill()
     while session.round():
         pass
     session.replace(0, PROMPTS[1], (1, 0))
@@ -537,9 +537,9 @@ def test_random_is_accepted_as_often_as_the_paper_says(target: _core.Model) -> N
     sampling = {"temperature": 1.0}
     session = _core.Session(
         target, ("random",), PROMPTS, gamma=3, max_new_tokens=30, sampling=sampling, draft_sampling=sampling,
-        seeds=[(1, i) for i in range(4)], n_threads=1, keep_drafts=True, keep_logits=True,
+        seeds=[(1, i) for i in range(4)], n_threads=1, keep_logits=True,
     )  # fmt: skip
-    session.prefill()
+    with_drafts(session).prefill()
     while records := session.round():
         for record in records:
             if record["betas"]:

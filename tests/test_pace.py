@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import specdec
+from canonical import with_drafts
 from drafters import DRAFTS
 from drafters import World as Models
 from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
@@ -26,7 +27,7 @@ from toy_pair import blurred
 from weights import verify_weights
 
 needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_pace_begin"),
+    not hasattr(_core, "_adaptive_gamma_begin"),
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
 )
 
@@ -167,12 +168,15 @@ def test_in_a_batch_rows_are_those_of_all() -> None:
 
 @needs_hooks
 def test_numbers_that_are_no_pace_are_refused() -> None:
-    pace = _core.new_pace()
-    for wrong, message in [(pace[:-1], "entries, expected"), (pace * np.nan, r"pace\[0\] is -?nan")]:
+    pace = _core.new_adaptive_gamma()
+    for wrong, message in [
+        (pace[:-1], "entries, expected"),
+        (pace * np.nan, r"adaptive_gamma\[0\] is -?nan"),
+    ]:
         with pytest.raises(ValueError, match=message):
-            _core.pace_view(wrong)
+            _core.adaptive_gamma_view(wrong)
     with pytest.raises(ValueError, match="float64"):
-        _core.pace_view(pace.astype(np.float32))
+        _core.adaptive_gamma_view(pace.astype(np.float32))
 
 
 # ------------------------------------------------------------------------- exactness of stopping early
@@ -193,7 +197,7 @@ def stopped_chains(draft: Any, pace: np.ndarray, longest: int) -> Iterator[Draft
 
     def grow(tokens: Tokens, rows: list[np.ndarray], probability: float) -> Iterator[Drafts]:
         confidences = [float(row[token]) for row, token in zip(rows, tokens, strict=True)]
-        if len(tokens) == longest or not _core._pace_pays(pace, confidences, False):
+        if len(tokens) == longest or not _core._adaptive_gamma_pays(pace, confidences, False):
             prefixes = [tokens[:i] for i in range(len(tokens) + 1)]
             probs = np.array([np.zeros(N_VOCAB), *rows])
             yield Drafts([0, *tokens], prefixes, probs, probability)
@@ -213,7 +217,7 @@ def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None
     # Sure guesses are good, others are not: so chains stop after the first unsure guess.
     play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)]), 6)
     play.rate(800)
-    while not _core._pace_begin(play.pace, 1, MAX_GAMMA):  # not one of the rounds without drafting
+    while not _core._adaptive_gamma_begin(play.pace, 1, MAX_GAMMA):  # not one of the rounds without drafting
         play.round()
     longest, outputs, lengths = 3, {}, set()
     for tree in stopped_chains(draft, play.pace, longest):
@@ -250,16 +254,16 @@ def test_no_guess_is_thrown_away_after_a_look_at_it(name: str, tmp_path: Path) -
     }[name]
     play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)], looks=True), 6)
     play.rate(800)
-    while not _core._pace_begin(play.pace, 1, 3):
+    while not _core._adaptive_gamma_begin(play.pace, 1, 3):
         play.round()
     proposals: dict[Any, float] = {}
     for seed in range(1500):
         session = _core.Session(
             target.core, as_draft(target, draft).describe(target), [[1, 2, 0, 1]], gamma=3, max_new_tokens=5,
             sampling={"temperature": 1.0}, draft_sampling={"temperature": 1.0}, seeds=[(seed, 0)],
-            n_threads=1, pace=play.pace.copy(), keep_drafts=True,
+            n_threads=1, adaptive_gamma=play.pace.copy(),
         )  # fmt: skip
-        session.prefill()
+        with_drafts(session).prefill()
         (record,) = session.round()
         rows = record["draft_probs"]
         chance = np.prod([rows[i + 1, token] for i, token in enumerate(record["drafted"])])
@@ -492,4 +496,4 @@ def test_a_session_refuses_gammas_of_another_number() -> None:
     assert len(session.round(gammas=[2])[0]["drafted"]) == 2
     assert len(session.round(gammas=[0])[0]["drafted"]) == 0
     assert len(session.round(gammas=[9])[0]["drafted"]) == 4
-    assert session.pace is None
+    assert session.adaptive_gamma is None

@@ -19,7 +19,7 @@ from specdec import _core
 SIZES = LLAMA | {"n_layer": 1, "d_model": 16, "d_ff": 16, "n_head": 2, "n_kv_head": 1}
 TENSORS = random_tensors(SIZES)
 TARGET, DRAFT = build(SIZES, TENSORS), build(SIZES, perturbed(TENSORS, 0.05))
-N_NUMBERS = len(_core.new_pace())
+N_NUMBERS = len(_core.new_adaptive_gamma())
 
 Array = NDArray[np.float64]
 
@@ -29,21 +29,21 @@ def run(pace: Array | None, draft: Any = DRAFT, n_new: int = 15) -> tuple[list[l
     how = {"temperature": 0.0}
     session = _core.Session(
         TARGET, draft, [[1, 2, 3], [4]], gamma=70, max_new_tokens=n_new, sampling=how, draft_sampling=how,
-        seeds=[(1, 0), (1, 1)], n_threads=1, pace=pace,
+        seeds=[(1, 0), (1, 1)], n_threads=1, adaptive_gamma=pace,
     )  # fmt: skip
     session.prefill()
     tokens: list[list[int]] = [[], []]
     while records := session.round():
         for record in records:
             tokens[record["sequence"]] += record["tokens"]
-    return tokens, session.pace
+    return tokens, session.adaptive_gamma
 
 
 PLAIN, _ = run(None, None)
 
 
 def learnt() -> Array:
-    pace = _core.new_pace()
+    pace = _core.new_adaptive_gamma()
     for _ in range(3):
         _, pace = run(pace, n_new=80)
     return pace
@@ -67,16 +67,16 @@ numbers = st.one_of(hostile, st.floats(), st.floats(-5, 5), st.integers(0, 1000)
 def test_a_session_refuses_hostile_numbers_or_gives_plain_output(
     has_learnt: bool, changes: list[tuple[int, float]], draft: Any
 ) -> None:
-    pace = LEARNT.copy() if has_learnt else _core.new_pace()
+    pace = LEARNT.copy() if has_learnt else _core.new_adaptive_gamma()
     for i, value in changes:
         pace[i] = value
     try:
         tokens, _ = run(pace, draft)
     except ValueError as error:
-        assert str(error).startswith("pace[")
+        assert str(error).startswith("adaptive_gamma[")
     else:
         assert tokens == PLAIN
-        _core.pace_view(pace)
+        _core.adaptive_gamma_view(pace)
 
 
 @settings(max_examples=100, deadline=None)
@@ -86,7 +86,7 @@ def test_an_array_of_one_number(value: float) -> None:
     try:
         tokens, _ = run(pace)
     except ValueError as error:
-        assert str(error).startswith("pace[")
+        assert str(error).startswith("adaptive_gamma[")
     else:
         assert tokens == PLAIN
 
@@ -99,10 +99,10 @@ def test_most_numbers_are_never_negative_nor_huge(value: float) -> None:
         pace = LEARNT.copy()
         pace[i] = value
         try:
-            _core.pace_view(pace)
+            _core.adaptive_gamma_view(pace)
             n_taken += 1
         except ValueError as error:
-            assert f"pace[{i}] is" in str(error)
+            assert f"adaptive_gamma[{i}] is" in str(error)
     assert n_taken == (3 if -1e15 <= value < 0 else 0)
 
 

@@ -15,7 +15,7 @@ import pytest
 import scipy
 
 import specdec
-from canonical import LLAMA, build, random_tensors
+from canonical import LLAMA, build, random_tensors, with_drafts
 from exact import chain_law, drafts, first_tokens, outcome_law, without_replacement
 from specdec import _core, reference
 from specdec.drafts import Drafter, Proposal, PythonDraft
@@ -190,8 +190,8 @@ def uniform_rows(n: int) -> np.ndarray:
     ],
 )  # fmt: skip
 def test_good_proposals(target: _core.Model, answer: Any, tokens: list[int], parents: list[int]) -> None:
-    session = open_session(target, Scripted(answer), [[1, 2]], temperature=1.0, keep_drafts=True)
-    session.prefill()
+    session = open_session(target, Scripted(answer), [[1, 2]], temperature=1.0)
+    with_drafts(session).prefill()
     record = session.round()[0]
     assert record["drafted"] == tokens and record["parents"] == parents
     probs = (
@@ -390,10 +390,8 @@ def test_rejection_is_exact_for_the_objects_trees(tiny: specdec.Model, parents: 
         if how == "mixed with chosen ones":
             rows[0] = None
         answer = Proposal(tree.tokens[1:], parents[1:], rows)
-        session = open_session(
-            tiny.core, Scripted(answer), [PROMPT], max_new_tokens=5, temperature=1.0, keep_drafts=True
-        )
-        session.prefill()
+        session = open_session(tiny.core, Scripted(answer), [PROMPT], max_new_tokens=5, temperature=1.0)
+        with_drafts(session).prefill()
         record = session.round()[0]
         assert record["drafted"] == tree.tokens[1:]
         tokens, found = [PROMPT[-1], *record["drafted"]], [-1, *record["parents"]]

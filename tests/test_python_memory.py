@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canonical import LLAMA, build, perturbed, random_tensors
+from canonical import LLAMA, build, perturbed, random_tensors, with_drafts
 from specdec import InputError, _core, drafts
 
 pytestmark = pytest.mark.skipif(
@@ -59,10 +59,10 @@ def works() -> dict[str, Callable[[], Work]]:
     search = _core.BeamSearch(target, None, [1, 2], width=2, draft_width=2, gamma=0, max_new_tokens=4)
     search.prefill()
     search.round()
-    pace = _core.new_pace()
+    pace = _core.new_adaptive_gamma()
     bias = {1: 0.5, 2: -1.0}
     half = np.full((3, 2), 0.5)
-    options: dict[str, Any] = {"keep_logits": True, "keep_drafts": True}
+    options: dict[str, Any] = {"keep_logits": True}
     several = ("best", False, [2, 2], (("ngram", table), ("model", draft, ("shape", "top-k", [0, 0]))))
 
     def made(draft: Any, **more: Any) -> Callable[[], Work]:
@@ -72,15 +72,17 @@ def works() -> dict[str, Callable[[], Work]]:
         )  # fmt: skip
 
     return {
-        "records": lambda: session(target, draft, **options).round,
+        "records": lambda: with_drafts(session(target, draft, **options)).round,
         "records of a python draft": lambda: session(target, guesses(n_vocab), **options).round,
         "records with a transform": lambda: session(target, None, transform=lambda p, _: p).round,
         "gammas": lambda: partial(session(target, draft).round, gammas=[1, 2]),
-        "a session": made(draft, stop_ids=[1, 2], pace=pace),
+        "a session": made(draft, stop_ids=[1, 2], adaptive_gamma=pace),
         "a session of several drafts": made(several),
         "a session of a python draft": made(guesses(n_vocab)),
-        "pace": lambda: partial(getattr, session(target, draft, pace=pace), "pace"),
-        "pace_view": lambda: lambda: _core.pace_view(pace),
+        "adaptive_gamma": lambda: partial(
+            getattr, session(target, draft, adaptive_gamma=pace), "adaptive_gamma"
+        ),
+        "adaptive_gamma_view": lambda: lambda: _core.adaptive_gamma_view(pace),
         "verify": lambda: lambda: _core.verify([0, 1, 0], [-1, 0, 1], half, half, np.full(4, 0.5)),
         "beams": lambda: search.beams,
         "decoder": lambda: lambda: (decoder.forward([1, 2], [-1, 0]), decoder.keep([])),

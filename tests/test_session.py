@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from canonical import GPT, LLAMA, build, perturbed, random_tensors, run_session
+from canonical import GPT, LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from specdec import _core, drafts
 
 PROMPTS = [[3], list(range(7)), list(range(30, 60)), [5, 9] * 50]
@@ -223,15 +223,15 @@ def test_a_stop_id_ends_its_sequence(models, seconds):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.8, 1.0])
-def test_a_dialled_draft_is_right_as_often_as_it_is_told(models, alpha):
+def test_a_draft_of_fixed_acceptance_is_right_as_often_as_it_is_told(models, alpha):
     target, _, stranger = models
     prompts = [[i, 7] for i in range(24)]
     plain, logits, _ = run_session(target, None, prompts, max_new_tokens=200)
     texts = [prompt + new for prompt, new in zip(prompts, plain, strict=True)]
-    dialled = {"max_new_tokens": 200, "gamma": 4, "dial": (alpha, texts), "n_threads": 2}
-    tokens, dialled_logits, records = run_session(target, stranger, prompts, **dialled)
+    draft = fixed_acceptance(stranger, alpha, texts)
+    tokens, found, records = run_session(target, draft, prompts, max_new_tokens=200, gamma=4, n_threads=2)
     assert tokens == plain
-    assert all(np.array_equal(*rows) for rows in zip(logits, dialled_logits, strict=True))
+    assert all(np.array_equal(*rows) for rows in zip(logits, found, strict=True))
     betas = [beta for r in records for beta in r["betas"]]
     assert set(betas) <= {0.0, 1.0} and len(betas) > 1000
     if alpha in (0.0, 1.0):
@@ -245,30 +245,31 @@ def test_a_dialled_draft_is_right_as_often_as_it_is_told(models, alpha):
     assert abs(np.mean(whole) - expected) < 4 * np.std(whole) / np.sqrt(len(whole))
 
 
-def test_a_dial_stands_past_its_text(models):
+def test_guesses_past_the_known_text_stand(models):
     target, friend, _ = models
     plain, _, _ = run_session(target, None, [[1, 2]])
-    tokens, _, records = run_session(target, friend, [[1, 2]], dial=(1.0, [[1, 2, *plain[0][:9]]]))
+    draft = fixed_acceptance(friend, 1.0, [[1, 2, *plain[0][:9]]])
+    tokens, _, records = run_session(target, draft, [[1, 2]])
     assert tokens == plain
     assert [len(r["accepted"]) for r in records[:1]] == [4]
 
 
 @pytest.mark.parametrize(
-    ("dial", "error", "message"),
+    ("alpha", "texts", "error", "message"),
     [
-        ((1.5, [[1]]), ValueError, "alpha is 1.5"),
-        ((float("nan"), [[1]]), ValueError, "alpha is nan"),
-        ((0.5, [[1, 101]]), ValueError, "text 0: token 1 is 101"),
-        ((0.5, [[1], [2]]), ValueError, "2 prompts and 1 seeds"),
-        (0.5, TypeError, "alpha, texts"),
-        ((0.5, 3), TypeError, "sequence"),
+        (1.5, [[1]], ValueError, "alpha is 1.5"),
+        (float("nan"), [[1]], ValueError, "alpha is nan"),
+        (0.5, [[1, 101]], ValueError, "text 0: token 1 is 101"),
+        (0.5, [[1], [2]], ValueError, "2 texts, expected one for each of 1 sequences"),
+        ("half", [[1]], TypeError, "real number"),
+        (0.5, 3, TypeError, "sequence of texts"),
     ],
 )
-def test_bad_dials_are_refused(models, dial, error, message):
+def test_bad_fixed_acceptance_is_refused(models, alpha, texts, error, message):
     with pytest.raises(error, match=message):
-        new_session(models[0], models[1], [[1]], dial=dial)
-    with pytest.raises(ValueError, match="there is no draft"):
-        new_session(models[0], None, [[1]], dial=(0.5, [[1]]))
+        new_session(models[0], fixed_acceptance(models[1], alpha, texts), [[1]])
+    with pytest.raises(TypeError):
+        new_session(models[0], fixed_acceptance(None, 0.5, [[1]]), [[1]])
 
 
 def new_session(target, draft, prompts, **changes):

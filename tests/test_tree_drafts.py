@@ -18,7 +18,7 @@ import scipy
 from numpy.typing import NDArray
 
 import specdec
-from canonical import LLAMA, build, perturbed, random_tensors
+from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, with_drafts
 from exact import Conditional, Proposal, Tokens, chain_law, independent, without_replacement
 from exact import drafts as listed
 from laws import FALSE_ALARM, p_value
@@ -70,16 +70,23 @@ def conditional(model: _core.Model, prompt: Sequence[int], temperature: float = 
 
 
 def rounds(
-    target: _core.Model, draft: object, prompts: list[list[int]], *, n: int | None = 1, **options: Any
+    target: _core.Model,
+    draft: object,
+    prompts: list[list[int]],
+    *,
+    n: int | None = 1,
+    keep_drafts: bool = True,
+    **options: Any,
 ) -> list[_core.RoundRecord]:
     """Records of the first n rounds of each prompt, or of all rounds."""
     temperature = options.pop("temperature", 1.0)
     how: dict[str, Any] = {
         "gamma": 8, "max_new_tokens": 20, "sampling": {"temperature": temperature}, "n_threads": 1,
         "draft_sampling": {"temperature": temperature}, "seeds": [(5, i) for i in range(len(prompts))],
-        "keep_drafts": True,
     }  # fmt: skip
     session = _core.Session(target, draft, prompts, **(how | options))
+    if keep_drafts:
+        with_drafts(session)
     session.prefill()
     found: list[_core.RoundRecord] = []
     for _ in itertools.count() if n is None else range(n):
@@ -728,10 +735,10 @@ def test_at_temperature_0_every_rule_takes_every_tree(
         assert any(record["drafted"] for record in session)
 
 
-def test_a_dial_takes_chains(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_fixed_acceptance_takes_chains(pair: tuple[specdec.Model, specdec.Model]) -> None:
     tree = drafts.ModelDraft(pair[1], tree=ParallelChains(2)).describe(pair[0])
-    with pytest.raises(ValueError, match="dial: the draft proposes trees"):
-        rounds(pair[0].core, tree, [[1]], dial=(0.5, [[1, 2]]))
+    with pytest.raises(ValueError, match="fixed_acceptance: the draft proposes trees"):
+        rounds(pair[0].core, fixed_acceptance(tree, 0.5, [[1, 2]]), [[1]])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 /* A way out of a long computation: the caller may ask the core to stop.
  *
- * Loops that can run long call sd_interrupted between their steps and pass on what it returns. Each thread has
- * its own function to ask, or none; the workers of the thread pool have none. */
+ * Loops that can run long call sd_interrupted between their steps and pass on what it returns. Each thread
+ * has its own function to ask, or none; the workers of the thread pool have none. */
 #ifndef SD_INTERRUPT_H
 #define SD_INTERRUPT_H
 
@@ -10,8 +10,8 @@
 /* Returns SD_OK to go on, or the status that the computation ends with. */
 typedef sd_status (*sd_ask)(void* context);
 
-/* Set the function that this thread asks, NULL for none. The first question comes 50 ms after this call. context
- * is borrowed until the next call. */
+/* Set the function that this thread asks, NULL for none. The first question comes 50 ms after this call.
+ * context is borrowed until the next call. */
 void sd_interrupt_set(sd_ask ask, void* context);
 
 /* Ask the function, at most once in 50 ms; without a function the call does nothing. The caller returns every

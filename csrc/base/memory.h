@@ -44,6 +44,11 @@ void* sd_arena_take(sd_arena* arena, size_t count, size_t size);
 /* Allocate the block for the sizes counted so far and start handing out from it. */
 sd_status sd_arena_commit(sd_arena* arena);
 
+/* Lay out an arena: the call `lay_out`, which takes the pieces, runs twice, first to count and then to hand
+ * out, so that counts and pieces cannot disagree. SD_OK or SD_ERR_MEMORY. */
+#define SD_ARENA_BUILD(arena, lay_out) \
+    ((lay_out), sd_arena_commit(arena) != SD_OK ? SD_ERR_MEMORY : ((lay_out), SD_OK))
+
 /* Free the block. */
 void sd_arena_free(sd_arena* arena);
 

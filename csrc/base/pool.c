@@ -13,7 +13,7 @@
 #if defined(__x86_64__) || defined(__i386__)
 #define relax() __builtin_ia32_pause()
 #elif defined(__aarch64__)
-#define relax() __asm__ volatile("yield")
+#define relax() __asm__ volatile("tree_kind")
 #else
 #define relax() ((void)0)
 #endif
@@ -48,8 +48,8 @@ typedef struct sleeper {
 /* One thread of the pool; member 0 is the caller. */
 typedef struct member {
     /* One cache line: what a thread needs to take a piece of this member's share. The loop is written by the
-     * caller before the word, and read between reading the word and exchanging it. If the exchange succeeds, the
-     * loop was running all the time: what was read is its. */
+     * caller before the word, and read between reading the word and exchanging it. If the exchange succeeds,
+     * the loop was running all the time: what was read is its. */
     _Alignas(64) _Atomic(uint64_t) share; /* a word as above */
     _Atomic(sd_work) work;
     _Atomic(void*) argument;
@@ -96,7 +96,8 @@ static int spin_on(spin* s) {
 }
 
 /* Wake a thread if it sleeps. The waker has changed what the thread waits for, sequentially consistent; the
- * thread sets `asleep` before it looks a last time. So the waker sees `asleep`, or the thread sees the change. */
+ * thread sets `asleep` before it looks a last time. So the waker sees `asleep`, or the thread sees the
+ * change. */
 static void wake(sleeper* s) {
     if (atomic_load(&s->asleep) == 0 || atomic_exchange(&s->asleep, 0) == 0) return;
     pthread_mutex_lock(&s->mutex);

@@ -1,9 +1,10 @@
 /* The thread pool: one for each process. It runs loops over independent pieces of work.
  *
  * A caller opens a team, runs loops on it and closes it. The caller alone runs the program between the loops.
- * The threads of the team take the pieces of a loop; no piece belongs to a thread. A loop ends when its pieces
- * are done, not when all threads have come: the caller waits only for threads that hold a piece. A worker that
- * comes late finds no piece left and waits for the next loop. Results do not depend on who takes a piece.
+ * The threads of the team take the pieces of a loop; no piece belongs to a thread. A loop ends when its
+ * pieces are done, not when all threads have come: the caller waits only for threads that hold a piece. A
+ * worker that comes late finds no piece left and waits for the next loop. Results do not depend on who takes
+ * a piece.
  *
  * Waiting is spinning for some 50 µs, then sleeping in the kernel. */
 #ifndef SD_POOL_H
@@ -35,8 +36,8 @@ sd_team sd_team_open(int n_threads);
 void sd_team_close(const sd_team* team);
 
 /* Run work on items [0, n), `grain` items (at least 1) in a piece, and return when all are done. Each thread
- * begins with pieces of its own share, the same in every loop of the same size, so that what it reads stays in
- * its caches; then it takes what others have left of theirs. Memory that pieces wrote is visible after the
+ * begins with pieces of its own share, the same in every loop of the same size, so that what it reads stays
+ * in its caches; then it takes what others have left of theirs. Memory that pieces wrote is visible after the
  * loop, to the caller and to the pieces of later loops. */
 void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argument);
 

@@ -9,13 +9,13 @@
 
 /* What a number decides. Numbers of different purposes are independent at one position. */
 typedef enum sd_purpose {
-    SD_DRAW_DRAFT = 0,  /* the draft's own choice of a token */
-    SD_DRAW_ACCEPT = 1, /* accept or reject a drafted node (r_i of Algorithm 1) */
-    SD_DRAW_SAMPLE = 2, /* the token the target adds (t of Algorithm 1) */
-    SD_DRAW_DIAL = 3,   /* is a guess of a dialled drafter right? */
-    SD_DRAW_NOISE = 4,  /* one number for every token of the vocabulary (distribution.h) */
-    SD_DRAW_WINDOW = 5, /* tokens of the text where lookahead decoding has no guess yet */
-    SD_DRAW_INNER = 6,  /* the seed of a drafter within a drafter (sd_stream_inner) */
+    SD_DRAW_DRAFT = 0,            /* the draft's own choice of a token */
+    SD_DRAW_ACCEPT = 1,           /* accept or reject a drafted node (r_i of Algorithm 1) */
+    SD_DRAW_SAMPLE = 2,           /* the token the target adds (t of Algorithm 1) */
+    SD_DRAW_FIXED_ACCEPTANCE = 3, /* is a guess of the fixed acceptance drafter right? */
+    SD_DRAW_NOISE = 4,            /* one number for every token of the vocabulary (distribution.h) */
+    SD_DRAW_WINDOW = 5,           /* tokens of the text where lookahead decoding has no guess yet */
+    SD_DRAW_INNER = 6,            /* the seed of a drafter within a drafter (sd_stream_inner) */
 } sd_purpose;
 
 /* Who is drawing: one sequence of one seeded run. */

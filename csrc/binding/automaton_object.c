@@ -2,15 +2,14 @@
 #include "interrupt.h"
 #include "module.h"
 
-/* Tokens that are taken in between two looks for an interruption: at first each may need new pages of memory. */
+/* Tokens that are taken in between two looks for an interruption: at first each may need new pages of
+ * memory. */
 #define PIECE 16
 
 /* The automaton of tokens [n], in an arena that the caller owns, also when the call fails. */
 static sd_status build(const int32_t* tokens, Py_ssize_t n, sd_arena* arena, sd_automaton* automaton) {
-    sd_automaton_take(arena, (int)n);
-    sd_status status = sd_arena_commit(arena);
+    sd_status status = SD_ARENA_BUILD(arena, *automaton = sd_automaton_take(arena, (int)n));
     if (status != SD_OK) return status;
-    *automaton = sd_automaton_take(arena, (int)n);
     sd_automaton_clear(automaton);
     for (Py_ssize_t i = 0; i < n && status == SD_OK; i++) {
         if (i % PIECE == 0) status = sd_interrupted();
@@ -38,10 +37,10 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
         status = sd_fail(SD_ERR_VALUE, "there are %zd ids, expected at most %d", view.shape[0],
                          SD_AUTOMATON_MAX_TOKENS);
     } else {
-        PyThreadState* outside;
-        sd_gil_release(&outside);
+        PyThreadState* saved_thread;
+        sd_gil_release(&saved_thread);
         status = build(view.buf, view.shape[0], &arena, &automaton);
-        sd_gil_take(&outside);
+        sd_gil_take(&saved_thread);
     }
     PyBuffer_Release(&view);
     if (status == SD_OK && self->automaton.states != NULL)

@@ -1,23 +1,23 @@
 /* BeamSearch: the rounds of a beam search. */
 #include "beam_search.h"
 #include "clock.h"
+#include "exclusive.h"
 #include "module.h"
-#include "turn.h"
 
 typedef struct beam_object {
     PyObject_HEAD sd_beam_search* search; /* owned; NULL before __init__ and after close */
     sd_model_object *target, *draft;      /* strong references; draft may be NULL */
-    sd_turn turn;
+    sd_exclusive exclusive;
 } beam_object;
 
 /* Records that a call may return. */
 #define RECORDS 64
 
 static int enter(beam_object* self) {
-    return sd_turn_take(&self->turn, self->search != NULL, "search", "closed");
+    return sd_exclusive_enter(&self->exclusive, self->search != NULL, "search", "closed");
 }
 
-static void leave(beam_object* self) { sd_turn_end(&self->turn); }
+static void leave(beam_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"target", "draft",          "prompt",   "width",     "draft_width",
@@ -36,7 +36,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (target == NULL) return -1;
     if (draft_argument != Py_None && (draft = sd_model_from(state, draft_argument, "draft")) == NULL)
         return -1;
-    if (sd_turn_take_init(&self->turn, self->target != NULL, "BeamSearch") < 0) return -1;
+    if (sd_exclusive_enter_init(&self->exclusive, self->target != NULL, "BeamSearch") < 0) return -1;
     o.target = target->model;
     o.draft = draft ? draft->model : NULL;
     if (sd_ids_from(prompt_argument, "prompt", &prompt, &n) < 0) goto end;
@@ -81,7 +81,7 @@ static sd_status read_slice(void* search, int* done) { return sd_beam_search_pre
 static PyObject* prefill(PyObject* base, PyObject* ignored) {
     (void)ignored;
     beam_object* self = (beam_object*)base;
-    return sd_turn_prefill(&self->turn, "search", read_slice, self->search);
+    return sd_exclusive_prefill(&self->exclusive, "search", read_slice, self->search);
 }
 
 static PyObject* record_to_dict(const sd_beam_record* r) {
@@ -99,13 +99,13 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|d", names, &seconds)) return NULL;
     if (enter(self) < 0) return NULL;
     sd_status status;
-    sd_gil_release(&self->turn.outside);
+    sd_gil_release(&self->exclusive.saved_thread);
     double begun = sd_now();
     do {
         status = sd_beam_search_round(self->search, &records[n], &ended);
         n += status == SD_OK && !ended;
     } while (status == SD_OK && !ended && n < RECORDS && sd_now() - begun < seconds);
-    sd_gil_take(&self->turn.outside);
+    sd_gil_take(&self->exclusive.saved_thread);
     leave(self);
     if (status != SD_OK) return sd_raise(status);
     PyObject* list = PyList_New(n);

@@ -40,8 +40,8 @@ PyObject* sd_reals_from(PyObject* object);
 /* How a value looks in a message: a new str (specdec.errors.shown). NULL with an exception. */
 PyObject* sd_shown(PyObject* value);
 
-/* Is the exception that is set one by which Python and NumPy say that a value is not of the type, the size or the
- * shape that was asked for? */
+/* Is the exception that is set one by which Python and NumPy say that a value is not of the type, the size or
+ * the shape that was asked for? */
 int sd_is_misfit(void);
 
 /* A C-contiguous view of an array argument; release with PyBuffer_Release. n_dims and the item format
@@ -62,7 +62,8 @@ typedef struct sd_settings {
 int sd_settings_from(PyObject* mapping, const char* name, sd_settings* settings);
 void sd_settings_free(sd_settings* settings);
 
-/* A config dict that nobody else has (the caller's own copy) → sd_config and rotary frequencies (PyMem_Free). Returns 0, or -1 with an exception. */
+/* A config dict that nobody else has (the caller's own copy) → sd_config and rotary frequencies (PyMem_Free).
+ * Returns 0, or -1 with an exception. */
 int sd_config_from(PyObject* dict, sd_config* config, double** inv_freq);
 
 #endif

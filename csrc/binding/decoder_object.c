@@ -1,23 +1,23 @@
 /* Decoder: one cache over a model, and the forward pass itself. */
 #include <string.h>
 
+#include "exclusive.h"
 #include "forward.h"
 #include "module.h"
-#include "turn.h"
 
 typedef struct decoder_object {
     PyObject_HEAD sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
     sd_cache cache;
     sd_workspace workspace;
     int capacity, max_nodes;
-    sd_turn turn;
+    sd_exclusive exclusive;
 } decoder_object;
 
 static int enter(decoder_object* self) {
-    return sd_turn_take(&self->turn, self->model != NULL, "decoder", "not initialised");
+    return sd_exclusive_enter(&self->exclusive, self->model != NULL, "decoder", "not initialised");
 }
 
-static void leave(decoder_object* self) { sd_turn_end(&self->turn); }
+static void leave(decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model", "capacity", "max_nodes", "n_threads", NULL};
@@ -36,7 +36,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
                      max_nodes, largest);
         return -1;
     }
-    if (sd_turn_take_init(&self->turn, self->model != NULL, "Decoder") < 0) return -1;
+    if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Decoder") < 0) return -1;
     int rows = max_nodes > SD_PROMPT_SLICE ? max_nodes : SD_PROMPT_SLICE;
     sd_cache cache = {0};
     sd_workspace workspace = {0};
@@ -97,7 +97,7 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
     int n_before = self->cache.n_committed;
     if (sd_ids_from(argument, "ids", &ids, &n) < 0) goto fail;
     if (n > self->capacity - n_before) {
-        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free places", n,
+        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free slots", n,
                      self->capacity - n_before);
         goto fail;
     }
@@ -109,13 +109,13 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
     while (done < n) {
         int before = done;
         sd_status status;
-        PyThreadState* outside;
-        sd_gil_release(&outside);
-        status = sd_prefill_slice(&self->workspace, &self->cache, ids, n, &done, logits);
+        PyThreadState* saved_thread;
+        sd_gil_release(&saved_thread);
+        status = sd_forward_slice(&self->workspace, &self->cache, ids, n, &done, logits);
         if (status == SD_OK && logits)
             copy_logits(self, done - before,
                         rows + (size_t)before * (size_t)self->model->model->config.n_vocab);
-        sd_gil_take(&outside);
+        sd_gil_take(&saved_thread);
         if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             self->cache.n_committed = n_before; /* nothing is half-changed */
@@ -151,13 +151,13 @@ static PyObject* forward(PyObject* base, PyObject* args) {
     array = sd_new_array("float32", n, self->model->model->config.n_vocab, (void**)&rows);
     if (array == NULL) goto fail;
     sd_status status;
-    PyThreadState* outside;
-    sd_gil_release(&outside);
+    PyThreadState* saved_thread;
+    sd_gil_release(&saved_thread);
     sd_cache_keep(&self->cache, NULL, 0);
     const sd_branch branch = {&self->cache, tokens, parents, n, n};
     status = sd_forward(&self->workspace, &branch, 1);
     if (status == SD_OK) copy_logits(self, n, rows);
-    sd_gil_take(&outside);
+    sd_gil_take(&saved_thread);
     if (status != SD_OK) {
         sd_raise(status);
         goto fail;

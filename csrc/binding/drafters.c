@@ -2,16 +2,17 @@
 
 #include <string.h>
 
-#include "best_drafter.h"
 #include "copy_drafter.h"
-#include "growing_drafter.h"
+#include "dynamic_tree_drafter.h"
+#include "ensemble_drafter.h"
 #include "input_drafter.h"
 #include "lookahead_drafter.h"
 #include "model_drafter.h"
+#include "nested_drafter.h"
 #include "ngram_drafter.h"
 #include "python_drafter.h"
 #include "random_drafter.h"
-#include "speculating_drafter.h"
+#include "testing.h"
 
 /* 0, or -1 with the exception of a status. */
 static int made(sd_status status) {
@@ -76,12 +77,12 @@ static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** dr
         return -1;
     if (model_options_from(model, d, &options) < 0) return -1;
     const char* kind;
-    sd_growing_options growing;
+    sd_dynamic_tree_options dynamic;
     sd_status status;
     if (tree != NULL &&
-        PyArg_ParseTuple(tree, "siid", &kind, &growing.width, &growing.steps, &growing.sharpness) &&
+        PyArg_ParseTuple(tree, "siid", &kind, &dynamic.width, &dynamic.steps, &dynamic.sharpness) &&
         strcmp(kind, "grown") == 0) {
-        status = sd_growing_drafter_create(&options, &growing, drafter);
+        status = sd_dynamic_tree_drafter_create(&options, &dynamic, drafter);
     } else {
         sd_shape_options shape = {.n_chains = 1};
         PyErr_Clear();
@@ -93,22 +94,22 @@ static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** dr
 }
 
 /* arguments: (model, description of the drafter that drafts for it, its gamma) */
-static int make_speculating(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+static int make_nested(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
     PyObject *model, *description;
     sd_model_drafter_options options;
-    sd_speculating_options speculating;
+    sd_nested_options nested;
     if (!PyArg_ParseTuple(arguments,
                           "OOi;draft: expected (\"speculating\", Model, description, gamma of its draft)",
-                          &model, &description, &speculating.inner_gamma))
+                          &model, &description, &nested.inner_gamma))
         return -1;
     if (model_options_from(model, d, &options) < 0) return -1;
     sd_drafting inner = *d;
     inner.target = options.model;
-    inner.gamma = speculating.inner_gamma;
+    inner.gamma = nested.inner_gamma;
     inner.rule = d->guessing.coupled ? SD_RULE_COUPLED : SD_RULE_REJECTION;
     inner.n_text = d->n_text + d->gamma; /* it is shown guesses too */
-    if (sd_drafter_from(description, &inner, &speculating.inner) < 0) return -1;
-    return made(sd_speculating_drafter_create(&options, &speculating, drafter));
+    if (sd_drafter_from(description, &inner, &nested.inner) < 0) return -1;
+    return made(sd_nested_drafter_create(&options, &nested, drafter));
 }
 
 /* arguments: (skipped,): bytes [n_layer], what is passed by of each layer (forward.h) */
@@ -230,8 +231,8 @@ static int make_several(PyObject* descriptions, const sd_drafting* d, sd_drafter
 }
 
 /* arguments: (adaptive, gammas, descriptions): of the drafters, in their order */
-static int make_best(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
-    sd_best_options options = {
+static int make_ensemble(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+    sd_ensemble_options options = {
         .gamma = d->gamma, .n_sequences = d->n_sequences, .coupled = d->guessing.coupled};
     PyObject *list, *descriptions;
     if (!PyArg_ParseTuple(arguments, "pOO!;draft: expected (\"best\", adaptive, gammas, descriptions)",
@@ -253,7 +254,7 @@ static int make_best(PyObject* arguments, const sd_drafting* d, sd_drafter** dra
     if (result == 0) {
         options.n_drafters = n;
         options.gammas = gammas;
-        result = made(sd_best_drafter_create(&options, drafters, drafter));
+        result = made(sd_ensemble_drafter_create(&options, drafters, drafter));
     }
     PyMem_Free(drafters);
     PyMem_Free(gammas);
@@ -266,7 +267,7 @@ static const struct {
     int (*make)(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
 } METHODS[] = {
     {"model", make_model},
-    {"best", make_best},
+    {"best", make_ensemble},
     {"lookahead", make_lookahead},
     {"python", sd_make_python_drafter},
     {"ngram", make_ngram},
@@ -275,7 +276,10 @@ static const struct {
     {"context_copy", make_context_copy},
     {"input_copy", make_input_copy},
     {"layers", make_layers},
-    {"speculating", make_speculating},
+    {"speculating", make_nested},
+#ifdef SPECDEC_TESTING
+    {"fixed_acceptance", sd_make_fixed_acceptance},
+#endif
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */

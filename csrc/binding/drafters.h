@@ -17,7 +17,7 @@ typedef struct sd_drafting {
     int n_threads;
     sd_rule rule; /* that judges what is proposed */
     /* for drafters that call Python (gil.h); borrowed as long as the session lives */
-    PyThreadState** outside;
+    PyThreadState** saved_thread;
 } sd_drafting;
 
 /* Create the drafter of a description: a Model or an Ngram, or a tuple of a method's name and its

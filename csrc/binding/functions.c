@@ -2,13 +2,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "choice.h"
+#include "adaptive_gamma_array.h"
 #include "forward.h"
 #include "kernels.h"
-#include "memory.h"
 #include "module.h"
-#include "pacing.h"
 #include "rng.h"
+#include "score.h"
 
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
     (void)module;
@@ -37,61 +36,31 @@ end:
     return shapes;
 }
 
-/* ln softmax(logits)[token] with max subtraction and a double sum. */
-static double log_prob(const float* logits, int n_vocab, int32_t token) {
-    float best = sd_kernels_get()->max(n_vocab, logits);
-    double sum = 0.0;
-    for (int i = 0; i < n_vocab; i++) sum += exp((double)logits[i] - best);
-    return (double)logits[token] - best - log(sum);
-}
-
 static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model", "ids", "n_threads", NULL};
     PyObject *model_argument, *argument, *array = NULL;
-    int n_threads = 1, n = 0, done = 0;
+    int n_threads = 1, n = 0;
     int32_t* ids = NULL;
-    double* out;
+    double* log_probs;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$i", names, &model_argument, &argument, &n_threads))
         return NULL;
     sd_model_object* model = sd_model_from(PyModule_GetState(module), model_argument, "model");
     if (model == NULL || sd_ids_from(argument, "ids", &ids, &n) < 0) return NULL;
-    sd_cache cache = {0};
-    sd_workspace w = {0};
-    int n_vocab = model->model->config.n_vocab;
-    if (n < 2) {
-        PyErr_Format(PyExc_ValueError, "ids: %d tokens, expected at least 2", n);
-        goto end;
-    }
-    sd_status status = SD_OK;
-    if (ids[n - 1] < 0 || ids[n - 1] >= n_vocab) /* the others are checked by the forward */
-        status =
-            sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", n - 1, (int)ids[n - 1], n_vocab - 1);
-    if (status == SD_OK) status = sd_cache_create(&cache, model->model, n, 0);
+    sd_score text;
+    sd_status status = sd_score_create(&text, model->model, ids, n, n_threads);
     if (status == SD_OK)
-        status = sd_workspace_create(&w, model->model, n_threads, SD_PROMPT_SLICE, SD_PROMPT_SLICE, n);
-    if (status != SD_OK) {
+        array = sd_new_array("float64", n - 1, -1, (void**)&log_probs);
+    else
         sd_raise(status);
-        goto end;
-    }
-    if ((array = sd_new_array("float64", n - 1, -1, (void**)&out)) == NULL) goto end;
-    w.name = "the model";
-    while (done < n - 1) {
-        int before = done;
-        PyThreadState* outside;
-        sd_gil_release(&outside);
-        status = sd_prefill_slice(&w, &cache, ids, n - 1, &done, 1);
-        for (int i = before; status == SD_OK && i < done; i++)
-            out[i] = log_prob(w.logits + (i - before) * w.ld_logits, n_vocab, ids[i + 1]);
-        sd_gil_take(&outside);
+    for (int done = 0; array != NULL && !done;) {
+        PyThreadState* saved_thread;
+        sd_gil_release(&saved_thread);
+        status = sd_score_slice(&text, log_probs, &done);
+        sd_gil_take(&saved_thread);
         if (status != SD_OK) sd_raise(status);
-        if (status != SD_OK || PyErr_CheckSignals() < 0) {
-            Py_CLEAR(array);
-            break;
-        }
+        if (status != SD_OK || PyErr_CheckSignals() < 0) Py_CLEAR(array);
     }
-end:
-    sd_cache_free(&cache);
-    sd_workspace_free(&w);
+    sd_score_free(&text);
     PyMem_Free(ids);
     return array;
 }
@@ -182,92 +151,12 @@ static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
     return list;
 }
 
-#ifdef SPECDEC_TESTING
-/* _choice(state, what, numbers): one call of choice.h on a drafter; state b"" begins. Returns (state, answer). */
-static PyObject* choice(PyObject* module, PyObject* args) {
-    (void)module;
-    struct {
-        sd_choice choice;
-        sd_worth worth;
-    } state = {0};
-    const char *given, *what;
-    Py_ssize_t size;
-    double x[4] = {0};
-    if (!PyArg_ParseTuple(args, "y#s(dddd)", &given, &size, &what, &x[0], &x[1], &x[2], &x[3])) return NULL;
-    if (size == (Py_ssize_t)sizeof state) memcpy(&state, given, sizeof state);
-    int answer = 0;
-    switch (what[0]) {
-    case 'a': answer = sd_choice_asks(&state.choice, &state.worth, x[0], (int)x[1], x[2]); break;
-    case 's': sd_choice_spend(&state.worth, (int)x[0], (int)x[1], x[2], x[3]); break;
-    case 'l': sd_choice_learn(&state.worth, x[0], x[1], x[2]); break;
-    case 'e':
-        sd_choice_end_round(&state.choice, (int)x[0], x[1], (int)x[2], x[3]);
-        sd_choice_end_round_of(&state.worth);
-        break;
-    }
-    return Py_BuildValue("(y#i)", (const char*)&state, (Py_ssize_t)sizeof state, answer);
-}
-
-static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
-    (void)module;
-    long n = PyLong_AsLong(argument);
-    if (n == -1 && PyErr_Occurred()) return NULL;
-    sd_alloc_fail_after(n);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* arena_guard(PyObject* module, PyObject* argument) {
-    (void)module;
-    int on = PyObject_IsTrue(argument);
-    if (on < 0) return NULL;
-    sd_arena_guard(on);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* alloc_bytes(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLongLong(sd_alloc_bytes());
-}
-
-static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLong(sd_alloc_live());
-}
-
-static PyObject* pool_delay(PyObject* module, PyObject* args) {
-    (void)module;
-    int thread, holding;
-    double seconds;
-    if (!PyArg_ParseTuple(args, "idp", &thread, &seconds, &holding)) return NULL;
-    if (thread < 0 || thread >= SD_MAX_THREADS) return PyErr_Format(PyExc_ValueError, "thread %d", thread);
-    sd_pool_delay(thread, seconds, holding);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* pool_fail_after(PyObject* module, PyObject* argument) {
-    (void)module;
-    long n = PyLong_AsLong(argument);
-    if (n == -1 && PyErr_Occurred()) return NULL;
-    sd_pool_fail_after((int)n);
-    return Py_NewRef(Py_None);
-}
-
-static PyObject* forward_count(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLong(sd_forward_count());
-}
-
-static PyObject* forward_work(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
-    return PyLong_FromLong(sd_forward_work());
-}
-#endif
-
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
 PyMethodDef sd_functions[] = {
     {"tensor_shapes", tensor_shapes, METH_O,
-     "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration needs, by canonical name."},
+     "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration borrowed, by canonical "
+     "name."},
     {"score", WITH_KEYWORDS(score),
      "score(model, ids, *, n_threads=1)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 [len(ids) - 1]."},
     {"distribution", WITH_KEYWORDS(distribution),
@@ -288,23 +177,9 @@ PyMethodDef sd_functions[] = {
     {"product", WITH_KEYWORDS(sd_product),
      "product(x, weights, dtype, *, n_threads=1)\n--\n\nx · weightsᵀ by the row kernels, float32 [n_rows, "
      "n_out]."},
-    {"new_pace", sd_new_pace, METH_NOARGS,
-     "new_pace()\n--\n\nWhat gamma='auto' knows before it has seen anything, float64."},
-    {"pace_view", sd_pace_view, METH_VARARGS, "pace_view(pace, /)\n--\n\nWhat a pace has learnt, in units."},
-#ifdef SPECDEC_TESTING
-    {"_pace_begin", sd_pace_begin_hook, METH_VARARGS, "A round begins: does it draft?"},
-    {"_pace_pays", sd_pace_pays_hook, METH_VARARGS, "Does another guess pay?"},
-    {"_pace_end", sd_pace_end_hook, METH_VARARGS, "A round has ended."},
-    {"_choice", choice, METH_VARARGS, "Which drafts pay (choice.h), a call at a time."},
-    {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
-    {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
-    {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},
-    {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
-    {"_pool_delay", pool_delay, METH_VARARGS,
-     "A worker is late in every loop, or holds its first piece long."},
-    {"_pool_fail_after", pool_fail_after, METH_O, "Let n more threads be started; negative: all."},
-    {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
-    {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
-#endif
+    {"new_adaptive_gamma", sd_new_adaptive_gamma, METH_NOARGS,
+     "new_adaptive_gamma()\n--\n\nWhat gamma='auto' knows before it has seen anything, float64."},
+    {"adaptive_gamma_view", sd_adaptive_gamma_view, METH_VARARGS,
+     "adaptive_gamma_view(adaptive_gamma, /)\n--\n\nWhat it has learnt, in units."},
     {0},
 };

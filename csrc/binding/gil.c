@@ -2,19 +2,19 @@
 
 #include "interrupt.h"
 
-static sd_status look_for_signals(void* outside) {
-    sd_gil_take(outside);
+static sd_status look_for_signals(void* saved_thread) {
+    sd_gil_take(saved_thread);
     int failed = PyErr_CheckSignals() < 0;
-    sd_gil_release(outside);
+    sd_gil_release(saved_thread);
     return failed ? SD_ERR_CALLBACK : SD_OK;
 }
 
-void sd_gil_release(PyThreadState** outside) {
-    *outside = PyEval_SaveThread();
-    sd_interrupt_set(look_for_signals, outside);
+void sd_gil_release(PyThreadState** saved_thread) {
+    *saved_thread = PyEval_SaveThread();
+    sd_interrupt_set(look_for_signals, saved_thread);
 }
 
-void sd_gil_take(PyThreadState** outside) {
+void sd_gil_take(PyThreadState** saved_thread) {
     sd_interrupt_set(NULL, NULL);
-    PyEval_RestoreThread(*outside);
+    PyEval_RestoreThread(*saved_thread);
 }

@@ -49,10 +49,10 @@ static int set_tensor(sd_model* model, PyObject* item, int n_threads) {
         return -1;
     if (source_from(array, name, format, &view, &source, shape) < 0) return -1;
     sd_status status;
-    PyThreadState* outside;
-    sd_gil_release(&outside);
+    PyThreadState* saved_thread;
+    sd_gil_release(&saved_thread);
     status = sd_model_set(model, name, &source, shape[0], shape[1], n_threads);
-    sd_gil_take(&outside);
+    sd_gil_take(&saved_thread);
     PyBuffer_Release(&view);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;
@@ -89,7 +89,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
                                      &n_threads))
         return -1;
     if (numbers_from(dtype, cache_dtype, &numbers) < 0) return -1;
-    if (sd_turn_take_init(&self->turn, self->model != NULL, "Model") < 0) return -1;
+    if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Model") < 0) return -1;
     sd_model* model = NULL;
     double* inv_freq = NULL;
     PyObject *config = PyDict_New(), *iterator = NULL, *item;
@@ -116,14 +116,14 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     PyMem_Free(inv_freq);
     self->config = config;
     self->model = model;
-    sd_turn_end(&self->turn);
+    sd_exclusive_leave(&self->exclusive);
     return 0;
 fail:
     Py_XDECREF(iterator);
     Py_XDECREF(config);
     PyMem_Free(inv_freq);
     sd_model_free(model);
-    sd_turn_end(&self->turn);
+    sd_exclusive_leave(&self->exclusive);
     return -1;
 }
 
@@ -203,10 +203,10 @@ static PyObject* matrix(PyObject* base, PyObject* argument) {
     PyObject* array = sd_new_array("float32", spec.n_rows, spec.n_cols, (void**)&rows);
     if (array == NULL) return NULL;
     sd_status status;
-    PyThreadState* outside;
-    sd_gil_release(&outside);
+    PyThreadState* saved_thread;
+    sd_gil_release(&saved_thread);
     status = sd_model_rows(model, name, 0, spec.n_rows, rows);
-    sd_gil_take(&outside);
+    sd_gil_take(&saved_thread);
     if (status == SD_OK) return array;
     Py_DECREF(array);
     return sd_raise(status);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels.h"
+#include "testing.h"
 
 static int add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type) {
     *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, spec, NULL);
@@ -25,6 +26,9 @@ static int execute(PyObject* module) {
         add_type(module, &sd_session_spec, &state->session_type) < 0 ||
         add_type(module, &sd_beam_spec, &state->beam_type) < 0)
         return -1;
+#ifdef SPECDEC_TESTING
+    if (PyModule_AddFunctions(module, sd_testing_functions) < 0) return -1;
+#endif
     return PyModule_AddStringConstant(module, "__version__", SPECDEC_VERSION);
 }
 

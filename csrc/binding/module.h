@@ -3,8 +3,8 @@
 #define SD_MODULE_H
 
 #include "automaton.h"
+#include "exclusive.h"
 #include "ngram_table.h"
-#include "turn.h"
 #include "weights.h"
 
 typedef struct sd_module_state {
@@ -14,14 +14,14 @@ typedef struct sd_module_state {
 typedef struct sd_model_object {
     PyObject_HEAD sd_model* model; /* owned; NULL until __init__ has succeeded */
     PyObject* config;              /* dict */
-    sd_turn turn;                  /* of __init__ */
+    sd_exclusive exclusive;        /* of __init__ */
 } sd_model_object;
 
 typedef struct sd_ngram_object {
     PyObject_HEAD sd_ngram_table table; /* its n is 0 until __init__ has succeeded */
     Py_buffer views[3 * SD_MAX_NGRAM];  /* the first n_views are held: the arrays that the table borrows */
     int n_views;
-    sd_turn turn; /* of __init__ */
+    sd_exclusive exclusive; /* of __init__ */
 } sd_ngram_object;
 
 typedef struct sd_automaton_object {

@@ -43,7 +43,7 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
     sd_ngram_level levels[SD_MAX_NGRAM] = {{0}};
     Py_buffer* views = self->views;
     sd_status status = SD_OK;
-    if (sd_turn_take_init(&self->turn, self->table.n > 0, "Ngram") < 0) return -1;
+    if (sd_exclusive_enter_init(&self->exclusive, self->table.n > 0, "Ngram") < 0) return -1;
     if (sd_view(unigrams, "unigrams", 'i', 1, &views[0]) < 0) goto fail;
     self->n_views = 1;
     Py_ssize_t n_vocab = views[0].shape[0];
@@ -57,19 +57,19 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
             goto fail;
         n_before = levels[i].n;
     }
-    PyThreadState* outside;
-    sd_gil_release(&outside);
+    PyThreadState* saved_thread;
+    sd_gil_release(&saved_thread);
     status =
         sd_ngram_table_create(&self->table, (int)n_vocab, views[0].buf, (int)n_levels + 1, levels, back_off);
-    sd_gil_take(&outside);
+    sd_gil_take(&saved_thread);
     if (status == SD_OK) {
-        sd_turn_end(&self->turn);
+        sd_exclusive_leave(&self->exclusive);
         return 0;
     }
     sd_raise(status);
 fail:
     while (self->n_views > 0) PyBuffer_Release(&views[--self->n_views]);
-    sd_turn_end(&self->turn);
+    sd_exclusive_leave(&self->exclusive);
     return -1;
 }
 

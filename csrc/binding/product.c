@@ -73,10 +73,10 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     float* y;
     if ((array = sd_new_array("float32", n_rows, n_out, (void**)&y)) == NULL) goto done;
     sd_status status;
-    PyThreadState* outside;
-    sd_gil_release(&outside);
+    PyThreadState* saved_thread;
+    sd_gil_release(&saved_thread);
     status = multiply(format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
-    sd_gil_take(&outside);
+    sd_gil_take(&saved_thread);
     if (status != SD_OK) {
         Py_CLEAR(array);
         sd_raise(status);

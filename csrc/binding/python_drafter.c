@@ -9,8 +9,8 @@
 #define TOLERANCE 1e-4
 
 typedef struct python_drafter {
-    sd_drafter base;         /* must stay first */
-    PyThreadState** outside; /* borrowed */
+    sd_drafter base;              /* must stay first */
+    PyThreadState** saved_thread; /* borrowed */
     PyObject *name, *propose, *begin, *commit, *proposal_type, *input_error,
         *generator; /* borrowed from the description; begin, commit, generator: or None */
     int n_vocab;
@@ -178,7 +178,7 @@ static int take_node(python_drafter* d, const returned* r, int i, sd_proposal* p
     double confidence = 1.0;
     /* Checked whether or not there is room for the node. Its own room comes after the last node's. */
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
-    int wanted = parent >= 0 && !d->closed[parent] && sd_proposal_wants(p, parent);
+    int wanted = parent >= 0 && !d->closed[parent] && sd_proposal_may_draft(p, parent);
     int result = item_of(d, r->probs, "probs", i, r->n, &row);
     if (result == 0) result = item_of(d, r->confidence, "confidence", i, r->n, &estimate);
     if (result == 0 && wanted) {
@@ -240,24 +240,24 @@ static int propose_one(python_drafter* d, sd_proposal* p) {
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     python_drafter* d = (python_drafter*)base;
-    sd_gil_take(d->outside);
+    sd_gil_take(d->saved_thread);
     int result = 0;
     for (int i = 0; i < n && result == 0; i++)
-        if (sd_proposal_wants(&proposals[i], 0)) result = propose_one(d, &proposals[i]);
-    sd_gil_release(d->outside);
+        if (sd_proposal_may_draft(&proposals[i], 0)) result = propose_one(d, &proposals[i]);
+    sd_gil_release(d->saved_thread);
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 
 /* method(sequence, text), if there is that method. */
 static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* text, int n_text) {
     if (method == Py_None) return SD_OK;
-    sd_gil_take(d->outside);
+    sd_gil_take(d->saved_thread);
     PyObject* ids = view_of(text, n_text);
     PyObject* ignored = ids ? PyObject_CallFunction(method, "iO", sequence, ids) : NULL;
     int failed = ignored == NULL;
     Py_XDECREF(ids);
     Py_XDECREF(ignored);
-    sd_gil_release(d->outside);
+    sd_gil_release(d->saved_thread);
     return failed ? SD_ERR_CALLBACK : SD_OK;
 }
 
@@ -302,8 +302,8 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
         return -1;
     }
     d->base = (sd_drafter){
-        .yield = SD_YIELD_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
-    d->outside = drafting->outside;
+        .tree_kind = SD_TREE_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
+    d->saved_thread = drafting->saved_thread;
     d->n_vocab = drafting->target->config.n_vocab;
     d->rule = drafting->rule;
     d->name = name;
@@ -313,13 +313,8 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
     d->proposal_type = proposal_type;
     d->input_error = input_error;
     d->generator = generator;
-    lay_out(d, drafting->gamma);
-    if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
-        release(&d->base);
-        sd_raise(status);
-        return -1;
-    }
-    lay_out(d, drafting->gamma);
-    *drafter = &d->base;
-    return 0;
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting->gamma));
+    status = sd_drafter_made(&d->base, status, drafter);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
 }

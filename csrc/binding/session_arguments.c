@@ -1,8 +1,5 @@
 #include "session_arguments.h"
 
-#include "dialled_drafter.h"
-#include "memory.h"
-
 /* The prompts of a batch as the core takes them; free with free_prompts. */
 static void free_prompts(sd_prompt* prompts, int n) {
     for (int i = 0; prompts != NULL && i < n; i++) PyMem_Free((void*)prompts[i].tokens);
@@ -53,24 +50,9 @@ fail:
     return NULL;
 }
 
-/* dial=(alpha, texts): the texts of a dialled drafter, one for each prompt. */
-static int dial_from(PyObject* dial, PyObject* seeds, sd_session_arguments* a) {
-    PyObject* texts;
-    if (!PyTuple_Check(dial) || !PyArg_ParseTuple(dial, "dO", &a->alpha, &texts)) {
-        PyErr_SetString(PyExc_TypeError, "dial: expected (alpha, texts)");
-        return -1;
-    }
-    if (!a->drafting) {
-        PyErr_SetString(PyExc_ValueError, "dial: there is no draft");
-        return -1;
-    }
-    a->foreseen = prompts_from(texts, seeds, &a->n_foreseen);
-    return a->foreseen == NULL ? -1 : 0;
-}
-
 /* The rule's name and lenience, and the sampling settings of both models. */
 static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_sampling, PyObject* transform,
-                      sd_session_needs* needs, sd_session_arguments* a) {
+                      sd_session_borrowed* borrowed, sd_session_arguments* a) {
     sd_session_options* o = &a->options;
     sd_status status = sd_rule_find(rule, &o->rule);
     if (status != SD_OK) {
@@ -81,34 +63,33 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
         PyErr_SetString(PyExc_TypeError, "sampling or draft_sampling is missing");
         return -1;
     }
-    if (sd_settings_from(sampling, "sampling", &needs->settings) < 0) return -1;
-    o->sampling = needs->settings.sampling;
-    o->adjustment = needs->settings.adjustment;
-    if (a->drafting && sd_settings_from(draft_sampling, "draft_sampling", &needs->draft_settings) < 0)
+    if (sd_settings_from(sampling, "sampling", &borrowed->settings) < 0) return -1;
+    o->sampling = borrowed->settings.sampling;
+    o->adjustment = borrowed->settings.adjustment;
+    if (a->drafting && sd_settings_from(draft_sampling, "draft_sampling", &borrowed->draft_settings) < 0)
         return -1;
-    a->guessing = (sd_guessing){needs->draft_settings.adjustment, needs->draft_settings.sampling,
+    a->guessing = (sd_guessing){borrowed->draft_settings.adjustment, borrowed->draft_settings.sampling,
                                 o->rule == SD_RULE_COUPLED};
-    return sd_transform_from(transform, needs->outside, &needs->transform, &o->transform);
+    return sd_transform_from(transform, borrowed->saved_thread, &borrowed->transform, &o->transform);
 }
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
-                              sd_session_needs* needs, sd_session_arguments* a) {
-    static char* names[] = {"target",         "draft",     "prompts",     "gamma",    "max_new_tokens",
-                            "sampling",       "seeds",     "n_threads",   "rule",     "lenience",
-                            "draft_sampling", "transform", "keep_logits", "stop_ids", "dial",
-                            "keep_drafts",    "n_text",    "node_budget", "pace",     NULL};
-    PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *dial = Py_None,
-                                                          *pace = Py_None;
+                              sd_session_borrowed* borrowed, sd_session_arguments* a) {
+    static char* names[] = {"target",         "draft",          "prompts",     "gamma",    "max_new_tokens",
+                            "sampling",       "seeds",          "n_threads",   "rule",     "lenience",
+                            "draft_sampling", "transform",      "keep_logits", "stop_ids", "n_text",
+                            "node_budget",    "adaptive_gamma", NULL};
+    PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *policy = Py_None;
     PyObject *sampling = NULL, *draft_sampling = NULL, *transform = Py_None;
     const char* rule = "rejection";
-    /* what is not given is refused by the core's checks, but for what stands behind n_threads */
+    /* Arguments up to n_threads have invalid defaults, which the core's checks refuse; later ones are
+     * optional. */
     *a = (sd_session_arguments){.options = {.gamma = -1, .lenience = 1.0}};
     sd_session_options* o = &a->options;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOOpiiO", names, &target_argument,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOiiO", names, &target_argument,
                                      &draft_argument, &prompts, &o->gamma, &o->max_new_tokens, &sampling,
                                      &seeds, &o->n_threads, &rule, &o->lenience, &draft_sampling, &transform,
-                                     &a->keep_logits, &stop_ids, &dial, &a->keep_drafts, &o->n_text,
-                                     &o->node_budget, &pace))
+                                     &a->keep_logits, &stop_ids, &o->n_text, &o->node_budget, &policy))
         return -1;
     if (seeds == NULL) {
         PyErr_SetString(PyExc_TypeError, "seeds are missing");
@@ -118,54 +99,39 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     if (target == NULL) return -1;
     o->target = target->model;
     a->drafting = draft_argument != Py_None;
-    if (rules_from(rule, sampling, draft_sampling, transform, needs, a) < 0) return -1;
+    if (rules_from(rule, sampling, draft_sampling, transform, borrowed, a) < 0) return -1;
     if ((a->prompts = prompts_from(prompts, seeds, &a->n_prompts)) == NULL) return -1;
     if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a->stop_ids, &o->n_stop_ids) < 0) return -1;
     o->stop_ids = a->stop_ids;
-    if (sd_pace_from(pace, &needs->pace, &needs->has_pace) < 0) return -1;
-    if (needs->has_pace) o->pace = &needs->pace;
-    if (dial != Py_None && dial_from(dial, seeds, a) < 0) return -1;
-    needs->target = (sd_model_object*)Py_NewRef((PyObject*)target);
-    needs->draft = a->drafting ? Py_NewRef(draft_argument) : NULL;
+    if (sd_adaptive_gamma_from(policy, &borrowed->policy, &borrowed->has_policy) < 0) return -1;
+    if (borrowed->has_policy) o->policy = &borrowed->policy;
+    borrowed->target = (sd_model_object*)Py_NewRef((PyObject*)target);
+    borrowed->draft = a->drafting ? Py_NewRef(draft_argument) : NULL;
     return 0;
 }
 
 void sd_session_arguments_free(sd_session_arguments* a) {
     free_prompts(a->prompts, a->n_prompts);
-    free_prompts(a->foreseen, a->n_foreseen);
     PyMem_Free(a->stop_ids);
 }
 
-void sd_session_needs_free(sd_session_needs* needs) {
-    sd_settings_free(&needs->settings);
-    sd_settings_free(&needs->draft_settings);
-    Py_CLEAR(needs->transform.function);
-    Py_CLEAR(needs->target);
-    Py_CLEAR(needs->draft);
+void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
+    sd_settings_free(&borrowed->settings);
+    sd_settings_free(&borrowed->draft_settings);
+    Py_CLEAR(borrowed->transform.function);
+    Py_CLEAR(borrowed->target);
+    Py_CLEAR(borrowed->draft);
 }
 
-int sd_session_needs_traverse(const sd_session_needs* needs, visitproc visit, void* arg) {
-    Py_VISIT((PyObject*)needs->target);
-    Py_VISIT(needs->draft);
-    Py_VISIT(needs->transform.function);
+int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc visit, void* arg) {
+    Py_VISIT((PyObject*)borrowed->target);
+    Py_VISIT(borrowed->draft);
+    Py_VISIT(borrowed->transform.function);
     return 0;
 }
 
-static sd_status dial(const sd_session_arguments* a, int n_text, sd_drafter** drafter) {
-    int n = a->n_prompts, n_vocab = a->options.target->config.n_vocab;
-    sd_foreseen* foreseen = sd_alloc((size_t)(n + 1) * sizeof *foreseen);
-    if (foreseen == NULL) {
-        (*drafter)->free(*drafter);
-        return SD_ERR_MEMORY;
-    }
-    for (int i = 0; i < n; i++) foreseen[i] = (sd_foreseen){a->foreseen[i].tokens, a->foreseen[i].n};
-    sd_status status = sd_dialled_drafter_create(*drafter, a->alpha, n_vocab, foreseen, n, n_text, drafter);
-    sd_free(foreseen);
-    return status;
-}
-
 int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
-                    const sd_session_needs* needs, sd_session** session) {
+                    const sd_session_borrowed* borrowed, sd_session** session) {
     const sd_session_options* o = &a->options;
     sd_drafter* drafter = NULL;
     sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
@@ -179,9 +145,8 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
                                       .n_text = n_text,
                                       .n_threads = o->n_threads,
                                       .rule = sd_rule_at(o->rule, o->sampling.temperature),
-                                      .outside = needs->outside};
-        if (sd_drafter_from(needs->draft, &drafting, &drafter) < 0) return -1;
-        if (a->foreseen) status = dial(a, n_text, &drafter);
+                                      .saved_thread = borrowed->saved_thread};
+        if (sd_drafter_from(borrowed->draft, &drafting, &drafter) < 0) return -1;
     }
     if (status == SD_OK) status = sd_session_create(o, a->prompts, a->n_prompts, drafter, session);
     if (status != SD_OK) sd_raise(status);

@@ -2,27 +2,27 @@
 #ifndef SD_SESSION_ARGUMENTS_H
 #define SD_SESSION_ARGUMENTS_H
 
+#include "adaptive_gamma_array.h"
 #include "drafters.h"
-#include "pacing.h"
 #include "session.h"
 #include "transform.h"
 
 /* What a session borrows as long as it lives. The drafter's parts borrow from `draft` too, so the session is
  * freed first. */
-typedef struct sd_session_needs {
-    PyThreadState** outside; /* of the session's turn; set by the session */
-    sd_model_object* target; /* strong reference */
-    PyObject* draft;         /* strong reference to the drafter's description (drafters.h), or NULL */
+typedef struct sd_session_borrowed {
+    PyThreadState** saved_thread; /* of the session's `exclusive`; set by the session */
+    sd_model_object* target;      /* strong reference */
+    PyObject* draft;              /* strong reference to the drafter's description (drafters.h), or NULL */
     sd_settings settings, draft_settings;
-    sd_pace pace; /* of gamma="auto"; the session's own, it learns */
-    int has_pace;
+    sd_adaptive_gamma policy; /* of gamma="auto"; the session's own, it learns */
+    int has_policy;
     sd_python_transform transform; /* its function is a strong reference or NULL */
-} sd_session_needs;
+} sd_session_borrowed;
 
-void sd_session_needs_free(sd_session_needs* needs);
+void sd_session_borrowed_free(sd_session_borrowed* borrowed);
 
 /* Visit the strong references (tp_traverse). */
-int sd_session_needs_traverse(const sd_session_needs* needs, visitproc visit, void* arg);
+int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc visit, void* arg);
 
 /* What is borrowed only while a session is created. */
 typedef struct sd_session_arguments {
@@ -31,24 +31,21 @@ typedef struct sd_session_arguments {
     int drafting;
     sd_prompt* prompts; /* [n_prompts] owned */
     int n_prompts;
-    sd_prompt* foreseen; /* [n_foreseen] owned, of a dialled drafter; NULL: none */
-    int n_foreseen;
-    double alpha;
     int32_t* stop_ids; /* owned */
-    int keep_logits, keep_drafts;
+    int keep_logits;
 } sd_session_arguments;
 
 /* Returns 0, or -1 with an exception; either way both outputs are to be freed. */
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
-                              sd_session_needs* needs, sd_session_arguments* arguments);
+                              sd_session_borrowed* borrowed, sd_session_arguments* arguments);
 void sd_session_arguments_free(sd_session_arguments* arguments);
 
 /* A prompt of ids and its seed, (seed, sequence). Its tokens are the caller's, to be freed with PyMem_Free.
  * Returns 0, or -1 with an exception. */
 int sd_prompt_from(PyObject* ids, PyObject* seed, sd_prompt* prompt);
 
-/* A session and its drafter. `needs` must outlive it. Returns 0, or -1 with an exception. */
+/* A session and its drafter. `borrowed` must outlive it. Returns 0, or -1 with an exception. */
 int sd_session_make(const sd_session_arguments* arguments, const sd_module_state* state,
-                    const sd_session_needs* needs, sd_session** session);
+                    const sd_session_borrowed* borrowed, sd_session** session);
 
 #endif

@@ -1,38 +1,38 @@
 /* Session: the rounds of one batch. */
 #include <string.h>
 
+#include "exclusive.h"
 #include "session_arguments.h"
-#include "turn.h"
+#include "testing.h"
 
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
-    sd_session_needs needs;            /* owned; what the session borrows */
-    int keep_logits, keep_drafts, dialled, n_sequences;
-    sd_turn turn;
+    sd_session_borrowed borrowed;      /* owned; what the session borrows */
+    int keep_logits, n_sequences;
+    int keep_drafts; /* records say what nodes were drawn from: 0 but in tests (testing.h) */
+    sd_exclusive exclusive;
 } session_object;
 
 static int enter(session_object* self) {
-    return sd_turn_take(&self->turn, self->session != NULL, "session", "closed");
+    return sd_exclusive_enter(&self->exclusive, self->session != NULL, "session", "closed");
 }
 
-static void leave(session_object* self) { sd_turn_end(&self->turn); }
+static void leave(session_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     session_object* self = (session_object*)base;
-    if (sd_turn_take_init(&self->turn, self->needs.target != NULL, "Session") < 0) return -1;
-    self->needs.outside = &self->turn.outside;
+    if (sd_exclusive_enter_init(&self->exclusive, self->borrowed.target != NULL, "Session") < 0) return -1;
+    self->borrowed.saved_thread = &self->exclusive.saved_thread;
     sd_session_arguments arguments;
     int result = -1;
     const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    if (sd_session_arguments_from(args, kwargs, state, &self->needs, &arguments) == 0) {
-        result = sd_session_make(&arguments, state, &self->needs, &self->session);
+    if (sd_session_arguments_from(args, kwargs, state, &self->borrowed, &arguments) == 0) {
+        result = sd_session_make(&arguments, state, &self->borrowed, &self->session);
         self->keep_logits = arguments.keep_logits;
-        self->keep_drafts = arguments.keep_drafts;
-        self->dialled = arguments.foreseen != NULL;
         self->n_sequences = arguments.n_prompts;
     }
     sd_session_arguments_free(&arguments);
-    if (result < 0) sd_session_needs_free(&self->needs);
+    if (result < 0) sd_session_borrowed_free(&self->borrowed);
     leave(self);
     return result;
 }
@@ -40,15 +40,15 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
 /* May be called while a thread is in the core: what it reads changes with the GIL only. */
 static int traverse(PyObject* base, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(base));
-    return sd_session_needs_traverse(&((session_object*)base)->needs, visit, arg);
+    return sd_session_borrowed_traverse(&((session_object*)base)->borrowed, visit, arg);
 }
 
 /* Never called while a thread is in the core: that thread has a reference, so the session is not garbage. */
 static int clear(PyObject* base) {
     session_object* self = (session_object*)base;
-    sd_session_free(self->session); /* first: it borrows from needs */
+    sd_session_free(self->session); /* first: it borrows from `borrowed` */
     self->session = NULL;
-    sd_session_needs_free(&self->needs);
+    sd_session_borrowed_free(&self->borrowed);
     return 0;
 }
 
@@ -65,7 +65,7 @@ static sd_status read_slice(void* session, int* done) { return sd_session_prefil
 static PyObject* prefill(PyObject* base, PyObject* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
-    return sd_turn_prefill(&self->turn, "session", read_slice, self->session);
+    return sd_exclusive_prefill(&self->exclusive, "session", read_slice, self->session);
 }
 
 /* Tokens of the accepted path, then the target's own. */
@@ -85,80 +85,43 @@ static PyObject* new_tokens(const sd_record* record) {
 /* Logits that each new token was chosen from: after the root and after each accepted node. */
 static PyObject* new_logits(const session_object* self, const sd_record* record) {
     if (!self->keep_logits) return Py_NewRef(Py_None);
-    size_t n_vocab = (size_t)self->needs.target->model->config.n_vocab;
+    size_t n_vocab = (size_t)self->borrowed.target->model->config.n_vocab;
     ptrdiff_t stride;
     const float* logits = sd_session_logits(self->session, &stride);
     float* out;
     const sd_verdict* v = &record->verdict;
     PyObject* array = sd_new_array("float32", v->n_path + 1, (Py_ssize_t)n_vocab, (void**)&out);
     for (int i = 0; array != NULL && i <= v->n_path; i++) {
-        ptrdiff_t row = record->logits_row + (i == 0 ? 0 : record->places[v->path[i - 1]]);
+        ptrdiff_t row = record->logits_row + (i == 0 ? 0 : record->node_rows[v->path[i - 1]]);
         memcpy(out + (size_t)i * n_vocab, logits + row * stride, n_vocab * sizeof *out);
     }
-    return array;
-}
-
-/* What each node was drawn from; nothing for the root. */
-static PyObject* draft_probs(const session_object* self, const sd_record* record) {
-    if (!self->keep_drafts) return Py_NewRef(Py_None);
-    int n_vocab = self->needs.target->model->config.n_vocab;
-    double* out;
-    PyObject* array = sd_new_array("float64", record->tree.n_nodes, n_vocab, (void**)&out);
-    for (int i = 0; array != NULL && i < record->tree.n_nodes; i++)
-        for (int x = 0; x < n_vocab; x++) *out++ = i == 0 ? 0.0 : sd_prob(&record->tree.drawn_from[i], x);
-    return array;
-}
-
-/* The one token that each node was chosen as, -1 for a draw; -1 for the root. */
-static PyObject* draft_points(const session_object* self, const sd_record* record) {
-    if (!self->keep_drafts) return Py_NewRef(Py_None);
-    PyObject* list = PyList_New(record->tree.n_nodes);
-    for (int i = 0; list != NULL && i < record->tree.n_nodes; i++) {
-        PyObject* item = PyLong_FromLong(i == 0 ? -1 : record->tree.drawn_from[i].point);
-        if (item == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, item);
-    }
-    return list;
-}
-
-/* The target's logits after each node. */
-static PyObject* node_logits(const session_object* self, const sd_record* record) {
-    if (!self->keep_drafts) return Py_NewRef(Py_None);
-    size_t n_vocab = (size_t)self->needs.target->model->config.n_vocab;
-    ptrdiff_t stride;
-    const float* logits = sd_session_logits(self->session, &stride);
-    float* out;
-    PyObject* array = sd_new_array("float32", record->tree.n_nodes, (Py_ssize_t)n_vocab, (void**)&out);
-    for (int i = 0; array != NULL && i < record->tree.n_nodes; i++)
-        memcpy(out + (size_t)i * n_vocab, logits + (record->logits_row + record->places[i]) * stride,
-               n_vocab * sizeof *out);
     return array;
 }
 
 static PyObject* record_to_dict(const session_object* self, const sd_record* record) {
     const sd_verdict* v = &record->verdict;
     int n_drafted = record->tree.n_nodes - 1;
-    enum { N_PARTS = 9 };
+    enum { N_PARTS = 6 };
     PyObject* parts[N_PARTS] = {NULL};
     /* No part is made after one has failed: Python code must not run with an exception set. */
-    int complete =
-        (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
-        (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
-        (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL && (parts[3] = new_tokens(record)) != NULL &&
-        (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
-        (parts[5] = new_logits(self, record)) != NULL && (parts[6] = draft_probs(self, record)) != NULL &&
-        (parts[7] = node_logits(self, record)) != NULL && (parts[8] = draft_points(self, record)) != NULL;
-    PyObject* dict =
-        complete
-            ? Py_BuildValue("{sisisOsOsOsOsOsOsOsOsOsdsdsd}", "sequence", record->sequence, "n_rows",
-                            record->n_places, "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
-                            "tokens", parts[3], "betas", parts[4], "logits", parts[5], "draft_probs",
-                            parts[6], "node_logits", parts[7], "draft_points", parts[8], "draft_s",
-                            record->draft_s, "verify_s", record->verify_s, "other_s", record->other_s)
-            : NULL;
+    int complete = (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
+                   (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
+                   (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL &&
+                   (parts[3] = new_tokens(record)) != NULL &&
+                   (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
+                   (parts[5] = new_logits(self, record)) != NULL;
+    PyObject* dict = complete ? Py_BuildValue("{sisisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence,
+                                              "n_rows", record->n_rows, "drafted", parts[0], "parents",
+                                              parts[1], "accepted", parts[2], "tokens", parts[3], "betas",
+                                              parts[4], "logits", parts[5], "draft_s", record->draft_s,
+                                              "verify_s", record->verify_s, "other_s", record->other_s)
+                              : NULL;
     for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
+#ifdef SPECDEC_TESTING
+    int n_vocab = self->borrowed.target->model->config.n_vocab;
+    if (dict != NULL && self->keep_drafts && sd_add_drafts(dict, self->session, record, n_vocab) < 0)
+        Py_CLEAR(dict);
+#endif
     return dict;
 }
 
@@ -191,9 +154,9 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
         return NULL;
     }
     if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
-    sd_gil_release(&self->turn.outside); /* functions of the caller's take it for a while */
+    sd_gil_release(&self->exclusive.saved_thread); /* functions of the caller's take it for a while */
     sd_status status = sd_session_rounds(self->session, seconds, until_end, gammas);
-    sd_gil_take(&self->turn.outside);
+    sd_gil_take(&self->exclusive.saved_thread);
     PyMem_Free(gammas);
     if (status != SD_OK) {
         leave(self);
@@ -230,10 +193,6 @@ static PyObject* replace(PyObject* base, PyObject* args) {
     PyObject *ids, *seed;
     sd_prompt prompt;
     if (!PyArg_ParseTuple(args, "iOO", &sequence, &ids, &seed)) return NULL;
-    if (self->dialled) {
-        PyErr_SetString(PyExc_ValueError, "a session with a dial knows the texts of its first prompts alone");
-        return NULL;
-    }
     if (sd_prompt_from(ids, seed, &prompt) < 0) return NULL;
     PyObject* result = NULL;
     if (enter(self) == 0) {
@@ -256,17 +215,27 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject* pace(PyObject* base, void* ignored) {
+static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
-    if (sd_turn_take(&self->turn, 1, "session", "closed") < 0) return NULL; /* a closed one has it still */
-    PyObject* result = self->needs.has_pace ? sd_pace_to_array(&self->needs.pace) : Py_NewRef(Py_None);
+    if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0)
+        return NULL; /* a closed one has it still */
+    PyObject* result =
+        self->borrowed.has_policy ? sd_adaptive_gamma_to_array(&self->borrowed.policy) : Py_NewRef(Py_None);
     leave(self);
     return result;
 }
 
+#ifdef SPECDEC_TESTING
+static PyObject* keep_drafts(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    ((session_object*)base)->keep_drafts = 1;
+    return Py_NewRef(Py_None);
+}
+#endif
+
 static PyGetSetDef properties[] = {
-    {"pace", pace, NULL, "What gamma='auto' has learnt, float64; None without.", NULL},
+    {"adaptive_gamma", adaptive_gamma, NULL, "What gamma='auto' has learnt, float64; None without.", NULL},
     {0},
 };
 
@@ -277,8 +246,12 @@ static PyMethodDef methods[] = {
      "sequence: one, and more within `seconds`."},
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
     {"replace", replace, METH_VARARGS,
-     "replace($self, sequence, prompt, seed, /)\n--\n\nGive a finished sequence's place to another prompt."},
+     "replace($self, sequence, prompt, seed, /)\n--\n\nGive a finished sequence's batch slot to another "
+     "prompt."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
+#ifdef SPECDEC_TESTING
+    {"_keep_drafts", keep_drafts, METH_NOARGS, "Records say from now on what their nodes were drawn from."},
+#endif
     {0},
 };
 

@@ -50,7 +50,7 @@ static int take_probs(PyObject* returned, double* probs, int n_vocab) {
  * core. The function is given an array and a list of its own. */
 static sd_status apply(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab) {
     sd_python_transform* self = context;
-    sd_gil_take(self->outside);
+    sd_gil_take(self->saved_thread);
     double* copy;
     PyObject* array = sd_new_array("float64", n_vocab, -1, (void**)&copy);
     PyObject *list = array ? sd_list_of_ints(tokens, n_tokens) : NULL, *returned = NULL;
@@ -62,11 +62,11 @@ static sd_status apply(void* context, const int32_t* tokens, int n_tokens, doubl
     Py_XDECREF(array);
     Py_XDECREF(list);
     Py_XDECREF(returned);
-    sd_gil_release(self->outside);
+    sd_gil_release(self->saved_thread);
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 
-int sd_transform_from(PyObject* function, PyThreadState** outside, sd_python_transform* python,
+int sd_transform_from(PyObject* function, PyThreadState** saved_thread, sd_python_transform* python,
                       sd_transform* transform) {
     if (function == Py_None) return 0;
     if (!PyCallable_Check(function)) {
@@ -74,7 +74,7 @@ int sd_transform_from(PyObject* function, PyThreadState** outside, sd_python_tra
         return -1;
     }
     python->function = Py_NewRef(function);
-    python->outside = outside;
+    python->saved_thread = saved_thread;
     *transform = (sd_transform){apply, python};
     return 0;
 }

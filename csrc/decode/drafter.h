@@ -7,93 +7,40 @@
 #ifndef SD_DRAFTER_H
 #define SD_DRAFTER_H
 
-#include "cache.h"
-#include "rng.h"
-#include "verify.h"
-
-/* The most guesses a round may ask for. */
-#define SD_MAX_GAMMA 1024
-
-static inline sd_status sd_gamma_check(int gamma) {
-    if (gamma >= 0 && gamma <= SD_MAX_GAMMA) return SD_OK;
-    return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to %d", gamma, SD_MAX_GAMMA);
-}
-
-typedef struct sd_pace sd_pace; /* pace.h */
-
-/* One sequence's part of a round. */
-typedef struct sd_proposal {
-    int sequence;        /* index in the session */
-    const int32_t* text; /* [n_text] all tokens so far; text[n_text - 1] is the root. Borrowed. */
-    int n_text;
-    int budget;          /* guesses wanted at most, ≥ 0 */
-    int depth;           /* guesses in a row at most: the text must not pass its length */
-    sd_stream stream;    /* random numbers of this sequence */
-    sd_cache* cache;     /* the target's; it holds the text but for the root. For drafters that begin the
-                          * target's own work; others leave it alone. Borrowed */
-    const sd_pace* pace; /* says when another guess does not pay; NULL: budget and depth alone do */
-    sd_tree tree;        /* out: node 0 is set; room for budget more nodes, and each of their drawn_from
-                          * has room for [n_vocab] weights, NULL where the drafter says `points` */
-    int32_t* depths;     /* [budget + 1] out: of the nodes; 0 for the root */
-    double* reach;       /* [budget + 1] out: estimated chance that a node is accepted; 1 for the root */
-    double* confidences; /* [budget + 1] out, where there is a pace: as they were given to sd_proposal_add */
-    int declined_at;     /* out: depth of the guess that sd_proposal_takes declined last, 0: none, */
-    double declined;     /* and its confidence */
-} sd_proposal;
-
-/* Is there room for another guess that hangs on `node`? */
-int sd_proposal_fits(const sd_proposal* proposal, int node);
-
-/* May another guess hang on `node`? To be asked before it is drawn. With a pace: does it pay? */
-int sd_proposal_wants(const sd_proposal* proposal, int node);
-
-/* Is a guess after `node` worth a row of the target, now that its confidence is known? May be asked, after
- * sd_proposal_wants, only where looking at the guess does not break the condition above: it is certain (a
- * point mass), or drawn with the noise of SD_RULE_COUPLED. Without a pace always. A guess that is declined
- * must not be added, nor any other in its place. */
-int sd_proposal_takes(sd_proposal* proposal, int node, double confidence);
-
-/* Append a guess, whose drawn_from the caller sets (before or after). confidence: the draft's own
- * estimate that the target agrees, in [0, 1]; it is looked at only where there is a pace. Returns the node. */
-int sd_proposal_add(sd_proposal* proposal, int parent, int32_t token, double confidence);
-
-/* Lessen the budgets of n proposals until there are n_rows guesses and roots in all: the largest first, so
- * that all that are left wanting have equally many. What cannot be shared equally goes to one after the
- * other; *turn (≥ 0) remembers whose turn it is. */
-void sd_proposals_share(sd_proposal* proposals, int n, int n_rows, int* turn);
+#include "proposal.h"
 
 typedef struct sd_drafter sd_drafter;
 
 /* What a drafter's trees are like, which decides who can judge them. */
-typedef enum sd_yield {
-    SD_YIELD_CHAINS,  /* every node is the child of the one before it */
-    SD_YIELD_DRAWS,   /* the guesses for one token are independent draws of one distribution */
-    SD_YIELD_TREES,   /* any tree */
-    SD_YIELD_UNKNOWN, /* chains or trees: propose fails for a tree that the session's rule cannot judge */
-} sd_yield;
+typedef enum sd_tree_kind {
+    SD_TREE_CHAINS,  /* every node is the child of the one before it */
+    SD_TREE_DRAWS,   /* the guesses for one token are independent draws of one distribution */
+    SD_TREE_ANY,     /* any tree */
+    SD_TREE_UNKNOWN, /* chains or trees: propose fails for a tree that the session's rule cannot judge */
+} sd_tree_kind;
 
 /* Operations that a method has no use for are NULL; propose and free are not.
  *
  * Before a sequence is proposed for, begin is called with its prompt, and then read until all prompts are in.
  * A drafter that wraps others passes both calls on to all of them. */
 struct sd_drafter {
-    sd_yield yield;
+    sd_tree_kind tree_kind;
     int points;     /* every guess is a point mass: drawn_from of a proposal needs no weights */
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
     /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. It only
-     * stores the prompt and clears memory: read does the longer work. A sequence may begin again, with another
-     * prompt when the text it had has ended, or with the same when the call failed. */
+     * stores the prompt and clears memory: read does the longer work. A sequence may begin again, with
+     * another prompt when the text it had has ended, or with the same when the call failed. */
     sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt);
     /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
      * all of them have been read; then a call does nothing. */
     sd_status (*read)(sd_drafter* self, int* done);
-    /* Fill the trees of n proposals, each of another sequence. Not called in a round in which no sequence may have
-     * a guess; then observe is not called either, and the round's tokens come with commit alone. Tokens behind
-     * those that were committed may change between calls: a nested drafter is shown guesses too. */
+    /* Fill the trees of n proposals, each of another sequence. Not called in a round in which no sequence may
+     * have a guess; then observe is not called either, and the round's tokens come with commit alone. Tokens
+     * behind those that were committed may change between calls: a nested drafter is shown guesses too. */
     sd_status (*propose)(sd_drafter* self, sd_proposal* proposals, int n);
     /* The target has been run on the tree of the last proposal: node i has the logits [n_vocab] from
-     * logits + places[i] · stride on. Comes before commit. */
-    sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* places,
+     * logits + node_rows[i] · stride on. Comes before commit. */
+    sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride);
     /* From now on the text is text [n_text], the prompt included, and stays. */
     sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* text, int n_text);
@@ -103,9 +50,13 @@ struct sd_drafter {
 /* Tokens of prompts that a drafter without a model reads in one call of read: some milliseconds. */
 #define SD_READ_SLICE 8192
 
-/* How many tokens to read now of a prompt [n] of which n_read have been read; *room, what is left of the slice,
- * gets that much smaller. */
+/* How many tokens to read now of a prompt [n] of which n_read have been read; *room, what is left of the
+ * slice, gets that much smaller. */
 int sd_slice_take(int n, int n_read, int* room);
+
+/* The end of making a drafter: hand it out if `status`, of its making, is SD_OK; free it otherwise. Returns
+ * status. */
+sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter);
 
 /* The operations that may be NULL. */
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const int32_t* prompt, int n_prompt);

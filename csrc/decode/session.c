@@ -4,7 +4,7 @@
 
 #include "clock.h"
 #include "interrupt.h"
-#include "rows.h"
+#include "tree_rows.h"
 
 struct sd_session {
     sd_session_options options;
@@ -14,17 +14,17 @@ struct sd_session {
     int n_sequences, max_nodes, n_text;
     int ready;  /* the prompts are in */
     int failed; /* a round has failed and left nodes in the caches: no round can follow */
-    /* Status and message of the failed round, if its call returned the records of earlier rounds instead; the next
-     * call returns them. */
+    /* Status and message of the failed round, if its call returned the records of earlier rounds instead; the
+     * next call returns them. */
     sd_status untold;
     char message[SD_MESSAGE_SIZE];
     int turn;               /* which open sequence has the first claim to what is left of the node budget */
     sd_sequence* sequences; /* [n_sequences] */
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
-    sd_intake* intakes;     /* [n_sequences] the prompts on their way into them */
+    sd_prefill* prefills;   /* [n_sequences] the prompts on their way into them */
     sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
     sd_branch* branches;    /* [n_sequences] */
-    int32_t* row_tokens;    /* [n_sequences, max_nodes] of the places that the target is run on */
+    int32_t* row_tokens;    /* [n_sequences, max_nodes] of the rows that the target is run on */
     int32_t* row_parents;   /* [n_sequences, max_nodes] */
     int n_open;
     int drafting;       /* some sequence may guess in this round */
@@ -45,7 +45,7 @@ static void lay_out(sd_session* s) {
     int dense = s->drafter != NULL && !s->drafter->points;
     s->sequences = sd_arena_take(arena, n, sizeof *s->sequences);
     s->caches = sd_arena_take(arena, n, sizeof *s->caches);
-    s->intakes = sd_arena_take(arena, n, sizeof *s->intakes);
+    s->prefills = sd_arena_take(arena, n, sizeof *s->prefills);
     s->proposals = sd_arena_take(arena, n, sizeof *s->proposals);
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
     s->row_tokens = sd_arena_take(arena, n, nodes * sizeof *s->row_tokens);
@@ -58,14 +58,14 @@ static void lay_out(sd_session* s) {
         int32_t* text = sd_arena_take(arena, (size_t)s->n_text, sizeof *text);
         sd_distribution* drawn_from = sd_arena_take(arena, nodes, sizeof *drawn_from);
         int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
-        double* reach = sd_arena_take(arena, nodes, sizeof *reach);
+        double* path_prob = sd_arena_take(arena, nodes, sizeof *path_prob);
         double* confidences = sd_arena_take(arena, nodes, sizeof *confidences);
         double* weights = sd_arena_take(arena, dense ? nodes * n_vocab : 0, sizeof *weights);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
         s->proposals[i].tree.drawn_from = drawn_from;
         s->proposals[i].depths = depths;
-        s->proposals[i].reach = reach;
+        s->proposals[i].path_prob = path_prob;
         s->proposals[i].confidences = confidences;
         for (size_t j = 0; j < nodes && dense; j++) drawn_from[j].weights = weights + j * n_vocab;
     }
@@ -74,9 +74,9 @@ static void lay_out(sd_session* s) {
         int32_t* parents = sd_arena_take(arena, nodes, sizeof *parents);
         int32_t* path = sd_arena_take(arena, nodes, sizeof *path);
         double* betas = sd_arena_take(arena, nodes, sizeof *betas);
-        int32_t* places = sd_arena_take(arena, nodes, sizeof *places);
+        int32_t* node_rows = sd_arena_take(arena, nodes, sizeof *node_rows);
         if (arena->base == NULL) continue;
-        s->records[i].places = places;
+        s->records[i].node_rows = node_rows;
         s->records[i].tree = (sd_tree){.tokens = tokens, .parents = parents};
         s->records[i].verdict = (sd_verdict){.path = path, .betas = betas};
     }
@@ -118,7 +118,7 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
     sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
     /* the last token of the prompt is the root of the first round */
-    s->intakes[i] = (sd_intake){q->text, q->n_text - 1, -1};
+    s->prefills[i] = (sd_prefill){q->text, q->n_text - 1, -1};
 }
 
 sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
@@ -128,7 +128,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     const sd_rule rule = sd_rule_at(options->rule, options->sampling.temperature);
     if (status == SD_OK && drafter) status = sd_drafter_check(drafter, rule);
     if (status != SD_OK) goto fail;
-    if (options->pace) sd_pace_start(options->pace);
+    if (options->policy) sd_adaptive_gamma_start(options->policy);
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
@@ -144,9 +144,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                                 .transform = options->transform,
                                 .rule = rule,
                                 .lenience = options->lenience};
-    lay_out(s);
-    if ((status = sd_arena_commit(&s->arena)) != SD_OK) goto fail;
-    lay_out(s);
+    if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     for (int i = 0; i < n; i++) {
         begin(s, i, &prompts[i]);
@@ -205,8 +203,8 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
     *done = 0;
     if (s->failed) return refuse(s);
     for (int i = 0; i < s->n_sequences; i++)
-        if (!sd_intake_done(&s->intakes[i]))
-            return sd_intake_slice(&s->workspace, s->caches, s->intakes, s->n_sequences);
+        if (!sd_prefill_done(&s->prefills[i]))
+            return sd_prefill_slice(&s->workspace, s->caches, s->prefills, s->n_sequences);
     sd_status status = s->drafter ? begin_drafts(s) : SD_OK;
     *done = 1;
     if (status == SD_OK && s->drafter) status = sd_drafter_read(s->drafter, done);
@@ -219,7 +217,7 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
 static void open_round(sd_session* s, const int32_t* gammas) {
     int n_open = 0, gamma = s->max_nodes - 1;
     for (int i = 0; i < s->n_sequences; i++) n_open += !s->sequences[i].finished;
-    if (s->options.pace && n_open && !sd_pace_begin(s->options.pace, n_open, gamma)) gamma = 0;
+    if (s->options.policy && n_open && !sd_adaptive_gamma_begin(s->options.policy, n_open, gamma)) gamma = 0;
     s->n_open = 0;
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
@@ -233,8 +231,8 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->stream = q->stream;
         p->depth = q->max_text - q->n_text - 1;
         p->budget = p->depth > 0 ? wanted : 0;
-        p->pace = s->options.pace;
-        p->declined_at = 0;
+        p->policy = s->options.policy;
+        p->rejected_at = 0;
         p->cache = &s->caches[i];
         p->tree.n_nodes = 1;
         p->tree.tokens = record->tree.tokens; /* the guesses go where they are kept */
@@ -242,21 +240,21 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->tree.tokens[0] = q->text[q->n_text - 1];
         p->tree.parents[0] = -1;
         p->depths[0] = 0;
-        p->reach[0] = 1.0;
+        p->path_prob[0] = 1.0;
     }
     if (s->options.node_budget) sd_proposals_share(s->proposals, n_open, s->options.node_budget, &s->turn);
     s->drafting = 0;
     for (int i = 0; i < n_open; i++) s->drafting |= s->proposals[i].budget > 0;
 }
 
-/* The places of a tree, as nodes of the forward. */
+/* The rows of a tree, as nodes of the forward. */
 static void fill_branch(sd_session* s, int i, sd_record* record) {
     sd_cache* cache = s->proposals[i].cache;
     int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_nodes,
             *parents = s->row_parents + (ptrdiff_t)i * s->max_nodes;
-    int n = sd_rows_fill(&s->proposals[i].tree, cache, record->places, tokens, parents, s->kept);
+    int n = sd_tree_rows_fill(&s->proposals[i].tree, cache, record->node_rows, tokens, parents, s->kept);
     s->branches[i] = (sd_branch){cache, tokens, parents, n, n};
-    record->n_places = n;
+    record->n_rows = n;
 }
 
 static sd_status run_target(sd_session* s, sd_record* records) {
@@ -266,7 +264,7 @@ static sd_status run_target(sd_session* s, sd_record* records) {
         records[i].tree = s->proposals[i].tree;
         records[i].logits_row = row;
         fill_branch(s, i, &records[i]);
-        row += records[i].n_places;
+        row += records[i].n_rows;
     }
     return sd_forward_finish(&s->workspace, s->branches, s->n_open); /* a drafter may have begun */
 }
@@ -275,7 +273,7 @@ static sd_status run_target(sd_session* s, sd_record* records) {
 static sd_status observe(sd_session* s, int i, const sd_record* record) {
     if (!s->drafting || s->drafter->observe == NULL) return SD_OK;
     const sd_workspace* w = &s->workspace;
-    return s->drafter->observe(s->drafter, &s->proposals[i], record->places,
+    return s->drafter->observe(s->drafter, &s->proposals[i], record->node_rows,
                                w->logits + record->logits_row * w->ld_logits, w->ld_logits);
 }
 
@@ -286,7 +284,7 @@ static sd_status verify(sd_session* s, sd_record* record) {
                                           .n_text = q->n_text,
                                           .stream = q->stream,
                                           .tree = &record->tree,
-                                          .places = record->places,
+                                          .node_rows = record->node_rows,
                                           .logits = w->logits + record->logits_row * w->ld_logits,
                                           .stride = w->ld_logits,
                                           .forward = &s->workspace,
@@ -303,7 +301,7 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     sd_sequence* q = &s->sequences[record->sequence];
     const sd_verdict* v = &record->verdict;
     s->kept[0] = 0; /* the root */
-    for (int i = 0; i < v->n_path; i++) s->kept[i + 1] = record->places[v->path[i]];
+    for (int i = 0; i < v->n_path; i++) s->kept[i + 1] = record->node_rows[v->path[i]];
     sd_status status = sd_cache_keep(&s->caches[record->sequence], s->kept, v->n_path + 1);
     if (status != SD_OK) return status;
     for (int i = 0; i < v->n_path; i++) append(s, q, record->tree.tokens[v->path[i]]);
@@ -312,20 +310,20 @@ static sd_status commit(sd_session* s, const sd_record* record) {
 }
 
 /* What the round was like: seconds of proposing and of all else. */
-static void tell_pace(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
-    sd_pace_round round = {.draft_s = draft_s, .rest_s = rest_s};
+static void tell_policy(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
+    sd_adaptive_gamma_round round = {.draft_s = draft_s, .rest_s = rest_s};
     for (int i = 0; i < s->n_open; i++) {
         const sd_proposal* p = &s->proposals[i];
         const sd_verdict* v = &records[i].verdict;
-        int deepest = p->declined_at;
+        int deepest = p->rejected_at;
         for (int node = 1; node < p->tree.n_nodes; node++)
             if (p->depths[node] > deepest) deepest = p->depths[node];
-        if (s->drafting) sd_pace_observe(s->options.pace, p, v->path, v->n_path);
-        round.n_rows += records[i].n_places;
+        if (s->drafting) sd_adaptive_gamma_observe(s->options.policy, p, v->path, v->n_path);
+        round.n_rows += records[i].n_rows;
         round.n_steps += deepest;
         round.n_tokens += v->n_path + 1;
     }
-    sd_pace_end(s->options.pace, &round);
+    sd_adaptive_gamma_end(s->options.policy, &round);
 }
 
 /* One round of the open sequences. */
@@ -346,7 +344,7 @@ static sd_status run_round(sd_session* s) {
     }
     double draft_s = s->drafting ? drafted - begun - s->drafter->other_s : 0.0;
     double verify_s = verified - drafted, ended = sd_now(), other_s = ended - begun - draft_s - verify_s;
-    if (s->options.pace && status == SD_OK) tell_pace(s, records, drafted - begun, ended - drafted);
+    if (s->options.policy && status == SD_OK) tell_policy(s, records, drafted - begun, ended - drafted);
     for (int i = 0; i < s->n_open; i++)
         records[i].draft_s = draft_s, records[i].verify_s = verify_s, records[i].other_s = other_s;
     if (status == SD_OK) s->n_records += s->n_open;

@@ -1,53 +1,68 @@
 /* A session: the rounds of one batch of sequences over one target and one drafter.
  *
- * A sequence is a slot: when its text has ended, another prompt may take its place. What slots have in
- * common at their beginnings is computed once. */
+ * Each sequence has a batch slot: when its text has ended, another prompt may take the slot. The beginnings
+ * that prompts share are computed once. */
 #ifndef SD_SESSION_H
 #define SD_SESSION_H
 
+#include "adaptive_gamma.h"
 #include "drafter.h"
-#include "intake.h"
-#include "pace.h"
+#include "prefill.h"
 #include "sequence.h"
 #include "verifier.h"
 
 typedef struct sd_session_options {
-    const sd_model* target;   /* borrowed; must outlive the session */
-    int gamma;                /* guesses a round at most, ≥ 0 */
-    int max_new_tokens;       /* per sequence, ≥ 1 */
-    int n_text;               /* tokens that a text may have, where prompts to come need more than the
-                               * first; 0: what those need */
-    int node_budget;          /* rows of the target a round at most, all sequences together; each has its
-                               * root. 0: gamma is the only bound */
-    sd_adjustment adjustment; /* of the target's logits; its arrays must outlive the session */
-    sd_sampling sampling;     /* of the target */
+    /* Borrowed; must outlive the session. */
+    const sd_model* target;
+    /* Most guesses of a sequence in a round, ≥ 0. */
+    int gamma;
+    /* Of each sequence, ≥ 1. */
+    int max_new_tokens;
+    /* Room for texts, in tokens, where prompts of sd_session_replace need more than the first prompts; 0: the
+     * room that the first prompts need. */
+    int n_text;
+    /* Most rows of the target in a round, of all sequences together; each sequence gets one for its root. 0:
+     * no limit but gamma. */
+    int node_budget;
+    /* Of the target's logits; its arrays must outlive the session. */
+    sd_adjustment adjustment;
+    /* Of the target. */
+    sd_sampling sampling;
     sd_transform transform;
-    sd_rule rule; /* as sd_rule_at has it */
+    /* As sd_rule_at has it. */
+    sd_rule rule;
     double lenience;
-    const int32_t* stop_ids; /* [n_stop_ids] a sequence ends with the round that gives one; borrowed
-                              * while the session is created */
+    /* [n_stop_ids] a sequence ends with the round that gives one; borrowed while the session is created. */
+    const int32_t* stop_ids;
     int n_stop_ids;
     int n_threads;
-    sd_pace*
-        pace; /* gamma chooses itself; it learns. Borrowed, must outlive the session. NULL: gamma it is */
+    /* gamma="auto": chooses the guesses of each round, up to gamma, and learns. Borrowed; must outlive the
+     * session. NULL: gamma guesses in each round. */
+    sd_adaptive_gamma* policy;
 } sd_session_options;
 
 /* What one round did for one sequence. Valid until the next call. */
 typedef struct sd_record {
     int sequence;
-    sd_tree tree;         /* the drafter's guesses; borrowed */
-    sd_verdict verdict;   /* borrowed */
-    ptrdiff_t logits_row; /* row of node 0 in the logits of its round; node i lies places[i] rows further */
-    int32_t* places;      /* [tree.n_nodes] where each node stands (tree.h); borrowed */
-    int n_places;         /* rows that the target was run on */
-    /* Seconds the round spent in the draft's forward, in the target's, and elsewhere; of the batch. */
+    /* The drafter's guesses; borrowed. */
+    sd_tree tree;
+    /* Borrowed. */
+    sd_verdict verdict;
+    /* Row of node 0 in the logits of its round; node i has row logits_row + node_rows[i]. */
+    ptrdiff_t logits_row;
+    /* [tree.n_nodes] the row of each node (tree.h); borrowed. */
+    int32_t* node_rows;
+    /* Rows that the target was run on. */
+    int n_rows;
+    /* Seconds of the round in the draft's forward passes, in the target's, and elsewhere; of the whole
+     * batch. */
     double draft_s, verify_s, other_s;
 } sd_record;
 
 typedef struct sd_session sd_session;
 
-/* Are options and prompts what a session can be made of? sd_session_create asks itself; whoever makes a
- * drafter first asks before. */
+/* Check options and prompts. sd_session_create does this too; call it before when a drafter is made before
+ * the session. */
 sd_status sd_session_check(const sd_session_options* options, const sd_prompt* prompts, int n);
 
 /* Tokens that the longest text of a session for n prompts may have: the `n_text` of drafters. */
@@ -65,10 +80,10 @@ sd_status sd_session_prefill(sd_session* session, int* done);
 
 /* Rounds for every unfinished sequence: draft, verify, commit. Runs one round, then more until `seconds` have
  * passed: several rounds in a call spread the cost of returning to Python. If a later round of the call fails
- * because of the numbers of a model or a setting, the call returns the records of the rounds before, and the next
- * call returns the error. SD_ERR_CALLBACK is returned at once; the records of its call are lost. With `until_end`
- * the call stops after a round in which a sequence ends. gammas [n prompts] limits the guesses of each sequence;
- * NULL: the options' gamma is the only limit. */
+ * because of the numbers of a model or a setting, the call returns the records of the rounds before, and the
+ * next call returns the error. SD_ERR_CALLBACK is returned at once; the records of its call are lost. With
+ * `until_end` the call stops after a round in which a sequence ends. gammas [n prompts] limits the guesses of
+ * each sequence; NULL: the options' gamma is the only limit. */
 sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, const int32_t* gammas);
 
 /* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */
@@ -79,7 +94,7 @@ const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
 /* Take no more rounds for a sequence. */
 sd_status sd_session_finish(sd_session* session, int sequence);
 
-/* Give the place of a finished sequence to another prompt, whose text must fit. Nothing is allocated. */
+/* Give the batch slot of a finished sequence to another prompt, whose text must fit. Nothing is allocated. */
 sd_status sd_session_replace(sd_session* session, int sequence, const sd_prompt* prompt);
 
 #endif

@@ -63,10 +63,10 @@ static sd_status fail_in_settings(const sd_verifier* v, const float* adjusted) {
 static sd_status distribute(const question* q, int node) {
     sd_verifier* v = q->verifier;
     const sd_verification* asked = q->asked;
-    int place = asked->places[node];
-    sd_status status = sd_forward_check(asked->forward, asked->first_row + place, 1);
+    int row = asked->node_rows[node];
+    sd_status status = sd_forward_check(asked->forward, asked->first_row + row, 1);
     if (status != SD_OK) return status;
-    const float* logits = sd_logits_adjust(&v->adjustment, v->n_vocab, asked->logits + place * asked->stride,
+    const float* logits = sd_logits_adjust(&v->adjustment, v->n_vocab, asked->logits + row * asked->stride,
                                            asked->text, asked->n_text, asked->tree, node, v->adjusted);
     if (!sd_standardise(&v->sampling, v->n_vocab, logits, v->scratch, &v->target))
         return fail_in_settings(v, logits);
@@ -81,8 +81,8 @@ static sd_distribution target_after(void* context, int node) {
     return q->verifier->target;
 }
 
-/* Coupled: the noise belongs to the new token's place in the text, so it is the same in every round,
- * tree and run that comes to that place. */
+/* Coupled: the noise belongs to the new token's position in the text, so it is the same in every round,
+ * tree and run that comes to that position. */
 static int32_t token_after(void* context, int node, const sd_distribution* target) {
     const question* q = context;
     sd_verifier* v = q->verifier;

@@ -34,7 +34,8 @@ typedef struct sd_verifier {
     float* adjusted;        /* [n_vocab] logits */
 } sd_verifier;
 
-/* Take the scratch for trees of max_nodes on texts of n_text tokens from the arena (which may be counting). */
+/* Take the scratch for trees of max_nodes on texts of n_text tokens from the arena (which may be
+ * counting). */
 void sd_verifier_take(sd_verifier* verifier, sd_arena* arena, int max_nodes, int n_text);
 
 /* A tree and what the target says of it. */
@@ -43,17 +44,18 @@ typedef struct sd_verification {
     int n_text;
     sd_stream stream; /* random numbers of the sequence */
     const sd_tree* tree;
-    const int32_t* places; /* [tree.n_nodes] node i has the logits [n_vocab] from places[i] · stride on */
+    const int32_t*
+        node_rows; /* [tree.n_nodes] node i has the logits [n_vocab] from node_rows[i] · stride on */
     const float* logits;
     ptrdiff_t stride;
     sd_workspace* forward; /* these logits are rows of its last forward, from first_row on */
     int first_row;
 } sd_verification;
 
-/* Fill the verdict (its arrays are the caller's). Each distribution that the rule asks for is made once. Fails
- * where a transform does, where the logits of a node that is asked for are not finite, and where settings leave
- * no token or make the logit of one infinite. What is not asked for cannot fail: plain decoding does not meet
- * it. */
+/* Fill the verdict (its arrays are the caller's). Each distribution that the rule asks for is made once.
+ * Fails where a transform does, where the logits of a node that is asked for are not finite, and where
+ * settings leave no token or make the logit of one infinite. What is not asked for cannot fail: plain
+ * decoding does not meet it. */
 sd_status sd_verifier_run(sd_verifier* verifier, const sd_verification* verification, sd_verdict* verdict);
 
 #endif

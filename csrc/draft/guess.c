@@ -37,7 +37,7 @@ int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const f
                               g->adjusted);
     sd_standardise(&g->how.sampling, g->n_vocab, logits, g->scratch, from);
     int32_t token;
-    if (g->how.coupled) { /* with the noise that the target will draw with at the same place */
+    if (g->how.coupled) { /* with the noise that the target will draw with at the same position */
         uint32_t position = (uint32_t)(p->n_text + p->depths[parent]);
         if (from->point < 0) sd_noise(p->stream, position, g->n_vocab, g->scratch);
         token = sd_race(from, g->n_vocab, g->scratch);
@@ -48,8 +48,9 @@ int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const f
     double confidence = 1.0;
     if (from->point < 0)
         confidence = sd_prob(from, token);
-    else if (p->pace != NULL)
+    else if (p->policy != NULL)
         confidence = softmax_of(g, logits, token);
-    if ((from->point >= 0 || g->how.coupled) && !sd_proposal_takes(p, parent, confidence)) return -1;
+    if ((from->point >= 0 || g->how.coupled) && !sd_proposal_worth_verifying(p, parent, confidence))
+        return -1;
     return sd_proposal_add(p, parent, token, confidence);
 }

@@ -30,7 +30,8 @@ static inline int sd_guessing_points(const sd_guessing* how) { return how->sampl
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_guessing* how, int n_vocab);
 
 /* Append a guess that follows `node`, drawn from the distribution of these logits [n_vocab]; returns its
- * node, or -1 if it does not pay and may be left out (sd_proposal_takes): nothing hangs on `node` then. */
+ * node, or -1 if it does not pay and may be left out (sd_proposal_worth_verifying): nothing hangs on `node`
+ * then. */
 int sd_guess_if_it_pays(const sd_guesser* guesser, sd_proposal* proposal, int node, const float* logits);
 
 #endif

@@ -14,7 +14,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     random_drafter* d = (random_drafter*)base;
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
-        for (int parent = 0; sd_proposal_wants(p, parent);) {
+        for (int parent = 0; sd_proposal_may_draft(p, parent);) {
             sd_status status = sd_interrupted();
             if (status != SD_OK) return status;
             int node = p->tree.n_nodes;
@@ -54,12 +54,5 @@ sd_status sd_random_drafter_create(int n_vocab, int gamma, int coupled, sd_draft
     d->base = (sd_drafter){.propose = propose, .free = release};
     d->n_vocab = n_vocab;
     d->coupled = coupled;
-    lay_out(d);
-    if ((status = sd_arena_commit(&d->arena)) != SD_OK) {
-        sd_free(d);
-        return status;
-    }
-    lay_out(d);
-    *drafter = &d->base;
-    return SD_OK;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

@@ -13,8 +13,8 @@
 #define FLUSHED(statement) statement
 static inline float flushed(float x) { return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x; }
 /* r = fma(x, y, z) of bf16 factors, flushed. The instructions round to 24 bits before they look for a
- * subnormal result. So a sum below 2^-126 - 2^-151 is flushed even where r, rounded to a multiple of 2^-149, is
- * 2^-126. The product is exact in double, and so is a sum near that bound. */
+ * subnormal result. So a sum below 2^-126 - 2^-151 is flushed even where r, rounded to a multiple of 2^-149,
+ * is 2^-126. The product is exact in double, and so is a sum near that bound. */
 static inline float flushed_sum(float r, float x, float y, float z) {
     return fabs((double)x * y + z) < 0x1.ffffffp-127 ? copysignf(0.0f, r) : r;
 }

@@ -35,10 +35,9 @@ sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, i
                         .n_slots = sd_matrix_panels(n_slots) * SD_PANEL,
                         .n_through = c->n_layer,
                         .n_hidden = n_hidden};
-    lay_out(cache);
-    sd_status status = sd_arena_commit(&cache->arena);
+    /* the memory is zero: unused slots meet weight 0 and must be finite */
+    sd_status status = SD_ARENA_BUILD(&cache->arena, lay_out(cache));
     if (status != SD_OK) return status;
-    lay_out(cache); /* the memory is zero: unused slots meet weight 0 and must be finite */
     return SD_OK;
 }
 

@@ -1,13 +1,13 @@
-/* The KV cache of one sequence, and the tree of nodes that hangs on it.
+/* The KV cache of one sequence, and the tree of nodes after its text.
  *
- * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree
- * under verification are pending: node i lies in slot n_committed + i, its position is
- * n_committed + depth. keep(path) moves the accepted nodes down to their positions; follow(text) does
- * the same for whoever knows what the text became and not which nodes it took. A search that goes on
- * with several branches prunes the others, and settles what the branches share.
+ * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree under
+ * verification are pending: node i is in slot n_committed + i, its position is n_committed + depth.
+ * keep(path) moves the accepted nodes to the slots of their positions; follow(text) does the same from token
+ * ids instead of nodes. Beam search keeps several branches: prune drops the others, and settle commits the
+ * beginning that all branches share.
  *
- * Nodes may be pending that have gone through a part of the layers only, to be finished later (forward.h):
- * they cannot be committed. */
+ * Pending nodes may have gone through a part of the layers only, to be finished later (forward.h): these
+ * cannot be committed. */
 #ifndef SD_CACHE_H
 #define SD_CACHE_H
 
@@ -16,22 +16,36 @@
 #include "weights.h"
 
 typedef struct sd_cache {
-    const sd_model* model; /* whose keys and values these are; borrowed */
-    sd_arena arena;        /* owns the arrays below */
-    sd_format format;      /* of keys and values: f32 or bf16 */
+    /* Whose keys and values these are; borrowed. */
+    const sd_model* model;
+    /* Owns the arrays below. */
+    sd_arena arena;
+    /* Of keys and values: f32 or bf16. */
+    sd_format format;
     int n_layer, n_kv_head, d_head;
-    int n_slots;      /* capacity, a multiple of SD_PANEL */
-    int n_committed;  /* tokens kept */
-    int n_pending;    /* nodes computed and not yet kept or dropped */
-    int n_through;    /* layers that the pending nodes have gone through as the whole model has it: n_layer,
-                       * but for nodes that are to be finished */
-    int32_t* tokens;  /* [n_slots] the token of each slot in use */
-    int32_t* parents; /* [n_slots] of the pending nodes; -1: hangs on the committed text */
-    int32_t* depths;  /* [n_slots] of the pending nodes; 0 where the parent is -1 */
-    char* keys;       /* [n_layer, n_kv_head, n_slots / 32] panels of d_head inputs (format.h), rotated */
-    char* values;     /* [n_layer, n_kv_head, value panels, n_slots, 32] f32 or bf16 */
-    int n_hidden;     /* pending nodes that may wait to be finished */
-    float* hidden;    /* [n_hidden, d_model] the residual stream of such nodes after n_through layers */
+    /* Capacity, a multiple of SD_PANEL. */
+    int n_slots;
+    /* Tokens kept. */
+    int n_committed;
+    /* Nodes computed and not yet kept or dropped. */
+    int n_pending;
+    /* Layers that the pending nodes have gone through as in the whole model: n_layer, or fewer for nodes that
+     * are to be finished. */
+    int n_through;
+    /* [n_slots] the token of each slot in use. */
+    int32_t* tokens;
+    /* [n_slots] parents of the pending nodes; -1: the last committed token. */
+    int32_t* parents;
+    /* [n_slots] depths of the pending nodes; 0 where the parent is -1. */
+    int32_t* depths;
+    /* [n_layer, n_kv_head, n_slots / 32] panels of d_head inputs (format.h), rotated. */
+    char* keys;
+    /* [n_layer, n_kv_head, value panels, n_slots, 32] f32 or bf16. */
+    char* values;
+    /* Pending nodes that may wait to be finished. */
+    int n_hidden;
+    /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
+    float* hidden;
 } sd_cache;
 
 /* Make room for `n_slots` tokens and nodes of `model`, of which n_hidden may wait to be finished. The
@@ -62,7 +76,7 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
 int sd_cache_known(const sd_cache* caches, int n_caches, const int32_t* text, int n);
 
 /* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others;
- * nodes[i] becomes node i. What is kept has the bits it had: a node's place is no part of them. */
+ * nodes[i] becomes node i. What is kept has the bits it had: they do not depend on the slot. */
 sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n);
 
 /* Commit the first n pending nodes, a chain that every other pending node hangs on (keep would drop

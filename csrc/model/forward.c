@@ -48,10 +48,8 @@ sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_thre
                         .max_slots = max_slots};
     sd_status status = sd_pool_reserve(n_threads);
     if (status != SD_OK) return status;
-    lay_out(w);
-    status = sd_arena_commit(&w->arena);
+    status = SD_ARENA_BUILD(&w->arena, lay_out(w));
     if (status != SD_OK) return status;
-    lay_out(w);
     return SD_OK;
 }
 
@@ -356,7 +354,6 @@ static sd_status append(const job* j) {
     }
     for (int b = 0, row = 0; b < j->n_branches; b++) {
         const sd_branch* branch = &j->branches[b];
-        const sd_cache* cache = branch->cache;
         for (int i = 0; i < branch->n_new; i++, row++) {
             w->tokens[row] = branch->tokens[i];
             w->positions[row] = position_of(branch, i);
@@ -523,9 +520,9 @@ static void run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
     run(&j);
 }
 
-/* A row of the branch is not finite: name the first layer whose output is not finite, and the row. A value that
- * is not finite stays so in the layers that follow; it may spoil rows that do not attend to it, as 0 · infinity
- * is not 0. */
+/* A row of the branch is not finite: name the first layer whose output is not finite, and the row. A value
+ * that is not finite stays so in the layers that follow; it may spoil rows that do not attend to it, as 0 ·
+ * infinity is not 0. */
 static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
     while (high - low > 1) {
@@ -570,7 +567,7 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
     return SD_OK;
 }
 
-sd_status sd_prefill_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
+sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
                            int logits) {
     int32_t parents[SD_PROMPT_SLICE], path[SD_PROMPT_SLICE];
     int n_here = n - *n_done < SD_PROMPT_SLICE ? n - *n_done : SD_PROMPT_SLICE;

@@ -75,9 +75,10 @@ sd_status sd_forward_skipping(sd_workspace* workspace, const unsigned char* skip
 sd_status sd_forward_finish(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
 /* Are rows [first, first + n) of the last forward finite, counted over its branches and their nodes: the
- * residual stream, and the logits where they were wanted? If not, SD_ERR_OVERFLOW; the message names the model,
- * the first layer whose output is not finite, for which the rows are computed again, and the position where it
- * is not. To be asked while the branches exist and the nodes of these rows are pending. There may be fewer rows than n. */
+ * residual stream, and the logits where they were wanted? If not, SD_ERR_OVERFLOW; the message names the
+ * model, the first layer whose output is not finite, for which the rows are computed again, and the position
+ * where it is not. To be asked while the branches exist and the nodes of these rows are pending. There may be
+ * fewer rows than n. */
 sd_status sd_forward_check(sd_workspace* workspace, int first, int n);
 
 /* Testing: forwards of this process so far, and blocks (the attention or the MLP of a layer) that rows have
@@ -88,7 +89,7 @@ long sd_forward_work(void);
 /* Append tokens [n] to a cache as committed text, in slices of SD_PROMPT_SLICE; *n_done counts
  * the tokens already in, and one call computes one slice. With `logits` the slice's rows are left
  * in workspace->logits. All rows are checked if the workspace has a name. */
-sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
+sd_status sd_forward_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
                            int* n_done, int logits);
 
 #endif

@@ -65,10 +65,8 @@ sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const dou
     if (model == NULL) return SD_ERR_MEMORY;
     model->config = *config;
     model->numbers = numbers;
-    lay_out(model, &model->arena);
-    status = sd_arena_commit(&model->arena);
+    status = SD_ARENA_BUILD(&model->arena, lay_out(model, &model->arena));
     if (status != SD_OK) goto fail;
-    lay_out(model, &model->arena);
     if (config->position == SD_POSITION_ROTARY) {
         int half = config->d_head / 2;
         for (int i = 0; i < half; i++) {
@@ -96,48 +94,48 @@ void sd_model_free(sd_model* model) {
 
 /* Where a tensor goes: a vector, a table, rows of a packed matrix; the embedding of a tied model to
  * both of the latter. */
-typedef struct place {
+typedef struct destination {
     float* vector;
     sd_table* table;
     sd_matrix* matrix;
     sd_rows rows;
-} place;
+} destination;
 
-static place place_of(sd_model* model, const sd_tensor_spec* spec) {
+static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     const sd_config* c = &model->config;
     sd_layer* layer = spec->layer < 0 ? NULL : &model->layers[spec->layer];
     sd_rows all = {0, 1}, keys = {sd_keys_column(c), 1}, values = {sd_values_column(c), 1};
     sd_rows gate = {0, 2}, up = {c->gated ? SD_PANEL : 0, c->gated ? 2 : 1};
     switch (spec->role) {
     case SD_TOKEN_EMBEDDING:
-        return (place){
+        return (destination){
             .table = &model->token_embedding, .matrix = c->tied ? &model->head : NULL, .rows = all};
-    case SD_POSITION_EMBEDDING: return (place){.table = &model->position_embedding};
-    case SD_HEAD: return (place){.matrix = &model->head, .rows = all};
-    case SD_OUTPUT_NORM: return (place){.vector = model->output_norm};
-    case SD_OUTPUT_NORM_BIAS: return (place){.vector = model->output_norm_bias};
-    case SD_ATTN_NORM: return (place){.vector = layer->attn_norm};
-    case SD_ATTN_NORM_BIAS: return (place){.vector = layer->attn_norm_bias};
-    case SD_ATTN_Q: return (place){.matrix = &layer->qkv, .rows = all};
-    case SD_ATTN_K: return (place){.matrix = &layer->qkv, .rows = keys};
-    case SD_ATTN_V: return (place){.matrix = &layer->qkv, .rows = values};
-    case SD_ATTN_Q_BIAS: return (place){.vector = layer->qkv_bias, .rows = all};
-    case SD_ATTN_K_BIAS: return (place){.vector = layer->qkv_bias, .rows = keys};
-    case SD_ATTN_V_BIAS: return (place){.vector = layer->qkv_bias, .rows = values};
-    case SD_ATTN_OUT: return (place){.matrix = &layer->attn_out, .rows = all};
-    case SD_ATTN_OUT_BIAS: return (place){.vector = layer->attn_out_bias};
-    case SD_MLP_NORM: return (place){.vector = layer->mlp_norm};
-    case SD_MLP_NORM_BIAS: return (place){.vector = layer->mlp_norm_bias};
-    case SD_MLP_GATE: return (place){.matrix = &layer->mlp_in, .rows = gate};
-    case SD_MLP_UP: return (place){.matrix = &layer->mlp_in, .rows = up};
-    case SD_MLP_DOWN: return (place){.matrix = &layer->mlp_down, .rows = all};
-    case SD_MLP_GATE_BIAS: return (place){.vector = layer->mlp_in_bias, .rows = gate};
-    case SD_MLP_UP_BIAS: return (place){.vector = layer->mlp_in_bias, .rows = up};
-    case SD_MLP_DOWN_BIAS: return (place){.vector = layer->mlp_down_bias};
+    case SD_POSITION_EMBEDDING: return (destination){.table = &model->position_embedding};
+    case SD_HEAD: return (destination){.matrix = &model->head, .rows = all};
+    case SD_OUTPUT_NORM: return (destination){.vector = model->output_norm};
+    case SD_OUTPUT_NORM_BIAS: return (destination){.vector = model->output_norm_bias};
+    case SD_ATTN_NORM: return (destination){.vector = layer->attn_norm};
+    case SD_ATTN_NORM_BIAS: return (destination){.vector = layer->attn_norm_bias};
+    case SD_ATTN_Q: return (destination){.matrix = &layer->qkv, .rows = all};
+    case SD_ATTN_K: return (destination){.matrix = &layer->qkv, .rows = keys};
+    case SD_ATTN_V: return (destination){.matrix = &layer->qkv, .rows = values};
+    case SD_ATTN_Q_BIAS: return (destination){.vector = layer->qkv_bias, .rows = all};
+    case SD_ATTN_K_BIAS: return (destination){.vector = layer->qkv_bias, .rows = keys};
+    case SD_ATTN_V_BIAS: return (destination){.vector = layer->qkv_bias, .rows = values};
+    case SD_ATTN_OUT: return (destination){.matrix = &layer->attn_out, .rows = all};
+    case SD_ATTN_OUT_BIAS: return (destination){.vector = layer->attn_out_bias};
+    case SD_MLP_NORM: return (destination){.vector = layer->mlp_norm};
+    case SD_MLP_NORM_BIAS: return (destination){.vector = layer->mlp_norm_bias};
+    case SD_MLP_GATE: return (destination){.matrix = &layer->mlp_in, .rows = gate};
+    case SD_MLP_UP: return (destination){.matrix = &layer->mlp_in, .rows = up};
+    case SD_MLP_DOWN: return (destination){.matrix = &layer->mlp_down, .rows = all};
+    case SD_MLP_GATE_BIAS: return (destination){.vector = layer->mlp_in_bias, .rows = gate};
+    case SD_MLP_UP_BIAS: return (destination){.vector = layer->mlp_in_bias, .rows = up};
+    case SD_MLP_DOWN_BIAS: return (destination){.vector = layer->mlp_down_bias};
     case SD_N_ROLES: break;
     }
     assert(!"unknown role");
-    return (place){0};
+    return (destination){0};
 }
 
 static sd_status copy_vector(float* to, const sd_source* source, const sd_tensor_spec* spec, sd_rows rows) {
@@ -167,7 +165,7 @@ sd_status sd_model_set(sd_model* model, const char* name, const sd_source* sourc
         return sd_fail(SD_ERR_SHAPE, "tensor %s: shape is (%d, %d), expected (%d, %d)", name, n_rows, n_cols,
                        spec.n_rows, spec.n_cols);
     }
-    place to = place_of(model, &spec);
+    destination to = destination_of(model, &spec);
     sd_status status = sd_pool_reserve(n_threads);
     if (status == SD_OK && to.vector) status = copy_vector(to.vector, source, &spec, to.rows);
     if (status == SD_OK && to.table) status = sd_table_fill(to.table, source, spec.name, n_threads);
@@ -192,8 +190,8 @@ sd_status sd_model_finish(sd_model* model) {
 
 sd_status sd_model_rows(const sd_model* model, const char* name, int first, int n, float* out) {
     sd_tensor_spec spec;
-    place at = {0};
-    if (sd_tensor_find(&model->config, name, &spec) >= 0) at = place_of((sd_model*)model, &spec);
+    destination at = {0};
+    if (sd_tensor_find(&model->config, name, &spec) >= 0) at = destination_of((sd_model*)model, &spec);
     if (at.matrix == NULL) return sd_fail(SD_ERR_VALUE, "tensor %.64s: not a matrix of this model", name);
     for (int r = first; r < first + n; r++, out += spec.n_cols) {
         int row = at.rows.first + r / SD_PANEL * SD_PANEL * at.rows.step + r % SD_PANEL;

@@ -29,12 +29,6 @@ class RoundRecord(TypedDict):
     """The chance that a draft is accepted at each verified position; see `specdec.Round.betas`."""
     logits: NDArray[np.float32] | None
     """[len(tokens), n_vocab] target logits each new token was chosen from; None unless asked for."""
-    draft_probs: NDArray[np.float64] | None
-    """[1 + len(drafted), n_vocab] what each node was drawn from, 0 for the root; None unless asked for."""
-    draft_points: list[int] | None
-    """[1 + len(drafted)] the token of a node that was chosen, -1 for a draw; None unless asked for."""
-    node_logits: NDArray[np.float32] | None
-    """[1 + len(drafted), n_vocab] target logits after each node; None unless asked for."""
     draft_s: float
     verify_s: float
     other_s: float
@@ -164,11 +158,9 @@ class Session:
         transform: Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | None = None,
         keep_logits: bool = False,
         stop_ids: Sequence[int] = (),
-        dial: tuple[float, Sequence[Sequence[int]]] | None = None,
-        keep_drafts: bool = False,
         n_text: int = 0,
         node_budget: int = 0,
-        pace: NDArray[np.float64] | None = None,
+        adaptive_gamma: NDArray[np.float64] | None = None,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
 
@@ -183,13 +175,8 @@ class Session:
         top_p, min_p, repetition_penalty and logit_bias {token: bias}. `rule` is one of `verify`; "greedy" is
         argmax of the distribution that `sampling` makes, with `lenience`.
 
-        ``dial=(alpha, texts)`` is for benchmarks: the draft does its work, but then each of its guesses
-        becomes, with probability alpha, the next token of its prompt's text in `texts` (prompt and
-        continuation, as plain decoding gives it), else another. At temperature 0 the acceptance rate is
-        alpha.
-
-        `pace` is what `new_pace` or an earlier session's `pace` gave: gamma, the most, is then chosen round
-        by round (decode/pace.h). It is copied.
+        `adaptive_gamma` is an array of `new_adaptive_gamma` or of an earlier session: gamma, the most, is
+        then chosen round by round (decode/adaptive_gamma.h). The array is copied.
         """
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.
@@ -207,14 +194,14 @@ class Session:
         rounds at most, where that is less than the session's gamma.
         """
     @property
-    def pace(self) -> NDArray[np.float64] | None:
+    def adaptive_gamma(self) -> NDArray[np.float64] | None:
         """A copy of what the session has learnt of its rounds; None if it was made without."""
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence."""
     def replace(self, sequence: int, prompt: Sequence[int], seed: tuple[int, int], /) -> None:
-        """Give a finished sequence's place to another prompt, with a (seed, sequence) of its own.
+        """Give a finished sequence's batch slot to another prompt, with a (seed, sequence) of its own.
 
-        `prefill` must be called before the next round. A `dial` knows no other prompts and refuses.
+        `prefill` must be called before the next round.
         """
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""
@@ -282,8 +269,8 @@ def verify(
         probabilities. Where a point is not -1 all mass is on that token and the row is not looked at.
     """
 
-class PaceView(TypedDict):
-    """What a pace has learnt, for rounds of one sequence; see `specdec.AdaptiveGamma.to_dict`."""
+class AdaptiveGammaView(TypedDict):
+    """What gamma="auto" has learnt, for rounds of one sequence; see `specdec.AdaptiveGamma.to_dict`."""
 
     target_s: list[float]
     """[65] seconds of a round by its guesses, without those of drafting them."""
@@ -298,11 +285,11 @@ class PaceView(TypedDict):
     plain_rate: float
     plain_left: float
 
-def new_pace() -> NDArray[np.float64]:
+def new_adaptive_gamma() -> NDArray[np.float64]:
     """What gamma="auto" knows before it has seen anything."""
 
-def pace_view(pace: NDArray[np.float64]) -> PaceView:
-    """What a pace has learnt, in units."""
+def adaptive_gamma_view(adaptive_gamma: NDArray[np.float64]) -> AdaptiveGammaView:
+    """What gamma="auto" has learnt, in units."""
 
 def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
     """The counter-based uniform in [0, 1) that the core uses for this key."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from specdec import _core
@@ -63,6 +64,25 @@ def build(
     return _core.Model(config, given, dtype=dtype, cache_dtype=cache_dtype)
 
 
+HAS_HOOKS = hasattr(_core, "_alloc_live")
+NO_HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)"
+
+
+def fixed_acceptance(draft: Any, alpha: float, texts: list[list[int]]) -> tuple[Any, ...]:
+    """A draft whose guesses are right with probability alpha; texts: prompts with their continuations."""
+    if not HAS_HOOKS:
+        pytest.skip(NO_HOOKS)
+    return ("fixed_acceptance", draft, alpha, texts)
+
+
+def with_drafts(session: _core.Session) -> _core.Session:
+    """The session, whose records say `draft_probs`, `draft_points` and `node_logits` too."""
+    if not HAS_HOOKS:
+        pytest.skip(NO_HOOKS)
+    session._keep_drafts()  # type: ignore[attr-defined]  # only a build with hooks has it
+    return session
+
+
 def run_session(
     target: _core.Model,
     draft: _core.Model | _core.Ngram | tuple[Any, ...] | None,
@@ -72,7 +92,6 @@ def run_session(
     max_new_tokens: int = 40,
     seeds: list[tuple[int, int]] | None = None,
     n_threads: int = 1,
-    dial: tuple[float, list[list[int]]] | None = None,
     rule: str = "rejection",
     lenience: float = 1.0,
     transform: Callable[..., Any] | None = None,
@@ -85,7 +104,7 @@ def run_session(
         sampling={"temperature": 0.0} | sampling,
         draft_sampling={"temperature": 0.0} | sampling if draft_sampling is None else draft_sampling,
         seeds=seeds or [(1, i) for i in range(len(prompts))], n_threads=n_threads, keep_logits=True,
-        dial=dial, rule=rule, lenience=lenience, transform=transform,
+        rule=rule, lenience=lenience, transform=transform,
     )  # fmt: skip
     session.prefill()
     tokens: list[list[int]] = [[] for _ in prompts]

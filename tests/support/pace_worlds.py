@@ -64,7 +64,7 @@ class Play:
 
     def __init__(self, world: World, seed: int, pace: NDArray[np.float64] | None = None) -> None:
         self.world = world
-        self.pace = _core.new_pace() if pace is None else pace
+        self.pace = _core.new_adaptive_gamma() if pace is None else pace
         self._rng = np.random.default_rng(seed)
         self.gammas: list[int] = []
         self.tokens = 0.0
@@ -78,14 +78,16 @@ class Play:
         return (self.tokens - tokens) / (self.seconds - seconds)
 
     def round(self, n_sequences: int = 1) -> None:
-        drafting = _core._pace_begin(self.pace, n_sequences, MAX_GAMMA)
+        drafting = _core._adaptive_gamma_begin(self.pace, n_sequences, MAX_GAMMA)
         drafts = [self._chain(drafting) for _ in range(n_sequences)]
         chains = [chain for chain, _ in drafts]
         n_rows = sum(len(chain[0]) + 1 for chain in chains)
         n_steps = sum(max(len(chain[0]), chain[2]) for chain in chains)
         n_tokens = sum(chain[1] + 1 for chain in chains)
         draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows)
-        _core._pace_end(self.pace, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise())
+        _core._adaptive_gamma_end(
+            self.pace, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise()
+        )
         self.tokens += sum(tokens for _, tokens in drafts)
         self.seconds += draft_s + rest_s
         self.gammas.append(n_rows - n_sequences)
@@ -100,9 +102,13 @@ class Play:
         world, confidences, right = self.world, [], []
         reach = tokens = 1.0
         shares = [level[0] for level in world.levels]
-        while drafting and len(confidences) < MAX_GAMMA and _core._pace_pays(self.pace, confidences, False):
+        while (
+            drafting
+            and len(confidences) < MAX_GAMMA
+            and _core._adaptive_gamma_pays(self.pace, confidences, False)
+        ):
             _, confidence, chance = world.levels[self._rng.choice(len(shares), p=shares)]
-            if world.looks and not _core._pace_pays(self.pace, [*confidences, confidence], True):
+            if world.looks and not _core._adaptive_gamma_pays(self.pace, [*confidences, confidence], True):
                 return (confidences, _first_false(right), len(confidences) + 1, confidence), tokens
             confidences.append(confidence)
             reach *= chance

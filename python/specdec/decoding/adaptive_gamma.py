@@ -46,7 +46,7 @@ class _Learnt:
     target: weakref.ref[Any]
     draft: weakref.ref[Any]
     name: str
-    pace: NDArray[np.float64]
+    estimates: NDArray[np.float64]
 
 
 class AdaptiveGamma:
@@ -107,9 +107,9 @@ class AdaptiveGamma:
     def begin(self, kind: RunKind) -> NDArray[np.float64]:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
         found = self._learnt.get(kind.key)
-        return _core.new_pace() if found is None else found.pace.copy()
+        return _core.new_adaptive_gamma() if found is None else found.estimates.copy()
 
-    def end(self, kind: RunKind, pace: NDArray[np.float64]) -> None:
+    def end(self, kind: RunKind, estimates: NDArray[np.float64]) -> None:
         """Keep what a run has learnt; of two at the same time what the one that ends last has."""
         key = kind.key
 
@@ -120,7 +120,7 @@ class AdaptiveGamma:
             weakref.ref(kind.target, forget),
             weakref.ref(kind.draft.identity, forget),
             str(kind),
-            pace,
+            estimates,
         )
         self._learnt.pop(key, None)
         self._learnt[key] = learnt
@@ -139,7 +139,7 @@ class AdaptiveGamma:
         if not all_learnt:
             return {}
         learnt = next(reversed(all_learnt.values()))
-        view = _core.pace_view(learnt.pace)
+        view = _core.adaptive_gamma_view(learnt.estimates)
         reach = np.cumprod(view["chance"])
         seconds = np.add(view["target_s"], view["draft_s"])
         rates = np.divide(np.cumsum(reach), seconds, out=np.zeros_like(reach), where=seconds > 0)

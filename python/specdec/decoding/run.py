@@ -204,7 +204,9 @@ class Run:
             n_threads=request.options.n_threads,
             keep_logits=request.options.logits,
             stop_ids=sorted(request.stop.ids),
-            pace=request.policy.begin(request.kind) if isinstance(request.policy, AdaptiveGamma) else None,
+            adaptive_gamma=(
+                request.policy.begin(request.kind) if isinstance(request.policy, AdaptiveGamma) else None
+            ),
         )
         begun = places.copy()
         while True:
@@ -273,7 +275,7 @@ class Run:
             session, self._session = self._session, None
             try:
                 policy = self.request.policy
-                if isinstance(policy, AdaptiveGamma) and session.pace is not None:
-                    policy.end(self.request.kind, session.pace)
+                if isinstance(policy, AdaptiveGamma) and session.adaptive_gamma is not None:
+                    policy.end(self.request.kind, session.adaptive_gamma)
             finally:
                 session.close()

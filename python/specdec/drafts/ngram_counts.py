@@ -1,4 +1,4 @@
-"""How often each n-gram occurs in some texts, as the core's tables hold it (``draft/ngram_table.h``)."""
+"""How often each n-gram occurs in some texts, as the core holds it (``draft/tables/ngram_table.h``)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,279 @@
+#include "beam_search.h"
+
+#include <string.h>
+
+#include "clock.h"
+#include "interrupt.h"
+#include "tree.h"
+
+struct sd_beam_search {
+    sd_beam_options options;
+    sd_workspace target, draft; /* the draft's is not created where nothing is drafted */
+    sd_beam_tree tree;
+    sd_arena arena;                            /* owns the arrays below */
+    int32_t* prompt;                           /* [n_prompt]; its last token is the first round's only node */
+    int n_prompt, n_target_read, n_draft_read; /* prompt tokens in the caches */
+    int ready;                                 /* the prompt is in, and no round has failed */
+    int ended;
+    int n_steps, max_steps;
+    sd_beam *beams, *next;     /* [width] the hypotheses, best first, and room for those after them */
+    sd_beam *guesses, *better; /* [draft_width] the same for the draft's search */
+    int n_beams;
+    int32_t* step_tokens;  /* [max_steps, width] of each step: what sd_beam says */
+    int32_t* step_parents; /* [max_steps, width] */
+    int32_t* stop_ids;     /* [options.n_stop_ids] */
+};
+
+static void lay_out(sd_beam_search* s) {
+    sd_arena* arena = &s->arena;
+    const sd_beam_options* o = &s->options;
+    size_t width = (size_t)o->width, steps = (size_t)s->max_steps;
+    s->prompt = sd_arena_take(arena, (size_t)s->n_prompt, sizeof *s->prompt);
+    s->beams = sd_arena_take(arena, width, sizeof *s->beams);
+    s->next = sd_arena_take(arena, width, sizeof *s->next);
+    s->guesses = sd_arena_take(arena, (size_t)o->draft_width, sizeof *s->guesses);
+    s->better = sd_arena_take(arena, (size_t)o->draft_width, sizeof *s->better);
+    s->step_tokens = sd_arena_take(arena, steps, width * sizeof *s->step_tokens);
+    s->step_parents = sd_arena_take(arena, steps, width * sizeof *s->step_parents);
+    s->stop_ids = sd_arena_take(arena, (size_t)o->n_stop_ids, sizeof *s->stop_ids);
+}
+
+static sd_status check(const sd_beam_options* o, const int32_t* prompt, int n) {
+    const sd_config* c = &o->target->config;
+    sd_status status = sd_gamma_check(o->gamma);
+    if (status != SD_OK) return status;
+    if (o->width < 1 || o->width > SD_MAX_WIDTH)
+        return sd_fail(SD_ERR_VALUE, "width is %d, expected 1 to %d", o->width, SD_MAX_WIDTH);
+    if (o->draft_width < o->width || o->draft_width > SD_MAX_WIDTH)
+        return sd_fail(SD_ERR_VALUE, "draft_width is %d, expected %d (width) to %d", o->draft_width, o->width,
+                       SD_MAX_WIDTH);
+    if (o->max_new_tokens < 1)
+        return sd_fail(SD_ERR_VALUE, "max_new_tokens is %d, expected at least 1", o->max_new_tokens);
+    if (o->draft != NULL && o->draft->config.n_vocab != c->n_vocab)
+        return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
+                       o->draft->config.n_vocab, c->n_vocab);
+    if (n < 1 || n >= c->n_ctx)
+        return sd_fail(SD_ERR_CONTEXT, "the prompt has %d tokens, expected 1 to %d (the context is %d)", n,
+                       c->n_ctx - 1, c->n_ctx);
+    for (int i = 0; i < n; i++)
+        if (prompt[i] < 0 || prompt[i] >= c->n_vocab)
+            return sd_fail(SD_ERR_VALUE, "prompt: token %d is %d, expected 0 to %d", i, (int)prompt[i],
+                           c->n_vocab - 1);
+    return SD_OK;
+}
+
+static int larger(int a, int b) { return a > b ? a : b; }
+
+/* Caches and workspaces. Between rounds the tree has a node at most for each hypothesis and step; a
+ * round adds the hypotheses' last tokens and what the draft chooses. */
+static sd_status create_parts(sd_beam_search* s) {
+    const sd_beam_options* o = &s->options;
+    const sd_model* draft = s->tree.drafting ? o->draft : NULL;
+    int depth = o->gamma < s->max_steps - 1 ? o->gamma : s->max_steps - 1;
+    int64_t rows = o->width + (draft ? (int64_t)o->draft_width * depth : 0);
+    int64_t n_nodes = (int64_t)o->width * s->max_steps + rows;
+    if (n_nodes > 1 << 28)
+        return sd_fail(SD_ERR_VALUE, "width is %d for %d tokens, expected fewer than %d nodes", o->width,
+                       s->max_steps, 1 << 28);
+    sd_status status = sd_beam_tree_create(&s->tree, o->target, draft, s->n_prompt, (int)n_nodes);
+    if (status == SD_OK)
+        status = sd_workspace_create(&s->target, o->target, o->n_threads, larger((int)rows, SD_PROMPT_SLICE),
+                                     (int)rows, s->n_prompt + (int)n_nodes);
+    /* its first forward of a round reads up to `width` nodes that the last round left, and as many
+     * last tokens; the others a step of its search each */
+    if (status == SD_OK && draft)
+        status = sd_workspace_create(&s->draft, draft, o->n_threads,
+                                     larger(larger(2 * o->width, o->draft_width), SD_PROMPT_SLICE),
+                                     o->draft_width, s->n_prompt + (int)n_nodes);
+    s->target.name = "the target"; /* the draft's has none: a draft that overflows guesses nothing here */
+    return status;
+}
+
+sd_status sd_beam_search_create(const sd_beam_options* options, const int32_t* prompt, int n,
+                                sd_beam_search** out) {
+    sd_beam_search* s = NULL;
+    sd_status status = check(options, prompt, n);
+    if (status != SD_OK) goto fail;
+    status = SD_ERR_MEMORY;
+    if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
+    int room = options->target->config.n_ctx - n;
+    s->options = *options;
+    s->n_prompt = n;
+    s->max_steps = options->max_new_tokens < room ? options->max_new_tokens : room;
+    s->tree.drafting =
+        options->draft != NULL && options->gamma > 0 && s->max_steps > 1 && n <= options->draft->config.n_ctx;
+    if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
+    memcpy(s->prompt, prompt, (size_t)n * sizeof *prompt);
+    for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
+    s->n_beams = 1;
+    s->beams[0] = (sd_beam){.token = prompt[n - 1], .node = -1, .hangs_on = -1};
+    if ((status = create_parts(s)) != SD_OK) goto fail;
+    *out = s;
+    return SD_OK;
+fail:
+    sd_beam_search_free(s);
+    return status;
+}
+
+void sd_beam_search_free(sd_beam_search* s) {
+    if (s == NULL) return;
+    sd_workspace_free(&s->target);
+    sd_workspace_free(&s->draft);
+    sd_beam_tree_free(&s->tree);
+    sd_arena_free(&s->arena);
+    sd_free(s);
+}
+
+sd_status sd_beam_search_prefill(sd_beam_search* s, int* done) {
+    *done = 0;
+    int n = s->n_prompt - 1;
+    if (s->n_target_read < n)
+        return sd_forward_slice(&s->target, &s->tree.target, s->prompt, n, &s->n_target_read, 0);
+    if (s->tree.drafting && s->n_draft_read < n)
+        return sd_forward_slice(&s->draft, &s->tree.draft, s->prompt, n, &s->n_draft_read, 0);
+    *done = 1;
+    s->ready = 1;
+    return SD_OK;
+}
+
+/* How many steps the draft may guess: one fewer than there are to make, and the tokens that it reads
+ * must fit its context. */
+static int guessable(const sd_beam_search* s) {
+    if (!s->tree.drafting) return 0;
+    int depth = s->options.gamma, left = s->max_steps - s->n_steps - 1;
+    int room = s->options.draft->config.n_ctx - (s->n_prompt + s->n_steps - 1);
+    if (depth > left) depth = left;
+    return depth > room ? room : depth;
+}
+
+/* The nodes from `first` on, as an addition to one of the caches. */
+static sd_branch branch_of(sd_beam_search* s, sd_cache* cache, int first, int n_logits) {
+    const sd_beam_tree* t = &s->tree;
+    return (sd_branch){cache, t->tokens + first, t->parents + first, t->n_nodes - first, n_logits};
+}
+
+static sd_stop_ids stop_of(const sd_beam_search* s) {
+    return (sd_stop_ids){s->stop_ids, s->options.n_stop_ids};
+}
+
+/* The draft's beam search from the present hypotheses, whose nodes are those from `first` on: what it
+ * chooses becomes nodes. The last step's choice is not read here. */
+static sd_status guess(sd_beam_search* s, int first, int depth, sd_beam_record* record) {
+    sd_beam_tree* t = &s->tree;
+    int n = s->n_beams;
+    memcpy(s->guesses, s->beams, (size_t)n * sizeof *s->beams);
+    for (int level = first; depth > 0 && level < t->n_nodes; depth--) {
+        const sd_branch branch = branch_of(s, &t->draft, t->n_draft_read, t->n_nodes - level);
+        double begun = sd_now();
+        sd_status status = sd_forward(&s->draft, &branch, 1);
+        if (status != SD_OK) return status;
+        record->draft_s += sd_now() - begun;
+        record->n_draft_calls++;
+        t->n_draft_read = t->n_nodes;
+        n = sd_beam_step(s->guesses, n, s->draft.logits, s->draft.ld_logits, level,
+                         s->options.target->config.n_vocab, stop_of(s), s->options.draft_width, s->better);
+        level = t->n_nodes;
+        for (int i = 0; i < n; i++)
+            if (!s->better[i].ended)
+                s->better[i].node =
+                    sd_beam_tree_add(t, s->better[i].token, s->guesses[s->better[i].parent].node);
+        sd_beam* swapped = s->guesses;
+        s->guesses = s->better;
+        s->better = swapped;
+    }
+    return SD_OK;
+}
+
+/* One of the target's steps; the nodes from `first` on are evaluated. *known: every hypothesis that
+ * goes on is one of them. */
+static sd_status advance(sd_beam_search* s, int first, int* known) {
+    sd_status status = sd_interrupted();
+    if (status != SD_OK) return status;
+    int width = s->options.width, n_open = 0;
+    int n = sd_beam_step(s->beams, s->n_beams, s->target.logits, s->target.ld_logits, first,
+                         s->options.target->config.n_vocab, stop_of(s), width, s->next);
+    if (n == 0) {
+        sd_status status = sd_forward_check(&s->target, 0, s->target.max_rows);
+        if (status != SD_OK) return status;
+        return sd_fail(SD_ERR_OVERFLOW, "the target: the logits are not finite");
+    }
+    *known = 1;
+    for (int i = 0; i < n; i++) {
+        sd_beam* beam = &s->next[i];
+        s->step_tokens[(ptrdiff_t)s->n_steps * width + i] = beam->token;
+        s->step_parents[(ptrdiff_t)s->n_steps * width + i] = beam->parent;
+        if (beam->ended) continue;
+        n_open++;
+        beam->hangs_on = s->beams[beam->parent].node;
+        beam->node = sd_beam_tree_find(&s->tree, first, beam->token, beam->hangs_on);
+        *known &= beam->node >= 0;
+    }
+    sd_beam* swapped = s->beams;
+    s->beams = s->next;
+    s->next = swapped;
+    s->n_beams = n;
+    s->n_steps++;
+    s->ended = n_open == 0 || s->n_steps == s->max_steps;
+    return SD_OK;
+}
+
+static sd_status run_round(sd_beam_search* s, sd_beam_record* record) {
+    double begun = sd_now();
+    sd_beam_tree* t = &s->tree;
+    int first = t->n_nodes, depth = guessable(s), known = 1;
+    t->drafting = depth > 0; /* a search that has stopped guessing has no more to guess */
+    for (int i = 0; i < s->n_beams; i++)
+        if (!s->beams[i].ended)
+            s->beams[i].node = sd_beam_tree_add(t, s->beams[i].token, s->beams[i].hangs_on);
+    int n_read_again = t->n_nodes - first;
+    sd_status status = guess(s, first, depth, record);
+    if (status != SD_OK) return status;
+    record->n_nodes = t->n_nodes - first;
+    record->n_drafted = record->n_nodes - n_read_again;
+
+    const sd_branch branch = branch_of(s, &t->target, first, record->n_nodes);
+    double drafted = sd_now();
+    status = sd_forward(&s->target, &branch, 1);
+    if (status != SD_OK) return status;
+    record->verify_s = sd_now() - drafted;
+
+    int n_before = s->n_steps;
+    while (status == SD_OK && known && !s->ended) status = advance(s, first, &known);
+    if (status == SD_OK) status = sd_beam_tree_prune(t, s->beams, s->n_beams);
+    record->n_levels = s->n_steps - n_before;
+    record->other_s = sd_now() - begun - record->draft_s - record->verify_s;
+    return status;
+}
+
+sd_status sd_beam_search_round(sd_beam_search* s, sd_beam_record* record, int* ended) {
+    if (!s->ready) return sd_fail(SD_ERR_STATE, "the prompt has not been read, or a round has failed");
+    *ended = s->ended;
+    if (s->ended) return SD_OK;
+    sd_beam_record done = {0};
+    sd_status status = run_round(s, &done);
+    s->ready = status == SD_OK; /* a failed round leaves nodes behind */
+    if (status == SD_OK) *record = done;
+    return status;
+}
+
+const sd_beam* sd_beam_search_beams(const sd_beam_search* s, int* n) {
+    *n = s->n_beams;
+    return s->beams;
+}
+
+int sd_beam_search_steps(const sd_beam_search* s) { return s->n_steps; }
+
+int sd_beam_search_tokens(const sd_beam_search* s, int beam, int32_t* tokens) {
+    int n = 0, width = s->options.width;
+    for (int step = s->n_steps - 1, at = beam; step >= 0; step--) {
+        int32_t token = s->step_tokens[(ptrdiff_t)step * width + at];
+        if (token >= 0) tokens[n++] = token;
+        at = s->step_parents[(ptrdiff_t)step * width + at];
+    }
+    for (int i = 0; i < n / 2; i++) { /* they were met from the last to the first */
+        int32_t last = tokens[n - 1 - i];
+        tokens[n - 1 - i] = tokens[i];
+        tokens[i] = last;
+    }
+    return n;
+}

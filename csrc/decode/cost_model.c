@@ -1,0 +1,85 @@
+#include "cost_model.h"
+
+#include <assert.h>
+#include <math.h>
+
+#define FIRST 3.0   /* of the first runs the faster ones count: caches are cold, and threads asleep */
+#define MEMORY 64.0 /* runs that a mean is made of */
+#define NEW 1.5     /* a first run counts as at most so much slower than the line */
+/* Runs within which a count that is not seen again is believed less: bad luck may be what keeps it from
+ * being tried. */
+#define STALE 100.0
+#define LINE 4.0         /* runs that the line counts as */
+#define WEIGHT 16.0      /* of a count in the line, at most: others stand far from where the policy is */
+#define CLIP 1.3         /* a run counts as at most so much slower or faster than the mean */
+#define PRIOR_SLOPE 0.05 /* of a time that nothing else is known of, for one more */
+#define PRIOR_WEIGHT 8.0
+
+static int bin_of(int count) {
+    assert(count >= 0);
+    if (count < 32) return count;
+    int bin = 32, low = 32;
+    while (count >= 2 * low && bin + 4 < SD_COST_MODEL_BINS) low *= 2, bin += 4;
+    int quarter = (count - low) / (low / 4);
+    return bin + (quarter < 3 ? quarter : 3);
+}
+
+/* The line of least squares through the bins, which costs a little for each even if only one has been
+ * seen. */
+static void fit(sd_cost_model* c) {
+    double w = 0.0, x = 0.0, y = 0.0, least = 0.0;
+    for (int i = 0; i < SD_COST_MODEL_BINS; i++) {
+        if (c->n[i] == 0.0) continue;
+        double weight = fmin(c->n[i], WEIGHT);
+        if (least <= 0.0) least = c->mean[i] / (c->at[i] > 1.0 ? c->at[i] : 1.0);
+        w += weight, x += weight * c->at[i], y += weight * c->mean[i];
+    }
+    double xx = PRIOR_WEIGHT, xy = PRIOR_WEIGHT * PRIOR_SLOPE * least;
+    for (int i = 0; i < SD_COST_MODEL_BINS; i++) {
+        double weight = fmin(c->n[i], WEIGHT), dx = c->at[i] - x / w;
+        xx += weight * dx * dx, xy += weight * dx * (c->mean[i] - y / w);
+    }
+    c->slope = fmax(0.0, xy / xx);
+    c->start = (y - c->slope * x) / w;
+}
+
+void sd_cost_model_anchor(sd_cost_model* c) { c->n[0] = FIRST; }
+
+void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
+    int i = bin_of(count);
+    c->known = 1.0;
+    if (c->n[i] < FIRST) {
+        double line = c->start + c->slope * count;
+        if (c->n[i] == 0.0) { /* where the line knows better than a first run that was very slow */
+            c->mean[i] = line > 0.0 ? fmin(seconds, NEW * line) : seconds;
+        } else {
+            double low = fmin(c->mean[i], seconds), more = fabs(c->mean[i] - seconds);
+            c->mean[i] = low + 0.25 * fmin(more, 0.5 * low);
+        }
+        c->n[i]++;
+        c->at[i] += (count - c->at[i]) / c->n[i];
+    } else if (c->mean[i] > 0.0) {
+        double ratio = fmin(CLIP, fmax(1.0 / CLIP, seconds / c->mean[i]));
+        c->n[i] = fmin(c->n[i] + 1.0, MEMORY);
+        c->mean[i] *= 1.0 + (ratio - 1.0) / c->n[i];
+        c->at[i] += (count - c->at[i]) / c->n[i];
+    }
+    int least = 0; /* what all others are held against stays */
+    while (least < SD_COST_MODEL_BINS && c->n[least] == 0.0) least++;
+    for (int j = least + 1; j < SD_COST_MODEL_BINS; j++)
+        if (j != i && c->n[j] > FIRST) c->n[j] = fmax(FIRST, c->n[j] * (1.0 - 1.0 / STALE));
+    fit(c);
+}
+
+double sd_cost_model_seconds(const sd_cost_model* c, int count) {
+    int i = bin_of(count);
+    if (!c->known) return 0.0;
+    double own = c->mean[i] + c->slope * (count - c->at[i]), line = c->start + c->slope * count;
+    return fmax(0.0, (c->n[i] * own + LINE * line) / (c->n[i] + LINE));
+}
+
+double sd_cost_model_seen(const sd_cost_model* c, int low, int high) {
+    double n = 0.0;
+    for (int i = bin_of(low); i <= bin_of(high); i++) n += c->n[i];
+    return n;
+}

@@ -1,0 +1,58 @@
+#include "proposal.h"
+
+#include "adaptive_gamma.h"
+
+int sd_proposal_has_room(const sd_proposal* p, int node) {
+    return p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
+}
+
+int sd_proposal_may_draft(const sd_proposal* p, int node) {
+    if (!sd_proposal_has_room(p, node)) return 0;
+    return p->policy == NULL ||
+           sd_adaptive_gamma_pays(p->policy, p->path_prob[node], p->depths[node], p->tree.n_nodes - 1, -1.0);
+}
+
+int sd_proposal_worth_verifying(sd_proposal* p, int node, double confidence) {
+    if (p->policy == NULL) return 1;
+    int depth = p->depths[node] + 1;
+    double known = sd_adaptive_gamma_chance(p->policy, confidence, depth);
+    if (sd_adaptive_gamma_pays(p->policy, p->path_prob[node], depth - 1, p->tree.n_nodes - 1, known))
+        return 1;
+    p->rejected_at = depth;
+    p->rejected_confidence = confidence;
+    return 0;
+}
+
+int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence) {
+    int node = p->tree.n_nodes++;
+    p->tree.tokens[node] = token;
+    p->tree.parents[node] = parent;
+    p->depths[node] = p->depths[parent] + 1;
+    if (p->policy != NULL) {
+        p->confidences[node] = confidence;
+        confidence = sd_adaptive_gamma_chance(p->policy, confidence, p->depths[node]);
+    }
+    p->path_prob[node] = p->path_prob[parent] * confidence;
+    return node;
+}
+
+/* Guesses if nobody may have more than `most`. */
+static int count_guesses(const sd_proposal* proposals, int n, int most) {
+    int n_guesses = 0;
+    for (int i = 0; i < n; i++) n_guesses += proposals[i].budget < most ? proposals[i].budget : most;
+    return n_guesses;
+}
+
+void sd_proposals_share(sd_proposal* proposals, int n, int n_rows, int* turn) {
+    int room = n_rows - n, most = 0, n_wanting = 0, at = 0;
+    if (count_guesses(proposals, n, SD_MAX_GAMMA) <= room) return;
+    while (count_guesses(proposals, n, most + 1) <= room) most++;
+    int left = room - count_guesses(proposals, n, most);
+    for (int i = 0; i < n; i++) n_wanting += proposals[i].budget > most;
+    *turn %= n_wanting;
+    for (int i = 0; i < n; i++) {
+        if (proposals[i].budget <= most) continue;
+        proposals[i].budget = most + ((at++ - *turn + n_wanting) % n_wanting < left);
+    }
+    *turn += left;
+}

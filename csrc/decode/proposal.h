@@ -1,0 +1,66 @@
+/* What a drafter is asked for and what it fills: one sequence's tree of guesses in a round. */
+#ifndef SD_PROPOSAL_H
+#define SD_PROPOSAL_H
+
+#include "cache.h"
+#include "rng.h"
+#include "verify.h"
+
+typedef struct sd_adaptive_gamma sd_adaptive_gamma; /* adaptive_gamma.h */
+
+/* One sequence's part of a round. */
+typedef struct sd_proposal {
+    /* Index in the session. */
+    int sequence;
+    /* [n_text] tokens so far; text[n_text - 1] is the root. Borrowed. */
+    const int32_t* text;
+    int n_text;
+    /* Most guesses, ≥ 0. */
+    int budget;
+    /* Most guesses in a row: the text must not pass its length. */
+    int depth;
+    /* Random numbers of this sequence. */
+    sd_stream stream;
+    /* The target's cache, which holds the text without the root. Only drafters that begin the target's own
+     * work use it. Borrowed. */
+    sd_cache* cache;
+    /* Says when another guess does not pay; NULL: only budget and depth limit the guesses. */
+    const sd_adaptive_gamma* policy;
+    /* Out: node 0 is set, and there is room for `budget` more nodes. Each of their drawn_from has room for
+     * [n_vocab] weights, or NULL where the drafter says `points`. */
+    sd_tree tree;
+    /* [budget + 1] out: depth of each node, 0 for the root. */
+    int32_t* depths;
+    /* [budget + 1] out: estimated chance that a node and all above it are accepted; 1 for the root. */
+    double* path_prob;
+    /* [budget + 1] out, with a policy only: the confidence that sd_proposal_add was given. */
+    double* confidences;
+    /* Out: depth of the last guess that sd_proposal_worth_verifying refused; 0: none. */
+    int rejected_at;
+    /* Out: confidence of the guess at rejected_at. */
+    double rejected_confidence;
+} sd_proposal;
+
+/* Is there room for another guess after `node`? */
+int sd_proposal_has_room(const sd_proposal* proposal, int node);
+
+/* May a guess be drafted after `node`: is there room, and with a policy, does it pay? To be asked before the
+ * guess is drawn. */
+int sd_proposal_may_draft(const sd_proposal* proposal, int node);
+
+/* Is a guess after `node`, whose confidence is known by now, worth a row of the target? Always without a
+ * policy. May be asked after sd_proposal_may_draft, and only where the answer may depend on the guess (the
+ * condition of drafter.h): the guess is a point mass, or drawn with the noise of SD_RULE_COUPLED. A guess
+ * that is refused must not be added, and no other instead of it. */
+int sd_proposal_worth_verifying(sd_proposal* proposal, int node, double confidence);
+
+/* Append a guess, whose drawn_from the caller sets before or after. confidence: the draft's own estimate that
+ * the target agrees, in [0, 1]; only a policy uses it. Returns the node. */
+int sd_proposal_add(sd_proposal* proposal, int parent, int32_t token, double confidence);
+
+/* Reduce the budgets of n proposals until guesses and roots are n_rows in all: the largest first, so that all
+ * that get less than they want have equally many. The remainder goes to some of these in turn; *turn (≥ 0) is
+ * the first of them in the next round. */
+void sd_proposals_share(sd_proposal* proposals, int n, int n_rows, int* turn);
+
+#endif

@@ -1,0 +1,185 @@
+#include "input_drafter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "interrupt.h"
+
+/* Tokens of a match that are compared; of longer ones the alignment decides. */
+#define MAX_MATCH 32
+/* Tokens without a counterpart until nothing is drafted, and how far ahead a single one is looked for. */
+#define MAX_LOST 8
+#define NEAR 8
+
+/* Where a text stands in its source. */
+typedef struct alignment {
+    int n_text; /* tokens of the text that have been read */
+    int at;     /* index in the source of what follows the last token that has a counterpart */
+    int n_lost; /* tokens read after that one */
+    int length; /* tokens up to it that match in a row */
+} alignment;
+
+typedef struct sequence_state {
+    const int32_t* source; /* [n_source] the options' or `prompt` */
+    int n_source;
+    int32_t* prompt; /* [n_text] owned by the arena; of prompts that are their own source */
+    int n_prompt;    /* where the output begins */
+    alignment committed;
+    sd_odds odds;
+} sequence_state;
+
+typedef struct input_drafter {
+    sd_drafter base; /* must stay first */
+    sd_input_options options;
+    sd_arena arena;         /* owns the arrays below */
+    int32_t* source;        /* [options.n_source] */
+    sequence_state* states; /* [options.n_sequences] */
+} input_drafter;
+
+/* How many tokens of the output up to text[n_text - 1] stand in the source too, up to source[end]. */
+static int match_length(const sequence_state* r, const int32_t* text, int n_text, int end) {
+    int most = n_text - r->n_prompt, length = 0;
+    if (end + 1 < most) most = end + 1;
+    if (MAX_MATCH < most) most = MAX_MATCH;
+    while (length < most && r->source[end - length] == text[n_text - 1 - length]) length++;
+    return length;
+}
+
+/* How well an index in the source, of equal matches, suits: first of all it is ahead, then it is near where a
+ * substitution would have led. */
+static int misfit(const sequence_state* r, const alignment* p, int next) {
+    int distance = abs(next - (p->at + p->n_lost));
+    return next >= p->at ? distance : distance + r->n_source;
+}
+
+/* Look for the longest suffix of the output in the source. */
+static void realign(const sequence_state* r, const int32_t* text, int min_match, alignment* p) {
+    int length = 0, at = 0;
+    for (int end = 0; end < r->n_source; end++) {
+        if (r->source[end] != text[p->n_text - 1]) continue;
+        int found = match_length(r, text, p->n_text, end);
+        if (found > length || (found == length && misfit(r, p, end + 1) < misfit(r, p, at)))
+            length = found, at = end + 1;
+    }
+    if (length >= min_match) *p = (alignment){p->n_text, at, 0, length};
+}
+
+/* Take in the text from where the alignment was to its end. odds: learn how often the source was right; or
+ * NULL. */
+static sd_status follow(const sequence_state* r, const int32_t* text, int n_text, int min_match, alignment* p,
+                        sd_odds* odds) {
+    while (p->n_text < n_text) {
+        sd_status status =
+            sd_interrupted(); /* a token without counterpart is looked for in all of the source */
+        if (status != SD_OK) return status;
+        int32_t token = text[p->n_text++];
+        int right = p->n_lost == 0 && p->at < r->n_source && r->source[p->at] == token;
+        if (odds && p->n_lost == 0 && p->at < r->n_source) sd_odds_learn(odds, p->length, right);
+        if (right) {
+            p->at++;
+            p->length++;
+        } else {
+            p->n_lost++;
+            realign(r, text, min_match, p);
+        }
+    }
+    return SD_OK;
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    const input_drafter* d = (const input_drafter*)base;
+    sequence_state* r = &d->states[sequence];
+    r->source = d->source;
+    r->n_source = d->options.n_source;
+    if (d->options.source == NULL) {
+        memcpy(r->prompt, prompt, (size_t)n_prompt * sizeof *prompt);
+        r->source = r->prompt;
+        r->n_source = n_prompt;
+    }
+    r->n_prompt = n_prompt;
+    int start = d->options.start < r->n_source ? d->options.start : r->n_source;
+    r->committed = (alignment){.n_text = n_prompt, .at = start};
+    sd_odds_clear(&r->odds);
+    return SD_OK;
+}
+
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+    const input_drafter* d = (const input_drafter*)base;
+    sequence_state* r = &d->states[sequence];
+    return follow(r, text, n_text, d->options.min_match, &r->committed, &r->odds);
+}
+
+static sd_copy copy_from(const sequence_state* r, int at, int length) {
+    return (sd_copy){r->source, r->n_source, at, 0, length, &r->odds};
+}
+
+/* What may be copied. Where tokens have no counterpart, each hypothesis about the edit gives an index to go
+ * on. */
+static sd_status find_copies(const input_drafter* d, const sd_proposal* p, sd_copy* copies, int* n_copies) {
+    const sequence_state* r = &d->states[p->sequence];
+    alignment now = r->committed;
+    *n_copies = 0;
+    sd_status status = follow(r, p->text, p->n_text, d->options.min_match, &now, NULL);
+    if (status != SD_OK) return status;
+    if (now.at >= r->n_source || now.n_lost > MAX_LOST) return SD_OK;
+    if (now.n_lost == 0) {
+        copies[(*n_copies)++] = copy_from(r, now.at, now.length);
+        return SD_OK;
+    }
+    int n = 0;
+    for (int end = now.at; end < r->n_source && end < now.at + NEAR && n == 0; end++)
+        if (r->source[end] == p->text[p->n_text - 1]) copies[n++] = copy_from(r, end + 1, 1); /* deletion */
+    copies[n++] = copy_from(r, now.at + now.n_lost, 0); /* substitution */
+    copies[n++] = copy_from(r, now.at, 0);              /* insertion */
+    *n_copies = n < d->options.n_candidates ? n : d->options.n_candidates;
+    return SD_OK;
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    const input_drafter* d = (const input_drafter*)base;
+    for (int i = 0; i < n; i++) {
+        sd_copy copies[3];
+        int n_copies;
+        sd_status status = find_copies(d, &proposals[i], copies, &n_copies);
+        if (status != SD_OK) return status;
+        sd_copies_grow(&proposals[i], copies, n_copies);
+    }
+    return SD_OK;
+}
+
+static void release(sd_drafter* base) {
+    sd_arena_free(&((input_drafter*)base)->arena);
+    sd_free(base);
+}
+
+static void lay_out(input_drafter* d) {
+    const sd_input_options* o = &d->options;
+    d->source = sd_arena_take(&d->arena, (size_t)o->n_source, sizeof *d->source);
+    d->states = sd_arena_take(&d->arena, (size_t)o->n_sequences, sizeof *d->states);
+    for (int i = 0; i < o->n_sequences && o->source == NULL; i++) {
+        int32_t* prompt = sd_arena_take(&d->arena, (size_t)o->n_text, sizeof *prompt);
+        if (d->arena.base != NULL) d->states[i].prompt = prompt;
+    }
+}
+
+sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** drafter) {
+    if (options->start < 0) return sd_fail(SD_ERR_VALUE, "start is %d, expected at least 0", options->start);
+    if (options->min_match < 1 || options->min_match > MAX_MATCH)
+        return sd_fail(SD_ERR_VALUE, "min_match is %d, expected 1 to %d", options->min_match, MAX_MATCH);
+    if (options->n_candidates < 1 || options->n_candidates > SD_MAX_COPIES)
+        return sd_fail(SD_ERR_VALUE, "n_candidates is %d, expected 1 to %d", options->n_candidates,
+                       SD_MAX_COPIES);
+    input_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    d->base = (sd_drafter){.tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,
+                           .points = 1,
+                           .begin = begin,
+                           .propose = propose,
+                           .commit = commit,
+                           .free = release};
+    d->options = *options;
+    sd_status status = SD_ARENA_BUILD(&d->arena, lay_out(d));
+    if (status == SD_OK && options->n_source > 0)
+        memcpy(d->source, options->source, (size_t)options->n_source * sizeof *d->source);
+    return sd_drafter_made(&d->base, status, drafter);
+}

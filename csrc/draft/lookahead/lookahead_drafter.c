@@ -1,0 +1,186 @@
+#include "lookahead_drafter.h"
+
+#include <string.h>
+
+#include "clock.h"
+#include "kernels.h"
+#include "ngram_pool.h"
+
+/* What stands ahead of one sequence's text. */
+typedef struct window {
+    int32_t* rows;   /* [ngram - 1, window] */
+    int32_t* leaves; /* [window] nodes of the last row in the last proposal, first n_columns */
+    int n_columns;
+    int n_text; /* of the text that the window runs ahead of; 0: it is not filled */
+    sd_ngram_pool pool;
+} window;
+
+/* How often a guess is right whose parent was; forgets. */
+typedef struct share {
+    double right, n;
+} share;
+
+typedef struct lookahead_drafter {
+    sd_drafter base; /* must stay first */
+    sd_lookahead_options options;
+    sd_arena arena;        /* owns the arrays below */
+    window* windows;       /* [n_sequences] */
+    const int32_t** found; /* [candidates] */
+    int32_t* rest;         /* [ngram] of an n-gram on its way into the pool */
+    share in_window, in_pool;
+} lookahead_drafter;
+
+static double estimate(const share* s) { return (s->right + 0.5) / (s->n + 1.0); }
+
+static void learn(share* s, int right) {
+    s->right = 0.99 * s->right + right;
+    s->n = 0.99 * s->n + 1.0;
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    (void)prompt, (void)n_prompt;
+    window* w = &((lookahead_drafter*)base)->windows[sequence];
+    w->n_text = w->n_columns = 0;
+    sd_ngram_pool_empty(&w->pool);
+    return SD_OK;
+}
+
+/* Move the columns to the text's end; the new ones get tokens of the text at random, as all do at first. */
+static void slide(const lookahead_drafter* d, window* w, const sd_proposal* p) {
+    int n_cols = d->options.window, n_rows = d->options.ngram - 1;
+    int moved = w->n_text > 0 && p->n_text - w->n_text < n_cols ? p->n_text - w->n_text : n_cols;
+    w->n_text = p->n_text;
+    if (moved <= 0) return; /* a text may lose guesses that it was shown with */
+    for (int r = 0; r < n_rows; r++) {
+        int32_t* row = w->rows + r * n_cols;
+        memmove(row, row + moved, (size_t)(n_cols - moved) * sizeof *row);
+        for (int c = n_cols - moved; c < n_cols; c++) {
+            double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_WINDOW, (uint32_t)(r * n_cols + c));
+            row[c] = p->text[(int)(u * p->n_text)];
+        }
+    }
+}
+
+static int append(sd_proposal* p, int parent, int32_t token, double confidence) {
+    int node = sd_proposal_add(p, parent, token, confidence);
+    p->tree.drawn_from[node].point = token;
+    return node;
+}
+
+static void propose_window(const lookahead_drafter* d, window* w, sd_proposal* p) {
+    int n_cols = d->options.window, n_rows = d->options.ngram - 1;
+    /* whole columns only: one without its last row says nothing */
+    int room = p->budget / n_rows, deep = p->depth - n_rows + 1;
+    w->n_columns = n_cols < room ? n_cols : room;
+    if (w->n_columns > deep) w->n_columns = deep > 0 ? deep : 0;
+    double confidence = estimate(&d->in_window);
+    for (int c = 0, head = 0; c < w->n_columns; c++) {
+        int node = head = append(p, head, w->rows[c], confidence);
+        for (int r = 1; r < n_rows; r++) node = append(p, node, w->rows[r * n_cols + c], confidence);
+        w->leaves[c] = node;
+    }
+}
+
+static void propose_candidates(const lookahead_drafter* d, const window* w, sd_proposal* p) {
+    int n_rows = d->options.ngram - 1;
+    int n = sd_ngram_pool_find(&w->pool, p->tree.tokens[0], d->options.candidates, d->found);
+    double confidence = estimate(&d->in_pool);
+    for (int i = 0; i < n; i++)
+        for (int r = 0, node = 0; r < n_rows && p->tree.n_nodes <= p->budget && r < p->depth; r++)
+            node = append(p, node, d->found[i][r], confidence);
+}
+
+/* Where drafting does not pay at all nothing is proposed, but what the window costs is not weighed guess
+ * by guess: its columns are there for the n-grams of later rounds. */
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    lookahead_drafter* d = (lookahead_drafter*)base;
+    double begun = sd_now();
+    for (int i = 0; i < n; i++) {
+        sd_proposal* p = &proposals[i];
+        window* w = &d->windows[p->sequence];
+        w->n_columns = 0;
+        if (!sd_proposal_may_draft(p, 0)) continue;
+        slide(d, w, p);
+        propose_window(d, w, p);
+        propose_candidates(d, w, p);
+    }
+    base->other_s = sd_now() - begun;
+    return SD_OK;
+}
+
+/* Which guesses behind the text would argmax decoding have accepted? */
+static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, const int32_t* node_rows,
+                  const float* logits, ptrdiff_t stride) {
+    const sd_tree* t = &p->tree;
+    int first_of_pool = w->n_columns * (d->options.ngram - 1) + 1;
+    for (int32_t row = 0, next = 0; next >= 0; row = next) {
+        int32_t token = sd_kernels_get()->argmax(d->options.n_vocab, logits + row * stride);
+        next = -1;
+        for (int i = 1; i < t->n_nodes; i++) {
+            if (node_rows[t->parents[i]] != row) continue;
+            learn(i < first_of_pool ? &d->in_window : &d->in_pool, t->tokens[i] == token);
+            if (t->tokens[i] == token) next = node_rows[i];
+        }
+    }
+}
+
+static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride) {
+    lookahead_drafter* d = (lookahead_drafter*)base;
+    window* w = &d->windows[p->sequence];
+    int n_cols = d->options.window, n_rows = d->options.ngram - 1;
+    if (p->tree.n_nodes > 1) judge(d, w, p, node_rows, logits, stride);
+    for (int c = 0; c < w->n_columns; c++) {
+        int32_t first = w->rows[c];
+        for (int r = 0; r + 1 < n_rows; r++) w->rows[r * n_cols + c] = w->rows[(r + 1) * n_cols + c];
+        w->rows[(n_rows - 1) * n_cols + c] =
+            sd_kernels_get()->argmax(d->options.n_vocab, logits + node_rows[w->leaves[c]] * stride);
+        int32_t* rest = d->rest;
+        for (int r = 0; r < n_rows; r++) rest[r] = w->rows[r * n_cols + c];
+        sd_ngram_pool_add(&w->pool, first, rest);
+    }
+    if (w->n_columns > 0) w->n_text++;
+    w->n_columns = 0;
+    return SD_OK;
+}
+
+static void release(sd_drafter* base) {
+    sd_arena_free(&((lookahead_drafter*)base)->arena);
+    sd_free(base);
+}
+
+static void lay_out(lookahead_drafter* d) {
+    const sd_lookahead_options* o = &d->options;
+    d->windows = sd_arena_take(&d->arena, (size_t)o->n_sequences, sizeof *d->windows);
+    d->found = sd_arena_take(&d->arena, (size_t)o->candidates, sizeof *d->found);
+    d->rest = sd_arena_take(&d->arena, (size_t)o->ngram, sizeof *d->rest);
+    for (int i = 0; i < o->n_sequences; i++) {
+        window w = {0};
+        w.rows = sd_arena_take(&d->arena, (size_t)(o->ngram - 1), (size_t)o->window * sizeof *w.rows);
+        w.leaves = sd_arena_take(&d->arena, (size_t)o->window, sizeof *w.leaves);
+        w.pool = sd_ngram_pool_take(&d->arena, o->ngram, SD_LOOKAHEAD_ROUNDS * o->window);
+        if (d->arena.base != NULL) d->windows[i] = w;
+    }
+}
+
+sd_status sd_lookahead_drafter_create(const sd_lookahead_options* o, sd_drafter** drafter) {
+    if (o->window < 1 || o->ngram < 2 || o->candidates < 0)
+        return sd_fail(
+            SD_ERR_VALUE,
+            "lookahead: window, ngram and candidates are %d, %d and %d, expected at least 1, 2 and 0",
+            o->window, o->ngram, o->candidates);
+    int64_t n_nodes = ((int64_t)o->window + o->candidates) * (o->ngram - 1);
+    if (n_nodes > SD_MAX_GAMMA)
+        return sd_fail(SD_ERR_VALUE, "lookahead: the tree has %lld guesses, expected at most %d",
+                       (long long)n_nodes, SD_MAX_GAMMA);
+    lookahead_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
+                           .points = 1,
+                           .begin = begin,
+                           .propose = propose,
+                           .observe = observe,
+                           .free = release};
+    d->options = *o;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
+}

@@ -1,0 +1,47 @@
+/* From the draft's logits after a node to several guesses for the next token. */
+#ifndef SD_CHILD_SAMPLER_H
+#define SD_CHILD_SAMPLER_H
+
+#include "guess.h"
+
+/* How they are chosen. Where the draft's temperature is 0 all mass is on one token, and the coupled rule
+ * gives every draw the same noise; there equal draws would be all there is, so each way takes the most
+ * promising tokens: at temperature 0 the largest logits, under the coupled rule the first of the race. */
+typedef enum sd_choosing {
+    SD_CHOOSE_DRAWS,    /* independent draws */
+    SD_CHOOSE_DISTINCT, /* each from the draft's distribution without its previous siblings: sampling without
+                         * replacement (recursive rejection sampling, Jeon et al. 2024) */
+    SD_CHOOSE_TOP,      /* the most probable tokens, each a point mass */
+} sd_choosing;
+
+typedef struct sd_child_sampler {
+    sd_guesser guesser;
+    /* Most children of a node. */
+    int room;
+    /* > 0: logits are multiplied by it to estimate the chances of tokens where the target does not draw, at
+     * temperature 0 and in the race. The better the draft, the larger. */
+    double sharpness;
+    /* [room] tokens, the most promising first. */
+    int32_t* order;
+    /* [room] the draft's estimate of each one's chance. */
+    double* scores;
+    /* [n_vocab] scratch. */
+    double* weights;
+    /* [blocks of the vocabulary] scratch. */
+    int32_t* heads;
+} sd_child_sampler;
+
+/* A sampler whose arrays are pieces of the arena. */
+sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
+                                       double sharpness);
+
+/* Rank the k most promising tokens after `node` of a proposal's tree, by the draft's logits [n_vocab], into
+ * `order` and `scores`. k is at most `room`. Returns how many there are: a token without mass is none. */
+int sd_child_sampler_rank(const sd_child_sampler* sampler, const sd_proposal* proposal, int node,
+                          const float* logits, int k);
+
+/* Append up to n guesses that follow `node`, as long as the proposal wants them. Returns how many. */
+int sd_child_sampler_draw(const sd_child_sampler* sampler, sd_proposal* proposal, int node,
+                          const float* logits, sd_choosing how, int n);
+
+#endif

@@ -1,0 +1,128 @@
+#include "draft_runner.h"
+
+/* Tokens that are read together with the root: after a round in which every guess was accepted the
+ * cache lacks the last guess, and the root is new in any case. */
+#define CATCH_UP 2
+
+static void lay_out(sd_draft_runner* r) {
+    sd_arena* arena = &r->arena;
+    size_t n = (size_t)r->options.n_sequences;
+    r->caches = sd_arena_take(arena, r->options.skipped ? 0 : n, sizeof *r->caches);
+    r->prefills = sd_arena_take(arena, n, sizeof *r->prefills);
+    r->pending = sd_arena_take(arena, n, (size_t)(r->options.gamma + 1) * sizeof *r->pending);
+    r->branches = sd_arena_take(arena, n, sizeof *r->branches);
+    r->tokens = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->tokens);
+    r->parents = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->parents);
+}
+
+sd_status sd_draft_runner_create(sd_draft_runner* r, const sd_draft_runner_options* options) {
+    const sd_model* model = options->model;
+    *r = (sd_draft_runner){.options = *options, .row_room = options->n_rows + CATCH_UP - 1};
+    int n = options->n_sequences, n_ctx = model->config.n_ctx;
+    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r));
+    if (status != SD_OK) return status;
+    int n_slots = (options->n_text < n_ctx ? options->n_text : n_ctx) + options->gamma + CATCH_UP;
+    for (int i = 0; i < n && options->skipped == NULL; i++) {
+        if ((status = sd_cache_create(&r->caches[i], model, n_slots, 0)) != SD_OK) return status;
+    }
+    int n_rows = n * r->row_room;
+    status = sd_workspace_create(&r->workspace, model, options->n_threads,
+                                 n_rows > SD_PROMPT_SLICE ? n_rows : SD_PROMPT_SLICE, n * options->n_rows,
+                                 n_slots);
+    r->workspace.name = "the draft";
+    return status;
+}
+
+void sd_draft_runner_free(sd_draft_runner* r) {
+    int n = r->arena.base && r->options.skipped == NULL ? r->options.n_sequences : 0;
+    for (int i = 0; i < n; i++) sd_cache_free(&r->caches[i]);
+    sd_workspace_free(&r->workspace);
+    sd_arena_free(&r->arena);
+}
+
+/* The cache takes part of the text until that outgrows the model's context. */
+static int fits(const sd_draft_runner* r, int n_text) { return n_text <= r->options.model->config.n_ctx; }
+
+void sd_draft_runner_begin(sd_draft_runner* r, int sequence, const int32_t* prompt, int n_prompt) {
+    int reads = r->options.skipped == NULL && fits(r, n_prompt);
+    /* the last token of the prompt is the root of the first round */
+    r->prefills[sequence] = reads ? (sd_prefill){prompt, n_prompt - 1, -1} : (sd_prefill){0};
+}
+
+static int all_read(const sd_draft_runner* r) {
+    for (int i = 0; i < r->options.n_sequences; i++)
+        if (!sd_prefill_done(&r->prefills[i])) return 0;
+    return 1;
+}
+
+sd_status sd_draft_runner_prefill(sd_draft_runner* r, int* done) {
+    sd_status status = SD_OK;
+    if (!all_read(r))
+        status = sd_prefill_slice(&r->workspace, r->caches, r->prefills, r->options.n_sequences);
+    *done = all_read(r);
+    return status;
+}
+
+/* The target's cache follows the text by itself; what another drafter has begun in it is dropped. */
+static sd_status follow_in_target(const sd_draft_runner* r, sd_cache* cache, int n_text) {
+    if (cache == NULL || cache->model != r->options.model || cache->n_committed != n_text - 1)
+        return sd_fail(SD_ERR_STATE,
+                       "layers of the target can draft for the target only, expected no other "
+                       "draft between them");
+    return sd_cache_keep(cache, NULL, 0);
+}
+
+/* Where a sequence is read. */
+static sd_cache* cache_of(const sd_draft_runner* r, const sd_proposal* p) {
+    return r->options.skipped ? p->cache : &r->caches[p->sequence];
+}
+
+sd_status sd_draft_runner_follow(sd_draft_runner* r, sd_proposal* p) {
+    sd_cache* cache = cache_of(r, p);
+    /* the last guess in a row is not read, so the context may be full when it is drawn */
+    int room = fits(r, p->n_text) ? r->options.model->config.n_ctx - p->n_text + 1 : 0;
+    if (p->depth > room) p->depth = room;
+    if (p->budget == 0 || p->depth == 0) return SD_OK;
+    if (r->options.skipped) return follow_in_target(r, cache, p->n_text);
+    sd_cache_follow(cache, p->text, p->n_text - 1);
+    for (int n_read = cache->n_committed; p->n_text - n_read > CATCH_UP;) {
+        sd_status status = sd_forward_slice(&r->workspace, cache, p->text, p->n_text - CATCH_UP, &n_read, 0);
+        if (status != SD_OK) return status;
+    }
+    return SD_OK;
+}
+
+sd_status sd_draft_runner_run(sd_draft_runner* r, const sd_draft_nodes* batch, int n) {
+    for (int i = 0; i < n; i++) {
+        const sd_proposal* p = batch[i].proposal;
+        sd_cache* cache = cache_of(r, p);
+        int32_t *tokens = r->tokens + (ptrdiff_t)i * r->row_room,
+                *parents = r->parents + (ptrdiff_t)i * r->row_room,
+                *pending = r->pending + (ptrdiff_t)p->sequence * (r->options.gamma + 1);
+        int n_new = 0;
+        for (int j = 0; j < batch[i].n_nodes; j++) {
+            int32_t node = batch[i].nodes[j];
+            if (node == 0) { /* with what stands before it and has not been read */
+                for (int at = cache->n_committed; at < p->n_text - 1; at++) {
+                    parents[n_new] = n_new - 1;
+                    tokens[n_new++] = p->text[at];
+                }
+                parents[n_new] = n_new - 1;
+            } else {
+                parents[n_new] = pending[p->tree.parents[node]];
+            }
+            pending[node] = cache->n_pending + n_new;
+            tokens[n_new++] = p->tree.tokens[node];
+        }
+        r->branches[i] = (sd_branch){cache, tokens, parents, n_new, batch[i].n_nodes};
+    }
+    const unsigned char* skipped = r->options.skipped;
+    sd_status status = skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
+                               : sd_forward(&r->workspace, r->branches, n);
+    return status == SD_OK ? sd_forward_check(&r->workspace, 0, r->workspace.max_rows) : status;
+}
+
+void sd_draft_runner_share(sd_draft_runner* r, const sd_proposal* p, int32_t duplicate, int32_t node) {
+    int32_t* pending = r->pending + (ptrdiff_t)p->sequence * (r->options.gamma + 1);
+    pending[duplicate] = pending[node];
+}

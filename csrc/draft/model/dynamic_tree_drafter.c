@@ -1,0 +1,211 @@
+#include "dynamic_tree_drafter.h"
+
+#include "adaptive_gamma.h"
+#include "best_first.h"
+#include "clock.h"
+#include "interrupt.h"
+
+/* One proposal being drafted. */
+typedef struct draft {
+    sd_best_first search;
+    sd_proposal read; /* the text with the tree of what has been read: more than is proposed in the end */
+    int32_t* tokens;  /* [n_reads + 1] of that tree */
+    int32_t* parents; /* [n_reads + 1] */
+    int32_t* chosen;  /* [width] candidates that are read in this step; 0 for the root */
+    int32_t* reads;   /* [width] their nodes in the tree of what has been read */
+    int32_t* nodes;   /* [n_reads + 1] the proposal's node of each of these; -1: it has none */
+    int n_reads;
+} draft;
+
+typedef struct dynamic_tree_drafter {
+    sd_drafter base; /* must stay first */
+    sd_draft_runner runner;
+    sd_arena arena; /* owns the arrays below */
+    sd_dynamic_tree_options options;
+    int n_nodes; /* of a tree, at most */
+    sd_child_sampler children;
+    draft* drafts;         /* [n_sequences] by proposal */
+    sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
+    int* batch_proposals;  /* [n_sequences] the proposal of each entry of `batch` */
+} dynamic_tree_drafter;
+
+/* Nodes read in a round: the root alone, then `width` in each further step. */
+static int most_reads(const sd_dynamic_tree_options* o) { return (o->steps - 1) * o->width; }
+
+static void lay_out(dynamic_tree_drafter* d, const sd_model_drafter_options* options) {
+    sd_arena* arena = &d->arena;
+    size_t n = (size_t)options->n_sequences, width = (size_t)d->options.width;
+    size_t nodes = (size_t)most_reads(&d->options) + 1;
+    d->children = sd_child_sampler_take(arena, &options->guessing, options->model->config.n_vocab,
+                                        d->options.width, d->options.sharpness);
+    d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
+    d->batch = sd_arena_take(arena, n, sizeof *d->batch);
+    d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
+    for (size_t i = 0; i < n; i++) {
+        const draft one = {
+            .search = sd_best_first_take(arena, options->gamma),
+            .tokens = sd_arena_take(arena, nodes, sizeof *one.tokens),
+            .parents = sd_arena_take(arena, nodes, sizeof *one.parents),
+            .chosen = sd_arena_take(arena, width, sizeof *one.chosen),
+            .reads = sd_arena_take(arena, width, sizeof *one.reads),
+            .nodes = sd_arena_take(arena, nodes, sizeof *one.nodes),
+            .read.depths = sd_arena_take(arena, nodes, sizeof *one.read.depths),
+            .read.path_prob = sd_arena_take(arena, nodes, sizeof *one.read.path_prob),
+        };
+        if (arena->base != NULL) d->drafts[i] = one;
+    }
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    sd_draft_runner_begin(&((dynamic_tree_drafter*)base)->runner, sequence, prompt, n_prompt);
+    return SD_OK;
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    return sd_draft_runner_prefill(&((dynamic_tree_drafter*)base)->runner, done);
+}
+
+static void open_draft(draft* f, const sd_proposal* p, int room) {
+    f->search.n = 0;
+    f->search.room = p->budget < room ? p->budget : room;
+    int32_t* depths = f->read.depths;
+    double* path_prob = f->read.path_prob;
+    f->read = *p;
+    f->read.policy = NULL; /* guesses are priced when they are proposed */
+    f->read.depths = depths;
+    f->read.path_prob = path_prob;
+    f->read.tree = (sd_tree){.n_nodes = 1, .tokens = f->tokens, .parents = f->parents};
+    f->tokens[0] = p->tree.tokens[0];
+    f->parents[0] = -1;
+    depths[0] = 0;
+    path_prob[0] = 1.0;
+}
+
+/* Which nodes are read next. */
+static void choose(const dynamic_tree_drafter* d, const sd_proposal* p, draft* f, int step) {
+    f->n_reads = 0;
+    if (!sd_proposal_may_draft(p, 0)) return;
+    if (step == 0) {
+        f->reads[f->n_reads++] = 0;
+        return;
+    }
+    f->n_reads = sd_best_first_choose(&f->search, d->options.width, p->depth,
+                                      sd_adaptive_gamma_step_price(p->policy), f->chosen);
+    for (int i = 0; i < f->n_reads; i++) {
+        sd_candidate* c = &f->search.best[f->chosen[i]];
+        c->node = f->reads[i] = sd_proposal_add(&f->read, c->parent, c->token, c->confidence);
+    }
+}
+
+static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, int index, sd_status* status) {
+    int n_drafting = 0;
+    for (int i = 0; i < n; i++) {
+        draft* f = &d->drafts[i];
+        choose(d, &proposals[i], f, index);
+        if (f->n_reads == 0) continue;
+        d->batch_proposals[n_drafting] = i;
+        d->batch[n_drafting++] = (sd_draft_nodes){&f->read, f->reads, f->n_reads};
+    }
+    if (n_drafting == 0) return 0;
+    if ((*status = sd_draft_runner_run(&d->runner, d->batch, n_drafting)) != SD_OK) return 0;
+    double begun = sd_now();
+    const float* logits = d->runner.workspace.logits;
+    for (int i = 0; i < n_drafting; i++) {
+        draft* f = &d->drafts[d->batch_proposals[i]];
+        for (int j = 0; j < f->n_reads; j++, logits += d->runner.workspace.ld_logits) {
+            if ((*status = sd_interrupted()) != SD_OK) return 0;
+            int32_t node = f->reads[j];
+            int n_children = sd_child_sampler_rank(&d->children, &f->read, node, logits, d->options.width);
+            for (int c = 0; c < n_children; c++) {
+                double confidence = d->children.scores[c];
+                sd_best_first_offer(&f->search,
+                                    (sd_candidate){.token = d->children.order[c],
+                                                   .parent = node,
+                                                   .node = -1,
+                                                   .depth = f->read.depths[node] + 1,
+                                                   .confidence = confidence,
+                                                   .value = f->read.path_prob[node] * confidence});
+            }
+        }
+    }
+    d->base.other_s += sd_now() - begun;
+    return 1;
+}
+
+/* Is a candidate worth a row of the target? It is certain, so it may be looked at (drafter.h). */
+static int pays(const sd_proposal* p, int parent, const sd_candidate* c) {
+    if (p->policy == NULL) return 1;
+    int depth = p->depths[parent];
+    double chance = sd_adaptive_gamma_chance(p->policy, c->confidence, depth + 1);
+    return sd_adaptive_gamma_pays(p->policy, p->path_prob[parent], depth, p->tree.n_nodes - 1, chance);
+}
+
+/* The best candidates become nodes: parents come before their children. */
+static void emit(draft* f, sd_proposal* p) {
+    for (int i = 1; i < f->read.tree.n_nodes; i++) f->nodes[i] = -1;
+    f->nodes[0] = 0;
+    for (int i = 0; i < f->search.n; i++) {
+        const sd_candidate* c = &f->search.best[i];
+        int32_t parent = f->nodes[c->parent];
+        if (parent < 0 || !sd_proposal_has_room(p, parent) || !pays(p, parent, c)) continue;
+        p->tree.drawn_from[p->tree.n_nodes].point = c->token;
+        int node = sd_proposal_add(p, parent, c->token, c->confidence);
+        if (c->node >= 0) f->nodes[c->node] = node;
+    }
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
+    base->other_s = 0.0;
+    for (int i = 0; i < n; i++) {
+        sd_status status = sd_draft_runner_follow(&d->runner, &proposals[i]);
+        if (status != SD_OK) return status;
+        open_draft(&d->drafts[i], &proposals[i], d->n_nodes);
+    }
+    sd_status status = SD_OK;
+    for (int i = 0; i < d->options.steps && step(d, proposals, n, i, &status); i++) continue;
+    for (int i = 0; i < n && status == SD_OK; i++) emit(&d->drafts[i], &proposals[i]);
+    return status;
+}
+
+static void release(sd_drafter* base) {
+    dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
+    sd_draft_runner_free(&d->runner);
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
+sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options,
+                                         const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
+    sd_status status = sd_gamma_check(options->gamma);
+    if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
+    if (status == SD_OK && (dynamic->width < 1 || dynamic->width > SD_MAX_GAMMA || dynamic->steps < 1 ||
+                            dynamic->steps > SD_MAX_GAMMA))
+        status = sd_fail(SD_ERR_VALUE, "width and steps are %d and %d, expected 1 to %d", dynamic->width,
+                         dynamic->steps, SD_MAX_GAMMA);
+    if (status == SD_OK && !(dynamic->sharpness > 0.0 && dynamic->sharpness <= 1000.0))
+        status =
+            sd_fail(SD_ERR_VALUE, "sharpness is %g, expected above 0 and at most 1000", dynamic->sharpness);
+    if (status != SD_OK) return status;
+    dynamic_tree_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
+                           .points = 1,
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .free = release};
+    d->options = *dynamic;
+    d->n_nodes = options->gamma;
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, options));
+    const sd_draft_runner_options runner_options = {
+        .model = options->model,
+        .n_sequences = options->n_sequences,
+        .n_text = options->n_text,
+        .gamma = most_reads(dynamic),
+        .n_rows = dynamic->width,
+        .n_threads = options->n_threads,
+    };
+    if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
+    return sd_drafter_made(&d->base, status, drafter);
+}

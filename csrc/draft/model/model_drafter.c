@@ -1,0 +1,211 @@
+#include "model_drafter.h"
+
+#include "clock.h"
+#include "interrupt.h"
+
+/* A node of a proposal that is to have children. */
+typedef struct parent {
+    int32_t shape_node; /* which it is of the shape */
+    int32_t row;        /* of the run: its logits */
+} parent;
+
+/* One proposal being drafted. */
+typedef struct draft {
+    int32_t* nodes; /* [n_nodes + 1] the proposal's node of each of the shape; -1: not drawn */
+    int32_t*
+        duplicates;  /* [n_nodes + 1] by the proposal's nodes: the first with the same tokens from the root */
+    int32_t* reads;  /* [widest] nodes that are read in this step */
+    parent* parents; /* [widest] nodes that get children in this step */
+    int n_reads, n_parents;
+    int first, end; /* the shape's nodes of this level */
+} draft;
+
+typedef struct model_drafter {
+    sd_drafter base; /* must stay first */
+    sd_draft_runner runner;
+    sd_arena arena; /* owns the arrays below */
+    sd_shape shape;
+    sd_child_sampler children;
+    draft* drafts;         /* [n_sequences] by proposal */
+    sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
+    int* batch_proposals;  /* [n_sequences] the proposal of each entry of `batch` */
+} model_drafter;
+
+static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
+                    const sd_shape_options* shape) {
+    sd_arena* arena = &d->arena;
+    size_t n = (size_t)options->n_sequences;
+    d->shape = sd_shape_take(arena, shape, options->gamma);
+    size_t nodes = (size_t)d->shape.n_nodes + 1, widest = (size_t)d->shape.widest;
+    d->children = sd_child_sampler_take(arena, &options->guessing, options->model->config.n_vocab,
+                                        d->shape.most_children, 1.0);
+    d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
+    d->batch = sd_arena_take(arena, n, sizeof *d->batch);
+    d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
+    for (size_t i = 0; i < n; i++) {
+        const draft one = {
+            .nodes = sd_arena_take(arena, nodes, sizeof *one.nodes),
+            .duplicates = sd_arena_take(arena, nodes, sizeof *one.duplicates),
+            .reads = sd_arena_take(arena, widest, sizeof *one.reads),
+            .parents = sd_arena_take(arena, widest, sizeof *one.parents),
+        };
+        if (arena->base != NULL) d->drafts[i] = one;
+    }
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    sd_draft_runner_begin(&((model_drafter*)base)->runner, sequence, prompt, n_prompt);
+    return SD_OK;
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    return sd_draft_runner_prefill(&((model_drafter*)base)->runner, done);
+}
+
+/* The first of the nodes read in this step that has the tokens of `node` from the root; or itself. */
+static int32_t duplicate_of(const draft* f, const sd_tree* tree, int32_t node) {
+    for (int i = 0; i < f->n_reads && node > 0; i++) {
+        int32_t other = f->reads[i];
+        if (tree->tokens[other] == tree->tokens[node] &&
+            f->duplicates[tree->parents[other]] == f->duplicates[tree->parents[node]])
+            return other;
+    }
+    return node;
+}
+
+/* Which nodes of this level get children, and so are read: as many as the budget has children for, equal
+ * ones once. */
+static void collect(const model_drafter* d, const sd_proposal* p, draft* f) {
+    int room = p->budget + 1 - p->tree.n_nodes;
+    f->n_reads = f->n_parents = 0;
+    for (int s = f->first; s < f->end && room > 0; s++) {
+        int32_t node = f->nodes[s];
+        if (d->shape.n_children[s] == 0 || node < 0 || !sd_proposal_may_draft(p, node)) continue;
+        room -= d->shape.n_children[s];
+        int32_t read = duplicate_of(f, &p->tree, node);
+        f->duplicates[node] = read;
+        int row = 0;
+        if (read == node)
+            f->reads[row = f->n_reads++] = node;
+        else
+            while (f->reads[row] != read) row++;
+        f->parents[f->n_parents++] = (parent){s, row};
+    }
+}
+
+/* Hang children on the nodes that were collected; logits: from the first row of the run on. */
+static sd_status grow(model_drafter* d, sd_proposal* p, draft* f, const float* logits) {
+    const sd_shape* shape = &d->shape;
+    int end = f->end; /* of the level below */
+    for (int s = f->first; s < f->end; s++) {
+        for (int c = 0; c < shape->n_children[s]; c++) f->nodes[shape->first_child[s] + c] = -1;
+        end += shape->n_children[s];
+    }
+    for (int i = 0; i < f->n_parents; i++) {
+        sd_status status = sd_interrupted();
+        if (status != SD_OK) return status;
+        const parent* from = &f->parents[i];
+        int s = from->shape_node, first = p->tree.n_nodes;
+        int n = sd_child_sampler_draw(&d->children, p, f->nodes[s],
+                                      logits + from->row * d->runner.workspace.ld_logits, shape->how,
+                                      shape->n_children[s]);
+        for (int c = 0; c < n; c++) f->nodes[shape->first_child[s] + c] = first + c;
+    }
+    f->first = f->end;
+    f->end = end;
+    return SD_OK;
+}
+
+/* One level for every sequence that wants another. */
+static sd_status step(model_drafter* d, sd_proposal* proposals, int n, int* n_drafting) {
+    *n_drafting = 0;
+    for (int i = 0; i < n; i++) {
+        draft* f = &d->drafts[i];
+        collect(d, &proposals[i], f);
+        if (f->n_reads == 0) continue;
+        d->batch_proposals[*n_drafting] = i;
+        d->batch[(*n_drafting)++] = (sd_draft_nodes){&proposals[i], f->reads, f->n_reads};
+    }
+    if (*n_drafting == 0) return SD_OK;
+    sd_status status = sd_draft_runner_run(&d->runner, d->batch, *n_drafting);
+    if (status != SD_OK) return status;
+    double begun = sd_now();
+    const sd_workspace* w = &d->runner.workspace;
+    const float* logits = w->logits;
+    for (int i = 0; i < *n_drafting; i++) {
+        draft* f = &d->drafts[d->batch_proposals[i]];
+        sd_proposal* p = &proposals[d->batch_proposals[i]];
+        for (int j = 0; j < f->n_parents; j++)
+            sd_draft_runner_share(&d->runner, p, f->nodes[f->parents[j].shape_node],
+                                  f->reads[f->parents[j].row]);
+        if ((status = grow(d, p, f, logits)) != SD_OK) return status;
+        logits += f->n_reads * w->ld_logits;
+    }
+    d->base.other_s += sd_now() - begun;
+    return SD_OK;
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    model_drafter* d = (model_drafter*)base;
+    base->other_s = 0.0;
+    for (int i = 0; i < n; i++) {
+        sd_status status = sd_draft_runner_follow(&d->runner, &proposals[i]);
+        if (status != SD_OK) return status;
+        draft* f = &d->drafts[i];
+        f->first = 0;
+        f->end = 1;
+        f->nodes[0] = f->duplicates[0] = 0;
+    }
+    for (int n_drafting = 1; n_drafting > 0;) {
+        sd_status status = step(d, proposals, n, &n_drafting);
+        if (status != SD_OK) return status;
+    }
+    return SD_OK;
+}
+
+static void release(sd_drafter* base) {
+    model_drafter* d = (model_drafter*)base;
+    sd_draft_runner_free(&d->runner);
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
+/* Siblings are independent draws at a temperature above 0 only. The coupled rule does not check this. */
+static sd_tree_kind tree_kind_of(const sd_model_drafter_options* options, const sd_shape_options* shape) {
+    if (shape->n_chains == 1) return SD_TREE_CHAINS;
+    return shape->how == SD_CHOOSE_DRAWS && options->guessing.sampling.temperature > 0.0 ? SD_TREE_DRAWS
+                                                                                         : SD_TREE_ANY;
+}
+
+/* Does it choose the most probable tokens, where others draw? Under the coupled rule it draws. */
+static int is_top(const sd_model_drafter_options* options, const sd_shape_options* shape) {
+    return shape->n_chains == 0 && shape->how == SD_CHOOSE_TOP && !options->guessing.coupled;
+}
+
+sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const sd_shape_options* shape,
+                                  sd_drafter** drafter) {
+    sd_status status = sd_gamma_check(options->gamma);
+    if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
+    if (status == SD_OK) status = sd_shape_check(shape);
+    if (status != SD_OK) return status;
+    model_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    d->base = (sd_drafter){.tree_kind = tree_kind_of(options, shape),
+                           .points = sd_guessing_points(&options->guessing) || is_top(options, shape),
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .free = release};
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, options, shape));
+    const sd_draft_runner_options runner_options = {
+        .model = options->model,
+        .n_sequences = options->n_sequences,
+        .n_text = options->n_text,
+        .gamma = options->gamma,
+        .n_rows = d->shape.widest > 0 ? d->shape.widest : 1,
+        .n_threads = options->n_threads,
+        .skipped = options->skipped,
+    };
+    if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
+    return sd_drafter_made(&d->base, status, drafter);
+}

@@ -1,0 +1,307 @@
+#include "nested_drafter.h"
+
+#include <string.h>
+
+#include "clock.h"
+#include "interrupt.h"
+
+/* A sequence's inner round. */
+typedef struct inner {
+    sd_proposal proposal; /* of the inner drafter; its text [n_text + gamma] is ours, guesses included */
+    int32_t* text;
+    int32_t* node_rows; /* [inner_gamma + 1] the rows of the proposal's nodes */
+    sd_proposal rows;   /* the same, each row once: what the model reads */
+    int32_t node;       /* the last guess of the outer proposal */
+    int n_rounds;       /* inner rounds of this proposal */
+} inner;
+
+typedef struct nested_drafter {
+    sd_drafter base;     /* must stay first */
+    sd_drafter* drafter; /* owned */
+    sd_draft_runner runner;
+    sd_arena arena; /* owns the arrays below */
+    sd_guesser guesser;
+    int inner_gamma;
+    inner* inners;          /* [n_sequences] by proposal */
+    sd_proposal* proposals; /* [n_sequences] of the inner round */
+    int* openers;           /* [n_sequences] the proposal that each of them is for */
+    sd_draft_nodes* batch;  /* [n_sequences] */
+    int32_t* all;           /* [inner_gamma + 1] 0, 1, 2, … */
+    sd_distribution target; /* of the model, after the node that is being verified */
+    double* noise;          /* [n_vocab] */
+    double* residual;       /* [2 · n_vocab] */
+    double* uniforms;       /* [inner_gamma + 2] */
+    int32_t* nodes;         /* [2 · (inner_gamma + 1)] scratch of the rule */
+    int32_t* path;          /* [inner_gamma + 1] */
+    double* betas;          /* [inner_gamma + 1] */
+} nested_drafter;
+
+static void lay_out_inner(nested_drafter* d, const sd_model_drafter_options* options, inner* in) {
+    sd_arena* arena = &d->arena;
+    size_t nodes = (size_t)d->inner_gamma + 1, n_vocab = (size_t)options->model->config.n_vocab;
+    const inner one = {
+        .text = sd_arena_take(arena, (size_t)options->n_text + (size_t)options->gamma, sizeof *one.text),
+        .node_rows = sd_arena_take(arena, nodes, sizeof *one.node_rows),
+        .proposal.depths = sd_arena_take(arena, nodes, sizeof *one.proposal.depths),
+        .proposal.path_prob = sd_arena_take(arena, nodes, sizeof *one.proposal.path_prob),
+        .proposal.tree.tokens = sd_arena_take(arena, nodes, sizeof(int32_t)),
+        .proposal.tree.parents = sd_arena_take(arena, nodes, sizeof(int32_t)),
+        .proposal.tree.drawn_from = sd_arena_take(arena, nodes, sizeof(sd_distribution)),
+        .rows.tree.tokens = sd_arena_take(arena, nodes, sizeof(int32_t)),
+        .rows.tree.parents = sd_arena_take(arena, nodes, sizeof(int32_t)),
+    };
+    int dense = !d->drafter->points;
+    double* weights = sd_arena_take(arena, dense ? nodes : 0, n_vocab * sizeof *weights);
+    if (arena->base == NULL) return;
+    *in = one;
+    for (size_t i = 0; i < nodes && dense; i++)
+        in->proposal.tree.drawn_from[i].weights = weights + i * n_vocab;
+}
+
+static void lay_out(nested_drafter* d, const sd_model_drafter_options* options) {
+    sd_arena* arena = &d->arena;
+    size_t n = (size_t)options->n_sequences, nodes = (size_t)d->inner_gamma + 1;
+    int n_vocab = options->model->config.n_vocab;
+    d->guesser = sd_guesser_take(arena, &options->guessing, n_vocab);
+    d->inners = sd_arena_take(arena, n, sizeof *d->inners);
+    d->proposals = sd_arena_take(arena, n, sizeof *d->proposals);
+    d->openers = sd_arena_take(arena, n, sizeof *d->openers);
+    d->batch = sd_arena_take(arena, n, sizeof *d->batch);
+    d->all = sd_arena_take(arena, nodes, sizeof *d->all);
+    d->target.weights = sd_arena_take(arena, (size_t)n_vocab, sizeof(double));
+    d->noise = sd_arena_take(arena, (size_t)n_vocab, sizeof(double));
+    d->residual = sd_arena_take(arena, 2 * (size_t)n_vocab, sizeof(double));
+    d->uniforms = sd_arena_take(arena, nodes + 1, sizeof(double));
+    d->nodes = sd_arena_take(arena, 2 * nodes, sizeof *d->nodes);
+    d->path = sd_arena_take(arena, nodes, sizeof *d->path);
+    d->betas = sd_arena_take(arena, nodes, sizeof *d->betas);
+    for (size_t i = 0; i < n; i++) lay_out_inner(d, options, d->inners + i);
+    for (size_t i = 0; arena->base != NULL && i < nodes; i++) d->all[i] = (int32_t)i;
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    nested_drafter* d = (nested_drafter*)base;
+    sd_draft_runner_begin(&d->runner, sequence, prompt, n_prompt);
+    return sd_drafter_begin(d->drafter, sequence, prompt, n_prompt);
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    nested_drafter* d = (nested_drafter*)base;
+    sd_status status = sd_draft_runner_prefill(&d->runner, done);
+    return status == SD_OK && *done ? sd_drafter_read(d->drafter, done) : status;
+}
+
+/* Ask the inner drafter for as many guesses as the outer proposal has room for, but one: that one the model
+ * adds itself. Under the coupled rule all levels meet the same noise; otherwise no number is met twice. */
+static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inner* in) {
+    int left = p->depth - p->depths[in->node], budget = p->budget + 1 - p->tree.n_nodes;
+    if (budget < left) left = budget;
+    sd_proposal q = in->proposal;
+    q.sequence = p->sequence;
+    q.text = in->text;
+    q.n_text = p->n_text + p->depths[in->node];
+    q.depth = left - 1;
+    q.budget = q.depth > 0 ? d->inner_gamma : 0;
+    q.stream = d->guesser.how.coupled
+                   ? p->stream
+                   : sd_stream_inner(p->stream, (uint32_t)p->n_text, (uint32_t)in->n_rounds++);
+    q.cache = NULL; /* the model's lacks the last token of the text where every guess was accepted */
+    q.tree.n_nodes = 1;
+    q.tree.tokens[0] = in->text[q.n_text - 1];
+    q.tree.parents[0] = -1;
+    q.depths[0] = 0;
+    q.path_prob[0] = 1.0;
+    return q;
+}
+
+/* What the model reads: the rows of the inner tree. */
+static void fill_rows(inner* in) {
+    const sd_tree* tree = &in->proposal.tree;
+    sd_tree rows = in->rows.tree;
+    rows.n_nodes = sd_tree_number_rows(tree, in->node_rows);
+    sd_tree_merge(tree, in->node_rows, rows.tokens, rows.parents);
+    in->rows = in->proposal;
+    in->rows.tree = rows;
+}
+
+/* An inner tree being verified. */
+typedef struct verification {
+    nested_drafter* drafter;
+    const sd_proposal* outer;
+    const inner* inner;
+    const float* logits; /* of the first row */
+} verification;
+
+static sd_distribution target_after(void* context, int node) {
+    const verification* v = context;
+    nested_drafter* d = v->drafter;
+    const sd_guesser* g = &d->guesser;
+    const sd_proposal* q = &v->inner->proposal;
+    const float* logits = v->logits + v->inner->node_rows[node] * d->runner.workspace.ld_logits;
+    logits = sd_logits_adjust(&g->how.adjustment, g->n_vocab, logits, q->text, q->n_text, &q->tree, node,
+                              g->adjusted);
+    sd_standardise(&g->how.sampling, g->n_vocab, logits, g->scratch, &d->target);
+    return d->target;
+}
+
+static int32_t token_after(void* context, int node, const sd_distribution* target) {
+    const verification* v = context;
+    const sd_proposal* q = &v->inner->proposal;
+    int n_vocab = v->drafter->guesser.n_vocab;
+    if (target->point < 0)
+        sd_noise(q->stream, (uint32_t)(q->n_text + q->depths[node]), n_vocab, v->drafter->noise);
+    return sd_race(target, n_vocab, v->drafter->noise);
+}
+
+/* Append a guess: a draw from the model's distribution after a node of the inner tree. */
+static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
+    if (!sd_proposal_may_draft(p, in->node)) return 0;
+    sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
+    sd_distribution found = target_after(v, inner_node);
+    double* weights = from->weights;
+    if (found.point < 0)
+        memcpy(weights, found.weights, (size_t)v->drafter->guesser.n_vocab * sizeof *weights);
+    *from = found;
+    from->weights = weights;
+    in->text[p->n_text + p->depths[in->node]] = token;
+    in->node = sd_proposal_add(p, in->node, token, sd_prob(from, token));
+    return 1;
+}
+
+/* Verify an inner tree against the model; what stands, and the token behind it, are guesses. How many of
+ * them are taken is decided one by one, by what came before each, so that each is a plain draw. */
+static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* logits) {
+    const sd_proposal* q = &in->proposal;
+    int n_nodes = q->tree.n_nodes;
+    uint32_t position = (uint32_t)q->n_text;
+    for (int i = 1; i < n_nodes; i++)
+        d->uniforms[i] = sd_uniform(q->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
+    d->uniforms[n_nodes] = sd_uniform(q->stream, position, SD_DRAW_SAMPLE, 0);
+    verification v = {d, p, in, logits};
+    sd_verdict verdict = {.path = d->path, .betas = d->betas};
+    const sd_question question = {.rule = d->guesser.how.coupled ? SD_RULE_COUPLED : SD_RULE_REJECTION,
+                                  .lenience = 1.0,
+                                  .tree = &q->tree,
+                                  .n_vocab = d->guesser.n_vocab,
+                                  .target_after = target_after,
+                                  .token_after = token_after,
+                                  .context = &v,
+                                  .uniforms = d->uniforms,
+                                  .residual = d->residual,
+                                  .nodes = d->nodes};
+    sd_verify(&question, &verdict);
+    int node = 0;
+    for (int i = 0; i < verdict.n_path; i++) {
+        if (!guess(&v, p, in, node, q->tree.tokens[verdict.path[i]])) return;
+        node = verdict.path[i];
+    }
+    guess(&v, p, in, node, verdict.token);
+}
+
+/* An inner round for every sequence that wants another guess; *n_open is 0 when there is none. */
+static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, int* n_open) {
+    *n_open = 0;
+    for (int i = 0; i < n; i++) {
+        inner* in = &d->inners[i];
+        if (!sd_proposal_may_draft(&proposals[i], in->node)) continue;
+        d->openers[*n_open] = i;
+        sd_proposal* q = &d->proposals[(*n_open)++];
+        *q = open_inner(d, &proposals[i], in);
+        sd_proposal text = *q; /* the model reads the root whatever is guessed behind it */
+        text.budget = text.depth = 1;
+        sd_status status = sd_draft_runner_follow(&d->runner, &text);
+        if (status != SD_OK) return status;
+    }
+    if (*n_open == 0) return SD_OK;
+    sd_status status = d->drafter->propose(d->drafter, d->proposals, *n_open);
+    if (status != SD_OK) return status;
+    d->base.other_s += d->drafter->other_s;
+    for (int i = 0; i < *n_open; i++) {
+        inner* in = &d->inners[d->openers[i]];
+        in->proposal = d->proposals[i];
+        fill_rows(in);
+        d->batch[i] = (sd_draft_nodes){&in->rows, d->all, in->rows.tree.n_nodes};
+    }
+    if ((status = sd_draft_runner_run(&d->runner, d->batch, *n_open)) != SD_OK) return status;
+    double begun = sd_now();
+    const sd_workspace* w = &d->runner.workspace;
+    const float* logits = w->logits;
+    for (int i = 0; i < *n_open && status == SD_OK; i++) {
+        inner* in = &d->inners[d->openers[i]];
+        if (d->drafter->observe != NULL)
+            status = d->drafter->observe(d->drafter, &in->proposal, in->node_rows, logits, w->ld_logits);
+        if (status != SD_OK) break;
+        sd_proposal* p = &proposals[d->openers[i]];
+        int n_nodes = p->tree.n_nodes;
+        verify(d, p, in, logits);
+        status = sd_interrupted();
+        if (status == SD_OK && p->tree.n_nodes == n_nodes)
+            status = sd_fail(SD_ERR_STATE, "an inner round has made no guess");
+        logits += in->rows.tree.n_nodes * w->ld_logits;
+    }
+    d->base.other_s += sd_now() - begun;
+    return status;
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    nested_drafter* d = (nested_drafter*)base;
+    base->other_s = 0.0;
+    for (int i = 0; i < n; i++) {
+        sd_proposal* p = &proposals[i];
+        inner* in = &d->inners[i];
+        sd_status status = sd_draft_runner_follow(&d->runner, p);
+        if (status != SD_OK) return status;
+        memcpy(in->text, p->text, (size_t)p->n_text * sizeof *in->text);
+        in->node = in->n_rounds = 0;
+    }
+    for (int n_open = 1; n_open > 0;) {
+        sd_status status = inner_round(d, proposals, n, &n_open);
+        if (status != SD_OK) return status;
+    }
+    return SD_OK;
+}
+
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+    return sd_drafter_commit(((nested_drafter*)base)->drafter, sequence, text, n_text);
+}
+
+static void release(sd_drafter* base) {
+    nested_drafter* d = (nested_drafter*)base;
+    d->drafter->free(d->drafter);
+    sd_draft_runner_free(&d->runner);
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
+sd_status sd_nested_drafter_create(const sd_model_drafter_options* options, const sd_nested_options* nested,
+                                   sd_drafter** drafter) {
+    nested_drafter* d = NULL;
+    sd_status status = sd_gamma_check(options->gamma);
+    if (status == SD_OK) status = sd_gamma_check(nested->inner_gamma);
+    if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
+    if (status == SD_OK && (d = sd_alloc(sizeof *d)) == NULL) status = SD_ERR_MEMORY;
+    if (status != SD_OK) {
+        nested->inner->free(nested->inner);
+        return status;
+    }
+    d->base = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
+                           .points = sd_guessing_points(&options->guessing),
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .commit = commit,
+                           .free = release};
+    d->drafter = nested->inner;
+    d->inner_gamma = nested->inner_gamma;
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, options));
+    const sd_draft_runner_options runner_options = {
+        .model = options->model,
+        .n_sequences = options->n_sequences,
+        .n_text = options->n_text + options->gamma,
+        .gamma = d->inner_gamma,
+        .n_rows = d->inner_gamma + 1,
+        .n_threads = options->n_threads,
+    };
+    if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
+    return sd_drafter_made(&d->base, status, drafter);
+}

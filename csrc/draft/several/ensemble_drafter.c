@@ -1,0 +1,330 @@
+#include "ensemble_drafter.h"
+
+#include "clock.h"
+#include "memory.h"
+
+/* One of the drafters. */
+typedef struct inner {
+    sd_drafter* drafter; /* owned */
+    int gamma;
+    sd_drafter_stats stats;
+    int n_asked;            /* sequences it is asked for in this round */
+    sd_proposal* proposals; /* [n_sequences] of these, first n_asked; nodes have room for gamma + 1 */
+    int32_t** nodes;        /* [n_sequences][gamma + 1] where the round's tree has each of their nodes */
+    double* expected;       /* [n_sequences] tokens that were expected before it was asked */
+    int* slots;             /* [n_sequences] of the session: which of these is its; -1: none */
+} inner;
+
+typedef struct ensemble_drafter {
+    sd_drafter base; /* must stay first */
+    sd_ensemble_options options;
+    sd_arena arena;     /* owns the arrays below */
+    inner* inners;      /* [n_drafters] */
+    int* n_text;        /* [n_sequences] of the text proposed for */
+    double* sums;       /* [gamma + 1] expected tokens down to a node */
+    int* right;         /* [gamma + 1] is a node what came? */
+    int32_t* node_rows; /* [gamma + 1] the rows of one drafter's nodes */
+    double* best;       /* [n_sequences] of a round: tokens expected so far */
+    sd_selection selection;
+    double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
+    double committed;                 /* when the last sequence was */
+    int n_tokens, n_rows;             /* of this round */
+} ensemble_drafter;
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    ensemble_drafter* d = (ensemble_drafter*)base;
+    sd_status status = SD_OK;
+    for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++) {
+        d->inners[i].slots[sequence] = -1;
+        status = sd_drafter_begin(d->inners[i].drafter, sequence, prompt, n_prompt);
+    }
+    d->n_text[sequence] = 0;
+    return status;
+}
+
+/* One drafter after the other: each reads its part of all prompts together. */
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    ensemble_drafter* d = (ensemble_drafter*)base;
+    sd_status status = SD_OK;
+    *done = 1;
+    for (int i = 0; i < d->options.n_drafters && *done && status == SD_OK; i++)
+        status = sd_drafter_read(d->inners[i].drafter, done);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------- propose */
+
+/* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. */
+static sd_stream stream_of(const ensemble_drafter* d, int i, sd_stream stream) {
+    return d->options.coupled ? stream : sd_stream_inner(stream, 0, (uint32_t)i);
+}
+
+/* Guesses for drafter i: its share of what is left, and whatever those after it have no use for. */
+static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
+    int left = p->budget - (p->tree.n_nodes - 1), total = 0, later = 0;
+    for (int j = 0; j < d->options.n_drafters; j++) total += d->inners[j].gamma;
+    double weight = 0.0, own = 0.0;
+    for (int j = i; j < d->options.n_drafters; j++) {
+        double w = d->options.adaptive ? sd_selection_alone(&d->inners[j].stats) : 1.0;
+        weight += w;
+        if (j == i)
+            own = w;
+        else
+            later += d->inners[j].gamma;
+    }
+    int most = d->inners[i].gamma;
+    if (p->budget > total) { /* more than all of them ask for: in their ratio, and the last takes the rest */
+        most = (int)((int64_t)p->budget * most / total);
+        return i == d->options.n_drafters - 1 ? left : most < left ? most : left;
+    }
+    int share = (int)(left * own / weight + 0.999); /* rounded up */
+    if (share < left - later) share = left - later;
+    if (share > left) share = left;
+    return share < most ? share : most;
+}
+
+/* An empty tree for drafter i behind the same text. What its nodes are drawn from is written where it will
+ * be wanted, behind the round's last node. */
+static void open_proposal(const ensemble_drafter* d, int i, int slot, const sd_proposal* p, int room) {
+    sd_proposal* own = &d->inners[i].proposals[slot];
+    sd_tree tree = own->tree;
+    int32_t* depths = own->depths;
+    double* path_prob = own->path_prob;
+    *own = *p;
+    own->budget = room;
+    own->policy = NULL; /* the round's tree is what is priced */
+    own->stream = stream_of(d, i, p->stream);
+    own->tree = tree;
+    own->depths = depths;
+    own->path_prob = path_prob;
+    tree.tokens[0] = p->tree.tokens[0];
+    tree.parents[0] = -1;
+    own->tree.n_nodes = 1;
+    depths[0] = 0;
+    path_prob[0] = 1.0;
+    for (int j = 1; j <= room; j++)
+        tree.drawn_from[j].weights = p->tree.drawn_from[p->tree.n_nodes + j - 1].weights;
+    d->inners[i].slots[p->sequence] = slot;
+}
+
+/* Append the tree in `slot` of drafter i to the round's. Returns the tokens it expects to have accepted. */
+static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) {
+    const sd_proposal* own = &d->inners[i].proposals[slot];
+    int32_t* nodes = d->inners[i].nodes[slot];
+    double most = 0.0;
+    nodes[0] = 0;
+    d->sums[0] = 0.0;
+    for (int j = 1; j < own->tree.n_nodes; j++) {
+        int32_t parent = own->tree.parents[j];
+        double above = own->path_prob[parent];
+        nodes[j] = sd_proposal_add(p, nodes[parent], own->tree.tokens[j],
+                                   above > 0.0 ? own->path_prob[j] / above : 0.0);
+        p->tree.drawn_from[nodes[j]] = own->tree.drawn_from[j];
+        d->sums[j] = d->sums[parent] + own->path_prob[j];
+        if (d->sums[j] > most) most = d->sums[j];
+    }
+    return most;
+}
+
+static int n_guesses(const inner* in) {
+    int n = 0;
+    for (int slot = 0; slot < in->n_asked; slot++) n += in->proposals[slot].tree.n_nodes - 1;
+    return n;
+}
+
+/* Ask drafter i for those sequences for which it pays. *reading_s gets its forward passes' seconds. */
+static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, double* reading_s) {
+    inner* in = &d->inners[i];
+    double begun = sd_now();
+    in->n_asked = 0;
+    int n_rows = 0;
+    for (int k = 0; k < n; k++) n_rows += proposals[k].tree.n_nodes;
+    for (int k = 0; k < n; k++) {
+        sd_proposal* p = &proposals[k];
+        in->slots[p->sequence] = -1;
+        int room = room_for(d, i, p);
+        if (room < 1 || !sd_proposal_may_draft(p, 0)) continue;
+        if (d->options.adaptive && !sd_selection_asks(&d->selection, &in->stats, d->best[k], n_rows, begun))
+            continue;
+        in->expected[in->n_asked] = d->best[k];
+        open_proposal(d, i, in->n_asked++, p, room);
+    }
+    if (in->n_asked == 0) return SD_OK;
+    in->drafter->other_s = 0.0;
+    sd_status status = in->drafter->propose(in->drafter, in->proposals, in->n_asked);
+    if (status != SD_OK) return status;
+    double done = sd_now();
+    *reading_s += done - begun - in->drafter->other_s;
+    sd_selection_spend(&in->stats, in->n_asked, n_guesses(in), done - begun, done);
+    for (int k = 0; k < n; k++) {
+        int slot = in->slots[proposals[k].sequence];
+        if (slot < 0) continue;
+        double expected = merge(d, i, slot, &proposals[k]);
+        if (expected > d->best[k]) d->best[k] = expected;
+    }
+    return SD_OK;
+}
+
+/* The last round is over when the next begins. */
+static void end_round(ensemble_drafter* d) {
+    if (d->committed > 0.0 && d->verified > 0.0) {
+        double seconds = d->committed - d->begun;
+        sd_selection_end_round(&d->selection, d->n_tokens, seconds, d->n_rows, d->verified - d->proposed);
+        for (int i = 0; i < d->options.n_drafters; i++) sd_selection_end_round_of(&d->inners[i].stats);
+    }
+    d->n_tokens = d->n_rows = 0;
+    d->verified = d->committed = 0.0;
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    ensemble_drafter* d = (ensemble_drafter*)base;
+    end_round(d);
+    d->begun = sd_now();
+    double reading_s = 0.0;
+    for (int k = 0; k < n; k++) {
+        d->best[k] = 0.0;
+        d->n_text[proposals[k].sequence] = proposals[k].n_text;
+    }
+    for (int i = 0; i < d->options.n_drafters; i++) {
+        sd_status status = ask(d, i, proposals, n, &reading_s);
+        if (status != SD_OK) return status;
+    }
+    d->proposed = sd_now();
+    base->other_s = d->proposed - d->begun - reading_s;
+    return SD_OK;
+}
+
+/* -------------------------------------------------------------------------------------------- after it */
+
+static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride) {
+    ensemble_drafter* d = (ensemble_drafter*)base;
+    if (d->verified == 0.0) d->verified = sd_now();
+    int last = 0; /* rows that the target was run on */
+    for (int j = 0; j < p->tree.n_nodes; j++)
+        if (node_rows[j] > last) last = node_rows[j];
+    d->n_rows += last + 1;
+    for (int i = 0; i < d->options.n_drafters; i++) {
+        const inner* in = &d->inners[i];
+        int slot = in->slots[p->sequence];
+        if (slot < 0 || in->drafter->observe == NULL) continue;
+        const sd_proposal* own = &in->proposals[slot];
+        for (int j = 0; j < own->tree.n_nodes; j++) d->node_rows[j] = node_rows[in->nodes[slot][j]];
+        sd_status status = in->drafter->observe(in->drafter, own, d->node_rows, logits, stride);
+        if (status != SD_OK) return status;
+    }
+    return SD_OK;
+}
+
+/* How many tokens of a tree's guesses came, in a row: new [n_new]. */
+static int n_right(const ensemble_drafter* d, const sd_proposal* own, const int32_t* new, int n_new) {
+    int most = 0;
+    d->right[0] = 1;
+    for (int j = 1; j < own->tree.n_nodes; j++) {
+        int depth = own->depths[j];
+        d->right[j] =
+            d->right[own->tree.parents[j]] && depth <= n_new && own->tree.tokens[j] == new[depth - 1];
+        if (d->right[j] && depth > most) most = depth;
+    }
+    return most;
+}
+
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+    ensemble_drafter* d = (ensemble_drafter*)base;
+    int n_old = d->n_text[sequence], before = 0;
+    sd_status status = SD_OK;
+    if (n_old > 0) d->n_tokens += n_text - n_old;
+    for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++) {
+        inner* in = &d->inners[i];
+        int slot = in->slots[sequence];
+        if (slot >= 0 && n_old <= n_text) {
+            int n = n_right(d, &in->proposals[slot], text + n_old, n_text - n_old);
+            sd_selection_learn(&in->stats, in->expected[slot], n, n > before ? n - before : 0);
+            if (n > before) before = n;
+        }
+        in->slots[sequence] = -1;
+        status = sd_drafter_commit(in->drafter, sequence, text, n_text);
+    }
+    d->n_text[sequence] = 0;
+    d->committed = sd_now();
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------------------- */
+
+static void release(sd_drafter* base) {
+    ensemble_drafter* d = (ensemble_drafter*)base;
+    for (int i = 0; d->arena.base && i < d->options.n_drafters; i++)
+        d->inners[i].drafter->free(d->inners[i].drafter);
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
+static void lay_out_proposal(ensemble_drafter* d, sd_proposal* p, int32_t** map) {
+    size_t n_nodes = (size_t)d->options.gamma + 1;
+    sd_proposal made = {0};
+    made.tree.tokens = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.tokens);
+    made.tree.parents = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.parents);
+    made.tree.drawn_from = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.drawn_from);
+    made.depths = sd_arena_take(&d->arena, n_nodes, sizeof *made.depths);
+    made.path_prob = sd_arena_take(&d->arena, n_nodes, sizeof *made.path_prob);
+    int32_t* nodes = sd_arena_take(&d->arena, n_nodes, sizeof *nodes);
+    if (d->arena.base == NULL) return;
+    *p = made;
+    *map = nodes;
+}
+
+static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
+    const sd_ensemble_options* o = &d->options;
+    size_t n = (size_t)o->n_sequences, n_nodes = (size_t)o->gamma + 1;
+    d->inners = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->inners);
+    d->n_text = sd_arena_take(&d->arena, n, sizeof *d->n_text);
+    d->best = sd_arena_take(&d->arena, n, sizeof *d->best);
+    d->sums = sd_arena_take(&d->arena, n_nodes, sizeof *d->sums);
+    d->node_rows = sd_arena_take(&d->arena, n_nodes, sizeof *d->node_rows);
+    d->right = sd_arena_take(&d->arena, n_nodes, sizeof *d->right);
+    for (int i = 0; i < o->n_drafters; i++) {
+        inner in = {.drafter = drafters[i], .gamma = o->gammas[i]};
+        in.proposals = sd_arena_take(&d->arena, n, sizeof *in.proposals);
+        in.nodes = sd_arena_take(&d->arena, n, sizeof *in.nodes);
+        in.expected = sd_arena_take(&d->arena, n, sizeof *in.expected);
+        in.slots = sd_arena_take(&d->arena, n, sizeof *in.slots);
+        int counting = d->arena.base == NULL;
+        for (size_t k = 0; k < n; k++) {
+            if (!counting) in.slots[k] = -1;
+            lay_out_proposal(d, counting ? NULL : &in.proposals[k], counting ? NULL : &in.nodes[k]);
+        }
+        if (!counting) d->inners[i] = in;
+    }
+}
+
+sd_status sd_ensemble_drafter_create(const sd_ensemble_options* o, sd_drafter* const* drafters,
+                                     sd_drafter** drafter) {
+    ensemble_drafter* d = NULL;
+    sd_status status = sd_gamma_check(o->gamma);
+    for (int i = 0; i < o->n_drafters && status == SD_OK; i++)
+        if (o->gammas[i] < 1 || o->gammas[i] > SD_MAX_GAMMA)
+            status = sd_fail(SD_ERR_VALUE, "best: gamma of draft %d is %d, expected 1 to %d", i, o->gammas[i],
+                             SD_MAX_GAMMA);
+    if (status != SD_OK) goto fail;
+    status = SD_ERR_MEMORY;
+    if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
+    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
+                           .points = 1,
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .observe = observe,
+                           .commit = commit,
+                           .free = release};
+    for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
+    d->options = *o;
+    if ((status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafters))) != SD_OK) goto fail;
+    d->options.gammas = NULL; /* was borrowed */
+    *drafter = &d->base;
+    return SD_OK;
+fail:
+    sd_free(d);
+    for (int i = 0; i < o->n_drafters; i++) drafters[i]->free(drafters[i]);
+    return status;
+}

@@ -1,0 +1,35 @@
+/* Several drafters at once: what they propose becomes one tree.
+ *
+ * Each fills a tree of its own, in the order in which they are given, and it is appended to the round's: so
+ * nodes of several drafters with equal tokens from the root are one row, and each counts as a draw of its
+ * own (tree.h), which keeps rejection exact. Which drafters are asked, and for how many guesses, depends on
+ * earlier rounds and on what those before them have proposed, which stays in the tree. */
+#ifndef SD_ENSEMBLE_DRAFTER_H
+#define SD_ENSEMBLE_DRAFTER_H
+
+#include "drafter.h"
+#include "drafter_selection.h"
+
+typedef struct sd_ensemble_options {
+    /* ≥ 1. */
+    int n_drafters;
+    /* [n_drafters] ≥ 1: the most guesses of each; where a round has room for more than all of them, their
+     * ratio. Borrowed while the drafter is created. */
+    const int* gammas;
+    /* 1: drafters that do not pay, by the clock, are left out (drafter_selection.h). 0: all are asked in each
+     * round. */
+    int adaptive;
+    /* Most guesses of a round; each drafter must be made for so many. */
+    int gamma;
+    /* Of the session. */
+    int n_sequences;
+    /* 1: the drafters share the noise of SD_RULE_COUPLED. 0: each gets random numbers of its own. */
+    int coupled;
+} sd_ensemble_options;
+
+/* Create a drafter. drafters [n_drafters] are owned from the call on, also when it fails. Owned by the
+ * caller, who hands it to a session. */
+sd_status sd_ensemble_drafter_create(const sd_ensemble_options* options, sd_drafter* const* drafters,
+                                     sd_drafter** drafter);
+
+#endif

@@ -1,0 +1,21 @@
+/* Texts on their way into caches: several share a forward, and what they have in common is computed once. */
+#ifndef SD_PREFILL_H
+#define SD_PREFILL_H
+
+#include "forward.h"
+
+typedef struct sd_prefill {
+    const int32_t* text; /* [n] borrowed until it is read */
+    int n;
+    int n_read; /* tokens in the cache; -1: not begun; n: nothing is left to do */
+} sd_prefill;
+
+static inline int sd_prefill_done(const sd_prefill* prefill) { return prefill->n_read == prefill->n; }
+
+/* Read SD_PROMPT_SLICE tokens more, at most, of the texts prefills [n], the i-th into caches[i]; all caches
+ * [n] are of the workspace's model. A text begins with what any of them has committed of its beginning; one
+ * that has much in common with a text that is just being read waits for that. It changes no bits. On failure
+ * no cache has read anything. */
+sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* caches, sd_prefill* prefills, int n);
+
+#endif

@@ -1,0 +1,121 @@
+#include "fixed_acceptance_drafter.h"
+
+#include <string.h>
+
+#include "memory.h"
+
+typedef struct fixed_acceptance_drafter {
+    sd_drafter base;   /* must stay first */
+    sd_drafter* inner; /* owned */
+    double alpha;
+    int n_vocab;
+    sd_arena arena;       /* owns the arrays below */
+    sd_known_text* known; /* [n] */
+    /* [n][n_text] texts with the inner's own guesses in place of those that were replaced: so its caches are
+     * what they would be if it had guessed right, and it works as much. */
+    int32_t** imagined;
+} fixed_acceptance_drafter;
+
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
+    const sd_known_text* known = &d->known[sequence];
+    size_t n = (size_t)(n_prompt < known->n ? n_prompt : known->n);
+    if (memcmp(known->tokens, prompt, n * sizeof *prompt) != 0)
+        return sd_fail(SD_ERR_VALUE,
+                       "fixed_acceptance: the text of sequence %d does not begin with its prompt", sequence);
+    memcpy(d->imagined[sequence], prompt, (size_t)n_prompt * sizeof *prompt);
+    return sd_drafter_begin(d->inner, sequence, prompt, n_prompt);
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    return sd_drafter_read(((fixed_acceptance_drafter*)base)->inner, done);
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
+    for (int i = 0; i < n; i++) proposals[i].text = d->imagined[proposals[i].sequence];
+    sd_status status = d->inner->propose(d->inner, proposals, n);
+    if (status != SD_OK) return status;
+    for (int i = 0; i < n; i++) {
+        sd_proposal* p = &proposals[i];
+        const sd_known_text* known = &d->known[p->sequence];
+        int32_t* own = d->imagined[p->sequence] + p->n_text;
+        memcpy(own, p->tree.tokens + 1, (size_t)(p->tree.n_nodes - 1) * sizeof *own);
+        for (int node = 1; node < p->tree.n_nodes && p->n_text + node - 1 < known->n; node++) {
+            int32_t token = known->tokens[p->n_text + node - 1];
+            double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_FIXED_ACCEPTANCE, (uint32_t)node);
+            if (!(u < d->alpha)) token = (token + 1) % d->n_vocab;
+            p->tree.tokens[node] = token;
+            p->tree.drawn_from[node].point = token; /* it was no sample of the draft's */
+        }
+    }
+    base->other_s = d->inner->other_s;
+    return SD_OK;
+}
+
+/* The guesses that stand are the inner's in its own text; the last token is new. */
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+    fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
+    int32_t* own = d->imagined[sequence];
+    own[n_text - 1] = text[n_text - 1];
+    return sd_drafter_commit(d->inner, sequence, own, n_text);
+}
+
+static void release(sd_drafter* base) {
+    fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
+    d->inner->free(d->inner);
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
+static void lay_out(fixed_acceptance_drafter* d, const sd_known_text* known, int n, int n_text) {
+    d->known = sd_arena_take(&d->arena, (size_t)n, sizeof *d->known);
+    d->imagined = sd_arena_take(&d->arena, (size_t)n, sizeof *d->imagined);
+    for (int i = 0; i < n; i++) {
+        int32_t* text = sd_arena_take(&d->arena, (size_t)known[i].n, sizeof *text);
+        int32_t* own = sd_arena_take(&d->arena, (size_t)n_text, sizeof *own);
+        if (d->arena.base == NULL) continue;
+        memcpy(text, known[i].tokens, (size_t)known[i].n * sizeof *text);
+        d->known[i] = (sd_known_text){text, known[i].n};
+        d->imagined[i] = own;
+    }
+}
+
+sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, int n_vocab,
+                                             const sd_known_text* known, int n, int n_text,
+                                             sd_drafter** drafter) {
+    sd_status status = SD_OK;
+    fixed_acceptance_drafter* d = NULL;
+    if (!(alpha >= 0.0 && alpha <= 1.0)) {
+        status = sd_fail(SD_ERR_VALUE, "fixed_acceptance: alpha is %g, expected 0 to 1", alpha);
+        goto fail;
+    }
+    if (inner->tree_kind != SD_TREE_CHAINS) {
+        status = sd_fail(SD_ERR_VALUE,
+                         "fixed_acceptance: the draft proposes trees, expected one that proposes chains");
+        goto fail;
+    }
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < known[i].n; j++) {
+            if (known[i].tokens[j] >= 0 && known[i].tokens[j] < n_vocab) continue;
+            status = sd_fail(SD_ERR_VALUE, "fixed_acceptance: text %d: token %d is %d, expected 0 to %d", i,
+                             j, (int)known[i].tokens[j], n_vocab - 1);
+            goto fail;
+        }
+    }
+    status = SD_ERR_MEMORY;
+    if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
+    d->base = (sd_drafter){.points = inner->points,
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .commit = commit,
+                           .free = release};
+    d->inner = inner;
+    d->alpha = alpha;
+    d->n_vocab = n_vocab;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d, known, n, n_text)), drafter);
+fail:
+    inner->free(inner);
+    return status;
+}

@@ -1,0 +1,84 @@
+#include "hooks.h"
+
+#include "forward.h"
+#include "memory.h"
+
+static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
+    (void)module;
+    long n = PyLong_AsLong(argument);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    sd_alloc_fail_after(n);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject* arena_guard(PyObject* module, PyObject* argument) {
+    (void)module;
+    int on = PyObject_IsTrue(argument);
+    if (on < 0) return NULL;
+    sd_arena_guard(on);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject* alloc_bytes(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLongLong(sd_alloc_bytes());
+}
+
+static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLong(sd_alloc_live());
+}
+
+static PyObject* pool_delay(PyObject* module, PyObject* args) {
+    (void)module;
+    int thread, holding;
+    double seconds;
+    if (!PyArg_ParseTuple(args, "idp", &thread, &seconds, &holding)) return NULL;
+    if (thread < 0 || thread >= SD_MAX_THREADS) return PyErr_Format(PyExc_ValueError, "thread %d", thread);
+    sd_pool_delay(thread, seconds, holding);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject* pool_fail_after(PyObject* module, PyObject* argument) {
+    (void)module;
+    long n = PyLong_AsLong(argument);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    sd_pool_fail_after((int)n);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject* forward_count(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLong(sd_forward_count());
+}
+
+static PyObject* forward_work(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromLong(sd_forward_work());
+}
+
+#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
+
+PyMethodDef sd_testing_functions[] = {
+    {"_adaptive_gamma_begin", sd_hook_adaptive_gamma_begin, METH_VARARGS, "A round begins: does it draft?"},
+    {"_adaptive_gamma_pays", sd_hook_adaptive_gamma_pays, METH_VARARGS, "Does another guess pay?"},
+    {"_adaptive_gamma_end", sd_hook_adaptive_gamma_end, METH_VARARGS, "A round has ended."},
+    {"_selection_asks", WITH_KEYWORDS(sd_hook_selection_asks),
+     "Shall the drafter be asked? Returns (state, answer)."},
+    {"_selection_spend", WITH_KEYWORDS(sd_hook_selection_spend),
+     "The drafter has been asked. Returns the state."},
+    {"_selection_learn", WITH_KEYWORDS(sd_hook_selection_learn),
+     "A proposal has been judged. Returns the state."},
+    {"_selection_end_round", WITH_KEYWORDS(sd_hook_selection_end_round),
+     "A round has ended. Returns the state."},
+    {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
+    {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
+    {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},
+    {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
+    {"_pool_delay", pool_delay, METH_VARARGS,
+     "A worker is late in every loop, or holds its first piece long."},
+    {"_pool_fail_after", pool_fail_after, METH_O, "Let n more threads be started; negative: all."},
+    {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
+    {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
+    {0},
+};

@@ -1,0 +1,51 @@
+#include <string.h>
+
+#include "testing.h"
+
+/* What each node was drawn from; nothing for the root. */
+static PyObject* draft_probs(const sd_record* record, int n_vocab) {
+    double* out;
+    PyObject* array = sd_new_array("float64", record->tree.n_nodes, n_vocab, (void**)&out);
+    for (int i = 0; array != NULL && i < record->tree.n_nodes; i++)
+        for (int x = 0; x < n_vocab; x++) *out++ = i == 0 ? 0.0 : sd_prob(&record->tree.drawn_from[i], x);
+    return array;
+}
+
+/* The one token that each node was chosen as, -1 for a draw; -1 for the root. */
+static PyObject* draft_points(const sd_record* record) {
+    PyObject* list = PyList_New(record->tree.n_nodes);
+    for (int i = 0; list != NULL && i < record->tree.n_nodes; i++) {
+        PyObject* item = PyLong_FromLong(i == 0 ? -1 : record->tree.drawn_from[i].point);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    return list;
+}
+
+/* The target's logits after each node. */
+static PyObject* node_logits(const sd_session* session, const sd_record* record, int n_vocab) {
+    ptrdiff_t stride;
+    const float* logits = sd_session_logits(session, &stride);
+    float* out;
+    PyObject* array = sd_new_array("float32", record->tree.n_nodes, n_vocab, (void**)&out);
+    for (int i = 0; array != NULL && i < record->tree.n_nodes; i++)
+        memcpy(out + (size_t)i * (size_t)n_vocab,
+               logits + (record->logits_row + record->node_rows[i]) * stride, (size_t)n_vocab * sizeof *out);
+    return array;
+}
+
+/* dict[key] = value, whose reference is taken. Returns 0, or -1 with an exception, also where value is
+ * NULL. */
+static int put(PyObject* dict, const char* key, PyObject* value) {
+    int result = value ? PyDict_SetItemString(dict, key, value) : -1;
+    Py_XDECREF(value);
+    return result;
+}
+
+int sd_add_drafts(PyObject* dict, const sd_session* session, const sd_record* record, int n_vocab) {
+    if (put(dict, "draft_probs", draft_probs(record, n_vocab)) < 0) return -1;
+    if (put(dict, "draft_points", draft_points(record)) < 0) return -1;
+    return put(dict, "node_logits", node_logits(session, record, n_vocab));
+}

@@ -1,0 +1,166 @@
+#include "rules.h"
+
+#include <math.h>
+
+static const sd_distribution* drawn_from(const sd_tree_row* row, int i) {
+    return &row->question->tree->drawn_from[row->guesses[i]];
+}
+static int32_t token_of(const sd_tree_row* row, int i) {
+    return row->question->tree->tokens[row->guesses[i]];
+}
+static double uniform_of(const sd_tree_row* row, int i) { return row->question->uniforms[row->guesses[i]]; }
+static int32_t draw(const sd_tree_row* row, const sd_distribution* from) {
+    return sd_sample(from, row->question->n_vocab, row->question->uniforms[row->question->tree->n_nodes]);
+}
+
+/* x is accepted with probability min(1, T(x) / (factor · D(x))). The comparison is strict, so a
+ * token without target mass is never accepted, and it is a product, so that D(x) may be as small as
+ * it likes. */
+static int accepts(const sd_tree_row* row, int i, const sd_distribution* target, double factor) {
+    int32_t x = token_of(row, i);
+    return uniform_of(row, i) * factor * sd_prob(drawn_from(row, i), x) < sd_prob(target, x);
+}
+
+/* ---------------------------------------------------------------------------- rejection (2.3, A.5) */
+
+/* Against T / l, what each token may get at most: guesses get min(T / l, D), and what is left, over
+ * the chance that it is needed, is what the next guess is held against. So for any number of guesses
+ * no token gets more than T / l. With l = 1 this is norm(max(0, T − D)). */
+int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
+    const sd_question* q = row->question;
+    sd_distribution left = row->target; /* T / l, or what rejected guesses have left of it */
+    if (left.point < 0) left.factor /= q->lenience;
+    for (int i = 0; i < row->n_guesses; i++) {
+        if (accepts(row, i, &left, 1.0)) return i;
+        const sd_distribution* draft = drawn_from(row, i);
+        double accepted = q->lenience < 1.0 ? sd_overlap(&left, 1.0, draft, q->n_vocab) : 0.0;
+        /* neither the caller's target nor the residual it is taken from is written over */
+        double* weights = left.weights == q->residual ? q->residual + q->n_vocab : q->residual;
+        sd_distribution rest;
+        double mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest);
+        /* `rest` is normalised; with lenience its mass is that of the residual over the chance of a
+         * rejection */
+        if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor *= mass / (1.0 - accepted);
+        left = rest;
+    }
+    *token = draw(row, &left);
+    return row->n_guesses;
+}
+
+/* --------------------------------------------------------- the target's own token: greedy, coupled */
+
+/* Lenience for argmax: a token nearly as probable as the most probable one will do. The paper
+ * prints p(x) ≤ l · max p, which cannot be meant. With l = 1 a tie goes to the lowest id. */
+static int will_do(const sd_tree_row* row, int32_t x, int32_t best) {
+    double l = row->question->lenience;
+    const sd_distribution* t = &row->target;
+    return x == best || (l < 1.0 && sd_prob(t, x) >= l * sd_prob(t, best));
+}
+
+int sd_judge_greedy(const sd_tree_row* row, int32_t* token) {
+    *token = sd_most_probable(&row->target, row->question->n_vocab);
+    int i = 0;
+    while (i < row->n_guesses && !will_do(row, token_of(row, i), *token)) i++;
+    return i;
+}
+
+int sd_judge_coupled(const sd_tree_row* row, int32_t* token) {
+    const sd_question* q = row->question;
+    *token = q->token_after(q->context, row->node, &row->target);
+    int i = 0;
+    while (i < row->n_guesses && token_of(row, i) != *token) i++;
+    return i;
+}
+
+/* ------------------------------------------------------------------ k-sequential selection (SpecTr) */
+
+/* Chance that k guesses are not all rejected, one being accepted with chance b. */
+static double any_of(int k, double b) { return b < 1.0 ? -expm1(k * log1p(-b)) : 1.0; }
+
+/* May the target be divided by rho? Then no token is given out more often than the target allows. The
+ * 1e-14 is for rounding: with T = D the sides differ by (rho - 1) squared, and the root is 1. */
+static int divides(const sd_tree_row* row, double rho) {
+    double b = sd_overlap(&row->target, 1.0 / rho, drawn_from(row, 0), row->question->n_vocab);
+    return any_of(row->n_guesses, b) <= rho * b + 1e-14;
+}
+
+/* The smallest ρ of [1, k], from above, with 1 − (1 − b)^k ≤ ρ b, where b = Σ min(D, T / ρ). Larger
+ * ones are exact too and accept less, so the last bits do not matter. */
+static double division_factor(const sd_tree_row* row) {
+    double low = 1.0, high = row->n_guesses;
+    if (high == 1.0 || divides(row, low)) return low;
+    for (int step = 0; step < 50; step++) {
+        double middle = 0.5 * (low + high);
+        if (divides(row, middle))
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
+int sd_judge_k_sequential(const sd_tree_row* row, int32_t* token) {
+    const sd_question* q = row->question;
+    const sd_distribution* target = &row->target;
+    int k = row->n_guesses;
+    if (k == 0) {
+        *token = draw(row, target);
+        return 0;
+    }
+    const sd_distribution* draft = drawn_from(row, 0);
+    double rho = division_factor(row);
+    for (int i = 0; i < k; i++)
+        if (accepts(row, i, target, rho)) return i;
+    /* T − min(D, T / ρ) · (1 − (1 − b)^k) / b */
+    sd_distribution rest = *target;
+    double b = sd_overlap(target, 1.0 / rho, draft, q->n_vocab);
+    if (target->point < 0 && b > 0.0) {
+        double given = any_of(k, b) / b, mass = 0.0;
+        for (int32_t x = 0; x < q->n_vocab; x++) {
+            double p = sd_prob(target, x);
+            q->residual[x] = fmax(0.0, p - fmin(sd_prob(draft, x), p / rho) * given);
+            mass += q->residual[x];
+        }
+        if (mass > 0.0) rest = (sd_distribution){-1, q->residual, mass, 1.0 / mass};
+    }
+    *token = draw(row, &rest);
+    return k;
+}
+
+/* ------------------------------------------------------------------------------- classical (A.2) */
+
+/* max T / D; infinite where D lacks a token of T. */
+static double largest_ratio(const sd_tree_row* row, const sd_distribution* draft) {
+    double largest = 0.0;
+    for (int32_t x = 0; x < row->question->n_vocab; x++) {
+        double t = sd_prob(&row->target, x);
+        if (t > 0.0) largest = fmax(largest, t / sd_prob(draft, x));
+    }
+    return largest;
+}
+
+int sd_judge_classical(const sd_tree_row* row, int32_t* token) {
+    for (int i = 0; i < row->n_guesses; i++)
+        if (accepts(row, i, &row->target, largest_ratio(row, drawn_from(row, i)))) return i;
+    *token = draw(row, &row->target); /* unmodified */
+    return row->n_guesses;
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+double sd_tree_row_beta(const sd_tree_row* row, int accepted) {
+    const sd_question* q = row->question;
+    if (row->n_guesses > 1 || q->rule == SD_RULE_COUPLED) return accepted < row->n_guesses;
+    const sd_distribution *target = &row->target, *draft = drawn_from(row, 0);
+    if (q->rule == SD_RULE_CLASSICAL) return fmin(1.0 / largest_ratio(row, draft), 1.0);
+    if (q->rule != SD_RULE_GREEDY) {
+        double scale = target->point < 0 ? 1.0 / q->lenience : 1.0;
+        return sd_overlap(target, scale, draft, q->n_vocab);
+    }
+    int32_t best = sd_most_probable(target, q->n_vocab);
+    if (q->lenience == 1.0 || target->point >= 0) return sd_prob(draft, best);
+    double beta = 0.0;
+    for (int32_t x = 0; x < q->n_vocab; x++)
+        if (will_do(row, x, best)) beta += sd_prob(draft, x);
+    return fmin(beta, 1.0);
+}

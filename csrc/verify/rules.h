@@ -1,0 +1,28 @@
+/* The rules that judge one row of a tree at a time. */
+#ifndef SD_RULES_H
+#define SD_RULES_H
+
+#include "verify.h"
+
+/* A row of the tree that was reached (tree.h), and the guesses for its next token. */
+typedef struct sd_tree_row {
+    const sd_question* question;
+    sd_distribution target; /* after the row */
+    int node;               /* its first node */
+    const int32_t* guesses; /* [n_guesses] nodes, in the order in which they are tried; borrowed */
+    int n_guesses;
+} sd_tree_row;
+
+/* Index of the guess that is accepted, or n_guesses; then *token is the next token. */
+typedef int (*sd_judge)(const sd_tree_row* row, int32_t* token);
+
+int sd_judge_rejection(const sd_tree_row* row, int32_t* token);
+int sd_judge_greedy(const sd_tree_row* row, int32_t* token);
+int sd_judge_coupled(const sd_tree_row* row, int32_t* token);
+int sd_judge_k_sequential(const sd_tree_row* row, int32_t* token);
+int sd_judge_classical(const sd_tree_row* row, int32_t* token);
+
+/* sd_verdict.betas of a row with at least one guess; `accepted` is what the judge returned. */
+double sd_tree_row_beta(const sd_tree_row* row, int accepted);
+
+#endif

@@ -1,0 +1,96 @@
+#include "verify.h"
+
+#include <string.h>
+
+#include "block.h"
+#include "rules.h"
+
+static const struct {
+    const char* name;
+    sd_judge judge;  /* NULL: judges no single row */
+    int takes_trees; /* of every kind */
+} RULES[SD_N_RULES] = {
+    [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection, 1},
+    [SD_RULE_GREEDY] = {"greedy", sd_judge_greedy, 1},
+    [SD_RULE_COUPLED] = {"coupled", sd_judge_coupled, 1},
+    [SD_RULE_BLOCK] = {"block", NULL, 0},
+    [SD_RULE_K_SEQUENTIAL] = {"k-sequential", sd_judge_k_sequential, 0},
+    [SD_RULE_CLASSICAL] = {"classical", sd_judge_classical, 1},
+};
+
+sd_status sd_rule_find(const char* name, sd_rule* rule) {
+    for (int i = 0; i < SD_N_RULES; i++) {
+        if (strcmp(name, RULES[i].name) != 0) continue;
+        *rule = (sd_rule)i;
+        return SD_OK;
+    }
+    return sd_fail(SD_ERR_VALUE,
+                   "the rule is '%s', expected rejection, greedy, coupled, block, k-sequential or classical",
+                   name);
+}
+
+sd_status sd_rule_check(sd_rule rule, double lenience) {
+    if (!(lenience > 0.0 && lenience <= 1.0))
+        return sd_fail(SD_ERR_VALUE, "lenience is %g, expected above 0 and at most 1", lenience);
+    if (lenience < 1.0 && rule != SD_RULE_REJECTION && rule != SD_RULE_GREEDY)
+        return sd_fail(SD_ERR_VALUE, "lenience is %g, expected 1: the rule '%s' is never lenient", lenience,
+                       RULES[rule].name);
+    return SD_OK;
+}
+
+sd_rule sd_rule_at(sd_rule rule, double temperature) {
+    return temperature == 0.0 && !RULES[rule].takes_trees ? SD_RULE_REJECTION : rule;
+}
+
+int sd_tree_is_chain(const sd_tree* tree) {
+    for (int i = 0; i < tree->n_nodes; i++)
+        if (tree->parents[i] != i - 1) return 0;
+    return 1;
+}
+
+/* Collect the guesses for the token after a row, level[i] == depth of whose nodes, in the order
+ * in which they are tried. Returns how many they are. */
+static int collect_guesses(const sd_question* q, const int32_t* level, int32_t depth, int first,
+                           int32_t* guesses) {
+    const sd_tree* tree = q->tree;
+    int n = 0;
+    for (int i = first + 1; i < tree->n_nodes; i++) {
+        if (level[tree->parents[i]] != depth) continue;
+        int at = n++;
+        for (; at > 0 && q->order && q->order[guesses[at - 1]] > q->order[i]; at--)
+            guesses[at] = guesses[at - 1];
+        guesses[at] = i;
+    }
+    return n;
+}
+
+void sd_verify(const sd_question* q, sd_verdict* verdict) {
+    if (q->rule == SD_RULE_BLOCK) {
+        sd_verify_block(q, verdict);
+        return;
+    }
+    const sd_tree* tree = q->tree;
+    int32_t *guesses = q->nodes, *level = q->nodes + tree->n_nodes; /* 1 + depth of the nodes on the way */
+    memset(level, 0, (size_t)tree->n_nodes * sizeof *level);
+    level[0] = 1;
+    verdict->n_path = verdict->n_betas = 0;
+    sd_tree_row row = {.question = q, .guesses = guesses};
+    int node = 0; /* the guess that was accepted */
+    for (int first = 0;; first = row.node) {
+        int32_t depth = verdict->n_path + 1;
+        row.n_guesses = collect_guesses(q, level, depth, first, guesses);
+        row.target = q->target_after(q->context, row.node);
+        int accepted = RULES[q->rule].judge(&row, &verdict->token);
+        if (row.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_tree_row_beta(&row, accepted);
+        if (accepted == row.n_guesses) break;
+        node = guesses[accepted];
+        row.node = node;
+        for (int i = 0; i < row.n_guesses; i++) { /* its duplicates, which are the same row */
+            if (tree->tokens[guesses[i]] != tree->tokens[node]) continue;
+            level[guesses[i]] = depth + 1;
+            if (guesses[i] < row.node) row.node = guesses[i];
+        }
+        verdict->n_path++;
+    }
+    for (int i = verdict->n_path; i > 0; i--, node = tree->parents[node]) verdict->path[i - 1] = node;
+}
