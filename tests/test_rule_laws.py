@@ -197,7 +197,7 @@ def test_k_sequential_selection_of_sequences(models: Models) -> None:
 def test_block_verification(models: Models) -> None:
     """Three drafts; more of them are accepted than by the standard rule on the same drafts."""
     rng, parents = np.random.default_rng(5), shapes()["chain3"]
-    proposal = independent(parents, models.draft)
+    proposal = independent(parents, models.broad)
     tokens = draw(parents, proposal, rng)
     outputs, n_block = continuations(tokens, parents, models.target, proposal, rng, rule="block")
     assert_lawful(outputs, models.target)
