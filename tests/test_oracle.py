@@ -124,6 +124,11 @@ def test_a_table_may_draft(pair: Pair) -> None:
     assert found.draft == "bigram"
 
 
+def test_a_drafting_model_has_the_name_of_its_folder(pair: Pair) -> None:
+    found = specdec.oracle(*pair, "It was the", max_new_tokens=8, gammas=[1], n_threads=1)
+    assert (found.target, found.draft) == (pair[0].path.name, pair[1].path.name)
+
+
 def test_bad_arguments_are_refused(pair: Pair) -> None:
     for options, message in [
         ({"gammas": []}, "gammas is"),

@@ -206,7 +206,7 @@ def open_pair(target: ModelLike, draft: DraftLike) -> tuple[Model, Draft]:
     return target, draft
 
 
-def name_of(draft: Draft) -> str:
+def name_of(draft: object) -> str:
     """A name for tables: of a model its folder or file, else the type."""
     return draft.path.name if isinstance(draft, Model) else type(draft).__name__.lower()
 

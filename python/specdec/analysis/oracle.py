@@ -261,7 +261,7 @@ def oracle(
     alpha = min(1.0, math.fsum(betas) / len(betas)) if betas else math.nan
     return Oracle(
         target=name_of(target),
-        draft=name_of(draft),
+        draft=name_of(draft.identity),
         temperature=sampling.temperature,
         n_tokens=sum(len(result.tokens) for result in results[0]),
         max_gamma=max_gamma,
