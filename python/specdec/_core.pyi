@@ -6,6 +6,9 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.models.number_formats import CacheDtype, Dtype
+from specdec.verification.rules import Rule
+
 class RoundRecord(TypedDict):
     """What one round did for one sequence.
 
@@ -65,17 +68,17 @@ class Model:
         config: Mapping[str, Any],
         tensors: Iterable[tuple[str, NDArray[Any], str]],
         *,
-        dtype: str = "f32",
-        cache_dtype: str = "f32",
+        dtype: Dtype = "f32",
+        cache_dtype: CacheDtype = "f32",
         n_threads: int = 1,
     ) -> None: ...
     def matrix(self, name: str) -> NDArray[np.float32]:
         """A packed matrix, by canonical name, as it is computed with: [n_rows, n_cols]."""
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> Dtype:
         """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
     @property
-    def cache_dtype(self) -> str:
+    def cache_dtype(self) -> CacheDtype:
         """Number format of keys and values: "f32" or "bf16"."""
     @property
     def config(self) -> dict[str, Any]: ...
@@ -152,7 +155,7 @@ class Session:
         sampling: dict[str, Any],
         seeds: Sequence[tuple[int, int]],
         n_threads: int,
-        rule: str = "rejection",
+        rule: Rule = "rejection",
         lenience: float = 1.0,
         draft_sampling: dict[str, Any] = ...,
         transform: Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | None = None,
@@ -249,7 +252,7 @@ def verify(
     draft_probs: NDArray[np.float64],
     uniforms: NDArray[np.float64],
     *,
-    rule: str = "rejection",
+    rule: Rule = "rejection",
     lenience: float = 1.0,
     order: NDArray[np.float64] | None = None,
     noise: NDArray[np.float64] | None = None,
@@ -302,7 +305,7 @@ def kernels() -> str:
 
 def available_kernels() -> list[str]: ...
 def product(
-    x: NDArray[np.float32], weights: NDArray[np.float32], dtype: str, *, n_threads: int = 1
+    x: NDArray[np.float32], weights: NDArray[np.float32], dtype: Dtype, *, n_threads: int = 1
 ) -> NDArray[np.float32]:
     """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out]."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
 from operator import length_hint
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ __all__ = [
     "CONVERSION_ERRORS", "as_integer", "as_iterator", "check_array", "check_choice", "check_flag",
     "check_integer", "check_items", "check_number", "check_path", "check_real",
 ]  # fmt: skip
+
+Choice = TypeVar("Choice", bound=str)
+"""A word of a Literal type."""
 
 CONVERSION_ERRORS = (TypeError, ValueError, ArithmeticError, RecursionError)
 """What Python and NumPy raise where a value is not what it says it is, or does not fit a C number."""
@@ -45,7 +48,7 @@ def as_iterator(value: Any) -> Iterator[Any] | None:
     What the iterator raises on the way comes through: it is an error of the caller's own code.
     """
     try:
-        iterator = iter(value)
+        iterator: Iterator[Any] = iter(value)
         length_hint(iterator)  # list() asks for it, and so for the length of a sequence
     except CONVERSION_ERRORS:
         return None
@@ -100,10 +103,12 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 @overload
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> str: ...
+def check_choice(name: str, value: Any, choices: Sequence[Choice]) -> Choice: ...
 @overload
-def check_choice(name: str, value: Any, choices: Sequence[str], *, optional: bool) -> str | None: ...
-def check_choice(name: str, value: Any, choices: Sequence[str], *, optional: bool = False) -> str | None:
+def check_choice(name: str, value: Any, choices: Sequence[Choice], *, optional: bool) -> Choice | None: ...
+def check_choice(
+    name: str, value: Any, choices: Sequence[Choice], *, optional: bool = False
+) -> Choice | None:
     """The argument `name`, which is one of some words, or None where it is `optional`.
 
     Raises

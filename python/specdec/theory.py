@@ -163,7 +163,8 @@ def coupled_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> 
     both = (target > 0.0) & (draft > 0.0)
     ratio = np.divide(target, draft, out=np.where(target > 0.0, np.inf, 0.0), where=draft > 0.0)
     order = ratio.argsort(axis=-1)
-    p, q, both = (np.take_along_axis(values, order, axis=-1) for values in (target, draft, both))
+    p, q = (np.take_along_axis(values, order, axis=-1) for values in (target, draft))
+    both = np.take_along_axis(both, order, axis=-1)
     # For y from x on in this order the ratio of the targets is the larger one, before x that of the drafts.
     from_here = np.cumsum(p[..., ::-1], axis=-1)[..., ::-1]
     before = np.cumsum(q, axis=-1) - q

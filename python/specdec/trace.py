@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
+
 from specdec.errors import InputError
 from specdec.theory import expected_tokens
 
@@ -414,7 +416,8 @@ class Trace(RoundTimes):
         if self._has_trees():
             return math.nan
         alpha = self.acceptance_rate
-        return _ratio(math.fsum(expected_tokens(alpha, [r.n_drafted for r in self.rounds])), self.n_calls)
+        expected = np.asarray(expected_tokens(alpha, [r.n_drafted for r in self.rounds]))
+        return _ratio(math.fsum(expected), self.n_calls)
 
     @property
     def predicted_speedup(self) -> float:

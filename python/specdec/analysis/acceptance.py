@@ -175,7 +175,8 @@ def _betas(
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
     }
-    rate, targets = theory.acceptance_rate, ours
+    rate: Callable[..., float | Array] = theory.acceptance_rate
+    targets = ours
     if sampling.greedy:  # judged by what the argmax is taken of, as `generate` does
         rate, targets = theory.greedy_acceptance_rate, {"temperature": 1.0}
     betas = {lenience: np.empty(len(target_logits)) for lenience in leniences}

@@ -32,7 +32,7 @@ from specdec.threads import check_threads
 from specdec.verification.sampling import Sampling
 
 if TYPE_CHECKING:
-    import optuna
+    from optuna.distributions import BaseDistribution
 
 __all__ = ["SkipSearch", "SkipTrial", "search_skips"]
 
@@ -498,7 +498,7 @@ class _Study:
         optuna = self._optuna = _optuna()
         self._n_layer = n_layer
         flag = optuna.distributions.CategoricalDistribution([False, True])
-        self._space: dict[str, optuna.distributions.BaseDistribution] = {
+        self._space: dict[str, BaseDistribution] = {
             f"{part}.{i}": flag for part in ("attn", "mlp") for i in range(n_layer)
         }
         self._space["gamma"] = optuna.distributions.CategoricalDistribution(list(gammas))

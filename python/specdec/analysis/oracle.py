@@ -13,6 +13,7 @@ from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate
+from specdec.decoding.result import Result
 from specdec.display.tables import Table, Tabular
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.drafts.model_draft import DraftLike, as_draft
@@ -21,7 +22,7 @@ from specdec.models.model import ModelLike, Prompt, as_model
 from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.trace import Round
-from specdec.verification.rules import DECODING_RULES, check_rule
+from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling
 
 __all__ = ["Oracle", "OracleRow", "oracle"]
@@ -163,7 +164,7 @@ def oracle(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    verify: str = "rejection",
+    verify: DecodingRule = "rejection",
     seed: int = 0,
     n_threads: int | None = None,
     progress: bool = False,
@@ -242,7 +243,7 @@ def oracle(
     auto = AdaptiveGamma(max_gamma)
     policies: list[int | AdaptiveGamma] = [max_gamma, *[auto] * (_LEARNING + 1)]
     with counted(len(policies) * len(ids), "run", progress) as done:
-        results = []
+        results: list[list[Result]] = []
         for policy in policies:
             results.append([])
             for i, prompt in enumerate(ids):

@@ -14,6 +14,7 @@ from specdec.checks import check_integer
 from specdec.display.tables import Table
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.errors import InputError
+from specdec.verification.rules import Rule
 
 __all__ = ["AUTO_GAMMA", "SHARED", "AdaptiveGamma", "RunKind"]
 
@@ -27,7 +28,7 @@ class RunKind(NamedTuple):
     target: Any
     draft: Draft
     temperature: float
-    rule: str
+    rule: Rule
     n_threads: int
 
     @property

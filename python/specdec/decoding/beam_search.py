@@ -12,7 +12,7 @@ from specdec import _core
 from specdec.checks import check_flag, check_integer, check_items, check_number
 from specdec.decoding.request import check_prompt
 from specdec.decoding.run import SLICE_S, continuation_decoder
-from specdec.decoding.stopping import StopRules
+from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown
@@ -136,7 +136,7 @@ def beam_search(
     prompt_ids = check_prompt(target, prompt, "prompt")
     room = target.config["n_ctx"] - len(prompt_ids)
     n_steps = room if max_new_tokens is None else min(room, max_new_tokens)
-    limit_reason = "length" if n_steps == max_new_tokens else "context"
+    limit_reason: FinishReason = "length" if n_steps == max_new_tokens else "context"
 
     bar = progress_bar(n_steps, "token") if progress else None
     search = _core.BeamSearch(
@@ -217,7 +217,7 @@ class Beam:
     tokens: list[int]
     text: str | None
     score: float
-    finish_reason: str
+    finish_reason: FinishReason
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ __all__ = [
 
 Policy: TypeAlias = "Callable[[Sequence[Round]], int]"
 """A caller's function of the rounds so far that says how many tokens to draft."""
-Gamma: TypeAlias = "int | str | AdaptiveGamma | Policy | None"
+Gamma: TypeAlias = "int | Literal['auto'] | AdaptiveGamma | Policy | None"
 Stop: TypeAlias = "str | int | Iterable[str | int] | None"
 Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
 Transform: TypeAlias = "Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]]"
@@ -183,6 +183,9 @@ def _check_gamma(gamma: Any) -> Gamma:
                 "specdec.AdaptiveGamma, or a function of the rounds so far"
             )
         return SHARED
-    if gamma is None or isinstance(gamma, AdaptiveGamma) or callable(gamma):
+    if gamma is None or isinstance(gamma, AdaptiveGamma):
         return gamma
+    if callable(gamma):
+        policy: Policy = gamma
+        return policy
     return check_integer("gamma", gamma, 0, MAX_GAMMA)

@@ -12,11 +12,13 @@ import numpy as np
 from specdec.checks import check_integer, check_items
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
 from specdec.decoding.options import DecodingOptions, Policy
-from specdec.decoding.stopping import StopRules
+from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, Prompt, as_model
+from specdec.threads import check_threads
+from specdec.verification.rules import Rule
 from specdec.verification.sampling import Sampling
 
 __all__ = ["Request", "check_prompt"]
@@ -62,7 +64,7 @@ class Request:
     policy: AdaptiveGamma | Policy | None
     sampling: Sampling
     draft_sampling: Sampling
-    rule: str
+    rule: Rule
     seeds: list[tuple[int, int]]
     stop: StopRules
     n_slots: int
@@ -85,7 +87,7 @@ class Request:
         """
         # What is cheap is checked before models are loaded.
         given, is_batch = _split(prompt)
-        n_slots = min(options.batch_size, len(given))
+        n_slots = min(check_integer("batch_size", options.batch_size, 1), len(given))
         node_budget = options.node_budget
         if node_budget is not None:
             node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
@@ -126,7 +128,7 @@ class Request:
             node_budget=node_budget,
         )
 
-    def limit(self, index: int) -> tuple[int, str]:
+    def limit(self, index: int) -> tuple[int, FinishReason]:
         """(how many new tokens a sequence may have, the finish reason when it has them)."""
         room = self.target.config["n_ctx"] - len(self.prompts[index])
         if self.options.max_new_tokens is not None and self.options.max_new_tokens <= room:
@@ -135,8 +137,14 @@ class Request:
 
     @property
     def kind(self) -> RunKind:
-        """What estimates of acceptance and times depend on."""
-        return RunKind(self.target, self.draft, self.sampling.temperature, self.rule, self.options.n_threads)
+        """What estimates of acceptance and times depend on; of a run that drafts."""
+        assert self.draft is not None
+        return RunKind(self.target, self.draft, self.sampling.temperature, self.rule, self.n_threads)
+
+    @property
+    def n_threads(self) -> int:
+        """Threads to compute with."""
+        return check_threads(self.options.n_threads)
 
     @property
     def n_new_tokens(self) -> int:
@@ -159,7 +167,7 @@ def _gamma(options: DecodingOptions, draft: Draft | None) -> tuple[int, Adaptive
     return cast("int", options.gamma), None
 
 
-def _target_sampling(options: DecodingOptions) -> tuple[Sampling, str]:
+def _target_sampling(options: DecodingOptions) -> tuple[Sampling, Rule]:
     """(the target's settings, the rule) as the core takes them."""
     sampling = options.sampling
     if options.lenience == 1.0 or not sampling.greedy:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.decoding.stopping import FinishReason
 from specdec.display.rounds import html, terminal
 from specdec.models.tokenizer import Tokenizer
 from specdec.trace import Trace
@@ -52,7 +53,7 @@ class Result:
 
     text: str | None
     tokens: list[int]
-    finish_reason: str
+    finish_reason: FinishReason
     stop: str | int | None
     trace: Trace
     prompt_ids: list[int]

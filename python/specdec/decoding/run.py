@@ -13,7 +13,7 @@ from specdec.checks import check_integer
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.stopping import StopRules, StopScanner
+from specdec.decoding.stopping import FinishReason, StopRules, StopScanner
 from specdec.errors import NotFiniteError
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
@@ -54,12 +54,14 @@ class SequenceState:
         The finish reason when there are that many.
     """
 
-    def __init__(self, decoder: StreamDecoder | None, stop: StopRules, limit: int, limit_reason: str) -> None:
+    def __init__(
+        self, decoder: StreamDecoder | None, stop: StopRules, limit: int, limit_reason: FinishReason
+    ) -> None:
         self.tokens: list[int] = []
         self.prefill_s = 0.0  # of the prompts that were read together with this one
         self.rounds: list[Round] = []
         self.logits: list[NDArray[np.float32]] = []
-        self.finish_reason: str | None = None
+        self.finish_reason: FinishReason | None = None
         self.stop: str | int | None = None
         self._decoder = decoder
         self._stop_ids = stop.ids
@@ -201,7 +203,7 @@ class Run:
             rule=request.rule,
             lenience=request.options.lenience,
             seeds=request.seeds[:n_places],
-            n_threads=request.options.n_threads,
+            n_threads=request.n_threads,
             keep_logits=request.options.logits,
             stop_ids=sorted(request.stop.ids),
             adaptive_gamma=(

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Literal, TypeAlias
 
 from specdec.checks import as_integer, check_items
 from specdec.errors import InputError, shown
 
-__all__ = ["StopRules", "StopScanner"]
+__all__ = ["FinishReason", "StopRules", "StopScanner"]
+
+FinishReason: TypeAlias = Literal["stop", "length", "context", "error"]
+"""Why a text ended; see `specdec.Result`."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from specdec.errors import InputError, VocabularyMismatchError, shown
 
 if TYPE_CHECKING:
     from specdec.models.model import Model
+    from specdec.verification.rules import Rule
     from specdec.verification.sampling import Sampling
 
 __all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab"]
@@ -58,7 +59,7 @@ class Draft(ABC):
         """
         return self
 
-    def check_rule(self, rule: str, sampling: Sampling) -> None:
+    def check_rule(self, rule: Rule, sampling: Sampling) -> None:
         """Refuse a rule of verification that cannot judge what this draft proposes.
 
         It is not asked where the target's temperature is 0: there every rule is the greedy one, which takes

@@ -12,6 +12,7 @@ from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, as_model
 from specdec.models.tokenizer import check_same_vocabulary
+from specdec.verification.rules import Rule
 from specdec.verification.sampling import Sampling
 
 __all__ = ["DraftLike", "ModelDraft", "as_draft", "open_draft"]
@@ -99,7 +100,7 @@ class ModelDraft(Draft):
         """See `Draft.identity`."""
         return self.model if self.tree is None and self.draft is None else self
 
-    def check_rule(self, rule: str, sampling: Sampling) -> None:
+    def check_rule(self, rule: Rule, sampling: Sampling) -> None:
         """See `Draft.check_rule`: "k-sequential" takes chains, and shapes of samples above temperature 0."""
         sampled = isinstance(self.tree, ParallelChains) or (
             isinstance(self.tree, StaticTree) and self.tree.how == "sample"

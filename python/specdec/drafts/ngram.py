@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from specdec.models.model import Model, Prompt
     from specdec.models.tokenizer import Tokenizer
 
-__all__ = ["Bigram", "Ngram", "Unigram", "check_smoothing"]
+__all__ = ["Bigram", "Ngram", "Smoothing", "Unigram", "check_smoothing"]
 
 Text: TypeAlias = "str | os.PathLike[str]"
 
-SMOOTHINGS = ("interpolated", "backoff")
+Smoothing: TypeAlias = Literal["interpolated", "backoff"]
+"""How the counts of longer and shorter contexts are joined."""
+SMOOTHINGS: tuple[Smoothing, ...] = get_args(Smoothing)
 
 
 @runtime_checkable
@@ -90,7 +92,7 @@ class Ngram(Draft):
     """
 
     counts: NgramCounts
-    smoothing: str
+    smoothing: Smoothing
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class Ngram(Draft):
         n_vocab: int,
         n: int = 3,
         *,
-        smoothing: str = "interpolated",
+        smoothing: Smoothing = "interpolated",
         min_count: int = 1,
     ) -> None:
         texts = check_texts(ids, n_vocab)
@@ -107,7 +109,7 @@ class Ngram(Draft):
         self.counts = NgramCounts.count(texts, check_n_ids(n_vocab), check_n(n), min_count)
 
     @staticmethod
-    def of(counts: NgramCounts, smoothing: str = "interpolated") -> Ngram:
+    def of(counts: NgramCounts, smoothing: Smoothing = "interpolated") -> Ngram:
         """The draft of counts that are there already."""
         table = object.__new__(Ngram)
         table.counts, table.smoothing = counts, check_smoothing(smoothing)
@@ -119,7 +121,7 @@ class Ngram(Draft):
         tokenizer: Model | Tokenizer,
         n: int = 3,
         *,
-        smoothing: str = "interpolated",
+        smoothing: Smoothing = "interpolated",
         min_count: int = 1,
         progress: bool = False,
     ) -> Ngram:
@@ -148,7 +150,8 @@ class Ngram(Draft):
             raise InputError(f"tokenizer is {shown(tokenizer)}; expected a specdec.Model or its tokenizer")
         if of_model is None:
             raise InputError("tokenizer is a model without a tokenizer; expected one, to encode texts with")
-        n_vocab = tokenizer.n_vocab if of_model is tokenizer else tokenizer.config["n_vocab"]
+        source: Any = tokenizer
+        n_vocab = source.n_vocab if of_model is tokenizer else source.config["n_vocab"]
         if isinstance(texts, str | os.PathLike):
             texts = [texts]
         several = check_items("texts", texts, "a text, a path, or a list of these")
@@ -165,7 +168,7 @@ class Ngram(Draft):
         target: Model,
         n: int = 3,
         *,
-        smoothing: str = "interpolated",
+        smoothing: Smoothing = "interpolated",
         min_count: int = 1,
     ) -> Ngram:
         """Count what a target has written: then the table guesses like the target, not like some corpus.
@@ -203,7 +206,7 @@ class Ngram(Draft):
         n: int = 3,
         *,
         draft: DraftLike | None = None,
-        smoothing: str = "interpolated",
+        smoothing: Smoothing = "interpolated",
         min_count: int = 1,
         progress: bool = False,
         **options: Any,
@@ -266,7 +269,7 @@ class Ngram(Draft):
                 f"{file}: metadata field 'smoothing' is {smoothing!r}; "
                 f"expected one of {', '.join(SMOOTHINGS)}"
             )
-        table = Ngram.of(counts, smoothing)
+        table = Ngram.of(counts, check_smoothing(smoothing))
         try:
             _ = table.core
         except ValueError as error:
@@ -411,22 +414,23 @@ class Bigram(Ngram):
         ids: Ids | Sequence[Ids],
         n_vocab: int,
         *,
-        smoothing: str = "interpolated",
+        smoothing: Smoothing = "interpolated",
         min_count: int = 1,
     ) -> None:
         super().__init__(ids, n_vocab, 2, smoothing=smoothing, min_count=min_count)
 
 
-def unigram(counts: NDArray[np.int32]) -> NDArray[np.float64]:
+def unigram(counts: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.float64]:
     """P_0 of `Ngram` from the counts of all tokens; uniform if there are none. [n_vocab]."""
     n_different = np.count_nonzero(counts)
     if not n_different:
         return np.full(len(counts), 1.0 / len(counts))
-    return (counts + n_different / len(counts)) / (counts.sum(dtype=np.int64) + n_different)
+    n_tokens = int(counts.sum(dtype=np.int64))
+    return np.asarray((counts + n_different / len(counts)) / (n_tokens + n_different), dtype=np.float64)
 
 
 def lengthen(
-    row: NDArray[np.float64], tokens: NDArray[np.int32], counts: NDArray[np.int32], smoothing: str
+    row: NDArray[np.float64], tokens: NDArray[np.int32], counts: NDArray[np.int32], smoothing: Smoothing
 ) -> None:
     """P_{k-1} becomes P_k of `Ngram`, in place; a back-off's sum is left as it is."""
     n_different = len(tokens)
@@ -442,7 +446,7 @@ def lengthen(
         row[tokens] = counts / n
 
 
-def check_smoothing(smoothing: Any) -> str:
+def check_smoothing(smoothing: Any) -> Smoothing:
     """One of the names of smoothing."""
     return check_choice("smoothing", smoothing, SMOOTHINGS)
 

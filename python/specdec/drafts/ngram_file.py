@@ -47,7 +47,7 @@ def write_ngrams(path: Path, counts: NgramCounts, smoothing: str) -> None:
     with replacing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for dtype, array in arrays.values():
-            file.write(memoryview(np.ascontiguousarray(array, _DTYPES[dtype])).cast("B"))
+            file.write(np.ascontiguousarray(array, _DTYPES[dtype]).data.cast("B"))
 
 
 def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specdec.drafts.draft import Description, Draft, check_n_vocab
 from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids
-from specdec.drafts.ngram import Ngram, check_smoothing, lengthen, unigram
+from specdec.drafts.ngram import Ngram, Smoothing, check_smoothing, lengthen, unigram
 from specdec.drafts.ngram_counts import NgramCounts
 from specdec.errors import InputError
 
@@ -42,7 +42,7 @@ class OnlineNgram(Draft):
         If n or the name is not one of these.
     """
 
-    def __init__(self, start: int | Ngram = 3, *, smoothing: str | None = None) -> None:
+    def __init__(self, start: int | Ngram = 3, *, smoothing: Smoothing | None = None) -> None:
         self.table = start if isinstance(start, Ngram) else None
         if isinstance(start, Ngram):
             if smoothing is not None and check_smoothing(smoothing) != start.smoothing:

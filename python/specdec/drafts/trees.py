@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from specdec.checks import as_integer, check_choice, check_integer, check_items, check_number
 from specdec.drafts.draft import MAX_GAMMA
@@ -13,7 +13,9 @@ from specdec.errors import InputError, shown
 
 __all__ = ["DynamicTree", "ParallelChains", "StaticTree"]
 
-CHOICES = ("sample", "without replacement", "top-k")
+ChildChoice: TypeAlias = Literal["sample", "without replacement", "top-k"]
+"""How the children of a node are chosen."""
+CHOICES: tuple[ChildChoice, ...] = get_args(ChildChoice)
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,12 @@ class StaticTree:
     """
 
     parents: tuple[int, ...]
-    how: str
+    how: ChildChoice
 
     def __init__(
         self,
         widths: Sequence[int] | None = None,
-        how: str = "sample",
+        how: ChildChoice = "sample",
         *,
         parents: Sequence[int] | None = None,
     ) -> None:
@@ -105,7 +107,10 @@ class StaticTree:
 
     @classmethod
     def expected(
-        cls, n_nodes: int, acceptance: Sequence[float] = (0.65, 0.12, 0.05, 0.03), how: str = "sample"
+        cls,
+        n_nodes: int,
+        acceptance: Sequence[float] = (0.65, 0.12, 0.05, 0.03),
+        how: ChildChoice = "sample",
     ) -> StaticTree:
         """The shape with the most expected accepted tokens of all with so many nodes (Sequoia, section 3.1).
 

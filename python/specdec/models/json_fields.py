@@ -137,7 +137,8 @@ class Fields:
         value, present = self._value(name, default, "true or false")
         if present and not isinstance(value, bool):
             raise self.error(name, "true or false")
-        return value
+        flag: bool = value
+        return flag
 
     def choice(self, name: str, choices: Mapping[str, str], *, default: Any = REQUIRED) -> str:
         """One of the strings in ``choices``, translated by it."""

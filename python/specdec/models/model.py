@@ -19,6 +19,7 @@ from specdec.checks import CONVERSION_ERRORS, as_iterator, check_choice, check_f
 from specdec.errors import CheckpointError, InputError, SpecdecError, shown
 from specdec.models import quantization
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
+from specdec.models.number_formats import CACHE_DTYPES, DTYPES, CacheDtype, Dtype
 from specdec.models.quantization import QuantizationReport
 from specdec.models.tokenizer import Tokenizer
 from specdec.progress import reading_bar
@@ -31,8 +32,6 @@ ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
 Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
 """A text, or token ids."""
 
-_DTYPES = ("f32", "bf16", "int8", "int4")
-_CACHE_DTYPES = ("f32", "bf16")
 _NO_LIMIT = 2**31 - 1
 
 
@@ -154,12 +153,12 @@ class Model:
         return self._architecture
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> Dtype:
         """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
         return self._core.dtype
 
     @property
-    def cache_dtype(self) -> str:
+    def cache_dtype(self) -> CacheDtype:
         """Number format of the keys and values that sessions keep: "f32" or "bf16"."""
         return self._core.cache_dtype
 
@@ -364,9 +363,9 @@ class Model:
 
 def load(
     path: str | os.PathLike[str],
-    dtype: str | None = None,
+    dtype: Dtype | None = None,
     *,
-    cache_dtype: str | None = None,
+    cache_dtype: CacheDtype | None = None,
     tokenizer: Tokenizer | str | os.PathLike[str] | bool | None = None,
     n_threads: int | None = None,
     progress: bool | None = None,
@@ -412,8 +411,8 @@ def load(
     >>> model.logits("Once upon a time").shape
     (5, 4096)
     """
-    check_choice("dtype", dtype, _DTYPES, optional=True)
-    check_choice("cache_dtype", cache_dtype, _CACHE_DTYPES, optional=True)
+    check_choice("dtype", dtype, DTYPES, optional=True)
+    check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
     threads = check_threads(n_threads)
     checkpoint = open_checkpoint(path, tokenizer=tokenizer)
     dtype = dtype or checkpoint.dtype
@@ -445,7 +444,7 @@ def load(
     )
 
 
-def embedded_pair(dtype: str | None = None, draft_dtype: str | None = None) -> tuple[Model, Model]:
+def embedded_pair(dtype: Dtype | None = None, draft_dtype: Dtype | None = None) -> tuple[Model, Model]:
     """The target and the draft that come with the package; each is loaded once in a format.
 
     Parameters
@@ -459,13 +458,13 @@ def embedded_pair(dtype: str | None = None, draft_dtype: str | None = None) -> t
         Target and draft, of one vocabulary, trained on English novels up to 1930.
     """
     # Checked here, as the cache needs values that can be hashed.
-    check_choice("dtype", dtype, _DTYPES, optional=True)
-    check_choice("draft_dtype", draft_dtype, _DTYPES, optional=True)
+    check_choice("dtype", dtype, DTYPES, optional=True)
+    check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
     return _embedded("target", dtype), _embedded("draft", draft_dtype)
 
 
 @functools.cache
-def _embedded(name: str, dtype: str | None) -> Model:
+def _embedded(name: str, dtype: Dtype | None) -> Model:
     with as_file(files("specdec") / "embedded" / name) as folder:
         return load(folder, dtype)
 
@@ -514,7 +513,8 @@ def _as_integers(ids: Any) -> Sequence[int]:
                 "one dimension "
                 f"of integers"
             )
-        return np.asarray(ids).tolist()
+        listed: list[int] = np.asarray(ids).tolist()
+        return listed
     if isinstance(ids, bytes | bytearray | Mapping):
         raise InputError(f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text")
     iterator = as_iterator(ids)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.models.checkpoints import Checkpoint
+from specdec.models.number_formats import CacheDtype, Dtype
 from specdec.progress import reading_bar
 
 __all__ = ["TEXT", "MatrixError", "QuantizationReport", "compare"]
@@ -71,8 +72,8 @@ class QuantizationReport:
     """
 
     path: Path
-    dtype: str
-    cache_dtype: str
+    dtype: Dtype
+    cache_dtype: CacheDtype
     n_bytes: int
     matrices: tuple[MatrixError, ...]
     relative_error: float
@@ -143,18 +144,20 @@ class QuantizationReport:
         return lines
 
     def _table(self) -> list[tuple[str, ...]]:
-        rows = [("matrix", "shape", "relative error", "largest error", "bits per weight")]
+        rows: list[tuple[str, ...]] = [
+            ("matrix", "shape", "relative error", "largest error", "bits per weight")
+        ]
         for matrix in self.matrices:
             shape = " × ".join(map(str, matrix.shape))
-            errors = [
+            relative, largest = (
                 f"{error:.2e}" if error else "0" for error in (matrix.relative_error, matrix.largest_error)
-            ]
-            rows.append((matrix.name, shape, *errors, f"{matrix.bits_per_weight:.3g}"))
+            )
+            rows.append((matrix.name, shape, relative, largest, f"{matrix.bits_per_weight:.3g}"))
         return rows
 
 
 def compare(
-    checkpoint: Checkpoint, dtype: str, matrix: Callable[[str], NDArray[np.float32]], progress: bool | None
+    checkpoint: Checkpoint, dtype: Dtype, matrix: Callable[[str], NDArray[np.float32]], progress: bool | None
 ) -> tuple[list[MatrixError], float]:
     """Every packed matrix beside the checkpoint's, and the relative error of all of them.
 
@@ -215,7 +218,7 @@ def _root(lost: float, held: float) -> float:
     return math.sqrt(lost / held) if held else 0.0
 
 
-def _bits(dtype: str, n_in: int) -> float:
+def _bits(dtype: Dtype, n_in: int) -> float:
     bits = _CODE_BITS[dtype]
     if bits > 8:
         return bits

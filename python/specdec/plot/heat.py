@@ -327,7 +327,7 @@ def _cell_text(
     """Text that fills its cells whatever size the axes have when they are drawn."""
     from matplotlib.text import Text
 
-    class CellText(Text):
+    class CellText(Text):  # type: ignore[misc]  # mypy does not look into matplotlib
         def draw(self, renderer: Any) -> None:
             box = self.axes.bbox
             em = min(box.width / (columns * _ADVANCE), box.height / (n_rows * _LINE))

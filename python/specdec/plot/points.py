@@ -106,7 +106,8 @@ def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
     """
     measurements = [run for run in runs if isinstance(run, Measurement)]
     if not measurements:
-        return [_pair_of_runs(runs)] if runs else []
+        traces = [run for run in runs if not isinstance(run, Measurement)]
+        return [_pair_of_runs(traces)] if traces else []
     if len(runs) > 1:
         raise InputError(
             f"there are {len(runs)} things to draw; expected one Measurement, or runs of one pair"

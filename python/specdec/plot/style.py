@@ -121,7 +121,8 @@ def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     from matplotlib.axes import Axes
 
     if ax is None:
-        return pyplot().subplots(figsize=size, layout="constrained")[1]
+        axes: Axes = pyplot().subplots(figsize=size, layout="constrained")[1]
+        return axes
     if not isinstance(ax, Axes):
         raise InputError(f"ax is a {type(ax).__name__}; expected matplotlib Axes")
     return ax

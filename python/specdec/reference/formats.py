@@ -192,11 +192,13 @@ def _blocks(rows: Array) -> Array:
 
 def _inverse(numerator: np.float32, x: Array) -> Array:
     """numerator / x in float32; 0 where x is 0."""
-    return np.divide(numerator, x, out=np.zeros_like(x), where=x != 0)
+    quotient: Array = np.divide(numerator, x, out=np.zeros_like(x), where=x != 0)
+    return quotient
 
 
 def _codes(blocks: Array, inverse: Array, low: int, high: int) -> Array:
-    return np.clip(np.rint(blocks * inverse), low, high).astype(np.int8)
+    codes: Array = np.clip(np.rint(blocks * inverse), low, high).astype(np.int8)
+    return codes
 
 
 def _flush(x: Array) -> Array:

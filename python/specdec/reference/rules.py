@@ -174,7 +174,8 @@ def classical(target: Probs, candidates: Sequence[Candidate]) -> Choice:
 
 def point(token: int, n_vocab: int) -> Probs:
     """All mass on one token."""
-    return np.eye(n_vocab)[token]
+    mass: Probs = np.eye(n_vocab)[token]
+    return mass
 
 
 # --------------------------------------------------------------------------------------- a chain, a tree

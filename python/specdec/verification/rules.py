@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-from specdec.checks import check_choice, check_number
+from specdec.checks import Choice, check_choice, check_number
 from specdec.errors import InputError, shown
 
 __all__ = ["DECODING_RULES", "RULES", "DecodingRule", "Rule", "check_lenience", "check_rule"]
@@ -14,21 +14,22 @@ DecodingRule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential
 """A rule that `specdec.generate` takes; at temperature 0 all of them are greedy."""
 Rule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical", "greedy"]
 """A rule that `specdec.verify` takes."""
-DECODING_RULES: tuple[str, ...] = get_args(DecodingRule)
-RULES: tuple[str, ...] = get_args(Rule)
+DECODING_RULES: tuple[DecodingRule, ...] = get_args(DecodingRule)
+RULES: tuple[Rule, ...] = get_args(Rule)
 
 _LENIENT = ("rejection", "greedy")
 
 
-def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[str] = RULES) -> tuple[str, float]:
+def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[Choice]) -> tuple[Choice, float]:
     """A rule and its lenience, or InputError naming the `argument` that gave the rule."""
-    rule = check_choice(argument, rule, rules)
+    chosen = check_choice(argument, rule, rules)
     lenience = check_lenience("lenience", lenience)
-    if lenience < 1.0 and rule not in _LENIENT:
+    if lenience < 1.0 and chosen not in _LENIENT:
         raise InputError(
-            f"lenience is {shown(lenience)}; expected 1 with {argument}={shown(rule)}, which is never lenient"
+            f"lenience is {shown(lenience)}; expected 1 with {argument}={shown(chosen)}, which is never "
+            "lenient"
         )
-    return rule, lenience
+    return chosen, lenience
 
 
 def check_lenience(name: str, value: Any, verb: str = "is") -> float:

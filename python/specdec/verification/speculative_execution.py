@@ -252,7 +252,8 @@ class _Table:
     def draw(self, n: int, rng: np.random.Generator) -> list[int]:
         """By inversion; an outcome of probability 0 has an empty piece of [0, 1)."""
         ends = np.cumsum(self.probs)
-        return np.searchsorted(ends / ends[-1], rng.random(n), side="right").tolist()
+        drawn: list[int] = np.searchsorted(ends / ends[-1], rng.random(n), side="right").tolist()
+        return drawn
 
     def settle(self, q: _Table, guesses: Sequence[int], rng: np.random.Generator) -> tuple[int, int | None]:
         """Verify the guesses as siblings in a tree one level deep.
@@ -273,9 +274,10 @@ class _Density:
 
     def __init__(self, distribution: Any, name: str) -> None:
         self._distribution, self._name = distribution, name
-        self._density = getattr(distribution, "pdf", None) or getattr(distribution, "pmf", None)
-        if self._density is None:
+        density = getattr(distribution, "pdf", None) or getattr(distribution, "pmf", None)
+        if density is None:
             raise InputError(f"{name} has rvs, but neither pdf nor pmf: {shown(distribution)}")
+        self._density: Callable[[Any], object] = density
 
     def density(self, y: Any) -> float:
         density = check_array(f"the density of {self._name}", self._density(y), "a number")
@@ -286,7 +288,7 @@ class _Density:
             raise InputError(
                 f"the density of {self._name} at {shown(y)} is {density}; expected one number, 0 or more"
             )
-        return density.item()
+        return float(density.item())
 
     def key(self, i: int | None, y: Any) -> Hashable:
         """Each guess, and what is drawn after them, has a call of its own."""

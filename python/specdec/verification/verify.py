@@ -8,7 +8,7 @@ serves whatever runs ahead on a cheap guess of an expensive distribution: stocha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from specdec import _core
 from specdec.checks import as_integer, check_array, check_real
 from specdec.errors import InputError, shown
-from specdec.verification.rules import check_rule
+from specdec.verification.rules import RULES, Rule, check_rule
 from specdec.verification.sampling import Sampling
 
 __all__ = ["SUM_TOLERANCE", "Verification", "distribution", "verify"]
@@ -52,9 +52,9 @@ def verify(
     draft_probs: ArrayLike,
     *,
     parents: Sequence[int] | NDArray[np.integer] | None = None,
-    rule: str = "rejection",
+    rule: Rule = "rejection",
     lenience: float = 1.0,
-    order: ArrayLike | str | None = None,
+    order: ArrayLike | Literal["random"] | None = None,
     uniforms: ArrayLike | None = None,
     noise: ArrayLike | None = None,
     seed: Seed = None,
@@ -163,8 +163,9 @@ def verify(
         raise InputError("both uniforms and seed are given; expected one of them")
     generator = _generator(seed)
     numbers = _uniforms(uniforms, "uniforms", (n_drafts + 1,), generator)
+    noises = None
     if needs_noise:
-        noise = _uniforms(noise, "noise", (depths.max() + 1, n_vocab), generator)
+        noises = _uniforms(noise, "noise", (depths.max() + 1, n_vocab), generator)
     if draws_order:
         keys = generator.random(n_drafts)
     elif order is not None:
@@ -182,13 +183,13 @@ def verify(
         rule=rule,
         lenience=lenience,
         order=None if order is None else np.concatenate([[0.0], keys]),
-        noise=noise,
+        noise=noises,
     )
     return Verification(path, token, betas, [*(int(drafts[node - 1]) for node in path), token])
 
 
-def _check_rule(rule: str, lenience: float, nodes: NDArray[np.int64], order: object, noise: object) -> None:
-    check_rule("rule", rule, lenience)
+def _check_rule(rule: Rule, lenience: float, nodes: NDArray[np.int64], order: object, noise: object) -> None:
+    check_rule("rule", rule, lenience, RULES)
     if rule == "block" and np.any(nodes != np.arange(len(nodes))):
         raise InputError("rule 'block' takes a chain: every draft follows the one before it")
     if noise is not None and rule != "coupled":

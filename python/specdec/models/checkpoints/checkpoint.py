@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import Tokenizer
 
 __all__ = ["CanonicalTensor", "Checkpoint"]
@@ -43,7 +44,7 @@ class Checkpoint:
     architecture: str
     config: Mapping[str, Any]
     tokenizer: Tokenizer | None
-    dtype: str
+    dtype: Dtype
     n_bytes: int
     _tensors: Callable[[], Iterator[CanonicalTensor]] = field(repr=False)
 

@@ -88,7 +88,8 @@ def open_folder(folder: Path, tokenizer: Any = None) -> Checkpoint:
     matrices = {tensors[stored].format for stored in used if len(tensors[stored].shape) == 2}
 
     def canonical() -> Iterator[CanonicalTensor]:
-        at, array = "", np.empty(0)
+        at = ""
+        array: NDArray[np.generic] = np.empty(0)
         for source in family.sources(config):
             if source.stored != at:  # GPT-2 has three in one
                 del array  # before the next is read
@@ -112,6 +113,7 @@ def _architecture(fields: Fields, file: Path) -> str:
         raise fields.error("architectures", "a list of names")
     supported = ", ".join(_FAMILIES)
     if named:
+        name: str
         for name in named:
             if name in _FAMILIES:
                 return name

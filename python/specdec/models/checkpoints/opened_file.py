@@ -68,7 +68,7 @@ class OpenedFile:
             The file ends before, or cannot be read.
         """
         data = np.empty(n_bytes, np.uint8)
-        view, done = memoryview(data), 0
+        view, done = data.data, 0
         while done < n_bytes:
             try:
                 n = os.preadv(self._descriptor, [view[done : done + _PIECE]], start + done)

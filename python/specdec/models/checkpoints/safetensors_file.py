@@ -245,7 +245,7 @@ def _parse_header(path: Path, text: bytes) -> dict[str, Any]:
     if not text.startswith(b"{"):
         raise CheckpointError(f"{path}: header begins with {text[:1]!r}; expected b'{{'")
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        header: dict[str, Any] = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: header is not valid JSON: {error}") from error
     metadata = header.get("__metadata__")

@@ -133,7 +133,7 @@ class HFTokenizer(ByteTokenizer):
     def _template_prefix(self) -> list[int]:
         """The special tokens that the file's post-processor puts in front of a text."""
         plain = self._library.encode("a", add_special_tokens=False).ids
-        whole = self._library.encode("a", add_special_tokens=True).ids
+        whole: list[int] = self._library.encode("a", add_special_tokens=True).ids
         for at in range(len(whole) - len(plain) + 1):
             if whole[at : at + len(plain)] == plain:
                 return whole[:at]
@@ -141,7 +141,8 @@ class HFTokenizer(ByteTokenizer):
 
     def _encode(self, text: str) -> list[int]:
         with library_errors(f"{self.source}: `tokenizers` cannot encode this text"):
-            return self._library.encode(text, add_special_tokens=False).ids
+            ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        return ids
 
 
 def _import_library(path: Path) -> Any:

@@ -54,7 +54,8 @@ def resolve_tokenizer(
             "False, a path or an "
             f"object with the attributes of specdec.models.tokenizer.Tokenizer"
         )
-    return given
+    tokenizer: Tokenizer = given
+    return tokenizer
 
 
 def load_tokenizer(

@@ -75,14 +75,15 @@ class SentencePieceTokenizer(ByteTokenizer):
         )
 
     def _token(self, token_id: int) -> bytes:
-        piece = self._library.id_to_piece(token_id)
+        piece: str = self._library.id_to_piece(token_id)
         if self._library.is_byte(token_id):
             return bytes.fromhex(piece[3:5])  # "<0x0A>"
         return piece.replace(_META, " ").encode("utf-8")
 
     def _encode(self, text: str) -> list[int]:
         with library_errors(f"{self.source}: `sentencepiece` cannot encode this text"):
-            return self._library.encode(text, out_type=int)
+            ids: list[int] = self._library.encode(text, out_type=int)
+        return ids
 
 
 def _strip_of(library: Any) -> Strip:
