@@ -7,6 +7,7 @@
 #   make tsan     the core's tests under the thread sanitizer
 #   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
+#   make types    mypy, strict, on the package
 #   make lint     what CI checks of the style; `make format` repairs it
 
 PYTHON ?= python
@@ -23,7 +24,7 @@ PROCESSES ?=
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" cmake ninja
 
-.PHONY: dev test test-all asan tsan fuzz bench lint format clean
+.PHONY: dev test test-all asan tsan fuzz bench lint types format clean
 
 dev:
 	$(PYTHON) -m pip install $(BUILD_TOOLS)
@@ -79,6 +80,9 @@ lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	clang-format --dry-run -Werror $(C_FILES)
+
+types:
+	$(PYTHON) -m mypy
 
 format:
 	$(PYTHON) -m ruff check --fix .

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from specdec._core import __version__, available_kernels, kernels
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # every public name, for type checkers
+    from specdec import drafts as drafts
+    from specdec import errors as errors
+    from specdec import plot as plot
+    from specdec import reference as reference
+    from specdec import theory as theory
     from specdec.analysis.layer_search import SkipSearch, SkipTrial, search_skips
     from specdec.analysis.measure import measure
     from specdec.analysis.measurement import Measurement, MeasurementRow
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         VocabularyMismatchError,
     )
+    from specdec.models import checkpoints as checkpoints
+    from specdec.models import tokenizer as tokenizer
     from specdec.models.model import Model, embedded_pair, load
     from specdec.models.quantization import QuantizationReport
     from specdec.trace import Round, Trace
@@ -144,18 +151,20 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{_MODULES[name]}")
-    if name == "Auto":
-        warnings.warn("specdec.Auto is now AdaptiveGamma", DeprecationWarning, stacklevel=2)
-        name = "AdaptiveGamma"  # the former name works until version 0.3
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value  # found at once from now on
-    return value
+if not TYPE_CHECKING:  # a type checker would take every name for one of the package
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"{__name__}.{_MODULES[name]}")
+        if name == "Auto":
+            warnings.warn("specdec.Auto is now AdaptiveGamma", DeprecationWarning, stacklevel=2)
+            name = "AdaptiveGamma"  # the former name works until version 0.3
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{home}"), name)
+        globals()[name] = value  # found at once from now on
+        return value
 
 
 def __dir__() -> list[str]:
