@@ -396,6 +396,7 @@ def mutated(old: str, new: str) -> types.ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "old", "new"), CASES)
 def test_the_proof_catches_a_broken_rule(kind: str, old: str, new: str) -> None:
     verify = mutated(old, new).verify
@@ -408,6 +409,7 @@ def test_the_proof_catches_a_broken_rule(kind: str, old: str, new: str) -> None:
     pytest.fail("no trial disproved it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TRIALS)
 @pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 def test_unbroken_rules_pass_where_broken_ones_fail(verify: Rule, kind: str) -> None:

@@ -56,12 +56,14 @@ def test_every_draft_drafts_for_a_model(world: World, plain: list[list[int]], na
     check(world, drafts.ModelDraft(world.draft, draft=drafts.ModelDraft(world.draft, draft=inner)), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTS)
 def test_every_draft_stands_beside_every_other(world: World, plain: list[list[int]], name: str) -> None:
     for other in DRAFTS.values():
         check(world, best(DRAFTS[name](world), other(world)), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTS)
 def test_every_pair_of_drafts_drafts_for_a_model(world: World, plain: list[list[int]], name: str) -> None:
     for other in DRAFTS.values():

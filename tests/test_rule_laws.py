@@ -32,6 +32,8 @@ class Models(NamedTuple):
     draft: Conditional
     other: Conditional
     """Of a model farther from the target, hotter."""
+    hot: Conditional
+    """As `draft`, hotter."""
     broad: Conditional
     """As `draft`, over more tokens."""
     broader: Conditional
@@ -45,6 +47,7 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         conditional(found.target.logits, found.prompt, temperature=1.0, top_k=4),
         conditional(found.near.logits, found.prompt, temperature=1.0, top_k=4),
         conditional(found.far.logits, found.prompt, temperature=1.5, top_k=4),
+        conditional(found.near.logits, found.prompt, temperature=1.5, top_k=4),
         conditional(found.near.logits, found.prompt, temperature=1.0, top_k=12),
         conditional(found.near.logits, found.prompt, temperature=1.0, top_k=40),
     )
@@ -197,7 +200,7 @@ def test_k_sequential_selection_of_sequences(models: Models) -> None:
 def test_block_verification(models: Models) -> None:
     """Three drafts; more of them are accepted than by the standard rule on the same drafts."""
     rng, parents = np.random.default_rng(5), shapes()["chain3"]
-    proposal = independent(parents, models.broad)
+    proposal = independent(parents, models.hot)
     tokens = draw(parents, proposal, rng)
     outputs, n_block = continuations(tokens, parents, models.target, proposal, rng, rule="block")
     assert_lawful(outputs, models.target)
