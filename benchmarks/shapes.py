@@ -13,7 +13,7 @@ With such heads every engine finds the same tokens, exact or not. The models of 
 of exactness, have heads of their own and larger weights: distributions that depend on the whole text, and now
 and then two tokens that are almost as probable.
 
-Only names of specdec that every build since 0.1.0 has are used here: see `builds.py`.
+Only names of specdec that every build since the first version has are used here: see `builds.py`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from specdec import reference
 
 TENSORS = random_tensors(LLAMA)
-DRAFT_TENSORS = perturbed(TENSORS, 0.3)
+DRAFT_TENSORS = perturbed(TENSORS, 0.06)
 PROMPT = [3, 1, 4, 1, 5]
 N_NEW = 24
 
@@ -31,6 +31,7 @@ def test_rounds_are_those_of_algorithm_1(gamma: int, temperature: float) -> None
     between the two sums, which for these seeds none does.
     """
     target, draft = build(LLAMA, TENSORS), build(LLAMA, DRAFT_TENSORS)
+    accepted = set()
     for seed in range(3):
         wanted = reference.decode(
             in_numpy(TENSORS), in_numpy(DRAFT_TENSORS), PROMPT, N_NEW, gamma,
@@ -41,6 +42,5 @@ def test_rounds_are_those_of_algorithm_1(gamma: int, temperature: float) -> None
             temperature=temperature, seeds=[(seed, 5)],
         )  # fmt: skip
         assert found == wanted
-        if gamma == 3 and seed == 0:  # all that a round can come to has come
-            accepted = {len(record["accepted"]) for record in records if len(record["drafted"]) == gamma}
-            assert {0, gamma} <= accepted
+        accepted |= {len(record["accepted"]) for record in records if len(record["drafted"]) == gamma}
+    assert {0, min(gamma, 3)} <= accepted  # rejected at once, and accepted

@@ -120,7 +120,7 @@ def test_alpha_of_trees_and_coupled_runs_is_what_was_accepted(
 ) -> None:
     target, small = pair
     if draft == "tree":
-        draft = ways_to_draft.Model(small, tree=ways_to_draft.ParallelChains(3))
+        draft = ways_to_draft.ModelDraft(small, tree=ways_to_draft.ParallelChains(3))
     elif draft == "model":
         draft = small
     trace = specdec.generate(target, draft, "abcab", max_new_tokens=40, seed=3, n_threads=1, **options).trace

@@ -18,11 +18,12 @@ from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids, check_texts
 from specdec.drafts.ngram_counts import NgramCounts
 from specdec.drafts.ngram_file import read_ngrams, write_ngrams
 from specdec.errors import CheckpointError, InputError, shown
+from specdec.models.model import Model
 from specdec.progress import counted
 
 if TYPE_CHECKING:
     from specdec.drafts.model_draft import DraftLike
-    from specdec.models.model import Model, Prompt
+    from specdec.models.model import Prompt
     from specdec.models.tokenizer import Tokenizer
 
 __all__ = ["Bigram", "Ngram", "Smoothing", "Unigram", "check_smoothing"]
@@ -191,6 +192,8 @@ class Ngram(Draft):
         >>> results = specdec.generate(target, None, prompts, max_new_tokens=300)
         >>> table = drafts.Ngram.from_results(results, target, n=4)
         """
+        if not isinstance(target, Model):
+            raise InputError(f"target is {shown(target)}; expected a specdec.Model")
         several = [results] if isinstance(results, Written) else results
         texts = []
         for i, result in enumerate(check_items("results", several, "a specdec.Result, or a list of these")):
