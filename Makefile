@@ -7,6 +7,7 @@
 #   make tsan     the core's tests under the thread sanitizer
 #   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
+#   make docs     the documentation site, in build/docs/html; needs the extra `docs`
 #   make types    mypy, strict, on the package
 #   make lint     what CI checks of the style; `make format` repairs it
 
@@ -24,7 +25,7 @@ PROCESSES ?=
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" cmake ninja
 
-.PHONY: dev test test-all asan tsan fuzz bench lint types format clean
+.PHONY: dev test test-all asan tsan fuzz bench docs lint types format clean
 
 dev:
 	$(PYTHON) -m pip install $(BUILD_TOOLS)
@@ -75,6 +76,10 @@ fuzz:
 bench:
 	$(PYTHON) -m benchmarks forward
 	$(PYTHON) -m benchmarks speed
+
+# A warning is an error: a broken link, an unknown name, a page that is in no list. Notebooks are shown as stored.
+docs:
+	$(PYTHON) -m sphinx -W --keep-going -c docs/site -d build/docs/doctrees . build/docs/html
 
 lint:
 	$(PYTHON) -m ruff check .

@@ -174,7 +174,7 @@ def coupled_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> 
 
 
 def divergence(target_probs: ArrayLike, draft_probs: ArrayLike) -> float | Array:
-    """D_LK of Definition 3.2: Σ |target − (target + draft) / 2| = 1 − Σ min(target, draft) (Lemma 3.3).
+    """D_LK of Definition 3.2: ``Σ |target − (target + draft) / 2|`` = 1 − Σ min(target, draft) (Lemma 3.3).
 
     Parameters
     ----------
