@@ -52,6 +52,9 @@ PAGES = {
 }
 """Every page but the first, which is README.md, under its heading in the sidebar."""
 
+BELOW = {"benchmarks/README": ["benchmarks/results/*/*"]}
+"""Pages that stand below another one in the sidebar."""
+
 project = "specdec"
 author = "specdec authors"
 version = release = specdec.__version__
@@ -59,8 +62,9 @@ project_copyright = "specdec authors, MIT licence"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc"]
 root_doc = "README"
-include_patterns = ["README.md", *(f"{page}.*" for pages in PAGES.values() for page in pages)]
+include_patterns = [f"{page}.*" for group in (*PAGES.values(), *BELOW.values(), [root_doc]) for page in group]
 exclude_patterns = ["build", "dist", ".*"]
+suppress_warnings = ["myst.header"]  # a heading may be two levels below the one before it
 nitpicky = True  # an unknown name is a warning, and `make docs` takes warnings for errors
 highlight_language = "none"  # of a block that names no language
 
@@ -87,11 +91,11 @@ html_copy_source = False
 
 
 def add_contents(app: Any, page: str, source: list[str]) -> None:
-    """Append the sidebar's contents to the first page."""
-    if page == root_doc:
-        for caption, pages in PAGES.items():
-            entries = "\n".join(f"/{entry}" for entry in pages)
-            source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n\n{entries}\n```\n"
+    """Append to a page the sidebar's list of what stands below it."""
+    groups = PAGES if page == root_doc else {"Tables": BELOW[page]} if page in BELOW else {}
+    for caption, pages in groups.items():
+        entries = "\n".join(f"/{entry}" for entry in pages)
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n\n{entries}\n```\n"
 
 
 def public_names() -> dict[object, str]:
