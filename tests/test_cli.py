@@ -51,7 +51,7 @@ def test_greedy_run(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["abcab", "--max-new-tokens", "40", "--threads", "1", "--temperature", "0"]) == 0
     output, errors = capsys.readouterr()
     assert errors == ""
-    wanted = specdec.generate(*embedded, "abcab", max_new_tokens=40, n_threads=1)
+    wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, n_threads=1)
     assert isinstance(wanted, Result)
     rounds = [line for line in output.splitlines() if re.match(r" *\d+ +\d/\d ", line)]
     figure_1 = str(wanted).splitlines()[2:-1]
@@ -83,7 +83,7 @@ def test_by_default_it_samples_the_same_text_for_everybody(
     assert cli.main(["abcab", "--max-new-tokens", "40"]) == 0
     output = capsys.readouterr().out
     options: dict[str, Any] = {"temperature": 0.6, "repetition_penalty": 1.2, "verify": "coupled", "seed": 0}
-    wanted = specdec.generate(*embedded, "abcab", max_new_tokens=40, **options)
+    wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, **options)
     assert isinstance(wanted, Result)
     assert all(line in output for line in str(wanted).splitlines()[2:-1])
     assert figure(output, "outputs") == f"identical, all {len(wanted.tokens)} tokens"
