@@ -77,10 +77,10 @@ def test_nodes_with_the_same_tokens_from_the_root_are_one_place() -> None:
         index=0, drafted=(5, 6, 5, 7, 6), parents=(0, 1, 0, 3, 3), path=(1,), tokens=(5, 9), kept=2,
         betas=(1.0, 0.5), draft_s=0.0, verify_s=0.0, other_s=0.0,
     )  # fmt: skip
-    assert tree.places == (0, 1, 2, 1, 4, 2)
+    assert tree.rows == (0, 1, 2, 1, 4, 2)
     assert tree.origin == ("draft", "correction")
     only = dataclasses.replace(tree, drafted=(5, 5, 7), parents=(0, 0, 2))
-    assert only.places == (0, 1, 1, 3)
+    assert only.rows == (0, 1, 1, 3)
     assert only.origin == ("draft", "correction"), "7 hangs on the twin of the accepted node"
     kinds = [piece.kind for piece in Figure(None, [1]).pieces(only)]
     assert kinds == ["accepted", "rejected", "rejected", "target"], "and so 7 was judged too"

@@ -601,7 +601,7 @@ def test_the_last_tokens_origin_by_the_texts_of_the_tree(
             texts: list[Tokens] = [()]
             for token, parent in zip(r.drafted, r.parents, strict=True):
                 texts.append((*texts[parent], token))
-            assert list(r.places) == [texts.index(text) for text in texts]
+            assert list(r.rows) == [texts.index(text) for text in texts]
             n = len(r.path)
             rejected = [text for text in texts if len(text) == n + 1 and text[:n] == r.accepted]
             last = "correction" if rejected else "bonus" if r.drafted else "target"

@@ -190,9 +190,9 @@ def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) ->
     try:
         if "\0" in text:
             raise ValueError("a path has no null character")
-        place = Path(text).expanduser()
-        place.exists()
+        location = Path(text).expanduser()
+        location.exists()
     except (OSError, RuntimeError, ValueError) as reason:  # too long, no such user, a folder that is closed
         message = getattr(reason, "strerror", None) or reason
         raise error(f"{name} {shown(text)} cannot be looked at: {message}") from reason
-    return place
+    return location

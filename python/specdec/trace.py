@@ -89,27 +89,32 @@ class Round:
         "draft" for an accepted draft; for the last token "correction" where a draft was rejected before it,
         "bonus" where there was none left to reject, and "target" where nothing was drafted.
         """
-        places = self.places
-        end = places[self.path[-1]] if self.path else 0
+        rows = self.rows
+        end = rows[self.path[-1]] if self.path else 0
         if not self.drafted:
             last = "target"
-        elif any(places[parent] == end for parent in self.parents):
+        elif any(rows[parent] == end for parent in self.parents):
             last = "correction"
         else:
             last = "bonus"
         return ("draft",) * self.n_accepted + (last,)
 
     @property
-    def places(self) -> tuple[int, ...]:
-        """Where each node of the tree stands, root included: at the first node with its tokens from the root.
+    def rows(self) -> tuple[int, ...]:
+        """The row of each node of the tree, root included: the first node with the same tokens from the root.
 
-        Nodes at one place are judged together, and so are the drafts that hang on any of them.
+        Nodes of one row are duplicates. They are verified together, with the children of all of them.
         """
-        places = [0]
+        rows = [0]
         first: dict[tuple[int, int], int] = {}
         for node, (token, parent) in enumerate(zip(self.drafted, self.parents, strict=True), start=1):
-            places.append(first.setdefault((places[parent], token), node))
-        return tuple(places)
+            rows.append(first.setdefault((rows[parent], token), node))
+        return tuple(rows)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The former name of `rows`, until version 0.3."""
+        return self.rows
 
     @property
     def depth(self) -> int:

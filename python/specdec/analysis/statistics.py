@@ -163,7 +163,7 @@ def acceptance_by_position(betas: Sequence[Array], gamma: int) -> Array:
     """Chance that the k-th draft of a round is accepted if those before it were, k = 1, ..., gamma.
 
     From the betas along texts of the target: E(β[t] ··· β[t + k − 1]) / E(β[t] ··· β[t + k − 2]), over all
-    places t of a text. If betas were independent and alike, each would be alpha. At temperature 0 this is
+    positions t of a text. If betas were independent and alike, each would be alpha. At temperature 0 this is
     exactly what rounds that began everywhere would do; otherwise nearly, for accepted tokens are not quite
     distributed as the target's.
 
@@ -175,14 +175,14 @@ def acceptance_by_position(betas: Sequence[Array], gamma: int) -> Array:
     Returns
     -------
     ndarray of float64, [gamma]
-        NaN where no place was reached.
+        NaN where no position was reached.
     """
     rates = np.full(gamma, np.nan)
-    reached = [np.ones(len(text)) for text in betas]  # of each place: chance that k - 1 drafts are accepted
+    reached = [np.ones(len(text)) for text in betas]  # by position: chance that k - 1 drafts are accepted
     for k in range(gamma):
         before = [chances[: len(text) - k] for chances, text in zip(reached, betas, strict=True)]
         reached = [chances * text[k : k + len(chances)] for chances, text in zip(before, betas, strict=True)]
-        places = math.fsum(float(chances.sum()) for chances in before)
-        if places > 0.0:
-            rates[k] = math.fsum(float(chances.sum()) for chances in reached) / places
+        positions = math.fsum(float(chances.sum()) for chances in before)
+        if positions > 0.0:
+            rates[k] = math.fsum(float(chances.sum()) for chances in reached) / positions
     return rates

@@ -110,7 +110,7 @@ def generate(
         Go on past the tokenizer's end-of-text ids.
     batch_size : int, optional
         How many prompts are decoded at once, at least 1, by default 16. When a text ends, the next prompt
-        takes its place in the batch, and what that prompt has in common with the beginning of a text that is
+        takes its slot in the batch, and what that prompt has in common with the beginning of a text that is
         there (a system prompt) is copied, not computed again. One reading of the weights then serves all,
         while caches are kept for that many texts of the greatest length only. It changes no result.
     node_budget : int, optional

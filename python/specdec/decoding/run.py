@@ -140,7 +140,7 @@ class SequenceState:
 class Run:
     """The core's session for a request, and what comes of each sequence.
 
-    The session has `batch_size` places. When a text ends, the next prompt that waits takes its place.
+    The session is a batch of slots. When a text ends, the next prompt that waits takes its slot.
 
     Parameters
     ----------
@@ -184,15 +184,15 @@ class Run:
         50 ms and a forward.
         """
         request = self.request
-        n_prompts, n_places = len(request.prompts), request.n_slots
+        n_prompts, n_slots = len(request.prompts), request.n_slots
         limits = [request.limit(i)[0] for i in range(n_prompts)]
-        places = list(range(n_places))  # the sequence in each place
-        waiting = iter(range(n_places, n_prompts))
+        slots = list(range(n_slots))  # the sequence in each slot
+        waiting = iter(range(n_slots, n_prompts))
         following = next(waiting, None)
         self._session = _core.Session(
             request.target.core,
             None if request.draft is None else request.draft.describe(request.target),
-            request.prompts[:n_places],
+            request.prompts[:n_slots],
             gamma=request.gamma,
             max_new_tokens=max(limits),
             n_text=max(len(prompt) + limit for prompt, limit in zip(request.prompts, limits, strict=True)),
@@ -202,7 +202,7 @@ class Run:
             transform=request.options.transform,
             rule=request.rule,
             lenience=request.options.lenience,
-            seeds=request.seeds[:n_places],
+            seeds=request.seeds[:n_slots],
             n_threads=request.n_threads,
             keep_logits=request.options.logits,
             stop_ids=sorted(request.stop.ids),
@@ -210,38 +210,38 @@ class Run:
                 request.policy.begin(request.kind) if isinstance(request.policy, AdaptiveGamma) else None
             ),
         )
-        begun = places.copy()
+        begun = slots.copy()
         while True:
             if begun:
                 prefill_s = self._session.prefill()
                 for index in begun:
                     self.sequences[index].prefill_s = prefill_s
-            asked = {} if (gammas := self._gammas(places)) is None else {"gammas": gammas}
+            asked = {} if (gammas := self._gammas(slots)) is None else {"gammas": gammas}
             records = self._session.round(self._slice_s, until_end=following is not None, **asked)
             if not records:
                 return
             ended, begun = [], []
             for record in records:
-                place = record["sequence"]
-                index = places[place]
+                slot = record["sequence"]
+                index = slots[slot]
                 round_ = self.sequences[index].take(record)
                 if self.sequences[index].finish_reason is not None:
-                    self._session.finish(place)
-                    ended.append(place)
+                    self._session.finish(slot)
+                    ended.append(slot)
                 yield index, round_
-            for place in ended:
+            for slot in ended:
                 if following is not None:
-                    self._session.replace(place, request.prompts[following], request.seeds[following])
-                    places[place] = following
+                    self._session.replace(slot, request.prompts[following], request.seeds[following])
+                    slots[slot] = following
                     begun.append(following)
                     following = next(waiting, None)
 
-    def _gammas(self, places: Sequence[int]) -> list[int] | None:
-        """What the caller's policy says of the next round of the sequence in each place."""
+    def _gammas(self, slots: Sequence[int]) -> list[int] | None:
+        """What the caller's policy says of the next round of the sequence in each slot."""
         policy, limit = self.request.policy, self.request.gamma
         if policy is None or isinstance(policy, AdaptiveGamma):
             return None
-        sequences = [self.sequences[index] for index in places]
+        sequences = [self.sequences[index] for index in slots]
         return [
             check_integer("gamma(rounds)", policy(tuple(sequence.rounds)), 0, limit)
             if sequence.finish_reason is None

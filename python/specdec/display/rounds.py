@@ -166,12 +166,12 @@ class Figure:
     def pieces(self, round_: Round) -> list[Piece]:
         """The pieces of the next round: accepted drafts, the other drafts, the target's own token."""
         pieces = []
-        places = round_.places
-        verified = (0, *(places[node] for node in round_.path))
-        judged = dict(zip(verified, round_.betas, strict=False))  # by the place the drafts hang from
+        rows = round_.rows
+        verified = (0, *(rows[node] for node in round_.path))
+        judged = dict(zip(verified, round_.betas, strict=False))  # by the row that the drafts are children of
         for position, node in enumerate(round_.path):
             kind = "accepted" if position < round_.kept else "cut"
-            beta = judged.get(places[round_.parents[node - 1]])
+            beta = judged.get(rows[round_.parents[node - 1]])
             pieces.append(self._piece(self._decoder, round_.drafted[node - 1], kind, "draft", beta))
             self._remember(round_.drafted[node - 1])
         pieces += self._not_accepted(round_, judged)
@@ -182,8 +182,8 @@ class Figure:
 
     def _not_accepted(self, round_: Round, judged: dict[int, float]) -> list[Piece]:
         """The drafts off the accepted path, each decoded after its own ancestors."""
-        accepted, places = {0, *round_.path}, round_.places
-        verified = {places[node] for node in accepted}
+        accepted, rows = {0, *round_.path}, round_.rows
+        verified = {rows[node] for node in accepted}
         decoders = {round_.path[-1] if round_.path else 0: self._branch()}
         pieces: list[Piece] = []
         decoder = None
@@ -192,8 +192,8 @@ class Figure:
                 continue
             decoder = decoders.pop(parent, None) or self._branch()  # only a first child goes on with the text
             decoders[node] = decoder
-            kind = "rejected" if places[parent] in verified else "unseen"
-            pieces.append(self._piece(decoder, token, kind, "draft", judged.get(places[parent])))
+            kind = "rejected" if rows[parent] in verified else "unseen"
+            pieces.append(self._piece(decoder, token, kind, "draft", judged.get(rows[parent])))
         if decoder is not None and (rest := visible(decoder.finish())):
             pieces[-1] = replace(pieces[-1], text=pieces[-1].text + rest)
         return pieces

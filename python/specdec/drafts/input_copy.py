@@ -24,7 +24,7 @@ class InputCopy(Draft):
     The aggressive decoding of Sun et al. 2021 (arXiv 2106.04970, Figure 1; section 5 of arXiv 2211.17192),
     with the target's own rule of verification, so for sampling too. The guesses are the rest of the input.
     Where the target rejects one, the draft looks for the end of the output in the input: the longest suffix,
-    of equally long ones the nearest place ahead. Sun et al. decode token by token until there is one. Here,
+    of equally long ones the nearest match ahead. Sun et al. decode token by token until there is one. Here,
     as long as it is shorter than `min_match`, the likeliest edits are drafted: tokens left out (the last
     token stands a little further on), replaced, or inserted; after eight tokens without a counterpart
     nothing.
@@ -36,9 +36,9 @@ class InputCopy(Draft):
         prompt.
     start : int, optional
         Index of the token in the source with which the output is expected to begin: behind an instruction,
-        for example. If it begins elsewhere, the draft finds the place by itself.
+        for example. If it begins elsewhere, the draft finds the match by itself.
     min_match : int, optional
-        How many tokens must match, 1 to 32, for a place in the source to be believed.
+        How many tokens must match, 1 to 32, for a match in the source to be believed.
     n_candidates : int, optional
         Hypotheses about an edit that are drafted, up to 3: 1 is a chain of guesses, more make a tree.
     gamma : int, optional

@@ -354,15 +354,15 @@ class Ngram(Draft):
 
     def after(self, context: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """What followed a context of 1 to n - 1 tokens, ascending, and how often: [n_different] each."""
-        place = context[0]
+        row = context[0]
         nothing = np.zeros(0, np.int32)
         for token, level in zip(context[1:], self.counts.levels, strict=False):
-            begin, end = level.starts[place : place + 2]
-            place = int(begin + np.searchsorted(level.tokens[begin:end], token))
-            if place == end or level.tokens[place] != token:
+            begin, end = level.starts[row : row + 2]
+            row = int(begin + np.searchsorted(level.tokens[begin:end], token))
+            if row == end or level.tokens[row] != token:
                 return nothing, nothing
         level = self.counts.levels[len(context) - 1]
-        found = slice(level.starts[place], level.starts[place + 1])
+        found = slice(level.starts[row], level.starts[row + 1])
         return level.tokens[found], level.counts[found]
 
     def describe(self, target: Model) -> Description:

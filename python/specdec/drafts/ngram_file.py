@@ -53,7 +53,7 @@ def write_ngrams(path: Path, counts: NgramCounts, smoothing: str) -> None:
 def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:
     """The counts of a file, in memory or as views of the mapped file, and the smoothing.
 
-    Whether places and tokens are in their ranges is left to the core.
+    Whether starts and tokens are in their ranges is left to the core.
 
     Raises
     ------

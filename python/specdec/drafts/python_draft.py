@@ -68,7 +68,7 @@ class Drafter(Protocol):
     a text as ``propose`` gets it:
 
     ``begin(sequence, prompt)``
-        Before the first round of a sequence, and again when its place in a batch goes to another prompt.
+        Before the first round of a sequence, and again when its slot in a batch goes to another prompt.
     ``commit(sequence, tokens)``
         After each round; the whole text, prompt included. It stays.
 
@@ -184,7 +184,7 @@ class PythonDraft(Draft):
 
 
 def _takes_rng(propose: Any, of: str) -> bool:
-    """Whether the method has a parameter named rng, which must not stand in the place of another."""
+    """Whether the method has a parameter named rng, which must not replace another."""
     try:
         parameters = inspect.signature(propose).parameters
     except (TypeError, ValueError):  # some callables of C have no signature
@@ -192,10 +192,10 @@ def _takes_rng(propose: Any, of: str) -> bool:
     found = parameters.get("rng")
     if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
         return False
-    place = list(parameters).index("rng")
-    if found.kind == found.POSITIONAL_OR_KEYWORD and place < 3:
+    index = list(parameters).index("rng")
+    if found.kind == found.POSITIONAL_OR_KEYWORD and index < 3:
         raise InputError(
-            f"propose {of} has rng as parameter {place + 1}; expected it after sequence, tokens and budget"
+            f"propose {of} has rng as parameter {index + 1}; expected it after sequence, tokens and budget"
         )
     return True
 

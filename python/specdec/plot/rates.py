@@ -288,9 +288,9 @@ def _measured_series(measurement: Measurement, temperature: float) -> _Series:
     )
 
 
-def _beside(places: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
+def _beside(positions: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
     """Where series `i` stands, a little beside the others, so that they do not cover one another."""
-    return places.astype(np.float64) + min(step, 0.8 / n_series) * (i - (n_series - 1) / 2.0)
+    return positions.astype(np.float64) + min(step, 0.8 / n_series) * (i - (n_series - 1) / 2.0)
 
 
 def _legend(ax: Axes, measured: list[Any], compared: list[Any]) -> None:

@@ -270,9 +270,9 @@ def verify(
 ) -> tuple[list[int], int, list[float]]:
     """A rule on a tree of drafts, from the root down: SpecInfer's walk (Stratos' note, section 2.1).
 
-    A *place* of the tree is a token sequence from the root: a set of twins, the nodes that share it. At each
-    place the children of all its nodes are the candidates. The place of an accepted candidate's token is
-    descended into; when none is accepted, the rule says what is sampled instead, and at a leaf that is the
+    A *position* of the tree is a token sequence from the root: the set of the nodes that share it. At each
+    position the children of all its nodes are the candidates. The walk goes on to the position of an accepted
+    candidate's token; when none is accepted, the rule says what is sampled instead, and at a leaf that is the
     target: the bonus token. On a chain with "rejection" this is Algorithm 1.
 
     Parameters
@@ -287,7 +287,8 @@ def verify(
     uniforms : sequence of float, [n_nodes + 1]
         In [0, 1): entry i decides node i, the last one draws the final token, entry 0 is unused.
     rule : {"rejection", "greedy", "coupled", "block", "k-sequential", "classical"}
-        "block" takes chains only; "k-sequential" wants the candidates of a place drawn from one distribution.
+        "block" takes chains only; "k-sequential" wants the candidates of a position drawn from one
+        distribution.
     lenience : float
         In (0, 1]; for "rejection" and "greedy".
     order : sequence of float, [n_nodes], optional
@@ -303,8 +304,8 @@ def verify(
     token : int
         The token after them, from the target.
     betas : list of float
-        For each place passed that has candidates, root included, the chance that one is accepted. Of a single
-        candidate it is computed from the distributions, see `overlap`; of several, and under "coupled", it is
+        For each position passed that has candidates, root included, the chance that one is accepted. Of a
+        single candidate it is computed from the distributions, see `overlap`; of several, and under "coupled", it is
         the outcome, 1 or 0, whose mean is that chance. Under "block", which judges no candidate alone, it is
         sum(min(target, draft)), at most what is accepted.
     """
@@ -314,11 +315,11 @@ def verify(
         betas = [float(np.minimum(target_probs[i], draft_probs[i + 1]).sum()) for i in passed]
         return list(range(1, tau + 1)), sample(rest, uniforms[len(tokens)]), betas
 
-    place, last, depth = [0], 0, 0
+    position, last, depth = [0], 0, 0
     betas = []
     while True:
-        target = target_probs[min(place)]
-        nodes = [node for node in range(1, len(tokens)) if parents[node] in place]
+        target = target_probs[min(position)]
+        nodes = [node for node in range(1, len(tokens)) if parents[node] in position]
         if order is not None:
             nodes.sort(key=lambda node: order[node])
         candidates = [Candidate(tokens[node], draft_probs[node], uniforms[node]) for node in nodes]
@@ -330,7 +331,7 @@ def verify(
         if accepted is None:
             return path_to(last, parents), sample(otherwise, uniforms[len(tokens)]), betas
         last, depth = nodes[accepted], depth + 1
-        place = [node for node in nodes if tokens[node] == tokens[last]]
+        position = [node for node in nodes if tokens[node] == tokens[last]]
 
 
 def choose(
@@ -341,7 +342,7 @@ def choose(
     noise: Probs | None,
     depth: int,
 ) -> Choice:
-    """What a rule makes of one place."""
+    """What a rule makes of one position."""
     if rule == "rejection":
         return rejection(target, candidates, lenience=lenience)
     if rule == "greedy":

@@ -24,7 +24,7 @@ def open_checkpoint(path: str | os.PathLike[str], *, tokenizer: Any = None) -> C
         What exists on disk is taken before a name on the hub.
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none. A path: the tokenizer at that
-        place. An object: itself.
+        location. An object: itself.
 
     Raises
     ------
@@ -37,34 +37,34 @@ def open_checkpoint(path: str | os.PathLike[str], *, tokenizer: Any = None) -> C
     TokenizerError
         A damaged tokenizer, or one whose library is not installed; ``tokenizer=False`` does without.
     """
-    place = check_path("path", path, CheckpointError)
+    location = check_path("path", path, CheckpointError)
     try:
-        return _open(place, os.fspath(path), tokenizer)
+        return _open(location, os.fspath(path), tokenizer)
     except SpecdecError:
         raise
     except OSError as error:  # such as a folder that may not be searched
-        raise CheckpointError(f"{place}: cannot be read: {error.strerror or error}") from error
+        raise CheckpointError(f"{location}: cannot be read: {error.strerror or error}") from error
 
 
-def _open(place: Path, name: str, tokenizer: Any) -> Checkpoint:
+def _open(location: Path, name: str, tokenizer: Any) -> Checkpoint:
     # The loaders import the tokenizer and JSON machinery; `import specdec` shall not.
     from specdec.models.checkpoints import hf_folder, hub, llama2c_file
 
-    if place.is_dir():
-        if not (place / "config.json").is_file():
+    if location.is_dir():
+        if not (location / "config.json").is_file():
             raise CheckpointNotFoundError(
-                f"{place}: has no config.json; expected a Hugging Face folder, or the path of a "
+                f"{location}: has no config.json; expected a Hugging Face folder, or the path of a "
                 "llama2.c .bin file"
             )
-        return hf_folder.open_folder(place, tokenizer)
-    if place.is_file():
-        if place.suffix == ".bin":
-            return llama2c_file.open_file(place, tokenizer)
-        if place.name == "config.json" or place.suffix == ".safetensors":
+        return hf_folder.open_folder(location, tokenizer)
+    if location.is_file():
+        if location.suffix == ".bin":
+            return llama2c_file.open_file(location, tokenizer)
+        if location.name == "config.json" or location.suffix == ".safetensors":
             raise CheckpointError(
-                f"{place}: is a file of a Hugging Face folder; give the folder, {place.parent}"
+                f"{location}: is a file of a Hugging Face folder; give the folder, {location.parent}"
             )
-        raise CheckpointError(f"{place}: expected a Hugging Face folder or a llama2.c .bin file")
+        raise CheckpointError(f"{location}: expected a Hugging Face folder or a llama2.c .bin file")
     if hub.is_repository_name(name):
         return hf_folder.open_folder(hub.download(name), tokenizer)
     raise CheckpointNotFoundError(

@@ -182,10 +182,10 @@ _HARMLESS: Final = re.compile(r"\.attn\.(bias|masked_bias)$|\.rotary_emb\.inv_fr
 def _end_ids(folder: Path, fields: Fields, n_vocab: int) -> tuple[int | None, tuple[int, ...] | None]:
     """(bos, eos ids): those of generation_config.json, as in ``transformers``, else of config.json."""
     file = folder / "generation_config.json"
-    places = [Fields(read_json_object(file), file)] if file.is_file() else []
-    places.append(fields)
-    bos = next((ids for place in places if (ids := place.token_ids("bos_token_id", n_vocab))), ())
-    eos = next((ids for place in places if (ids := place.token_ids("eos_token_id", n_vocab))), None)
+    sources = [Fields(read_json_object(file), file)] if file.is_file() else []
+    sources.append(fields)
+    bos = next((ids for source in sources if (ids := source.token_ids("bos_token_id", n_vocab))), ())
+    eos = next((ids for source in sources if (ids := source.token_ids("eos_token_id", n_vocab))), None)
     return (bos[0] if bos else None), eos
 
 

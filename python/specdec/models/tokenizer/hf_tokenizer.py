@@ -220,7 +220,7 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[str, int], bytes],
             strip = Strip.ONE_SPACE if step["start"] else strip
         else:
             raise TokenizerError(
-                f"{source}: decoder has a step {as_json(step)} at this place; expected ByteLevel, "
+                f"{source}: decoder has a step {as_json(step)} here; expected ByteLevel, "
                 "or a sequence "
                 f"of Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space"
             )

@@ -28,7 +28,7 @@ def resolve_tokenizer(
     Parameters
     ----------
     given : None, False, path-like or Tokenizer
-        None: the one in ``folder``, if there is one. False: none. A path: the one at that place.
+        None: the one in ``folder``, if there is one. False: none. A path: the one at that path.
     folder : Path
         Where the model is.
     bos_id, eos_ids
@@ -68,7 +68,7 @@ def load_tokenizer(
     path : path-like
         A folder with tokenizer.json, tokenizer.model, or vocab.json and merges.txt (tried in this order),
         or one file: tokenizer.json, GPT-2's vocab.json (merges.txt is looked for beside it, with "merges"
-        in place of "vocab" in its name), a SentencePiece ``.model``, or a llama2.c ``.bin``.
+        in location of "vocab" in its name), a SentencePiece ``.model``, or a llama2.c ``.bin``.
     bos_id, eos_ids
         What the model's configuration says; None: the tokenizer's own.
 
@@ -77,33 +77,33 @@ def load_tokenizer(
     TokenizerError
         Damaged or missing files, or a missing library.
     """
-    place = check_path("tokenizer", path, TokenizerError)
-    if place.is_dir():
-        found = _in_folder(place, bos_id, eos_ids)
+    location = check_path("tokenizer", path, TokenizerError)
+    if location.is_dir():
+        found = _in_folder(location, bos_id, eos_ids)
         if found is None:
-            raise TokenizerError(f"{place}: holds no tokenizer; expected {_NAMES}")
+            raise TokenizerError(f"{location}: holds no tokenizer; expected {_NAMES}")
         return found
-    if not place.is_file():
-        raise TokenizerError(f"{place}: no such file; expected a tokenizer")
-    if place.suffix == ".bin":
-        return Llama2cTokenizer(place, bos_id=bos_id, eos_ids=eos_ids)
-    settings = _settings(place.parent)
-    if place.suffix == ".model":
-        return _sentencepiece(place, settings, bos_id, eos_ids)
-    if place.suffix == ".json":
-        values = _read(place)
+    if not location.is_file():
+        raise TokenizerError(f"{location}: no such file; expected a tokenizer")
+    if location.suffix == ".bin":
+        return Llama2cTokenizer(location, bos_id=bos_id, eos_ids=eos_ids)
+    settings = _settings(location.parent)
+    if location.suffix == ".model":
+        return _sentencepiece(location, settings, bos_id, eos_ids)
+    if location.suffix == ".json":
+        values = _read(location)
         if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
-            check_tokenizer_json(values, place)
-            return HFTokenizer.from_file(place, bos_id=bos_id, eos_ids=eos_ids, settings=settings)
-        merges = place.with_name(place.name.replace("vocab", "merges")).with_suffix(".txt")
-        if "vocab" in place.name and merges.is_file():
+            check_tokenizer_json(values, location)
+            return HFTokenizer.from_file(location, bos_id=bos_id, eos_ids=eos_ids, settings=settings)
+        merges = location.with_name(location.name.replace("vocab", "merges")).with_suffix(".txt")
+        if "vocab" in location.name and merges.is_file():
             return HFTokenizer.from_bpe_files(
-                place, merges, bos_id=bos_id, eos_ids=eos_ids, settings=settings
+                location, merges, bos_id=bos_id, eos_ids=eos_ids, settings=settings
             )
         raise TokenizerError(
-            f"{place}: is neither a tokenizer.json nor a vocab.json with merges.txt beside it"
+            f"{location}: is neither a tokenizer.json nor a vocab.json with merges.txt beside it"
         )
-    raise TokenizerError(f"{place}: expected a folder, or a .json, .model or .bin tokenizer")
+    raise TokenizerError(f"{location}: expected a folder, or a .json, .model or .bin tokenizer")
 
 
 def _in_folder(folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None) -> Tokenizer | None:
