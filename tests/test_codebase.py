@@ -601,10 +601,21 @@ def test_readme_has_the_two_commands(command: str) -> None:
     assert command in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
 
 
-def test_readme_example_runs() -> None:
+def readme_snippets() -> list[str]:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    subprocess.run([sys.executable, "-c", example], check=True, capture_output=True)
+    return re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def test_readme_example_runs() -> None:
+    subprocess.run([sys.executable, "-c", readme_snippets()[0]], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.notebook
+def test_every_snippet_of_the_readme_runs() -> None:
+    """One after the other, as a reader would: later ones use what earlier ones made."""
+    script = "import matplotlib\nmatplotlib.use('Agg')\n" + "".join(readme_snippets())
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
 def test_relative_links_of_the_documents_lead_somewhere() -> None:
