@@ -167,7 +167,7 @@ def test_it_is_right_now_and_then() -> None:
     out = specdec.generate(model, Lookahead(), prompt, max_new_tokens=150, ignore_eos=True)
     plain = specdec.generate(model, None, prompt, max_new_tokens=150, ignore_eos=True)
     assert out.tokens == plain.tokens
-    assert out.trace.tokens_per_call > 1.3
+    assert out.trace.tokens_per_call > 1.2
     wide = specdec.generate(
         model, Lookahead(5, 4), prompt, max_new_tokens=150, ignore_eos=True, n_threads=2, logits=True
     )

@@ -493,4 +493,4 @@ def test_tune_on_a_tiny_pair(pair: tuple[specdec.Model, specdec.Model]) -> None:
 def test_tune_needs_no_prompts_for_the_embedded_pair() -> None:
     found = specdec.tune(*specdec.embedded_pair(), max_gamma=2, n_tokens=40)
     assert found.n_tokens == 40
-    assert 0.5 < found.alpha <= 1.0
+    assert 0.3 < found.alpha <= 1.0
