@@ -305,9 +305,9 @@ def verify(
         The token after them, from the target.
     betas : list of float
         For each position passed that has candidates, root included, the chance that one is accepted. Of a
-        single candidate it is computed from the distributions, see `overlap`; of several, and under "coupled",
-        it is the outcome, 1 or 0, whose mean is that chance. Under "block", which judges no candidate alone,
-        it is sum(min(target, draft)), at most what is accepted.
+        single candidate it is computed from the distributions, see `overlap`; of several, and under
+        "coupled", it is the outcome, 1 or 0, whose mean is that chance. Under "block", which judges no
+        candidate alone, it is sum(min(target, draft)), at most what is accepted.
     """
     if rule == "block":
         tau, rest = block(tokens, target_probs, draft_probs, uniforms)
