@@ -45,6 +45,7 @@ class ModelDraft(Draft):
     model : specdec.Model
     tree : ParallelChains, StaticTree, DynamicTree or None
     draft : Draft or None
+        A model that was given is a `ModelDraft` of it.
     gamma : int
 
     Raises
