@@ -327,6 +327,7 @@ LAYERS = [
     ["atomic_file", "progress", "theory", "threads"],
     ["trace"],
     ["models"],
+    ["checkpoints", "tokenizer"],
     ["display"],
     ["verification"],
     ["drafts"],
@@ -424,6 +425,8 @@ def test_dir_shows_what_is_public() -> None:
     assert set(dir(specdec)) == {*specdec.__all__, *specdec._MODULES}
     for entry in dir(specdec):
         assert getattr(specdec, entry) is not None
+    for entry in specdec._MODULES:
+        assert importlib.import_module(f"specdec.{entry}") is getattr(specdec, entry)
 
 
 def test_former_names_work_and_say_the_new_ones() -> None:

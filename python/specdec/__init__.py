@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 from specdec._core import __version__, available_kernels, kernels
 
 if TYPE_CHECKING:  # every public name, for type checkers
+    from specdec import checkpoints as checkpoints
     from specdec import drafts as drafts
     from specdec import errors as errors
     from specdec import plot as plot
     from specdec import reference as reference
     from specdec import theory as theory
+    from specdec import tokenizer as tokenizer
     from specdec.analysis.layer_search import SkipSearch, SkipTrial, search_skips
     from specdec.analysis.measure import measure
     from specdec.analysis.measurement import Measurement, MeasurementRow
@@ -43,8 +45,6 @@ if TYPE_CHECKING:  # every public name, for type checkers
         UnsupportedModelError,
         VocabularyMismatchError,
     )
-    from specdec.models import checkpoints as checkpoints
-    from specdec.models import tokenizer as tokenizer
     from specdec.models.model import Model, embedded_pair, load
     from specdec.models.quantization import QuantizationReport
     from specdec.trace import Round, Trace
@@ -52,15 +52,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.verification.speculative_execution import Speculation, speculate
     from specdec.verification.verify import distribution, verify
 
-_MODULES = {  # public as modules, and where they lie
-    "checkpoints": "models.checkpoints",
-    "drafts": "drafts",
-    "errors": "errors",
-    "plot": "plot",
-    "reference": "reference",
-    "theory": "theory",
-    "tokenizer": "models.tokenizer",
-}
+_MODULES = ("checkpoints", "drafts", "errors", "plot", "reference", "theory", "tokenizer")  # public modules
 _HOMES = {
     "AdaptiveGamma": "decoding.adaptive_gamma",
     "Beam": "decoding.beam_search",
@@ -155,7 +147,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of the pac
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
-            return import_module(f"{__name__}.{_MODULES[name]}")
+            return import_module(f"{__name__}.{name}")
         if name == "Auto":
             warnings.warn("specdec.Auto is now AdaptiveGamma", DeprecationWarning, stacklevel=2)
             name = "AdaptiveGamma"  # the former name works until version 0.3
