@@ -70,14 +70,14 @@ DRAFTS: dict[str, tuple[Make, Sequence[int | None]]] = {
 
 def _trees(n: int, sampling: bool) -> dict[str, tuple[Make, int]]:
     """Ways to spend n guesses a round, and chains; with the gamma of each."""
-    shapes: dict[str, Any] = {f"Chains({k})": ways.ParallelChains(k) for k in (2, 4)}
+    shapes: dict[str, Any] = {f"ParallelChains({k})": ways.ParallelChains(k) for k in (2, 4)}
     if sampling:
         for how in ("sample", "without replacement"):
-            shapes[f"Shape.expected, {how}"] = ways.StaticTree.expected(n, how=how)
+            shapes[f"StaticTree.expected, {how}"] = ways.StaticTree.expected(n, how=how)
     else:
-        shapes["Shape.expected, top-k"] = ways.StaticTree.expected(n, (0.88, 0.06, 0.02), "top-k")
+        shapes["StaticTree.expected, top-k"] = ways.StaticTree.expected(n, (0.88, 0.06, 0.02), "top-k")
     for width, steps in ((2, n), (3, 8)):
-        shapes[f"Grown(width={width}, steps={steps})"] = ways.DynamicTree(n, width=width, steps=steps)
+        shapes[f"DynamicTree(width={width}, steps={steps})"] = ways.DynamicTree(n, width=width, steps=steps)
     chains: dict[str, tuple[Make, int]] = {
         f"chain of {k}": (lambda _, draft: draft, k) for k in (2, 3, 4, 6, n)
     }

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import specdec
+from specdec.decoding.options import BatchOptions, DecodingOptions, Options
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,6 +66,13 @@ def test_type_checkers_see_every_public_name() -> None:
     modules = {name: f"specdec.{home}".rpartition(".")[0] for name, home in specdec._MODULES.items()}
     wanted = {**homes, **modules}
     assert {name: found[name] for name in wanted} == wanted
+
+
+def test_type_checkers_see_every_keyword_argument_of_generate() -> None:
+    assert BatchOptions.__optional_keys__ == {field.name for field in fields(DecodingOptions)}
+    parameters = inspect.signature(specdec.stream).parameters.values()
+    by_keyword = {entry.name for entry in parameters if entry.kind is entry.KEYWORD_ONLY}
+    assert Options.__optional_keys__ == by_keyword
 
 
 @pytest.mark.slow

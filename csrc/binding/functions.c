@@ -155,8 +155,7 @@ static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
 
 PyMethodDef sd_functions[] = {
     {"tensor_shapes", tensor_shapes, METH_O,
-     "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration borrowed, by canonical "
-     "name."},
+     "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration needs, by canonical name."},
     {"score", WITH_KEYWORDS(score),
      "score(model, ids, *, n_threads=1)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 [len(ids) - 1]."},
     {"distribution", WITH_KEYWORDS(distribution),
@@ -180,6 +179,6 @@ PyMethodDef sd_functions[] = {
     {"new_adaptive_gamma", sd_new_adaptive_gamma, METH_NOARGS,
      "new_adaptive_gamma()\n--\n\nWhat gamma='auto' knows before it has seen anything, float64."},
     {"adaptive_gamma_view", sd_adaptive_gamma_view, METH_VARARGS,
-     "adaptive_gamma_view(adaptive_gamma, /)\n--\n\nWhat it has learnt, in units."},
+     "adaptive_gamma_view(adaptive_gamma, /)\n--\n\nWhat gamma='auto' has learnt, in units."},
     {0},
 };

@@ -72,7 +72,7 @@ static sd_distribution row_of(double* weights, int n_vocab, const int32_t* point
     return (sd_distribution){-1, weights, mass, 1.0 / mass};
 }
 
-/* Check what came from Python and allocate what verification borrowed. */
+/* Check what came from Python and allocate what verification needs. */
 static int prepare(call* c, PyObject* tokens, PyObject* parents, PyObject* order, PyObject* noise,
                    PyObject* points) {
     int n_parents;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -114,6 +115,7 @@ class Round:
     @property
     def places(self) -> tuple[int, ...]:
         """The former name of `rows`, until version 0.3."""
+        warnings.warn("specdec.Round.places is now rows", DeprecationWarning, stacklevel=2)
         return self.rows
 
     @property

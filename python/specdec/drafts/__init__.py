@@ -48,7 +48,7 @@ _FORMER_NAMES = {
     "Model": "ModelDraft",
     "Shape": "StaticTree",
 }
-"""Names of version 0.1, which work until version 0.3."""
+"""Former names and those of today; the former ones work until version 0.3."""
 
 
 def __getattr__(name: str) -> Any:

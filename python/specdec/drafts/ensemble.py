@@ -42,7 +42,8 @@ class Ensemble(Draft):
 
     Attributes
     ----------
-    drafts : tuple of Model or Draft
+    drafts : tuple of Draft
+        A model that was given is a `ModelDraft` of it.
     adaptive : bool
     gamma : int
         The sum of the drafts' own, at most 1024: guesses of a round. With fewer, a draft that brings more
@@ -50,8 +51,8 @@ class Ensemble(Draft):
 
     Raises
     ------
-    InputError, CheckpointError
-        If there is no draft, or one is none.
+    InputError, CheckpointError, TokenizerError
+        If there is no draft, or one is none or cannot be loaded.
 
     Notes
     -----

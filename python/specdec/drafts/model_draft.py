@@ -45,6 +45,7 @@ class ModelDraft(Draft):
     model : specdec.Model
     tree : ParallelChains, StaticTree, DynamicTree or None
     draft : Draft or None
+        A model that was given is a `ModelDraft` of it.
     gamma : int
 
     Raises
@@ -127,10 +128,11 @@ def open_draft(name: str, given: object, *, optional: bool = False) -> Draft:
         return given
     if isinstance(given, Model | str | os.PathLike):
         return ModelDraft(given)
-    none = ", or None" if optional else ""
+    last = "an object with the method propose"
+    last = f"{last}, or None" if optional else f"or {last}"
     raise InputError(
         f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name, one of "
-        f"specdec.drafts, or an object with the method propose{none}"
+        f"specdec.drafts, {last}"
     )
 
 

@@ -83,7 +83,7 @@ class Drafter(Protocol):
 
     A draft that draws its guesses asks for random numbers by a parameter of ``propose`` named ``rng``:
     ``propose(self, sequence, tokens, budget, rng)`` is given a `numpy.random.Generator` of its own for every
-    sequence and round, and for every draft of a `Ensemble`. It is made of the run's seed, so runs can be
+    sequence and round, and for every draft of an `Ensemble`. It is made of the run's seed, so runs can be
     repeated. Generators of one's own must be independent of those of every other draft: two drafts that draw
     from equal generators propose guesses that depend on each other, and the output is no longer exact.
 

@@ -31,7 +31,7 @@ class ParallelChains:
     Parameters
     ----------
     k : int
-        ParallelChains, 1 to 1024.
+        Chains, 1 to 1024.
 
     Raises
     ------

@@ -387,7 +387,7 @@ def load(
         The number format of cached keys and values. None: f32 for a model in f32, else bf16.
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
-        one at that path. An object with the methods of :class:`specdec.models.tokenizer.Tokenizer`: itself.
+        one at that path. An object with the methods of :class:`specdec.tokenizer.Tokenizer`: itself.
     n_threads : int, optional
         Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
     progress : bool, optional

@@ -74,7 +74,7 @@ class _Family:
 
 
 def open_folder(folder: Path, tokenizer: Any = None) -> Checkpoint:
-    """Open a Hugging Face folder; see :func:`specdec.models.checkpoints.open_checkpoint`."""
+    """Open a Hugging Face folder; see :func:`specdec.checkpoints.open_checkpoint`."""
     file = folder / "config.json"
     fields = Fields(read_json_object(file), file)
     architecture = _architecture(fields, file)

@@ -69,7 +69,7 @@ class _Header(NamedTuple):
 
 
 def open_file(path: Path, tokenizer: Any = None) -> Checkpoint:
-    """Open a llama2.c file; see :func:`specdec.models.checkpoints.open_checkpoint`."""
+    """Open a llama2.c file; see :func:`specdec.checkpoints.open_checkpoint`."""
     opened = OpenedFile(path)
     if opened.size < 4 * len(_FIELDS):
         raise CheckpointError(f"{path}: has {opened.size} bytes; expected a header of {4 * len(_FIELDS)}")

@@ -52,7 +52,7 @@ def resolve_tokenizer(
         raise TokenizerError(
             f"tokenizer is a {type(given).__name__} without {', '.join(missing)}; expected None, "
             "False, a path or an "
-            f"object with the attributes of specdec.models.tokenizer.Tokenizer"
+            f"object with the attributes of specdec.tokenizer.Tokenizer"
         )
     tokenizer: Tokenizer = given
     return tokenizer
@@ -68,7 +68,7 @@ def load_tokenizer(
     path : path-like
         A folder with tokenizer.json, tokenizer.model, or vocab.json and merges.txt (tried in this order),
         or one file: tokenizer.json, GPT-2's vocab.json (merges.txt is looked for beside it, with "merges"
-        in location of "vocab" in its name), a SentencePiece ``.model``, or a llama2.c ``.bin``.
+        in place of "vocab" in its name), a SentencePiece ``.model``, or a llama2.c ``.bin``.
     bos_id, eos_ids
         What the model's configuration says; None: the tokenizer's own.
 
