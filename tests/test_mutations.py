@@ -150,16 +150,16 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "        if accepted is None:\n",
         ),
         "bonus token from one node too early": (
-            "target = target_probs[min(place)]\n",
+            "target = target_probs[min(position)]\n",
             "target = target_probs[last if last in parents else parents[last]]\n",
         ),
         "target row of the node before": (
-            "target = target_probs[min(place)]\n",
-            "target = target_probs[max(min(place) - 1, 0)]\n",
+            "target = target_probs[min(position)]\n",
+            "target = target_probs[max(min(position) - 1, 0)]\n",
         ),
         "target row of the parent": (
-            "target = target_probs[min(place)]\n",
-            "target = target_probs[max(parents[min(place)], 0)]\n",
+            "target = target_probs[min(position)]\n",
+            "target = target_probs[max(parents[min(position)], 0)]\n",
         ),
         "uniforms shifted down": (
             "draft_probs[node], uniforms[node])",
@@ -199,16 +199,16 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "        candidates = [Candidate(",
         ),
         "children of twins are lost": (
-            "place = [node for node in nodes if tokens[node] == tokens[last]]",
-            "place = [last]",
+            "position = [node for node in nodes if tokens[node] == tokens[last]]",
+            "position = [last]",
         ),
         "any sibling is a twin": (
-            "place = [node for node in nodes if tokens[node] == tokens[last]]",
-            "place = nodes",
+            "position = [node for node in nodes if tokens[node] == tokens[last]]",
+            "position = nodes",
         ),
         "path through a twin": (
-            "place = [node for node in nodes if tokens[node] == tokens[last]]",
-            "place = [node for node in nodes if tokens[node] == tokens[last]]\n        last = place[-1]",
+            "position = [node for node in nodes if tokens[node] == tokens[last]]",
+            "position = [node for node in nodes if tokens[node] == tokens[last]]\n        last = position[-1]",
         ),
         "draws a token of no mass at 0": ('side="right"', 'side="left"'),
         "sampling skips the first token": (
