@@ -18,7 +18,7 @@ from specdec.analysis import measure as measure_module
 from specdec.analysis import timing
 from specdec.analysis import tune as tune_module
 from specdec.analysis.timing import ForwardTimes
-from specdec.drafts import Bigram, Unigram
+from specdec.drafts import Bigram, ModelDraft, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import N_CTX, N_VOCAB, load_pair
@@ -182,6 +182,16 @@ def test_texts_end_with_the_shorter_context(
     assert len(found.tokens[0][0]) == N_CTX - len(prompt)
     with pytest.raises(InputError, match="prompt 0 has 40 tokens, which leaves no room"):
         specdec.measure(pair[0], short, [[1] * 40], timing=False)
+
+
+def test_the_text_that_is_timed_fits_the_drafts_context(
+    pair: tuple[specdec.Model, specdec.Model], tmp_path: Path
+) -> None:
+    """Of a model that drafts by itself or as a `ModelDraft`, as `specdec.oracle` has it."""
+    config = llama_config(vocab_size=N_VOCAB, max_position_embeddings=32)
+    short = specdec.load(write_hf(tmp_path / "short", config, tensors_for(config, seed=4)))
+    for draft in (short, ModelDraft(short)):
+        assert timing._Rounds(pair[0], draft, [1] * N_CTX, 2, 1).draft_s() > 0.0
 
 
 # ---------------------------------------------------------------------------------------- times and rows

@@ -13,7 +13,7 @@ from specdec import _core
 from specdec.decoding.generate import generate
 from specdec.decoding.run import SLICE_S
 from specdec.drafts import Draft, Unigram
-from specdec.drafts.model_draft import as_draft
+from specdec.drafts.model_draft import ModelDraft, as_draft
 from specdec.models.model import Model
 
 __all__ = ["ForwardTimes", "Speedup", "forward_times", "sample_text", "speedups", "take_turns"]
@@ -115,14 +115,16 @@ class _Rounds:
     def __init__(
         self, target: Model, draft: Model | Draft, ids: Sequence[int], gamma: int, n_threads: int
     ) -> None:
-        n_ctx = min(model.config["n_ctx"] for model in (target, draft) if isinstance(model, Model))
+        drafting = as_draft(target, draft)
+        models = [target, drafting.model] if isinstance(drafting, ModelDraft) else [target]
+        n_ctx = min(model.config["n_ctx"] for model in models)
         self._gamma = gamma
         self._options: dict[str, Any] = {
             "gamma": gamma, "max_new_tokens": _N_NEW, "sampling": {"temperature": 0.0},
             "draft_sampling": {"temperature": 0.0}, "seeds": [(0, 0)], "n_threads": n_threads,
         }  # fmt: skip
         prompt = list(ids[: max(1, n_ctx // 2)])
-        self._arguments = (target.core, as_draft(target, draft).describe(target) if gamma else None, [prompt])
+        self._arguments = (target.core, drafting.describe(target) if gamma else None, [prompt])
         self._session: _core.Session | None = None
 
     def verify_s(self) -> float:
