@@ -208,7 +208,8 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "path through a twin": (
             "position = [node for node in nodes if tokens[node] == tokens[last]]",
-            "position = [node for node in nodes if tokens[node] == tokens[last]]\n        last = position[-1]",
+            "position = [node for node in nodes if tokens[node] == tokens[last]]\n"
+            "        last = position[-1]",
         ),
         "draws a token of no mass at 0": ('side="right"', 'side="left"'),
         "sampling skips the first token": (

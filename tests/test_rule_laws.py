@@ -207,9 +207,7 @@ def test_block_verification(models: Models) -> None:
         tokens, parents, models.target, proposal, np.random.default_rng(50), rule="block"
     )
     assert_lawful(outputs, models.target)
-    standard, n_standard = continuations(
-        tokens, parents, models.target, proposal, np.random.default_rng(50)
-    )
+    standard, n_standard = continuations(tokens, parents, models.target, proposal, np.random.default_rng(50))
     assert_lawful(standard, models.target)
     gain = n_block - n_standard
     assert gain.mean() > 5 * np.sqrt(gain.var() / N_SAMPLES)
