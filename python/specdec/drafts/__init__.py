@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specdec.drafts.context_copy import ContextCopy
 from specdec.drafts.draft import Draft
@@ -51,9 +51,11 @@ _FORMER_NAMES = {
 """Former names and those of today; the former ones work until version 0.3."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _FORMER_NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = _FORMER_NAMES[name]
-    warnings.warn(f"specdec.drafts.{name} is now {new}", DeprecationWarning, stacklevel=2)
-    return globals()[new]
+if not TYPE_CHECKING:  # a type checker shall not take any name for a former one
+
+    def __getattr__(name: str) -> Any:
+        if name not in _FORMER_NAMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        new = _FORMER_NAMES[name]
+        warnings.warn(f"specdec.drafts.{name} is now {new}", DeprecationWarning, stacklevel=2)
+        return globals()[new]
