@@ -175,11 +175,11 @@ def test_iterative_sampling_of_independent_drafts(models: Models) -> None:
 
 def test_drafts_without_replacement(models: Models) -> None:
     rng, parents = np.random.default_rng(3), shapes()["three"]
-    proposal = without_replacement(parents, models.draft)
+    proposal = without_replacement(parents, models.other)
     tokens = draw(parents, proposal, rng)
     outputs, _ = continuations(tokens, parents, models.target, proposal, rng)
     assert_lawful(outputs, models.target)
-    wrong, _ = continuations(tokens, parents, models.target, independent(parents, models.draft), rng)
+    wrong, _ = continuations(tokens, parents, models.target, independent(parents, models.other), rng)
     assert p_value(count(wrong), law_of(models.target, 2)) < 1e-9, "told of the wrong draft, unseen"
 
 
