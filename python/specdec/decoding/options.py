@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
@@ -127,7 +128,7 @@ class DecodingOptions:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    @property
+    @cached_property
     def sampling(self) -> Sampling:
         """The target's settings."""
         return Sampling(

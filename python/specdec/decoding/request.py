@@ -17,7 +17,6 @@ from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, Prompt, as_model
-from specdec.threads import check_threads
 from specdec.verification.rules import Rule
 from specdec.verification.sampling import Sampling
 
@@ -87,7 +86,7 @@ class Request:
         """
         # What is cheap is checked before models are loaded.
         given, is_batch = _split(prompt)
-        n_slots = min(check_integer("batch_size", options.batch_size, 1), len(given))
+        n_slots = min(cast("int", options.batch_size), len(given))
         node_budget = options.node_budget
         if node_budget is not None:
             node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
@@ -144,7 +143,7 @@ class Request:
     @property
     def n_threads(self) -> int:
         """Threads to compute with."""
-        return check_threads(self.options.n_threads)
+        return cast("int", self.options.n_threads)
 
     @property
     def n_new_tokens(self) -> int:
