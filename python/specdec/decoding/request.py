@@ -13,8 +13,8 @@ from specdec.checks import check_integer, check_items
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.stopping import FinishReason, StopRules
-from specdec.drafts.draft import MAX_GAMMA, Draft
-from specdec.drafts.model_draft import DraftLike, as_draft
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, Prompt, as_model
 from specdec.verification.rules import Rule
@@ -34,6 +34,8 @@ class Request:
     target : Model
     draft : Draft or None
         None where nothing is to be drafted.
+    description : tuple or None
+        The draft as the core takes it.
     prompts : list of list of int
         Token ids of each prompt.
     is_batch : bool
@@ -57,6 +59,7 @@ class Request:
     options: DecodingOptions
     target: Model
     draft: Draft | None
+    description: Description | None
     prompts: list[list[int]]
     is_batch: bool
     gamma: int
@@ -93,7 +96,8 @@ class Request:
         seeds = _seeds(options.seed, len(given))
 
         target = as_model("target", target)
-        draft = None if draft is None else as_draft(target, draft)
+        draft = None if draft is None else open_draft("draft", draft, optional=True)
+        description = None if draft is None else draft.describe(target)  # refuses what does not fit
         sampling, rule = _target_sampling(options)
         draft_sampling = options.draft_sampling or options.sampling
         if draft is not None and not sampling.greedy:  # at temperature 0 every rule takes every tree
@@ -114,6 +118,7 @@ class Request:
             options=options,
             target=target,
             draft=draft if drafting else None,
+            description=description if drafting else None,
             prompts=[check_prompt(target, item, name) for item, name in zip(given, names, strict=True)],
             is_batch=is_batch,
             gamma=gamma if drafting else 0,

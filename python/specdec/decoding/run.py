@@ -191,7 +191,7 @@ class Run:
         following = next(waiting, None)
         self._session = _core.Session(
             request.target.core,
-            None if request.draft is None else request.draft.describe(request.target),
+            request.description,
             request.prompts[:n_slots],
             gamma=request.gamma,
             max_new_tokens=max(limits),
