@@ -759,13 +759,14 @@ def test_errors_say_what_is_wrong(runs: dict[int, Result], name: str) -> None:
         draw(runs)
 
 
-def test_matplotlib_is_imported_by_the_first_picture_alone() -> None:
+def test_without_matplotlib_the_first_picture_says_what_to_install() -> None:
     script = """
 import sys
 import specdec
-specdec.plot
+specdec.drafts, specdec.generate, specdec.measure
 assert "matplotlib" not in sys.modules
 sys.modules["matplotlib"] = None  # as if it were not installed
+specdec.plot
 try:
     specdec.plot.expected_tokens()
 except specdec.errors.MissingPackageError as error:

@@ -8,8 +8,11 @@ import inspect
 import re
 import subprocess
 import sys
+import typing
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -72,6 +75,51 @@ def test_type_checkers_see_every_keyword_argument_of_generate() -> None:
     parameters = inspect.signature(specdec.stream).parameters.values()
     by_keyword = {entry.name for entry in parameters if entry.kind is entry.KEYWORD_ONLY}
     assert Options.__optional_keys__ == by_keyword
+
+
+def public_callables() -> Iterator[tuple[str, Callable[..., object]]]:
+    """Each public function and class, and the methods and properties of these classes, by name."""
+    for module in (specdec, *(getattr(specdec, entry) for entry in specdec._MODULES)):
+        for entry in module.__all__:
+            value = getattr(module, entry)
+            if inspect.isclass(value):
+                yield f"{module.__name__}.{entry}", value
+                for member in dir(value):
+                    if not member.startswith("_") or member in ("__init__", "__call__"):
+                        function = plain_function(inspect.getattr_static(value, member))
+                        if function is not None:
+                            yield f"{module.__name__}.{entry}.{member}", function
+            elif inspect.isfunction(value):
+                yield f"{module.__name__}.{entry}", value
+
+
+def plain_function(member: object) -> Callable[..., object] | None:
+    """The function that a method or property of a class wraps."""
+    for attribute in ("fget", "__func__", "func"):  # a property, a class or static method, a cached property
+        member = getattr(member, attribute, member)
+    return member if inspect.isfunction(member) else None
+
+
+def test_types_of_every_public_callable_can_be_read_at_run_time() -> None:
+    wrong, n_found = [], 0
+    for name, value in public_callables():
+        n_found += 1
+        try:
+            get_type_hints(value)
+        except Exception as error:
+            wrong.append(f"{name}: {error!r}")
+    assert wrong == []
+    assert n_found > 300
+
+
+def test_generate_has_the_types_of_its_keyword_arguments_at_run_time() -> None:
+    for function in (specdec.generate, specdec.stream):
+        hints = get_type_hints(function)
+        assert {*hints} - {"return"} == {*inspect.signature(function).parameters}
+        assert hints["max_new_tokens"] == int | None
+    if sys.version_info >= (3, 11):
+        overloads = [get_type_hints(entry) for entry in typing.get_overloads(specdec.generate)]
+        assert [entry["return"] for entry in overloads] == [specdec.Result, list[specdec.Result]]
 
 
 @pytest.mark.slow

@@ -46,10 +46,10 @@ class ProbabilityDraft(Protocol):
         ...
 
 
-Draft: TypeAlias = "Model | ProbabilityDraft"
+Draft: TypeAlias = Model | ProbabilityDraft
 RUN_BY_THE_CORE = (Model, drafts.Draft)
 """Drafts that `generate` takes, so that runs with them can be timed."""
-DraftLike: TypeAlias = "ModelLike | ProbabilityDraft"
+DraftLike: TypeAlias = ModelLike | ProbabilityDraft
 
 
 @dataclass(frozen=True, eq=False)

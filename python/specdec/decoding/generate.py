@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, cast, overload
 
@@ -16,6 +17,8 @@ from specdec.progress import progress_bar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+elif sys.version_info >= (3, 11):  # before, nothing reads the types of overloads at run time
+    from typing import Unpack
 
 __all__ = ["Stream", "generate", "stream"]
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,12 @@ __all__ = [
     "with_options",
 ]  # fmt: skip
 
-Policy: TypeAlias = "Callable[[Sequence[Round]], int]"
+Policy: TypeAlias = Callable[[Sequence[Round]], int]
 """A caller's function of the rounds so far that says how many tokens to draft."""
-Gamma: TypeAlias = "int | Literal['auto'] | AdaptiveGamma | Policy | None"
-Stop: TypeAlias = "str | int | Iterable[str | int] | None"
-Seed: TypeAlias = "int | Sequence[int | tuple[int, int]] | None"
-Transform: TypeAlias = "Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]]"
+Gamma: TypeAlias = int | Literal["auto"] | AdaptiveGamma | Policy | None
+Stop: TypeAlias = str | int | Iterable[str | int] | None
+Seed: TypeAlias = int | Sequence[int | tuple[int, int]] | None
+Transform: TypeAlias = Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]]
 
 _DEFAULT_BATCH_SIZE = 16
 
@@ -158,19 +158,25 @@ class DecodingOptions:
 
 
 def with_options(*left_out: str) -> Callable[[Function], Function]:
-    """Give a function of ``**options`` the signature that writes the options out, but for some."""
+    """Give a function of ``**options`` the signature and types that write the options out, but for some."""
 
     def decorate(function: Function) -> Function:
         given = inspect.signature(function)
         kept = [entry for entry in given.parameters.values() if entry.kind is not entry.VAR_KEYWORD]
+        options = [field for field in fields(DecodingOptions) if field.name not in left_out]
         kept += [
             inspect.Parameter(
                 field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
             )
-            for field in fields(DecodingOptions)
-            if field.name not in left_out
+            for field in options
         ]
         function.__signature__ = given.replace(parameters=kept)  # type: ignore[attr-defined]
+        # Types, not their names: the function's module need not know the names.
+        types = get_type_hints(DecodingOptions)
+        function.__annotations__ = {
+            **{name: hint for name, hint in function.__annotations__.items() if name != "options"},
+            **{field.name: types[field.name] for field in options},
+        }
         return function
 
     return decorate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +11,7 @@ from specdec.checks import check_integer, check_items
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
 from specdec.errors import InputError
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
+from specdec.models.model import Model
 
 __all__ = ["MAX_CANDIDATES", "ContextCopy"]
 

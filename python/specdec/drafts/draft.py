@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from specdec.errors import InputError, VocabularyMismatchError, shown
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
-    from specdec.verification.rules import Rule
-    from specdec.verification.sampling import Sampling
+from specdec.models.model import Model
+from specdec.verification.rules import Rule
+from specdec.verification.sampling import Sampling
 
 __all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab"]
 
 MAX_GAMMA = 1024
 """Guesses of a round at most; the core's SD_MAX_GAMMA."""
 
-Description: TypeAlias = "tuple[object, ...]"
+Description: TypeAlias = tuple[object, ...]
 """What `_core.Session` takes as its draft: a method's name and arguments, which may be descriptions."""
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from specdec.checks import check_integer
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.skip_layers import SkipLayers
 from specdec.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
+from specdec.models.model import Model
 
 __all__ = ["EarlyExit"]
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from specdec.checks import check_flag
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import InputError
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
+from specdec.models.model import Model
 
 __all__ = ["Ensemble"]
 

@@ -13,7 +13,7 @@ from specdec.errors import InputError
 
 __all__ = ["Ids", "check_ids", "check_n", "check_n_ids", "check_texts"]
 
-Ids: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
+Ids: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 
 MAX_N = 8  # SD_MAX_NGRAM of the core
 MAX_VOCABULARY = 2**26  # of the core's models

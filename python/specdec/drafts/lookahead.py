@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.errors import InputError
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
+from specdec.models.model import Model
 
 __all__ = ["Lookahead"]
 

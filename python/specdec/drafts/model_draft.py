@@ -17,7 +17,7 @@ from specdec.verification.sampling import Sampling
 
 __all__ = ["DraftLike", "ModelDraft", "as_draft", "open_draft"]
 
-DraftLike: TypeAlias = "Model | Draft | Drafter | str | os.PathLike[str]"
+DraftLike: TypeAlias = Model | Draft | Drafter | str | os.PathLike[str]
 """What `as_draft` takes."""
 
 

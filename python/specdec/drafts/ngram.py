@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,17 @@ from specdec import _core
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
 from specdec.drafts.draft import Description, Draft, check_n_vocab
 from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids, check_texts
+from specdec.drafts.model_draft import DraftLike
 from specdec.drafts.ngram_counts import NgramCounts
 from specdec.drafts.ngram_file import read_ngrams, write_ngrams
 from specdec.errors import CheckpointError, InputError, shown
-from specdec.models.model import Model
+from specdec.models.model import Model, Prompt
+from specdec.models.tokenizer import Tokenizer
 from specdec.progress import counted
-
-if TYPE_CHECKING:
-    from specdec.drafts.model_draft import DraftLike
-    from specdec.models.model import Prompt
-    from specdec.models.tokenizer import Tokenizer
 
 __all__ = ["Bigram", "Ngram", "Smoothing", "Unigram", "check_smoothing"]
 
-Text: TypeAlias = "str | os.PathLike[str]"
+Text: TypeAlias = str | os.PathLike[str]
 
 Smoothing: TypeAlias = Literal["interpolated", "backoff"]
 """How the counts of longer and shorter contexts are joined."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,7 @@ from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids
 from specdec.drafts.ngram import Ngram, Smoothing, check_smoothing, lengthen, unigram
 from specdec.drafts.ngram_counts import NgramCounts
 from specdec.errors import InputError
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
+from specdec.models.model import Model
 
 __all__ = ["OnlineNgram"]
 

@@ -6,7 +6,7 @@ import inspect
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from specdec.checks import check_flag, check_integer
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
+from specdec.models.model import Model
 
 __all__ = ["Drafter", "Proposal", "PythonDraft"]
 

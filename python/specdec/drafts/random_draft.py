@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from specdec.drafts.draft import Description, Draft
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
+from specdec.models.model import Model
 
 __all__ = ["Random"]
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdec.checks import as_integer, check_items
 from specdec.drafts.draft import Description, Draft
 from specdec.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
+from specdec.models.model import Model
 
 __all__ = ["SkipLayers"]
 

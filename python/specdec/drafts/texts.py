@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_array
 from specdec.errors import InputError
-
-if TYPE_CHECKING:
-    from specdec.models.model import Model
+from specdec.models.model import Model
 
 __all__ = ["Text", "check_text", "ids_of"]
 
-Text: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
+Text: TypeAlias = str | Sequence[int] | NDArray[np.integer[Any]]
 
 
 def check_text(name: str, given: Any) -> str | NDArray[np.int64]:

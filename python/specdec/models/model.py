@@ -27,9 +27,7 @@ from specdec.threads import check_threads
 
 __all__ = ["Model", "ModelConfig", "ModelLike", "Prompt", "as_model", "embedded_pair", "load"]
 
-ModelLike: TypeAlias = "Model | str | os.PathLike[str]"
-"""A model, its path, or its name on the Hugging Face Hub."""
-Prompt: TypeAlias = "str | Sequence[int] | NDArray[np.integer[Any]]"
+Prompt: TypeAlias = str | Sequence[int] | NDArray[np.integer[Any]]
 """A text, or token ids."""
 
 _NO_LIMIT = 2**31 - 1
@@ -359,6 +357,10 @@ class Model:
                     f"ids of {self._path}"
                 )
         return np.asarray(tokens, dtype=np.int32)
+
+
+ModelLike: TypeAlias = Model | str | os.PathLike[str]
+"""A model, its path, or its name on the Hugging Face Hub."""
 
 
 def load(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,19 @@ from specdec.checks import check_integer
 from specdec.errors import InputError
 from specdec.plot.points import Pair, Point, pairs_of, token_points
 from specdec.plot.runs import Run
-from specdec.plot.style import BLACK, GREY, Look, axes, legend, legend_below, looks, mark, pyplot, styled
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from specdec.plot.style import (
+    BLACK,
+    GREY,
+    Axes,
+    Look,
+    axes,
+    legend,
+    legend_below,
+    looks,
+    mark,
+    pyplot,
+    styled,
+)
 
 _GAMMAS = (1, 3, 5, 7, 10)  # drawn where no run says which
 _COSTS = (0.01, 0.02, 0.05, 0.1)

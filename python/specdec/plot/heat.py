@@ -14,10 +14,9 @@ from specdec.checks import check_integer
 from specdec.decoding.result import Result
 from specdec.display.rounds import Figure, visible
 from specdec.errors import InputError, shown
-from specdec.plot.style import SEQUENTIAL, pyplot, styled
+from specdec.plot.style import SEQUENTIAL, Axes, pyplot, styled
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.text import Text
 
 _TITLE = "Where the draft fails: dark tokens"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,8 @@ from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError
 from specdec.plot.runs import Run, betas_of, drafted_trace, labels_of, name_of
-from specdec.plot.style import BLACK, GREY, axes, legend, legend_below, looks, mark, styled
+from specdec.plot.style import BLACK, GREY, Axes, axes, legend, legend_below, looks, mark, styled
 from specdec.trace import Trace, wilson_interval
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @styled

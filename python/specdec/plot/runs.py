@@ -14,7 +14,7 @@ from specdec.decoding.result import Result
 from specdec.errors import InputError, shown
 from specdec.trace import Trace
 
-Run: TypeAlias = "Result | Trace | Sequence[Result | Trace]"
+Run: TypeAlias = Result | Trace | Sequence[Result | Trace]
 """A run, or several of one kind that count as one."""
 
 CONFIDENCE = 0.95  # of every interval that is drawn

@@ -13,7 +13,12 @@ from numpy.typing import ArrayLike
 from specdec.errors import InputError, MissingPackageError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.axes import Axes as Axes
+else:
+    try:
+        from matplotlib.axes import Axes
+    except ImportError:  # `pyplot` says so when something is drawn
+        Axes = Any
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,8 +123,6 @@ def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     InputError
         If `ax` is neither Axes nor None.
     """
-    from matplotlib.axes import Axes
-
     if ax is None:
         axes: Axes = pyplot().subplots(figsize=size, layout="constrained")[1]
         return axes

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from specdec.errors import InputError, shown
 from specdec.plot.runs import Run, labels_of, name_of, timed_trace
-from specdec.plot.style import BLUE, GREY, ORANGE, SKY, axes, legend_below, styled
+from specdec.plot.style import BLUE, GREY, ORANGE, SKY, Axes, axes, legend_below, styled
 from specdec.trace import Trace
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _WIDTH = 10.0  # inches
 
