@@ -86,7 +86,7 @@ def public_callables() -> Iterator[tuple[str, Callable[..., object]]]:
                 yield f"{module.__name__}.{entry}", value
                 for member in dir(value):
                     if not member.startswith("_") or member in ("__init__", "__call__"):
-                        function = plain_function(inspect.getattr_static(value, member))
+                        function = plain_function(inspect.getattr_static(value, member, None))
                         if function is not None:
                             yield f"{module.__name__}.{entry}.{member}", function
             elif inspect.isfunction(value):
