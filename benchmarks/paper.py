@@ -121,7 +121,7 @@ def _speedup(row: specdec.MeasurementRow) -> Any:
     if math.isnan(row.measured):
         return None
     spread = row.measured, row.measured_low, row.measured_high
-    return Speedup(*spread, row.tokens_per_call, row.measured > row.tokens_per_call)
+    return Speedup(*spread, row.tokens_per_call, bool(row.invalid))
 
 
 def _written(

@@ -17,6 +17,7 @@ from specdec import progress, reference, theory
 from specdec.analysis import measure as measure_module
 from specdec.analysis import timing
 from specdec.analysis import tune as tune_module
+from specdec.analysis.speedup import Speedup
 from specdec.analysis.timing import ForwardTimes
 from specdec.drafts import Bigram, ModelDraft, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
@@ -219,7 +220,7 @@ def test_lenient_runs_are_timed_if_asked(
 ) -> None:
     def speedups(*arguments, gammas, lenience, temperature, **options):
         ratios = {gamma: gamma + 10 * temperature + lenience for gamma in gammas}
-        return {gamma: timing.Speedup(ratio, ratio - 1, ratio + 1, 1.5) for gamma, ratio in ratios.items()}
+        return {gamma: Speedup((ratio - 1, ratio, ratio + 1), (20.0,) * 3) for gamma, ratio in ratios.items()}
 
     monkeypatch.setattr(measure_module, "speedups", speedups)
     options = {"gammas": (1, 2), "leniences": (1.0, 0.5), "n_tokens": 20}
@@ -280,8 +281,10 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
         "target", "draft", [([1], 10), ([2], 5)], gammas=[1, 4], repeats=3, seed=7, done=done.append,
         temperature=0.5, lenience=0.3,
     )  # fmt: skip
-    assert found[1] == pytest.approx((2.0, 2.0, 6.0, 1.0))  # the median, its spread, tokens per run
-    assert found[4] == pytest.approx((5.0, 5.0, 21.0, 5.0))
+    assert found[1].ratios == pytest.approx((2.0, 2.0, 6.0)) and found[1].tokens_per_run == (1.0,) * 3
+    assert found[4].ratios == pytest.approx((5.0, 5.0, 21.0)) and found[4].tokens_per_run == (5.0,) * 3
+    assert (found[4].median, found[4].low, found[4].high) == pytest.approx((5.0, 5.0, 21.0))
+    assert found[1].invalid == "invalid: 2.00 is above 1.00 tokens per run"
     assert calls == [(r, g) for r in (7, 8, 9) for g in (0, 1, 4) for _ in range(2)]
     assert done == [10, 5] * 9
 
@@ -359,30 +362,39 @@ def test_tables_show_what_there_is(measured: specdec.Measurement, untimed: specd
     assert [table.title[:7] for table in untimed.tables()] == ["Table 3", "Table 5", "Indepen"]
     assert "alpha" in repr(measured) and "'target'" in repr(measured)
     table = measured.tables()[0]
-    assert table.markdown().splitlines()[2] == "| draft | temp | gamma | alpha | speed | of the repetitions |"
+    assert table.markdown().splitlines()[2] == "| draft | temp | gamma | alpha | speed-up (min to max) |"
     assert len({len(row) for row in (table.head, *table.rows)}) == 1
 
 
-def test_an_impossible_speed_up_has_a_mark_and_no_star(measured: specdec.Measurement) -> None:
+def test_a_speed_up_above_the_tokens_per_run_is_invalid() -> None:
+    """Each repetition has the tokens per run of its own texts; the median repetition decides."""
+    assert Speedup((2.9, 2.1, 3.0), (1.7, 1.7, 1.7)).invalid == "invalid: 2.90 is above 1.70 tokens per run"
+    assert Speedup((1.0, 2.1, 3.0), (1.7, 1.7, 1.7)).invalid
+    assert not Speedup((1.6, 1.5, 3.0), (1.7, 1.7, 1.7)).invalid
+    assert not Speedup((1.9, 2.1, 1.0), (2.0, 2.2, 1.1)).invalid
+    assert Speedup((1.9, 2.1, 1.0), (1.8, 1.9, 4.0)).invalid  # the mean of the bounds is above every speed-up
+    assert not Speedup((math.nan,), (math.nan,)).invalid
+
+
+def test_an_invalid_speed_up_has_its_reason_and_no_star(measured: specdec.Measurement) -> None:
     """No round is faster than a plain step, so none gives more speed than tokens."""
     rows = [row for row in measured.rows if row.lenience == 1.0 and row.temperature == 0.0]
-    honest = replace(rows[0], gamma=2, measured=1.5, measured_low=1.4, measured_high=1.6, tokens_per_call=1.9)
-    wrong = replace(rows[1], gamma=1, measured=2.9, measured_low=2.1, measured_high=3.0, tokens_per_call=1.7)
-    assert wrong.impossible
-    assert not replace(wrong, measured_low=1.1).impossible  # within the spread
-    assert not honest.impossible
+    honest = replace(rows[0], gamma=2, measured=1.5, measured_low=1.4, measured_high=1.6, invalid="")
+    reason = "invalid: 2.90 is above 1.70 tokens per run"
+    wrong = replace(rows[1], gamma=1, measured=2.9, measured_low=2.1, measured_high=3.0, invalid=reason)
     table = replace(measured, rows=(honest, wrong)).tables()[0]
     assert [row[2:] for row in table.rows] == [
-        ("2 ★", f"{honest.alpha:.2f}", "1.50X", "1.40 to 1.60"),
-        ("1  ", f"{wrong.alpha:.2f}", "2.90X ?", "2.10 to 3.00"),
+        ("2 ★", f"{honest.alpha:.2f}", "1.50X (1.40 to 1.60)"),
+        ("1  ", f"{wrong.alpha:.2f}", reason),
     ]
-    assert "error of measuring" in table.title
     lenient = replace(wrong, lenience=0.5)
     _, _, fourth, fifth, *_ = replace(measured, rows=(honest, wrong, lenient)).tables()
-    assert fourth.title.startswith("Table 4") and "? is above its tokens per run" in fourth.title
-    assert [row[fourth.head.index("measured")] for row in fourth.rows] == ["1.50", "2.90 ?"]
-    assert fifth.title.startswith("Table 5") and "? is above its tokens per run" in fifth.title
-    assert fifth.rows[0][-1].endswith("; measured 2.90X ?)")
+    assert fourth.title.startswith("Table 4") and fifth.title.startswith("Table 5")
+    assert [row[fourth.head.index("measured")] for row in fourth.rows] == ["1.50 (1.40 to 1.60)", reason]
+    assert fifth.rows[0][-1].endswith(f"; measured {reason})")
+    valid = replace(lenient, invalid="")
+    fifth = replace(measured, rows=(honest, wrong, valid)).tables()[3]
+    assert fifth.rows[0][-1].endswith("; measured 2.90X (2.10 to 3.00))")
     alone = replace(measured, rows=(wrong,)).tables()[0]
     assert alone.rows[0][2] == "1  "
 

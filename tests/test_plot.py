@@ -257,8 +257,7 @@ def test_figure_3_of_a_measurement_has_a_point_for_each_temperature() -> None:
     # round is an error, so that gamma 3 was the fastest.
     steep = {1: 1.0, 3: 9.0, 7: 30.0}
     rows = [
-        replace(row, t_ratio=steep[row.gamma], measured_low=row.measured, tokens_per_call=1.35)
-        for row in free
+        replace(row, t_ratio=steep[row.gamma], invalid="above" if row.measured > 1.35 else "") for row in free
     ]
     changed = points(plot.optimal_gamma(replace(measurement, rows=tuple(rows))))
     assert [gamma for _, gamma in changed] == [1, 3, 1, 3]

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from specdec import _core
+from specdec.analysis.speedup import Speedup
 from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
@@ -223,10 +224,13 @@ class _Timed:
         """Seconds of one run of the target."""
         return median(result.trace.verify_s / result.trace.n_calls for result in self._results)
 
-    def speedups(self, plain: _Timed) -> list[float]:
+    def speedup(self, plain: _Timed) -> Speedup:
         """Speed over that of the plain run of the same turn, for every turn."""
         pairs = zip(self._tokens_per_s, plain._tokens_per_s, strict=True)
-        return [ours / theirs for ours, theirs in pairs]
+        return Speedup(
+            ratios=tuple(ours / theirs for ours, theirs in pairs),
+            tokens_per_run=tuple(result.trace.tokens_per_call for result in self._results),
+        )
 
 
 def _time(
@@ -272,15 +276,11 @@ def _table(plain: _Timed, speculative: _Timed) -> str:
 
 
 def _measured(plain: _Timed, speculative: _Timed) -> str:
-    """The speed-up and its spread; a round takes as long as a plain step at least, which bounds it.
-
-    Only what the spread does not explain is called an error: a speed-up above the bound in every repetition.
-    """
-    speedups = speculative.speedups(plain)
-    found = f"{median(speedups):.2f} (repetitions: {min(speedups):.2f} to {max(speedups):.2f})"
-    if min(speedups) > speculative.result.trace.tokens_per_call:
-        found += ", above the tokens per run: an error of measuring, the machine is busy"
-    return found
+    """The speed-up and its spread; a round takes as long as a plain step at least, which bounds it."""
+    speedup = speculative.speedup(plain)
+    if speedup.invalid:
+        return f"{speedup.invalid}, an error of measuring: the machine is busy"
+    return f"{speedup.median:.2f} (repetitions: {speedup.low:.2f} to {speedup.high:.2f})"
 
 
 def _settings(request: Request, shown: Result, arguments: argparse.Namespace) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,9 @@ from specdec.analysis.acceptance import (
     split,
 )
 from specdec.analysis.measurement import Independence, Measurement, MeasurementRow
+from specdec.analysis.speedup import Speedup
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
-from specdec.analysis.timing import ForwardTimes, Speedup, forward_times, sample_text, speedups
+from specdec.analysis.timing import ForwardTimes, forward_times, sample_text, speedups
 from specdec.checks import check_flag, check_integer, check_items
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown
@@ -35,7 +37,7 @@ from specdec.verification.sampling import Sampling
 __all__ = ["independence", "measure"]
 
 _N_LAGS = 10
-_NOT_RUN = Speedup(math.nan, math.nan, math.nan, math.nan)
+_NOT_RUN = Speedup((math.nan,), (math.nan,))
 
 
 def measure(
@@ -247,7 +249,8 @@ def _row(
         measured=ran.median,
         measured_low=ran.low,
         measured_high=ran.high,
-        tokens_per_call=ran.tokens_per_call,
+        tokens_per_call=statistics.mean(ran.tokens_per_run),
+        invalid=ran.invalid,
     )
 
 

@@ -50,7 +50,11 @@ class MeasurementRow:
     measured_low, measured_high : float
         The smallest and the largest speed-up of a repetition.
     tokens_per_call : float
-        New tokens per run of the target in the timed runs; see `impossible`.
+        New tokens per run of the target in the timed runs, the mean of the repetitions.
+    invalid : str
+        Why `measured` is an error of measuring, as on a busy machine; empty if it is not. A run that verifies
+        a round takes at least as long as one that computes a token, so a speed-up above the tokens per run,
+        in the median repetition, is no result.
     expected, law : float
         Earlier names of `ideal_speedup` and `predicted_speedup`.
     """
@@ -71,15 +75,7 @@ class MeasurementRow:
     measured_low: float = math.nan
     measured_high: float = math.nan
     tokens_per_call: float = math.nan
-
-    @property
-    def impossible(self) -> bool:
-        """Whether `measured_low` is above `tokens_per_call`: an error of measuring, as on a busy machine.
-
-        A run that verifies a round takes at least as long as one that computes a token. A median above the
-        bound with a repetition below it is within the spread of the times.
-        """
-        return self.measured_low > self.tokens_per_call
+    invalid: str = ""
 
     @property
     def expected(self) -> float:
@@ -237,7 +233,7 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
     found = []
     ran = [row for row in exact if not math.isnan(row.measured)]
     if ran:
-        possible = [row for row in ran if not row.impossible]
+        possible = [row for row in ran if not row.invalid]
         fastest = {
             max((r for r in possible if _setting(r) == _setting(row)), key=lambda r: r.measured)
             for row in possible
@@ -245,8 +241,8 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
         title = f"Table 2: measured speed-up of {target} (★ the fastest)"
         found.append(
             Table(
-                title + _note_on(ran),
-                ("draft", "temp", "gamma", "alpha", "speed", "of the repetitions"),
+                title,
+                ("draft", "temp", "gamma", "alpha", "speed-up (min to max)"),
                 [
                     (
                         row.draft,
@@ -254,7 +250,6 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
                         f"{row.gamma}{' ★' if row in fastest else '  '}",
                         f"{row.alpha:.2f}",
                         _measured(row, "X"),
-                        f"{row.measured_low:.2f} to {row.measured_high:.2f}",
                     )
                     for row in ran
                 ],
@@ -280,8 +275,7 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
     if any(not math.isnan(row.predicted_speedup) for row in exact):
         found.append(
             Table(
-                "Table 4: speed-up predicted with t(γ+1)/t(1), measured, and ideal (Theorem 3.8)"
-                + _note_on(exact),
+                "Table 4: speed-up predicted with t(γ+1)/t(1), measured (min to max), ideal (Theorem 3.8)",
                 ("draft", "temp", "gamma", "alpha", "c", "t(γ+1)/t(1)", "predicted", "measured", "ideal"),
                 [
                     (
@@ -305,22 +299,16 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
 
 
 def _measured(row: MeasurementRow, unit: str = "") -> str:
-    """The measured speed-up in a table: marked if it is impossible, empty where there is none."""
+    """The measured speed-up and its spread in a table, or why it is invalid; empty where there is none."""
     if math.isnan(row.measured):
         return ""
-    return f"{row.measured:.2f}{unit}{' ?' if row.impossible else ''}"
-
-
-def _note_on(rows: Sequence[MeasurementRow]) -> str:
-    """What a title says of the marks of `_measured`."""
-    if not any(row.impossible for row in rows):
-        return ""
-    return "; ? is above its tokens per run of the target, an error of measuring"
+    spread = f"{row.measured:.2f}{unit} ({row.measured_low:.2f} to {row.measured_high:.2f})"
+    return row.invalid or spread
 
 
 def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
     leniences = list(dict.fromkeys(row.lenience for row in rows))
-    body, quoted = [], []
+    body = []
     for first in _first_of_each(rows, _setting):
         cells = [first.draft, f"T={first.temperature:g}"]
         for lenience in leniences:
@@ -329,7 +317,6 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
             cell = f"{alike[0].alpha:.2f}" if alike else ""
             if timed:
                 best = max(timed, key=lambda row: row.predicted_speedup)
-                quoted.append(best)
                 # Plain decoding is a choice too.
                 pays = best.predicted_speedup > 1.0
                 cell += f" ({best.predicted_speedup:.2f}X, γ {best.gamma}" if pays else " (1X, γ 0"
@@ -339,7 +326,6 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
     title = "Table 5: alpha by lenience l"
     if any(not math.isnan(row.predicted_speedup) for row in rows):
         title += " (in brackets the predicted speed-up at its best gamma)"
-    title += _note_on(quoted)
     return Table(title, ("draft", "sampling", *(f"l = {lenience:g}" for lenience in leniences)), body)
 
 

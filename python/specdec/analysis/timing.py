@@ -7,16 +7,17 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from specdec import _core
+from specdec.analysis.speedup import Speedup
 from specdec.decoding.generate import generate
 from specdec.decoding.run import SLICE_S
 from specdec.drafts import Draft, Unigram
 from specdec.drafts.model_draft import ModelDraft, as_draft
 from specdec.models.model import Model
 
-__all__ = ["ForwardTimes", "Speedup", "forward_times", "sample_text", "speedups", "take_turns"]
+__all__ = ["ForwardTimes", "forward_times", "sample_text", "speedups", "take_turns"]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -161,24 +162,6 @@ def sample_text(
     return (whole * math.ceil(length / len(whole)))[:length]
 
 
-class Speedup(NamedTuple):
-    """Speed of speculative over plain decoding, measured several times.
-
-    Attributes
-    ----------
-    median, low, high : float
-        Of the repetitions: the median, the smallest and the largest.
-    tokens_per_call : float
-        New tokens per run of the target in the speculative decoding, over all repetitions. A round takes at
-        least as long as a plain step, so a speed-up above this is an error of measuring.
-    """
-
-    median: float
-    low: float
-    high: float
-    tokens_per_call: float
-
-
 def speedups(
     target: Model,
     draft: Model | Draft,
@@ -214,11 +197,10 @@ def speedups(
     **options
         Of `specdec.generate`.
     """
-    n_tokens = dict.fromkeys((0, *gammas), 0)
-    n_calls = dict.fromkeys((0, *gammas), 0)
 
-    def seconds_a_token(gamma: int, repetition: int) -> float:
-        seconds, n_new = 0.0, 0
+    def run(gamma: int, repetition: int) -> tuple[float, float]:
+        """(seconds of a new token, new tokens per run of the target)."""
+        seconds, n_new, n_calls = 0.0, 0, 0
         for i, (prompt, n) in enumerate(work):
             begun = time.perf_counter()
             result = generate(
@@ -233,17 +215,15 @@ def speedups(
             )
             seconds += time.perf_counter() - begun - result.trace.prefill_s
             n_new += len(result.tokens)
-            n_calls[gamma] += result.trace.n_calls
+            n_calls += result.trace.n_calls
             done(n)
-        n_tokens[gamma] += n_new
-        return seconds / n_new
+        return seconds / n_new, n_new / n_calls
 
-    ratios: dict[int, list[float]] = {gamma: [] for gamma in gammas}
-    for repetition in range(repeats):
-        times = {gamma: seconds_a_token(gamma, repetition) for gamma in (0, *gammas)}
-        for gamma in gammas:
-            ratios[gamma].append(times[0] / times[gamma])
+    turns = [{gamma: run(gamma, repetition) for gamma in (0, *gammas)} for repetition in range(repeats)]
     return {
-        gamma: Speedup(statistics.median(found), min(found), max(found), n_tokens[gamma] / n_calls[gamma])
-        for gamma, found in ratios.items()
+        gamma: Speedup(
+            ratios=tuple(turn[0][0] / turn[gamma][0] for turn in turns),
+            tokens_per_run=tuple(turn[gamma][1] for turn in turns),
+        )
+        for gamma in gammas
     }

@@ -176,7 +176,7 @@ def _measured_point(measurement: Measurement, row: MeasurementRow) -> Point:
         row.alpha_low,
         row.alpha_high,
         tokens=1.0 + float(np.cumprod(chances).sum()),
-        speedup=math.nan if row.impossible else row.measured,
+        speedup=math.nan if row.invalid else row.measured,
         verify_ratio=row.t_ratio,
         name=f"T = {row.temperature:g}",
     )
