@@ -330,6 +330,50 @@ def test_end_ids_outside_the_vocabulary_are_left_out(make_llama):
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({}, {}),
+        ({"temperature": 0.6, "top_p": 0.9, "top_k": 50}, {}),  # greedy, as in transformers
+        ({"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+        ({"do_sample": True}, {"temperature": 1.0}),
+        (
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0},
+            {"temperature": 0.6, "top_p": 0.95, "top_k": 20},
+        ),
+        (
+            {"do_sample": True, "top_k": 0, "top_p": 1, "min_p": 0.1, "repetition_penalty": 1.0},
+            {"temperature": 1.0, "min_p": 0.1},
+        ),
+    ],
+)
+def test_default_sampling(make_llama, said, found):
+    folder = make_llama()
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    model = specdec.load(folder)
+    assert model.default_sampling == found
+    specdec.Sampling(**model.default_sampling)
+    plain = specdec.generate(model, None, [1, 2, 3], max_new_tokens=5, ignore_eos=True)
+    same = specdec.generate(model, None, [1, 2, 3], max_new_tokens=5, ignore_eos=True, temperature=0.0)
+    assert plain.tokens == same.tokens  # never applied unasked
+    model.default_sampling["temperature"] = 7.0
+    assert model.default_sampling == found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0), ("temperature", "warm"), ("temperature", 10**400), ("top_k", 2.5), ("top_k", -1),
+        ("top_p", 0.0), ("top_p", True), ("min_p", 1.5), ("repetition_penalty", -1), ("top_p", []),
+    ],
+)  # fmt: skip
+def test_default_sampling_out_of_range_is_left_out(make_llama, name, value):
+    folder = make_llama()
+    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, name: value}))
+    with pytest.warns(UserWarning, match=f"generation_config.json: field '{name}' is .*; it is left out"):
+        assert specdec.load(folder).default_sampling == {"temperature": 1.0}
+
+
 def _byte_level_json() -> str:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -364,18 +408,49 @@ def test_wrong_kind_of_path(tmp_path, make_llama):
         open_checkpoint(tmp_path)
 
 
-def test_hub_name_is_downloaded(monkeypatch, make_llama):
+def test_hub_name_is_downloaded(monkeypatch, make_llama, tmp_path):
     folder, asked = make_llama(), []
 
-    def snapshot_download(name, *, allow_patterns, ignore_patterns):
-        asked.append(name)
-        assert "*.safetensors" in allow_patterns
+    def snapshot_download(name, *, allow_patterns, ignore_patterns=None, **options):
+        asked.append((name, options))
+        assert "*.safetensors" in allow_patterns or allow_patterns == ["additional_chat_templates/*.jinja"]
         return str(folder)
 
     fake = types.SimpleNamespace(snapshot_download=snapshot_download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
     assert open_checkpoint("org/name-1.0").path == folder
-    assert asked == ["org/name-1.0"]
+    plain = {"revision": None, "cache_dir": None, "token": None}
+    assert asked == [("org/name-1.0", plain)] * 2  # the weights, and templates in a folder of their own
+    options = {"revision": "v1.1", "cache_dir": tmp_path, "token": "hf_x"}
+    assert specdec.load("org/name", **options).path == folder
+    assert asked[2:] == [("org/name", options)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("org/name", {"revision": 3}, "revision is 3; expected a branch"),
+        ("org/name", {"revision": ""}, "revision is ''; expected a branch"),
+        ("org/name", {"token": 3.5}, "token is a float"),
+        ("org/name", {"cache_dir": b"x"}, "cache_dir is b'x'; expected a path"),
+        (".", {"revision": "main"}, "revision is 'main', but . is on disk"),
+    ],
+)
+def test_bad_hub_options(name, options, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        open_checkpoint(name, **options)
+
+
+@pytest.mark.oracle
+def test_patterns_of_the_hub():
+    """What is asked for, by the library's own rule of patterns."""
+    from huggingface_hub.utils import filter_repo_objects as filtered
+
+    there = ["config.json", "model.safetensors", "onnx/model.safetensors", "chat_template.jinja", "README.md"]
+    found = filtered(there, allow_patterns=hub._WANTED, ignore_patterns=hub._UNWANTED)
+    assert list(found) == ["config.json", "model.safetensors", "chat_template.jinja"]
+    there = ["x.jinja", "additional_chat_templates/rag.jinja", "additional_chat_templates/x.txt"]
+    assert list(filtered(there, allow_patterns=[hub._TEMPLATES])) == ["additional_chat_templates/rag.jinja"]
 
 
 def test_hub_failures(monkeypatch):

@@ -118,12 +118,15 @@ class Model:
         tokenizer: Tokenizer | None,
         path: Path,
         architecture: str,
+        *,
+        default_sampling: Mapping[str, float] | None = None,
     ) -> None:
         self._core = core
         self._config = config
         self._tokenizer = tokenizer
         self._path = path
         self._architecture = architecture
+        self._default_sampling = dict(default_sampling or {})
 
     @property
     def core(self) -> _core.Model:
@@ -149,6 +152,20 @@ class Model:
     def architecture(self) -> str:
         """What the checkpoint calls its architecture."""
         return self._architecture
+
+    @property
+    def default_sampling(self) -> dict[str, Any]:
+        """The sampling settings that the model's authors name in generation_config.json.
+
+        Keyword arguments of `specdec.generate` and `specdec.Sampling`, as temperature and top_p; a setting
+        that the file does not name is not among them, and none is where the file asks for greedy decoding.
+        Nothing applies them unless you do.
+
+        Examples
+        --------
+        >>> specdec.generate(model, None, prompt, **model.default_sampling)
+        """
+        return dict(self._default_sampling)
 
     @property
     def dtype(self) -> Dtype:
@@ -371,6 +388,9 @@ def load(
     tokenizer: Tokenizer | str | os.PathLike[str] | bool | None = None,
     n_threads: int | None = None,
     progress: bool | None = None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
 ) -> Model:
     """Load a model.
 
@@ -394,6 +414,13 @@ def load(
         Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
+    revision : str, optional
+        Of a hub name: a branch, a tag or a commit. None: the main branch.
+    cache_dir : path-like, optional
+        Where downloads from the hub are kept. None: where ``huggingface_hub`` keeps them (``HF_HOME``).
+    token : str or bool, optional
+        For repositories that need one. True, or None where there is one: that of ``hf auth login`` or
+        ``HF_TOKEN``. False: none.
 
     Raises
     ------
@@ -416,7 +443,9 @@ def load(
     check_choice("dtype", dtype, DTYPES, optional=True)
     check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
     threads = check_threads(n_threads)
-    checkpoint = open_checkpoint(path, tokenizer=tokenizer)
+    checkpoint = open_checkpoint(
+        path, tokenizer=tokenizer, revision=revision, cache_dir=cache_dir, token=token
+    )
     dtype = dtype or checkpoint.dtype
     cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
     progress = None if progress is None else check_flag("progress", progress)
@@ -443,6 +472,7 @@ def load(
         checkpoint.tokenizer,
         checkpoint.path,
         checkpoint.architecture,
+        default_sampling=checkpoint.default_sampling,
     )
 
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specdec.checks import check_path
-from specdec.errors import CheckpointError, CheckpointNotFoundError, SpecdecError, shown
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, shown
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
+
+if TYPE_CHECKING:
+    from specdec.models.checkpoints.hub import HubOptions
 
 __all__ = ["CanonicalTensor", "Checkpoint", "open_checkpoint"]
 
 
-def open_checkpoint(path: str | os.PathLike[str], *, tokenizer: Any = None) -> Checkpoint:
+def open_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    tokenizer: Any = None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
+) -> Checkpoint:
     """Open a checkpoint and check everything about it that does not need the weights themselves.
 
     Parameters
@@ -25,9 +35,13 @@ def open_checkpoint(path: str | os.PathLike[str], *, tokenizer: Any = None) -> C
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none. A path: the tokenizer at that
         location. An object: itself.
+    revision, cache_dir, token
+        Of a name on the hub, as :func:`specdec.load` has them.
 
     Raises
     ------
+    InputError
+        A revision of what is on disk, or arguments of other types.
     CheckpointNotFoundError
         There is nothing at ``path`` (also a FileNotFoundError).
     UnsupportedModelError
@@ -37,19 +51,26 @@ def open_checkpoint(path: str | os.PathLike[str], *, tokenizer: Any = None) -> C
     TokenizerError
         A damaged tokenizer, or one whose library is not installed; ``tokenizer=False`` does without.
     """
+    from specdec.models.checkpoints.hub import HubOptions
+
     location = check_path("path", path, CheckpointError)
+    options = HubOptions(revision, cache_dir, token)
     try:
-        return _open(location, os.fspath(path), tokenizer)
+        return _open(location, os.fspath(path), tokenizer, options)
     except SpecdecError:
         raise
     except OSError as error:  # such as a folder that may not be searched
         raise CheckpointError(f"{location}: cannot be read: {error.strerror or error}") from error
 
 
-def _open(location: Path, name: str, tokenizer: Any) -> Checkpoint:
+def _open(location: Path, name: str, tokenizer: Any, options: HubOptions) -> Checkpoint:
     # The loaders import the tokenizer and JSON machinery; `import specdec` shall not.
     from specdec.models.checkpoints import hf_folder, hub, llama2c_file
 
+    if options.revision is not None and location.exists():
+        raise InputError(
+            f"revision is {shown(options.revision)}, but {location} is on disk; expected None, or a hub name"
+        )
     if location.is_dir():
         if not (location / "config.json").is_file():
             raise CheckpointNotFoundError(
@@ -66,7 +87,7 @@ def _open(location: Path, name: str, tokenizer: Any) -> Checkpoint:
             )
         raise CheckpointError(f"{location}: expected a Hugging Face folder or a llama2.c .bin file")
     if hub.is_repository_name(name):
-        return hf_folder.open_folder(hub.download(name), tokenizer)
+        return hf_folder.open_folder(hub.download(name, options), tokenizer)
     raise CheckpointNotFoundError(
         f"{shown(name)}: no such file or folder, and not a hub name of the form org/name"
     )

@@ -38,6 +38,8 @@ class Checkpoint:
         in it, else "f32", which holds f16 exactly too.
     n_bytes : int
         How much :meth:`tensors` reads.
+    default_sampling : dict
+        The sampling settings that the checkpoint's authors name; see `specdec.Model.default_sampling`.
     """
 
     path: Path
@@ -47,6 +49,7 @@ class Checkpoint:
     dtype: Dtype
     n_bytes: int
     _tensors: Callable[[], Iterator[CanonicalTensor]] = field(repr=False)
+    default_sampling: Mapping[str, float] = field(default_factory=dict)
 
     def tensors(self) -> Iterator[CanonicalTensor]:
         """Every weight once, read from the file when its turn comes.

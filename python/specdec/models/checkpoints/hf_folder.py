@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
+from specdec.models.checkpoints.generation_config import read_generation_defaults
 from specdec.models.checkpoints.rotary import linear_scaled, llama3_scaled, rotary_frequencies
 from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights
 from specdec.models.json_fields import Fields, as_json, read_json_object
@@ -82,7 +83,7 @@ def open_folder(folder: Path, tokenizer: Any = None) -> Checkpoint:
     fields.require("quantization_config", None, because="quantised checkpoints are not read")
     config = family.read_config(fields)
     tensors = _match(folder, family, config)
-    bos_id, eos_ids = _end_ids(folder, fields, config["n_vocab"])
+    defaults = read_generation_defaults(folder, fields, config["n_vocab"])
 
     used = {source.stored for source in family.sources(config)}
     matrices = {tensors[stored].format for stored in used if len(tensors[stored].shape) == 2}
@@ -100,10 +101,11 @@ def open_folder(folder: Path, tokenizer: Any = None) -> Checkpoint:
         path=folder,
         architecture=architecture,
         config=config,
-        tokenizer=resolve_tokenizer(tokenizer, folder, bos_id=bos_id, eos_ids=eos_ids),
+        tokenizer=resolve_tokenizer(tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids),
         dtype="bf16" if matrices == {"bf16"} else "f32",
         n_bytes=sum(tensors[stored].n_bytes for stored in used),
         _tensors=canonical,
+        default_sampling=defaults.sampling,
     )
 
 
@@ -177,16 +179,6 @@ def _match(folder: Path, family: _Family, config: Mapping[str, Any]) -> dict[str
 
 # Buffers that are functions of the configuration: causal masks, the masking constant, rotary frequencies.
 _HARMLESS: Final = re.compile(r"\.attn\.(bias|masked_bias)$|\.rotary_emb\.inv_freq$")
-
-
-def _end_ids(folder: Path, fields: Fields, n_vocab: int) -> tuple[int | None, tuple[int, ...] | None]:
-    """(bos, eos ids): those of generation_config.json, as in ``transformers``, else of config.json."""
-    file = folder / "generation_config.json"
-    sources = [Fields(read_json_object(file), file)] if file.is_file() else []
-    sources.append(fields)
-    bos = next((ids for source in sources if (ids := source.token_ids("bos_token_id", n_vocab))), ())
-    eos = next((ids for source in sources if (ids := source.token_ids("eos_token_id", n_vocab))), None)
-    return (bos[0] if bos else None), eos
 
 
 def _rope(fields: Fields, d_head: int, n_ctx: int) -> list[float]:

@@ -1,0 +1,81 @@
+"""``generation_config.json``: how a model's authors want its texts to begin, to end and to be sampled."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.errors import printable
+from specdec.models.json_fields import MAX_INT, Fields, as_json, read_json_object
+
+__all__ = ["GenerationDefaults", "read_generation_defaults"]
+
+FILE: Final = "generation_config.json"
+
+# name: (whether it is an integer, what is expected, whether a value fits, the value that changes nothing)
+_SAMPLING: Final[Mapping[str, tuple[bool, str, Callable[[float], bool], float | None]]] = {
+    "temperature": (False, "a number above 0", lambda x: 0.0 < x <= 1e30, None),
+    "top_k": (True, "a whole number, 0 for all tokens", lambda x: 0 <= x <= MAX_INT, 0),
+    "top_p": (False, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0, 1.0),
+    "min_p": (False, "a number in [0, 1]", lambda x: 0.0 <= x <= 1.0, 0.0),
+    "repetition_penalty": (False, "a number from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30, 1.0),
+}
+_ALWAYS: Final = ("repetition_penalty",)  # also where nothing is sampled
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """What a folder says about texts.
+
+    Attributes
+    ----------
+    bos_id : int or None
+    eos_ids : tuple of int, or None
+        None: the files do not say.
+    sampling : dict
+        Keyword arguments of ``specdec.generate``; see `specdec.Model.default_sampling`.
+    """
+
+    bos_id: int | None
+    eos_ids: tuple[int, ...] | None
+    sampling: Mapping[str, float]
+
+
+def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> GenerationDefaults:
+    """What generation_config.json says, and config.json where the first is silent, as in ``transformers``.
+
+    Raises
+    ------
+    CheckpointError
+        The file is no JSON object, or names as token what is no id. Ids outside the vocabulary and sampling
+        settings out of range are warned of and left out: nothing here changes what the model computes.
+    """
+    file = folder / FILE
+    values = read_json_object(file) if file.is_file() else {}
+    sources = [Fields(values, file), config]
+    bos = next((ids for source in sources if (ids := source.token_ids("bos_token_id", n_vocab))), ())
+    eos = next((ids for source in sources if (ids := source.token_ids("eos_token_id", n_vocab))), None)
+    return GenerationDefaults(bos[0] if bos else None, eos, _sampling(values, file))
+
+
+def _sampling(values: Mapping[str, Any], file: Path) -> dict[str, float]:
+    """The settings that the file names; with ``do_sample`` false, the default, those of greedy decoding."""
+    samples = values.get("do_sample") is True
+    found: dict[str, float] = {"temperature": 1.0} if samples else {}
+    for name, (integer, expected, fits, neutral) in _SAMPLING.items():
+        value = values.get(name)
+        if value is None or not (samples or name in _ALWAYS):
+            continue
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int if integer else int | float)
+            or not fits(value)
+        ):
+            message = f"{file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out"
+            warnings.warn(printable(message), stacklevel=2)
+        elif value != neutral:
+            found[name] = value if integer else float(value)
+    return found
