@@ -5,54 +5,11 @@
 #ifndef SD_FORWARD_H
 #define SD_FORWARD_H
 
-#include "attention.h"
+#include "workspace.h"
 
 /* A prompt is read in slices of this many tokens: enough that arithmetic outweighs reading the
  * weights. It changes no bits. */
 #define SD_PROMPT_SLICE 64
-
-/* New nodes of one sequence. */
-typedef struct sd_branch {
-    sd_cache* cache;        /* of the model of the forward; borrowed. The nodes become pending. */
-    const int32_t* tokens;  /* [n_new] borrowed */
-    const int32_t* parents; /* [n_new] indices among the pending nodes, or -1; borrowed */
-    int n_new;
-    int n_logits; /* logits are wanted for the last n_logits of the new nodes */
-} sd_branch;
-
-/* Scratch of a forward, sized once. */
-typedef struct sd_workspace {
-    const sd_model* model; /* borrowed */
-    sd_arena arena;        /* owns the arrays below */
-    int n_threads, max_rows, max_logits, max_slots;
-    const char* name; /* of the model in messages ("the target"); static. NULL: prompts are not checked for
-                       * numbers that are not finite */
-    /* The last forward, for sd_forward_check: its branches and what it passed by, borrowed */
-    const sd_branch* last_branches;
-    int n_last_branches;
-    const unsigned char* last_skipped;
-    int32_t *tokens, *positions; /* [max_rows] */
-    sd_branch* parts;            /* [max_rows] what sd_forward_finish has to begin */
-    float* hidden;               /* [max_rows, d_model] the residual stream */
-    float* qkv;                  /* [max_rows, panels of the qkv matrix] */
-    float* attended;             /* [max_rows, n_head · d_head] */
-    void* activated;             /* max_rows rows of d_ff, prepared for mlp_down */
-    float* update;               /* [max_rows, panels of d_model] */
-    float* logits;               /* [max_logits, ld_logits] result */
-    float* normed;               /* [max_rows, d_model] */
-    void* prepared;              /* max_rows rows of d_model or n_head · d_head, prepared */
-    /* [2, max_rows, SD_PANEL] gate and up of one group, each thread's own */
-    float* projected[SD_MAX_THREADS];
-    sd_attention_scratch attention[SD_MAX_THREADS];
-    sd_angles angles;                       /* of positions below max_slots in whole panels */
-    ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
-} sd_workspace;
-
-/* Room for forwards of up to max_rows nodes, of which max_logits need logits, on caches of up to
- * max_slots. The workspace owns its memory; it serves one forward at a time. */
-sd_status sd_workspace_create(sd_workspace* workspace, const sd_model* model, int n_threads, int max_rows,
-                              int max_logits, int max_slots);
-void sd_workspace_free(sd_workspace* workspace);
 
 /* Compute the new nodes of the branches and make them pending in their caches. The wanted logits
  * lie in workspace->logits, row after row in the order of branches and nodes, n_vocab of

@@ -1,0 +1,10 @@
+/* The second half of a layer: the feed-forward block. */
+#ifndef SD_FEED_FORWARD_H
+#define SD_FEED_FORWARD_H
+
+#include "pass.h"
+
+/* hidden += feed-forward block of a layer, for all rows of the pass. */
+void sd_feed_forward_run(const sd_pass* pass, int layer);
+
+#endif

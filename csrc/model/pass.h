@@ -1,0 +1,50 @@
+/* One pass of rows through the layers, and what its parts share: rows as inputs of products, products. */
+#ifndef SD_PASS_H
+#define SD_PASS_H
+
+#include "workspace.h"
+
+/* With as many rows as this the team shares loops over rows; with fewer the caller is done before the others
+ * have come. */
+#define SD_SHARED_ROWS 12
+#define SD_ROW_GRAIN 4
+
+/* The caller's thread runs a pass from layer to layer; the team computes the pieces of its loops. */
+typedef struct sd_pass {
+    sd_workspace* w;           /* borrowed */
+    const sd_branch* branches; /* [n_branches] borrowed */
+    int n_branches, n_rows, n_logits;
+    int first, end;               /* layers [first, end); from a later one on with rows of the caches */
+    const unsigned char* skipped; /* [n_layer] what is passed by; NULL: nothing; borrowed */
+    int keep;                     /* before this layer the rows are kept with their caches; -1: nowhere */
+    sd_team team;
+} sd_pass;
+
+/* A norm of rows; weight NULL: none. Borrowed. */
+typedef struct sd_norm_weights {
+    const float *weight, *bias;
+} sd_norm_weights;
+
+/* Make the n_rows rows x [n_rows, n], normalised, the input of a product: w->prepared. */
+void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm);
+
+/* A product of prepared rows with a matrix; all pointers borrowed. */
+typedef struct sd_product {
+    const sd_matrix* matrix;
+    const float* bias; /* [n_out]; NULL: none */
+    int n_rows;
+    const void* x; /* prepared */
+    float* y;      /* [n_rows, n_out in whole panels], rows ldy apart */
+    ptrdiff_t ldy;
+    float* hidden; /* [n_rows, n_out] the product is added to it; NULL: it is not */
+} sd_product;
+
+void sd_pass_multiply(const sd_pass* pass, sd_product product);
+
+/* hidden += x · matrixᵀ + bias; x is prepared. */
+void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x);
+
+/* y += bias for all rows of n columns; without bias nothing happens. */
+void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias);
+
+#endif

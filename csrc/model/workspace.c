@@ -1,0 +1,49 @@
+#include "workspace.h"
+
+/* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
+ * apart would share few places of the first-level cache, so they get a panel more. */
+static ptrdiff_t row_stride(int n) {
+    ptrdiff_t floats = (ptrdiff_t)SD_PANEL * sd_matrix_panels(n);
+    return floats % 1024 == 0 ? floats + SD_PANEL : floats;
+}
+
+static void lay_out(sd_workspace* w) {
+    const sd_config* c = &w->model->config;
+    sd_arena* arena = &w->arena;
+    size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model, d_q = (size_t)(c->n_head * c->d_head);
+    w->ld_qkv = row_stride(sd_qkv_outputs(c));
+    w->ld_update = row_stride(c->d_model);
+    w->ld_logits = row_stride(c->n_vocab);
+    w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);
+    w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
+    w->parts = sd_arena_take(arena, rows, sizeof *w->parts);
+    w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
+    w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
+    w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
+    w->activated = sd_arena_take(arena, rows, sd_prepared_bytes((size_t)c->d_ff));
+    w->update = sd_arena_take(arena, rows, (size_t)w->ld_update * sizeof(float));
+    w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
+    w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));
+    w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_model > d_q ? d_model : d_q));
+    w->angles = sd_angles_take(arena, w->model, sd_matrix_panels(w->max_slots) * SD_PANEL);
+    for (int t = 0; t < w->n_threads; t++) {
+        w->projected[t] = sd_arena_take(arena, rows, 2 * SD_PANEL * sizeof(float));
+        w->attention[t] = sd_attention_take(arena, c, w->max_slots);
+    }
+}
+
+sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_threads, int max_rows,
+                              int max_logits, int max_slots) {
+    *w = (sd_workspace){.model = model,
+                        .n_threads = n_threads,
+                        .max_rows = max_rows,
+                        .max_logits = max_logits,
+                        .max_slots = max_slots};
+    sd_status status = sd_pool_reserve(n_threads);
+    if (status != SD_OK) return status;
+    status = SD_ARENA_BUILD(&w->arena, lay_out(w));
+    if (status != SD_OK) return status;
+    return SD_OK;
+}
+
+void sd_workspace_free(sd_workspace* w) { sd_arena_free(&w->arena); }
