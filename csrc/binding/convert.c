@@ -181,13 +181,16 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
     return 0;
 }
 
-/* (token, bias) pairs, a list that nobody else has, as two arrays of the settings. */
-static int biases_from(PyObject* items, sd_settings* settings) {
+/* (token, bias) pairs, a list that nobody else has, as two arrays of the sampling settings. */
+static int biases_from(PyObject* items, sd_sampling* sampling) {
     size_t n = (size_t)PyList_GET_SIZE(items);
     if (n > INT32_MAX) n = 0;
-    settings->biased = PyMem_Calloc(n + 1, sizeof *settings->biased);
-    settings->biases = PyMem_Calloc(n + 1, sizeof *settings->biases);
-    if (settings->biased == NULL || settings->biases == NULL) {
+    int32_t* tokens = PyMem_Calloc(n + 1, sizeof *tokens);
+    float* biases = PyMem_Calloc(n + 1, sizeof *biases);
+    sampling->n_biased = (int)n;
+    sampling->biased = tokens;
+    sampling->biases = biases;
+    if (tokens == NULL || biases == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -197,21 +200,16 @@ static int biases_from(PyObject* items, sd_settings* settings) {
         if (token == -1 && PyErr_Occurred()) return -1;
         double bias = PyFloat_AsDouble(PyTuple_GET_ITEM(pair, 1));
         if (bias == -1.0 && PyErr_Occurred()) return -1;
-        settings->biased[i] = token < 0 || token > INT32_MAX ? -1 : (int32_t)token; /* refused by the core */
-        settings->biases[i] = (float)bias;
+        tokens[i] = token < 0 || token > INT32_MAX ? -1 : (int32_t)token; /* refused by the core */
+        biases[i] = (float)bias;
     }
-    settings->adjustment.n_biased = (int)n;
-    settings->adjustment.biased = settings->biased;
-    settings->adjustment.biases = settings->biases;
     return 0;
 }
 
-int sd_settings_from(PyObject* mapping, const char* name, sd_settings* settings) {
+int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling) {
     static char* names[] = {"temperature",        "top_k",      "top_p", "min_p",
                             "repetition_penalty", "logit_bias", NULL};
-    *settings = (sd_settings){.sampling = {.temperature = -1.0, .top_p = 1.0},
-                              .adjustment = {.repetition_penalty = 1.0}};
-    sd_sampling* s = &settings->sampling;
+    *sampling = (sd_sampling){.temperature = -1.0, .top_p = 1.0, .repetition_penalty = 1.0};
     if (!PyDict_Check(mapping)) {
         PyErr_Format(PyExc_TypeError, "%s: expected a dict", name);
         return -1;
@@ -219,26 +217,26 @@ int sd_settings_from(PyObject* mapping, const char* name, sd_settings* settings)
     /* A copy owns the values: converting one runs the caller's code, which may empty `mapping`. */
     PyObject *nothing = PyTuple_New(0), *own = nothing ? PyDict_Copy(mapping) : NULL, *bias = NULL;
     int result = -1;
-    if (own != NULL && PyArg_ParseTupleAndKeywords(
-                           nothing, own, "|$didddO!", names, &s->temperature, &s->top_k, &s->top_p, &s->min_p,
-                           &settings->adjustment.repetition_penalty, &PyDict_Type, &bias)) {
+    if (own != NULL && PyArg_ParseTupleAndKeywords(nothing, own, "|$didddO!", names, &sampling->temperature,
+                                                   &sampling->top_k, &sampling->top_p, &sampling->min_p,
+                                                   &sampling->repetition_penalty, &PyDict_Type, &bias)) {
         PyObject* items = bias ? PyDict_Items(bias) : NULL;
         if (items != NULL)
-            result = biases_from(items, settings);
+            result = biases_from(items, sampling);
         else if (bias == NULL)
             result = 0;
         Py_XDECREF(items);
     }
     Py_XDECREF(nothing);
     Py_XDECREF(own);
-    if (result < 0) sd_settings_free(settings);
+    if (result < 0) sd_sampling_free(sampling);
     return result;
 }
 
-void sd_settings_free(sd_settings* settings) {
-    PyMem_Free(settings->biased);
-    PyMem_Free(settings->biases);
-    *settings = (sd_settings){0};
+void sd_sampling_free(sd_sampling* sampling) {
+    PyMem_Free((void*)sampling->biased);
+    PyMem_Free((void*)sampling->biases);
+    *sampling = (sd_sampling){0};
 }
 
 /* Borrowed: nobody else has the dict (sd_config_from), so its values stay. */

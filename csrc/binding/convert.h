@@ -5,7 +5,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "adjustment.h"
 #include "config.h"
 #include "distribution.h"
 #include "gil.h"
@@ -48,19 +47,11 @@ int sd_is_misfit(void);
  * ('d' and 'f', 'i', 'l' or 'q' of 32 and 64 bits) must match. Returns 0, or -1 with an exception. */
 int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view);
 
-/* How a distribution is made from logits, and the arrays that belong to it. */
-typedef struct sd_settings {
-    sd_sampling sampling;
-    sd_adjustment adjustment; /* borrows the arrays below */
-    int32_t* biased;          /* owned, sd_settings_free */
-    float* biases;            /* owned */
-} sd_settings;
-
 /* A dict with keys temperature (which has no default), top_k, top_p, min_p, repetition_penalty and
- * logit_bias {token: bias}; values are checked by the core. Returns 0, or -1 with an exception and
- * nothing owned. */
-int sd_settings_from(PyObject* mapping, const char* name, sd_settings* settings);
-void sd_settings_free(sd_settings* settings);
+ * logit_bias {token: bias}; values are checked by the core. The arrays of *sampling are the
+ * caller's, for sd_sampling_free. Returns 0, or -1 with an exception and nothing owned. */
+int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling);
+void sd_sampling_free(sd_sampling* sampling);
 
 /* A config dict that nobody else has (the caller's own copy) → sd_config and rotary frequencies (PyMem_Free).
  * Returns 0, or -1 with an exception. */

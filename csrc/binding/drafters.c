@@ -21,25 +21,25 @@ static int made(sd_status status) {
 }
 
 /* A token of a text that is copied must be one of the target's. Returns 0, or -1 with an exception. */
-static int check_tokens(int32_t token, const sd_drafting* d) {
-    int n_vocab = d->target->config.n_vocab;
+static int check_tokens(int32_t token, const sd_drafter_context* c) {
+    int n_vocab = c->drafting.n_vocab;
     if (token >= 0 && token < n_vocab) return 0;
     return made(sd_fail(SD_ERR_VALUE, "the draft's texts have the token %d, expected 0 to %d", (int)token,
                         n_vocab - 1));
 }
 
 /* The model that drafts, with the target's vocabulary, and what its drafter is made of. */
-static int model_options_from(PyObject* argument, const sd_drafting* d, sd_model_drafter_options* options) {
-    const sd_model_object* object = sd_model_from(d->state, argument, "draft");
+static int model_options_from(PyObject* argument, const sd_drafter_context* c,
+                              sd_model_drafter_options* options) {
+    const sd_model_object* object = sd_model_from(c->state, argument, "draft");
     if (object == NULL) return -1;
-    int n_draft = object->model->config.n_vocab, n_vocab = d->target->config.n_vocab;
+    int n_draft = object->model->config.n_vocab, n_vocab = c->drafting.n_vocab;
     if (n_draft != n_vocab) {
         return made(sd_fail(SD_ERR_VALUE,
                             "the draft has %d tokens and the target %d, expected one vocabulary", n_draft,
                             n_vocab));
     }
-    *options = (sd_model_drafter_options){object->model, d->guessing,  d->gamma, d->n_sequences,
-                                          d->n_text,     d->n_threads, NULL};
+    *options = (sd_model_drafter_options){.model = object->model};
     return 0;
 }
 
@@ -69,32 +69,32 @@ static int shape_from(PyObject* tree, sd_shape_options* shape) {
 }
 
 /* arguments: (model,) or (model, tree) */
-static int make_model(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+static int make_model(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject *model, *tree = NULL;
     sd_model_drafter_options options;
     if (!PyArg_ParseTuple(arguments, "O|O!;draft: expected (\"model\", Model) or (\"model\", Model, tree)",
                           &model, &PyTuple_Type, &tree))
         return -1;
-    if (model_options_from(model, d, &options) < 0) return -1;
+    if (model_options_from(model, c, &options) < 0) return -1;
     const char* kind;
     sd_dynamic_tree_options dynamic;
     sd_status status;
     if (tree != NULL &&
         PyArg_ParseTuple(tree, "siid", &kind, &dynamic.width, &dynamic.steps, &dynamic.sharpness) &&
         strcmp(kind, "grown") == 0) {
-        status = sd_dynamic_tree_drafter_create(&options, &dynamic, drafter);
+        status = sd_dynamic_tree_drafter_create(&c->drafting, &options, &dynamic, drafter);
     } else {
         sd_shape_options shape = {.n_chains = 1};
         PyErr_Clear();
         if (tree != NULL && shape_from(tree, &shape) < 0) return -1;
-        status = sd_model_drafter_create(&options, &shape, drafter);
+        status = sd_model_drafter_create(&c->drafting, &options, &shape, drafter);
         PyMem_Free((void*)shape.parents);
     }
     return made(status);
 }
 
 /* arguments: (model, description of the drafter that drafts for it, its gamma) */
-static int make_nested(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+static int make_nested(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject *model, *description;
     sd_model_drafter_options options;
     sd_nested_options nested;
@@ -102,22 +102,20 @@ static int make_nested(PyObject* arguments, const sd_drafting* d, sd_drafter** d
                           "OOi;draft: expected (\"speculating\", Model, description, gamma of its draft)",
                           &model, &description, &nested.inner_gamma))
         return -1;
-    if (model_options_from(model, d, &options) < 0) return -1;
-    sd_drafting inner = *d;
+    if (model_options_from(model, c, &options) < 0) return -1;
+    sd_drafter_context inner = *c;
     inner.target = options.model;
-    inner.gamma = nested.inner_gamma;
-    inner.rule = d->guessing.coupled ? SD_RULE_COUPLED : SD_RULE_REJECTION;
-    inner.n_text = d->n_text + d->gamma; /* it is shown guesses too */
+    inner.drafting = sd_nested_inner(&c->drafting, nested.inner_gamma);
     if (sd_drafter_from(description, &inner, &nested.inner) < 0) return -1;
-    return made(sd_nested_drafter_create(&options, &nested, drafter));
+    return made(sd_nested_drafter_create(&c->drafting, &options, &nested, drafter));
 }
 
 /* arguments: (skipped,): bytes [n_layer], what is passed by of each layer (forward.h) */
-static int make_layers(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+static int make_layers(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* bytes;
     if (!PyArg_ParseTuple(arguments, "S;draft: expected (\"layers\", bytes)", &bytes)) return -1;
     const unsigned char* skipped = (const unsigned char*)PyBytes_AS_STRING(bytes);
-    int n_layer = d->target->config.n_layer, valid = PyBytes_GET_SIZE(bytes) == n_layer, any = 0;
+    int n_layer = c->target->config.n_layer, valid = PyBytes_GET_SIZE(bytes) == n_layer, any = 0;
     for (int i = 0; valid && i < n_layer; i++) {
         any |= skipped[i];
         valid = skipped[i] <= (SD_SKIP_ATTN | SD_SKIP_MLP);
@@ -129,81 +127,76 @@ static int make_layers(PyObject* arguments, const sd_drafting* d, sd_drafter** d
                      n_layer);
         return -1;
     }
-    const sd_model_drafter_options options = {d->target, d->guessing,  d->gamma, d->n_sequences,
-                                              d->n_text, d->n_threads, skipped};
+    const sd_model_drafter_options options = {c->target, skipped};
     const sd_shape_options chain = {.n_chains = 1};
-    return made(sd_model_drafter_create(&options, &chain, drafter));
+    return made(sd_model_drafter_create(&c->drafting, &options, &chain, drafter));
 }
 
 /* arguments: (table,) */
-static int make_table(PyObject* arguments, const sd_drafting* d, int online, sd_drafter** drafter) {
+static int make_table(PyObject* arguments, const sd_drafter_context* c, int online, sd_drafter** drafter) {
     PyObject* argument;
-    if (!PyArg_ParseTuple(arguments, "O!;draft: expected (method, Ngram)", d->state->ngram_type, &argument))
+    if (!PyArg_ParseTuple(arguments, "O!;draft: expected (method, Ngram)", c->state->ngram_type, &argument))
         return -1;
     const sd_ngram_table* table = &((sd_ngram_object*)argument)->table;
     if (table->n == 0) {
         PyErr_SetString(PyExc_ValueError, "draft: the Ngram has not been initialised");
         return -1;
     }
-    const sd_ngram_drafter_options options = {table,    online,         d->guessing,
-                                              d->gamma, d->n_sequences, d->n_text};
-    int n_vocab = d->target->config.n_vocab;
+    const sd_ngram_drafter_options options = {table, online};
+    int n_vocab = c->drafting.n_vocab;
     sd_status status =
         table->n_vocab != n_vocab
             ? sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
                       table->n_vocab, n_vocab)
-            : sd_ngram_drafter_create(&options, drafter);
+            : sd_ngram_drafter_create(&c->drafting, &options, drafter);
     return made(status);
 }
 
-static int make_ngram(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
-    return make_table(arguments, d, 0, drafter);
+static int make_ngram(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    return make_table(arguments, c, 0, drafter);
 }
 
-static int make_online_ngram(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
-    return make_table(arguments, d, 1, drafter);
+static int make_online_ngram(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    return make_table(arguments, c, 1, drafter);
 }
 
 /* arguments: () */
-static int make_random(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+static int make_random(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     if (!PyArg_ParseTuple(arguments, ";draft: expected (\"random\",)")) return -1;
-    sd_status status =
-        sd_random_drafter_create(d->target->config.n_vocab, d->gamma, d->guessing.coupled, drafter);
-    return made(status);
+    return made(sd_random_drafter_create(&c->drafting, drafter));
 }
 
 /* arguments: (window, ngram, candidates) */
-static int make_lookahead(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
-    sd_lookahead_options options = {.n_vocab = d->target->config.n_vocab, .n_sequences = d->n_sequences};
+static int make_lookahead(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    sd_lookahead_options options;
     if (!PyArg_ParseTuple(arguments, "iii;draft: expected (\"lookahead\", window, ngram, candidates)",
                           &options.window, &options.ngram, &options.candidates))
         return -1;
-    sd_status status = sd_lookahead_drafter_create(&options, drafter);
-    return made(status);
+    return made(sd_lookahead_drafter_create(&c->drafting, &options, drafter));
 }
 
 /* arguments: (documents, min_match, n_candidates); documents: an Automaton or None */
-static int make_context_copy(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+static int make_context_copy(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* given;
-    sd_copy_options options = {.n_sequences = d->n_sequences, .n_text = d->n_text};
+    sd_copy_options options = {0};
     if (!PyArg_ParseTuple(arguments,
                           "Oii;draft: expected (\"context_copy\", documents, min_match, n_candidates)",
                           &given, &options.min_match, &options.n_candidates))
         return -1;
     if (given != Py_None) {
-        const sd_automaton_object* documents = sd_automaton_from(d->state, given, "draft");
+        const sd_automaton_object* documents = sd_automaton_from(c->state, given, "draft");
         if (documents == NULL) return -1;
-        if (check_tokens(documents->max_token, d) < 0) return -1;
+        if (check_tokens(documents->max_token, c) < 0) return -1;
         options.documents = &documents->automaton;
     }
-    return made(sd_copy_drafter_create(&options, drafter));
+    return made(sd_copy_drafter_create(&c->drafting, &options, drafter));
 }
 
 /* arguments: (source, start, min_match, n_candidates); source: ids or None */
-static int make_input_copy(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+static int make_input_copy(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* given;
     int32_t* source = NULL;
-    sd_input_options options = {.n_sequences = d->n_sequences, .n_text = d->n_text};
+    sd_input_options options = {0};
     if (!PyArg_ParseTuple(arguments,
                           "Oiii;draft: expected (\"input_copy\", source, start, min_match, n_candidates)",
                           &given, &options.start, &options.min_match, &options.n_candidates))
@@ -212,18 +205,18 @@ static int make_input_copy(PyObject* arguments, const sd_drafting* d, sd_drafter
     if (given != Py_None) {
         if (sd_ids_from(given, "source", &source, &options.n_source) < 0) return -1;
         options.source = source;
-        for (int i = 0; i < options.n_source && result == 0; i++) result = check_tokens(source[i], d);
+        for (int i = 0; i < options.n_source && result == 0; i++) result = check_tokens(source[i], c);
     }
-    if (result == 0) result = made(sd_input_drafter_create(&options, drafter));
+    if (result == 0) result = made(sd_input_drafter_create(&c->drafting, &options, drafter));
     PyMem_Free(source);
     return result;
 }
 
 /* The drafters of descriptions, a tuple, into an array of as many. Returns 0, or -1 with an exception and no
  * drafter left. */
-static int make_several(PyObject* descriptions, const sd_drafting* d, sd_drafter** drafters) {
+static int make_several(PyObject* descriptions, const sd_drafter_context* c, sd_drafter** drafters) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(descriptions); i++) {
-        if (sd_drafter_from(PyTuple_GET_ITEM(descriptions, i), d, &drafters[i]) == 0) continue;
+        if (sd_drafter_from(PyTuple_GET_ITEM(descriptions, i), c, &drafters[i]) == 0) continue;
         while (i-- > 0) drafters[i]->free(drafters[i]);
         return -1;
     }
@@ -231,9 +224,10 @@ static int make_several(PyObject* descriptions, const sd_drafting* d, sd_drafter
 }
 
 /* arguments: (adaptive, gammas, descriptions): of the drafters, in their order */
-static int make_ensemble(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
-    sd_ensemble_options options = {
-        .gamma = d->gamma, .n_sequences = d->n_sequences, .coupled = d->guessing.coupled};
+static int make_ensemble(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    sd_ensemble_options options = {.gamma = c->drafting.gamma,
+                                   .n_sequences = c->drafting.n_sequences,
+                                   .coupled = c->drafting.rule == SD_RULE_COUPLED};
     PyObject *list, *descriptions;
     if (!PyArg_ParseTuple(arguments, "pOO!;draft: expected (\"best\", adaptive, gammas, descriptions)",
                           &options.adaptive, &list, &PyTuple_Type, &descriptions))
@@ -250,7 +244,7 @@ static int make_ensemble(PyObject* arguments, const sd_drafting* d, sd_drafter**
                      "one at least",
                      PyTuple_GET_SIZE(descriptions), n);
     else
-        result = make_several(descriptions, d, drafters);
+        result = make_several(descriptions, c, drafters);
     if (result == 0) {
         options.n_drafters = n;
         options.gammas = gammas;
@@ -264,7 +258,7 @@ static int make_ensemble(PyObject* arguments, const sd_drafting* d, sd_drafter**
 /* Every method by name. A maker is given what stands behind the name. */
 static const struct {
     const char* name;
-    int (*make)(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
+    int (*make)(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter);
 } METHODS[] = {
     {"model", make_model},
     {"best", make_ensemble},
@@ -283,17 +277,17 @@ static const struct {
 };
 
 /* A description that is no tuple stands for the method that has nothing else to say. */
-static int from_object(PyObject* object, const sd_drafting* d, sd_drafter** drafter) {
-    int is_table = PyObject_TypeCheck(object, d->state->ngram_type);
+static int from_object(PyObject* object, const sd_drafter_context* c, sd_drafter** drafter) {
+    int is_table = PyObject_TypeCheck(object, c->state->ngram_type);
     PyObject* arguments = PyTuple_Pack(1, object);
     if (arguments == NULL) return -1;
-    int result = (is_table ? make_ngram : make_model)(arguments, d, drafter);
+    int result = (is_table ? make_ngram : make_model)(arguments, c, drafter);
     Py_DECREF(arguments);
     return result;
 }
 
-int sd_drafter_from(PyObject* description, const sd_drafting* d, sd_drafter** drafter) {
-    if (!PyTuple_Check(description)) return from_object(description, d, drafter);
+int sd_drafter_from(PyObject* description, const sd_drafter_context* c, sd_drafter** drafter) {
+    if (!PyTuple_Check(description)) return from_object(description, c, drafter);
     PyObject* first = PyTuple_GET_SIZE(description) > 0 ? PyTuple_GET_ITEM(description, 0) : NULL;
     const char* name = first != NULL && PyUnicode_Check(first) ? PyUnicode_AsUTF8(first) : NULL;
     if (name == NULL) {
@@ -303,7 +297,7 @@ int sd_drafter_from(PyObject* description, const sd_drafting* d, sd_drafter** dr
     for (size_t i = 0; i < sizeof METHODS / sizeof *METHODS; i++) {
         if (strcmp(name, METHODS[i].name) != 0) continue;
         PyObject* arguments = PyTuple_GetSlice(description, 1, PyTuple_GET_SIZE(description));
-        int result = arguments ? METHODS[i].make(arguments, d, drafter) : -1;
+        int result = arguments ? METHODS[i].make(arguments, c, drafter) : -1;
         Py_XDECREF(arguments);
         return result;
     }

@@ -69,13 +69,14 @@ static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs
     (void)module;
     static char* names[] = {"logits", "temperature", "top_k", "top_p", "min_p", NULL};
     PyObject* argument;
-    sd_sampling sampling = {.temperature = -1.0, .top_p = 1.0}; /* the first must be given */
+    sd_sampling sampling = {
+        .temperature = -1.0, .top_p = 1.0, .repetition_penalty = 1.0}; /* the first must be given */
     Py_buffer logits;
     double* probs;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$didd", names, &argument, &sampling.temperature,
                                      &sampling.top_k, &sampling.top_p, &sampling.min_p))
         return NULL;
-    sd_status status = sd_sampling_check(&sampling);
+    sd_status status = sd_sampling_check(&sampling, 0); /* there are no biases */
     if (status != SD_OK) return sd_raise(status);
     if (sd_view(argument, "logits", 'f', 1, &logits) < 0) return NULL;
     int n_vocab = (int)logits.shape[0];

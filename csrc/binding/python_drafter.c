@@ -282,7 +282,7 @@ static void lay_out(python_drafter* d, int gamma) {
     d->closed = sd_arena_take(&d->arena, (size_t)gamma + 1, sizeof *d->closed);
 }
 
-int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter) {
+int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter) {
     PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *input_error, *generator;
     if (!PyArg_ParseTuple(arguments,
                           "UOOOOOO;draft: expected (\"python\", name, propose, begin, commit, "
@@ -295,7 +295,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
         PyErr_SetString(PyExc_TypeError, "draft: expected a function, a type and an exception");
         return -1;
     }
-    sd_status status = sd_gamma_check(drafting->gamma);
+    sd_status status = sd_gamma_check(context->drafting.gamma);
     python_drafter* d = status == SD_OK ? sd_alloc(sizeof *d) : NULL;
     if (d == NULL) {
         sd_raise(status == SD_OK ? SD_ERR_MEMORY : status);
@@ -303,9 +303,9 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
     }
     d->base = (sd_drafter){
         .tree_kind = SD_TREE_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
-    d->saved_thread = drafting->saved_thread;
-    d->n_vocab = drafting->target->config.n_vocab;
-    d->rule = drafting->rule;
+    d->saved_thread = context->saved_thread;
+    d->n_vocab = context->drafting.n_vocab;
+    d->rule = context->drafting.rule;
     d->name = name;
     d->propose = propose_method;
     d->begin = begin_method;
@@ -313,7 +313,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_
     d->proposal_type = proposal_type;
     d->input_error = input_error;
     d->generator = generator;
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting->gamma));
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, context->drafting.gamma));
     status = sd_drafter_made(&d->base, status, drafter);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;

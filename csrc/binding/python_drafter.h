@@ -9,6 +9,6 @@
  * from the description (drafters.h), where the garbage collector sees them. Whatever the methods raise, or
  * InputError if what they return cannot be used, is the exception of the round. Returns 0, or -1 with an
  * exception. */
-int sd_make_python_drafter(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
+int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter);
 
 #endif

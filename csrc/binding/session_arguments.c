@@ -63,13 +63,10 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
         PyErr_SetString(PyExc_TypeError, "sampling or draft_sampling is missing");
         return -1;
     }
-    if (sd_settings_from(sampling, "sampling", &borrowed->settings) < 0) return -1;
-    o->sampling = borrowed->settings.sampling;
-    o->adjustment = borrowed->settings.adjustment;
-    if (a->drafting && sd_settings_from(draft_sampling, "draft_sampling", &borrowed->draft_settings) < 0)
+    if (sd_sampling_from(sampling, "sampling", &borrowed->sampling) < 0) return -1;
+    o->sampling = &borrowed->sampling;
+    if (a->drafting && sd_sampling_from(draft_sampling, "draft_sampling", &borrowed->draft_sampling) < 0)
         return -1;
-    a->guessing = (sd_guessing){borrowed->draft_settings.adjustment, borrowed->draft_settings.sampling,
-                                o->rule == SD_RULE_COUPLED};
     return sd_transform_from(transform, borrowed->saved_thread, &borrowed->transform, &o->transform);
 }
 
@@ -116,8 +113,8 @@ void sd_session_arguments_free(sd_session_arguments* a) {
 }
 
 void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
-    sd_settings_free(&borrowed->settings);
-    sd_settings_free(&borrowed->draft_settings);
+    sd_sampling_free(&borrowed->sampling);
+    sd_sampling_free(&borrowed->draft_sampling);
     Py_CLEAR(borrowed->transform.function);
     Py_CLEAR(borrowed->target);
     Py_CLEAR(borrowed->draft);
@@ -137,16 +134,19 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
     sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
     int n_text = status == SD_OK ? sd_session_text_room(o, a->prompts, a->n_prompts) : 0;
     if (status == SD_OK && a->drafting) {
-        const sd_drafting drafting = {.state = state,
-                                      .target = o->target,
-                                      .guessing = a->guessing,
-                                      .gamma = o->gamma,
-                                      .n_sequences = a->n_prompts,
-                                      .n_text = n_text,
-                                      .n_threads = o->n_threads,
-                                      .rule = sd_rule_at(o->rule, o->sampling.temperature),
-                                      .saved_thread = borrowed->saved_thread};
-        if (sd_drafter_from(borrowed->draft, &drafting, &drafter) < 0) return -1;
+        const sd_drafter_context context = {
+            .drafting = {.n_vocab = o->target->config.n_vocab,
+                         .sampling = &borrowed->draft_sampling,
+                         .rule = sd_rule_at(o->rule, o->sampling->temperature),
+                         .gamma = o->gamma,
+                         .n_sequences = a->n_prompts,
+                         .n_text = n_text,
+                         .n_threads = o->n_threads},
+            .state = state,
+            .target = o->target,
+            .saved_thread = borrowed->saved_thread,
+        };
+        if (sd_drafter_from(borrowed->draft, &context, &drafter) < 0) return -1;
     }
     if (status == SD_OK) status = sd_session_create(o, a->prompts, a->n_prompts, drafter, session);
     if (status != SD_OK) sd_raise(status);

@@ -13,8 +13,9 @@ typedef struct sd_session_borrowed {
     PyThreadState** saved_thread; /* of the session's `exclusive`; set by the session */
     sd_model_object* target;      /* strong reference */
     PyObject* draft;              /* strong reference to the drafter's description (drafters.h), or NULL */
-    sd_settings settings, draft_settings;
-    sd_adaptive_gamma policy; /* of gamma="auto"; the session's own, it learns */
+    sd_sampling sampling;         /* of the target; its arrays are owned */
+    sd_sampling draft_sampling;   /* of the draft; its arrays are owned */
+    sd_adaptive_gamma policy;     /* of gamma="auto"; the session's own, it learns */
     int has_policy;
     sd_python_transform transform; /* its function is a strong reference or NULL */
 } sd_session_borrowed;
@@ -27,7 +28,6 @@ int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc 
 /* What is borrowed only while a session is created. */
 typedef struct sd_session_arguments {
     sd_session_options options;
-    sd_guessing guessing;
     int drafting;
     sd_prompt* prompts; /* [n_prompts] owned */
     int n_prompts;

@@ -13,7 +13,7 @@ extern PyMethodDef sd_testing_functions[];
 
 /* The drafting method "fixed_acceptance"; arguments: (description, alpha, texts), as sd_drafter_from has
  * them. Returns 0, or -1 with an exception. */
-int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafting* drafting, sd_drafter** drafter);
+int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter);
 
 /* Add to a record's dict what its nodes were drawn from (draft_probs, draft_points) and what the target said
  * after each (node_logits). Returns 0, or -1 with an exception. */

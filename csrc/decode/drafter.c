@@ -1,5 +1,10 @@
 #include "drafter.h"
 
+sd_status sd_drafting_check(const sd_drafting* d) {
+    sd_status status = sd_gamma_check(d->gamma);
+    return status == SD_OK ? sd_sampling_check(d->sampling, d->n_vocab) : status;
+}
+
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter) {
     if (status == SD_OK)
         *drafter = made;

@@ -11,6 +11,31 @@
 
 typedef struct sd_drafter sd_drafter;
 
+/* What every drafting method is told of the session that it drafts for. Borrowed while a drafter is created,
+ * which copies what it needs. */
+typedef struct sd_drafting {
+    /* Tokens of the target's vocabulary, and so of every draft's. */
+    int n_vocab;
+    /* Of the draft. Borrowed; must outlive the drafter. */
+    const sd_sampling* sampling;
+    /* The rule that judges the guesses. */
+    sd_rule rule;
+    /* Most guesses of a round. */
+    int gamma;
+    int n_sequences;
+    /* Tokens of the longest text. */
+    int n_text;
+    int n_threads;
+} sd_drafting;
+
+/* Check gamma and the sampling settings. */
+sd_status sd_drafting_check(const sd_drafting* drafting);
+
+/* Is every guess that is drawn with these sampling settings a point mass? */
+static inline int sd_drafting_points(const sd_drafting* drafting) {
+    return drafting->sampling->temperature == 0.0;
+}
+
 /* What a drafter's trees are like, which decides who can judge them. */
 typedef enum sd_tree_kind {
     SD_TREE_CHAINS,  /* every node is the child of the one before it */

@@ -96,8 +96,7 @@ sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts
                        o->node_budget, n);
     for (int i = 0; i < n && status == SD_OK; i++)
         status = sd_prompt_check(&prompts[i], i, c->n_ctx, c->n_vocab);
-    if (status == SD_OK) status = sd_sampling_check(&o->sampling);
-    if (status == SD_OK) status = sd_adjustment_check(&o->adjustment, c->n_vocab);
+    if (status == SD_OK) status = sd_sampling_check(o->sampling, c->n_vocab);
     return status == SD_OK ? sd_rule_check(o->rule, o->lenience) : status;
 }
 
@@ -125,7 +124,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                             sd_drafter* drafter, sd_session** out) {
     sd_session* s = NULL;
     sd_status status = sd_session_check(options, prompts, n);
-    const sd_rule rule = sd_rule_at(options->rule, options->sampling.temperature);
+    const sd_rule rule = sd_rule_at(options->rule, options->sampling->temperature);
     if (status == SD_OK && drafter) status = sd_drafter_check(drafter, rule);
     if (status != SD_OK) goto fail;
     if (options->policy) sd_adaptive_gamma_start(options->policy);
@@ -139,7 +138,6 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     s->max_records = n > RECORDS ? n : RECORDS;
     s->n_text = sd_session_text_room(options, prompts, n);
     s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab,
-                                .adjustment = options->adjustment,
                                 .sampling = options->sampling,
                                 .transform = options->transform,
                                 .rule = rule,

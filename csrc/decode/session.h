@@ -24,10 +24,8 @@ typedef struct sd_session_options {
     /* Most rows of the target in a round, of all sequences together; each sequence gets one for its root. 0:
      * no limit but gamma. */
     int node_budget;
-    /* Of the target's logits; its arrays must outlive the session. */
-    sd_adjustment adjustment;
-    /* Of the target. */
-    sd_sampling sampling;
+    /* Of the target. Borrowed; must outlive the session. */
+    const sd_sampling* sampling;
     sd_transform transform;
     /* As sd_rule_at has it. */
     sd_rule rule;

@@ -44,16 +44,16 @@ static sd_status transform(const question* q, int node) {
     d->point = -1;
     d->mass = sd_kernels_get()->mass(v->n_vocab, d->weights);
     d->factor = 1.0 / d->mass;
-    if (v->sampling.temperature == 0.0) d->point = sd_most_probable(d, v->n_vocab);
+    if (v->sampling->temperature == 0.0) d->point = sd_most_probable(d, v->n_vocab);
     return SD_OK;
 }
 
 /* The model's logits are finite; after penalty and bias their maximum is not. */
 static sd_status fail_in_settings(const sd_verifier* v, const float* adjusted) {
     int32_t best = sd_kernels_get()->argmax(v->n_vocab, adjusted);
-    const char* names = v->adjustment.repetition_penalty == 1.0 ? "logit_bias"
-                        : v->adjustment.n_biased == 0           ? "repetition_penalty"
-                                                                : "repetition_penalty and logit_bias";
+    const char* names = v->sampling->repetition_penalty == 1.0 ? "logit_bias"
+                        : v->sampling->n_biased == 0           ? "repetition_penalty"
+                                                               : "repetition_penalty and logit_bias";
     if (adjusted[best] < 0.0f) return sd_fail(SD_ERR_SETTING, "%s: no token is left to choose from", names);
     return sd_fail(SD_ERR_SETTING, "%s: the logit of token %d becomes infinite; expected smaller changes",
                    names, (int)best);
@@ -66,9 +66,9 @@ static sd_status distribute(const question* q, int node) {
     int row = asked->node_rows[node];
     sd_status status = sd_forward_check(asked->forward, asked->first_row + row, 1);
     if (status != SD_OK) return status;
-    const float* logits = sd_logits_adjust(&v->adjustment, v->n_vocab, asked->logits + row * asked->stride,
+    const float* logits = sd_logits_adjust(v->sampling, v->n_vocab, asked->logits + row * asked->stride,
                                            asked->text, asked->n_text, asked->tree, node, v->adjusted);
-    if (!sd_standardise(&v->sampling, v->n_vocab, logits, v->scratch, &v->target))
+    if (!sd_standardise(v->sampling, v->n_vocab, logits, v->scratch, &v->target))
         return fail_in_settings(v, logits);
     return v->transform.apply ? transform(q, node) : SD_OK;
 }

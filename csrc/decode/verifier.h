@@ -18,8 +18,7 @@ typedef struct sd_transform {
 
 typedef struct sd_verifier {
     int n_vocab;
-    sd_adjustment adjustment; /* of the target's logits; its arrays are borrowed */
-    sd_sampling sampling;
+    const sd_sampling* sampling; /* of the target; borrowed */
     sd_transform transform;
     sd_rule rule;
     double lenience;

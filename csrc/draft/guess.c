@@ -4,18 +4,15 @@
 
 #define PIECE 512
 
-sd_status sd_guessing_check(const sd_guessing* how, int n_vocab) {
-    sd_status status = sd_sampling_check(&how->sampling);
-    return status == SD_OK ? sd_adjustment_check(&how->adjustment, n_vocab) : status;
-}
-
-sd_guesser sd_guesser_take(sd_arena* arena, const sd_guessing* how, int n_vocab) {
+sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting) {
+    size_t n_vocab = (size_t)drafting->n_vocab;
     return (sd_guesser){
-        .how = *how,
-        .n_vocab = n_vocab,
+        .sampling = drafting->sampling,
+        .rule = drafting->rule,
+        .n_vocab = drafting->n_vocab,
         .terms = sd_arena_take(arena, PIECE, sizeof(double)),
-        .scratch = sd_arena_take(arena, 2 * (size_t)n_vocab, sizeof(double)),
-        .adjusted = sd_arena_take(arena, (size_t)n_vocab, sizeof(float)),
+        .scratch = sd_arena_take(arena, 2 * n_vocab, sizeof(double)),
+        .adjusted = sd_arena_take(arena, n_vocab, sizeof(float)),
     };
 }
 
@@ -33,11 +30,11 @@ static double softmax_of(const sd_guesser* g, const float* logits, int32_t token
 int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const float* logits) {
     int node = p->tree.n_nodes;
     sd_distribution* from = &p->tree.drawn_from[node];
-    logits = sd_logits_adjust(&g->how.adjustment, g->n_vocab, logits, p->text, p->n_text, &p->tree, parent,
-                              g->adjusted);
-    sd_standardise(&g->how.sampling, g->n_vocab, logits, g->scratch, from);
+    logits =
+        sd_logits_adjust(g->sampling, g->n_vocab, logits, p->text, p->n_text, &p->tree, parent, g->adjusted);
+    sd_standardise(g->sampling, g->n_vocab, logits, g->scratch, from);
     int32_t token;
-    if (g->how.coupled) { /* with the noise that the target will draw with at the same position */
+    if (g->rule == SD_RULE_COUPLED) { /* with the noise that the target will draw with at the same position */
         uint32_t position = (uint32_t)(p->n_text + p->depths[parent]);
         if (from->point < 0) sd_noise(p->stream, position, g->n_vocab, g->scratch);
         token = sd_race(from, g->n_vocab, g->scratch);
@@ -50,7 +47,8 @@ int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const f
         confidence = sd_prob(from, token);
     else if (p->policy != NULL)
         confidence = softmax_of(g, logits, token);
-    if ((from->point >= 0 || g->how.coupled) && !sd_proposal_worth_verifying(p, parent, confidence))
+    if ((from->point >= 0 || g->rule == SD_RULE_COUPLED) &&
+        !sd_proposal_worth_verifying(p, parent, confidence))
         return -1;
     return sd_proposal_add(p, parent, token, confidence);
 }

@@ -6,28 +6,22 @@
 #include "drafter.h"
 #include "memory.h"
 
-/* How a draft chooses. */
-typedef struct sd_guessing {
-    sd_adjustment adjustment; /* of the draft's logits; its arrays must outlive the drafter */
-    sd_sampling sampling;     /* the draft's own standardisation */
-    int coupled;              /* draw with the noise of SD_RULE_COUPLED */
-} sd_guessing;
-
 typedef struct sd_guesser {
-    sd_guessing how;
+    /* Of the draft; borrowed. */
+    const sd_sampling* sampling;
+    /* The rule that judges the guesses. SD_RULE_COUPLED: guesses are drawn with its noise. */
+    sd_rule rule;
     int n_vocab;
-    double* scratch; /* [2 · n_vocab] */
-    float* adjusted; /* [n_vocab] logits */
-    double* terms;   /* a piece of a row */
+    /* [2 · n_vocab] */
+    double* scratch;
+    /* [n_vocab] logits */
+    float* adjusted;
+    /* A piece of a row. */
+    double* terms;
 } sd_guesser;
 
-sd_status sd_guessing_check(const sd_guessing* how, int n_vocab);
-
-/* Are all guesses point masses? */
-static inline int sd_guessing_points(const sd_guessing* how) { return how->sampling.temperature == 0.0; }
-
 /* A guesser whose arrays are pieces of the arena. */
-sd_guesser sd_guesser_take(sd_arena* arena, const sd_guessing* how, int n_vocab);
+sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting);
 
 /* Append a guess that follows `node`, drawn from the distribution of these logits [n_vocab]; returns its
  * node, or -1 if it does not pay and may be left out (sd_proposal_worth_verifying): nothing hangs on `node`

@@ -5,7 +5,8 @@
 
 typedef struct random_drafter {
     sd_drafter base; /* must stay first */
-    int n_vocab, coupled;
+    int n_vocab;
+    sd_rule rule;   /* SD_RULE_COUPLED: guesses are drawn with its noise */
     sd_arena arena; /* owns the noise */
     double* noise;  /* [n_vocab] */
 } random_drafter;
@@ -24,7 +25,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             uniform->factor = 1.0 / d->n_vocab;
             for (int j = 0; j < d->n_vocab; j++) uniform->weights[j] = 1.0;
             int32_t token;
-            if (d->coupled) {
+            if (d->rule == SD_RULE_COUPLED) {
                 sd_noise(p->stream, (uint32_t)(p->n_text + p->depths[parent]), d->n_vocab, d->noise);
                 token = sd_race(uniform, d->n_vocab, d->noise);
             } else {
@@ -46,13 +47,13 @@ static void lay_out(random_drafter* d) {
     d->noise = sd_arena_take(&d->arena, (size_t)d->n_vocab, sizeof *d->noise);
 }
 
-sd_status sd_random_drafter_create(int n_vocab, int gamma, int coupled, sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(gamma);
+sd_status sd_random_drafter_create(const sd_drafting* drafting, sd_drafter** drafter) {
+    sd_status status = sd_gamma_check(drafting->gamma);
     if (status != SD_OK) return status;
     random_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.propose = propose, .free = release};
-    d->n_vocab = n_vocab;
-    d->coupled = coupled;
+    d->n_vocab = drafting->n_vocab;
+    d->rule = drafting->rule;
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

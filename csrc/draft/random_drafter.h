@@ -4,8 +4,7 @@
 
 #include "drafter.h"
 
-/* Create a drafter of chains whose every token is drawn uniformly, whatever the temperature. coupled: with
- * the noise of SD_RULE_COUPLED. Owned by the caller, who hands it to a session. */
-sd_status sd_random_drafter_create(int n_vocab, int gamma, int coupled, sd_drafter** drafter);
+/* Create a drafter of chains whose every token is drawn uniformly, whatever the temperature. Owned by the caller, who hands it to a session. */
+sd_status sd_random_drafter_create(const sd_drafting* drafting, sd_drafter** drafter);
 
 #endif

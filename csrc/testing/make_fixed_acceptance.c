@@ -17,7 +17,7 @@ static int texts_from(PyObject* items, int n_sequences, sd_known_text* texts, in
     return 0;
 }
 
-int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafting* d, sd_drafter** drafter) {
+int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject *description, *list;
     double alpha;
     if (!PyArg_ParseTuple(
@@ -29,13 +29,13 @@ int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafting* d, sd_draft
     if (items == NULL) return -1;
     int n = 0, result = -1;
     sd_drafter* inner;
-    sd_known_text* texts = PyMem_Calloc((size_t)d->n_sequences + 1, sizeof *texts);
+    sd_known_text* texts = PyMem_Calloc((size_t)c->drafting.n_sequences + 1, sizeof *texts);
     if (texts == NULL) {
         PyErr_NoMemory();
-    } else if (texts_from(items, d->n_sequences, texts, &n) == 0 &&
-               sd_drafter_from(description, d, &inner) == 0) {
-        sd_status status = sd_fixed_acceptance_drafter_create(inner, alpha, d->target->config.n_vocab, texts,
-                                                              n, d->n_text, drafter);
+    } else if (texts_from(items, c->drafting.n_sequences, texts, &n) == 0 &&
+               sd_drafter_from(description, c, &inner) == 0) {
+        sd_status status = sd_fixed_acceptance_drafter_create(inner, alpha, c->drafting.n_vocab, texts, n,
+                                                              c->drafting.n_text, drafter);
         if (status != SD_OK) sd_raise(status);
         result = status == SD_OK ? 0 : -1;
     }

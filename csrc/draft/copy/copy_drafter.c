@@ -15,8 +15,9 @@ typedef struct sequence_state {
 typedef struct copy_drafter {
     sd_drafter base; /* must stay first */
     sd_copy_options options;
+    int n_sequences;
     sd_arena arena;         /* owns the array below */
-    sequence_state* states; /* [options.n_sequences] */
+    sequence_state* states; /* [n_sequences] */
 } copy_drafter;
 
 /* What followed an occurrence of a match; -1 behind its text. */
@@ -59,7 +60,7 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
 static sd_status read_prompts(sd_drafter* base, int* done) {
     copy_drafter* d = (copy_drafter*)base;
     int room = SD_READ_SLICE;
-    for (int i = 0; i < d->options.n_sequences && room > 0; i++) {
+    for (int i = 0; i < d->n_sequences && room > 0; i++) {
         sequence_state* r = &d->states[i];
         int n_here = sd_slice_take(r->n_prompt, r->text.n_tokens, &room);
         if (n_here == 0) continue;
@@ -152,24 +153,25 @@ static void release(sd_drafter* base) {
     sd_free(base);
 }
 
-static void lay_out(copy_drafter* d) {
-    d->states = sd_arena_take(&d->arena, (size_t)d->options.n_sequences, sizeof *d->states);
-    for (int i = 0; i < d->options.n_sequences; i++) {
-        sd_automaton text = sd_automaton_take(&d->arena, d->options.n_text);
+static void lay_out(copy_drafter* d, int n_text) {
+    d->states = sd_arena_take(&d->arena, (size_t)d->n_sequences, sizeof *d->states);
+    for (int i = 0; i < d->n_sequences; i++) {
+        sd_automaton text = sd_automaton_take(&d->arena, n_text);
         if (d->arena.base == NULL) continue;
         d->states[i].text = text;
         sd_automaton_clear(&d->states[i].text);
     }
 }
 
-sd_status sd_copy_drafter_create(const sd_copy_options* options, sd_drafter** drafter) {
+sd_status sd_copy_drafter_create(const sd_drafting* drafting, const sd_copy_options* options,
+                                 sd_drafter** drafter) {
     if (options->min_match < 1)
         return sd_fail(SD_ERR_VALUE, "min_match is %d, expected at least 1", options->min_match);
     if (options->n_candidates < 1 || options->n_candidates > SD_MAX_COPIES)
         return sd_fail(SD_ERR_VALUE, "n_candidates is %d, expected 1 to %d", options->n_candidates,
                        SD_MAX_COPIES);
-    if (options->n_text > SD_AUTOMATON_MAX_TOKENS)
-        return sd_fail(SD_ERR_VALUE, "the text has up to %d tokens, expected at most %d", options->n_text,
+    if (drafting->n_text > SD_AUTOMATON_MAX_TOKENS)
+        return sd_fail(SD_ERR_VALUE, "the text has up to %d tokens, expected at most %d", drafting->n_text,
                        SD_AUTOMATON_MAX_TOKENS);
     copy_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
@@ -181,5 +183,6 @@ sd_status sd_copy_drafter_create(const sd_copy_options* options, sd_drafter** dr
                            .commit = commit,
                            .free = release};
     d->options = *options;
-    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
+    d->n_sequences = drafting->n_sequences;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d, drafting->n_text)), drafter);
 }

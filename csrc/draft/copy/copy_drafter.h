@@ -4,16 +4,16 @@
 
 #include "automaton.h"
 #include "copying.h"
+#include "drafter.h"
 
 typedef struct sd_copy_options {
     const sd_automaton* documents; /* borrowed, must outlive the drafter; -1 stands between two. NULL: none */
     int min_match;                 /* shortest match that is copied from, ≥ 1 */
     int n_candidates;              /* continuations that are drafted, 1 to SD_MAX_COPIES */
-    int n_sequences;               /* of the session */
-    int n_text;                    /* tokens of its longest text */
 } sd_copy_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. */
-sd_status sd_copy_drafter_create(const sd_copy_options* options, sd_drafter** drafter);
+sd_status sd_copy_drafter_create(const sd_drafting* drafting, const sd_copy_options* options,
+                                 sd_drafter** drafter);
 
 #endif

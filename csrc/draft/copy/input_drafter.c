@@ -152,17 +152,18 @@ static void release(sd_drafter* base) {
     sd_free(base);
 }
 
-static void lay_out(input_drafter* d) {
+static void lay_out(input_drafter* d, const sd_drafting* drafting) {
     const sd_input_options* o = &d->options;
     d->source = sd_arena_take(&d->arena, (size_t)o->n_source, sizeof *d->source);
-    d->states = sd_arena_take(&d->arena, (size_t)o->n_sequences, sizeof *d->states);
-    for (int i = 0; i < o->n_sequences && o->source == NULL; i++) {
-        int32_t* prompt = sd_arena_take(&d->arena, (size_t)o->n_text, sizeof *prompt);
+    d->states = sd_arena_take(&d->arena, (size_t)drafting->n_sequences, sizeof *d->states);
+    for (int i = 0; i < drafting->n_sequences && o->source == NULL; i++) {
+        int32_t* prompt = sd_arena_take(&d->arena, (size_t)drafting->n_text, sizeof *prompt);
         if (d->arena.base != NULL) d->states[i].prompt = prompt;
     }
 }
 
-sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** drafter) {
+sd_status sd_input_drafter_create(const sd_drafting* drafting, const sd_input_options* options,
+                                  sd_drafter** drafter) {
     if (options->start < 0) return sd_fail(SD_ERR_VALUE, "start is %d, expected at least 0", options->start);
     if (options->min_match < 1 || options->min_match > MAX_MATCH)
         return sd_fail(SD_ERR_VALUE, "min_match is %d, expected 1 to %d", options->min_match, MAX_MATCH);
@@ -178,7 +179,7 @@ sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** 
                            .commit = commit,
                            .free = release};
     d->options = *options;
-    sd_status status = SD_ARENA_BUILD(&d->arena, lay_out(d));
+    sd_status status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
     if (status == SD_OK && options->n_source > 0)
         memcpy(d->source, options->source, (size_t)options->n_source * sizeof *d->source);
     return sd_drafter_made(&d->base, status, drafter);

@@ -7,6 +7,7 @@
 #define SD_INPUT_DRAFTER_H
 
 #include "copying.h"
+#include "drafter.h"
 #include "memory.h"
 
 typedef struct sd_input_options {
@@ -16,11 +17,10 @@ typedef struct sd_input_options {
     int start;        /* index in the source of what the output is expected to begin with, ≥ 0 */
     int min_match;    /* shortest suffix of the output whose match in the source is believed, ≥ 1 */
     int n_candidates; /* hypotheses about an edit that are drafted, 1 to SD_MAX_COPIES */
-    int n_sequences;  /* of the session */
-    int n_text;       /* tokens of its longest text */
 } sd_input_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. */
-sd_status sd_input_drafter_create(const sd_input_options* options, sd_drafter** drafter);
+sd_status sd_input_drafter_create(const sd_drafting* drafting, const sd_input_options* options,
+                                  sd_drafter** drafter);
 
 #endif

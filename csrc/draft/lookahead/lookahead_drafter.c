@@ -23,6 +23,7 @@ typedef struct share {
 typedef struct lookahead_drafter {
     sd_drafter base; /* must stay first */
     sd_lookahead_options options;
+    int n_vocab;
     sd_arena arena;        /* owns the arrays below */
     window* windows;       /* [n_sequences] */
     const int32_t** found; /* [candidates] */
@@ -114,7 +115,7 @@ static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, c
     const sd_tree* t = &p->tree;
     int first_of_pool = w->n_columns * (d->options.ngram - 1) + 1;
     for (int32_t row = 0, next = 0; next >= 0; row = next) {
-        int32_t token = sd_kernels_get()->argmax(d->options.n_vocab, logits + row * stride);
+        int32_t token = sd_kernels_get()->argmax(d->n_vocab, logits + row * stride);
         next = -1;
         for (int i = 1; i < t->n_nodes; i++) {
             if (node_rows[t->parents[i]] != row) continue;
@@ -134,7 +135,7 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
         int32_t first = w->rows[c];
         for (int r = 0; r + 1 < n_rows; r++) w->rows[r * n_cols + c] = w->rows[(r + 1) * n_cols + c];
         w->rows[(n_rows - 1) * n_cols + c] =
-            sd_kernels_get()->argmax(d->options.n_vocab, logits + node_rows[w->leaves[c]] * stride);
+            sd_kernels_get()->argmax(d->n_vocab, logits + node_rows[w->leaves[c]] * stride);
         int32_t* rest = d->rest;
         for (int r = 0; r < n_rows; r++) rest[r] = w->rows[r * n_cols + c];
         sd_ngram_pool_add(&w->pool, first, rest);
@@ -149,12 +150,12 @@ static void release(sd_drafter* base) {
     sd_free(base);
 }
 
-static void lay_out(lookahead_drafter* d) {
+static void lay_out(lookahead_drafter* d, int n_sequences) {
     const sd_lookahead_options* o = &d->options;
-    d->windows = sd_arena_take(&d->arena, (size_t)o->n_sequences, sizeof *d->windows);
+    d->windows = sd_arena_take(&d->arena, (size_t)n_sequences, sizeof *d->windows);
     d->found = sd_arena_take(&d->arena, (size_t)o->candidates, sizeof *d->found);
     d->rest = sd_arena_take(&d->arena, (size_t)o->ngram, sizeof *d->rest);
-    for (int i = 0; i < o->n_sequences; i++) {
+    for (int i = 0; i < n_sequences; i++) {
         window w = {0};
         w.rows = sd_arena_take(&d->arena, (size_t)(o->ngram - 1), (size_t)o->window * sizeof *w.rows);
         w.leaves = sd_arena_take(&d->arena, (size_t)o->window, sizeof *w.leaves);
@@ -163,7 +164,8 @@ static void lay_out(lookahead_drafter* d) {
     }
 }
 
-sd_status sd_lookahead_drafter_create(const sd_lookahead_options* o, sd_drafter** drafter) {
+sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_lookahead_options* o,
+                                      sd_drafter** drafter) {
     if (o->window < 1 || o->ngram < 2 || o->candidates < 0)
         return sd_fail(
             SD_ERR_VALUE,
@@ -182,5 +184,6 @@ sd_status sd_lookahead_drafter_create(const sd_lookahead_options* o, sd_drafter*
                            .observe = observe,
                            .free = release};
     d->options = *o;
-    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
+    d->n_vocab = drafting->n_vocab;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d, drafting->n_sequences)), drafter);
 }

@@ -21,13 +21,11 @@ typedef struct sd_lookahead_options {
     int ngram;
     /* Most n-grams of the pool in a round, ≥ 0. */
     int candidates;
-    int n_vocab;
-    /* Of the session. */
-    int n_sequences;
 } sd_lookahead_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. A round of fewer guesses than (window +
  * candidates) · (ngram - 1) takes columns off the window's end and then cuts the last candidates. */
-sd_status sd_lookahead_drafter_create(const sd_lookahead_options* options, sd_drafter** drafter);
+sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_lookahead_options* options,
+                                      sd_drafter** drafter);
 
 #endif

@@ -13,16 +13,17 @@
 
 static int room_for(int room) { return room > RACERS ? room : RACERS; }
 
-sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
+sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_drafting* drafting, int room,
                                        double sharpness) {
+    size_t n_vocab = (size_t)drafting->n_vocab;
     return (sd_child_sampler){
-        .guesser = sd_guesser_take(arena, how, n_vocab),
+        .guesser = sd_guesser_take(arena, drafting),
         .room = room,
         .sharpness = sharpness,
         .order = sd_arena_take(arena, (size_t)room_for(room), sizeof(int32_t)),
         .scores = sd_arena_take(arena, (size_t)room_for(room), sizeof(double)),
-        .weights = sd_arena_take(arena, (size_t)n_vocab, sizeof(double)),
-        .heads = sd_arena_take(arena, (size_t)n_vocab / BLOCK + 1, sizeof(int32_t)),
+        .weights = sd_arena_take(arena, n_vocab, sizeof(double)),
+        .heads = sd_arena_take(arena, n_vocab / BLOCK + 1, sizeof(int32_t)),
     };
 }
 
@@ -52,9 +53,9 @@ static int largest(int n, float* x, int k, int32_t* order, int32_t* heads) {
 static const float* distribute(const sd_child_sampler* s, const sd_proposal* p, int node, const float* logits,
                                sd_distribution* from) {
     const sd_guesser* g = &s->guesser;
-    logits = sd_logits_adjust(&g->how.adjustment, g->n_vocab, logits, p->text, p->n_text, &p->tree, node,
-                              g->adjusted);
-    sd_standardise(&g->how.sampling, g->n_vocab, logits, g->scratch, from);
+    logits =
+        sd_logits_adjust(g->sampling, g->n_vocab, logits, p->text, p->n_text, &p->tree, node, g->adjusted);
+    sd_standardise(g->sampling, g->n_vocab, logits, g->scratch, from);
     return logits;
 }
 
@@ -95,8 +96,8 @@ int sd_child_sampler_rank(const sd_child_sampler* s, const sd_proposal* p, int n
                           int k) {
     sd_distribution from = {.weights = s->weights};
     logits = distribute(s, p, node, logits, &from);
-    return s->guesser.how.coupled && from.point < 0 ? rank_by_race(s, p, node, &from, k)
-                                                    : rank_by_mass(s, logits, &from, k);
+    return s->guesser.rule == SD_RULE_COUPLED && from.point < 0 ? rank_by_race(s, p, node, &from, k)
+                                                                : rank_by_mass(s, logits, &from, k);
 }
 
 /* The distribution of the next node: that of its previous siblings, or what is left of it without that
@@ -117,7 +118,7 @@ static int inherit(const sd_child_sampler* s, const sd_proposal* p, int distinct
 
 /* Draws, the first of them from the distribution that is already in its place. */
 static int draw(const sd_child_sampler* s, sd_proposal* p, int parent, int distinct, int n) {
-    int first = p->tree.n_nodes, coupled = s->guesser.how.coupled;
+    int first = p->tree.n_nodes, coupled = s->guesser.rule == SD_RULE_COUPLED;
     double whole =
         p->tree.drawn_from[first].factor; /* scores are shares of all, previous siblings included */
     if (coupled) {
@@ -142,7 +143,8 @@ int sd_child_sampler_draw(const sd_child_sampler* s, sd_proposal* p, int parent,
                           sd_choosing how, int n) {
     if (n == 0 || !sd_proposal_may_draft(p, parent)) return 0;
     if (n == 1 && how != SD_CHOOSE_TOP) return sd_guess_if_it_pays(&s->guesser, p, parent, logits) >= 0;
-    int chosen = how == SD_CHOOSE_TOP && !s->guesser.how.coupled; /* not drawn, whatever the temperature */
+    int chosen =
+        how == SD_CHOOSE_TOP && s->guesser.rule != SD_RULE_COUPLED; /* not drawn, whatever the temperature */
     sd_distribution ranked = {.weights = s->weights};
     sd_distribution* from = chosen ? &ranked : &p->tree.drawn_from[p->tree.n_nodes];
     logits = distribute(s, p, parent, logits, from);

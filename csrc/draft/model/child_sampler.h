@@ -32,7 +32,7 @@ typedef struct sd_child_sampler {
 } sd_child_sampler;
 
 /* A sampler whose arrays are pieces of the arena. */
-sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_guessing* how, int n_vocab, int room,
+sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_drafting* drafting, int room,
                                        double sharpness);
 
 /* Rank the k most promising tokens after `node` of a proposal's tree, by the draft's logits [n_vocab], into

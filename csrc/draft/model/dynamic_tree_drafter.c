@@ -32,18 +32,17 @@ typedef struct dynamic_tree_drafter {
 /* Nodes read in a round: the root alone, then `width` in each further step. */
 static int most_reads(const sd_dynamic_tree_options* o) { return (o->steps - 1) * o->width; }
 
-static void lay_out(dynamic_tree_drafter* d, const sd_model_drafter_options* options) {
+static void lay_out(dynamic_tree_drafter* d, const sd_drafting* drafting) {
     sd_arena* arena = &d->arena;
-    size_t n = (size_t)options->n_sequences, width = (size_t)d->options.width;
+    size_t n = (size_t)drafting->n_sequences, width = (size_t)d->options.width;
     size_t nodes = (size_t)most_reads(&d->options) + 1;
-    d->children = sd_child_sampler_take(arena, &options->guessing, options->model->config.n_vocab,
-                                        d->options.width, d->options.sharpness);
+    d->children = sd_child_sampler_take(arena, drafting, d->options.width, d->options.sharpness);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
     d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
     for (size_t i = 0; i < n; i++) {
         const draft one = {
-            .search = sd_best_first_take(arena, options->gamma),
+            .search = sd_best_first_take(arena, drafting->gamma),
             .tokens = sd_arena_take(arena, nodes, sizeof *one.tokens),
             .parents = sd_arena_take(arena, nodes, sizeof *one.parents),
             .chosen = sd_arena_take(arena, width, sizeof *one.chosen),
@@ -175,10 +174,9 @@ static void release(sd_drafter* base) {
     sd_free(d);
 }
 
-sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options,
+sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
                                          const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(options->gamma);
-    if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
+    sd_status status = sd_drafting_check(drafting);
     if (status == SD_OK && (dynamic->width < 1 || dynamic->width > SD_MAX_GAMMA || dynamic->steps < 1 ||
                             dynamic->steps > SD_MAX_GAMMA))
         status = sd_fail(SD_ERR_VALUE, "width and steps are %d and %d, expected 1 to %d", dynamic->width,
@@ -196,15 +194,15 @@ sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options
                            .propose = propose,
                            .free = release};
     d->options = *dynamic;
-    d->n_nodes = options->gamma;
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, options));
+    d->n_nodes = drafting->gamma;
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
     const sd_draft_runner_options runner_options = {
         .model = options->model,
-        .n_sequences = options->n_sequences,
-        .n_text = options->n_text,
+        .n_sequences = drafting->n_sequences,
+        .n_text = drafting->n_text,
         .gamma = most_reads(dynamic),
         .n_rows = dynamic->width,
-        .n_threads = options->n_threads,
+        .n_threads = drafting->n_threads,
     };
     if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
     return sd_drafter_made(&d->base, status, drafter);

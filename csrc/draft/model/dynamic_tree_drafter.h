@@ -11,8 +11,8 @@ typedef struct sd_dynamic_tree_options {
     double sharpness; /* > 0, see child_sampler.h */
 } sd_dynamic_tree_options;
 
-/* Create a drafter; gamma of the options is the number of nodes. Owned by the caller. */
-sd_status sd_dynamic_tree_drafter_create(const sd_model_drafter_options* options,
+/* Create a drafter; gamma of `drafting` is the number of nodes. Owned by the caller. */
+sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
                                          const sd_dynamic_tree_options* dynamic, sd_drafter** drafter);
 
 #endif

@@ -31,14 +31,12 @@ typedef struct model_drafter {
     int* batch_proposals;  /* [n_sequences] the proposal of each entry of `batch` */
 } model_drafter;
 
-static void lay_out(model_drafter* d, const sd_model_drafter_options* options,
-                    const sd_shape_options* shape) {
+static void lay_out(model_drafter* d, const sd_drafting* drafting, const sd_shape_options* shape) {
     sd_arena* arena = &d->arena;
-    size_t n = (size_t)options->n_sequences;
-    d->shape = sd_shape_take(arena, shape, options->gamma);
+    size_t n = (size_t)drafting->n_sequences;
+    d->shape = sd_shape_take(arena, shape, drafting->gamma);
     size_t nodes = (size_t)d->shape.n_nodes + 1, widest = (size_t)d->shape.widest;
-    d->children = sd_child_sampler_take(arena, &options->guessing, options->model->config.n_vocab,
-                                        d->shape.most_children, 1.0);
+    d->children = sd_child_sampler_take(arena, drafting, d->shape.most_children, 1.0);
     d->drafts = sd_arena_take(arena, n, sizeof *d->drafts);
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
     d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
@@ -171,39 +169,37 @@ static void release(sd_drafter* base) {
 }
 
 /* Siblings are independent draws at a temperature above 0 only. The coupled rule does not check this. */
-static sd_tree_kind tree_kind_of(const sd_model_drafter_options* options, const sd_shape_options* shape) {
+static sd_tree_kind tree_kind_of(const sd_drafting* drafting, const sd_shape_options* shape) {
     if (shape->n_chains == 1) return SD_TREE_CHAINS;
-    return shape->how == SD_CHOOSE_DRAWS && options->guessing.sampling.temperature > 0.0 ? SD_TREE_DRAWS
-                                                                                         : SD_TREE_ANY;
+    return shape->how == SD_CHOOSE_DRAWS && !sd_drafting_points(drafting) ? SD_TREE_DRAWS : SD_TREE_ANY;
 }
 
 /* Does it choose the most probable tokens, where others draw? Under the coupled rule it draws. */
-static int is_top(const sd_model_drafter_options* options, const sd_shape_options* shape) {
-    return shape->n_chains == 0 && shape->how == SD_CHOOSE_TOP && !options->guessing.coupled;
+static int is_top(const sd_drafting* drafting, const sd_shape_options* shape) {
+    return shape->n_chains == 0 && shape->how == SD_CHOOSE_TOP && drafting->rule != SD_RULE_COUPLED;
 }
 
-sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const sd_shape_options* shape,
-                                  sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(options->gamma);
-    if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
+sd_status sd_model_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
+                                  const sd_shape_options* shape, sd_drafter** drafter) {
+    sd_status status = sd_drafting_check(drafting);
     if (status == SD_OK) status = sd_shape_check(shape);
     if (status != SD_OK) return status;
     model_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.tree_kind = tree_kind_of(options, shape),
-                           .points = sd_guessing_points(&options->guessing) || is_top(options, shape),
+    d->base = (sd_drafter){.tree_kind = tree_kind_of(drafting, shape),
+                           .points = sd_drafting_points(drafting) || is_top(drafting, shape),
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,
                            .free = release};
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, options, shape));
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting, shape));
     const sd_draft_runner_options runner_options = {
         .model = options->model,
-        .n_sequences = options->n_sequences,
-        .n_text = options->n_text,
-        .gamma = options->gamma,
+        .n_sequences = drafting->n_sequences,
+        .n_text = drafting->n_text,
+        .gamma = drafting->gamma,
         .n_rows = d->shape.widest > 0 ? d->shape.widest : 1,
-        .n_threads = options->n_threads,
+        .n_threads = drafting->n_threads,
         .skipped = options->skipped,
     };
     if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);

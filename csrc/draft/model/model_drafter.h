@@ -9,19 +9,16 @@
 #include "shape.h"
 
 typedef struct sd_model_drafter_options {
-    const sd_model* model; /* borrowed; must outlive the drafter; vocabulary of the target */
-    sd_guessing guessing;
-    int gamma;       /* most guesses of a round */
-    int n_sequences; /* of the session */
-    int n_text;      /* tokens of its longest text */
-    int n_threads;
-    const unsigned char* skipped; /* [n_layer] what is passed by, when `model` is the target: as a
-                                   * draft runner has it; NULL: it is another model */
+    /* Of the target's vocabulary. Borrowed; must outlive the drafter. */
+    const sd_model* model;
+    /* [n_layer] what is skipped where `model` is the target, as a draft runner has it (draft_runner.h);
+     * borrowed; must outlive the drafter. NULL: it is another model. */
+    const unsigned char* skipped;
 } sd_model_drafter_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. A text that outgrows the draft's
  * context is no longer drafted for. */
-sd_status sd_model_drafter_create(const sd_model_drafter_options* options, const sd_shape_options* shape,
-                                  sd_drafter** drafter);
+sd_status sd_model_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
+                                  const sd_shape_options* shape, sd_drafter** drafter);
 
 #endif

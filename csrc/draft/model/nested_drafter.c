@@ -36,11 +36,11 @@ typedef struct nested_drafter {
     double* betas;          /* [inner_gamma + 1] */
 } nested_drafter;
 
-static void lay_out_inner(nested_drafter* d, const sd_model_drafter_options* options, inner* in) {
+static void lay_out_inner(nested_drafter* d, const sd_drafting* drafting, inner* in) {
     sd_arena* arena = &d->arena;
-    size_t nodes = (size_t)d->inner_gamma + 1, n_vocab = (size_t)options->model->config.n_vocab;
+    size_t nodes = (size_t)d->inner_gamma + 1, n_vocab = (size_t)drafting->n_vocab;
     const inner one = {
-        .text = sd_arena_take(arena, (size_t)options->n_text + (size_t)options->gamma, sizeof *one.text),
+        .text = sd_arena_take(arena, (size_t)(drafting->n_text + drafting->gamma), sizeof *one.text),
         .node_rows = sd_arena_take(arena, nodes, sizeof *one.node_rows),
         .proposal.depths = sd_arena_take(arena, nodes, sizeof *one.proposal.depths),
         .proposal.path_prob = sd_arena_take(arena, nodes, sizeof *one.proposal.path_prob),
@@ -58,11 +58,11 @@ static void lay_out_inner(nested_drafter* d, const sd_model_drafter_options* opt
         in->proposal.tree.drawn_from[i].weights = weights + i * n_vocab;
 }
 
-static void lay_out(nested_drafter* d, const sd_model_drafter_options* options) {
+static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
     sd_arena* arena = &d->arena;
-    size_t n = (size_t)options->n_sequences, nodes = (size_t)d->inner_gamma + 1;
-    int n_vocab = options->model->config.n_vocab;
-    d->guesser = sd_guesser_take(arena, &options->guessing, n_vocab);
+    size_t n = (size_t)drafting->n_sequences, nodes = (size_t)d->inner_gamma + 1;
+    int n_vocab = drafting->n_vocab;
+    d->guesser = sd_guesser_take(arena, drafting);
     d->inners = sd_arena_take(arena, n, sizeof *d->inners);
     d->proposals = sd_arena_take(arena, n, sizeof *d->proposals);
     d->openers = sd_arena_take(arena, n, sizeof *d->openers);
@@ -75,7 +75,7 @@ static void lay_out(nested_drafter* d, const sd_model_drafter_options* options) 
     d->nodes = sd_arena_take(arena, 2 * nodes, sizeof *d->nodes);
     d->path = sd_arena_take(arena, nodes, sizeof *d->path);
     d->betas = sd_arena_take(arena, nodes, sizeof *d->betas);
-    for (size_t i = 0; i < n; i++) lay_out_inner(d, options, d->inners + i);
+    for (size_t i = 0; i < n; i++) lay_out_inner(d, drafting, d->inners + i);
     for (size_t i = 0; arena->base != NULL && i < nodes; i++) d->all[i] = (int32_t)i;
 }
 
@@ -102,7 +102,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     q.n_text = p->n_text + p->depths[in->node];
     q.depth = left - 1;
     q.budget = q.depth > 0 ? d->inner_gamma : 0;
-    q.stream = d->guesser.how.coupled
+    q.stream = d->guesser.rule == SD_RULE_COUPLED
                    ? p->stream
                    : sd_stream_inner(p->stream, (uint32_t)p->n_text, (uint32_t)in->n_rounds++);
     q.cache = NULL; /* the model's lacks the last token of the text where every guess was accepted */
@@ -138,9 +138,9 @@ static sd_distribution target_after(void* context, int node) {
     const sd_guesser* g = &d->guesser;
     const sd_proposal* q = &v->inner->proposal;
     const float* logits = v->logits + v->inner->node_rows[node] * d->runner.workspace.ld_logits;
-    logits = sd_logits_adjust(&g->how.adjustment, g->n_vocab, logits, q->text, q->n_text, &q->tree, node,
-                              g->adjusted);
-    sd_standardise(&g->how.sampling, g->n_vocab, logits, g->scratch, &d->target);
+    logits =
+        sd_logits_adjust(g->sampling, g->n_vocab, logits, q->text, q->n_text, &q->tree, node, g->adjusted);
+    sd_standardise(g->sampling, g->n_vocab, logits, g->scratch, &d->target);
     return d->target;
 }
 
@@ -168,6 +168,11 @@ static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int
     return 1;
 }
 
+/* The rule that judges the guesses of the inner drafter. */
+static sd_rule inner_rule(sd_rule outer) {
+    return outer == SD_RULE_COUPLED ? SD_RULE_COUPLED : SD_RULE_REJECTION;
+}
+
 /* Verify an inner tree against the model; what stands, and the token behind it, are guesses. How many of
  * them are taken is decided one by one, by what came before each, so that each is a plain draw. */
 static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* logits) {
@@ -179,7 +184,7 @@ static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* lo
     d->uniforms[n_nodes] = sd_uniform(q->stream, position, SD_DRAW_SAMPLE, 0);
     verification v = {d, p, in, logits};
     sd_verdict verdict = {.path = d->path, .betas = d->betas};
-    const sd_question question = {.rule = d->guesser.how.coupled ? SD_RULE_COUPLED : SD_RULE_REJECTION,
+    const sd_question question = {.rule = inner_rule(d->guesser.rule),
                                   .lenience = 1.0,
                                   .tree = &q->tree,
                                   .n_vocab = d->guesser.n_vocab,
@@ -273,19 +278,26 @@ static void release(sd_drafter* base) {
     sd_free(d);
 }
 
-sd_status sd_nested_drafter_create(const sd_model_drafter_options* options, const sd_nested_options* nested,
-                                   sd_drafter** drafter) {
+sd_drafting sd_nested_inner(const sd_drafting* outer, int inner_gamma) {
+    sd_drafting inner = *outer;
+    inner.rule = inner_rule(outer->rule);
+    inner.gamma = inner_gamma;
+    inner.n_text = outer->n_text + outer->gamma; /* the inner drafter is shown guesses of the outer one too */
+    return inner;
+}
+
+sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
+                                   const sd_nested_options* nested, sd_drafter** drafter) {
     nested_drafter* d = NULL;
-    sd_status status = sd_gamma_check(options->gamma);
+    sd_status status = sd_drafting_check(drafting);
     if (status == SD_OK) status = sd_gamma_check(nested->inner_gamma);
-    if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->model->config.n_vocab);
     if (status == SD_OK && (d = sd_alloc(sizeof *d)) == NULL) status = SD_ERR_MEMORY;
     if (status != SD_OK) {
         nested->inner->free(nested->inner);
         return status;
     }
     d->base = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
-                           .points = sd_guessing_points(&options->guessing),
+                           .points = sd_drafting_points(drafting),
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,
@@ -293,14 +305,14 @@ sd_status sd_nested_drafter_create(const sd_model_drafter_options* options, cons
                            .free = release};
     d->drafter = nested->inner;
     d->inner_gamma = nested->inner_gamma;
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, options));
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
     const sd_draft_runner_options runner_options = {
         .model = options->model,
-        .n_sequences = options->n_sequences,
-        .n_text = options->n_text + options->gamma,
+        .n_sequences = drafting->n_sequences,
+        .n_text = drafting->n_text + drafting->gamma,
         .gamma = d->inner_gamma,
         .n_rows = d->inner_gamma + 1,
-        .n_threads = options->n_threads,
+        .n_threads = drafting->n_threads,
     };
     if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
     return sd_drafter_made(&d->base, status, drafter);

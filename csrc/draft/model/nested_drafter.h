@@ -7,12 +7,17 @@
 #include "model_drafter.h"
 
 typedef struct sd_nested_options {
-    sd_drafter* inner; /* made for texts that are longer by gamma; may speculate itself */
-    int inner_gamma;   /* its guesses a round */
+    /* Made for `sd_nested_inner` of the outer drafter's session; may be nested itself. */
+    sd_drafter* inner;
+    /* Most guesses of the inner drafter in an inner round. */
+    int inner_gamma;
 } sd_nested_options;
 
+/* The session that the inner drafter drafts for: its target is the draft of the outer session. */
+sd_drafting sd_nested_inner(const sd_drafting* outer, int inner_gamma);
+
 /* Create a drafter, owned by the caller. The inner one is owned from the call on, also when it fails. */
-sd_status sd_nested_drafter_create(const sd_model_drafter_options* options, const sd_nested_options* nested,
-                                   sd_drafter** drafter);
+sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
+                                   const sd_nested_options* nested, sd_drafter** drafter);
 
 #endif

@@ -33,6 +33,7 @@ typedef struct prompt {
 
 typedef struct ngram_drafter {
     sd_drafter base; /* must stay first */
+    sd_drafting drafting;
     sd_ngram_drafter_options options;
     sd_arena arena; /* owns the arrays below */
     sd_guesser guesser;
@@ -128,9 +129,8 @@ static void fill_logits(const row* r, int n_vocab, float* logits) {
         logits[r->tokens[i]] = logf((float)(r->values[r->tokens[i]] * r->factor));
 }
 
-static int is_greedy(const sd_guessing* how) {
-    return how->sampling.temperature == 0.0 && how->adjustment.repetition_penalty == 1.0 &&
-           how->adjustment.n_biased == 0;
+static int is_greedy(const sd_sampling* s) {
+    return s->temperature == 0.0 && s->repetition_penalty == 1.0 && s->n_biased == 0;
 }
 
 /* The memo of the longest context that anything followed, on which the row depends alone; its own if the slot
@@ -158,7 +158,7 @@ static int guess(ngram_drafter* d, sd_proposal* p, int node, const sd_ngram_coun
     int known = 0;
     if (d->memos != NULL) m = memo_of(d, contexts, &known);
     if (!known) fill_row(&d->row, t, c, contexts);
-    if (!is_greedy(&d->options.guessing)) {
+    if (!is_greedy(d->drafting.sampling)) {
         fill_logits(&d->row, t->n_vocab, d->logits);
         forget(&d->row);
         return sd_guess_if_it_pays(&d->guesser, p, node, d->logits);
@@ -183,7 +183,7 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* tokens, in
 static sd_status read_prompts(sd_drafter* base, int* done) {
     ngram_drafter* d = (ngram_drafter*)base;
     int room = SD_READ_SLICE;
-    for (int i = 0; i < d->options.n_sequences && room > 0; i++) {
+    for (int i = 0; i < d->drafting.n_sequences && room > 0; i++) {
         const prompt* p = &d->prompts[i];
         int n_here = sd_slice_take(p->n, d->counts[i].n_read, &room);
         if (n_here > 0) sd_ngram_counts_read(&d->counts[i], p->tokens, d->counts[i].n_read + n_here);
@@ -204,7 +204,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         sd_ngram_counts* c = d->options.online ? &d->counts[p->sequence] : NULL;
-        if (c != NULL && !is_greedy(&d->options.guessing)) sd_unigrams_log(&c->unigrams, t->n_vocab);
+        if (c != NULL && !is_greedy(d->drafting.sampling)) sd_unigrams_log(&c->unigrams, t->n_vocab);
         sd_ngram_contexts_begin(t, contexts);
         int first = p->n_text - (t->n - 1);
         for (int j = first > 0 ? first : 0; j < p->n_text; j++)
@@ -226,33 +226,33 @@ static void release(sd_drafter* base) {
 
 static void lay_out(ngram_drafter* d) {
     const sd_ngram_table* t = d->options.table;
-    size_t n_vocab = (size_t)t->n_vocab, n = d->options.online ? (size_t)d->options.n_sequences : 0;
-    d->guesser = sd_guesser_take(&d->arena, &d->options.guessing, t->n_vocab);
+    size_t n_vocab = (size_t)t->n_vocab, n = d->options.online ? (size_t)d->drafting.n_sequences : 0;
+    d->guesser = sd_guesser_take(&d->arena, &d->drafting);
     d->row.values = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.values);
     d->row.seen = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.seen);
     d->row.tokens = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.tokens);
     d->logits = sd_arena_take(&d->arena, n_vocab, sizeof *d->logits);
-    if (is_greedy(&d->options.guessing) && !d->options.online)
+    if (is_greedy(d->drafting.sampling) && !d->options.online)
         d->memos = sd_arena_take(&d->arena, MEMOS, sizeof *d->memos);
     d->counts = sd_arena_take(&d->arena, n, sizeof *d->counts);
     d->prompts = sd_arena_take(&d->arena, n, sizeof *d->prompts);
     for (size_t i = 0; i < n; i++) {
-        sd_ngram_counts counts = sd_ngram_counts_take(&d->arena, t, d->options.n_text);
+        sd_ngram_counts counts = sd_ngram_counts_take(&d->arena, t, d->drafting.n_text);
         if (d->arena.base == NULL) continue;
         d->counts[i] = counts;
         sd_ngram_counts_clear(&d->counts[i]);
     }
 }
 
-sd_status sd_ngram_drafter_create(const sd_ngram_drafter_options* options, sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(options->gamma);
-    if (status == SD_OK) status = sd_guessing_check(&options->guessing, options->table->n_vocab);
+sd_status sd_ngram_drafter_create(const sd_drafting* drafting, const sd_ngram_drafter_options* options,
+                                  sd_drafter** drafter) {
+    sd_status status = sd_drafting_check(drafting);
     if (status != SD_OK) return status;
     ngram_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base =
-        (sd_drafter){.points = sd_guessing_points(&options->guessing), .propose = propose, .free = release};
+    d->base = (sd_drafter){.points = sd_drafting_points(drafting), .propose = propose, .free = release};
     if (options->online) d->base.begin = begin, d->base.read = read_prompts, d->base.commit = commit;
+    d->drafting = *drafting;
     d->options = *options;
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

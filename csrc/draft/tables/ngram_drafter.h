@@ -23,13 +23,10 @@
 typedef struct sd_ngram_drafter_options {
     const sd_ngram_table* table; /* borrowed; must outlive the drafter */
     int online; /* count the committed text too, of each sequence by itself, as if it stood in the table's */
-    sd_guessing guessing;
-    int gamma;       /* most guesses of a round */
-    int n_sequences; /* of the session */
-    int n_text;      /* tokens of its longest text */
 } sd_ngram_drafter_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. */
-sd_status sd_ngram_drafter_create(const sd_ngram_drafter_options* options, sd_drafter** drafter);
+sd_status sd_ngram_drafter_create(const sd_drafting* drafting, const sd_ngram_drafter_options* options,
+                                  sd_drafter** drafter);
 
 #endif
