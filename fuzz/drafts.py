@@ -66,7 +66,11 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
             "kind": "lookahead", "window": draws.randint(1, 4), "ngram": draws.randint(2, 4),
             "candidates": candidates,
         }  # fmt: skip
-    return draw_object(draws) if kind == "object" else {"kind": "random"}
+    if kind == "object":
+        return draw_object(draws)
+    if kind == "random":
+        return {"kind": "random"}
+    raise ValueError(f"draw_draft describes no draft of the kind {kind!r}")
 
 
 def _tree(draws: Draws) -> Description:
@@ -128,7 +132,9 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         return drafts.Lookahead(d["window"], d["ngram"], candidates=d["candidates"])
     if kind == "object":
         return Proposer(n_vocab, d["habit"], d["seed"], d.get("keyed", True))
-    return drafts.Random()
+    if kind == "random":
+        return drafts.Random()
+    raise ValueError(f"make_draft makes no draft of the kind {kind!r}")
 
 
 def _made_tree(tree: list[Any]) -> Any:
