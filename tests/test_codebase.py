@@ -571,10 +571,40 @@ def test_architecture_page_names_every_file() -> None:
     existing |= {f"fuzz/{path.name}" for path in (ROOT / "fuzz").glob("*.py")}
     existing |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks").rglob("*.py")}
     existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
-    assert sorted(documented - existing) == [], (
-        "documented in docs/ARCHITECTURE.md, but there is no such file"
-    )
-    assert sorted(existing - documented) == [], "not in the tables of docs/ARCHITECTURE.md"
+    gone, missing = sorted(documented - existing), sorted(existing - documented)
+    assert not gone, f"in the tables of docs/ARCHITECTURE.md, but there is no such file: {', '.join(gone)}"
+    assert not missing, f"not in the tables of docs/ARCHITECTURE.md: {', '.join(missing)}"
+
+
+DRAFT_LISTS = [
+    "README.md",
+    "docs/DRAFTS.md",
+    "tests/support/drafters.py",
+    "fuzz/drafts.py",
+    "benchmarks/drafts.py",
+]
+"""Files that name every drafting method."""
+
+
+def test_every_draft_is_public_and_in_every_list() -> None:
+    """But `PythonDraft`, which wraps an object of the caller's. `Unigram` and `Bigram` count as `Ngram`."""
+    for module in modules():
+        if module.startswith("drafts."):
+            importlib.import_module(f"specdec.{module}")
+    classes = [
+        entry for entry in specdec.drafts.Draft.__subclasses__() if entry.__module__.startswith("specdec.")
+    ]
+    found = sorted({entry.__name__ for entry in classes} - {"PythonDraft"})
+    assert "Lookahead" in found
+    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in DRAFT_LISTS}
+    missing = [f"{entry} is not in specdec.drafts" for entry in found if entry not in specdec.drafts.__all__]
+    missing += [
+        f"{entry} is not in {path}"
+        for entry in found
+        for path, text in texts.items()
+        if not re.search(rf"\b{entry}\b", text)
+    ]
+    assert not missing, "; ".join(missing)
 
 
 def test_build_tools_are_the_same_everywhere() -> None:
