@@ -1090,7 +1090,7 @@ def test_logits_and_score_agree(make_llama):
         ([1, "2"], "position 1 is '2', a str"),
         ([True, 2], "position 0 is True, a bool"),
         ([[1, 2], [3, 4]], r"position 0 is \[1, 2\], a list"),
-        (np.array([[1, 2]]), r"array of shape \[1, 2\]"),
+        (np.array([[1, 2], [3, 4]]), r"array of shape \[2, 2\]"),
         (np.array([1.0]), "dtype float64"),
         (b"ab", "token ids are bytes"),
         (7, "token ids are int"),

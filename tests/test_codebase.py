@@ -324,7 +324,7 @@ PACKAGE = ROOT / "python" / "specdec"
 LAYERS = [
     ["errors"],
     ["checks"],
-    ["atomic_file", "progress", "theory", "threads"],
+    ["atomic_file", "containers", "progress", "theory", "threads"],
     ["trace"],
     ["models"],
     ["checkpoints", "tokenizer"],

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import drafts, theory
-from specdec.checks import check_items
+from specdec.containers import prompts_of
 from specdec.decoding.generate import generate
 from specdec.decoding.run import continuation_decoder
-from specdec.errors import InputError, shown
+from specdec.errors import InputError
 from specdec.models.model import Model, ModelLike, Prompt, as_model, load
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.verification.sampling import Sampling
@@ -214,17 +214,7 @@ def name_of(draft: object) -> str:
 
 def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
     """Token ids of each prompt; a text, or a list of integers, is one prompt."""
-    expected = "a text, token ids, or a list of these"
-    if isinstance(prompts, str | np.ndarray):
-        given = [prompts]
-    elif isinstance(prompts, list | tuple):
-        given = check_items("prompts", prompts, expected)
-    else:
-        raise InputError(f"prompts is {shown(prompts)}; expected {expected}")
-    if given and isinstance(given[0], int | np.integer):
-        given = [given]
-    if not given:
-        raise InputError(f"prompts is {shown(prompts)}; expected {expected}")
+    given, _ = prompts_of("prompts", prompts)
     found = []
     for i, prompt in enumerate(given):
         try:

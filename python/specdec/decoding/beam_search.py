@@ -10,6 +10,7 @@ from typing import Any
 
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_items, check_number
+from specdec.containers import plain
 from specdec.decoding.request import check_prompt
 from specdec.decoding.run import SLICE_S, continuation_decoder
 from specdec.decoding.stopping import FinishReason, StopRules
@@ -183,6 +184,7 @@ def _log_penalised(beam: Beam, length_penalty: float) -> float:
 
 
 def _stop_ids(stop: Any, n_vocab: int, eos_ids: Iterable[int]) -> list[int]:
+    stop = plain(stop)
     if stop is None or isinstance(stop, str | Integral):
         entries: list[Any] = [stop]
     else:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, cast, overload
 
+from specdec.containers import Container
 from specdec.decoding.options import BatchOptions, DecodingOptions, Options, with_options
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
@@ -31,13 +32,17 @@ def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str to
 def generate(
     target: ModelLike, draft: DraftLike | None, prompt: Sequence[Prompt], **options: Unpack[BatchOptions]
 ) -> list[Result]: ...
+@overload
+def generate(
+    target: ModelLike, draft: DraftLike | None, prompt: Container, **options: Unpack[BatchOptions]
+) -> Result | list[Result]: ...
 
 
 @with_options()
 def generate(
     target: ModelLike,
     draft: DraftLike | None,
-    prompt: Prompt | Sequence[Prompt],
+    prompt: Prompt | Sequence[Prompt] | Container,
     **options: Unpack[BatchOptions],
 ) -> Result | list[Result]:
     """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
@@ -57,7 +62,8 @@ def generate(
     prompt : str, sequence of int, or a list of these
         One prompt as text or as token ids, or several that are decoded together; a list of integers is one
         prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
-        it.
+        it. Tensors, a BatchEncoding of transformers (without its padding) and a Series of pandas are taken
+        too; what has two dimensions is several prompts.
     gamma : int, "auto", AdaptiveGamma or callable, optional
         Drafted tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
         for, 4 unless it says otherwise.

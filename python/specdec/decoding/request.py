@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from specdec.checks import check_integer, check_items
+from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.stopping import FinishReason, StopRules
@@ -77,7 +78,7 @@ class Request:
         cls,
         target: ModelLike,
         draft: DraftLike | None,
-        prompt: Prompt | Sequence[Prompt],
+        prompt: Prompt | Sequence[Prompt] | Container,
         options: DecodingOptions,
     ) -> Request:
         """Check the options against prompts and models; load models given by path, and encode the prompts.
@@ -88,7 +89,7 @@ class Request:
             As `specdec.generate` says.
         """
         # What is cheap is checked before models are loaded.
-        given, is_batch = _split(prompt)
+        given, is_batch = prompts_of("prompt", prompt)
         n_slots = min(cast("int", options.batch_size), len(given))
         node_budget = options.node_budget
         if node_budget is not None:
@@ -178,23 +179,6 @@ def _target_sampling(options: DecodingOptions) -> tuple[Sampling, Rule]:
         return sampling, options.verify
     # Lenience for argmax looks at the distribution before the argmax (appendix A.5).
     return replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None), "greedy"
-
-
-def _split(prompt: Any) -> tuple[list[Any], bool]:
-    """(the prompts, whether they came as a list of prompts)."""
-    if isinstance(prompt, str | np.ndarray):
-        return [prompt], False
-    if not isinstance(prompt, list | tuple):
-        raise InputError(
-            f"prompt is a {type(prompt).__name__}; expected text, token ids, or a list of prompts"
-        )
-    prompt = check_items("prompt", prompt, "text, token ids, or a list of prompts")
-    if not prompt:
-        raise InputError("prompt is an empty list; expected text, token ids, or a list of prompts")
-    n_prompts = sum(isinstance(item, str | list | tuple | np.ndarray) for item in prompt)
-    if n_prompts not in (0, len(prompt)):
-        raise InputError("prompt mixes prompts with token ids; expected a list of either")
-    return (prompt, True) if n_prompts else ([prompt], False)
 
 
 def check_prompt(target: Model, prompt: Any, name: str) -> list[int]:

@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import Literal, TypeAlias
 
 from specdec.checks import as_integer, check_items
+from specdec.containers import plain
 from specdec.errors import InputError, shown
 
 __all__ = ["FinishReason", "StopRules", "StopScanner"]
@@ -58,6 +59,7 @@ class StopRules:
         InputError
             If an entry is neither a non-empty string nor an id in range.
         """
+        stop = plain(stop)
         if stop is None:
             entries: list[str | int] = []
         elif isinstance(stop, (str, Integral)):

@@ -8,6 +8,7 @@ import numpy as np
 
 from specdec import _core
 from specdec.checks import check_integer, check_items
+from specdec.containers import plain
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
 from specdec.errors import InputError
@@ -66,6 +67,9 @@ class ContextCopy(Draft):
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
         self.trees = self.n_candidates > 1
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
+        documents = plain(documents)
+        if isinstance(documents, np.ndarray) and documents.ndim == 2:
+            documents = list(documents)
         if documents is not None and not isinstance(documents, list | tuple):
             raise InputError(f"documents is a {type(documents).__name__}; expected a list of texts, or None")
         texts = [] if documents is None else check_items("documents", documents, "a list of texts, or None")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_array, check_integer, check_items
+from specdec.containers import plain, text_of
 from specdec.errors import InputError
 
 __all__ = ["Ids", "check_ids", "check_n", "check_n_ids", "check_texts"]
@@ -22,8 +23,11 @@ MAX_VOCABULARY = 2**26  # of the core's models
 def check_texts(ids: Any, n_vocab: Any) -> list[NDArray[np.int64]]:
     """One text or several as arrays of ids; at least one token in all."""
     n_vocab = check_n_ids(n_vocab)
+    ids = plain(ids)
+    if isinstance(ids, np.ndarray) and ids.ndim == 2:
+        ids = list(ids)
     given = (
-        check_items("ids", ids, "token ids, or several texts of them")
+        [text_of(text) for text in check_items("ids", ids, "token ids, or several texts of them")]
         if isinstance(ids, list | tuple)
         else []
     )
@@ -36,7 +40,7 @@ def check_texts(ids: Any, n_vocab: Any) -> list[NDArray[np.int64]]:
 
 def check_ids(ids: Any, n_vocab: int) -> NDArray[np.int64]:
     """Token ids of one text, each of the vocabulary."""
-    tokens = check_array("ids", ids, "integers, [n_tokens]")
+    tokens = check_array("ids", text_of(ids), "integers, [n_tokens]")
     if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
         raise InputError(
             f"ids has shape {tokens.shape} and dtype {tokens.dtype}; expected integers, [n_tokens]"

@@ -21,6 +21,7 @@ from specdec.drafts.ngram_file import read_ngrams, write_ngrams
 from specdec.errors import CheckpointError, InputError, shown
 from specdec.models.model import Model, Prompt
 from specdec.models.tokenizer import Tokenizer
+from specdec.models.tokenizer.objects import adapted
 from specdec.progress import counted
 
 __all__ = ["Bigram", "Ngram", "Smoothing", "Unigram", "check_smoothing"]
@@ -142,6 +143,7 @@ class Ngram(Draft):
         InputError
             If a file cannot be read, the model has no tokenizer, or as `Ngram`.
         """
+        tokenizer = adapted(tokenizer) or tokenizer
         of_model = getattr(tokenizer, "tokenizer", tokenizer)
         counted_by = "n_vocab" if of_model is tokenizer else "config"
         if of_model is not None and not (hasattr(of_model, "encode") and hasattr(tokenizer, counted_by)):

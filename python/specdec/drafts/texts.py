@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_array
+from specdec.containers import text_of
 from specdec.errors import InputError
 from specdec.models.model import Model
 
@@ -24,6 +25,7 @@ def check_text(name: str, given: Any) -> str | NDArray[np.int64]:
     ------
     InputError
     """
+    given = text_of(given)
     if isinstance(given, str):
         return given
     if not isinstance(given, list | tuple | np.ndarray):

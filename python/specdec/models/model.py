@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
 from specdec.checks import CONVERSION_ERRORS, as_iterator, check_choice, check_flag, check_integer
+from specdec.containers import text_of
 from specdec.errors import CheckpointError, InputError, SpecdecError, shown
 from specdec.models import quantization
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
@@ -350,6 +351,7 @@ class Model:
             Which token, at which position, is wrong and what was expected.
         """
         minimum = check_integer("minimum", minimum, 0)
+        ids = text_of(ids)
         maximum = None if maximum is None else check_integer("maximum", maximum, 0)
         if isinstance(ids, str):
             if self._tokenizer is None:
@@ -385,7 +387,7 @@ def load(
     dtype: Dtype | None = None,
     *,
     cache_dtype: CacheDtype | None = None,
-    tokenizer: Tokenizer | str | os.PathLike[str] | bool | None = None,
+    tokenizer: Tokenizer | str | os.PathLike[str] | bool | Any | None = None,
     n_threads: int | None = None,
     progress: bool | None = None,
     revision: str | None = None,
@@ -409,7 +411,8 @@ def load(
         The number format of cached keys and values. None: f32 for a model in f32, else bf16.
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
-        one at that path. An object with the methods of :class:`specdec.tokenizer.Tokenizer`: itself.
+        one at that path. An object of ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``:
+        that one. An object with the methods of :class:`specdec.tokenizer.Tokenizer`: itself.
     n_threads : int, optional
         Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
     progress : bool, optional

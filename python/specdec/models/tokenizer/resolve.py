@@ -12,6 +12,7 @@ from specdec.models.json_fields import read_json_object
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
+from specdec.models.tokenizer.objects import adapted
 from specdec.models.tokenizer.precheck import check_tokenizer_json
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
@@ -28,11 +29,13 @@ def resolve_tokenizer(
     Parameters
     ----------
     given : None, False, path-like or Tokenizer
-        None: the one in ``folder``, if there is one. False: none. A path: the one at that path.
+        None: the one in ``folder``, if there is one. False: none. A path: the one at that path. An object of
+        ``transformers`` (AutoTokenizer gives one) or ``tokenizers``: that tokenizer.
     folder : Path
         Where the model is.
     bos_id, eos_ids
-        What the model's configuration says; None: the tokenizer's own. An object given keeps its own.
+        What the model's configuration says; None: the tokenizer's own. An object with specdec's methods keeps
+        its own, and one of transformers has its own beside them.
 
     Raises
     ------
@@ -45,17 +48,19 @@ def resolve_tokenizer(
         return _in_folder(folder, bos_id, eos_ids)
     if isinstance(given, str | os.PathLike):
         return load_tokenizer(given, bos_id=bos_id, eos_ids=eos_ids)
+    if (tokenizer := adapted(given, bos_id=bos_id, eos_ids=eos_ids)) is not None:
+        return tokenizer
     missing = [
         name for name in ("encode", "decode", "n_vocab", "bos_id", "eos_ids") if not hasattr(given, name)
     ]
     if missing:
         raise TokenizerError(
             f"tokenizer is a {type(given).__name__} without {', '.join(missing)}; expected None, "
-            "False, a path or an "
-            f"object with the attributes of specdec.tokenizer.Tokenizer"
+            "False, a path, an "
+            f"object of transformers or tokenizers, or one with the attributes of specdec.tokenizer.Tokenizer"
         )
-    tokenizer: Tokenizer = given
-    return tokenizer
+    own: Tokenizer = given
+    return own
 
 
 def load_tokenizer(

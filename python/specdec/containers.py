@@ -1,0 +1,124 @@
+"""Texts and token ids in the containers of other libraries: tensors, encodings, columns of tables.
+
+No library is imported: a container is known by what it has. `__array__` makes a tensor of PyTorch or JAX or a
+Series of pandas, "input_ids" a BatchEncoding of transformers, `ids` and `attention_mask` an Encoding of
+tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.checks import CONVERSION_ERRORS, check_items
+from specdec.errors import InputError, shown
+
+__all__ = ["Container", "SupportsArray", "plain", "prompts_of", "text_of"]
+
+
+class SupportsArray(Protocol):
+    """A tensor, or a column of a table."""
+
+    def __array__(self) -> NDArray[Any]:
+        """The numbers in it."""
+        ...
+
+
+Container: TypeAlias = SupportsArray | Mapping[str, Any]
+"""What holds texts or token ids in another library; a mapping has "input_ids"."""
+
+_KNOWN = (str, bytes, bytearray, list, tuple, int, float, np.generic, type(None))
+
+
+def plain(value: Any) -> Any:
+    """What a container of another library holds, as a list or an array; anything else as it is.
+
+    Parameters
+    ----------
+    value : object
+        A mapping with "input_ids" gives these, without those that its "attention_mask" is 0 for. A tensor of
+        one number gives the number.
+
+    Raises
+    ------
+    InputError
+        For a mask of another shape than its ids, and a tensor that NumPy cannot read.
+    """
+    if isinstance(value, _KNOWN):
+        return value
+    if isinstance(value, Mapping):
+        return _unmasked(value["input_ids"], value.get("attention_mask")) if "input_ids" in value else value
+    if hasattr(type(value), "__array__"):
+        return _listed(_array(value))
+    if hasattr(type(value), "ids") and hasattr(type(value), "attention_mask"):
+        return _unmasked(value.ids, value.attention_mask)
+    return value
+
+
+def text_of(value: Any) -> Any:
+    """As `plain`, where one text is wanted: a batch of one row is that row."""
+    found = plain(value)
+    if isinstance(found, np.ndarray) and found.ndim == 2 and len(found) == 1:
+        return found[0]
+    if isinstance(found, list) and found is not value and len(found) == 1:
+        return found[0] if isinstance(found[0], list | str) else found
+    return found
+
+
+def prompts_of(name: str, value: Any) -> tuple[list[Any], bool]:
+    """(the prompts in an argument, whether they came as several).
+
+    A text, a list of integers and an array of one dimension are one prompt; a list of texts or of token ids,
+    an array of two dimensions and a batch of another library are several.
+
+    Raises
+    ------
+    InputError
+    """
+    expected = "text, token ids, or a list of prompts"
+    value = plain(value)
+    if isinstance(value, str):
+        return [value], False
+    if isinstance(value, np.ndarray) and value.ndim != 2:
+        return [value], False
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise InputError(f"{name} is a {type(value).__name__}; expected {expected}")
+    items = check_items(name, value, expected)
+    items = [item if isinstance(item, int) else text_of(item) for item in items]
+    if not items:
+        raise InputError(f"{name} is an empty list; expected {expected}")
+    n_prompts = sum(isinstance(item, str | list | tuple | np.ndarray) for item in items)
+    if n_prompts not in (0, len(items)):
+        raise InputError(f"{name} mixes prompts with token ids; expected a list of either")
+    return (items, True) if n_prompts else ([items], False)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    """A tensor as an array; one of another device is copied from there."""
+    if isinstance(value, np.ndarray):
+        return value
+    move = getattr(value, "cpu", None)
+    try:
+        return np.asarray(move() if callable(move) else value)
+    except CONVERSION_ERRORS as error:
+        raise InputError(f"{shown(type(value).__name__)} cannot be read as an array: {error}") from error
+
+
+def _listed(array: NDArray[Any]) -> Any:
+    """An array of objects as the list of these, of no dimension as its number."""
+    return array.tolist() if array.dtype.kind in "OUT" or array.ndim == 0 else array
+
+
+def _unmasked(ids: Any, mask: Any) -> Any:
+    """Token ids [n] or [rows, n] without padding: where the mask, if there is one, is not 0."""
+    ids, mask = plain(ids), plain(mask)
+    if mask is None or not len(ids):
+        return ids
+    if len(ids) != len(mask):
+        raise InputError(f"attention_mask has {len(mask)} entries for {len(ids)} of input_ids")
+    if isinstance(ids[0], list | tuple | np.ndarray):
+        return [_unmasked(row, kept) for row, kept in zip(ids, mask, strict=True)]
+    return [token for token, kept in zip(ids, mask, strict=True) if kept]
