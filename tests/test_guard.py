@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 SCRIPT = """
+import sys
+from pathlib import Path
 import numpy as np
+import specdec
 from canonical import DTYPES, FORMATS, VARIANTS, build, perturbed, random_tensors, run_session
-from specdec import _core, drafts
+from drafters import DRAFTS, World
+from specdec import _core
+from tiny_models import llama_config, write_hf
 
 _core._arena_guard(True)
 rng = np.random.default_rng(0)
@@ -48,28 +54,26 @@ for config in VARIANTS.values():
         decoder.keep([0, 2, 5])
         decoder.forward([1], [-1])
 # Every way to draft, with a gamma that chooses itself.
-counts = drafts.OnlineNgram(3)._table(model.config["n_vocab"]).core
-copy = ("context_copy", None, 1, 3)
-for drafter in (
-    draft, tree, deep, *layers, copy, ("model", draft, ("grown", 5, 6, 1.0)), ("online_ngram", counts),
-    ("input_copy", None, 0, 2, 3), ("lookahead", 2, 3, 2), ("random",), ("best", True, [4, 4], (copy, draft)),
-):
+config = llama_config(num_hidden_layers=3, max_position_embeddings=128)
+folder = Path(sys.argv[1])
+target, draft = (
+    specdec.load(
+        write_hf(folder / str(seed), config, seed=seed), dtype, cache_dtype=cache_dtype, tokenizer=False
+    )
+    for seed in (0, 1)
+)
+world = World(target, draft, [1, 2, 3, 5, 8, 1, 2, 3, 5] * 50)
+for make in DRAFTS.values():
     for temperature in (0.0, 1.0):
-        how = {"temperature": temperature}
-        session = _core.Session(
-            model, drafter, [[1, 2, 3, 1, 2, 3, 1], [4] * 37], gamma=8, max_new_tokens=60, sampling=how,
-            draft_sampling=how, seeds=[(1, 0), (1, 1)], n_threads=2,
-            adaptive_gamma=_core.new_adaptive_gamma(),
+        specdec.generate(
+            target, make(world), [[1, 2, 3, 1, 2, 3, 1], [4] * 37], gamma="auto", max_new_tokens=60,
+            temperature=temperature, seed=1, ignore_eos=True, n_threads=2,
         )
-        session.prefill()
-        while session.round():
-            pass
-        session.close()
 print("done")
 """
 
 
-def test_every_array_ends_at_a_forbidden_page() -> None:
-    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+def test_every_array_ends_at_a_forbidden_page(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True)
     assert run.returncode == 0, f"ended by {run.returncode}: {run.stderr}"
     assert run.stdout == "done\n"
