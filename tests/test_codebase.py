@@ -99,7 +99,8 @@ def within_reach(folder: str) -> set[str]:
 
 def test_every_folder_is_in_the_order() -> None:
     """And every C file is in a folder."""
-    assert {folder_of(path) for path in CSRC.rglob("*") if path.is_file()} == {*BELOW, "."}
+    folders = {folder_of(path) for path in CSRC.rglob("*") if path.is_file()}
+    assert folders == {*BELOW, "."}, "BELOW in this file names the folders of csrc"
     assert [name(path) for path in C_FILES if path.parent == CSRC] == []
 
 

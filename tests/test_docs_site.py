@@ -56,7 +56,8 @@ def test_every_public_name_has_an_entry() -> None:
     public = {f"specdec.{name}" for name in specdec.__all__}
     for name in ("checkpoints", "drafts", "plot", "reference", "theory", "tokenizer"):
         public |= {f"specdec.{name}.{member}" for member in getattr(specdec, name).__all__}
-    assert sorted(public - entries) == []
+    missing = sorted(public - entries)
+    assert not missing, f"not in docs/site/api: {', '.join(missing)}"
     assert {name for name in dir(specdec) if name not in specdec.__all__} == {
         "checkpoints", "drafts", "errors", "plot", "reference", "theory", "tokenizer",
     }, "a new public module: give it a page in docs/site/api, and add it to this test"  # fmt: skip
