@@ -7,6 +7,7 @@
 #   make tsan     the core's tests under the thread sanitizer
 #   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
+#   make notebooks  run the notebooks and store their outputs; on an idle machine, for some measure times
 #   make docs     the documentation site, in build/docs/html; needs the extra `docs`
 #   make types    mypy, strict, on the package
 #   make lint     what CI checks of the style; `make format` repairs it
@@ -25,7 +26,7 @@ PROCESSES ?=
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" cmake ninja
 
-.PHONY: dev test test-all asan tsan fuzz bench docs lint types format clean
+.PHONY: dev test test-all asan tsan fuzz bench notebooks docs lint types format clean
 
 dev:
 	$(PYTHON) -m pip install $(BUILD_TOOLS)
@@ -76,6 +77,9 @@ fuzz:
 bench:
 	$(PYTHON) -m benchmarks forward
 	$(PYTHON) -m benchmarks speed
+
+notebooks:
+	$(PYTHON) docs/notebooks.py
 
 # A warning is an error: a broken link, an unknown name, a page that is in no list. Notebooks are shown as stored.
 docs:

@@ -1,7 +1,8 @@
-"""The notebooks run from top to bottom, and are kept without outputs."""
+"""The notebooks run from top to bottom, and are kept with their outputs."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,25 +42,49 @@ def test_there_are_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == list(PICTURES)
 
 
+MAX_BYTES = 300_000
+OF_A_MACHINE = re.compile(r"/(?:home|root|tmp|work|usr|Users)/|site-packages|ipykernel_\d|0x[0-9a-f]{6,}")
+"""What the stored outputs must not have: paths and addresses."""
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_is_kept_without_outputs(path: Path) -> None:
+def test_notebook_is_kept_with_its_outputs(path: Path) -> None:
+    """`make notebooks` stores them, so that pages which show notebooks show their figures."""
     import nbformat
 
     notebook = read(path)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert code
-    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert all(output.output_type != "error" for cell in code for output in cell.outputs)
+    assert all(output.get("name") != "stderr" for cell in code for output in cell.outputs)
+    assert len(outputs(notebook, "image/png")) == PICTURES[path.stem]
+    assert path.stat().st_size < MAX_BYTES
+    assert OF_A_MACHINE.findall("".join(map(str, (texts(cell) for cell in code)))) == []
+    assert notebook.metadata.language_info == {"name": "python"}  # without a version
+
+
+def texts(cell: Any) -> list[str]:
+    """What a cell has written, but for pictures."""
+    return [
+        output.get("text") or str(sorted(entry for entry in output.data.items() if entry[0] != "image/png"))
+        for output in cell.outputs
+    ]
 
 
 @pytest.mark.filterwarnings("default")  # what Jupyter's own packages warn of is not ours
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path) -> None:
+    """And what is stored is what it writes today, but for cells with the tag `times`."""
     from nbclient import NotebookClient
 
-    notebook = read(path)
-    NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(path.parent))
+    stored, notebook = read(path), read(path)
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3", coalesce_streams=True)
+    client.execute(cwd=str(path.parent))
     assert len(outputs(notebook, "image/png")) == PICTURES[path.stem]
+    for before, cell in zip(stored.cells, notebook.cells, strict=True):
+        if cell.cell_type == "code" and "times" not in cell.metadata.get("tags", []):
+            assert texts(cell) == texts(before), f"cell {cell.id}: run `make notebooks`"
     pages = "".join(outputs(notebook, "text/html"))
     if path.stem == "01_quickstart":
         assert "specdec-accepted" in pages

@@ -240,7 +240,7 @@ def test_figure_3_has_the_best_gamma_and_the_pair(runs: dict[int, Result]) -> No
     assert points(ax) == pytest.approx(
         np.array([(alpha, predicted_gamma(alpha, cost, ratios)), (alpha, fastest)])
     )
-    _, own = curve(ax, f"c = {cost:.3f}, as measured")
+    _, own = curve(ax, f"c = {cost:.3f}, measured")
     assert own.tolist() == [best_gamma(alpha, cost) for alpha in x]
 
 

@@ -169,7 +169,7 @@ def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axe
         label = f"l = {lenience:g}{', the exact rule' if lenience == 1.0 else ''}"
         mark(ax, temperatures, alphas, look, y_bounds=bounds, label=label)
     ax.set(
-        title=f"How often the target accepts: {measurement.draft} drafting for {measurement.target}",
+        title="How often the target accepts, by temperature",
         xlabel="temperature",
         ylabel="acceptance rate α",
         ylim=(0.0, 1.02),
