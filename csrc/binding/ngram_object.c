@@ -1,6 +1,4 @@
 /* Ngram: counts of n-grams. */
-#include <string.h>
-
 #include "module.h"
 
 /* A level's arrays from a tuple (starts, tokens, counts); each view taken is counted in *n_views. */
@@ -29,40 +27,38 @@ static int level_from(PyObject* tuple, int64_t n_before, Py_buffer* views, int* 
 static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"unigrams", "levels", "back_off", NULL};
     sd_ngram_object* self = (sd_ngram_object*)object;
-    PyObject *unigrams, *levels_argument;
+    PyObject *unigrams, *levels;
     int back_off = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!|p", names, &unigrams, &PyTuple_Type, &levels_argument,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!|p", names, &unigrams, &PyTuple_Type, &levels,
                                      &back_off))
         return -1;
-    Py_ssize_t n_levels = PyTuple_GET_SIZE(levels_argument);
+    Py_ssize_t n_levels = PyTuple_GET_SIZE(levels);
     if (n_levels >= SD_MAX_NGRAM) {
         PyErr_Format(PyExc_ValueError, "levels has %zd entries, expected at most %d", n_levels,
                      SD_MAX_NGRAM - 1);
         return -1;
     }
-    sd_ngram_level levels[SD_MAX_NGRAM] = {{0}};
     Py_buffer* views = self->views;
     sd_status status = SD_OK;
     if (sd_exclusive_enter_init(&self->exclusive, self->table.n > 0, "Ngram") < 0) return -1;
     if (sd_view(unigrams, "unigrams", 'i', 1, &views[0]) < 0) goto fail;
     self->n_views = 1;
-    Py_ssize_t n_vocab = views[0].shape[0];
-    if (n_vocab < 1 || n_vocab > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "unigrams has %zd entries, expected 1 to %d", n_vocab, INT32_MAX);
+    int64_t n_before = views[0].shape[0];
+    if (n_before < 1 || n_before > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "unigrams has %lld entries, expected 1 to %d", (long long)n_before,
+                     INT32_MAX);
         goto fail;
     }
-    int64_t n_before = n_vocab;
-    for (Py_ssize_t i = 0; i < n_levels; i++) {
-        if (level_from(PyTuple_GET_ITEM(levels_argument, i), n_before, views, &self->n_views, &levels[i]) < 0)
+    sd_ngram_table table = {(int)n_before, (int)n_levels + 1, back_off, views[0].buf, {{0}}};
+    for (Py_ssize_t i = 0; i < n_levels; i++, n_before = table.levels[i - 1].n)
+        if (level_from(PyTuple_GET_ITEM(levels, i), n_before, views, &self->n_views, &table.levels[i]) < 0)
             goto fail;
-        n_before = levels[i].n;
-    }
     PyThreadState* saved_thread;
     sd_gil_release(&saved_thread);
-    status =
-        sd_ngram_table_create(&self->table, (int)n_vocab, views[0].buf, (int)n_levels + 1, levels, back_off);
+    status = sd_ngram_table_check(&table);
     sd_gil_take(&saved_thread);
     if (status == SD_OK) {
+        self->table = table;
         sd_exclusive_leave(&self->exclusive);
         return 0;
     }
@@ -84,7 +80,6 @@ static void dealloc(PyObject* object) {
     PyTypeObject* type = Py_TYPE(object);
     sd_ngram_object* self = (sd_ngram_object*)object;
     PyObject_GC_UnTrack(object);
-    sd_ngram_table_free(&self->table);
     while (self->n_views > 0) PyBuffer_Release(&self->views[--self->n_views]);
     type->tp_free(object);
     Py_DECREF(type);

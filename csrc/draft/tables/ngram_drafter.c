@@ -5,31 +5,41 @@
 
 #include "interrupt.h"
 
-/* The distribution after some contexts. A token that was seen behind none of them, which most were not, has
- * the probability factor · its weight as a unigram; the others have factor · values. */
-typedef struct row {
-    const sd_unigrams* unigrams;
-    double factor;
-    double* values;      /* [n_vocab] */
-    unsigned char* seen; /* [n_vocab] 1: has a value of its own; all 0 between rows */
-    int32_t* tokens;     /* [n_vocab] those that have, n_tokens */
-    int n_tokens;
-} row;
+/* What the drafter counts itself: the unigrams of the table and, online, a text. */
+typedef struct counts {
+    /* [n_vocab] how often each token occurs in the table and the text. */
+    int32_t* unigrams;
+    /* Their sum. */
+    int64_t total;
+    /* How many of them are above 0. */
+    int n_different;
+    /* The most frequent token, the lowest id on ties. */
+    int32_t best;
+    /* Tokens of the text that have been counted. */
+    int n_text;
+    /* [n_vocab] online: where each token occurs last in the text, -1: nowhere. */
+    int32_t* last;
+    /* [drafting.n_text] online: where the token at each position occurs before it, -1: nowhere. */
+    int32_t* previous;
+} counts;
 
-/* The most probable token after a context, kept because frequent contexts are dear: much followed them. */
-typedef struct memo {
-    int k; /* tokens of the context, plus one; 0: nothing is kept here */
-    int64_t entry;
-    int32_t token;
-    double probability;
-} memo;
-
-#define MEMOS 1024 /* a power of two */
-
-typedef struct prompt {
-    const int32_t* tokens; /* [n] borrowed until it has been counted */
+/* What followed a context. */
+typedef struct followers {
+    int32_t* tokens; /* [n_vocab] the first n are set */
+    int64_t* counts; /* [n_vocab] by token; all 0 between contexts */
     int n;
-} prompt;
+    int64_t total; /* Σ counts */
+} followers;
+
+/* The distribution of the next token. A token that followed none of the contexts, which most did not, has the
+ * probability factor · (its unigram count + share); the others have factor · values. */
+typedef struct row {
+    const counts* counts;
+    double share, factor;
+    double* values; /* [n_vocab] by token; 0: it followed none; all 0 between rows */
+    int32_t* seen;  /* [n_vocab] the first n_seen are the tokens with a value */
+    int n_seen;
+} row;
 
 typedef struct ngram_drafter {
     sd_drafter base; /* must stay first */
@@ -37,76 +47,112 @@ typedef struct ngram_drafter {
     sd_ngram_drafter_options options;
     sd_arena arena; /* owns the arrays below */
     sd_guesser guesser;
-    sd_ngram_counts* counts; /* [n_sequences] if online */
-    prompt* prompts;         /* [n_sequences] if online */
+    counts* counts; /* [n_sequences], or one for all if not online */
+    followers followers;
     row row;
+    float* logs;   /* [n_vocab] ln(unigram count + share) */
     float* logits; /* [n_vocab] */
-    memo* memos;   /* [MEMOS] if greedy and not online */
 } ngram_drafter;
 
-/* A mapped table may have changed since its check, so what is read is looked at again: rows of a changed one
- * are wrong but distributions. */
-static inline int32_t count_of(const sd_ngram_level* level, int64_t i) {
-    return level->counts[i] > 0 ? level->counts[i] : 1;
+static void add_unigram(counts* c, int32_t token, int32_t n) {
+    int32_t *here = &c->unigrams[token], most = c->unigrams[c->best];
+    if (n <= 0 || *here > INT32_MAX - n) return;
+    c->total += n;
+    c->n_different += *here == 0;
+    *here += n;
+    if (*here > most || (*here == most && token < c->best)) c->best = token;
 }
 
-/* The value of a token, for writing. */
-static inline double* value_of(row* r, int n_vocab, int32_t token) {
-    if (token < 0 || token >= n_vocab) token = 0;
-    if (!r->seen[token]) {
-        r->seen[token] = 1;
-        r->tokens[r->n_tokens++] = token;
-        r->values[token] = sd_unigram_weight(r->unigrams, token);
-    }
-    return &r->values[token];
+/* Forget the text: the counts are the table's. */
+static void clear(counts* c, const sd_ngram_table* t) {
+    size_t size = (size_t)t->n_vocab * sizeof(int32_t);
+    memset(c->unigrams, 0, size);
+    if (c->last != NULL) memset(c->last, -1, size);
+    c->total = c->n_different = c->best = c->n_text = 0;
+    for (int32_t i = 0; i < t->n_vocab; i++) add_unigram(c, i, t->unigrams[i]);
 }
 
-static void forget(row* r) {
-    for (int i = 0; i < r->n_tokens; i++) r->seen[r->tokens[i]] = 0;
-    r->n_tokens = 0;
+/* d / n_vocab of P_0, or 1 / n_vocab if nothing was seen. */
+static double share_of(const counts* c, int n_vocab) {
+    return (double)(c->total > 0 ? c->n_different : 1) / n_vocab;
 }
 
-/* Go from P_{k−1} to P_k (ngram_drafter.h). */
-static void lengthen(row* r, const sd_ngram_table* t, const sd_ngram_counts* c, int k,
-                     sd_ngram_context context) {
+static void fill_logs(const counts* c, int n_vocab, float* logs) {
+    double share = share_of(c, n_vocab);
+    for (int i = 0; i < n_vocab; i++) logs[i] = logf((float)(c->unigrams[i] + share));
+}
+
+/* ------------------------------------------------------------------------------------ distributions */
+
+static void add_follower(followers* f, int n_vocab, int32_t token, int64_t n) {
+    if (token < 0 || token >= n_vocab) token = 0; /* of a mapped file that has changed */
+    if (n < 1) n = 1;
+    if (f->counts[token] == 0) f->tokens[f->n++] = token;
+    f->counts[token] += n;
+    f->total += n;
+}
+
+/* What followed a context [k] in the table and, online, in the counted part of the text. */
+static void find_followers(followers* f, const sd_ngram_table* t, const counts* c, const int32_t* text,
+                           const int32_t* context, int k) {
     int64_t begin, end;
-    sd_ngram_after(t, k, context.entry, &begin, &end);
-    const sd_counted* own = c != NULL && context.number >= 0 ? &c->counted[context.number] : NULL;
-    int different = (int)(end - begin) + (own ? own->n_new : 0);
-    if (different == 0) return;
+    sd_ngram_followers(t, context, k, &begin, &end);
     const sd_ngram_level* level = &t->levels[k - 1];
-    int64_t total = own ? own->n_after : 0;
-    for (int64_t i = begin; i < end; i++) total += count_of(level, i);
-    double sum = (double)total + different, escape = different / sum;
-    if (t->back_off) { /* what was seen starts anew: the values of the shorter context are taken out */
-        double covered = 0.0;
-        for (int64_t i = begin; i < end; i++) covered += *value_of(r, t->n_vocab, level->tokens[i]);
-        for (int32_t j = own ? own->first : 0; j > 0; j = c->counted[j].next)
-            if (c->counted[j].entry < 0) covered += *value_of(r, t->n_vocab, c->counted[j].token);
-        escape /= fmax(1.0 - covered * r->factor, 1e-9);
-        for (int64_t i = begin; i < end; i++) *value_of(r, t->n_vocab, level->tokens[i]) = 0.0;
-        for (int32_t j = own ? own->first : 0; j > 0; j = c->counted[j].next)
-            *value_of(r, t->n_vocab, c->counted[j].token) = 0.0;
-    }
-    r->factor *= escape;
-    double unit = 1.0 / (sum * r->factor);
-    for (int64_t i = begin; i < end; i++)
-        *value_of(r, t->n_vocab, level->tokens[i]) += count_of(level, i) * unit;
-    for (int32_t j = own ? own->first : 0; j > 0; j = c->counted[j].next)
-        *value_of(r, t->n_vocab, c->counted[j].token) += c->counted[j].count * unit;
+    for (int64_t i = begin; i < end; i++) add_follower(f, t->n_vocab, level->tokens[i], level->counts[i]);
+    if (c->last == NULL) return;
+    for (int32_t i = c->last[context[k - 1]]; i >= k - 1; i = c->previous[i])
+        if (i + 1 < c->n_text && memcmp(&text[i - k + 1], context, (size_t)k * sizeof *text) == 0)
+            add_follower(f, t->n_vocab, text[i + 1], 1);
 }
 
-static void fill_row(row* r, const sd_ngram_table* t, const sd_ngram_counts* c,
-                     const sd_ngram_context* contexts) {
-    r->unigrams = c ? &c->unigrams : &t->unigrams;
-    r->factor = 1.0 / r->unigrams->total;
-    for (int k = 1; k < t->n; k++) lengthen(r, t, c, k, contexts[k]);
-}
-
+/* The probability of a token, over the factor. */
 static double value(const row* r, int32_t token) {
-    return r->seen[token] ? r->values[token] : sd_unigram_weight(r->unigrams, token);
+    return r->values[token] > 0.0 ? r->values[token] : r->counts->unigrams[token] + r->share;
 }
 
+/* Go from P_{k−1} to P_k (ngram_drafter.h), and forget the followers. */
+static void lengthen(row* r, followers* f, int back_off) {
+    if (f->n == 0) return;
+    double sum = (double)(f->total + f->n), escape = f->n / sum, covered = 0.0;
+    for (int i = 0; back_off && i < f->n; i++) covered += value(r, f->tokens[i]);
+    if (back_off) escape /= fmax(1.0 - covered * r->factor, 1e-9);
+    r->factor *= escape;
+    for (int i = 0; i < f->n; i++) {
+        int32_t token = f->tokens[i];
+        double shorter = back_off ? 0.0 : value(r, token);
+        if (r->values[token] == 0.0) r->seen[r->n_seen++] = token;
+        r->values[token] = shorter + (double)f->counts[token] / (sum * r->factor);
+        f->counts[token] = 0;
+    }
+    f->n = 0;
+    f->total = 0;
+}
+
+/* The distribution after a node of a proposal's chain. */
+static void fill_row(ngram_drafter* d, const sd_proposal* p, int node, const counts* c) {
+    const sd_ngram_table* t = d->options.table;
+    row* r = &d->row;
+    r->counts = c;
+    r->share = share_of(c, t->n_vocab);
+    r->factor = c->total > 0 ? 1.0 / (double)(c->total + c->n_different) : 1.0;
+    int n = p->n_text + node, longest = n < t->n ? n : t->n - 1;
+    int32_t context[SD_MAX_NGRAM]; /* the last tokens, the guesses among them */
+    for (int i = 0; i < longest; i++) {
+        int at = n - longest + i;
+        context[i] = at < p->n_text ? p->text[at] : p->tree.tokens[at - p->n_text + 1];
+    }
+    for (int k = 1; k <= longest; k++) {
+        find_followers(&d->followers, t, c, p->text, &context[longest - k], k);
+        lengthen(r, &d->followers, t->back_off);
+    }
+}
+
+static void clear_row(row* r) {
+    for (int i = 0; i < r->n_seen; i++) r->values[r->seen[i]] = 0.0;
+    r->n_seen = 0;
+}
+
+/* The more probable of two tokens, the lower id on ties. */
 static int32_t better(const row* r, int32_t a, int32_t b) {
     double at_a = value(r, a), at_b = value(r, b);
     return at_a > at_b || (at_a == at_b && a < b) ? a : b;
@@ -114,109 +160,76 @@ static int32_t better(const row* r, int32_t a, int32_t b) {
 
 /* The most probable token. */
 static int32_t best_of(const row* r, int n_vocab) {
-    int32_t best = r->unigrams->best;
-    for (int i = 0; i < r->n_tokens; i++) best = better(r, r->tokens[i], best);
-    /* what was not seen is at most as frequent as the most frequent one; is that enough? */
-    if (value(r, best) < sd_unigram_weight(r->unigrams, r->unigrams->best))
+    int32_t frequent = r->counts->best, best = frequent;
+    for (int i = 0; i < r->n_seen; i++) best = better(r, r->seen[i], best);
+    /* an unseen token is at most as probable as the most frequent one would be if it were unseen */
+    if (value(r, best) < r->counts->unigrams[frequent] + r->share)
         for (int32_t i = 0; i < n_vocab; i++) best = better(r, i, best);
     return best;
 }
 
-static void fill_logits(const row* r, int n_vocab, float* logits) {
+static void fill_logits(const row* r, int n_vocab, const float* logs, float* logits) {
     float shift = (float)log(r->factor);
-    for (int i = 0; i < n_vocab; i++) logits[i] = r->unigrams->logs[i] + shift;
-    for (int i = 0; i < r->n_tokens; i++)
-        logits[r->tokens[i]] = logf((float)(r->values[r->tokens[i]] * r->factor));
+    for (int i = 0; i < n_vocab; i++) logits[i] = logs[i] + shift;
+    for (int i = 0; i < r->n_seen; i++) logits[r->seen[i]] = logf((float)(r->values[r->seen[i]] * r->factor));
 }
+
+/* ------------------------------------------------------------------------------------------ guesses */
 
 static int is_greedy(const sd_sampling* s) {
     return s->temperature == 0.0 && s->repetition_penalty == 1.0 && s->n_biased == 0;
 }
 
-/* The memo of the longest context that anything followed, on which the row depends alone; its own if the slot
- * holds another's. *known: it is filled in. */
-static memo* memo_of(ngram_drafter* d, const sd_ngram_context* contexts, int* known) {
-    const sd_ngram_table* t = d->options.table;
-    int k = t->n - 1;
-    for (int64_t begin, end; k > 0; k--) {
-        sd_ngram_after(t, k, contexts[k].entry, &begin, &end);
-        if (begin < end) break;
+/* A guess behind `node`; -1 if it does not pay. */
+static int guess(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
+    int n_vocab = d->options.table->n_vocab, next = -1;
+    fill_row(d, p, node, c);
+    if (is_greedy(d->drafting.sampling)) {
+        int32_t token = best_of(&d->row, n_vocab);
+        double probability = fmin(value(&d->row, token) * d->row.factor, 1.0);
+        if (sd_proposal_worth_verifying(p, node, probability)) {
+            p->tree.drawn_from[p->tree.n_nodes].point = token;
+            next = sd_proposal_add(p, node, token, probability);
+        }
+    } else {
+        fill_logits(&d->row, n_vocab, d->logs, d->logits);
+        next = sd_guess_if_it_pays(&d->guesser, p, node, d->logits);
     }
-    int64_t entry = contexts[k].entry;
-    memo* m = &d->memos[((uint64_t)entry * 0x9E3779B97F4A7C15u >> 32 ^ (uint64_t)k) & (MEMOS - 1)];
-    *known = m->k == k + 1 && m->entry == entry;
-    m->k = k + 1;
-    m->entry = entry;
-    return m;
-}
-
-/* A guess behind `node`, after these contexts; -1 if it does not pay. */
-static int guess(ngram_drafter* d, sd_proposal* p, int node, const sd_ngram_counts* c,
-                 const sd_ngram_context* contexts) {
-    const sd_ngram_table* t = d->options.table;
-    memo here, *m = &here;
-    int known = 0;
-    if (d->memos != NULL) m = memo_of(d, contexts, &known);
-    if (!known) fill_row(&d->row, t, c, contexts);
-    if (!is_greedy(d->drafting.sampling)) {
-        fill_logits(&d->row, t->n_vocab, d->logits);
-        forget(&d->row);
-        return sd_guess_if_it_pays(&d->guesser, p, node, d->logits);
-    }
-    if (!known) {
-        m->token = best_of(&d->row, t->n_vocab);
-        m->probability = fmin(value(&d->row, m->token) * d->row.factor, 1.0);
-        forget(&d->row);
-    }
-    if (!sd_proposal_worth_verifying(p, node, m->probability)) return -1;
-    p->tree.drawn_from[p->tree.n_nodes].point = m->token;
-    return sd_proposal_add(p, node, m->token, m->probability);
-}
-
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* tokens, int n) {
-    ngram_drafter* d = (ngram_drafter*)base;
-    sd_ngram_counts_clear(&d->counts[sequence]);
-    d->prompts[sequence] = (prompt){tokens, n};
-    return SD_OK;
-}
-
-static sd_status read_prompts(sd_drafter* base, int* done) {
-    ngram_drafter* d = (ngram_drafter*)base;
-    int room = SD_READ_SLICE;
-    for (int i = 0; i < d->drafting.n_sequences && room > 0; i++) {
-        const prompt* p = &d->prompts[i];
-        int n_here = sd_slice_take(p->n, d->counts[i].n_read, &room);
-        if (n_here > 0) sd_ngram_counts_read(&d->counts[i], p->tokens, d->counts[i].n_read + n_here);
-    }
-    *done = room > 0;
-    return SD_OK;
-}
-
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
-    sd_ngram_counts_read(&((ngram_drafter*)base)->counts[sequence], text, n_text);
-    return SD_OK;
+    clear_row(&d->row);
+    return next;
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     ngram_drafter* d = (ngram_drafter*)base;
-    const sd_ngram_table* t = d->options.table;
-    sd_ngram_context contexts[SD_MAX_NGRAM];
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
-        sd_ngram_counts* c = d->options.online ? &d->counts[p->sequence] : NULL;
-        if (c != NULL && !is_greedy(d->drafting.sampling)) sd_unigrams_log(&c->unigrams, t->n_vocab);
-        sd_ngram_contexts_begin(t, contexts);
-        int first = p->n_text - (t->n - 1);
-        for (int j = first > 0 ? first : 0; j < p->n_text; j++)
-            sd_ngram_contexts_advance(t, c, p->text[j], contexts);
-        for (int node = 0; sd_proposal_may_draft(p, node);) {
+        const counts* c = &d->counts[d->options.online ? p->sequence : 0];
+        if (d->options.online && !is_greedy(d->drafting.sampling))
+            fill_logs(c, d->options.table->n_vocab, d->logs);
+        for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = guess(d, p, node, c)) {
             sd_status status = sd_interrupted();
             if (status != SD_OK) return status;
-            if ((node = guess(d, p, node, c, contexts)) < 0) break;
-            sd_ngram_contexts_advance(t, c, p->tree.tokens[node], contexts);
         }
     }
     return SD_OK;
+}
+
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+    counts* c = &((ngram_drafter*)base)->counts[sequence];
+    for (; c->n_text < n_text; c->n_text++) {
+        int32_t token = text[c->n_text];
+        add_unigram(c, token, 1);
+        c->previous[c->n_text] = c->last[token];
+        c->last[token] = c->n_text;
+    }
+    return SD_OK;
+}
+
+/* Some nanoseconds a token, so the prompt is not left to read. */
+static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+    ngram_drafter* d = (ngram_drafter*)base;
+    clear(&d->counts[sequence], d->options.table);
+    return commit(base, sequence, prompt, n_prompt);
 }
 
 static void release(sd_drafter* base) {
@@ -225,22 +238,25 @@ static void release(sd_drafter* base) {
 }
 
 static void lay_out(ngram_drafter* d) {
-    const sd_ngram_table* t = d->options.table;
-    size_t n_vocab = (size_t)t->n_vocab, n = d->options.online ? (size_t)d->drafting.n_sequences : 0;
+    size_t n_vocab = (size_t)d->options.table->n_vocab, n_text = (size_t)d->drafting.n_text;
+    int online = d->options.online, n_counts = online ? d->drafting.n_sequences : 1;
     d->guesser = sd_guesser_take(&d->arena, &d->drafting);
+    d->followers.tokens = sd_arena_take(&d->arena, n_vocab, sizeof *d->followers.tokens);
+    d->followers.counts = sd_arena_take(&d->arena, n_vocab, sizeof *d->followers.counts);
     d->row.values = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.values);
     d->row.seen = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.seen);
-    d->row.tokens = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.tokens);
+    d->logs = sd_arena_take(&d->arena, n_vocab, sizeof *d->logs);
     d->logits = sd_arena_take(&d->arena, n_vocab, sizeof *d->logits);
-    if (is_greedy(d->drafting.sampling) && !d->options.online)
-        d->memos = sd_arena_take(&d->arena, MEMOS, sizeof *d->memos);
-    d->counts = sd_arena_take(&d->arena, n, sizeof *d->counts);
-    d->prompts = sd_arena_take(&d->arena, n, sizeof *d->prompts);
-    for (size_t i = 0; i < n; i++) {
-        sd_ngram_counts counts = sd_ngram_counts_take(&d->arena, t, d->drafting.n_text);
+    d->counts = sd_arena_take(&d->arena, (size_t)n_counts, sizeof *d->counts);
+    for (int i = 0; i < n_counts; i++) {
+        counts c = {.unigrams = sd_arena_take(&d->arena, n_vocab, sizeof(int32_t))};
+        if (online) {
+            c.last = sd_arena_take(&d->arena, n_vocab, sizeof(int32_t));
+            c.previous = sd_arena_take(&d->arena, n_text, sizeof(int32_t));
+        }
         if (d->arena.base == NULL) continue;
-        d->counts[i] = counts;
-        sd_ngram_counts_clear(&d->counts[i]);
+        d->counts[i] = c;
+        clear(&d->counts[i], d->options.table);
     }
 }
 
@@ -251,8 +267,11 @@ sd_status sd_ngram_drafter_create(const sd_drafting* drafting, const sd_ngram_dr
     ngram_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.points = sd_drafting_points(drafting), .propose = propose, .free = release};
-    if (options->online) d->base.begin = begin, d->base.read = read_prompts, d->base.commit = commit;
+    if (options->online) d->base.begin = begin, d->base.commit = commit;
     d->drafting = *drafting;
     d->options = *options;
-    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d));
+    if (status == SD_OK && !is_greedy(drafting->sampling))
+        fill_logs(&d->counts[0], options->table->n_vocab, d->logs);
+    return sd_drafter_made(&d->base, status, drafter);
 }

@@ -23,8 +23,8 @@ class OnlineNgram(Draft):
     After every round its distributions are those of `Ngram` of the table that it began with and of the
     text so far: ``Ngram([*texts, text_so_far], n_vocab, n)``. Guesses are not counted, only what became
     text. Every sequence of a batch has counts of its own, so its output is that of its single run, and they
-    end with it. Room for the longest text is taken when a run begins (some 45 n bytes a token, and 8
-    for each token of the vocabulary), so that counts never run out of it and a round never allocates.
+    end with it. Room for the longest text is taken when a run begins (4 bytes a token, and 8 for each
+    token of the vocabulary), so that a round never allocates.
 
     Parameters
     ----------
