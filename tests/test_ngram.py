@@ -252,22 +252,30 @@ TENSORS = {
     [
         ({"format": "pt"}, {}, "'format' is 'pt'; expected 'specdec n-gram counts'"),
         ({"version": "2"}, {}, "'version' is '2'; expected '1'"),
-        ({"smoothing": "katz"}, {}, "'smoothing' is 'katz'; expected one of interpolated, backoff"),
+        ({"smoothing": "katz"}, {}, "smoothing is 'katz'; expected one of 'interpolated', 'backoff'"),
         ({}, {"unigrams": None}, "'unigrams' is missing"),
         ({}, {"counts.2": None}, "'counts.2' is missing"),
         ({}, {"counts.2": np.ones(3)}, "'counts.2' has dtype F64; expected I32"),
-        ({}, {"counts.2": np.ones(2, np.int32)}, r"'counts.2' has shape \[2\]; expected \[3\]"),
+        ({}, {"counts.2": np.ones(2, np.int32)}, "starts has 4 entries, tokens 3 and counts 2; expected 4"),
         (
             {},
             {"unigrams": np.ones((1, 3), np.int32)},
-            r"'unigrams' has shape \[1, 3\]; expected one dimension",
+            "unigrams: expected a C-contiguous array of 1 dimensions",
         ),
-        ({}, {"starts.2": np.array([0, 3, 3])}, r"'starts.2' has shape \[3\]; expected \[4\]"),
+        ({}, {"starts.2": np.array([0, 3, 3])}, "starts has 3 entries, tokens 3 and counts 3; expected 4"),
         ({}, {"starts.2": np.array([0, 2, 1, 3])}, r"starts\[2\] of the 2-grams is 1, expected 2 to 3"),
         ({}, {"tokens.2": np.array([0, 3, 0], np.int32)}, r"tokens\[1\] of the 2-grams is 3"),
         ({}, {"unigrams": np.array([2, -1, 1], np.int32)}, r"unigrams\[1\] is -1"),
         ({}, {"more": np.ones(1)}, "'more' is none of a table of 2-grams"),
-        ({}, {f"tokens.{k}": np.ones(1, np.int32) for k in range(3, 10)}, "n-grams of 9 lengths"),
+        (
+            {},
+            {
+                f"{part}.{k}": TENSORS[f"{part}.2"]
+                for part in ("starts", "tokens", "counts")
+                for k in range(3, 10)
+            },
+            "levels has 8 entries, expected at most 7",
+        ),
     ],
 )
 @pytest.mark.parametrize("mmap", [True, False])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
@@ -15,7 +16,6 @@ from specdec import _core
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
 from specdec.drafts.draft import Description, Draft, check_n_vocab
 from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids, check_texts
-from specdec.drafts.model_draft import DraftLike
 from specdec.drafts.ngram_counts import NgramCounts
 from specdec.drafts.ngram_file import read_ngrams, write_ngrams
 from specdec.errors import CheckpointError, InputError, shown
@@ -31,6 +31,7 @@ Text: TypeAlias = str | os.PathLike[str]
 Smoothing: TypeAlias = Literal["interpolated", "backoff"]
 """How the counts of longer and shorter contexts are joined."""
 SMOOTHINGS: tuple[Smoothing, ...] = get_args(Smoothing)
+NOTHING: Mapping[tuple[int, ...], Counter[int]] = {}
 
 
 @runtime_checkable
@@ -40,12 +41,10 @@ class Written(Protocol):
     @property
     def prompt_ids(self) -> list[int]:
         """The prompt as the models saw it."""
-        ...
 
     @property
     def tokens(self) -> list[int]:
         """The new token ids."""
-        ...
 
 
 class Ngram(Draft):
@@ -143,22 +142,21 @@ class Ngram(Draft):
         InputError
             If a file cannot be read, the model has no tokenizer, or as `Ngram`.
         """
-        tokenizer = adapted(tokenizer) or tokenizer
-        of_model = getattr(tokenizer, "tokenizer", tokenizer)
-        counted_by = "n_vocab" if of_model is tokenizer else "config"
-        if of_model is not None and not (hasattr(of_model, "encode") and hasattr(tokenizer, counted_by)):
-            raise InputError(f"tokenizer is {shown(tokenizer)}; expected a specdec.Model or its tokenizer")
-        if of_model is None:
+        encoder: Any = (
+            tokenizer.tokenizer if isinstance(tokenizer, Model) else adapted(tokenizer) or tokenizer
+        )
+        if encoder is None:
             raise InputError("tokenizer is a model without a tokenizer; expected one, to encode texts with")
-        source: Any = tokenizer
-        n_vocab = source.n_vocab if of_model is tokenizer else source.config["n_vocab"]
+        if not (hasattr(encoder, "encode") and hasattr(encoder, "n_vocab")):
+            raise InputError(f"tokenizer is {shown(tokenizer)}; expected a specdec.Model or its tokenizer")
+        n_vocab = tokenizer.config["n_vocab"] if isinstance(tokenizer, Model) else encoder.n_vocab
         if isinstance(texts, str | os.PathLike):
             texts = [texts]
         several = check_items("texts", texts, "a text, a path, or a list of these")
         ids = []
         with counted(len(several), "text", progress) as done:
             for text in several:
-                ids.append(of_model.encode(_read(text)))
+                ids.append(encoder.encode(_read(text)))
                 done(1)
         return Ngram(ids, n_vocab, n, smoothing=smoothing, min_count=min_count)
 
@@ -207,25 +205,19 @@ class Ngram(Draft):
         prompts: Sequence[Prompt],
         n: int = 3,
         *,
-        draft: DraftLike | None = None,
         smoothing: Smoothing = "interpolated",
         min_count: int = 1,
-        progress: bool = False,
+        draft: Any = None,
         **options: Any,
     ) -> Ngram:
         """Deprecated, until version 0.3: `specdec.generate`, then `Ngram.from_results`.
 
         Parameters
         ----------
-        target, prompts, draft, progress, **options
+        target, prompts, draft, **options
             As of `specdec.generate`.
         n, smoothing, min_count
             As of `Ngram`.
-
-        Raises
-        ------
-        InputError
-            As `specdec.generate` and `Ngram`.
         """
         # The one import that goes up; it leaves with this method.
         from specdec.decoding.generate import generate
@@ -237,10 +229,7 @@ class Ngram(Draft):
         )
         check_smoothing(smoothing)
         check_n(n)
-        several = check_items("prompts", prompts, "a list of prompts")
-        results = generate(target, draft, several, progress=progress, **options)
-        if not isinstance(results, list):
-            raise InputError(f"prompts is {shown(prompts)}; expected a list of prompts")
+        results = generate(target, draft, check_items("prompts", prompts, "a list of prompts"), **options)
         return Ngram.from_results(results, target, n, smoothing=smoothing, min_count=min_count)
 
     @staticmethod
@@ -266,13 +255,8 @@ class Ngram(Draft):
         """
         file = check_path("path", path, CheckpointError)
         counts, smoothing = read_ngrams(file, check_flag("mmap", mmap))
-        if smoothing not in SMOOTHINGS:
-            raise CheckpointError(
-                f"{file}: metadata field 'smoothing' is {smoothing!r}; "
-                f"expected one of {', '.join(SMOOTHINGS)}"
-            )
-        table = Ngram.of(counts, check_smoothing(smoothing))
         try:
+            table = Ngram.of(counts, check_smoothing(smoothing))
             _ = table.core
         except ValueError as error:
             raise CheckpointError(f"{file}: {error}") from error
@@ -303,17 +287,16 @@ class Ngram(Draft):
         texts = check_texts(ids, self.n_vocab)
         self.counts = self.counts.plus(NgramCounts.count(texts, self.n_vocab, self.n))
         self.__dict__.pop("core", None)
-        self.__dict__.pop("_unigram", None)
 
     @property
     def n(self) -> int:
         """Tokens of the longest n-grams."""
-        return self.counts.n
+        return len(self.counts.levels) + 1
 
     @property
     def n_vocab(self) -> int:
         """Number of different token ids."""
-        return self.counts.n_vocab
+        return len(self.counts.unigrams)
 
     @property
     def n_ngrams(self) -> tuple[int, ...]:
@@ -343,23 +326,20 @@ class Ngram(Draft):
         tokens = check_ids(ids, self.n_vocab).tolist()
         rows = np.empty((len(tokens), self.n_vocab))
         for i, row in enumerate(rows):
-            row[:] = self._unigram
-            for k in range(1, self.n):
-                if k <= i + 1:
-                    lengthen(row, *self.after(tokens[i + 1 - k : i + 1]), self.smoothing)
-            if self.smoothing == "backoff":
-                row /= row.sum()
+            row[:] = row_after(self, tokens[: i + 1])
         return rows
 
     def after(self, context: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """What followed a context of 1 to n - 1 tokens, ascending, and how often: [n_different] each."""
+        """What followed a context of 0 to n - 1 tokens, ascending, and how often: [n_different] each."""
+        if not context:
+            tokens = np.flatnonzero(self.counts.unigrams).astype(np.int32)
+            return tokens, self.counts.unigrams[tokens]
         row = context[0]
-        nothing = np.zeros(0, np.int32)
         for token, level in zip(context[1:], self.counts.levels, strict=False):
             begin, end = level.starts[row : row + 2]
             row = int(begin + np.searchsorted(level.tokens[begin:end], token))
             if row == end or level.tokens[row] != token:
-                return nothing, nothing
+                return level.tokens[:0], level.counts[:0]
         level = self.counts.levels[len(context) - 1]
         found = slice(level.starts[row], level.starts[row + 1])
         return level.tokens[found], level.counts[found]
@@ -368,10 +348,6 @@ class Ngram(Draft):
         """See `Draft.describe`."""
         check_n_vocab(self.n_vocab, target)
         return "ngram", self.core
-
-    @cached_property
-    def _unigram(self) -> NDArray[np.float64]:
-        return unigram(self.counts.unigrams)
 
     @cached_property
     def core(self) -> _core.Ngram:
@@ -399,7 +375,7 @@ class Unigram(Ngram):
     @property
     def probs(self) -> NDArray[np.float64]:
         """The one distribution, [n_vocab]."""
-        return self._unigram
+        return row_after(self, [])
 
 
 class Bigram(Ngram):
@@ -422,30 +398,37 @@ class Bigram(Ngram):
         super().__init__(ids, n_vocab, 2, smoothing=smoothing, min_count=min_count)
 
 
-def unigram(counts: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.float64]:
-    """P_0 of `Ngram` from the counts of all tokens; uniform if there are none. [n_vocab]."""
-    n_different = np.count_nonzero(counts)
-    if not n_different:
-        return np.full(len(counts), 1.0 / len(counts))
-    n_tokens = int(counts.sum(dtype=np.int64))
-    return np.asarray((counts + n_different / len(counts)) / (n_tokens + n_different), dtype=np.float64)
+def row_after(
+    table: Ngram, context: Sequence[int], seen: Mapping[tuple[int, ...], Counter[int]] = NOTHING
+) -> NDArray[np.float64]:
+    """The distribution of the token after a text, or after its last n - 1 tokens, [n_vocab].
 
-
-def lengthen(
-    row: NDArray[np.float64], tokens: NDArray[np.int32], counts: NDArray[np.int32], smoothing: Smoothing
-) -> None:
-    """P_{k-1} becomes P_k of `Ngram`, in place; a back-off's sum is left as it is."""
-    n_different = len(tokens)
-    if not n_different:
-        return
-    n = int(counts.sum(dtype=np.int64)) + n_different
-    if smoothing == "interpolated":
-        row *= n_different
-        row[tokens] += counts
-        row /= n
-    else:
-        row *= n_different / n / max(1.0 - row[tokens].sum(), 1e-9)
-        row[tokens] = counts / n
+    `seen` is counted on top of the table: how often which token followed a context of 0 to n - 1 tokens.
+    """
+    tokens: NDArray[np.integer[Any]]
+    counts: NDArray[np.integer[Any]]
+    row = np.full(table.n_vocab, 1.0 / table.n_vocab)
+    for k in range(min(table.n - 1, len(context)) + 1):
+        shorter = context[len(context) - k :]
+        tokens, counts = table.after(shorter)
+        if more := seen.get(tuple(shorter)):
+            both = np.zeros(table.n_vocab, np.int64)
+            both[tokens] = counts
+            both[list(more)] += list(more.values())
+            tokens = np.flatnonzero(both)
+            counts = both[tokens]
+        n_different = len(tokens)
+        if not n_different:
+            continue
+        n = int(counts.sum(dtype=np.int64)) + n_different
+        if table.smoothing == "backoff" and k > 0:
+            row *= n_different / n / max(1.0 - row[tokens].sum(), 1e-9)
+            row[tokens] = counts / n
+        else:
+            row *= n_different
+            row[tokens] += counts
+            row /= n
+    return row / row.sum() if table.smoothing == "backoff" else row
 
 
 def check_smoothing(smoothing: Any) -> Smoothing:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.drafts.draft import Description, Draft, check_n_vocab
+from specdec.drafts.draft import Description, Draft
 from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids
-from specdec.drafts.ngram import Ngram, Smoothing, check_smoothing, lengthen, unigram
+from specdec.drafts.ngram import Ngram, Smoothing, check_smoothing, row_after
 from specdec.drafts.ngram_counts import NgramCounts
 from specdec.errors import InputError
 from specdec.models.model import Model
@@ -52,13 +52,12 @@ class OnlineNgram(Draft):
     def _table(self, n_vocab: int) -> Ngram:
         if self.table is not None:
             return self.table
-        return Ngram.of(NgramCounts.empty(n_vocab, self.n), self.smoothing)
+        return Ngram.of(NgramCounts.count([np.zeros(0, np.int64)], n_vocab, self.n), self.smoothing)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        table = self._table(target.config["n_vocab"])
-        check_n_vocab(table.n_vocab, target)
-        return "online_ngram", table.core
+        _, core = self._table(target.config["n_vocab"]).describe(target)
+        return "online_ngram", core
 
     def probabilities(self, ids: Ids, n_vocab: int | None = None) -> NDArray[np.float64]:
         """The distribution of the next token after each of some tokens, which are a text from its beginning.
@@ -83,25 +82,14 @@ class OnlineNgram(Draft):
             n_vocab = self.table.n_vocab
         if n_vocab is None:
             raise InputError("n_vocab is missing; expected the number of token ids, as there is no table")
-        n_vocab = check_n_ids(n_vocab)
-        table = self._table(n_vocab)
-        tokens = check_ids(ids, n_vocab).tolist()
-        singles = table.counts.unigrams.astype(np.int64)
-        after: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)  # of the text so far
-        rows = np.empty((len(tokens), n_vocab))
+        table = self._table(check_n_ids(n_vocab))
+        tokens = check_ids(ids, table.n_vocab).tolist()
+        rows = np.empty((len(tokens), table.n_vocab))
+        seen: dict[tuple[int, ...], Counter[int]] = {}  # what followed each context in the text so far
         for i, row in enumerate(rows):
-            singles[tokens[i]] += 1
-            for k in range(1, min(self.n - 1, i) + 1):
-                after[tuple(tokens[i - k : i])][tokens[i]] += 1
-            row[:] = unigram(singles)
-            for k in range(1, min(self.n - 1, i + 1) + 1):
-                context = tokens[i + 1 - k : i + 1]
-                seen, counts = table.after(context)
-                total = Counter(dict(zip(seen.tolist(), counts.tolist(), strict=True)))
-                total.update(after[tuple(context)])
-                lengthen(row, np.array(list(total), int), np.array(list(total.values()), int), self.smoothing)
-            if self.smoothing == "backoff":
-                row /= row.sum()
+            for k in range(min(self.n - 1, i) + 1):
+                seen.setdefault(tuple(tokens[i - k : i]), Counter())[tokens[i]] += 1
+            row[:] = row_after(table, tokens[: i + 1], seen)
         return rows
 
     def __repr__(self) -> str:
