@@ -8,6 +8,7 @@
 #   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
 #   make notebooks  run the notebooks and store their outputs; on an idle machine, for some measure times
+#   make figures  draw the README's picture anew
 #   make docs     the documentation site, in build/docs/html; needs the extra `docs`
 #   make types    mypy, strict, on the package
 #   make lint     what CI checks of the style; `make format` repairs it
@@ -26,7 +27,7 @@ PROCESSES ?=
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" cmake ninja
 
-.PHONY: dev test test-all asan tsan fuzz bench notebooks docs lint types format clean
+.PHONY: dev test test-all asan tsan fuzz bench notebooks figures docs lint types format clean
 
 dev:
 	$(PYTHON) -m pip install $(BUILD_TOOLS)
@@ -80,6 +81,9 @@ bench:
 
 notebooks:
 	$(PYTHON) docs/notebooks.py
+
+figures:
+	$(PYTHON) docs/figures.py
 
 # A warning is an error: a broken link, an unknown name, a page that is in no list. Notebooks are shown as stored.
 docs:

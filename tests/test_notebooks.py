@@ -1,15 +1,18 @@
-"""The notebooks run from top to bottom, and are kept with their outputs."""
+"""The notebooks run from top to bottom, and are kept with their outputs; the README's picture is drawn."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.notebook
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def read(path: Path) -> Any:
@@ -92,3 +95,16 @@ def test_notebook_runs(path: Path) -> None:
         assert "Table 4" in pages
     if path.stem == "04_acceptance_rates":
         assert "specdec-heat" in pages
+
+
+def test_the_readmes_picture_is_of_today(tmp_path: Path) -> None:
+    """The run that it shows, that is: how a font is drawn depends on the version of matplotlib."""
+    import numpy as np
+    from PIL import Image
+
+    stored, drawn = ROOT / "docs" / "run.png", tmp_path / "run.png"
+    assert stored.stat().st_size < 150_000
+    subprocess.run([sys.executable, ROOT / "docs" / "figures.py", drawn], check=True, capture_output=True)
+    one, two = (np.asarray(Image.open(path).convert("RGB"), dtype=float) for path in (stored, drawn))
+    assert one.shape == two.shape
+    assert np.abs(one - two).mean() < 1.0
