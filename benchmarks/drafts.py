@@ -238,9 +238,9 @@ def _figures(cell: Cell) -> list[Any]:
 
 COPYING: dict[str, object] = {
     "plain": None,
-    "ContextCopy": ("context_copy", None, 2, 1),
-    "ContextCopy, 4 candidates": ("context_copy", None, 2, 4),
-    "InputCopy": ("input_copy", None, 0, 3, 1),
+    "ContextCopy": ("context_copy", {"documents": None, "min_match": 2, "n_candidates": 1}),
+    "ContextCopy, 4 candidates": ("context_copy", {"documents": None, "min_match": 2, "n_candidates": 4}),
+    "InputCopy": ("input_copy", {"source": None, "start": 0, "min_match": 3, "n_candidates": 1}),
 }
 GREEDY = {"temperature": 0.0}
 
@@ -380,7 +380,7 @@ def _round_jobs(
     settings = {"temperature": temperature}
 
     def job(name: str, parents: list[int]) -> Callable[[], float]:
-        described = ("model", draft.core, ("shape", how, parents))
+        described = ("static_tree", {"model": draft.core, "parents": parents, "how": how})
         session = _core.Session(
             target.core, draft.core if name == "chain" else described, [list(range(100, 180))], gamma=n_nodes,
             max_new_tokens=args.rounds + n_nodes + 9, seeds=[(1, 0)], n_threads=args.threads,

@@ -256,18 +256,25 @@ def _fixed_acceptance(
     of: FixedAcceptance, draft: Any, alpha: float, options: dict[str, Any]
 ) -> _core.Session:
     """A session whose draft is right with probability alpha."""
-    try:
-        return _core.Session(of.target, ("fixed_acceptance", draft, alpha, [of.text]), [of.prompt], **options)
-    except ValueError as error:
-        if "no method" not in str(error):
-            raise
-    try:  # builds before the method had an argument of the session
-        return _core.Session(of.target, draft, [of.prompt], dial=(alpha, [of.text]), **options)
-    except TypeError as error:
-        raise RuntimeError(
-            "drafts of a given acceptance rate need a build of specdec with the test hooks: "
-            "pip install . -C cmake.define.SPECDEC_TESTING=ON"
-        ) from error
+    named = ("fixed_acceptance", {"draft": draft, "alpha": alpha, "texts": [of.text]})
+    in_order = ("fixed_acceptance", draft, alpha, [of.text])
+    forms: list[tuple[Any, dict[str, Any]]] = [
+        (named, {}),
+        (in_order, {}),  # builds whose descriptions had arguments in order
+        (draft, {"dial": (alpha, [of.text])}),  # builds before the method had an argument of the session
+    ]
+    reason: Exception | None = None
+    for description, more in forms:
+        try:
+            return _core.Session(of.target, description, [of.prompt], **options, **more)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ValueError) and "no method" not in str(error):
+                raise
+            reason = error
+    raise RuntimeError(
+        "drafts of a given acceptance rate need a build of specdec with the test hooks: "
+        "pip install . -C cmake.define.SPECDEC_TESTING=ON"
+    ) from reason
 
 
 def _fixed_options(options: Options) -> None:

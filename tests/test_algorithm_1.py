@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from canonical import LLAMA, build, perturbed, random_tensors, run_session
+from descriptions import by_method
 from specdec import reference
 
 TENSORS = random_tensors(LLAMA)
@@ -38,7 +39,7 @@ def test_rounds_are_those_of_algorithm_1(gamma: int, temperature: float) -> None
             temperature=temperature, seed=seed, sequence=5,
         )  # fmt: skip
         (found,), _, records = run_session(
-            target, ("model", draft) if gamma else None, [PROMPT], gamma=gamma, max_new_tokens=N_NEW,
+            target, by_method("model", draft) if gamma else None, [PROMPT], gamma=gamma, max_new_tokens=N_NEW,
             temperature=temperature, seeds=[(seed, 5)],
         )  # fmt: skip
         assert found == wanted

@@ -16,6 +16,7 @@ import pytest
 
 import specdec
 from canonical import LLAMA, build, perturbed, random_tensors, run_session
+from descriptions import ARGUMENTS, by_method
 from specdec import _core, drafts
 
 pytestmark = pytest.mark.usefixtures("quick_gc")
@@ -169,7 +170,7 @@ def session_of(target: _core.Model, draft: Any, session: _core.Session | None = 
 
 
 def python_draft(propose: Any) -> tuple[Any, ...]:
-    return "python", "a test", propose, None, None, drafts.Proposal, specdec.InputError, None
+    return by_method("python", "a test", propose, None, None, drafts.Proposal, None)
 
 
 class Array(np.ndarray):
@@ -251,21 +252,24 @@ def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
     def propose(*_: Any) -> list[int]:
         return [1]
 
-    description = (
-        "best",
-        False,
-        [4, 4],
-        (python_draft(propose), ("speculating", models[1], python_draft(propose), 2)),
-    )
+    nested = by_method("nested", models[1], python_draft(propose), 2)
+    description = by_method("ensemble", False, [4, 4], (python_draft(propose), nested))
     given = (models[0], models[1], transform, propose, description)
     before = counts(given)
     session = session_of(models[0], description, transform=transform)
     session.prefill()
     session.round()
     held = [after - n for after, n in zip(counts(given), before, strict=True)]
-    assert held == [1, 0, 1, 0, 1]  # the description has the draft's model and its function
-    shown = {id(entry) for entry in gc.get_referents(session)}
-    assert shown == {id(entry) for entry in (_core.Session, models[0], description, transform)}
+    assert held == [1, 1, 1, 2, 0]  # of the description the session keeps the arguments
+    shown = gc.get_referents(session)
+    (arguments,) = (entry for entry in shown if isinstance(entry, list))
+    assert [set(entry) for entry in arguments] == [
+        set(ARGUMENTS[m]) for m in ("ensemble", "python", "nested", "python")
+    ]
+    assert {id(entry) for entry in shown} == {
+        id(entry) for entry in (_core.Session, models[0], arguments, transform)
+    }
+    del shown, arguments
     session.close()
     del session
     assert counts(given) == before
@@ -296,7 +300,7 @@ def test_collections_during_rounds_change_nothing(models: Any) -> None:
     def transform(probs: Any, tokens: Any) -> Any:
         return probs
 
-    description = ("best", False, [4, 4], (python_draft(propose), ("model", draft)))
+    description = by_method("ensemble", False, [4, 4], (python_draft(propose), by_method("model", draft)))
     plain, *_ = run_session(target, None, [[1, 2, 3], [4, 5]], max_new_tokens=12)
     stop = threading.Event()
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import specdec
 from canonical import LLAMA, build, random_tensors, run_session
+from descriptions import by_method
 from specdec import InputError, _core
 from specdec.drafts import ContextCopy, InputCopy
 from tiny_models import llama_config, tensors_for, write_hf
@@ -108,18 +109,18 @@ def test_what_is_no_automaton() -> None:
     with pytest.raises(ValueError, match="not been initialised"):
         raw.repeated()
     for draft, message in [
-        (("context_copy", raw, 1, 1), "not been initialised"),
-        (("context_copy", automaton([N_VOCAB]), 1, 1), f"token {N_VOCAB}, expected 0 to"),
-        (("context_copy", None, 0, 1), "min_match is 0"),
-        (("context_copy", None, 1, 17), "n_candidates is 17"),
-        (("input_copy", [1, -1], 0, 1, 1), "token -1, expected 0 to"),
-        (("input_copy", None, -1, 1, 1), "start is -1"),
-        (("input_copy", None, 0, 33, 1), "min_match is 33"),
+        (by_method("context_copy", raw, 1, 1), "not been initialised"),
+        (by_method("context_copy", automaton([N_VOCAB]), 1, 1), f"token {N_VOCAB}, expected 0 to"),
+        (by_method("context_copy", None, 0, 1), "min_match is 0"),
+        (by_method("context_copy", None, 1, 17), "n_candidates is 17"),
+        (by_method("input_copy", [1, -1], 0, 1, 1), "token -1, expected 0 to"),
+        (by_method("input_copy", None, -1, 1, 1), "start is -1"),
+        (by_method("input_copy", None, 0, 33, 1), "min_match is 33"),
     ]:
         with pytest.raises(ValueError, match=message):
             run_session(TARGET, draft, [[1, 2]])
     with pytest.raises(TypeError, match="expected an Automaton"):
-        run_session(TARGET, ("context_copy", 3, 1, 1), [[1, 2]])
+        run_session(TARGET, by_method("context_copy", 3, 1, 1), [[1, 2]])
 
 
 # ------------------------------------------------------------------------- the methods in plain Python
@@ -335,7 +336,7 @@ def test_context_copy_is_the_method_in_plain_python(
     documents = [token for text in texts for token in [*text, -1]]
     made = automaton(documents) if texts else None
     plain = PlainContextCopy(prompt, documents, min_match, n_candidates)
-    check(("context_copy", made, min_match, n_candidates), plain, prompt, output, gamma)
+    check(by_method("context_copy", made, min_match, n_candidates), plain, prompt, output, gamma)
 
 
 @settings(deadline=None, max_examples=300)
@@ -348,13 +349,16 @@ def test_input_copy_is_the_method_in_plain_python(
     start: int, min_match: int, n_candidates: int, gamma: int,
 ) -> None:  # fmt: skip
     plain = PlainInputCopy(prompt, source, start, min_match, n_candidates)
-    check(("input_copy", source, start, min_match, n_candidates), plain, prompt, output, gamma)
+    check(by_method("input_copy", source, start, min_match, n_candidates), plain, prompt, output, gamma)
 
 
 def test_the_methods_guess_in_the_tests_above() -> None:
     text = [0, 1, 2, 3, 0, 1, 2, 1, 2, 3, 0]
-    assert check(("context_copy", None, 1, 1), PlainContextCopy(text, [], 1, 1), text, text, 5) >= 20
-    assert check(("input_copy", None, 0, 1, 3), PlainInputCopy(text, None, 0, 1, 3), text, text[2:], 5) > 5
+    assert check(by_method("context_copy", None, 1, 1), PlainContextCopy(text, [], 1, 1), text, text, 5) >= 20
+    assert (
+        check(by_method("input_copy", None, 0, 1, 3), PlainInputCopy(text, None, 0, 1, 3), text, text[2:], 5)
+        > 5
+    )
 
 
 # ---------------------------------------------------------------------------------------- by hand
@@ -369,20 +373,22 @@ def rounds(
 
 def test_a_copy_goes_on_into_its_own_guesses() -> None:
     """A period of three, of which the text has five tokens."""
-    found = rounds(("context_copy", None, 2, 1), [7, 8, 9, 7, 8], [9, 7, 8, 9, 7, 8, 9, 7, 8, 9])
+    found = rounds(by_method("context_copy", None, 2, 1), [7, 8, 9, 7, 8], [9, 7, 8, 9, 7, 8, 9, 7, 8, 9])
     assert found[0] == ([9, 7, 8, 9, 7, 8, 9, 7], 8)
 
 
 def test_documents_are_copied_where_they_match_longer() -> None:
     documents = automaton([1, 2, 3, 50, 51, 52, -1, 2, 3, 60])
     prompt = [2, 3, 40, 1, 2, 3]  # the text has (2, 3) before, the documents (1, 2, 3)
-    assert rounds(("context_copy", documents, 2, 1), prompt, [50, 51, 52, 9])[0] == ([50, 51, 52], 3)
-    assert rounds(("context_copy", documents, 2, 1), [2, 3, 40, 2, 3], [40, 0])[0][0] == [40]  # a tie
-    both = forced(("context_copy", documents, 2, 3), prompt, [40, 1, 2, 3, 40], 8)[0]
+    assert rounds(by_method("context_copy", documents, 2, 1), prompt, [50, 51, 52, 9])[0] == ([50, 51, 52], 3)
+    assert rounds(by_method("context_copy", documents, 2, 1), [2, 3, 40, 2, 3], [40, 0])[0][0] == [
+        40
+    ]  # a tie
+    both = forced(by_method("context_copy", documents, 2, 3), prompt, [40, 1, 2, 3, 40], 8)[0]
     firsts = [t for t, p in zip(both["drafted"], both["parents"], strict=True) if p == 0]
     assert sorted(firsts) == [40, 50, 60]  # (1, 2, 3) then 50, (2, 3) then 40, in another document 60
     # a document that ends is no guess, and the next one does not follow it
-    assert rounds(("context_copy", automaton([1, 2, -1, 3, 4]), 1, 1), [1, 2], [5, 6])[0] == ([], 0)
+    assert rounds(by_method("context_copy", automaton([1, 2, -1, 3, 4]), 1, 1), [1, 2], [5, 6])[0] == ([], 0)
 
 
 SOURCE = list(range(10, 40))
@@ -415,14 +421,14 @@ def test_input_copy_finds_its_way_after_an_edit(
     output: list[int], n_candidates: int, expected: list[tuple[list[int], int]]
 ) -> None:
     """A round gives one token more than it accepts, so every tenth is not guessed."""
-    assert rounds(("input_copy", SOURCE, 0, 2, n_candidates), [1, 2], output, gamma=9) == expected
+    assert rounds(by_method("input_copy", SOURCE, 0, 2, n_candidates), [1, 2], output, gamma=9) == expected
 
 
 def test_of_equal_matches_input_copy_takes_the_one_ahead() -> None:
     """Behind (5, 6) comes 7 or 40; the former is nearer to where the output stands."""
     source = [5, 6, 7, 8, *range(20, 30), 5, 6, 40, 42]
     output = [5, 6, 7, 8, 5, 6, 40, 41]
-    (_, n_first), *_, (guesses, _) = rounds(("input_copy", source, 0, 2, 1), [1], output, gamma=3)
+    (_, n_first), *_, (guesses, _) = rounds(by_method("input_copy", source, 0, 2, 1), [1], output, gamma=3)
     assert n_first == 3
     assert guesses == [40]
 
@@ -431,7 +437,7 @@ def test_input_copy_gives_up_and_finds_its_way_again() -> None:
     """Ten tokens that the input does not have: after eight without a counterpart nothing is guessed, until
     two of the input come."""
     output = [*SOURCE[:9], *range(60, 70), *SOURCE[9:18]]
-    found = rounds(("input_copy", SOURCE, 0, 2, 1), [1, 2], output, gamma=9)
+    found = rounds(by_method("input_copy", SOURCE, 0, 2, 1), [1, 2], output, gamma=9)
     assert [(guesses[:1], n) for guesses, n in found] == [
         ([10], 9), *[([k], 0) for k in range(20, 28)], ([], 0), ([], 0), ([], 0), ([21], 6),
     ]  # fmt: skip
@@ -440,8 +446,14 @@ def test_input_copy_gives_up_and_finds_its_way_again() -> None:
 def test_input_copy_finds_its_place_in_a_prompt() -> None:
     """An instruction, the input, an instruction: the output begins where it is told, or after one token."""
     prompt = [90, 91, *SOURCE[:12], 92]
-    assert rounds(("input_copy", None, 2, 2, 1), prompt, SOURCE[:12], gamma=16)[0] == (SOURCE[:11], 11)
-    assert [n for _, n in rounds(("input_copy", None, 0, 2, 1), prompt, SOURCE[:12], gamma=16)] == [0, 10]
+    assert rounds(by_method("input_copy", None, 2, 2, 1), prompt, SOURCE[:12], gamma=16)[0] == (
+        SOURCE[:11],
+        11,
+    )
+    assert [n for _, n in rounds(by_method("input_copy", None, 0, 2, 1), prompt, SOURCE[:12], gamma=16)] == [
+        0,
+        10,
+    ]
 
 
 # ------------------------------------------------------------------------------------ as Python has it
@@ -474,11 +486,11 @@ def test_texts_are_encoded_with_the_tokenizer_of_the_target(tmp_path: Path) -> N
     ids = target.tokenizer.encode(text, add_bos=False)
     as_text, as_ids = ContextCopy([text, "and"]), ContextCopy([ids, np.array(target.tokenizer.encode("and"))])
     assert (
-        as_text.describe(target)[1].n_tokens
-        == as_ids.describe(target)[1].n_tokens - target.tokenizer.adds_bos
+        as_text.describe(target)[1]["documents"].n_tokens
+        == as_ids.describe(target)[1]["documents"].n_tokens - target.tokenizer.adds_bos
     )
-    assert as_text.describe(target)[1] is as_text.describe(target)[1]  # made once
-    assert InputCopy(text).describe(target)[1].tolist() == ids
+    assert as_text.describe(target)[1]["documents"] is as_text.describe(target)[1]["documents"]  # made once
+    assert InputCopy(text).describe(target)[1]["source"].tolist() == ids
     config = llama_config(vocab_size=50)
     other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)), tokenizer=None)
     for draft, message in [
@@ -495,7 +507,7 @@ def test_what_was_given_is_kept() -> None:
     given = np.array([1, 2, 3])
     draft = InputCopy(given)
     given[:] = 9
-    assert draft.describe(specdec.embedded_pair()[0])[1].tolist() == [1, 2, 3]
+    assert draft.describe(specdec.embedded_pair()[0])[1]["source"].tolist() == [1, 2, 3]
     assert "min_match 3" in repr(draft)
     assert "1 documents" in repr(ContextCopy([given]))
 
@@ -517,9 +529,9 @@ def test_two_sessions_share_the_documents() -> None:
 # --------------------------------------------------------------------------------------------- memory
 
 DESCRIPTIONS = [
-    lambda: ("context_copy", automaton([1, 2, 3, -1, 2, 3, 4]), 1, 3),
-    lambda: ("input_copy", [3, 2, 1, 2, 3], 0, 1, 3),
-    lambda: ("input_copy", None, 0, 2, 1),
+    lambda: by_method("context_copy", automaton([1, 2, 3, -1, 2, 3, 4]), 1, 3),
+    lambda: by_method("input_copy", [3, 2, 1, 2, 3], 0, 1, 3),
+    lambda: by_method("input_copy", None, 0, 2, 1),
 ]
 PROMPTS = [[1, 2, 3, 1, 2], [2, 3] * 40]
 

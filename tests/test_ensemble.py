@@ -18,6 +18,7 @@ import pytest
 
 import specdec
 from canonical import LLAMA, build, perturbed, random_tensors, run_session, with_drafts
+from descriptions import by_method
 from specdec import _core
 from specdec.drafts import (
     Bigram,
@@ -70,7 +71,14 @@ class Scripted:
         return [note[3] for note in self.told if note[0] == "propose"]
 
 
-def describe(best: Ensemble) -> tuple[Any, ...]:
+def with_another(description: Any, draft: Any) -> Any:
+    """The description of an ensemble with a draft more, of 4 guesses."""
+    method, arguments = description
+    more = {"gammas": [*arguments["gammas"], 4], "drafts": [*arguments["drafts"], draft]}
+    return method, arguments | more
+
+
+def describe(best: Ensemble) -> Any:
     return best.describe(SimpleNamespace(config=LLAMA, tokenizer=None))  # type: ignore[arg-type]  # no draft looks further
 
 
@@ -393,7 +401,7 @@ def test_sequences_do_not_know_of_each_other(target: _core.Model, friend: _core.
     description = describe(
         Ensemble(Bigram([*range(40)] * 3, N_VOCAB), Lookahead(2, 3), Scripted([4, 5]), adaptive=False)
     )
-    description = (*description[:2], [*description[2], 4], (*description[3], ("model", friend)))
+    description = with_another(description, by_method("model", friend))
     batch, _, records = run_session(target, description, PROMPTS, gamma=16, temperature=1.0)
     for i, prompt in enumerate(PROMPTS):
         alone, _, own = run_session(target, description, [prompt], gamma=16, temperature=1.0, seeds=[(1, i)])
@@ -404,7 +412,7 @@ def test_sequences_do_not_know_of_each_other(target: _core.Model, friend: _core.
 def test_two_threads_at_once(target: _core.Model, friend: _core.Model) -> None:
     def run() -> list[list[int]]:
         description = describe(Ensemble(ContextCopy(), Lookahead(), Scripted([4])))
-        description = (*description[:2], [*description[2], 4], (*description[3], ("model", friend)))
+        description = with_another(description, by_method("model", friend))
         return run_session(target, description, PROMPTS, gamma=12, max_new_tokens=100)[0]
 
     wanted = run_session(target, None, PROMPTS, gamma=0, max_new_tokens=100)[0]
@@ -511,14 +519,14 @@ def test_arguments() -> None:
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        (("best", True, [4], ()), ValueError),
-        (("best", True, [], ()), ValueError),
-        (("best", True, [0], (("lookahead", 1, 2, 1),)), ValueError),
-        (("best", True, [4], (("lookahead", 0, 2, 1),)), ValueError),
-        (("best", True, [4, 4], (("lookahead", 1, 2, 1), ("nobody",))), ValueError),
-        (("best", True, [4], [("lookahead", 1, 2, 1)]), TypeError),
-        (("best", True, 4, (("lookahead", 1, 2, 1),)), TypeError),
-        (("best",), TypeError),
+        (by_method("ensemble", True, [4], ()), ValueError),
+        (by_method("ensemble", True, [], ()), ValueError),
+        (by_method("ensemble", True, [0], (by_method("lookahead", 1, 2, 1),)), ValueError),
+        (by_method("ensemble", True, [4], (by_method("lookahead", 0, 2, 1),)), ValueError),
+        (by_method("ensemble", True, [4, 4], (by_method("lookahead", 1, 2, 1), ("nobody", {}))), ValueError),
+        (by_method("ensemble", True, [4], 7), TypeError),
+        (by_method("ensemble", True, 4, (by_method("lookahead", 1, 2, 1),)), TypeError),
+        (("ensemble", {}), TypeError),
     ],
 )
 def test_bad_descriptions(target: _core.Model, wrong: tuple[Any, ...], error: type[Exception]) -> None:
@@ -532,7 +540,9 @@ def test_bad_descriptions(target: _core.Model, wrong: tuple[Any, ...], error: ty
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
 )
 def test_the_nth_allocation_fails_for_every_n(target: _core.Model, friend: _core.Model) -> None:
-    description = ("best", True, [4, 4], (("lookahead", 2, 3, 2), ("model", friend)))
+    description = by_method(
+        "ensemble", True, [4, 4], (by_method("lookahead", 2, 3, 2), by_method("model", friend))
+    )
     gc.collect()
     live = _core._alloc_live()
     try:

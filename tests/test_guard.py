@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import specdec
 from canonical import DTYPES, FORMATS, VARIANTS, build, perturbed, random_tensors, run_session
+from descriptions import by_method
 from drafters import DRAFTS, World
 from specdec import _core
 from tiny_models import llama_config, write_hf
@@ -42,9 +43,9 @@ for config in VARIANTS.values():
         model = build(config, tensors, dtype=dtype, cache_dtype=cache_dtype)
         draft = build(config, perturbed(tensors), dtype=dtype, cache_dtype=cache_dtype)
         for temperature in (0.0, 1.0):
-            tree = ("model", draft, ("shape", "without replacement", [0, 0, 0, 1, 2, 2]))
-            grown, deep = ("model", draft, ("grown", 3, 3, 1.0)), ("speculating", draft, tree, 6)
-            layers = [("layers", bytes(skipped)) for skipped in ([0, 3, 3], [2, 0, 1])]
+            tree = by_method("static_tree", draft, [0, 0, 0, 1, 2, 2], "without replacement")
+            grown, deep = by_method("dynamic_tree", draft, 3, 3, 1.0), by_method("nested", draft, tree, 6)
+            layers = [by_method("skip_layers", bytes(skipped)) for skipped in ([0, 3, 3], [2, 0, 1])]
             for drafter in (draft, tree, grown, deep, *layers):
                 prompts = [[1, 2, 3], [4] * 37]
                 run_session(model, drafter, prompts, temperature=temperature, max_new_tokens=30)

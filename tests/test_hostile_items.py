@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
+from descriptions import by_method
 from specdec import InputError, _core, drafts
 
 TENSORS = random_tensors(LLAMA)
@@ -67,7 +68,7 @@ def session(
 
 def rounds(target: _core.Model, answer: Any, budget: int = 4) -> list[Any]:
     """The first round with a Python object that proposes the answer."""
-    description = ("python", "a test", lambda *_: answer, None, None, drafts.Proposal, InputError, None)
+    description = by_method("python", "a test", lambda *_: answer, None, None, drafts.Proposal, None)
     made = session(target, description, gamma=budget)
     made.prefill()
     return made.round()
@@ -88,7 +89,7 @@ def prompts_that_empty_the_seeds(target: _core.Model) -> object:
 
 
 def gammas(target: _core.Model) -> object:
-    made = session(target, ("random",), [[1]] * 9)
+    made = session(target, by_method("random"), [[1]] * 9)
     made.prefill()
     return made.round(gammas=numbers(1, 9))
 
@@ -101,6 +102,15 @@ def replaced(target: _core.Model) -> object:
     return made.prefill()
 
 
+def several(target: _core.Model) -> object:
+    randoms = [by_method("random")] * 2
+    return session(target, by_method("ensemble", False, numbers(1, 2), randoms))
+
+
+def static_tree(target: _core.Model) -> object:
+    return session(target, by_method("static_tree", target, numbers(0, 9), "top-k"), gamma=9)
+
+
 IDS: dict[str, Callable[[_core.Model], object]] = {
     "prompt": lambda target: session(target, None, [numbers(1, 9)]).prefill(),
     "batch": prompts_that_empty_their_batch,
@@ -108,10 +118,12 @@ IDS: dict[str, Callable[[_core.Model], object]] = {
     "stop ids": lambda target: session(target, stop_ids=numbers()),
     "gammas": gammas,
     "replace": replaced,
-    "fixed acceptance": lambda target: session(target, fixed_acceptance(("random",), 0.5, [numbers()])),
-    "input copy": lambda target: session(target, ("input_copy", numbers(), 0, 1, 1)),
-    "gammas of several": lambda target: session(target, ("best", False, numbers(1, 2), (("random",),) * 2)),
-    "shape": lambda target: session(target, ("model", target, ("shape", "top-k", numbers(0, 9))), gamma=9),
+    "fixed acceptance": lambda target: session(
+        target, fixed_acceptance(by_method("random"), 0.5, [numbers()])
+    ),
+    "input copy": lambda target: session(target, by_method("input_copy", numbers(), 0, 1, 1)),
+    "gammas of several": several,
+    "shape": static_tree,
     "decoder": lambda target: _core.Decoder(target, capacity=N).prefill(numbers()),
     "forward": lambda target: _core.Decoder(target, capacity=9, max_nodes=9).forward(
         numbers(1, 9), [-1, *range(8)]
@@ -263,7 +275,7 @@ def test_a_table_that_changes_after_its_checks(target: _core.Model) -> None:
     for array, value in ((starts, 2**62), (starts, -(2**62)), (tokens, -7), (tokens, 2**30), (followers, -9)):
         kept = array.copy()
         for method in ("ngram", "online_ngram"):
-            made = session(target, (method, table), max_new_tokens=4)
+            made = session(target, by_method(method, table), max_new_tokens=4)
             made.prefill()
             array[...] = value
             while made.round():

@@ -22,6 +22,7 @@ import json, os, signal, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 from canonical import LLAMA
+from descriptions import by_method
 from specdec import _core
 
 def sizes(**changes):
@@ -56,8 +57,8 @@ def one_round():
 
 def one_nested_round():
     draft = slow_draft()
-    inner = ("best", False, [1, 1], (("random",), ("lookahead", 1, 2, 0)))
-    s = session(model(sizes(d_model=8, d_ff=8, n_ctx=4096)), ("speculating", draft, inner, 2), 1024)
+    inner = by_method("ensemble", False, [1, 1], (by_method("random"), by_method("lookahead", 1, 2, 0)))
+    s = session(model(sizes(d_model=8, d_ff=8, n_ctx=4096)), by_method("nested", draft, inner, 2), 1024)
     return s.round
 
 def one_beam_round():

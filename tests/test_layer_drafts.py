@@ -23,6 +23,7 @@ from canonical import (
     run_session,
     with_drafts,
 )
+from descriptions import by_method
 from specdec import InputError, _core, reference
 from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
 
@@ -36,7 +37,7 @@ needs_hooks = pytest.mark.skipif(
 
 
 def skipping(attn: tuple[int, ...] = (), mlp: tuple[int, ...] = (), n_layer: int = N_LAYER) -> Any:
-    return "layers", bytes((i in attn) + 2 * (i in mlp) for i in range(n_layer))
+    return by_method("skip_layers", bytes((i in attn) + 2 * (i in mlp) for i in range(n_layer)))
 
 
 def exit_after(layer: int, n_layer: int = N_LAYER) -> Any:
@@ -98,7 +99,7 @@ def test_an_early_exit_guesses_what_the_cut_model_guesses(variant: str, dtype: s
     target = build(config, tensors, **formats)
     for layer in range(1, N_LAYER):
         model = cut(config, tensors, layer, **formats)
-        wanted = rounds(target, ("model", model))
+        wanted = rounds(target, by_method("model", model))
         found = rounds(target, exit_after(layer), n_threads=2)
         assert [r["drafted"] for r in found] == [r["drafted"] for r in wanted]
         assert [r["tokens"] for r in found] == [r["tokens"] for r in wanted]
@@ -243,7 +244,7 @@ def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int
     """
     target = build(LLAMA, lively(LLAMA))
     draft = DESCRIPTIONS[name]
-    blocks = [2 - skipped.bit_count() for skipped in draft[1]]
+    blocks = [2 - skipped.bit_count() for skipped in draft[1]["skipped"]]
     n_shared = next(i for i, n in enumerate(blocks) if n < 2)
     session = _core.Session(
         target, draft, PROMPTS, gamma=gamma, max_new_tokens=30, sampling={"temperature": 0.0},
@@ -295,9 +296,9 @@ def test_what_does_not_fit_the_target_is_refused() -> None:
     target_core = build(LLAMA, random_tensors(LLAMA))
     for mask in (b"", bytes(N_LAYER), b"\x04\x00\x00", bytes(N_LAYER + 1)):
         with pytest.raises(ValueError, match="expected 3 bytes from 0 to 3"):
-            run_session(target_core, ("layers", mask), PROMPTS)
+            run_session(target_core, by_method("skip_layers", mask), PROMPTS)
     with pytest.raises(TypeError):
-        run_session(target_core, ("layers", [0, 0, 1]), PROMPTS)
+        run_session(target_core, by_method("skip_layers", [0, 0, 1]), PROMPTS)
 
 
 def test_repr() -> None:
@@ -347,4 +348,4 @@ def test_they_draft_for_no_draft(inner: Any) -> None:
         ModelDraft(draft, draft=inner)
     core = build(LLAMA, random_tensors(LLAMA))
     with pytest.raises(RuntimeError, match="layers of the target can draft for the target only"):
-        run_session(core, ("speculating", core, exit_after(1), 3), PROMPTS)
+        run_session(core, by_method("nested", core, exit_after(1), 3), PROMPTS)

@@ -12,6 +12,7 @@ import pytest
 
 import specdec
 from canonical import LLAMA, build, random_tensors, run_session, with_drafts
+from descriptions import by_method
 from exact import outcome_law
 from specdec import _core, reference
 from specdec.drafts import Lookahead
@@ -221,9 +222,9 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
 )
 def test_bad_descriptions(target: _core.Model, wrong: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="lookahead: "):
-        run_session(target, ("lookahead", *wrong), PROMPTS)
+        run_session(target, by_method("lookahead", *wrong), PROMPTS)
     with pytest.raises(TypeError):
-        run_session(target, ("lookahead", 1, 2), PROMPTS)
+        run_session(target, ("lookahead", {"window": 1, "ngram": 2}), PROMPTS)
 
 
 def test_attributes() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
+from descriptions import by_method
 from specdec import _core
 
 pytestmark = [
@@ -81,12 +82,15 @@ def generate_refilled():
 
 
 def generate_from_own_layers():
-    return continued(load(), ("layers", bytes([0, 3, 2])))
+    return continued(load(), by_method("skip_layers", bytes([0, 3, 2])))
 
 
 def generate_from_counts():
     table = _core.Ngram(np.zeros(LLAMA["n_vocab"], np.int32), ())
-    return [continued(load(), draft) for draft in (("ngram", table), ("online_ngram", table), ("random",))]
+    return [
+        continued(load(), draft)
+        for draft in (by_method("ngram", table), by_method("online_ngram", table), by_method("random"))
+    ]
 
 
 def decode():
@@ -102,9 +106,8 @@ def score():
 def generate_with_trees():
     """Each way a model drafts a tree, and one that drafts for a model."""
     target, draft = load(), build(LLAMA, perturbed(TENSORS))
-    shape = ("shape", "without replacement", [0, 0, 1])
-    tree = ("model", draft, shape)
-    for described in (tree, ("model", draft, ("grown", 2, 3, 1.0)), ("speculating", draft, tree, 3)):
+    tree = by_method("static_tree", draft, [0, 0, 1], "without replacement")
+    for described in (tree, by_method("dynamic_tree", draft, 2, 3, 1.0), by_method("nested", draft, tree, 3)):
         run_session(target, described, [[1, 2, 3], [4, 5]], temperature=1.0, max_new_tokens=10)
     return True
 
@@ -153,7 +156,7 @@ GAMMA, N_SEQUENCES = 16, 4
 ROWS = N_SEQUENCES * (GAMMA + 1) * WIDE["n_vocab"] * 8
 """Bytes of a distribution for every guess."""
 
-COPY, LOOK = ("context_copy", None, 1, 1), ("lookahead", 2, 3, 2)
+COPY, LOOK = by_method("context_copy", None, 1, 1), by_method("lookahead", 2, 3, 2)
 
 
 @pytest.fixture(scope="module")
@@ -182,16 +185,19 @@ def session_bytes(target, draft, temperature, rule="rejection"):
 
 def chosen(draft):
     """Drafts that only ever choose their guesses."""
-    grown, top = ("model", draft, ("grown", 2, 3, 1.0)), ("model", draft, ("shape", "top-k", [0, 0, 1]))
-    both = ("best", False, [4, 4], (COPY, LOOK))
-    return [COPY, LOOK, ("input_copy", None, 0, 2, 2), both, grown, top]
+    grown, top = (
+        by_method("dynamic_tree", draft, 2, 3, 1.0),
+        by_method("static_tree", draft, [0, 0, 1], "top-k"),
+    )
+    both = by_method("ensemble", False, [4, 4], (COPY, LOOK))
+    return [COPY, LOOK, by_method("input_copy", None, 0, 2, 2), both, grown, top]
 
 
 def drawn(draft):
     """Drafts that draw their guesses where the temperature is above 0."""
-    shape = ("model", draft, ("shape", "sample", [0, 0, 1]))
-    one_draws = ("best", False, [4, 4], (COPY, ("model", draft)))
-    return [("model", draft), shape, ("speculating", draft, COPY, 2), one_draws]
+    shape = by_method("static_tree", draft, [0, 0, 1], "sample")
+    one_draws = by_method("ensemble", False, [4, 4], (COPY, by_method("model", draft)))
+    return [by_method("model", draft), shape, by_method("nested", draft, COPY, 2), one_draws]
 
 
 @pytest.mark.slow
@@ -203,6 +209,6 @@ def test_guesses_that_are_chosen_take_no_room_for_distributions(wide):
     for description in drawn(draft):
         assert session_bytes(target, description, 0.0) < ROWS, description
         assert session_bytes(target, description, 1.0) > ROWS, description
-    top = ("model", draft, ("shape", "top-k", [0, 0, 1]))
+    top = by_method("static_tree", draft, [0, 0, 1], "top-k")
     assert session_bytes(target, top, 1.0, "coupled") > ROWS, "it draws under the coupled rule"
-    assert session_bytes(target, ("random",), 0.0) > ROWS
+    assert session_bytes(target, by_method("random"), 0.0) > ROWS

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import specdec
 from canonical import LLAMA, build, random_tensors, with_drafts
+from descriptions import by_method
 from specdec import InputError, _core
 from specdec.drafts import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.errors import CheckpointError, CheckpointNotFoundError
@@ -362,7 +363,7 @@ def tables(smoothing: str) -> list[Ngram]:
 def test_guesses_are_drawn_from_the_probabilities(target: _core.Model, smoothing: str) -> None:
     """Row by row of the core; that tokens are drawn from these rows is tested for all drafts."""
     for table in tables(smoothing):
-        for rounds in run(target, ("ngram", table.core), PROMPTS, 1.0):
+        for rounds in run(target, by_method("ngram", table.core), PROMPTS, 1.0):
             for text, record in rounds:
                 for i in range(len(record["drafted"])):
                     wanted = table.probabilities(text + record["drafted"][:i])[-1]
@@ -386,7 +387,7 @@ def test_online_counts_are_those_of_the_text(
     draft = OnlineNgram(Ngram(LOOP, N_VOCAB, n, smoothing=smoothing)) if with_table else OnlineNgram(n)
     texts = [LOOP] if with_table else []
     smoothing = smoothing if with_table else "interpolated"
-    core = ("online_ngram", draft._table(N_VOCAB).core)
+    core = by_method("online_ngram", draft._table(N_VOCAB).core)
     n_guesses = 0
     for rounds in run(target, core, PROMPTS, 1.0, 25):
         for text, record in rounds:
@@ -405,7 +406,7 @@ def test_greedy_guesses_are_the_most_probable(
 ) -> None:
     """Although the core does not look at most tokens; ties go to the lowest id."""
     table = Ngram(LOOP, N_VOCAB, n, smoothing=smoothing)
-    for rounds in run(target, (method, table.core), PROMPTS, 0.0):
+    for rounds in run(target, by_method(method, table.core), PROMPTS, 0.0):
         for text, record in rounds:
             counted = Ngram([LOOP, text], N_VOCAB, n, smoothing=smoothing) if "online" in method else table
             for i, token in enumerate(record["drafted"]):
@@ -421,7 +422,7 @@ def test_a_greedy_back_off_takes_what_was_not_seen() -> None:
     row = table.probabilities([0])[0]
     assert np.argmax(row) == 6
     model = build(LLAMA, random_tensors(LLAMA, 1))
-    ((_, record), *_) = run(model, ("ngram", table.core), [[3, 0]], 0.0)[0]
+    ((_, record), *_) = run(model, by_method("ngram", table.core), [[3, 0]], 0.0)[0]
     assert record["drafted"][0] == 6
 
 
@@ -430,7 +431,7 @@ def test_a_greedy_back_off_where_the_most_frequent_token_was_seen() -> None:
     table = Ngram([*[[0]] * 100, *[[1]] * 90, [2, 0], [2, 3], [2, 4]], N_VOCAB, 2, smoothing="backoff")
     assert np.argmax(table.probabilities([2])[0]) == 1
     model = build(LLAMA, random_tensors(LLAMA, 1))
-    ((_, record), *_) = run(model, ("ngram", table.core), [[3, 2]], 0.0)[0]
+    ((_, record), *_) = run(model, by_method("ngram", table.core), [[3, 2]], 0.0)[0]
     assert record["drafted"][0] == 1
 
 
@@ -459,7 +460,7 @@ def test_any_texts_and_prompts(
     model = build(config, random_tensors(config, 1))
     table = Ngram(texts, 5, n, smoothing=smoothing)
     method = "online_ngram" if online else "ngram"
-    for rounds in run(model, (method, table.core), prompts, 1.0, 15, seed):
+    for rounds in run(model, by_method(method, table.core), prompts, 1.0, 15, seed):
         for text, record in rounds:
             for i in range(len(record["drafted"])):
                 counted = [*texts, text] if online else texts
@@ -469,7 +470,7 @@ def test_any_texts_and_prompts(
 
 
 def test_sequences_of_a_batch_learn_by_themselves(target: _core.Model) -> None:
-    core = ("online_ngram", OnlineNgram(3)._table(N_VOCAB).core)
+    core = by_method("online_ngram", OnlineNgram(3)._table(N_VOCAB).core)
     together = run(target, core, PROMPTS, 1.0)
     for i, prompt in enumerate(PROMPTS):
         (alone,) = run(target, core, [prompt], 1.0, first=i)
@@ -478,7 +479,7 @@ def test_sequences_of_a_batch_learn_by_themselves(target: _core.Model) -> None:
 
 
 def test_a_batch_slot_that_is_taken_again_has_forgotten(target: _core.Model) -> None:
-    core = ("online_ngram", OnlineNgram(3)._table(N_VOCAB).core)
+    core = by_method("online_ngram", OnlineNgram(3)._table(N_VOCAB).core)
     how: dict[str, Any] = {
         "gamma": 4, "max_new_tokens": 20, "sampling": {"temperature": 1.0}, "n_threads": 1, "n_text": 60,
         "draft_sampling": {"temperature": 1.0},
@@ -531,7 +532,7 @@ def test_bad_online_drafts_are_refused(start: Any, smoothing: str | None, messag
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 0.3])
 def test_random_guesses_are_uniform(target: _core.Model, temperature: float) -> None:
     """Chi-square of 4,000 first guesses, false alarm 1e-3 each, the seed is fixed; at temperature 0 too."""
-    rounds = run(target, ("random",), [[5, 17]] * 4000, temperature, 2)
+    rounds = run(target, by_method("random"), [[5, 17]] * 4000, temperature, 2)
     guesses = [sequence[0][1]["drafted"][0] for sequence in rounds]
     counts = np.bincount(guesses, minlength=N_VOCAB)
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
@@ -544,7 +545,8 @@ def test_random_is_accepted_as_often_as_the_paper_says(target: _core.Model) -> N
 
     sampling = {"temperature": 1.0}
     session = _core.Session(
-        target, ("random",), PROMPTS, gamma=3, max_new_tokens=30, sampling=sampling, draft_sampling=sampling,
+        target, by_method("random"), PROMPTS, gamma=3, max_new_tokens=30, sampling=sampling,
+        draft_sampling=sampling,
         seeds=[(1, i) for i in range(4)], n_threads=1, keep_logits=True,
     )  # fmt: skip
     with_drafts(session).prefill()

@@ -14,6 +14,7 @@ import pytest
 
 import specdec
 from canonical import with_drafts
+from descriptions import by_method
 from drafters import DRAFTS
 from drafters import World as Models
 from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
@@ -482,7 +483,7 @@ def test_a_session_refuses_gammas_of_another_number() -> None:
     target, draft = specdec.embedded_pair()
     greedy = {"temperature": 0.0}
     session = _core.Session(
-        target.core, ("model", draft.core), [[1, 2]], gamma=4, max_new_tokens=9, sampling=greedy,
+        target.core, by_method("model", draft.core), [[1, 2]], gamma=4, max_new_tokens=9, sampling=greedy,
         draft_sampling=greedy, seeds=[(0, 0)], n_threads=1,
     )  # fmt: skip
     session.prefill()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from canonical import LLAMA, build, perturbed, random_tensors
+from descriptions import by_method
 from specdec import _core
 
 SIZES = LLAMA | {"n_layer": 1, "d_model": 16, "d_ff": 16, "n_head": 2, "n_kv_head": 1}
@@ -62,7 +63,7 @@ numbers = st.one_of(hostile, st.floats(), st.floats(-5, 5), st.integers(0, 1000)
 @given(
     st.booleans(),
     st.lists(st.tuples(st.integers(0, N_NUMBERS - 1), numbers), min_size=1, max_size=12),
-    st.sampled_from([DRAFT, ("context_copy", None, 1, 3)]),
+    st.sampled_from([DRAFT, by_method("context_copy", None, 1, 3)]),
 )
 def test_a_session_refuses_hostile_numbers_or_gives_plain_output(
     has_learnt: bool, changes: list[tuple[int, float]], draft: Any
@@ -108,7 +109,7 @@ def test_most_numbers_are_never_negative_nor_huge(value: float) -> None:
 
 def test_what_was_learnt_is_taken_back() -> None:
     pace = LEARNT
-    for draft in (DRAFT, ("random",), ("context_copy", None, 1, 3)):
+    for draft in (DRAFT, by_method("random"), by_method("context_copy", None, 1, 3)):
         for _ in range(3):
             tokens, pace = run(pace, draft)
             assert tokens == PLAIN

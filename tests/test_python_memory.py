@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from canonical import LLAMA, build, perturbed, random_tensors, with_drafts
-from specdec import InputError, _core, drafts
+from descriptions import by_method
+from specdec import _core, drafts
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("_testcapi") is None,
@@ -45,7 +46,7 @@ def guesses(n_vocab: int) -> Any:
     def nothing(*_: object) -> None:
         return None
 
-    return "python", "a test", lambda *_: given, nothing, nothing, drafts.Proposal, InputError, None
+    return by_method("python", "a test", lambda *_: given, nothing, nothing, drafts.Proposal, None)
 
 
 def works() -> dict[str, Callable[[], Work]]:
@@ -63,7 +64,12 @@ def works() -> dict[str, Callable[[], Work]]:
     bias = {1: 0.5, 2: -1.0}
     half = np.full((3, 2), 0.5)
     options: dict[str, Any] = {"keep_logits": True}
-    several = ("best", False, [2, 2], (("ngram", table), ("model", draft, ("shape", "top-k", [0, 0]))))
+    several = by_method(
+        "ensemble",
+        False,
+        [2, 2],
+        (by_method("ngram", table), by_method("static_tree", draft, [0, 0], "top-k")),
+    )
 
     def made(draft: Any, **more: Any) -> Callable[[], Work]:
         return lambda: lambda: _core.Session(

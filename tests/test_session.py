@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from canonical import GPT, LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
+from descriptions import by_method
 from specdec import _core, drafts
 
 PROMPTS = [[3], list(range(7)), list(range(30, 60)), [5, 9] * 50]
@@ -71,8 +72,8 @@ def test_drafters_read_long_prompts_to_their_end():
     texts = [rng.integers(0, 101, size).tolist() for size in (n, 9_000, 50)]
     prompts = [text + text[:known] for text in texts]
     counts = drafts.OnlineNgram(6)._table(101).core
-    for draft in (("context_copy", None, known, 1), ("online_ngram", counts)):
-        pair = ("best", False, [3, 3], (draft, draft))
+    for draft in (by_method("context_copy", None, known, 1), by_method("online_ngram", counts)):
+        pair = by_method("ensemble", False, [3, 3], (draft, draft))
         for description in (draft, pair):
             session = _core.Session(
                 target, description, prompts, gamma=6, max_new_tokens=20, sampling={"temperature": 0.0},
@@ -261,7 +262,7 @@ def test_guesses_past_the_known_text_stand(models):
         (float("nan"), [[1]], ValueError, "alpha is nan"),
         (0.5, [[1, 101]], ValueError, "text 0: token 1 is 101"),
         (0.5, [[1], [2]], ValueError, "2 texts, expected one for each of 1 sequences"),
-        ("half", [[1]], TypeError, "real number"),
+        ("half", [[1]], TypeError, "alpha is a str, expected a number"),
         (0.5, 3, TypeError, "sequence of texts"),
     ],
 )

@@ -10,6 +10,7 @@ import scipy
 
 import specdec
 from canonical import LLAMA, build, random_tensors, run_session
+from descriptions import by_method
 from specdec import InputError, _core, reference
 from specdec.drafts import Bigram, Ngram, Unigram
 
@@ -184,7 +185,7 @@ def test_a_table_that_changes_under_a_run_touches_no_other_memory() -> None:
     for wrong in ([-(10**12), 10**12, 1, 10**12], [0, 3, 2, 3]):
         starts[:] = wrong
         for method in ("ngram", "online_ngram"):
-            draft = (method, changing)
+            draft = by_method(method, changing)
             assert run_session(model, draft, [[0]], gamma=3, max_new_tokens=20)[0] == plain
             assert run_session(model, draft, [[0]], gamma=3, max_new_tokens=20, **how)[0] == coupled
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import specdec
 from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, with_drafts
+from descriptions import by_method
 from exact import Conditional, Proposal, Tokens, chain_law, independent, without_replacement
 from exact import drafts as listed
 from laws import FALSE_ALARM, p_value
@@ -115,10 +116,6 @@ def text_of(records: list[_core.RoundRecord], sequence: int) -> list[int]:
     return [token for record in records if record["sequence"] == sequence for token in record["tokens"]]
 
 
-def shape(parents: Parents, how: str = "sample") -> tuple[object, ...]:
-    return "shape", how, list(parents)
-
-
 # -------------------------------------------------------------------------- the examples of the notes
 
 A, B, C, D, E, F, G, H = range(8)
@@ -143,7 +140,7 @@ def assert_rows_are_sequences(target: _core.Model, prompt: list[int], record: _c
 def test_four_sequences_of_the_note_are_six_rows() -> None:
     """Stratos' note, section 2.1: (c, e), (c, f), (d, g), (d, h) after (a, b) are c, e, f, d, g, h."""
     target, draft, prompt = random_model(8, 1), follower(NOTE, 8), [A, B]
-    records = rounds(target, ("model", draft, ("chains", 4)), [prompt] * 200)
+    records = rounds(target, by_method("parallel_chains", draft, 4), [prompt] * 200)
     wanted = {(C, E), (C, F), (D, G), (D, H)}
     whole = [record for record in records if set(leaves(record)) == wanted]
     assert len(whole) > 5, "of 256 ways to draw four sequences, 24 have all"
@@ -156,7 +153,7 @@ def test_four_sequences_of_the_note_are_six_rows() -> None:
 
 
 def test_four_sequences_of_the_note_without_replacement() -> None:
-    draft = ("model", follower(NOTE, 8), shape([0, 0, 1, 1, 2, 2], "without replacement"))
+    draft = by_method("static_tree", follower(NOTE, 8), [0, 0, 1, 1, 2, 2], "without replacement")
     target = random_model(8, 1)
     for record in rounds(target, draft, [[A, B]] * 20):
         assert sorted(leaves(record)) == [(C, E), (C, F), (D, G), (D, H)]
@@ -170,7 +167,8 @@ def test_the_tree_of_the_survey_has_eleven_nodes(how: str) -> None:
     models are", "machine translation system design" share their beginnings."""
     target, prompt = random_model(10, 1), [CONTEXT]
     tree = StaticTree((1, 2, 2, 1), how)
-    draft = ("model", follower(SURVEY, 10), tree.describe())
+    method, arguments = tree.describe()
+    draft = method, {"model": follower(SURVEY, 10), **arguments}
     (record,) = rounds(target, draft, [prompt], gamma=tree.gamma)
     assert sorted(leaves(record)) == sorted(CANDIDATES)
     assert len(record["drafted"]) == 11 and record["n_rows"] == 11 + 1
@@ -180,7 +178,7 @@ def test_the_tree_of_the_survey_has_eleven_nodes(how: str) -> None:
 def test_four_candidates_of_the_survey_as_sequences() -> None:
     """Sixteen guesses, eleven rows, the tree that the survey draws."""
     target, prompt = random_model(10, 1), [CONTEXT]
-    records = rounds(target, ("model", follower(SURVEY, 10), ("chains", 4)), [prompt] * 100, gamma=16)
+    records = rounds(target, by_method("parallel_chains", follower(SURVEY, 10), 4), [prompt] * 100, gamma=16)
     whole = [record for record in records if sorted(leaves(record)) == sorted(CANDIDATES)]
     assert len(whole) > 2
     for record in whole:
@@ -225,7 +223,7 @@ def test_the_shape_that_is_expected_to_do_best(acceptance: tuple[float, ...]) ->
 def test_a_shape_is_what_is_proposed(name: str, how: str) -> None:
     """Whole, cut by gamma, and cut where the text ends."""
     target, draft, parents = random_model(9, 1), random_model(9, 2), TREES[name]
-    described = ("model", draft, shape(parents, how))
+    described = by_method("static_tree", draft, parents, how)
     depths = [0]
     for parent in parents:
         depths.append(depths[parent] + 1)
@@ -240,7 +238,7 @@ def test_a_shape_is_what_is_proposed(name: str, how: str) -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_chains_are_dealt_out_level_by_level(k: int) -> None:
-    draft = ("model", random_model(9, 2), ("chains", k))
+    draft = by_method("parallel_chains", random_model(9, 2), k)
     for gamma in (1, 4, 8):
         (record,) = rounds(random_model(9, 1), draft, [[1, 2]], gamma=gamma)
         assert record["parents"] == [max(0, node - k) for node in range(1, gamma + 1)]
@@ -265,7 +263,7 @@ def test_nodes_are_drawn_from_what_they_say(how: str, name: str) -> None:
     proposal = PROPOSALS[how](tree, conditional(draft, prompt))
     law = {tuple(one.tokens[1:]): one.probability for one in listed(tree, proposal)}
     seen: Counter[Tokens] = Counter()
-    for record in rounds(target, ("model", draft, shape(parents, how)), [prompt] * n, gamma=4):
+    for record in rounds(target, by_method("static_tree", draft, parents, how), [prompt] * n, gamma=4):
         tokens = tuple(record["drafted"])
         seen[tokens] += 1
         if seen[tokens] > 1:
@@ -281,7 +279,7 @@ def test_twins_are_read_once_and_rightly() -> None:
     """Equal nodes after equal nodes share a row of the draft; equal nodes after others do not."""
     target, draft, prompt = random_model(3, 1), random_model(3, 2, 1.0), [1, 2]
     probs = conditional(draft, prompt)
-    for record in rounds(target, ("model", draft, ("chains", 3)), [prompt] * 100, gamma=12):
+    for record in rounds(target, by_method("parallel_chains", draft, 3), [prompt] * 100, gamma=12):
         prefixes = prefixes_of(record)
         assert record["n_rows"] == len(set(prefixes))
         for node in range(1, 13):
@@ -290,7 +288,7 @@ def test_twins_are_read_once_and_rightly() -> None:
 
 def test_samples_run_out_where_the_draft_knows_no_more() -> None:
     """Without replacement there are as many children as tokens with mass."""
-    draft = ("model", follower(NOTE, 8), shape([0, 0, 0, 0, 1, 1, 1, 2], "without replacement"))
+    draft = by_method("static_tree", follower(NOTE, 8), [0, 0, 0, 0, 1, 1, 1, 2], "without replacement")
     (record,) = rounds(
         random_model(8, 1), draft, [[A, B]], draft_sampling={"temperature": 1.0, "top_p": 0.99}
     )
@@ -304,21 +302,21 @@ def test_top_k_are_the_most_probable() -> None:
     for temperature in (0.0, 0.7):
         bias = {int(np.argmax(logits_after(draft, [1, 2]))): -np.inf}
         (record,) = rounds(
-            target, ("model", draft, shape([0] * 40, "top-k")), [[1, 2]], gamma=40, temperature=temperature,
-            draft_sampling={"temperature": temperature, "logit_bias": bias},
+            target, by_method("static_tree", draft, [0] * 40, "top-k"), [[1, 2]], gamma=40,
+            temperature=temperature, draft_sampling={"temperature": temperature, "logit_bias": bias},
         )  # fmt: skip
         order = np.argsort(-logits_after(draft, [1, 2]), kind="stable")
         assert record["drafted"] == order[1:41].tolist()
         assert np.array_equal(record["draft_probs"][1:], np.eye(700)[record["drafted"]])
     tied = follower({B: [7, 3, 29, 5]}, 30)
-    (record,) = rounds(random_model(30, 1), ("model", tied, shape([0] * 6, "top-k")), [[A, B]])
+    (record,) = rounds(random_model(30, 1), by_method("static_tree", tied, [0] * 6, "top-k"), [[A, B]])
     assert record["drafted"] == [3, 5, 7, 29]  # the others have no mass
 
 
 def test_siblings_of_the_coupled_rule_are_the_first_of_the_race() -> None:
     """Their order is that of the target's own race over the draft's distribution."""
     target, draft, prompt = random_model(50, 1), random_model(50, 2), [1, 2]
-    described = ("model", draft, shape([0, 0, 0, 1], "sample"))
+    described = by_method("static_tree", draft, [0, 0, 0, 1], "sample")
     probs = reference.distribution(logits_after(draft, prompt), 1.0)
     for i, record in enumerate(rounds(target, described, [prompt] * 20, rule="coupled")):
         noise = reference.noise(5, i, len(prompt), 50)
@@ -357,7 +355,7 @@ def test_a_grown_tree_is_the_best_of_all(n_nodes: int) -> None:
     """With steps and width enough, no other tree of so many nodes has more expected accepted tokens."""
     target, draft = random_model(6, 1), random_model(6, 2, 2.2)
     for prompt in ([1, 2], [3], [5, 4, 1]):
-        (record,) = rounds(target, ("model", draft, ("grown", 6, 20, 1.0)), [prompt], gamma=n_nodes)
+        (record,) = rounds(target, by_method("dynamic_tree", draft, 6, 20, 1.0), [prompt], gamma=n_nodes)
         found = prefixes_of(record)[1:]
         best = best_nodes(conditional(draft, prompt), n_nodes)
         assert set(found) == set(best)
@@ -393,7 +391,7 @@ def test_a_tree_grows_step_by_step(width: int, steps: int, temperature: float, s
     for prompt in ([1, 2], [7], [9, 4, 1]):
         for n_nodes, depth in ((3, 19), (9, 19), (9, 2)):
             (record,) = rounds(
-                target, ("model", draft, ("grown", width, steps, sharpness)), [prompt], gamma=n_nodes,
+                target, by_method("dynamic_tree", draft, width, steps, sharpness), [prompt], gamma=n_nodes,
                 temperature=temperature, max_new_tokens=depth + 1,
             )  # fmt: skip
             wanted = grown(conditional(draft, prompt, confidence_at), n_nodes, width, steps, depth)
@@ -404,7 +402,7 @@ def test_a_grown_tree_of_the_coupled_rule_begins_with_the_race() -> None:
     target, draft, prompt = random_model(50, 1), random_model(50, 2), [1, 2]
     probs = reference.distribution(logits_after(draft, prompt), 1.0)
     for i, record in enumerate(
-        rounds(target, ("model", draft, ("grown", 3, 1, 1.0)), [prompt] * 10, rule="coupled", gamma=3)
+        rounds(target, by_method("dynamic_tree", draft, 3, 1, 1.0), [prompt] * 10, rule="coupled", gamma=3)
     ):
         with np.errstate(divide="ignore"):
             times = -np.log1p(-reference.noise(5, i, len(prompt), 50)) / probs
@@ -420,17 +418,19 @@ def bigram(n_vocab: int) -> _core.Ngram:
 
 def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tuple[object, ...]]:
     """Ways to draft for `draft`."""
-    tree = ("model", small, shape([0, 0, 1, 1], "without replacement"))
-    twins = ("model", small, ("chains", 3))
+    tree = by_method("static_tree", small, [0, 0, 1, 1], "without replacement")
+    twins = by_method("parallel_chains", small, 3)
     return {
-        "a table": ("speculating", draft, ("ngram", bigram(n_vocab)), 3),
-        "a model": ("speculating", draft, ("model", small), 2),
-        "a tree": ("speculating", draft, tree, 4),
-        "chains": ("speculating", draft, twins, 6),
-        "a grown tree": ("speculating", draft, ("model", small, ("grown", 2, 2, 3.5)), 5),
-        "three deep": ("speculating", draft, ("speculating", small, ("ngram", bigram(n_vocab)), 2), 3),
-        "itself": ("speculating", draft, ("model", draft), 3),
-        "nothing": ("speculating", draft, ("model", small), 0),
+        "a table": by_method("nested", draft, by_method("ngram", bigram(n_vocab)), 3),
+        "a model": by_method("nested", draft, by_method("model", small), 2),
+        "a tree": by_method("nested", draft, tree, 4),
+        "chains": by_method("nested", draft, twins, 6),
+        "a grown tree": by_method("nested", draft, by_method("dynamic_tree", small, 2, 2, 3.5), 5),
+        "three deep": by_method(
+            "nested", draft, by_method("nested", small, by_method("ngram", bigram(n_vocab)), 2), 3
+        ),
+        "itself": by_method("nested", draft, by_method("model", draft), 3),
+        "nothing": by_method("nested", draft, by_method("model", small), 0),
     }
 
 
@@ -470,7 +470,7 @@ def test_greedy_and_coupled_guesses_are_the_models_own(name: str, temperature: f
     options: dict[str, Any] = {
         "n": None, "gamma": 5, "temperature": temperature, "rule": "coupled", "max_new_tokens": 40,
     }  # fmt: skip
-    alone = rounds(target, ("model", draft), prompts, **options)
+    alone = rounds(target, by_method("model", draft), prompts, **options)
     found = rounds(target, nested(draft, small, 61)[name], prompts, n_threads=2, **options)
     keys = ("sequence", "drafted", "accepted", "tokens")
     assert [[record[key] for key in keys] for record in found] == [
@@ -489,8 +489,10 @@ def test_several_rounds_have_the_law_of_the_target(name: str) -> None:
     Chi-square, false alarm 1e-3 each.
     """
     target, draft, small = random_model(3, 1, 1.6), random_model(3, 2, 2.0), random_model(3, 4, 1.7)
-    trees = {how: ("model", draft, shape([0, 0, 1, 2], how)) for how in PROPOSALS}
-    described = (nested(draft, small, 3) | trees | {"chains of three": ("model", draft, ("chains", 3))})[name]
+    trees = {how: by_method("static_tree", draft, [0, 0, 1, 2], how) for how in PROPOSALS}
+    described = (
+        nested(draft, small, 3) | trees | {"chains of three": by_method("parallel_chains", draft, 3)}
+    )[name]
     prompt, n = [1, 2, 0], 6000
     texts: list[Tokens] = [()] * n
     for record in rounds(
@@ -508,7 +510,7 @@ def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
     and without inner guesses it comes to every place in both rounds.
     """
     target, draft = follower({0: [1], 1: [0]}, 4), follower({0: [2, 3], 1: [2, 3], 2: [2, 3], 3: [2, 3]}, 4)
-    described = ("speculating", draft, ("model", draft), 0)
+    described = by_method("nested", draft, by_method("model", draft), 0)
     found = rounds(target, described, [[0]] * 4000, n=2, gamma=3, keep_drafts=False)
     table = np.zeros((2, 2))
     for first, second in zip(found[:4000], found[4000:], strict=True):
@@ -526,8 +528,11 @@ def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]
     small = random_model(n_vocab, 9)
     if name in NESTED:
         return nested(draft, small, n_vocab)[name]
-    trees = {"chains": ("chains", 3), "grown": ("grown", 3, 4, 3.5)}
-    return "model", draft, trees.get(name) or shape([0, 0, 0, 1, 1, 2, 4, 4], name)
+    if name == "chains":
+        return by_method("parallel_chains", draft, 3)
+    if name == "grown":
+        return by_method("dynamic_tree", draft, 3, 4, 3.5)
+    return by_method("static_tree", draft, [0, 0, 0, 1, 1, 2, 4, 4], name)
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
@@ -790,31 +795,58 @@ def test_what_is_no_draft(pair: tuple[specdec.Model, specdec.Model]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tree", "error", "message"),
+    ("method", "arguments", "error", "message"),
     [
-        (("chains", 0), ValueError, "0 chains and 0 nodes"),
-        (("chains",), TypeError, "tree: expected"),
-        (("shape", "sample", []), ValueError, "0 chains and 0 nodes"),
-        (("shape", "sample", [0, 2]), ValueError, "the parent of node 2 is 2, expected 0 to 1"),
-        (("shape", "sample", [0, -1]), ValueError, "the parent of node 2 is -1"),
-        (("shape", "beam", [0]), ValueError, "how is 'beam'"),
-        (("grown", 0, 3, 1.0), ValueError, "width and steps are 0 and 3"),
-        (("grown", 3, 5000, 1.0), ValueError, "width and steps are 3 and 5000"),
-        (("grown", 3, 5, 0.0), ValueError, "sharpness is 0"),
-        (7, TypeError, "draft: expected"),
+        ("parallel_chains", (0,), ValueError, "0 chains and 0 nodes"),
+        ("parallel_chains", (2.0,), TypeError, "parallel_chains: n_chains is a float, expected an integer"),
+        ("parallel_chains", (2**40,), OverflowError, "does not fit 32 bits"),
+        ("static_tree", ([], "sample"), ValueError, "0 chains and 0 nodes"),
+        ("static_tree", ([0, 2], "sample"), ValueError, "the parent of node 2 is 2, expected 0 to 1"),
+        ("static_tree", ([0, -1], "sample"), ValueError, "the parent of node 2 is -1"),
+        ("static_tree", ([0], "beam"), ValueError, "how is 'beam'"),
+        ("static_tree", ([0], "sample\0"), ValueError, "null character"),
+        ("static_tree", ([0], 7), TypeError, "static_tree: how is a int, expected a str"),
+        ("dynamic_tree", (0, 3, 1.0), ValueError, "width and steps are 0 and 3"),
+        ("dynamic_tree", (3, 5000, 1.0), ValueError, "width and steps are 3 and 5000"),
+        ("dynamic_tree", (3, 5, 0.0), ValueError, "sharpness is 0"),
+        ("dynamic_tree", (3, 5, "much"), TypeError, "dynamic_tree: sharpness is a str, expected a number"),
     ],
 )
-def test_bad_descriptions(tree: object, error: type[Exception], message: str) -> None:
+def test_bad_arguments(
+    method: str, arguments: tuple[object, ...], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
-        rounds(random_model(9, 1), ("model", random_model(9, 2), tree), [[1]])
+        rounds(random_model(9, 1), by_method(method, random_model(9, 2), *arguments), [[1]])
+
+
+@pytest.mark.parametrize(
+    ("description", "error", "message"),
+    [
+        (7, TypeError, r"draft: expected \(method, \{argument: value\}\), a Model or an Ngram"),
+        ((), TypeError, "draft: expected"),
+        (("model",), TypeError, "draft: expected"),
+        (("model", [1]), TypeError, "draft: expected"),
+        (("modle", {}), ValueError, "there is no method 'modle'"),
+        (("model", {}), TypeError, "model: model is missing"),
+        (("random", {"n": 1}), TypeError, "random has no argument 'n'"),
+        (("random", {1: 1}), TypeError, "random has no argument 1"),
+    ],
+)
+def test_bad_descriptions(description: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        rounds(random_model(9, 1), description, [[1]])
 
 
 def test_a_draft_of_a_draft_with_another_vocabulary() -> None:
     with pytest.raises(ValueError, match="the draft has 8 tokens and the target 9"):
         rounds(
-            random_model(9, 1), ("speculating", random_model(9, 2), ("model", random_model(8, 1)), 3), [[1]]
+            random_model(9, 1),
+            by_method("nested", random_model(9, 2), by_method("model", random_model(8, 1)), 3),
+            [[1]],
         )
     with pytest.raises(ValueError, match="gamma is -1"):
         rounds(
-            random_model(9, 1), ("speculating", random_model(9, 2), ("model", random_model(9, 1)), -1), [[1]]
+            random_model(9, 1),
+            by_method("nested", random_model(9, 2), by_method("model", random_model(9, 1)), -1),
+            [[1]],
         )

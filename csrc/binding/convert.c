@@ -1,15 +1,35 @@
 #include "convert.h"
 
+#include <stdarg.h>
 #include <string.h>
 
-/* Set an exception of specdec.errors. The package is there whenever its core is in use. */
-static PyObject* raise_named(const char* name) {
+#include "fields.h"
+
+/* An exception of specdec.errors, a new reference; NULL with another exception. The package is there whenever
+ * its core is in use. */
+static PyObject* error_type(const char* name) {
     PyObject* errors = PyImport_ImportModule("specdec.errors");
     PyObject* type = errors ? PyObject_GetAttrString(errors, name) : NULL;
-    if (type != NULL) PyErr_SetString(type, sd_message());
     Py_XDECREF(errors);
+    return type;
+}
+
+/* Set an exception of specdec.errors with the core's message. */
+static PyObject* raise_named(const char* name) {
+    PyObject* type = error_type(name);
+    if (type != NULL) PyErr_SetString(type, sd_message());
     Py_XDECREF(type);
     return NULL;
+}
+
+int sd_refuse(const char* format, ...) {
+    PyObject* type = error_type("InputError");
+    va_list arguments;
+    va_start(arguments, format);
+    if (type != NULL) PyErr_FormatV(type, format, arguments);
+    va_end(arguments);
+    Py_XDECREF(type);
+    return -1;
 }
 
 PyObject* sd_raise(sd_status status) {
@@ -207,27 +227,29 @@ static int biases_from(PyObject* items, sd_sampling* sampling) {
 }
 
 int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling) {
-    static char* names[] = {"temperature",        "top_k",      "top_p", "min_p",
-                            "repetition_penalty", "logit_bias", NULL};
-    *sampling = (sd_sampling){.temperature = -1.0, .top_p = 1.0, .repetition_penalty = 1.0};
+    PyObject* bias = NULL;
+    *sampling = (sd_sampling){.top_p = 1.0, .repetition_penalty = 1.0};
+    const sd_field fields[] = {
+        {"temperature", SD_FIELD_REAL, SD_FIELD_REQUIRED, &sampling->temperature},
+        {"top_k", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &sampling->top_k},
+        {"top_p", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->top_p},
+        {"min_p", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->min_p},
+        {"repetition_penalty", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->repetition_penalty},
+        {"logit_bias", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &bias},
+    };
     if (!PyDict_Check(mapping)) {
         PyErr_Format(PyExc_TypeError, "%s: expected a dict", name);
         return -1;
     }
-    /* A copy owns the values: converting one runs the caller's code, which may empty `mapping`. */
-    PyObject *nothing = PyTuple_New(0), *own = nothing ? PyDict_Copy(mapping) : NULL, *bias = NULL;
-    int result = -1;
-    if (own != NULL && PyArg_ParseTupleAndKeywords(nothing, own, "|$didddO!", names, &sampling->temperature,
-                                                   &sampling->top_k, &sampling->top_p, &sampling->min_p,
-                                                   &sampling->repetition_penalty, &PyDict_Type, &bias)) {
-        PyObject* items = bias ? PyDict_Items(bias) : NULL;
-        if (items != NULL)
-            result = biases_from(items, sampling);
-        else if (bias == NULL)
-            result = 0;
-        Py_XDECREF(items);
+    PyObject* own = PyDict_Copy(mapping);
+    int result = own ? SD_FIELDS_FROM(own, name, fields) : -1;
+    if (result == 0 && bias != NULL && !PyDict_Check(bias)) {
+        PyErr_Format(PyExc_TypeError, "%s: logit_bias: expected a dict", name);
+        result = -1;
     }
-    Py_XDECREF(nothing);
+    PyObject* items = result == 0 && bias != NULL ? PyDict_Items(bias) : NULL;
+    if (result == 0 && bias != NULL) result = items ? biases_from(items, sampling) : -1;
+    Py_XDECREF(items);
     Py_XDECREF(own);
     if (result < 0) sd_sampling_free(sampling);
     return result;

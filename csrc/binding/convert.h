@@ -12,6 +12,9 @@
 /* Set the Python exception of a status and return NULL; the only place where one becomes the other. */
 PyObject* sd_raise(sd_status status);
 
+/* Set InputError, for what a caller has given, with a message formatted as by PyErr_Format. Returns -1. */
+int sd_refuse(const char* format, ...);
+
 /* A new tuple of the items of an iterable. Whoever converts items one by one runs the caller's code
  * (__index__, __float__), which may change the list that the items come from: the tuple stays as it is and
  * owns them. NULL with an exception, `expected` where the object is no iterable. */

@@ -43,77 +43,98 @@ static int model_options_from(PyObject* argument, const sd_drafter_context* c,
     return 0;
 }
 
-/* ("chains", k) or ("shape", how, parents); the parents are to be freed. */
-static int shape_from(PyObject* tree, sd_shape_options* shape) {
-    static const char* const choices[] = {"sample", "without replacement", "top-k"};
-    const char *kind, *how = choices[0];
-    PyObject* parents = NULL;
-    if (PyArg_ParseTuple(tree, "si", &kind, &shape->n_chains) && strcmp(kind, "chains") == 0) return 0;
-    PyErr_Clear();
-    *shape = (sd_shape_options){0};
-    if (!PyArg_ParseTuple(tree, "ssO", &kind, &how, &parents) || strcmp(kind, "shape") != 0) {
-        PyErr_SetString(PyExc_TypeError,
-                        "tree: expected (\"chains\", k), (\"shape\", how, parents) or (\"grown\", width, "
-                        "steps, sharpness)");
-        return -1;
-    }
-    for (shape->how = SD_CHOOSE_DRAWS; shape->how <= SD_CHOOSE_TOP; shape->how++) {
-        if (strcmp(how, choices[shape->how]) != 0) continue;
-        int32_t* ids;
-        if (sd_ids_from(parents, "parents", &ids, &shape->n_nodes) < 0) return -1;
-        shape->parents = ids;
-        return 0;
-    }
-    PyErr_Format(PyExc_ValueError, "tree: how is '%s', expected sample, without replacement or top-k", how);
+/* {model} */
+static int make_model(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject* model;
+    const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model}};
+    const sd_shape_options chain = {.n_chains = 1};
+    sd_model_drafter_options options;
+    if (SD_FIELDS_FROM(arguments, "model", fields) < 0) return -1;
+    if (model_options_from(model, c, &options) < 0) return -1;
+    return made(sd_model_drafter_create(&c->drafting, &options, &chain, drafter));
+}
+
+/* {model, n_chains} */
+static int make_parallel_chains(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject* model;
+    sd_shape_options shape = {0};
+    sd_model_drafter_options options;
+    const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model},
+                               {"n_chains", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &shape.n_chains}};
+    if (SD_FIELDS_FROM(arguments, "parallel_chains", fields) < 0) return -1;
+    if (model_options_from(model, c, &options) < 0) return -1;
+    return made(sd_model_drafter_create(&c->drafting, &options, &shape, drafter));
+}
+
+/* The way of choosing children that has this name. Returns 0, or -1 with an exception. */
+static int choosing_from(const char* name, sd_choosing* how) {
+    static const char* const names[] = {"sample", "without replacement", "top-k"};
+    for (*how = SD_CHOOSE_DRAWS; *how <= SD_CHOOSE_TOP; ++*how)
+        if (strcmp(name, names[*how]) == 0) return 0;
+    PyErr_Format(PyExc_ValueError, "how is '%s', expected sample, without replacement or top-k", name);
     return -1;
 }
 
-/* arguments: (model,) or (model, tree) */
-static int make_model(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
-    PyObject *model, *tree = NULL;
+/* {model, parents, how}; parents: ids [n_nodes] */
+static int make_static_tree(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject *model, *parents;
+    const char* how;
+    int32_t* nodes;
+    sd_shape_options shape = {0};
     sd_model_drafter_options options;
-    if (!PyArg_ParseTuple(arguments, "O|O!;draft: expected (\"model\", Model) or (\"model\", Model, tree)",
-                          &model, &PyTuple_Type, &tree))
-        return -1;
+    const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model},
+                               {"parents", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &parents},
+                               {"how", SD_FIELD_WORD, SD_FIELD_REQUIRED, &how}};
+    if (SD_FIELDS_FROM(arguments, "static_tree", fields) < 0) return -1;
+    if (choosing_from(how, &shape.how) < 0) return -1;
     if (model_options_from(model, c, &options) < 0) return -1;
-    const char* kind;
-    sd_dynamic_tree_options dynamic;
-    sd_status status;
-    if (tree != NULL &&
-        PyArg_ParseTuple(tree, "siid", &kind, &dynamic.width, &dynamic.steps, &dynamic.sharpness) &&
-        strcmp(kind, "grown") == 0) {
-        status = sd_dynamic_tree_drafter_create(&c->drafting, &options, &dynamic, drafter);
-    } else {
-        sd_shape_options shape = {.n_chains = 1};
-        PyErr_Clear();
-        if (tree != NULL && shape_from(tree, &shape) < 0) return -1;
-        status = sd_model_drafter_create(&c->drafting, &options, &shape, drafter);
-        PyMem_Free((void*)shape.parents);
-    }
-    return made(status);
+    if (sd_ids_from(parents, "parents", &nodes, &shape.n_nodes) < 0) return -1;
+    shape.parents = nodes;
+    int result = made(sd_model_drafter_create(&c->drafting, &options, &shape, drafter));
+    PyMem_Free(nodes);
+    return result;
 }
 
-/* arguments: (model, description of the drafter that drafts for it, its gamma) */
-static int make_nested(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
-    PyObject *model, *description;
+/* {model, width, steps, sharpness} */
+static int make_dynamic_tree(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject* model;
+    sd_dynamic_tree_options tree;
     sd_model_drafter_options options;
+    const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model},
+                               {"width", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &tree.width},
+                               {"steps", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &tree.steps},
+                               {"sharpness", SD_FIELD_REAL, SD_FIELD_REQUIRED, &tree.sharpness}};
+    if (SD_FIELDS_FROM(arguments, "dynamic_tree", fields) < 0) return -1;
+    if (model_options_from(model, c, &options) < 0) return -1;
+    return made(sd_dynamic_tree_drafter_create(&c->drafting, &options, &tree, drafter));
+}
+
+/* {model, draft, gamma}: the description of the drafter that drafts for the model, and its guesses a round */
+static int make_nested(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject *model, *draft;
     sd_nested_options nested;
-    if (!PyArg_ParseTuple(arguments,
-                          "OOi;draft: expected (\"speculating\", Model, description, gamma of its draft)",
-                          &model, &description, &nested.inner_gamma))
-        return -1;
+    sd_model_drafter_options options;
+    const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model},
+                               {"draft", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &draft},
+                               {"gamma", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &nested.inner_gamma}};
+    if (SD_FIELDS_FROM(arguments, "nested", fields) < 0) return -1;
     if (model_options_from(model, c, &options) < 0) return -1;
     sd_drafter_context inner = *c;
     inner.target = options.model;
     inner.drafting = sd_nested_inner(&c->drafting, nested.inner_gamma);
-    if (sd_drafter_from(description, &inner, &nested.inner) < 0) return -1;
+    if (sd_drafter_from(draft, &inner, &nested.inner) < 0) return -1;
     return made(sd_nested_drafter_create(&c->drafting, &options, &nested, drafter));
 }
 
-/* arguments: (skipped,): bytes [n_layer], what is passed by of each layer (forward.h) */
-static int make_layers(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+/* {skipped}: bytes [n_layer], what is skipped of each layer (forward.h) */
+static int make_skip_layers(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* bytes;
-    if (!PyArg_ParseTuple(arguments, "S;draft: expected (\"layers\", bytes)", &bytes)) return -1;
+    const sd_field fields[] = {{"skipped", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &bytes}};
+    if (SD_FIELDS_FROM(arguments, "skip_layers", fields) < 0) return -1;
+    if (!PyBytes_Check(bytes)) {
+        PyErr_SetString(PyExc_TypeError, "skip_layers: expected bytes");
+        return -1;
+    }
     const unsigned char* skipped = (const unsigned char*)PyBytes_AS_STRING(bytes);
     int n_layer = c->target->config.n_layer, valid = PyBytes_GET_SIZE(bytes) == n_layer, any = 0;
     for (int i = 0; valid && i < n_layer; i++) {
@@ -132,11 +153,16 @@ static int make_layers(PyObject* arguments, const sd_drafter_context* c, sd_draf
     return made(sd_model_drafter_create(&c->drafting, &options, &chain, drafter));
 }
 
-/* arguments: (table,) */
-static int make_table(PyObject* arguments, const sd_drafter_context* c, int online, sd_drafter** drafter) {
+/* {table} */
+static int make_table(PyObject* arguments, const char* method, const sd_drafter_context* c, int online,
+                      sd_drafter** drafter) {
     PyObject* argument;
-    if (!PyArg_ParseTuple(arguments, "O!;draft: expected (method, Ngram)", c->state->ngram_type, &argument))
+    const sd_field fields[] = {{"table", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &argument}};
+    if (SD_FIELDS_FROM(arguments, method, fields) < 0) return -1;
+    if (!PyObject_TypeCheck(argument, c->state->ngram_type)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected an Ngram", method);
         return -1;
+    }
     const sd_ngram_table* table = &((sd_ngram_object*)argument)->table;
     if (table->n == 0) {
         PyErr_SetString(PyExc_ValueError, "draft: the Ngram has not been initialised");
@@ -153,36 +179,37 @@ static int make_table(PyObject* arguments, const sd_drafter_context* c, int onli
 }
 
 static int make_ngram(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
-    return make_table(arguments, c, 0, drafter);
+    return make_table(arguments, "ngram", c, 0, drafter);
 }
 
 static int make_online_ngram(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
-    return make_table(arguments, c, 1, drafter);
+    return make_table(arguments, "online_ngram", c, 1, drafter);
 }
 
-/* arguments: () */
+/* {} */
 static int make_random(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
-    if (!PyArg_ParseTuple(arguments, ";draft: expected (\"random\",)")) return -1;
+    if (sd_fields_from(arguments, "random", NULL, 0) < 0) return -1;
     return made(sd_random_drafter_create(&c->drafting, drafter));
 }
 
-/* arguments: (window, ngram, candidates) */
+/* {window, ngram, candidates} */
 static int make_lookahead(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     sd_lookahead_options options;
-    if (!PyArg_ParseTuple(arguments, "iii;draft: expected (\"lookahead\", window, ngram, candidates)",
-                          &options.window, &options.ngram, &options.candidates))
-        return -1;
+    const sd_field fields[] = {{"window", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.window},
+                               {"ngram", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.ngram},
+                               {"candidates", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.candidates}};
+    if (SD_FIELDS_FROM(arguments, "lookahead", fields) < 0) return -1;
     return made(sd_lookahead_drafter_create(&c->drafting, &options, drafter));
 }
 
-/* arguments: (documents, min_match, n_candidates); documents: an Automaton or None */
+/* {documents, min_match, n_candidates}; documents: an Automaton or None */
 static int make_context_copy(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* given;
     sd_copy_options options = {0};
-    if (!PyArg_ParseTuple(arguments,
-                          "Oii;draft: expected (\"context_copy\", documents, min_match, n_candidates)",
-                          &given, &options.min_match, &options.n_candidates))
-        return -1;
+    const sd_field fields[] = {{"documents", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &given},
+                               {"min_match", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.min_match},
+                               {"n_candidates", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.n_candidates}};
+    if (SD_FIELDS_FROM(arguments, "context_copy", fields) < 0) return -1;
     if (given != Py_None) {
         const sd_automaton_object* documents = sd_automaton_from(c->state, given, "draft");
         if (documents == NULL) return -1;
@@ -192,15 +219,16 @@ static int make_context_copy(PyObject* arguments, const sd_drafter_context* c, s
     return made(sd_copy_drafter_create(&c->drafting, &options, drafter));
 }
 
-/* arguments: (source, start, min_match, n_candidates); source: ids or None */
+/* {source, start, min_match, n_candidates}; source: ids or None */
 static int make_input_copy(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* given;
     int32_t* source = NULL;
     sd_input_options options = {0};
-    if (!PyArg_ParseTuple(arguments,
-                          "Oiii;draft: expected (\"input_copy\", source, start, min_match, n_candidates)",
-                          &given, &options.start, &options.min_match, &options.n_candidates))
-        return -1;
+    const sd_field fields[] = {{"source", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &given},
+                               {"start", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.start},
+                               {"min_match", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.min_match},
+                               {"n_candidates", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.n_candidates}};
+    if (SD_FIELDS_FROM(arguments, "input_copy", fields) < 0) return -1;
     int result = 0;
     if (given != Py_None) {
         if (sd_ids_from(given, "source", &source, &options.n_source) < 0) return -1;
@@ -223,18 +251,24 @@ static int make_several(PyObject* descriptions, const sd_drafter_context* c, sd_
     return 0;
 }
 
-/* arguments: (adaptive, gammas, descriptions): of the drafters, in their order */
+/* {adaptive, gammas, drafts}: the most guesses and the description of each drafter, in their order */
 static int make_ensemble(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     sd_ensemble_options options = {.gamma = c->drafting.gamma,
                                    .n_sequences = c->drafting.n_sequences,
                                    .coupled = c->drafting.rule == SD_RULE_COUPLED};
-    PyObject *list, *descriptions;
-    if (!PyArg_ParseTuple(arguments, "pOO!;draft: expected (\"best\", adaptive, gammas, descriptions)",
-                          &options.adaptive, &list, &PyTuple_Type, &descriptions))
-        return -1;
-    int32_t* gammas;
+    PyObject *list, *drafts;
+    const sd_field fields[] = {{"adaptive", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &options.adaptive},
+                               {"gammas", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &list},
+                               {"drafts", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &drafts}};
+    if (SD_FIELDS_FROM(arguments, "ensemble", fields) < 0) return -1;
+    PyObject* descriptions = sd_items_from(drafts, "drafts: expected a sequence of descriptions");
+    if (descriptions == NULL) return -1;
+    int32_t* gammas = NULL;
     int n, result = -1;
-    if (sd_ids_from(list, "gammas", &gammas, &n) < 0) return -1;
+    if (sd_ids_from(list, "gammas", &gammas, &n) < 0) {
+        Py_DECREF(descriptions);
+        return -1;
+    }
     sd_drafter** drafters = PyMem_Calloc((size_t)n + 1, sizeof(sd_drafter*));
     if (drafters == NULL)
         PyErr_NoMemory();
@@ -252,55 +286,64 @@ static int make_ensemble(PyObject* arguments, const sd_drafter_context* c, sd_dr
     }
     PyMem_Free(drafters);
     PyMem_Free(gammas);
+    Py_DECREF(descriptions);
     return result;
 }
 
-/* Every method by name. A maker is given what stands behind the name. */
+/* Every method by name. A maker is given the arguments, a dict that no caller has. */
 static const struct {
     const char* name;
     int (*make)(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter);
 } METHODS[] = {
     {"model", make_model},
-    {"best", make_ensemble},
-    {"lookahead", make_lookahead},
-    {"python", sd_make_python_drafter},
+    {"parallel_chains", make_parallel_chains},
+    {"static_tree", make_static_tree},
+    {"dynamic_tree", make_dynamic_tree},
+    {"nested", make_nested},
+    {"skip_layers", make_skip_layers},
     {"ngram", make_ngram},
     {"online_ngram", make_online_ngram},
-    {"random", make_random},
     {"context_copy", make_context_copy},
     {"input_copy", make_input_copy},
-    {"layers", make_layers},
-    {"speculating", make_nested},
+    {"lookahead", make_lookahead},
+    {"ensemble", make_ensemble},
+    {"python", sd_make_python_drafter},
+    {"random", make_random},
 #ifdef SPECDEC_TESTING
     {"fixed_acceptance", sd_make_fixed_acceptance},
 #endif
 };
 
-/* A description that is no tuple stands for the method that has nothing else to say. */
-static int from_object(PyObject* object, const sd_drafter_context* c, sd_drafter** drafter) {
-    int is_table = PyObject_TypeCheck(object, c->state->ngram_type);
-    PyObject* arguments = PyTuple_Pack(1, object);
-    if (arguments == NULL) return -1;
-    int result = (is_table ? make_ngram : make_model)(arguments, c, drafter);
-    Py_DECREF(arguments);
-    return result;
+/* The method's name and a new dict of its arguments, or NULL with an exception. */
+static PyObject* arguments_of(PyObject* description, const sd_drafter_context* c, const char** name) {
+    PyObject* arguments;
+    if (PyObject_TypeCheck(description, c->state->model_type)) {
+        *name = "model";
+        return Py_BuildValue("{sO}", "model", description);
+    }
+    if (PyObject_TypeCheck(description, c->state->ngram_type)) {
+        *name = "ngram";
+        return Py_BuildValue("{sO}", "table", description);
+    }
+    if (!PyTuple_Check(description)) {
+        PyErr_SetString(PyExc_TypeError, "draft: expected (method, {argument: value}), a Model or an Ngram");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(description, "sO!;draft: expected (method, {argument: value})", name, &PyDict_Type,
+                          &arguments))
+        return NULL;
+    return PyDict_Copy(arguments);
 }
 
 int sd_drafter_from(PyObject* description, const sd_drafter_context* c, sd_drafter** drafter) {
-    if (!PyTuple_Check(description)) return from_object(description, c, drafter);
-    PyObject* first = PyTuple_GET_SIZE(description) > 0 ? PyTuple_GET_ITEM(description, 0) : NULL;
-    const char* name = first != NULL && PyUnicode_Check(first) ? PyUnicode_AsUTF8(first) : NULL;
-    if (name == NULL) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "draft: expected (method, ...)");
-        return -1;
-    }
-    for (size_t i = 0; i < sizeof METHODS / sizeof *METHODS; i++) {
-        if (strcmp(name, METHODS[i].name) != 0) continue;
-        PyObject* arguments = PyTuple_GetSlice(description, 1, PyTuple_GET_SIZE(description));
-        int result = arguments ? METHODS[i].make(arguments, c, drafter) : -1;
-        Py_XDECREF(arguments);
-        return result;
-    }
+    const char* name;
+    PyObject* arguments = arguments_of(description, c, &name);
+    if (arguments == NULL) return -1;
+    int result = PyList_Append(c->arguments, arguments);
+    Py_DECREF(arguments); /* the list has it */
+    if (result < 0) return -1;
+    for (size_t i = 0; i < sizeof METHODS / sizeof *METHODS; i++)
+        if (strcmp(name, METHODS[i].name) == 0) return METHODS[i].make(arguments, c, drafter);
     PyErr_Format(PyExc_ValueError, "draft: there is no method '%s'", name);
     return -1;
 }

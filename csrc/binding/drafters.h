@@ -3,6 +3,7 @@
 #define SD_DRAFTERS_H
 
 #include "drafter.h"
+#include "fields.h"
 #include "module.h"
 
 /* What a drafter is made with, beside its description. */
@@ -13,12 +14,14 @@ typedef struct sd_drafter_context {
     const sd_model* target;
     /* For drafters that call Python (gil.h); borrowed as long as the session lives. */
     PyThreadState** saved_thread;
+    /* A list that gets the arguments of each drafter that is made: drafters borrow from these. Whoever frees
+     * the drafter owns the list, and shows it to the garbage collector. */
+    PyObject* arguments;
 } sd_drafter_context;
 
-/* Create the drafter of a description: a Model or an Ngram, or a tuple of a method's name and its
- * arguments, which may be descriptions themselves. The caller owns the drafter and keeps the description
- * alive as long as it: drafters borrow from it and hold no references of their own, so whoever owns the
- * description shows the garbage collector everything. Returns 0, or -1 with an exception. */
+/* Create the drafter of a description: a tuple of a method's name and a dict of its arguments, which may be
+ * descriptions themselves; or a Model or an Ngram, short for the method with no other argument. The caller
+ * owns the drafter. Returns 0, or -1 with an exception. */
 int sd_drafter_from(PyObject* description, const sd_drafter_context* context, sd_drafter** drafter);
 
 #endif

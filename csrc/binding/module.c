@@ -5,6 +5,7 @@
 
 #include "kernels.h"
 #include "testing.h"
+#include "tree.h"
 
 static int add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type) {
     *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, spec, NULL);
@@ -29,6 +30,7 @@ static int execute(PyObject* module) {
 #ifdef SPECDEC_TESTING
     if (PyModule_AddFunctions(module, sd_testing_functions) < 0) return -1;
 #endif
+    if (PyModule_AddIntConstant(module, "MAX_GAMMA", SD_MAX_GAMMA) < 0) return -1;
     return PyModule_AddStringConstant(module, "__version__", SPECDEC_VERSION);
 }
 

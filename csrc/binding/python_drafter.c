@@ -11,8 +11,8 @@
 typedef struct python_drafter {
     sd_drafter base;              /* must stay first */
     PyThreadState** saved_thread; /* borrowed */
-    PyObject *name, *propose, *begin, *commit, *proposal_type, *input_error,
-        *generator; /* borrowed from the description; begin, commit, generator: or None */
+    PyObject *name, *propose, *begin, *commit, *proposal_type,
+        *generator; /* borrowed from the arguments; begin, commit, generator: or None */
     int n_vocab;
     sd_rule rule;   /* that judges what is proposed */
     sd_arena arena; /* owns the arrays below */
@@ -52,8 +52,7 @@ static int refuse_type(const python_drafter* d, const char* field, PyObject* val
     if (PyErr_Occurred() && !sd_is_misfit()) return -1;
     PyErr_Clear();
     PyObject* text = sd_shown(value);
-    if (text != NULL)
-        PyErr_Format(d->input_error, "%U.propose: %s is %U; expected %s", d->name, field, text, expected);
+    if (text != NULL) sd_refuse("%U.propose: %s is %U; expected %s", d->name, field, text, expected);
     Py_XDECREF(text);
     return -1;
 }
@@ -78,14 +77,14 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
     if (r->tokens == NULL || sd_ids_from(r->tokens, "tokens", &r->ids, &r->n) < 0)
         return refuse_type(d, "what it returned", value, EXPECTED);
     if (r->n > budget) {
-        PyErr_Format(d->input_error, "%U.propose: there are %d guesses; expected at most the budget of %d",
-                     d->name, r->n, budget);
+        sd_refuse("%U.propose: there are %d guesses; expected at most the budget of %d", d->name, r->n,
+                  budget);
         return -1;
     }
     for (int i = 0; i < r->n; i++) {
         if (r->ids[i] >= 0 && r->ids[i] < d->n_vocab) continue;
-        PyErr_Format(d->input_error, "%U.propose: tokens[%d] is %d; expected 0 to %d", d->name, i,
-                     (int)r->ids[i], d->n_vocab - 1);
+        sd_refuse("%U.propose: tokens[%d] is %d; expected 0 to %d", d->name, i, (int)r->ids[i],
+                  d->n_vocab - 1);
         return -1;
     }
     if (r->parents == NULL) return 0;
@@ -93,14 +92,13 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
     if (sd_ids_from(r->parents, "parents", &r->parent_nodes, &n) < 0)
         return refuse_type(d, "parents", r->parents, "a node for each token");
     if (n != r->n) {
-        PyErr_Format(d->input_error, "%U.propose: there are %d parents; expected %d, one for each token",
-                     d->name, n, r->n);
+        sd_refuse("%U.propose: there are %d parents; expected %d, one for each token", d->name, n, r->n);
         return -1;
     }
     for (int i = 0; i < n; i++) {
         if (r->parent_nodes[i] >= 0 && r->parent_nodes[i] <= i) continue;
-        PyErr_Format(d->input_error, "%U.propose: parents[%d] is %d; expected an earlier node, 0 to %d",
-                     d->name, i, (int)r->parent_nodes[i], i);
+        sd_refuse("%U.propose: parents[%d] is %d; expected an earlier node, 0 to %d", d->name, i,
+                  (int)r->parent_nodes[i], i);
         return -1;
     }
     return 0;
@@ -111,11 +109,11 @@ static int check_rule(const python_drafter* d, const returned* r) {
     if (d->rule != SD_RULE_BLOCK && d->rule != SD_RULE_K_SEQUENTIAL) return 0;
     for (int i = 0; r->parent_nodes != NULL && i < r->n; i++) {
         if (r->parent_nodes[i] == i) continue;
-        PyErr_Format(d->input_error,
-                     "%U.propose: parents[%d] is %d, so the guesses are a tree; verify is '%s', which judges "
-                     "%s; expected a chain, %d, or another rule",
-                     d->name, i, (int)r->parent_nodes[i], d->rule == SD_RULE_BLOCK ? "block" : "k-sequential",
-                     d->rule == SD_RULE_BLOCK ? "chains" : "independent samples", i);
+        sd_refuse(
+            "%U.propose: parents[%d] is %d, so the guesses are a tree; verify is '%s', which judges "
+            "%s; expected a chain, %d, or another rule",
+            d->name, i, (int)r->parent_nodes[i], d->rule == SD_RULE_BLOCK ? "block" : "k-sequential",
+            d->rule == SD_RULE_BLOCK ? "chains" : "independent samples", i);
         return -1;
     }
     return 0;
@@ -136,16 +134,16 @@ static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token
         sum += values[x];
     }
     if (wrong || !(fabs(sum - 1.0) <= TOLERANCE)) {
-        PyErr_Format(d->input_error,
-                     "%U.propose: probs[%d] is no distribution; expected %d numbers of 0 or "
-                     "more with the sum 1",
-                     d->name, i, d->n_vocab);
+        sd_refuse(
+            "%U.propose: probs[%d] is no distribution; expected %d numbers of 0 or "
+            "more with the sum 1",
+            d->name, i, d->n_vocab);
         result = -1;
     } else if (!(values[token] > 0.0)) {
-        PyErr_Format(d->input_error,
-                     "%U.propose: probs[%d] gives its token %d probability 0; expected what "
-                     "the token was drawn from",
-                     d->name, i, (int)token);
+        sd_refuse(
+            "%U.propose: probs[%d] gives its token %d probability 0; expected what "
+            "the token was drawn from",
+            d->name, i, (int)token);
         result = -1;
     } else {
         memcpy(from->weights, values, (size_t)d->n_vocab * sizeof *values);
@@ -164,8 +162,7 @@ static int item_of(const python_drafter* d, PyObject* list, const char* name, in
     Py_ssize_t size = i == 0 ? PySequence_Size(list) : n;
     if (size < 0) return refuse_type(d, name, list, "a sequence");
     if (size != n) {
-        PyErr_Format(d->input_error, "%U.propose: %s has %zd entries; expected %d, one for each token",
-                     d->name, name, size, n);
+        sd_refuse("%U.propose: %s has %zd entries; expected %d, one for each token", d->name, name, size, n);
         return -1;
     }
     *item = PySequence_GetItem(list, i);
@@ -283,16 +280,18 @@ static void lay_out(python_drafter* d, int gamma) {
 }
 
 int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter) {
-    PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *input_error, *generator;
-    if (!PyArg_ParseTuple(arguments,
-                          "UOOOOOO;draft: expected (\"python\", name, propose, begin, commit, "
-                          "Proposal, InputError, generator)",
-                          &name, &propose_method, &begin_method, &commit_method, &proposal_type, &input_error,
-                          &generator))
-        return -1;
-    if (!PyCallable_Check(propose_method) || !PyType_Check(proposal_type) ||
-        !PyExceptionClass_Check(input_error)) {
-        PyErr_SetString(PyExc_TypeError, "draft: expected a function, a type and an exception");
+    PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *generator;
+    const sd_field fields[] = {
+        {"name", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &name},
+        {"propose", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &propose_method},
+        {"begin", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &begin_method},
+        {"commit", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &commit_method},
+        {"proposal_type", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &proposal_type},
+        {"generator", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &generator},
+    };
+    if (SD_FIELDS_FROM(arguments, "python", fields) < 0) return -1;
+    if (!PyUnicode_Check(name) || !PyCallable_Check(propose_method) || !PyType_Check(proposal_type)) {
+        PyErr_SetString(PyExc_TypeError, "python: expected a name, a function and a type");
         return -1;
     }
     sd_status status = sd_gamma_check(context->drafting.gamma);
@@ -311,7 +310,6 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
     d->begin = begin_method;
     d->commit = commit_method;
     d->proposal_type = proposal_type;
-    d->input_error = input_error;
     d->generator = generator;
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, context->drafting.gamma));
     status = sd_drafter_made(&d->base, status, drafter);

@@ -59,43 +59,47 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
         sd_raise(status);
         return -1;
     }
-    if (sampling == NULL || (a->drafting && draft_sampling == NULL)) {
-        PyErr_SetString(PyExc_TypeError, "sampling or draft_sampling is missing");
+    if (a->draft != NULL && draft_sampling == NULL) {
+        PyErr_SetString(PyExc_TypeError, "Session: draft_sampling is missing");
         return -1;
     }
     if (sd_sampling_from(sampling, "sampling", &borrowed->sampling) < 0) return -1;
     o->sampling = &borrowed->sampling;
-    if (a->drafting && sd_sampling_from(draft_sampling, "draft_sampling", &borrowed->draft_sampling) < 0)
+    if (a->draft != NULL && sd_sampling_from(draft_sampling, "draft_sampling", &borrowed->draft_sampling) < 0)
         return -1;
     return sd_transform_from(transform, borrowed->saved_thread, &borrowed->transform, &o->transform);
 }
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
                               sd_session_borrowed* borrowed, sd_session_arguments* a) {
-    static char* names[] = {"target",         "draft",          "prompts",     "gamma",    "max_new_tokens",
-                            "sampling",       "seeds",          "n_threads",   "rule",     "lenience",
-                            "draft_sampling", "transform",      "keep_logits", "stop_ids", "n_text",
-                            "node_budget",    "adaptive_gamma", NULL};
-    PyObject *target_argument, *draft_argument, *prompts, *seeds = NULL, *stop_ids = NULL, *policy = Py_None;
-    PyObject *sampling = NULL, *draft_sampling = NULL, *transform = Py_None;
+    PyObject *target_argument, *prompts, *sampling, *seeds;
+    PyObject *draft_sampling = NULL, *transform = Py_None, *stop_ids = NULL, *policy = Py_None;
     const char* rule = "rejection";
-    /* Arguments up to n_threads have invalid defaults, which the core's checks refuse; later ones are
-     * optional. */
-    *a = (sd_session_arguments){.options = {.gamma = -1, .lenience = 1.0}};
+    *a = (sd_session_arguments){.options = {.lenience = 1.0}};
     sd_session_options* o = &a->options;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiOOisdOOpOiiO", names, &target_argument,
-                                     &draft_argument, &prompts, &o->gamma, &o->max_new_tokens, &sampling,
-                                     &seeds, &o->n_threads, &rule, &o->lenience, &draft_sampling, &transform,
-                                     &a->keep_logits, &stop_ids, &o->n_text, &o->node_budget, &policy))
-        return -1;
-    if (seeds == NULL) {
-        PyErr_SetString(PyExc_TypeError, "seeds are missing");
-        return -1;
-    }
+    const sd_field fields[] = {
+        {"gamma", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->gamma},
+        {"max_new_tokens", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->max_new_tokens},
+        {"sampling", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &sampling},
+        {"seeds", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &seeds},
+        {"n_threads", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->n_threads},
+        {"rule", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &rule},
+        {"lenience", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &o->lenience},
+        {"draft_sampling", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &draft_sampling},
+        {"transform", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &transform},
+        {"keep_logits", SD_FIELD_FLAG, SD_FIELD_OPTIONAL, &a->keep_logits},
+        {"stop_ids", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &stop_ids},
+        {"n_text", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->n_text},
+        {"node_budget", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->node_budget},
+        {"adaptive_gamma", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &policy},
+    };
+    if (!PyArg_ParseTuple(args, "OOO:Session", &target_argument, &a->draft, &prompts)) return -1;
+    if ((a->own = kwargs ? PyDict_Copy(kwargs) : PyDict_New()) == NULL) return -1;
+    if (SD_FIELDS_FROM(a->own, "Session", fields) < 0) return -1;
     sd_model_object* target = sd_model_from(state, target_argument, "target");
     if (target == NULL) return -1;
     o->target = target->model;
-    a->drafting = draft_argument != Py_None;
+    if (a->draft == Py_None) a->draft = NULL;
     if (rules_from(rule, sampling, draft_sampling, transform, borrowed, a) < 0) return -1;
     if ((a->prompts = prompts_from(prompts, seeds, &a->n_prompts)) == NULL) return -1;
     if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a->stop_ids, &o->n_stop_ids) < 0) return -1;
@@ -103,13 +107,13 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     if (sd_adaptive_gamma_from(policy, &borrowed->policy, &borrowed->has_policy) < 0) return -1;
     if (borrowed->has_policy) o->policy = &borrowed->policy;
     borrowed->target = (sd_model_object*)Py_NewRef((PyObject*)target);
-    borrowed->draft = a->drafting ? Py_NewRef(draft_argument) : NULL;
     return 0;
 }
 
 void sd_session_arguments_free(sd_session_arguments* a) {
     free_prompts(a->prompts, a->n_prompts);
     PyMem_Free(a->stop_ids);
+    Py_XDECREF(a->own);
 }
 
 void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
@@ -117,23 +121,24 @@ void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
     sd_sampling_free(&borrowed->draft_sampling);
     Py_CLEAR(borrowed->transform.function);
     Py_CLEAR(borrowed->target);
-    Py_CLEAR(borrowed->draft);
+    Py_CLEAR(borrowed->draft_arguments);
 }
 
 int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc visit, void* arg) {
     Py_VISIT((PyObject*)borrowed->target);
-    Py_VISIT(borrowed->draft);
+    Py_VISIT(borrowed->draft_arguments);
     Py_VISIT(borrowed->transform.function);
     return 0;
 }
 
 int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
-                    const sd_session_borrowed* borrowed, sd_session** session) {
+                    sd_session_borrowed* borrowed, sd_session** session) {
     const sd_session_options* o = &a->options;
     sd_drafter* drafter = NULL;
     sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
     int n_text = status == SD_OK ? sd_session_text_room(o, a->prompts, a->n_prompts) : 0;
-    if (status == SD_OK && a->drafting) {
+    if (status == SD_OK && a->draft != NULL) {
+        if ((borrowed->draft_arguments = PyList_New(0)) == NULL) return -1;
         const sd_drafter_context context = {
             .drafting = {.n_vocab = o->target->config.n_vocab,
                          .sampling = &borrowed->draft_sampling,
@@ -145,8 +150,9 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
             .state = state,
             .target = o->target,
             .saved_thread = borrowed->saved_thread,
+            .arguments = borrowed->draft_arguments,
         };
-        if (sd_drafter_from(borrowed->draft, &context, &drafter) < 0) return -1;
+        if (sd_drafter_from(a->draft, &context, &drafter) < 0) return -1;
     }
     if (status == SD_OK) status = sd_session_create(o, a->prompts, a->n_prompts, drafter, session);
     if (status != SD_OK) sd_raise(status);

@@ -7,12 +7,12 @@
 #include "session.h"
 #include "transform.h"
 
-/* What a session borrows as long as it lives. The drafter's parts borrow from `draft` too, so the session is
+/* What a session borrows as long as it lives. Its drafter borrows from `draft_arguments`, so the session is
  * freed first. */
 typedef struct sd_session_borrowed {
     PyThreadState** saved_thread; /* of the session's `exclusive`; set by the session */
     sd_model_object* target;      /* strong reference */
-    PyObject* draft;              /* strong reference to the drafter's description (drafters.h), or NULL */
+    PyObject* draft_arguments;    /* strong reference to the list of drafters.h, or NULL */
     sd_sampling sampling;         /* of the target; its arrays are owned */
     sd_sampling draft_sampling;   /* of the draft; its arrays are owned */
     sd_adaptive_gamma policy;     /* of gamma="auto"; the session's own, it learns */
@@ -28,7 +28,8 @@ int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc 
 /* What is borrowed only while a session is created. */
 typedef struct sd_session_arguments {
     sd_session_options options;
-    int drafting;
+    PyObject* draft;    /* description of the drafter, borrowed; NULL: plain decoding */
+    PyObject* own;      /* the keyword arguments, a dict that no caller has; strong reference */
     sd_prompt* prompts; /* [n_prompts] owned */
     int n_prompts;
     int32_t* stop_ids; /* owned */
@@ -44,8 +45,8 @@ void sd_session_arguments_free(sd_session_arguments* arguments);
  * Returns 0, or -1 with an exception. */
 int sd_prompt_from(PyObject* ids, PyObject* seed, sd_prompt* prompt);
 
-/* A session and its drafter. `borrowed` must outlive it. Returns 0, or -1 with an exception. */
+/* A session and its drafter; sets draft_arguments of `borrowed`, which must outlive the session. Returns 0, or -1 with an exception. */
 int sd_session_make(const sd_session_arguments* arguments, const sd_module_state* state,
-                    const sd_session_borrowed* borrowed, sd_session** session);
+                    sd_session_borrowed* borrowed, sd_session** session);
 
 #endif

@@ -11,8 +11,8 @@
 /* Functions of the module; their names begin with an underscore. */
 extern PyMethodDef sd_testing_functions[];
 
-/* The drafting method "fixed_acceptance"; arguments: (description, alpha, texts), as sd_drafter_from has
- * them. Returns 0, or -1 with an exception. */
+/* The drafting method "fixed_acceptance"; arguments: {draft, alpha, texts}: the description of a drafter,
+ * its acceptance rate, and a text for each sequence. Returns 0, or -1 with an exception. */
 int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter);
 
 /* Add to a record's dict what its nodes were drawn from (draft_probs, draft_points) and what the target said

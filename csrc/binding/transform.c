@@ -8,16 +8,11 @@
 /* Set InputError for what the function returned. */
 static void refuse(PyObject* returned, int n_vocab) {
     PyErr_Clear();
-    PyObject* errors = PyImport_ImportModule("specdec.errors");
-    PyObject* type = errors ? PyObject_GetAttrString(errors, "InputError") : NULL;
-    PyObject* text = type ? sd_shown(returned) : NULL;
+    PyObject* text = sd_shown(returned);
     if (text != NULL)
-        PyErr_Format(type,
-                     "transform returned %U; expected %d numbers of 0 or more, not all 0, with a finite sum",
-                     text, n_vocab);
+        sd_refuse("transform returned %U; expected %d numbers of 0 or more, not all 0, with a finite sum",
+                  text, n_vocab);
     Py_XDECREF(text);
-    Py_XDECREF(type);
-    Py_XDECREF(errors);
 }
 
 /* Replace probs [n_vocab] by what the caller's function made of them. */

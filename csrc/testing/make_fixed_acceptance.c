@@ -20,11 +20,10 @@ static int texts_from(PyObject* items, int n_sequences, sd_known_text* texts, in
 int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject *description, *list;
     double alpha;
-    if (!PyArg_ParseTuple(
-            arguments,
-            "OdO;draft: expected (\"fixed_acceptance\", description, alpha, a text for each sequence)",
-            &description, &alpha, &list))
-        return -1;
+    const sd_field fields[] = {{"draft", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &description},
+                               {"alpha", SD_FIELD_REAL, SD_FIELD_REQUIRED, &alpha},
+                               {"texts", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &list}};
+    if (SD_FIELDS_FROM(arguments, "fixed_acceptance", fields) < 0) return -1;
     PyObject* items = sd_items_from(list, "fixed_acceptance: expected a sequence of texts");
     if (items == NULL) return -1;
     int n = 0, result = -1;

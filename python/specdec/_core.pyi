@@ -147,8 +147,9 @@ class Session:
     def __init__(
         self,
         target: Model,
-        draft: Model | Ngram | tuple[Any, ...] | None,
+        draft: Model | Ngram | tuple[str, dict[str, Any]] | None,
         prompts: Sequence[Sequence[int]],
+        /,
         *,
         gamma: int,
         max_new_tokens: int,
@@ -171,8 +172,9 @@ class Session:
         are none. `node_budget` is how many rows the target is run on in a round at most, at least one for
         each sequence; 0: as many as gamma asks for.
 
-        `draft` is a tuple of a method's name and its arguments, which may be such tuples themselves; the
-        classes of `specdec.drafts` make them.
+        `draft` is a tuple of a method's name and its arguments by name, which may be such tuples themselves;
+        the classes of `specdec.drafts` make them. A Model or an Ngram is short for the method that has no
+        other argument.
 
         `sampling` and, with a draft, `draft_sampling` have the keys temperature (no default), top_k (0: all),
         top_p, min_p, repetition_penalty and logit_bias {token: bias}. `rule` is one of `verify`; "greedy" is
@@ -308,5 +310,8 @@ def product(
     x: NDArray[np.float32], weights: NDArray[np.float32], dtype: Dtype, *, n_threads: int = 1
 ) -> NDArray[np.float32]:
     """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out]."""
+
+MAX_GAMMA: int
+"""Guesses of a round at most."""
 
 __version__: str

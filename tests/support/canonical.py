@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from descriptions import by_method
 from specdec import _core
 
 Tensors = dict[str, NDArray[np.float32]]
@@ -72,7 +73,7 @@ def fixed_acceptance(draft: Any, alpha: float, texts: list[list[int]]) -> tuple[
     """A draft whose guesses are right with probability alpha; texts: prompts with their continuations."""
     if not HAS_HOOKS:
         pytest.skip(NO_HOOKS)
-    return ("fixed_acceptance", draft, alpha, texts)
+    return by_method("fixed_acceptance", draft, alpha, texts)
 
 
 def with_drafts(session: _core.Session) -> _core.Session:

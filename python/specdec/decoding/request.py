@@ -35,7 +35,7 @@ class Request:
     target : Model
     draft : Draft or None
         None where nothing is to be drafted.
-    description : tuple or None
+    description : tuple of str and dict, or None
         The draft as the core takes it.
     prompts : list of list of int
         Token ids of each prompt.

@@ -86,7 +86,11 @@ class ContextCopy(Draft):
                 pieces += [ids_of(f"documents[{i}]", document, target), pieces[0]]
             self._automaton = _core.Automaton(np.concatenate(pieces))
             self._made_for = wanted
-        return "context_copy", self._automaton, self.min_match, self.n_candidates
+        return "context_copy", {
+            "documents": self._automaton,
+            "min_match": self.min_match,
+            "n_candidates": self.n_candidates,
+        }
 
     def __repr__(self) -> str:
         documents = f" and {len(self._documents)} documents" if self._documents else ""

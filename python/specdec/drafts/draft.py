@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TypeAlias
 
+from specdec import _core
 from specdec.errors import InputError, VocabularyMismatchError, shown
 from specdec.models.model import Model
 from specdec.verification.rules import Rule
@@ -12,11 +13,12 @@ from specdec.verification.sampling import Sampling
 
 __all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab"]
 
-MAX_GAMMA = 1024
-"""Guesses of a round at most; the core's SD_MAX_GAMMA."""
+MAX_GAMMA = _core.MAX_GAMMA
+"""Guesses of a round at most."""
 
-Description: TypeAlias = tuple[object, ...]
-"""What `_core.Session` takes as its draft: a method's name and arguments, which may be descriptions."""
+Description: TypeAlias = tuple[str, dict[str, object]]
+"""What `_core.Session` takes as its draft: a method's name and its arguments by name, which may be
+descriptions."""
 
 
 class Draft(ABC):

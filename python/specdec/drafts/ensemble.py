@@ -73,7 +73,8 @@ class Ensemble(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        return "best", self.adaptive, self._gammas, tuple(draft.describe(target) for draft in self.drafts)
+        drafts = [draft.describe(target) for draft in self.drafts]
+        return "ensemble", {"adaptive": self.adaptive, "gammas": self._gammas, "drafts": drafts}
 
     def __repr__(self) -> str:
         given = ", ".join(map(repr, self.drafts))

@@ -69,7 +69,12 @@ class InputCopy(Draft):
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
         source = None if self._source is None else ids_of("source", self._source, target)
-        return "input_copy", source, self.start, self.min_match, self.n_candidates
+        return "input_copy", {
+            "source": source,
+            "start": self.start,
+            "min_match": self.min_match,
+            "n_candidates": self.n_candidates,
+        }
 
     def __repr__(self) -> str:
         source = "the prompt" if self._source is None else "a given source"

@@ -68,7 +68,7 @@ class Lookahead(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        return "lookahead", self.window, self.ngram, self.candidates
+        return "lookahead", {"window": self.window, "ngram": self.ngram, "candidates": self.candidates}
 
     def __repr__(self) -> str:
         return f"Lookahead(window={self.window}, ngram={self.ngram}, candidates={self.candidates})"

@@ -91,10 +91,10 @@ class ModelDraft(Draft):
         """See `Draft.describe`."""
         check_same_vocabulary(target, self.model)
         if self.draft is not None:
-            return "speculating", self.model.core, self.draft.describe(self.model), self.draft.gamma
-        if self.tree is not None:
-            return "model", self.model.core, self.tree.describe()
-        return "model", self.model.core
+            inner = self.draft.describe(self.model)
+            return "nested", {"model": self.model.core, "draft": inner, "gamma": self.draft.gamma}
+        method, shape = ("model", {}) if self.tree is None else self.tree.describe()
+        return method, {"model": self.model.core, **shape}
 
     @property
     def identity(self) -> Model | ModelDraft:

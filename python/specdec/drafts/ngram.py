@@ -347,7 +347,7 @@ class Ngram(Draft):
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
         check_n_vocab(self.n_vocab, target)
-        return "ngram", self.core
+        return "ngram", {"table": self.core}
 
     @cached_property
     def core(self) -> _core.Ngram:

@@ -56,8 +56,8 @@ class OnlineNgram(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        _, core = self._table(target.config["n_vocab"]).describe(target)
-        return "online_ngram", core
+        _, table = self._table(target.config["n_vocab"]).describe(target)
+        return "online_ngram", table
 
     def probabilities(self, ids: Ids, n_vocab: int | None = None) -> NDArray[np.float64]:
         """The distribution of the next token after each of some tokens, which are a text from its beginning.

@@ -164,9 +164,14 @@ class PythonDraft(Draft):
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
         drafter: Any = self.drafter
-        begin, commit = getattr(drafter, "begin", None), getattr(drafter, "commit", None)
-        draws = _generator if self._draws else None
-        return "python", type(drafter).__name__, drafter.propose, begin, commit, Proposal, InputError, draws
+        return "python", {
+            "name": type(drafter).__name__,
+            "propose": drafter.propose,
+            "begin": getattr(drafter, "begin", None),
+            "commit": getattr(drafter, "commit", None),
+            "proposal_type": Proposal,
+            "generator": _generator if self._draws else None,
+        }
 
     @property
     def identity(self) -> object:

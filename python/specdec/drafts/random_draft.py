@@ -17,7 +17,7 @@ class Random(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        return ("random",)
+        return "random", {}
 
     def __repr__(self) -> str:
         return "<specdec.drafts.Random>"

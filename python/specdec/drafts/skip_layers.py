@@ -66,7 +66,8 @@ class SkipLayers(Draft):
         """
         n_layer = target.config["n_layer"]
         self.check(n_layer)
-        return "layers", bytes(_ATTN * (i in self.attn) + _MLP * (i in self.mlp) for i in range(n_layer))
+        skipped = bytes(_ATTN * (i in self.attn) + _MLP * (i in self.mlp) for i in range(n_layer))
+        return "skip_layers", {"skipped": skipped}
 
     def check(self, n_layer: int) -> None:
         """Refuse a draft that is none of a model of so many layers.

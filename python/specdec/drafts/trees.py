@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from specdec.checks import as_integer, check_choice, check_integer, check_items, check_number
-from specdec.drafts.draft import MAX_GAMMA
+from specdec.drafts.draft import MAX_GAMMA, Description
 from specdec.errors import InputError, shown
 
 __all__ = ["DynamicTree", "ParallelChains", "StaticTree"]
@@ -49,9 +49,9 @@ class ParallelChains:
         """Guesses a round when the caller does not say: 4 for each chain."""
         return min(4 * self.k, MAX_GAMMA)
 
-    def describe(self) -> tuple[object, ...]:
-        """The shape, as the core takes it."""
-        return "chains", int(self.k)
+    def describe(self) -> Description:
+        """The drafting method and the shape, as the core takes them; a model is to be added."""
+        return "parallel_chains", {"n_chains": int(self.k)}
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,9 @@ class StaticTree:
         """Guesses a round: as many as the shape has nodes."""
         return len(self.parents)
 
-    def describe(self) -> tuple[object, ...]:
-        """The shape, as the core takes it."""
-        return "shape", self.how, list(self.parents)
+    def describe(self) -> Description:
+        """As that of `ParallelChains`."""
+        return "static_tree", {"parents": list(self.parents), "how": self.how}
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.StaticTree of {len(self.parents)} nodes, {self.how}>"
@@ -217,9 +217,10 @@ class DynamicTree:
         """Guesses a round: n_nodes."""
         return self.n_nodes
 
-    def describe(self) -> tuple[object, ...]:
-        """The shape, as the core takes it."""
-        return "grown", int(self.width), int(self.steps), float(self.sharpness)
+    def describe(self) -> Description:
+        """As that of `ParallelChains`."""
+        shape = {"width": int(self.width), "steps": int(self.steps), "sharpness": float(self.sharpness)}
+        return "dynamic_tree", shape
 
 
 def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:

@@ -1,0 +1,35 @@
+/* Named arguments, by one table of fields: name, type, and where the value goes. */
+#ifndef SD_FIELDS_H
+#define SD_FIELDS_H
+
+#include "convert.h"
+
+/* The Python type of a field, and in brackets the C type of its value. */
+typedef enum sd_field_type {
+    SD_FIELD_INTEGER, /* int, or an object with __index__ (int) */
+    SD_FIELD_REAL,    /* float, or an object with __float__ (double) */
+    SD_FIELD_FLAG,    /* truth value of any object (int, 0 or 1) */
+    SD_FIELD_WORD,    /* str without a null character (const char*, borrowed from the object) */
+    SD_FIELD_OBJECT,  /* any object (PyObject*, borrowed from the dict) */
+} sd_field_type;
+
+typedef enum sd_field_need { SD_FIELD_REQUIRED, SD_FIELD_OPTIONAL } sd_field_need;
+
+typedef struct sd_field {
+    const char* name;
+    sd_field_type type;
+    sd_field_need need;
+    /* Where the value goes; left as it is where an optional field is not given. */
+    void* value;
+} sd_field;
+
+/* Read the fields [n] of a dict, which has no other keys. To convert a value may run the caller's code, so the
+ * dict must be one that no caller has, a copy: it owns what is borrowed from it. `of` is for messages.
+ * Returns 0, or -1 with an exception: TypeError where a field is missing, unknown or of another type. */
+int sd_fields_from(PyObject* dict, const char* of, const sd_field* fields, int n);
+
+/* The same for an array of fields. */
+#define SD_FIELDS_FROM(dict, of, fields) \
+    sd_fields_from(dict, of, fields, (int)(sizeof(fields) / sizeof *(fields)))
+
+#endif

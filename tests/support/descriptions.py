@@ -1,0 +1,29 @@
+"""Drafts as the core takes them: a method's name and its arguments by name, from arguments in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ARGUMENTS = {
+    "model": ("model",),
+    "parallel_chains": ("model", "n_chains"),
+    "static_tree": ("model", "parents", "how"),
+    "dynamic_tree": ("model", "width", "steps", "sharpness"),
+    "nested": ("model", "draft", "gamma"),
+    "skip_layers": ("skipped",),
+    "ngram": ("table",),
+    "online_ngram": ("table",),
+    "context_copy": ("documents", "min_match", "n_candidates"),
+    "input_copy": ("source", "start", "min_match", "n_candidates"),
+    "lookahead": ("window", "ngram", "candidates"),
+    "ensemble": ("adaptive", "gammas", "drafts"),
+    "python": ("name", "propose", "begin", "commit", "proposal_type", "generator"),
+    "random": (),
+    "fixed_acceptance": ("draft", "alpha", "texts"),
+}
+"""Every method of the core, and its arguments."""
+
+
+def by_method(method: str, *arguments: Any) -> tuple[str, dict[str, Any]]:
+    """The description of a draft; `arguments` in the order of `ARGUMENTS`."""
+    return method, dict(zip(ARGUMENTS[method], arguments, strict=True))
