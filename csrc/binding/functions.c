@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "adaptive_gamma_array.h"
 #include "forward.h"
 #include "kernels.h"
 #include "module.h"
@@ -177,9 +176,5 @@ PyMethodDef sd_functions[] = {
     {"product", WITH_KEYWORDS(sd_product),
      "product(x, weights, dtype, *, n_threads=1)\n--\n\nx · weightsᵀ by the row kernels, float32 [n_rows, "
      "n_out]."},
-    {"new_adaptive_gamma", sd_new_adaptive_gamma, METH_NOARGS,
-     "new_adaptive_gamma()\n--\n\nWhat gamma='auto' knows before it has seen anything, float64."},
-    {"adaptive_gamma_view", sd_adaptive_gamma_view, METH_VARARGS,
-     "adaptive_gamma_view(adaptive_gamma, /)\n--\n\nWhat gamma='auto' has learnt, in units."},
     {0},
 };

@@ -2,13 +2,15 @@
 #ifndef SD_MODULE_H
 #define SD_MODULE_H
 
+#include "adaptive_gamma.h"
 #include "automaton.h"
 #include "exclusive.h"
 #include "ngram_table.h"
 #include "weights.h"
 
 typedef struct sd_module_state {
-    PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *session_type, *beam_type;
+    PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *session_type, *beam_type,
+        *adaptive_gamma_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -30,12 +32,16 @@ typedef struct sd_automaton_object {
     int32_t max_token;            /* of its text, at least 0 */
 } sd_automaton_object;
 
+typedef struct sd_adaptive_gamma_object {
+    PyObject_HEAD sd_adaptive_gamma learnt;
+} sd_adaptive_gamma_object;
+
 /* Garbage collection. Every type that owns Python objects shows them to the collector. Session alone is also
  * cleared by it: models, tables and decoders lend memory to sessions, which may be cleared later, and so they
  * live as long as they are referred to, as tuples do. A cycle through one of them is collected if it leads
  * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_session_spec,
-    sd_beam_spec;
+    sd_beam_spec, sd_adaptive_gamma_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
@@ -43,6 +49,12 @@ sd_model_object* sd_model_from(const sd_module_state* state, PyObject* object, c
 
 /* The finished automaton of an Automaton argument, borrowed; NULL with an exception. */
 sd_automaton_object* sd_automaton_from(const sd_module_state* state, PyObject* object, const char* name);
+
+/* A new object of the type AdaptiveGamma; NULL with an exception. */
+PyObject* sd_adaptive_gamma_new(PyTypeObject* type, const sd_adaptive_gamma* learnt);
+
+/* A copy of what an AdaptiveGamma argument has learnt. Returns 0, or -1 with an exception. */
+int sd_adaptive_gamma_from(const sd_module_state* state, PyObject* object, sd_adaptive_gamma* learnt);
 
 /* A number format by the name that Python gives it; -1 with an exception naming `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);

@@ -73,7 +73,7 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
                               sd_session_borrowed* borrowed, sd_session_arguments* a) {
     PyObject *target_argument, *prompts, *sampling, *seeds;
-    PyObject *draft_sampling = NULL, *transform = Py_None, *stop_ids = NULL, *policy = Py_None;
+    PyObject *draft_sampling = NULL, *transform = Py_None, *stop_ids = NULL, *adaptive = Py_None;
     const char* rule = "rejection";
     *a = (sd_session_arguments){.options = {.lenience = 1.0}};
     sd_session_options* o = &a->options;
@@ -91,7 +91,7 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
         {"stop_ids", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &stop_ids},
         {"n_text", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->n_text},
         {"node_budget", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->node_budget},
-        {"adaptive_gamma", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &policy},
+        {"adaptive_gamma", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &adaptive},
     };
     if (!PyArg_ParseTuple(args, "OOO:Session", &target_argument, &a->draft, &prompts)) return -1;
     if ((a->own = kwargs ? PyDict_Copy(kwargs) : PyDict_New()) == NULL) return -1;
@@ -104,8 +104,11 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     if ((a->prompts = prompts_from(prompts, seeds, &a->n_prompts)) == NULL) return -1;
     if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a->stop_ids, &o->n_stop_ids) < 0) return -1;
     o->stop_ids = a->stop_ids;
-    if (sd_adaptive_gamma_from(policy, &borrowed->policy, &borrowed->has_policy) < 0) return -1;
-    if (borrowed->has_policy) o->policy = &borrowed->policy;
+    borrowed->is_adaptive = adaptive != Py_None;
+    if (borrowed->is_adaptive) {
+        if (sd_adaptive_gamma_from(state, adaptive, &borrowed->adaptive_gamma) < 0) return -1;
+        o->adaptive_gamma = &borrowed->adaptive_gamma;
+    }
     borrowed->target = (sd_model_object*)Py_NewRef((PyObject*)target);
     return 0;
 }

@@ -2,7 +2,6 @@
 #ifndef SD_SESSION_ARGUMENTS_H
 #define SD_SESSION_ARGUMENTS_H
 
-#include "adaptive_gamma_array.h"
 #include "drafters.h"
 #include "session.h"
 #include "transform.h"
@@ -15,8 +14,8 @@ typedef struct sd_session_borrowed {
     PyObject* draft_arguments;    /* strong reference to the list of drafters.h, or NULL */
     sd_sampling sampling;         /* of the target; its arrays are owned */
     sd_sampling draft_sampling;   /* of the draft; its arrays are owned */
-    sd_adaptive_gamma policy;     /* of gamma="auto"; the session's own, it learns */
-    int has_policy;
+    sd_adaptive_gamma adaptive_gamma; /* of gamma="auto"; the session's own, it learns */
+    int is_adaptive;
     sd_python_transform transform; /* its function is a strong reference or NULL */
 } sd_session_borrowed;
 

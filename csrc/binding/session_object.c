@@ -220,8 +220,10 @@ static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
     session_object* self = (session_object*)base;
     if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0)
         return NULL; /* a closed one has it still */
-    PyObject* result =
-        self->borrowed.has_policy ? sd_adaptive_gamma_to_array(&self->borrowed.policy) : Py_NewRef(Py_None);
+    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
+    PyObject* result = self->borrowed.is_adaptive
+                           ? sd_adaptive_gamma_new(state->adaptive_gamma_type, &self->borrowed.adaptive_gamma)
+                           : Py_NewRef(Py_None);
     leave(self);
     return result;
 }
@@ -235,7 +237,7 @@ static PyObject* keep_drafts(PyObject* base, PyObject* ignored) {
 #endif
 
 static PyGetSetDef properties[] = {
-    {"adaptive_gamma", adaptive_gamma, NULL, "What gamma='auto' has learnt, float64; None without.", NULL},
+    {"adaptive_gamma", adaptive_gamma, NULL, "What gamma='auto' has learnt so far; None without.", NULL},
     {0},
 };
 

@@ -1,6 +1,6 @@
 #include "proposal.h"
 
-#include "adaptive_gamma.h"
+#include "drafter_policy.h"
 
 int sd_proposal_has_room(const sd_proposal* p, int node) {
     return p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
@@ -9,14 +9,14 @@ int sd_proposal_has_room(const sd_proposal* p, int node) {
 int sd_proposal_may_draft(const sd_proposal* p, int node) {
     if (!sd_proposal_has_room(p, node)) return 0;
     return p->policy == NULL ||
-           sd_adaptive_gamma_pays(p->policy, p->path_prob[node], p->depths[node], p->tree.n_nodes - 1, -1.0);
+           sd_drafter_policy_pays(p->policy, p->path_prob[node], p->depths[node], p->tree.n_nodes - 1, -1.0);
 }
 
 int sd_proposal_worth_verifying(sd_proposal* p, int node, double confidence) {
     if (p->policy == NULL) return 1;
     int depth = p->depths[node] + 1;
-    double known = sd_adaptive_gamma_chance(p->policy, confidence, depth);
-    if (sd_adaptive_gamma_pays(p->policy, p->path_prob[node], depth - 1, p->tree.n_nodes - 1, known))
+    double known = sd_acceptance_chance(&p->policy->acceptance, confidence, depth);
+    if (sd_drafter_policy_pays(p->policy, p->path_prob[node], depth - 1, p->tree.n_nodes - 1, known))
         return 1;
     p->rejected_at = depth;
     p->rejected_confidence = confidence;
@@ -30,7 +30,7 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
     p->depths[node] = p->depths[parent] + 1;
     if (p->policy != NULL) {
         p->confidences[node] = confidence;
-        confidence = sd_adaptive_gamma_chance(p->policy, confidence, p->depths[node]);
+        confidence = sd_acceptance_chance(&p->policy->acceptance, confidence, p->depths[node]);
     }
     p->path_prob[node] = p->path_prob[parent] * confidence;
     return node;

@@ -6,7 +6,7 @@
 #include "rng.h"
 #include "verify.h"
 
-typedef struct sd_adaptive_gamma sd_adaptive_gamma; /* adaptive_gamma.h */
+typedef struct sd_drafter_policy sd_drafter_policy; /* drafter_policy.h */
 
 /* One sequence's part of a round. */
 typedef struct sd_proposal {
@@ -25,13 +25,14 @@ typedef struct sd_proposal {
      * work use it. Borrowed. */
     sd_cache* cache;
     /* Says when another guess does not pay; NULL: only budget and depth limit the guesses. */
-    const sd_adaptive_gamma* policy;
+    const sd_drafter_policy* policy;
     /* Out: node 0 is set, and there is room for `budget` more nodes. Each of their drawn_from has room for
      * [n_vocab] weights, or NULL where the drafter says `points`. */
     sd_tree tree;
     /* [budget + 1] out: depth of each node, 0 for the root. */
     int32_t* depths;
-    /* [budget + 1] out: estimated chance that a node and all above it are accepted; 1 for the root. */
+    /* [budget + 1] out: estimated chance that a node and all above it are accepted; 1 for the root, or less
+     * where a part of what is accepted is another drafter's too (sd_drafter_policy_new). */
     double* path_prob;
     /* [budget + 1] out, with a policy only: the confidence that sd_proposal_add was given. */
     double* confidences;

@@ -127,7 +127,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     const sd_rule rule = sd_rule_at(options->rule, options->sampling->temperature);
     if (status == SD_OK && drafter) status = sd_drafter_check(drafter, rule);
     if (status != SD_OK) goto fail;
-    if (options->policy) sd_adaptive_gamma_start(options->policy);
+    if (options->adaptive_gamma) sd_adaptive_gamma_start(options->adaptive_gamma);
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
@@ -215,7 +215,8 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
 static void open_round(sd_session* s, const int32_t* gammas) {
     int n_open = 0, gamma = s->max_nodes - 1;
     for (int i = 0; i < s->n_sequences; i++) n_open += !s->sequences[i].finished;
-    if (s->options.policy && n_open && !sd_adaptive_gamma_begin(s->options.policy, n_open, gamma)) gamma = 0;
+    sd_adaptive_gamma* adaptive = s->options.adaptive_gamma;
+    if (adaptive && n_open && !sd_adaptive_gamma_begin(adaptive, n_open, gamma)) gamma = 0;
     s->n_open = 0;
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
@@ -229,7 +230,7 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->stream = q->stream;
         p->depth = q->max_text - q->n_text - 1;
         p->budget = p->depth > 0 ? wanted : 0;
-        p->policy = s->options.policy;
+        p->policy = adaptive ? &adaptive->drafter : NULL;
         p->rejected_at = 0;
         p->cache = &s->caches[i];
         p->tree.n_nodes = 1;
@@ -308,7 +309,7 @@ static sd_status commit(sd_session* s, const sd_record* record) {
 }
 
 /* What the round was like: seconds of proposing and of all else. */
-static void tell_policy(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
+static void tell_adaptive_gamma(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
     sd_adaptive_gamma_round round = {.draft_s = draft_s, .rest_s = rest_s};
     for (int i = 0; i < s->n_open; i++) {
         const sd_proposal* p = &s->proposals[i];
@@ -316,12 +317,12 @@ static void tell_policy(sd_session* s, const sd_record* records, double draft_s,
         int deepest = p->rejected_at;
         for (int node = 1; node < p->tree.n_nodes; node++)
             if (p->depths[node] > deepest) deepest = p->depths[node];
-        if (s->drafting) sd_adaptive_gamma_observe(s->options.policy, p, v->path, v->n_path);
+        if (s->drafting) sd_adaptive_gamma_observe(s->options.adaptive_gamma, p, v->path, v->n_path);
         round.n_rows += records[i].n_rows;
         round.n_steps += deepest;
         round.n_tokens += v->n_path + 1;
     }
-    sd_adaptive_gamma_end(s->options.policy, &round);
+    sd_adaptive_gamma_end(s->options.adaptive_gamma, &round);
 }
 
 /* One round of the open sequences. */
@@ -342,7 +343,8 @@ static sd_status run_round(sd_session* s) {
     }
     double draft_s = s->drafting ? drafted - begun - s->drafter->other_s : 0.0;
     double verify_s = verified - drafted, ended = sd_now(), other_s = ended - begun - draft_s - verify_s;
-    if (s->options.policy && status == SD_OK) tell_policy(s, records, drafted - begun, ended - drafted);
+    if (s->options.adaptive_gamma && status == SD_OK)
+        tell_adaptive_gamma(s, records, drafted - begun, ended - drafted);
     for (int i = 0; i < s->n_open; i++)
         records[i].draft_s = draft_s, records[i].verify_s = verify_s, records[i].other_s = other_s;
     if (status == SD_OK) s->n_records += s->n_open;

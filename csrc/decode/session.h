@@ -36,7 +36,7 @@ typedef struct sd_session_options {
     int n_threads;
     /* gamma="auto": chooses the guesses of each round, up to gamma, and learns. Borrowed; must outlive the
      * session. NULL: gamma guesses in each round. */
-    sd_adaptive_gamma* policy;
+    sd_adaptive_gamma* adaptive_gamma;
 } sd_session_options;
 
 /* What one round did for one sequence. Valid until the next call. */

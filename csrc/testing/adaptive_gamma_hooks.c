@@ -1,94 +1,104 @@
-#include <string.h>
-
-#include "adaptive_gamma_array.h"
 #include "hooks.h"
 
-/* The hooks play a session on an array, which they change in place. */
-static int play(PyObject* array, sd_adaptive_gamma* policy) {
-    int found;
-    return sd_adaptive_gamma_from(array, policy, &found) < 0 || !found ? -1 : 0;
+/* A session is played on an AdaptiveGamma object, which the hooks change in place. NULL with an exception. */
+static sd_adaptive_gamma* play(PyObject* module, PyObject* object) {
+    sd_adaptive_gamma copy;
+    if (sd_adaptive_gamma_from(PyModule_GetState(module), object, &copy) < 0) return NULL;
+    return &((sd_adaptive_gamma_object*)object)->learnt;
 }
 
-static int put_back(PyObject* array, const sd_adaptive_gamma* policy) {
-    Py_buffer view;
-    if (PyObject_GetBuffer(array, &view, PyBUF_CONTIG) < 0) return -1;
-    int fits = view.len == (Py_ssize_t)sizeof *policy;
-    if (fits)
-        memcpy(view.buf, policy, sizeof *policy);
-    else
-        PyErr_SetString(PyExc_ValueError, "adaptive_gamma: the array has changed its size");
-    PyBuffer_Release(&view);
-    return fits ? 0 : -1;
-}
-
-/* (policy, n_open, gamma): does the round draft? */
+/* (adaptive, n_open, gamma, n_rows=0): does the round draft? n_rows: rows of the batch, if it is one of several
+ * drafters that is asked, those of earlier ones included; 0: a session's only drafter. */
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args) {
-    (void)module;
-    PyObject* array;
-    int n_open, gamma;
-    sd_adaptive_gamma policy;
-    if (!PyArg_ParseTuple(args, "Oii", &array, &n_open, &gamma) || play(array, &policy) < 0) return NULL;
-    int drafting = sd_adaptive_gamma_begin(&policy, n_open, gamma);
-    return put_back(array, &policy) < 0 ? NULL : PyLong_FromLong(drafting);
+    PyObject* object;
+    int n_open, gamma, n_rows = 0;
+    if (!PyArg_ParseTuple(args, "Oii|i", &object, &n_open, &gamma, &n_rows)) return NULL;
+    sd_adaptive_gamma* a = play(module, object);
+    if (a == NULL) return NULL;
+    if (n_rows == 0) return PyLong_FromLong(sd_adaptive_gamma_begin(a, n_open, gamma));
+    sd_throughput_begin(&a->throughput, n_open);
+    sd_drafter_policy_plan(&a->drafter, &a->throughput, gamma);
+    return PyLong_FromLong(sd_drafter_policy_begin(&a->drafter, &a->throughput, gamma, n_rows));
 }
 
-/* (policy, confidences of a chain, is the last only looked at): does another guess pay? */
+/* (adaptive, confidences of a chain, is the last only looked at, expected=0): does another guess pay, behind
+ * drafters that expect to bring `expected` tokens? */
 PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args) {
-    (void)module;
-    PyObject *array, *chain;
-    int looked_at;
-    sd_adaptive_gamma policy;
-    double* confidences;
-    if (!PyArg_ParseTuple(args, "OOp", &array, &chain, &looked_at) || play(array, &policy) < 0) return NULL;
-    int n;
-    if (sd_floats_from(chain, "chain", &confidences, &n) < 0) return NULL;
+    PyObject *object, *chain;
+    int looked_at, n;
+    double *confidences, expected = 0.0;
+    if (!PyArg_ParseTuple(args, "OOp|d", &object, &chain, &looked_at, &expected)) return NULL;
+    const sd_adaptive_gamma* a = play(module, object);
+    if (a == NULL || sd_floats_from(chain, "chain", &confidences, &n) < 0) return NULL;
+    const sd_drafter_policy* p = &a->drafter;
     n -= looked_at;
-    double path_prob = 1.0, known = -1.0;
+    double path_prob = sd_drafter_policy_new(p, expected), known = -1.0;
     for (int i = 0; i < n + looked_at; i++) {
-        double chance = sd_adaptive_gamma_chance(&policy, confidences[i], i + 1);
+        double chance = sd_acceptance_chance(&p->acceptance, confidences[i], i + 1);
         if (i < n)
             path_prob *= chance;
         else
             known = chance;
     }
     PyMem_Free(confidences);
-    return PyLong_FromLong(sd_adaptive_gamma_pays(&policy, path_prob, n, n, known));
+    return PyLong_FromLong(sd_drafter_policy_pays(p, path_prob, n, n, known));
 }
 
-/* (policy, tuple of chains, tokens, draft_s, rest_s); a chain: (confidences, how many were accepted, depth of
- * the guess that was declined or 0, its confidence). */
-PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
-    (void)module;
-    enum { ROOM = 128 };
-    PyObject *array, *chains;
-    sd_adaptive_gamma policy;
-    sd_adaptive_gamma_round round = {0};
-    if (!PyArg_ParseTuple(args, "OO!idd", &array, &PyTuple_Type, &chains, &round.n_tokens, &round.draft_s,
-                          &round.rest_s) ||
-        play(array, &policy) < 0)
-        return NULL;
-    for (Py_ssize_t c = 0; c < PyTuple_GET_SIZE(chains); c++) {
-        PyObject* list;
-        int32_t tokens[ROOM] = {0}, parents[ROOM], depths[ROOM], path[ROOM];
-        double confidences[ROOM], *given;
-        int n_path, n;
-        sd_proposal p = {.depths = depths, .confidences = confidences};
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(chains, c), "Oiid", &list, &n_path, &p.rejected_at,
-                              &p.rejected_confidence) ||
-            sd_floats_from(list, "chain", &given, &n) < 0)
-            return NULL;
-        int fits = n < ROOM && n_path <= n;
-        for (int i = 0; i <= n && fits; i++) {
-            parents[i] = i - 1, depths[i] = i, path[i] = i + 1;
-            confidences[i] = i ? given[i - 1] : 1.0;
-        }
-        PyMem_Free(given);
-        if (!fits) return PyErr_Format(PyExc_ValueError, "a chain of %d guesses", n);
-        p.tree = (sd_tree){n + 1, tokens, parents, NULL};
-        if (policy.drafting > 0.0) sd_adaptive_gamma_observe(&policy, &p, path, n_path);
-        round.n_rows += 1 + n;
-        round.n_steps += p.rejected_at > n ? p.rejected_at : n;
+enum { ROOM = 128 };
+
+/* A verdict on a chain (confidences, how many were accepted, depth of the guess that was refused or 0, its
+ * confidence). Returns the number of guesses, or -1 with an exception. */
+static int judge(sd_drafter_policy* policy, PyObject* chain, double expected, int n_covered, int* n_steps) {
+    PyObject* list;
+    int32_t tokens[ROOM] = {0}, parents[ROOM], depths[ROOM], path[ROOM];
+    double confidences[ROOM], *given;
+    int n_path, n;
+    sd_proposal p = {.depths = depths, .confidences = confidences};
+    if (!PyArg_ParseTuple(chain, "Oiid", &list, &n_path, &p.rejected_at, &p.rejected_confidence) ||
+        sd_floats_from(list, "chain", &given, &n) < 0)
+        return -1;
+    int fits = n < ROOM && n_path <= n;
+    for (int i = 0; i <= n && fits; i++) {
+        parents[i] = i - 1, depths[i] = i, path[i] = i + 1;
+        confidences[i] = i ? given[i - 1] : 1.0;
     }
-    sd_adaptive_gamma_end(&policy, &round);
-    return put_back(array, &policy) < 0 ? NULL : Py_NewRef(Py_None);
+    PyMem_Free(given);
+    if (!fits) {
+        PyErr_Format(PyExc_ValueError, "a chain of %d guesses", n);
+        return -1;
+    }
+    p.tree = (sd_tree){n + 1, tokens, parents, NULL};
+    int n_added = n_path > n_covered ? n_path - n_covered : 0;
+    if (policy->drafting > 0.0) sd_drafter_policy_observe(policy, &p, path, n_path, expected, n_added);
+    *n_steps += p.rejected_at > n ? p.rejected_at : n;
+    return n;
+}
+
+/* (adaptive, tuple of chains, tokens, draft_s, rest_s, n_rows=n_open, expected=0, n_covered=0). n_covered:
+ * tokens that earlier drafters had right; a round in which the drafter was not asked has no chains. */
+PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
+    PyObject *object, *chains;
+    double rest_s, expected = 0.0;
+    int n_covered = 0;
+    sd_drafter_round r = {0};
+    if (!PyArg_ParseTuple(args, "OO!idd|idi", &object, &PyTuple_Type, &chains, &r.n_tokens, &r.draft_s,
+                          &rest_s, &r.n_rows, &expected, &n_covered))
+        return NULL;
+    sd_adaptive_gamma* a = play(module, object);
+    if (a == NULL) return NULL;
+    int n_open = (int)a->throughput.n_open, drafting = a->drafter.drafting > 0.0;
+    if (r.n_rows == 0) r.n_rows = n_open;
+    for (Py_ssize_t c = 0; c < PyTuple_GET_SIZE(chains); c++) {
+        int n = judge(&a->drafter, PyTuple_GET_ITEM(chains, c), expected, n_covered, &r.n_steps);
+        if (n < 0) return NULL;
+        r.n_guesses += n;
+    }
+    r.n_asked = drafting ? (int)PyTuple_GET_SIZE(chains) : 0;
+    r.n_added = r.n_tokens - n_open - n_covered;
+    sd_throughput_measure(&a->throughput, r.n_rows + r.n_guesses, r.draft_s, rest_s,
+                          r.n_asked ? sd_drafter_policy_expects(&a->drafter, r.n_steps) : 0.0);
+    double draft_s = sd_drafter_policy_end(&a->drafter, &a->throughput, &r);
+    if (r.n_asked || r.n_rows > n_open)
+        sd_throughput_add(&a->throughput, r.n_rows + r.n_guesses, r.n_tokens, draft_s, rest_s);
+    return Py_NewRef(Py_None);
 }

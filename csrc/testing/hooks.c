@@ -57,20 +57,10 @@ static PyObject* forward_work(PyObject* module, PyObject* ignored) {
     return PyLong_FromLong(sd_forward_work());
 }
 
-#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
-
 PyMethodDef sd_testing_functions[] = {
     {"_adaptive_gamma_begin", sd_hook_adaptive_gamma_begin, METH_VARARGS, "A round begins: does it draft?"},
     {"_adaptive_gamma_pays", sd_hook_adaptive_gamma_pays, METH_VARARGS, "Does another guess pay?"},
     {"_adaptive_gamma_end", sd_hook_adaptive_gamma_end, METH_VARARGS, "A round has ended."},
-    {"_selection_asks", WITH_KEYWORDS(sd_hook_selection_asks),
-     "Shall the drafter be asked? Returns (state, answer)."},
-    {"_selection_spend", WITH_KEYWORDS(sd_hook_selection_spend),
-     "The drafter has been asked. Returns the state."},
-    {"_selection_learn", WITH_KEYWORDS(sd_hook_selection_learn),
-     "A proposal has been judged. Returns the state."},
-    {"_selection_end_round", WITH_KEYWORDS(sd_hook_selection_end_round),
-     "A round has ended. Returns the state."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},

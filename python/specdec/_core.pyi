@@ -164,7 +164,7 @@ class Session:
         stop_ids: Sequence[int] = (),
         n_text: int = 0,
         node_budget: int = 0,
-        adaptive_gamma: NDArray[np.float64] | None = None,
+        adaptive_gamma: AdaptiveGamma | None = None,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
 
@@ -180,8 +180,8 @@ class Session:
         top_p, min_p, repetition_penalty and logit_bias {token: bias}. `rule` is one of `verify`; "greedy" is
         argmax of the distribution that `sampling` makes, with `lenience`.
 
-        `adaptive_gamma` is an array of `new_adaptive_gamma` or of an earlier session: gamma, the most, is
-        then chosen round by round (decode/adaptive_gamma.h). The array is copied.
+        `adaptive_gamma` is new or an earlier session's: gamma, the most, is then chosen round by round
+        (decode/drafter_policy.h). What it has learnt is copied.
         """
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.
@@ -199,7 +199,7 @@ class Session:
         rounds at most, where that is less than the session's gamma.
         """
     @property
-    def adaptive_gamma(self) -> NDArray[np.float64] | None:
+    def adaptive_gamma(self) -> AdaptiveGamma | None:
         """A copy of what the session has learnt of its rounds; None if it was made without."""
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence."""
@@ -288,13 +288,18 @@ class AdaptiveGammaView(TypedDict):
     rate: float
     """Tokens per second."""
     plain_rate: float
-    plain_left: float
+    """Tokens per second of plain decoding."""
+    rest_left: float
+    """Tokens to come without drafting."""
 
-def new_adaptive_gamma() -> NDArray[np.float64]:
-    """What gamma="auto" knows before it has seen anything."""
+class AdaptiveGamma:
+    """What gamma="auto" has learnt; nothing at first."""
 
-def adaptive_gamma_view(adaptive_gamma: NDArray[np.float64]) -> AdaptiveGammaView:
-    """What gamma="auto" has learnt, in units."""
+    def __init__(self) -> None: ...
+    def copy(self) -> AdaptiveGamma:
+        """Another one that has learnt the same."""
+    def view(self) -> AdaptiveGammaView:
+        """What was learnt, in units."""
 
 def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
     """The counter-based uniform in [0, 1) that the core uses for this key."""

@@ -1,8 +1,8 @@
 #include "dynamic_tree_drafter.h"
 
-#include "adaptive_gamma.h"
 #include "best_first.h"
 #include "clock.h"
+#include "drafter_policy.h"
 #include "interrupt.h"
 
 /* One proposal being drafted. */
@@ -89,7 +89,7 @@ static void choose(const dynamic_tree_drafter* d, const sd_proposal* p, draft* f
         return;
     }
     f->n_reads = sd_best_first_choose(&f->search, d->options.width, p->depth,
-                                      sd_adaptive_gamma_step_price(p->policy), f->chosen);
+                                      sd_drafter_policy_step_price(p->policy), f->chosen);
     for (int i = 0; i < f->n_reads; i++) {
         sd_candidate* c = &f->search.best[f->chosen[i]];
         c->node = f->reads[i] = sd_proposal_add(&f->read, c->parent, c->token, c->confidence);
@@ -135,8 +135,8 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
 static int pays(const sd_proposal* p, int parent, const sd_candidate* c) {
     if (p->policy == NULL) return 1;
     int depth = p->depths[parent];
-    double chance = sd_adaptive_gamma_chance(p->policy, c->confidence, depth + 1);
-    return sd_adaptive_gamma_pays(p->policy, p->path_prob[parent], depth, p->tree.n_nodes - 1, chance);
+    double chance = sd_acceptance_chance(&p->policy->acceptance, c->confidence, depth + 1);
+    return sd_drafter_policy_pays(p->policy, p->path_prob[parent], depth, p->tree.n_nodes - 1, chance);
 }
 
 /* The best candidates become nodes: parents come before their children. */

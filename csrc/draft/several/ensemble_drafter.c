@@ -1,15 +1,16 @@
 #include "ensemble_drafter.h"
 
 #include "clock.h"
+#include "drafter_policy.h"
 #include "memory.h"
 
 /* One of the drafters. */
 typedef struct inner {
     sd_drafter* drafter; /* owned */
     int gamma;
-    sd_drafter_stats stats;
-    int n_asked;            /* sequences it is asked for in this round */
-    sd_proposal* proposals; /* [n_sequences] of these, first n_asked; nodes have room for gamma + 1 */
+    sd_drafter_policy policy;
+    sd_drafter_round round; /* what it has done in this round */
+    sd_proposal* proposals; /* [n_sequences] of these, first round.n_asked; nodes have room for gamma + 1 */
     int32_t** nodes;        /* [n_sequences][gamma + 1] where the round's tree has each of their nodes */
     double* expected;       /* [n_sequences] tokens that were expected before it was asked */
     int* slots;             /* [n_sequences] of the session: which of these is its; -1: none */
@@ -23,9 +24,10 @@ typedef struct ensemble_drafter {
     int* n_text;        /* [n_sequences] of the text proposed for */
     double* sums;       /* [gamma + 1] expected tokens down to a node */
     int* right;         /* [gamma + 1] is a node what came? */
+    int32_t* path;      /* [gamma + 1] the nodes that came */
     int32_t* node_rows; /* [gamma + 1] the rows of one drafter's nodes */
     double* best;       /* [n_sequences] of a round: tokens expected so far */
-    sd_selection selection;
+    sd_throughput throughput;
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
     double committed;                 /* when the last sequence was */
     int n_tokens, n_rows;             /* of this round */
@@ -65,7 +67,7 @@ static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
     for (int j = 0; j < d->options.n_drafters; j++) total += d->inners[j].gamma;
     double weight = 0.0, own = 0.0;
     for (int j = i; j < d->options.n_drafters; j++) {
-        double w = d->options.adaptive ? sd_selection_alone(&d->inners[j].stats) : 1.0;
+        double w = d->options.adaptive ? sd_drafter_policy_right(&d->inners[j].policy) : 1.0;
         weight += w;
         if (j == i)
             own = w;
@@ -83,31 +85,34 @@ static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
     return share < most ? share : most;
 }
 
-/* An empty tree for drafter i behind the same text. What its nodes are drawn from is written where it will
- * be wanted, behind the round's last node. */
-static void open_proposal(const ensemble_drafter* d, int i, int slot, const sd_proposal* p, int room) {
-    sd_proposal* own = &d->inners[i].proposals[slot];
-    sd_tree tree = own->tree;
-    int32_t* depths = own->depths;
-    double* path_prob = own->path_prob;
-    *own = *p;
-    own->budget = room;
-    own->policy = NULL; /* the round's tree is what is priced */
-    own->stream = stream_of(d, i, p->stream);
-    own->tree = tree;
-    own->depths = depths;
-    own->path_prob = path_prob;
-    tree.tokens[0] = p->tree.tokens[0];
-    tree.parents[0] = -1;
+/* An empty tree for drafter i behind the same text, of whose right tokens a share of `new` is expected to be
+ * no earlier drafter's. What its nodes are drawn from is written where it will be wanted, behind the round's
+ * last node. */
+static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, const sd_proposal* p, int room,
+                                  double new) {
+    const inner* in = &d->inners[i];
+    sd_proposal* own = &in->proposals[slot];
+    sd_proposal opened = *p;
+    opened.budget = room;
+    opened.policy = d->options.adaptive ? &in->policy : NULL; /* an outer one prices the round's tree */
+    opened.stream = stream_of(d, i, p->stream);
+    opened.rejected_at = 0;
+    opened.tree = own->tree;
+    opened.depths = own->depths;
+    opened.path_prob = own->path_prob;
+    opened.confidences = own->confidences;
+    *own = opened;
+    own->tree.tokens[0] = p->tree.tokens[0];
+    own->tree.parents[0] = -1;
     own->tree.n_nodes = 1;
-    depths[0] = 0;
-    path_prob[0] = 1.0;
+    own->depths[0] = 0;
+    own->path_prob[0] = new;
     for (int j = 1; j <= room; j++)
-        tree.drawn_from[j].weights = p->tree.drawn_from[p->tree.n_nodes + j - 1].weights;
-    d->inners[i].slots[p->sequence] = slot;
+        own->tree.drawn_from[j].weights = p->tree.drawn_from[p->tree.n_nodes + j - 1].weights;
+    return own;
 }
 
-/* Append the tree in `slot` of drafter i to the round's. Returns the tokens it expects to have accepted. */
+/* Append the tree in `slot` of drafter i to the round's. Returns the tokens that it is expected to add. */
 static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) {
     const sd_proposal* own = &d->inners[i].proposals[slot];
     int32_t* nodes = d->inners[i].nodes[slot];
@@ -126,59 +131,90 @@ static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) 
     return most;
 }
 
-static int n_guesses(const inner* in) {
-    int n = 0;
-    for (int slot = 0; slot < in->n_asked; slot++) n += in->proposals[slot].tree.n_nodes - 1;
-    return n;
+/* What drafter i has done in the round, after it has proposed. */
+static void count_guesses(inner* in) {
+    for (int slot = 0; slot < in->round.n_asked; slot++) {
+        const sd_proposal* own = &in->proposals[slot];
+        int deepest = own->rejected_at;
+        for (int j = 1; j < own->tree.n_nodes; j++)
+            if (own->depths[j] > deepest) deepest = own->depths[j];
+        in->round.n_guesses += own->tree.n_nodes - 1;
+        in->round.n_steps += deepest;
+    }
 }
 
 /* Ask drafter i for those sequences for which it pays. *reading_s gets its forward passes' seconds. */
 static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, double* reading_s) {
     inner* in = &d->inners[i];
     double begun = sd_now();
-    in->n_asked = 0;
-    int n_rows = 0;
-    for (int k = 0; k < n; k++) n_rows += proposals[k].tree.n_nodes;
+    in->round = (sd_drafter_round){0};
+    for (int k = 0; k < n; k++) {
+        in->slots[proposals[k].sequence] = -1;
+        in->round.n_rows += proposals[k].tree.n_nodes;
+    }
+    if (d->options.adaptive &&
+        !sd_drafter_policy_begin(&in->policy, &d->throughput, in->gamma, in->round.n_rows))
+        return SD_OK;
     for (int k = 0; k < n; k++) {
         sd_proposal* p = &proposals[k];
-        in->slots[p->sequence] = -1;
-        int room = room_for(d, i, p);
+        int room = room_for(d, i, p), slot = in->round.n_asked;
         if (room < 1 || !sd_proposal_may_draft(p, 0)) continue;
-        if (d->options.adaptive && !sd_selection_asks(&d->selection, &in->stats, d->best[k], n_rows, begun))
-            continue;
-        in->expected[in->n_asked] = d->best[k];
-        open_proposal(d, i, in->n_asked++, p, room);
+        double new = d->options.adaptive ? sd_drafter_policy_new(&in->policy, d->best[k]) : 1.0;
+        if (!sd_proposal_may_draft(open_proposal(d, i, slot, p, room, new), 0)) continue;
+        in->slots[p->sequence] = slot;
+        in->expected[slot] = d->best[k];
+        in->round.n_asked++;
     }
-    if (in->n_asked == 0) return SD_OK;
+    if (in->round.n_asked == 0) return SD_OK;
     in->drafter->other_s = 0.0;
-    sd_status status = in->drafter->propose(in->drafter, in->proposals, in->n_asked);
+    sd_status status = in->drafter->propose(in->drafter, in->proposals, in->round.n_asked);
     if (status != SD_OK) return status;
-    double done = sd_now();
-    *reading_s += done - begun - in->drafter->other_s;
-    sd_selection_spend(&in->stats, in->n_asked, n_guesses(in), done - begun, done);
+    in->round.draft_s = sd_now() - begun;
+    *reading_s += in->round.draft_s - in->drafter->other_s;
+    count_guesses(in);
     for (int k = 0; k < n; k++) {
         int slot = in->slots[proposals[k].sequence];
         if (slot < 0) continue;
-        double expected = merge(d, i, slot, &proposals[k]);
-        if (expected > d->best[k]) d->best[k] = expected;
+        d->best[k] += merge(d, i, slot, &proposals[k]);
     }
     return SD_OK;
 }
 
 /* The last round is over when the next begins. */
 static void end_round(ensemble_drafter* d) {
-    if (d->committed > 0.0 && d->verified > 0.0) {
-        double seconds = d->committed - d->begun;
-        sd_selection_end_round(&d->selection, d->n_tokens, seconds, d->n_rows, d->verified - d->proposed);
-        for (int i = 0; i < d->options.n_drafters; i++) sd_selection_end_round_of(&d->inners[i].stats);
+    double expected_s = 0.0, draft_s = 0.0;
+    int n_asked = 0;
+    if (d->options.adaptive && d->committed > 0.0 && d->verified > 0.0) {
+        for (int i = 0; i < d->options.n_drafters; i++) {
+            const inner* in = &d->inners[i];
+            if (in->round.n_asked == 0) continue;
+            double seconds = sd_drafter_policy_expects(&in->policy, in->round.n_steps);
+            expected_s = seconds < 0.0 || expected_s < 0.0 ? -1.0 : expected_s + seconds;
+            n_asked += in->round.n_asked;
+        }
+        double rest_s = d->committed - d->proposed;
+        sd_throughput_measure(&d->throughput, d->n_rows, d->proposed - d->begun, rest_s, expected_s);
+        for (int i = 0; i < d->options.n_drafters; i++) {
+            d->inners[i].round.n_tokens = d->n_tokens;
+            draft_s += sd_drafter_policy_end(&d->inners[i].policy, &d->throughput, &d->inners[i].round);
+        }
+        if (n_asked > 0) sd_throughput_add(&d->throughput, d->n_rows, d->n_tokens, draft_s, rest_s);
     }
     d->n_tokens = d->n_rows = 0;
     d->verified = d->committed = 0.0;
 }
 
+/* What a second is worth in this round, by what each drafter could do. */
+static void begin_round(ensemble_drafter* d, int n) {
+    sd_throughput_begin(&d->throughput, n);
+    for (int i = 0; i < d->options.n_drafters; i++)
+        sd_drafter_policy_plan(&d->inners[i].policy, &d->throughput, d->inners[i].gamma);
+}
+
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     ensemble_drafter* d = (ensemble_drafter*)base;
     end_round(d);
+    if (d->options.adaptive) begin_round(d, n);
     d->begun = sd_now();
     double reading_s = 0.0;
     for (int k = 0; k < n; k++) {
@@ -216,17 +252,19 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
     return SD_OK;
 }
 
-/* How many tokens of a tree's guesses came, in a row: new [n_new]. */
-static int n_right(const ensemble_drafter* d, const sd_proposal* own, const int32_t* new, int n_new) {
-    int most = 0;
+/* The nodes of a tree whose tokens came, in a row: d->path. new [n_new]: the tokens that came. Returns how
+ * many. */
+static int find_path(const ensemble_drafter* d, const sd_proposal* own, const int32_t* new, int n_new) {
+    int last = 0;
     d->right[0] = 1;
     for (int j = 1; j < own->tree.n_nodes; j++) {
         int depth = own->depths[j];
         d->right[j] =
             d->right[own->tree.parents[j]] && depth <= n_new && own->tree.tokens[j] == new[depth - 1];
-        if (d->right[j] && depth > most) most = depth;
+        if (d->right[j] && depth > own->depths[last]) last = j;
     }
-    return most;
+    for (int j = last; j > 0; j = own->tree.parents[j]) d->path[own->depths[j] - 1] = j;
+    return own->depths[last];
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
@@ -238,8 +276,11 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int
         inner* in = &d->inners[i];
         int slot = in->slots[sequence];
         if (slot >= 0 && n_old <= n_text) {
-            int n = n_right(d, &in->proposals[slot], text + n_old, n_text - n_old);
-            sd_selection_learn(&in->stats, in->expected[slot], n, n > before ? n - before : 0);
+            const sd_proposal* own = &in->proposals[slot];
+            int n = find_path(d, own, text + n_old, n_text - n_old), n_added = n > before ? n - before : 0;
+            if (d->options.adaptive)
+                sd_drafter_policy_observe(&in->policy, own, d->path, n, in->expected[slot], n_added);
+            in->round.n_added += n_added;
             if (n > before) before = n;
         }
         in->slots[sequence] = -1;
@@ -268,6 +309,7 @@ static void lay_out_proposal(ensemble_drafter* d, sd_proposal* p, int32_t** map)
     made.tree.drawn_from = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.drawn_from);
     made.depths = sd_arena_take(&d->arena, n_nodes, sizeof *made.depths);
     made.path_prob = sd_arena_take(&d->arena, n_nodes, sizeof *made.path_prob);
+    made.confidences = sd_arena_take(&d->arena, n_nodes, sizeof *made.confidences);
     int32_t* nodes = sd_arena_take(&d->arena, n_nodes, sizeof *nodes);
     if (d->arena.base == NULL) return;
     *p = made;
@@ -283,6 +325,7 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     d->sums = sd_arena_take(&d->arena, n_nodes, sizeof *d->sums);
     d->node_rows = sd_arena_take(&d->arena, n_nodes, sizeof *d->node_rows);
     d->right = sd_arena_take(&d->arena, n_nodes, sizeof *d->right);
+    d->path = sd_arena_take(&d->arena, n_nodes, sizeof *d->path);
     for (int i = 0; i < o->n_drafters; i++) {
         inner in = {.drafter = drafters[i], .gamma = o->gammas[i]};
         in.proposals = sd_arena_take(&d->arena, n, sizeof *in.proposals);
@@ -294,6 +337,7 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
             if (!counting) in.slots[k] = -1;
             lay_out_proposal(d, counting ? NULL : &in.proposals[k], counting ? NULL : &in.nodes[k]);
         }
+        sd_drafter_policy_reset(&in.policy);
         if (!counting) d->inners[i] = in;
     }
 }
@@ -320,6 +364,8 @@ sd_status sd_ensemble_drafter_create(const sd_ensemble_options* o, sd_drafter* c
     for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
     d->options = *o;
     if ((status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafters))) != SD_OK) goto fail;
+    sd_throughput_start(&d->throughput);
+    for (int i = 0; i < o->n_drafters; i++) sd_drafter_policy_start(&d->inners[i].policy);
     d->options.gammas = NULL; /* was borrowed */
     *drafter = &d->base;
     return SD_OK;

@@ -3,12 +3,12 @@
  * Each fills a tree of its own, in the order in which they are given, and it is appended to the round's: so
  * nodes of several drafters with equal tokens from the root are one row, and each counts as a draw of its
  * own (tree.h), which keeps rejection exact. Which drafters are asked, and for how many guesses, depends on
- * earlier rounds and on what those before them have proposed, which stays in the tree. */
+ * earlier rounds and on what those before them have proposed, which stays in the tree: each drafter has a
+ * policy of its own (drafter_policy.h), and all of them go by one throughput. */
 #ifndef SD_ENSEMBLE_DRAFTER_H
 #define SD_ENSEMBLE_DRAFTER_H
 
 #include "drafter.h"
-#include "drafter_selection.h"
 
 typedef struct sd_ensemble_options {
     /* ≥ 1. */
@@ -16,8 +16,7 @@ typedef struct sd_ensemble_options {
     /* [n_drafters] ≥ 1: the most guesses of each; where a round has room for more than all of them, their
      * ratio. Borrowed while the drafter is created. */
     const int* gammas;
-    /* 1: drafters that do not pay, by the clock, are left out (drafter_selection.h). 0: all are asked in each
-     * round. */
+    /* 1: drafters and guesses that do not pay, by the clock, are left out. 0: all are asked in each round. */
     int adaptive;
     /* Most guesses of a round; each drafter must be made for so many. */
     int gamma;

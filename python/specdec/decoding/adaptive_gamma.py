@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer
@@ -47,7 +46,7 @@ class _Learnt:
     target: weakref.ref[Any]
     draft: weakref.ref[Any]
     name: str
-    estimates: NDArray[np.float64]
+    estimates: _core.AdaptiveGamma
 
 
 class AdaptiveGamma:
@@ -58,8 +57,8 @@ class AdaptiveGamma:
     lambda times the seconds that it costs, lambda being the tokens per second themselves. What is needed is
     learnt as the run goes on: acceptance by the draft's confidence and the position in the round; seconds of
     the target by its rows, t(M), and of the draft by its steps; and lambda. Where that is not more than plain
-    decoding gives, rounds are plain, in stretches that grow from 16 to 1024 tokens, with a few trial rounds
-    after each, so that drafting comes back when it pays.
+    decoding gives, rounds are plain, in stretches that grow as long as it does not pay, from 128 to 4096
+    times what a proposal costs, with a few trial rounds after each, so that drafting comes back when it pays.
 
     ``generate(..., gamma="auto")`` does this with estimates that are shared by all such calls of the process,
     for each target, draft, temperature, rule and number of threads by itself: a call begins with what those
@@ -105,12 +104,12 @@ class AdaptiveGamma:
         """Guesses a round of this draft at most."""
         return self.max_gamma or max(AUTO_GAMMA, 0 if draft is None else draft.gamma)
 
-    def begin(self, kind: RunKind) -> NDArray[np.float64]:
+    def begin(self, kind: RunKind) -> _core.AdaptiveGamma:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
         found = self._learnt.get(kind.key)
-        return _core.new_adaptive_gamma() if found is None else found.estimates.copy()
+        return _core.AdaptiveGamma() if found is None else found.estimates.copy()
 
-    def end(self, kind: RunKind, estimates: NDArray[np.float64]) -> None:
+    def end(self, kind: RunKind, estimates: _core.AdaptiveGamma) -> None:
         """Keep what a run has learnt; of two at the same time what the one that ends last has."""
         key = kind.key
 
@@ -140,7 +139,7 @@ class AdaptiveGamma:
         if not all_learnt:
             return {}
         learnt = next(reversed(all_learnt.values()))
-        view = _core.adaptive_gamma_view(learnt.estimates)
+        view = learnt.estimates.view()
         reach = np.cumprod(view["chance"])
         seconds = np.add(view["target_s"], view["draft_s"])
         rates = np.divide(np.cumsum(reach), seconds, out=np.zeros_like(reach), where=seconds > 0)
@@ -152,7 +151,7 @@ class AdaptiveGamma:
             "draft_s": view["draft_s"],
             "chance": view["chance"][1:],
             "by_confidence": view["by_confidence"],
-            "plain_left": view["plain_left"],
+            "plain_left": view["rest_left"],
         }
 
     def __repr__(self) -> str:

@@ -18,23 +18,23 @@ class Ensemble(Draft):
     one's guesses are appended to the tree, which the target reads at once; equal beginnings are read once
     (SpecInfer's merged trees, arXiv 2305.09781).
 
-    A draft is asked only if the tokens that it is expected to add to those before it are worth the time that
-    it takes and the rows of the target that its guesses fill: worth as many as the run makes in that time.
-    What it adds is learnt from the rounds, by how many tokens the drafts before it expect to have accepted.
-    So a model is not asked where a copied passage goes on, and fills in where nothing is found; and where no
-    draft pays, none is asked. One that is left out is tried again, less and less often until that takes
-    1 % of the time; one that is asked is left out for two rounds now and then, to see what rounds take
-    without it.
+    A guess is made only if the tokens that it is expected to add to those of the drafts before are worth the
+    time that it takes to draft and the row of the target that it fills: as many as the run makes meanwhile.
+    It is the policy of ``gamma="auto"`` (`specdec.AdaptiveGamma`), for each draft by itself. What a draft
+    adds is learnt from the rounds, by how many tokens the drafts before it expect to have accepted. So a
+    model is not asked where a copied passage goes on, and fills in where nothing is found; and where no
+    draft pays, none is asked. One that does not pay is tried again, less and less often; one that pays is
+    left out for a round or two now and then, to see what rounds take without it.
 
     Parameters
     ----------
     *drafts : Model, path, hub name, Draft or Drafter
         At least one; each is asked for at most as many guesses as it drafts by default.
     adaptive : bool, default True
-        Leave out drafts that do not pay; gamma="auto" then leaves all choices to this. The decisions depend
-        on measured times: with ``verify="rejection"`` and a temperature above 0 a seed then does not fix the
-        output (its distribution it does; greedy and coupled output are fixed in any case). False: all are
-        asked in every round, the budget is split evenly, and runs can be repeated.
+        Leave out drafts and guesses that do not pay; gamma="auto" then leaves all choices to this. The
+        decisions depend on measured times: with ``verify="rejection"`` and a temperature above 0 a seed then
+        does not fix the output (its distribution it does; greedy and coupled output are fixed in any case).
+        False: all are asked in every round, the budget is split evenly, and runs can be repeated.
 
     Attributes
     ----------

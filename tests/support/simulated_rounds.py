@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specdec import _core
 
@@ -62,9 +61,9 @@ class Play:
     average, not those that luck gave.
     """
 
-    def __init__(self, world: World, seed: int, pace: NDArray[np.float64] | None = None) -> None:
+    def __init__(self, world: World, seed: int, learnt: _core.AdaptiveGamma | None = None) -> None:
         self.world = world
-        self.pace = _core.new_adaptive_gamma() if pace is None else pace
+        self.learnt = _core.AdaptiveGamma() if learnt is None else learnt
         self._rng = np.random.default_rng(seed)
         self.gammas: list[int] = []
         self.tokens = 0.0
@@ -78,7 +77,7 @@ class Play:
         return (self.tokens - tokens) / (self.seconds - seconds)
 
     def round(self, n_sequences: int = 1) -> None:
-        drafting = _core._adaptive_gamma_begin(self.pace, n_sequences, MAX_GAMMA)
+        drafting = _core._adaptive_gamma_begin(self.learnt, n_sequences, MAX_GAMMA)
         drafts = [self._chain(drafting) for _ in range(n_sequences)]
         chains = [chain for chain, _ in drafts]
         n_rows = sum(len(chain[0]) + 1 for chain in chains)
@@ -86,7 +85,7 @@ class Play:
         n_tokens = sum(chain[1] + 1 for chain in chains)
         draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows)
         _core._adaptive_gamma_end(
-            self.pace, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise()
+            self.learnt, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise()
         )
         self.tokens += sum(tokens for _, tokens in drafts)
         self.seconds += draft_s + rest_s
@@ -105,10 +104,10 @@ class Play:
         while (
             drafting
             and len(confidences) < MAX_GAMMA
-            and _core._adaptive_gamma_pays(self.pace, confidences, False)
+            and _core._adaptive_gamma_pays(self.learnt, confidences, False)
         ):
             _, confidence, chance = world.levels[self._rng.choice(len(shares), p=shares)]
-            if world.looks and not _core._adaptive_gamma_pays(self.pace, [*confidences, confidence], True):
+            if world.looks and not _core._adaptive_gamma_pays(self.learnt, [*confidences, confidence], True):
                 return (confidences, _first_false(right), len(confidences) + 1, confidence), tokens
             confidences.append(confidence)
             reach *= chance

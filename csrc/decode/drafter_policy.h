@@ -1,0 +1,135 @@
+/* Whether a drafter drafts in a round, and whether another guess pays (section 3.5 of Leviathan et al. 2023:
+ * varying gamma during the run).
+ *
+ * A guess pays iff the tokens that it is expected to bring are at least λ times the seconds that it costs
+ * (throughput.h). What it brings is learnt from its draft's confidence and its depth; what it costs, from the
+ * times of draft and target. A drafter that stands behind others in a round brings only what those have not
+ * proposed.
+ *
+ * A drafter that does not pay rests, each time for longer, and is tried again for a few rounds. One that pays
+ * is left out of a round now and then, and now and then makes more guesses than pay, so that a change is
+ * seen.
+ *
+ * Plain numbers: it may be copied, and kept from one session to the next. The sequences of a session share
+ * it. */
+#ifndef SD_DRAFTER_POLICY_H
+#define SD_DRAFTER_POLICY_H
+
+#include "acceptance.h"
+#include "throughput.h"
+
+#define SD_POLICY_EXPECTED 7 /* bins of the tokens that earlier drafters of the round expect to bring */
+#define SD_POLICY_HORIZON 64 /* longest chain that is planned */
+
+struct sd_drafter_policy {
+    sd_acceptance acceptance;
+    /* Seconds of drafting, by steps of the batch: guesses in a row. */
+    sd_cost_model draft;
+    /* Tokens that a proposal has right. */
+    sd_mean right;
+    /* Of these tokens, the share that no earlier drafter of the round had, by what those expected. */
+    sd_mean added[SD_POLICY_EXPECTED];
+    /* Guesses and steps of a proposal. */
+    double guesses, steps;
+
+    /* Tokens behind decoding without the drafter since the last time level with it; of a sequence. */
+    double loss;
+    /* Tokens ahead of it since the last rest; of a sequence. */
+    double won;
+    /* Tokens of a sequence still to come without the drafter. */
+    double rest_left;
+    /* Length of the next rest, in costs of a proposal. */
+    double rest;
+    /* Rounds still to come that guess whatever is expected. */
+    double trial_left;
+    /* Rounds so far. */
+    double n_rounds;
+    /* Round of the next exploration, and the gap to the one after it. */
+    double explore_at, explore_gap;
+    /* Round in which the drafter is left out next though it pays, and the gap to the one after it. */
+    double skip_at, skip_gap;
+    /* Rounds since the last one with drafting. */
+    double idle;
+
+    /* The fields below are of the round that has begun. */
+
+    /* Guesses of one sequence for which the arrays below are filled. */
+    double horizon;
+    /* Guesses of each sequence with the most tokens per second, were all guesses alike. */
+    double planned;
+    /* 1: the drafter drafts. */
+    double drafting;
+    /* Guesses that are made whatever is expected, to learn what they cost. */
+    double explore_to;
+    /* λ: tokens per second of the batch. */
+    double rate;
+    /* Seconds of the target by guesses of one sequence, the other sequences making the planned number. */
+    double target_s[SD_POLICY_HORIZON + 1];
+    /* Seconds of drafting by steps of one sequence, the other sequences making the planned number. */
+    double draft_s[SD_POLICY_HORIZON + 1];
+    /* Chance that the guess at a depth is accepted if its parent is, before its confidence is known; [0] is
+     * 1. */
+    double chance[SD_POLICY_HORIZON + 1];
+    /* Seconds that one more row of the target takes, one more step of the draft. */
+    double row_s, step_s;
+};
+
+/* A policy that has learnt nothing. */
+void sd_drafter_policy_reset(sd_drafter_policy* policy);
+
+/* A session begins with what an earlier one has learnt. */
+void sd_drafter_policy_start(sd_drafter_policy* policy);
+
+/* Tell the throughput what rounds with this drafter would be like. gamma: most guesses of a sequence. Comes
+ * between sd_throughput_begin and sd_drafter_policy_begin. */
+void sd_drafter_policy_plan(sd_drafter_policy* policy, sd_throughput* throughput, int gamma);
+
+/* A round begins, in which the batch has n_rows rows before this drafter is asked: one for each sequence and
+ * those of earlier drafters. Returns whether it drafts: 0 also where gamma, the most guesses of a sequence,
+ * is. */
+int sd_drafter_policy_begin(sd_drafter_policy* policy, const sd_throughput* throughput, int gamma,
+                            int n_rows);
+
+/* Does a guess pay after a node of this path_prob and depth, in a proposal of n_guesses? known: the chance
+ * that the guess is accepted if its parent is, or below 0 if the guess has not been drafted yet. */
+int sd_drafter_policy_pays(const sd_drafter_policy* policy, double path_prob, int depth, int n_guesses,
+                           double known);
+
+/* The share of this drafter's right tokens that earlier drafters of the round have not, where those expect
+ * to bring `expected` tokens. It is the path_prob of the root. */
+double sd_drafter_policy_new(const sd_drafter_policy* policy, double expected);
+
+/* Tokens that a proposal brings by itself; 1 as long as nothing is known. */
+double sd_drafter_policy_right(const sd_drafter_policy* policy);
+
+/* The verdict on a proposal: its nodes path [n_path] were right, n_added of them beyond what earlier drafters
+ * had, which had expected `expected`. */
+void sd_drafter_policy_observe(sd_drafter_policy* policy, const sd_proposal* proposal, const int32_t* path,
+                               int n_path, double expected, int n_added);
+
+/* Seconds of n_steps; below 0 where they cannot be said yet. */
+double sd_drafter_policy_expects(const sd_drafter_policy* policy, int n_steps);
+
+/* What a drafter did in a round. */
+typedef struct sd_drafter_round {
+    /* Sequences for which it was asked; 0: not in this round. */
+    int n_asked;
+    /* Rows of the batch before it was asked; its guesses; their depths, added over the sequences. */
+    int n_rows, n_guesses, n_steps;
+    /* Tokens that it added; all tokens of the round. */
+    int n_added, n_tokens;
+    /* Measured seconds of proposing. */
+    double draft_s;
+} sd_drafter_round;
+
+/* The round is over, and the throughput has been measured. Returns the seconds of drafting, of a machine of
+ * usual speed. */
+double sd_drafter_policy_end(sd_drafter_policy* policy, const sd_throughput* throughput,
+                             const sd_drafter_round* round);
+
+/* Accepted tokens that one more row of verification, one more forward pass of the draft must bring to pay;
+ * 0 for NULL. */
+double sd_drafter_policy_node_price(const sd_drafter_policy* policy);
+double sd_drafter_policy_step_price(const sd_drafter_policy* policy);
+
+#endif

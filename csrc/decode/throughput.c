@@ -1,0 +1,75 @@
+#include "throughput.h"
+
+#include <math.h>
+
+/* Rounds within which the machine's speed is followed; a round counts as at most FASTER times slower or
+ * faster. */
+#define SPEED 24.0
+#define FASTER 1.5
+/* Rounds that the measured tokens per second are a mean of. */
+#define ROUNDS 64.0
+/* Rounds that the planned rate counts for beside the measured one. */
+#define PLAN_WEIGHT 8.0
+/* Rounds of an earlier session that the measured rate keeps. */
+#define N_CERTAIN 16.0
+/* Seconds of a round count as at most so many times what is expected. */
+#define OUTLIER 3.0
+
+void sd_throughput_start(sd_throughput* t) {
+    double less = t->n_drafted > N_CERTAIN ? N_CERTAIN / t->n_drafted : 1.0;
+    t->tokens *= less, t->seconds *= less, t->n_drafted *= less;
+    t->starting = 1.0;
+}
+
+void sd_throughput_begin(sd_throughput* t, int n_open) {
+    double plain_s = sd_cost_model_seconds(&t->target, n_open);
+    t->n_open = n_open;
+    t->plain_rate = plain_s > 0.0 ? n_open / plain_s : 0.0;
+    t->best_tokens = n_open;
+    t->best_seconds = plain_s;
+}
+
+void sd_throughput_plan(sd_throughput* t, double tokens, double seconds) {
+    if (tokens * t->best_seconds <= t->best_tokens * seconds) return;
+    t->best_tokens = tokens;
+    t->best_seconds = seconds;
+}
+
+int sd_throughput_knows_plain(const sd_throughput* t) {
+    int n = (int)t->n_open;
+    return sd_cost_model_seen(&t->target, (n + 1) / 2, n + n / 2) > 0.0;
+}
+
+double sd_throughput_rate(const sd_throughput* t) {
+    if (t->plain_rate <= 0.0) return 0.0;
+    double rate = (t->tokens + PLAN_WEIGHT * t->best_tokens) / (t->seconds + PLAN_WEIGHT * t->best_seconds);
+    return fmax(rate, t->plain_rate);
+}
+
+/* Follow the speed of the machine, which is shared and changes within milliseconds: all that is learnt is in
+ * seconds of a machine of one speed, and so what was seen at one time can be held against another. */
+static void follow_speed(sd_throughput* t, int n_rows, double seconds, double expected_draft_s) {
+    if (t->slowness == 0.0) t->slowness = 1.0;
+    if (t->starting > 0.0 || sd_cost_model_seen(&t->target, n_rows, n_rows) < 3.0 || expected_draft_s < 0.0)
+        return;
+    double expected = sd_cost_model_seconds(&t->target, n_rows) + expected_draft_s;
+    double ratio = seconds / (expected * t->slowness);
+    t->slowness *= 1.0 + (fmin(FASTER, fmax(1.0 / FASTER, ratio)) - 1.0) / SPEED;
+}
+
+void sd_throughput_measure(sd_throughput* t, int n_rows, double draft_s, double rest_s,
+                           double expected_draft_s) {
+    follow_speed(t, n_rows, draft_s + rest_s, expected_draft_s);
+    /* the first round finds cold caches */
+    if (t->starting == 0.0 || t->target.known == 0.0)
+        sd_cost_model_learn(&t->target, n_rows, rest_s / t->slowness);
+    t->starting = 0.0;
+    t->n_rounds++;
+}
+
+void sd_throughput_add(sd_throughput* t, int n_rows, int n_tokens, double draft_s, double rest_s) {
+    double keep = 1.0 - 1.0 / ROUNDS, most_s = OUTLIER * sd_cost_model_seconds(&t->target, n_rows);
+    t->tokens = keep * t->tokens + n_tokens;
+    t->seconds = keep * t->seconds + draft_s + fmin(rest_s / t->slowness, most_s);
+    t->n_drafted = keep * t->n_drafted + 1.0;
+}
