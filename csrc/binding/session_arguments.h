@@ -9,11 +9,11 @@
 /* What a session borrows as long as it lives. Its drafter borrows from `draft_arguments`, so the session is
  * freed first. */
 typedef struct sd_session_borrowed {
-    PyThreadState** saved_thread; /* of the session's `exclusive`; set by the session */
-    sd_model_object* target;      /* strong reference */
-    PyObject* draft_arguments;    /* strong reference to the list of drafters.h, or NULL */
-    sd_sampling sampling;         /* of the target; its arrays are owned */
-    sd_sampling draft_sampling;   /* of the draft; its arrays are owned */
+    PyThreadState** saved_thread;     /* of the session's `exclusive`; set by the session */
+    sd_model_object* target;          /* strong reference */
+    PyObject* draft_arguments;        /* strong reference to the list of drafters.h, or NULL */
+    sd_sampling sampling;             /* of the target; its arrays are owned */
+    sd_sampling draft_sampling;       /* of the draft; its arrays are owned */
     sd_adaptive_gamma adaptive_gamma; /* of gamma="auto"; the session's own, it learns */
     int is_adaptive;
     sd_python_transform transform; /* its function is a strong reference or NULL */

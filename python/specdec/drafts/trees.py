@@ -219,8 +219,11 @@ class DynamicTree:
 
     def describe(self) -> Description:
         """As that of `ParallelChains`."""
-        shape = {"width": int(self.width), "steps": int(self.steps), "sharpness": float(self.sharpness)}
-        return "dynamic_tree", shape
+        return "dynamic_tree", {
+            "width": int(self.width),
+            "steps": int(self.steps),
+            "sharpness": float(self.sharpness),
+        }
 
 
 def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
