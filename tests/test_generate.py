@@ -498,7 +498,7 @@ def test_a_failure_half_way_closes_the_session(pair: Pair, monkeypatch: pytest.M
 
 
 def test_stream_takes_one_prompt(pair: Pair) -> None:
-    with pytest.raises(InputError, match="list of 2 prompts"):
+    with pytest.raises(InputError, match="prompt is a list of 2; stream takes one"):
         specdec.stream(*pair, ["a", "b"])  # type: ignore[list-item]
 
 

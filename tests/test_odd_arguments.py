@@ -243,6 +243,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specd
 class Bytes:
     """A tokenizer of the caller's: a character is its code modulo the vocabulary."""
 
+    chat_template = specdec.ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
     n_vocab, bos_id, eos_ids = 61, 1, (2,)
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
@@ -337,6 +338,22 @@ CASES: dict[str, Callable[[World], Case]] = {
         specdec.generate,
         {"target": w.target, "draft": w.draft, "prompt": [[3], [4]], "temperature": 1.0, "max_new_tokens": 3},
     ),
+    "generate a chat": lambda w: (
+        specdec.generate,
+        {
+            "target": w.target,
+            "draft": None,
+            "messages": [{"role": "user", "content": "a"}],
+            "max_new_tokens": 2,
+        },
+    ),
+    "ChatTemplate": lambda w: (specdec.ChatTemplate, {"templates": "a"}),
+    "ChatTemplate.render": lambda w: (
+        specdec.ChatTemplate("{{ messages }}{{ tools }}{{ documents }}").render,
+        {"messages": [{"role": "user", "content": "a"}]},
+    ),
+    "ChatTemplate.text": lambda w: (specdec.ChatTemplate("a").text, {}),
+    "Model.chat_ids": lambda w: (w.target.chat_ids, {"messages": [{"role": "user", "content": "a"}]}),
     "stream": lambda w: (
         lambda **given: list(specdec.stream(**given)),
         {"target": w.target, "draft": w.draft, **RUN},

@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
         UnsupportedModelError,
         VocabularyMismatchError,
     )
+    from specdec.models.chat_template import ChatTemplate
     from specdec.models.model import Model, embedded_pair, load
     from specdec.models.quantization import QuantizationReport
     from specdec.trace import Round, Trace
@@ -58,6 +59,7 @@ _HOMES = {
     "Beam": "decoding.beam_search",
     "BeamResult": "decoding.beam_search",
     "BeamTrace": "decoding.beam_search",
+    "ChatTemplate": "models.chat_template",
     "CheckpointError": "errors",
     "CheckpointNotFoundError": "errors",
     "InputError": "errors",
@@ -101,6 +103,7 @@ __all__ = [
     "Beam",
     "BeamResult",
     "BeamTrace",
+    "ChatTemplate",
     "CheckpointError",
     "CheckpointNotFoundError",
     "InputError",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, cast, overload
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from specdec.containers import Container
+from specdec.decoding.chat import Chat
 from specdec.decoding.options import BatchOptions, DecodingOptions, Options, with_options
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.run import Run
 from specdec.drafts.model_draft import DraftLike
 from specdec.errors import InputError, NotFiniteError
+from specdec.models.chat_template import Messages
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import progress_bar
 
@@ -36,13 +38,40 @@ def generate(
 def generate(
     target: ModelLike, draft: DraftLike | None, prompt: Container, **options: Unpack[BatchOptions]
 ) -> Result | list[Result]: ...
+@overload
+def generate(
+    target: ModelLike,
+    draft: DraftLike | None,
+    *,
+    messages: Messages,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[BatchOptions],
+) -> Result: ...
+@overload
+def generate(
+    target: ModelLike,
+    draft: DraftLike | None,
+    *,
+    messages: Sequence[Messages],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[BatchOptions],
+) -> list[Result]: ...
 
 
 @with_options()
 def generate(
     target: ModelLike,
     draft: DraftLike | None,
-    prompt: Prompt | Sequence[Prompt] | Container,
+    prompt: Prompt | Sequence[Prompt] | Container | None = None,
+    *,
+    messages: Messages | Sequence[Messages] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[BatchOptions],
 ) -> Result | list[Result]:
     """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
@@ -64,6 +93,15 @@ def generate(
         prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
         it. Tensors, a BatchEncoding of transformers (without its padding) and a Series of pandas are taken
         too; what has two dimensions is several prompts.
+    messages : list of dict, or a list of these
+        In place of a prompt: a conversation, messages with "role" and "content", or several that are decoded
+        together. The model's chat template makes the prompt of it (`Model.chat_template`, extra
+        ``specdec[chat]``), and the token with which it ends a message is among the stops. The new text is the
+        reply, or, where the last message is the assistant's, its rest.
+    tools, documents : list of dict, optional
+        For the chat template: JSON schemas of functions, and texts to cite.
+    chat_template_kwargs : mapping, optional
+        Further keyword arguments of `specdec.ChatTemplate.render`, the template's own variables among them.
     gamma : int, "auto", AdaptiveGamma or callable, optional
         Drafted tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
         for, 4 unless it says otherwise.
@@ -159,9 +197,11 @@ def generate(
     >>> out = specdec.generate(target, draft, "It was a dark and stormy night", max_new_tokens=50)
     >>> out.trace.tokens_per_call > 1
     True
+    >>> out = specdec.generate(chat_model, draft, messages=[{"role": "user", "content": "Hello!"}])
     """
+    chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
     settings = DecodingOptions.of_call(generate, options)
-    request = Request.prepare(target, draft, prompt, settings)
+    request = Request.prepare(target, draft, prompt, settings, chat)
     bar = progress_bar(request.n_new_tokens, "token") if settings.progress else None
     run = Run(request)
     try:
@@ -181,7 +221,17 @@ def generate(
 
 
 @with_options("batch_size", "node_budget", "progress")
-def stream(target: ModelLike, draft: DraftLike | None, prompt: Prompt, **options: Unpack[Options]) -> Stream:
+def stream(
+    target: ModelLike,
+    draft: DraftLike | None,
+    prompt: Prompt | Container | None = None,
+    *,
+    messages: Messages | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[Options],
+) -> Stream:
     """Continue one prompt, giving its text as rounds finish.
 
     Parameters are those of `generate`; they are checked at the call, not at the first piece. Text that may
@@ -205,10 +255,12 @@ def stream(target: ModelLike, draft: DraftLike | None, prompt: Prompt, **options
     >>> for piece in specdec.stream(target, draft, "It was a dark and stormy night"):
     ...     print(piece, end="", flush=True)
     """
-    request = Request.prepare(target, draft, prompt, DecodingOptions.of_call(stream, options))
+    chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
+    request = Request.prepare(target, draft, prompt, DecodingOptions.of_call(stream, options), chat)
     if request.is_batch:
         raise InputError(
-            f"prompt is a list of {len(request.prompts)} prompts; stream takes one, generate several"
+            f"{'prompt' if chat is None else 'messages'} is a list of {len(request.prompts)}; stream takes "
+            "one, generate several"
         )
     if request.target.tokenizer is None:
         raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")

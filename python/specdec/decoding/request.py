@@ -12,6 +12,7 @@ import numpy as np
 from specdec.checks import check_integer, check_items
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
+from specdec.decoding.chat import Chat
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
@@ -41,6 +42,9 @@ class Request:
         Token ids of each prompt.
     is_batch : bool
         Whether the caller gave a list of prompts and expects a list of results.
+    own_text : list of bool
+        Whether the new text of a sequence is a text by itself, as the reply in a chat is; else it goes on
+        with the prompt's.
     gamma : int
         Drafted tokens a round at most; 0 without a draft.
     policy : AdaptiveGamma, callable or None
@@ -63,6 +67,7 @@ class Request:
     description: Description | None
     prompts: list[list[int]]
     is_batch: bool
+    own_text: list[bool]
     gamma: int
     policy: AdaptiveGamma | Policy | None
     sampling: Sampling
@@ -78,10 +83,13 @@ class Request:
         cls,
         target: ModelLike,
         draft: DraftLike | None,
-        prompt: Prompt | Sequence[Prompt] | Container,
+        prompt: Prompt | Sequence[Prompt] | Container | None,
         options: DecodingOptions,
+        chat: Chat | None = None,
     ) -> Request:
         """Check the options against prompts and models; load models given by path, and encode the prompts.
+
+        The prompts are those of the `chat`, where there is one, else those in `prompt`.
 
         Raises
         ------
@@ -89,7 +97,9 @@ class Request:
             As `specdec.generate` says.
         """
         # What is cheap is checked before models are loaded.
-        given, is_batch = prompts_of("prompt", prompt)
+        given, is_batch = (
+            (chat.conversations, chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
+        )
         n_slots = min(cast("int", options.batch_size), len(given))
         node_budget = options.node_budget
         if node_budget is not None:
@@ -106,11 +116,16 @@ class Request:
         for settings in (sampling, draft_sampling):
             settings.check_vocabulary(target.config["n_vocab"])
         tokenizer = target.tokenizer
+        if chat is not None:
+            given = chat.prompts(target)
+        ends = () if options.ignore_eos or tokenizer is None else tokenizer.eos_ids
+        if chat is not None and not options.ignore_eos:
+            ends = (*ends, *target.chat_end_ids)
         stop = StopRules.parse(
             options.stop,
             n_vocab=target.config["n_vocab"],
             has_text=tokenizer is not None,
-            eos_ids=() if options.ignore_eos or tokenizer is None else tokenizer.eos_ids,
+            eos_ids=ends,
         )
         names = [f"prompt {i}" for i in range(len(given))] if is_batch else ["prompt"]
         gamma, policy = _gamma(options, draft)
@@ -122,6 +137,7 @@ class Request:
             description=description if drafting else None,
             prompts=[check_prompt(target, item, name) for item, name in zip(given, names, strict=True)],
             is_batch=is_batch,
+            own_text=[chat is not None and not chat.continues(i) for i in range(len(given))],
             gamma=gamma if drafting else 0,
             policy=policy if drafting else None,
             sampling=sampling,

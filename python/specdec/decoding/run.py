@@ -154,7 +154,9 @@ class Run:
         self.request = request
         self.sequences = [
             SequenceState(
-                None if tokenizer is None else continuation_decoder(tokenizer, prompt),
+                None
+                if tokenizer is None
+                else continuation_decoder(tokenizer, [] if request.own_text[i] else prompt),
                 request.stop,
                 *request.limit(i),
             )

@@ -19,10 +19,11 @@ from specdec.checks import CONVERSION_ERRORS, as_iterator, check_choice, check_f
 from specdec.containers import text_of
 from specdec.errors import CheckpointError, InputError, SpecdecError, shown
 from specdec.models import quantization
+from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 from specdec.models.number_formats import CACHE_DTYPES, DTYPES, CacheDtype, Dtype
 from specdec.models.quantization import QuantizationReport
-from specdec.models.tokenizer import Tokenizer
+from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 from specdec.progress import reading_bar
 from specdec.threads import check_threads
 
@@ -121,6 +122,7 @@ class Model:
         architecture: str,
         *,
         default_sampling: Mapping[str, float] | None = None,
+        chat_template: ChatTemplate | None = None,
     ) -> None:
         self._core = core
         self._config = config
@@ -128,6 +130,7 @@ class Model:
         self._path = path
         self._architecture = architecture
         self._default_sampling = dict(default_sampling or {})
+        self._chat_template = chat_template
 
     @property
     def core(self) -> _core.Model:
@@ -167,6 +170,64 @@ class Model:
         >>> specdec.generate(model, None, prompt, **model.default_sampling)
         """
         return dict(self._default_sampling)
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """From messages to the text that the model was trained on; None where the checkpoint has none."""
+        return self._chat_template
+
+    def chat_ids(self, messages: Messages, **variables: Any) -> list[int]:
+        """The token ids of a conversation, by the model's chat template.
+
+        Parameters
+        ----------
+        messages : list of dict
+            With "role" and "content".
+        **variables
+            Keyword arguments of :meth:`specdec.ChatTemplate.render`: tools, documents and others.
+
+        Raises
+        ------
+        InputError
+            Something else than messages, messages that the template refuses, or a model without chat template
+            or tokenizer, or with one that does not read special tokens.
+        TokenizerError
+            The template is not valid Jinja.
+        MissingPackageError
+            Jinja is not installed: ``pip install specdec[chat]``.
+        """
+        if self._tokenizer is None:
+            raise InputError(
+                f"messages were given, but {self._path} was loaded without tokenizer; expected token ids"
+            )
+        template = self._chat_template
+        if template is None and variables.get("chat_template") is not None:
+            template = ChatTemplate({}, source=str(self._path))
+        if template is None:
+            raise InputError(f"messages were given, but {self._path} has no chat template; expected a prompt")
+        text = template.render(messages, **variables)
+        if isinstance(self._tokenizer, ByteTokenizer) and not self._tokenizer.reads_special_tokens:
+            for token in self._tokenizer.special_tokens():
+                if token in text:
+                    raise InputError(
+                        f"the chat template writes the special token {token!r}, but {self._tokenizer.source} "
+                        "reads none in a text; expected a tokenizer.json"
+                    )
+        return self._tokenizer.encode(text, add_bos=False)
+
+    @functools.cached_property
+    def chat_end_ids(self) -> tuple[int, ...]:
+        """The special token with which the chat template ends a message, if it does; stops a chat's reply."""
+        if self._tokenizer is None or self._chat_template is None:
+            return ()
+        end = self._chat_template.end_of_message()
+        ids = self._tokenizer.encode(end, add_bos=False)[:1] if end else []
+        added: frozenset[int] = getattr(self._tokenizer, "added_ids", frozenset())
+        return tuple(
+            token
+            for token in ids
+            if token < self.config.n_vocab and (token in added or not self._tokenizer.decode([token]))
+        )
 
     @property
     def dtype(self) -> Dtype:
@@ -476,6 +537,7 @@ def load(
         checkpoint.path,
         checkpoint.architecture,
         default_sampling=checkpoint.default_sampling,
+        chat_template=checkpoint.chat_template,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.models.chat_template import ChatTemplate
 from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import Tokenizer
 
@@ -40,6 +41,8 @@ class Checkpoint:
         How much :meth:`tensors` reads.
     default_sampling : dict
         The sampling settings that the checkpoint's authors name; see `specdec.Model.default_sampling`.
+    chat_template : ChatTemplate or None
+        The chat templates of the checkpoint, or of the tokenizer asked for.
     """
 
     path: Path
@@ -50,6 +53,7 @@ class Checkpoint:
     n_bytes: int
     _tensors: Callable[[], Iterator[CanonicalTensor]] = field(repr=False)
     default_sampling: Mapping[str, float] = field(default_factory=dict)
+    chat_template: ChatTemplate | None = None
 
     def tensors(self) -> Iterator[CanonicalTensor]:
         """Every weight once, read from the file when its turn comes.

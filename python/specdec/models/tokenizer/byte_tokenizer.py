@@ -33,6 +33,9 @@ class ByteTokenizer(ABC):
         Whether ``encode`` with ``add_bos`` puts ``bos_id`` in front: what the model was trained with.
     """
 
+    reads_special_tokens = False
+    """Whether `encode` takes the name of a special token in a text for this token."""
+
     def __init__(
         self,
         source: str,
@@ -129,6 +132,14 @@ class ByteTokenizer(ABC):
         if token_id < 0:
             raise InputError(f"token id is {token_id}; expected at least 0")
         return self._texts[token_id] if token_id < len(self._texts) else b""
+
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of the tokens that have a name and stand for no text."""
+        return {
+            token.decode("utf-8", "replace"): token_id
+            for token_id, token in enumerate(self._vocabulary)
+            if token and not self._texts[token_id]
+        }
 
     def vocabulary(self) -> tuple[bytes | None, ...]:
         """Every token by id: its bytes, or its name where it is special; None where an id has no token."""

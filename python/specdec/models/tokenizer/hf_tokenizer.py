@@ -42,7 +42,14 @@ class HFTokenizer(ByteTokenizer):
     settings : dict
         The contents of tokenizer_config.json; of it only ``add_bos_token``, ``bos_token`` and ``eos_token``
         are read, the last two where the model names none.
+
+    Attributes
+    ----------
+    added_ids : frozenset of int
+        Tokens that were added to the vocabulary: what `encode` looks for in a text first, special or not.
     """
+
+    reads_special_tokens = True
 
     def __init__(
         self,
@@ -77,6 +84,7 @@ class HFTokenizer(ByteTokenizer):
             eos_ids=eos_ids,
             adds_bos=adds_bos,
         )
+        self.added_ids = frozenset(added)
 
     def _read_ends(
         self, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None

@@ -1,0 +1,93 @@
+"""Conversations as prompts of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specdec.errors import InputError, shown
+from specdec.models.chat_template import Messages, conversations_of
+from specdec.models.model import Model
+
+__all__ = ["Chat"]
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Conversations to be answered, and what else the chat template is given.
+
+    Attributes
+    ----------
+    conversations : list of list of dict
+    is_batch : bool
+        Whether the caller gave a list of conversations and expects a list of results.
+    variables : dict
+        Keyword arguments of `specdec.ChatTemplate.render`.
+    """
+
+    conversations: list[Messages]
+    is_batch: bool
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_call(
+        cls,
+        prompt: object,
+        messages: Messages | Sequence[Messages] | None,
+        tools: Sequence[Mapping[str, Any]] | None,
+        documents: Sequence[Mapping[str, Any]] | None,
+        chat_template_kwargs: Mapping[str, Any] | None,
+    ) -> Chat | None:
+        """The chat in the arguments of a call; None where there is a prompt instead.
+
+        Raises
+        ------
+        InputError
+            For a prompt beside messages, and for what goes with messages alone.
+        """
+        if messages is None:
+            given = {"tools": tools, "documents": documents, "chat_template_kwargs": chat_template_kwargs}
+            for name, value in given.items():
+                if value is not None:
+                    raise InputError(f"{name} is given without messages; expected messages, or None")
+            return None
+        if prompt is not None:
+            raise InputError("prompt and messages are both given; expected one of them")
+        if not isinstance(chat_template_kwargs, Mapping | None):
+            raise InputError(
+                f"chat_template_kwargs is {shown(chat_template_kwargs)}; expected a mapping of names"
+            )
+        variables = dict(chat_template_kwargs or {})
+        for name in variables:
+            if not isinstance(name, str) or name in ("messages", "tools", "documents"):
+                raise InputError(f"chat_template_kwargs has the key {shown(name)}; expected other names")
+        return cls(*conversations_of(messages), {**variables, "tools": tools, "documents": documents})
+
+    def prompts(self, target: Model) -> list[list[int]]:
+        """The token ids of each conversation for a target.
+
+        Raises
+        ------
+        InputError, TokenizerError, MissingPackageError
+            As `specdec.Model.chat_ids`.
+        """
+        prompts = []
+        for i, messages in enumerate(self.conversations):
+            try:
+                prompts.append(target.chat_ids(messages, **self.variables))
+            except InputError as error:
+                if not self.is_batch:
+                    raise
+                raise InputError(f"conversation {i}: {error}") from None
+        return prompts
+
+    def continues(self, index: int) -> bool:
+        """Whether the new text goes on with the conversation's last message, not with one of its own."""
+        add = self.variables.get("add_generation_prompt")
+        if add is not None:
+            return not add
+        carry_on = self.variables.get("continue_final_message")
+        last: Any = self.conversations[index][-1]
+        role = last.get("role") if isinstance(last, Mapping) else getattr(last, "role", None)
+        return bool(carry_on) or role == "assistant"

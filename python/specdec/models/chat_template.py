@@ -1,0 +1,520 @@
+"""Chat templates: from messages to the text that a model was trained on.
+
+A template is Jinja, from a checkpoint, and so not to be trusted: it runs in Jinja's sandbox, sees nothing but
+plain data, and has the filters and functions that `transformers` gives it, so that prompts are the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from specdec.checks import check_flag, check_items
+from specdec.errors import CheckpointError, InputError, MissingPackageError, TokenizerError, shown
+from specdec.models.json_fields import as_json, read_json_object
+
+__all__ = ["ChatTemplate", "Messages", "conversations_of", "read_chat_template", "resolve_chat_template"]
+
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+"""A conversation: messages with "role" and "content"."""
+
+_TOKENS: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_DEFAULT: Final = "default"
+_TOOL_USE: Final = "tool_use"
+_REASONING: Final = ("reasoning_content", "thinking", "reasoning")  # one field; templates read the first
+_MARK: Final = "<|END-OF-THE-MESSAGE|> "  # with a space, which a template may strip
+_MAX_DEPTH: Final = 64
+
+
+class ChatTemplate:
+    """The chat templates of a model; `Model.chat_template` has them.
+
+    Parameters
+    ----------
+    templates : str or mapping of str to str
+        A template, or several by their names.
+    tokens : mapping of str to str, optional
+        Variables of every template: "bos_token" and the like.
+    source : str
+        Where they were read, for messages.
+
+    Raises
+    ------
+    InputError
+        If `templates` or `tokens` hold something else than texts.
+
+    Examples
+    --------
+    >>> print(model.chat_template.render([{"role": "user", "content": "Hello!"}]))
+    """
+
+    def __init__(
+        self,
+        templates: str | Mapping[str, str],
+        *,
+        tokens: Mapping[str, str] | None = None,
+        source: str = "the chat template",
+    ) -> None:
+        self.templates = _texts(
+            "templates", {_DEFAULT: templates} if isinstance(templates, str) else templates
+        )
+        self.tokens = {} if tokens is None else _texts("tokens", tokens)
+        self.source = str(source)
+
+    def __repr__(self) -> str:
+        return f"<specdec.ChatTemplate of {self.source}: {', '.join(map(repr, self.templates))}>"
+
+    def text(self, chat_template: str | None = None, *, tools: bool = False) -> str:
+        """The Jinja text of a template.
+
+        Parameters
+        ----------
+        chat_template : str, optional
+            A name, or the text of a template itself. None: "tool_use" where there are tools and such a
+            template, else "default".
+        tools : bool
+            Whether there are tools.
+
+        Raises
+        ------
+        InputError
+            None of the templates is the default.
+        """
+        if chat_template is not None:
+            if not isinstance(chat_template, str):
+                raise InputError(f"chat_template is {shown(chat_template)}; expected a name, or a template")
+            return self.templates.get(chat_template, chat_template)
+        if check_flag("tools", tools) and _TOOL_USE in self.templates:
+            return self.templates[_TOOL_USE]
+        if _DEFAULT not in self.templates:
+            names = ", ".join(map(repr, sorted(self.templates)))
+            raise InputError(
+                f"{self.source} has the chat templates {names}; expected chat_template= with a name"
+            )
+        return self.templates[_DEFAULT]
+
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | None = None,
+        chat_template: str | None = None,
+        **variables: Any,
+    ) -> str:
+        """The text of a conversation, as ``transformers``' ``apply_chat_template`` gives it.
+
+        Parameters
+        ----------
+        messages : list of dict
+            With "role", "content" and what else the template reads. Fields that are None are left out.
+        tools : list of dict, optional
+            JSON schemas of functions.
+        documents : list of dict, optional
+            With "title" and "text", for templates that cite.
+        add_generation_prompt : bool, optional
+            Begin the assistant's reply. None: unless the last message is the assistant's.
+        continue_final_message : bool, optional
+            End inside the last message, so that it can be continued. None: if it is the assistant's and no
+            reply is begun.
+        chat_template : str, optional
+            As in :meth:`text`.
+        **variables
+            Further variables of the template, such as ``enable_thinking``.
+
+        Raises
+        ------
+        InputError
+            Something else than messages, or messages that the template refuses, with its reason.
+        TokenizerError
+            The template is not valid Jinja.
+        MissingPackageError
+            Jinja is not installed: ``pip install specdec[chat]``.
+        """
+        conversation = [_aliased(message) for message in _checked(messages)]
+        add, carry_on = _endings(conversation, add_generation_prompt, continue_final_message)
+        if carry_on:
+            _mark(conversation[-1])
+        template = _compile(self.text(chat_template, tools=tools is not None), self.source)
+        values = {
+            **self.tokens,
+            **_plain(variables),
+            "messages": conversation,
+            "tools": _schemas("tools", tools),
+            "documents": _schemas("documents", documents),
+            "add_generation_prompt": add,
+        }
+        try:
+            text: str = template.render(values)
+        except (MemoryError, InputError):
+            raise
+        except _refusals() as error:
+            raise InputError(f"{self.source}: the chat template refuses these messages: {error}") from error
+        except Exception as error:
+            raise InputError(
+                f"{self.source}: the chat template cannot render these messages: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return _cut(text, self.source) if carry_on else text
+
+    def end_of_message(self) -> str:
+        """What follows the text of the assistant's message, without spaces around; "" if that is unknown."""
+        question = {"role": "user", "content": "a"}
+        answer = {"role": "assistant", "content": "b" + _MARK}
+        try:
+            text = self.render([question, answer], add_generation_prompt=False, continue_final_message=False)
+        except (InputError, TokenizerError):
+            return ""
+        _, mark, after = text.rpartition(_MARK.strip())
+        return after.strip() if mark else ""
+
+
+def _texts(name: str, given: Any) -> dict[str, str]:
+    """The argument `name`, a mapping of names to texts."""
+    expected = "a mapping of names to texts"
+    if not isinstance(given, Mapping):
+        raise InputError(f"{name} is {shown(given)}; expected {expected}")
+    texts = {key: given[key] for key in check_items(name, given, expected)}
+    for key, text in texts.items():
+        if not (isinstance(key, str) and isinstance(text, str)):
+            raise InputError(f"{name} has {shown(key)} with {shown(text)}; expected {expected}")
+    return texts
+
+
+def conversations_of(messages: Any) -> tuple[list[Any], bool]:
+    """(the conversations in an argument `messages`, whether they came as several)."""
+    expected = "a list of messages, or a list of these"
+    if not isinstance(messages, list | tuple):
+        raise InputError(f"messages is a {type(messages).__name__}; expected {expected}")
+    items = check_items("messages", messages, expected)
+    if not items:
+        raise InputError(f"messages is an empty list; expected {expected}")
+    n_conversations = sum(isinstance(item, list | tuple) for item in items)
+    if n_conversations not in (0, len(items)):
+        raise InputError(f"messages mixes messages with lists of them; expected {expected}")
+    return (items, True) if n_conversations else ([items], False)
+
+
+def _checked(messages: Any) -> list[dict[str, Any]]:
+    """Copies of the messages, of plain data alone."""
+    expected = "a list of at least one message"
+    items = check_items("messages", messages, expected) if isinstance(messages, list | tuple) else []
+    if not items:
+        raise InputError(f"messages is {shown(messages)}; expected {expected}")
+    found = []
+    for i, message in enumerate(items):
+        values = _plain(message)
+        if not isinstance(values, dict):
+            raise InputError(
+                f"messages[{i}] is a {type(message).__name__}; expected a dict with 'role' and 'content'"
+            )
+        found.append({name: value for name, value in values.items() if value is not None})
+    return found
+
+
+def _aliased(message: dict[str, Any]) -> dict[str, Any]:
+    """What a message says of its reasoning, under the names that templates read."""
+    reasoning = next((message[name] for name in _REASONING if name in message), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def _endings(
+    messages: Sequence[Mapping[str, Any]], add: bool | None, carry_on: bool | None
+) -> tuple[bool, bool]:
+    """(whether the reply is begun, whether the last message is to be continued)."""
+    last_is_reply = messages[-1].get("role") == "assistant"
+    if add is not None:
+        add = check_flag("add_generation_prompt", add)
+    if carry_on is not None:
+        carry_on = check_flag("continue_final_message", carry_on)
+    if add and carry_on:
+        raise InputError("add_generation_prompt and continue_final_message are both True; expected one")
+    if add is None:
+        add = not (last_is_reply or carry_on)
+    if carry_on is None:
+        carry_on = last_is_reply and not add
+    return add, carry_on
+
+
+def _mark(message: dict[str, Any]) -> None:
+    """Put the mark behind the text of a message."""
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + _MARK
+        return
+    for block in reversed(content) if isinstance(content, list) else ():
+        if isinstance(block, dict) and isinstance(block.get("text"), str):
+            block["text"] += _MARK
+            return
+    raise InputError("the last message is to be continued, but has no text; expected its content")
+
+
+def _cut(text: str, source: str) -> str:
+    """The text up to the mark; what the template stripped behind the message stays stripped."""
+    before, mark, after = text.rpartition(_MARK.strip())
+    if not mark:
+        raise InputError(
+            f"{source}: the chat template leaves the text of the last message out; expected one that can be "
+            "continued"
+        )
+    return before if after.startswith(" ") else before.rstrip()
+
+
+def _schemas(name: str, given: Any) -> list[Any] | None:
+    if given is None:
+        return None
+    found = []
+    for i, item in enumerate(check_items(name, given, "a list of dicts")):
+        if not isinstance(item, Mapping):
+            raise InputError(f"{name}[{i}] is a {type(item).__name__}; expected a dict")
+        found.append(_plain(item))
+    return found
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value as JSON's types; of an object that has none, its type's name. A template sees nothing else."""
+    if depth > _MAX_DEPTH:
+        raise InputError(f"messages, tools or documents are nested more than {_MAX_DEPTH} deep")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, np.generic):
+        return _plain(value.item(), depth + 1)
+    if isinstance(value, str):
+        return str.__str__(value)  # a subclass may have methods that the sandbox does not know
+    if isinstance(value, int):
+        return int.__index__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        names = check_items("a field of messages", value, "a mapping")
+        return {_key(name): _plain(value[name], depth + 1) for name in names}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in check_items("a field of messages", value, "a list")]
+    if callable(getattr(value, "model_dump", None)):  # of pydantic
+        return _plain(value.model_dump(), depth + 1)
+    return f"<{type(value).__name__}>"
+
+
+def _key(name: Any) -> Any:
+    """The name of a field, as JSON has it."""
+    found = _plain(name)
+    if isinstance(found, list | dict):
+        raise InputError(f"a field of messages has the name {shown(name)}; expected a text")
+    return found
+
+
+# ── Jinja
+# ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _jinja(source: str) -> Any:
+    """The package, in a version whose sandbox holds."""
+    try:
+        import jinja2.ext
+        import jinja2.sandbox
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{source}: the chat template needs Jinja, which is not installed: pip install specdec[chat]"
+        ) from error
+    version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
+    if version < (3, 1, 6):
+        raise MissingPackageError(
+            f"{source}: the chat template needs Jinja 3.1.6 or newer, whose sandbox holds; found "
+            f"{jinja2.__version__}: pip install specdec[chat]"
+        )
+    return jinja2
+
+
+def _refusals() -> type[Exception]:
+    import jinja2
+
+    error: type[Exception] = jinja2.TemplateError
+    return error
+
+
+@functools.lru_cache(maxsize=64)
+def _compile(text: str, source: str) -> Any:
+    jinja2 = _jinja(source)
+    try:
+        return _environment(jinja2).from_string(text)
+    except (jinja2.TemplateError, RecursionError, ValueError, OverflowError) as error:
+        raise TokenizerError(f"{source}: the chat template is not valid Jinja: {error}") from error
+
+
+def _environment(jinja2: Any) -> Any:
+    """Jinja's sandbox with what `transformers` gives templates."""
+
+    class Generation(jinja2.ext.Extension):  # type: ignore[misc]
+        """{% generation %}…{% endgeneration %}, which marks what the assistant says: its contents."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.CallBlock(self.call_method("_contents"), [], [], body).set_lineno(line)
+
+        def _contents(self, caller: Any) -> Any:
+            return caller()
+
+    class Namespace(jinja2.utils.Namespace):  # type: ignore[misc]
+        """A namespace of a template, without names that begin with an underscore."""
+
+        def __init__(*args: Any, **values: Any) -> None:
+            self, args = args[0], args[1:]
+            found = dict(*args, **values)
+            for name in found:
+                _check_name(name)
+            jinja2.utils.Namespace.__init__(self, found)
+
+        def __setitem__(self, name: Any, value: Any) -> None:
+            _check_name(name)
+            jinja2.utils.Namespace.__setitem__(self, name, value)
+
+    def _check_name(name: Any) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a namespace has no attribute {name!r}")
+
+    def raise_exception(message: Any) -> None:
+        raise jinja2.TemplateError(str(message))
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: Any = None,
+        separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:
+        # Jinja's own escapes what HTML has a meaning for.
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["dict"] = lambda *args, **values: dict(*args, **values)
+    environment.globals["namespace"] = Namespace
+    return environment
+
+
+# ── Files
+# ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
+    """The chat templates that a caller's ``tokenizer=`` brings, else those of the model's folder.
+
+    Parameters
+    ----------
+    tokenizer : None, False, path-like or object
+        An object of ``transformers`` has templates of its own; a path may, in its folder. False: none.
+    folder : Path
+
+    Raises
+    ------
+    TokenizerError
+        A file that is damaged.
+    """
+    if tokenizer is False:
+        return None
+    own = getattr(tokenizer, "chat_template", None)
+    if isinstance(own, ChatTemplate):
+        return own
+    if isinstance(own, str | Mapping):
+        tokens = {
+            name: str(token) for name in _TOKENS if (token := getattr(tokenizer, name, None)) is not None
+        }
+        return ChatTemplate(own, tokens=tokens, source=f"the {type(tokenizer).__name__}")
+    if isinstance(tokenizer, str | os.PathLike):
+        location = Path(tokenizer).expanduser()
+        found = read_chat_template(location if location.is_dir() else location.parent)
+        if found is not None:
+            return found
+    return read_chat_template(folder)
+
+
+def read_chat_template(folder: Path) -> ChatTemplate | None:
+    """The chat templates of a Hugging Face folder; None if it has none.
+
+    They stand in ``chat_template.jinja`` and ``additional_chat_templates/NAME.jinja``, or else in
+    tokenizer_config.json, as one text or a list of objects with name and template.
+
+    Raises
+    ------
+    TokenizerError
+        A file that is damaged.
+    """
+    file = folder / "tokenizer_config.json"
+    settings = _object(file)
+    templates = {}
+    single = folder / "chat_template.jinja"
+    if single.is_file():
+        templates[_DEFAULT] = _read(single)
+    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        templates[path.stem] = _read(path)
+    if not templates:
+        templates = _named(settings.get("chat_template"), file)
+    if not templates:
+        return None
+    tokens = {**_object(folder / "special_tokens_map.json"), **settings}
+    found = {name: _content(tokens.get(name)) for name in _TOKENS}
+    return ChatTemplate(
+        templates,
+        tokens={name: token for name, token in found.items() if token is not None},
+        source=str(folder),
+    )
+
+
+def _named(value: Any, file: Path) -> dict[str, str]:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {_DEFAULT: value}
+    templates = {}
+    for item in value if isinstance(value, list) else [value]:
+        name, template = (item.get("name"), item.get("template")) if isinstance(item, dict) else (None, None)
+        if not (isinstance(name, str) and isinstance(template, str)):
+            raise TokenizerError(
+                f"{file}: field 'chat_template' is {as_json(value)}; expected a template, or a list of "
+                "objects with name and template"
+            )
+        templates[name] = template
+    return templates
+
+
+def _content(token: Any) -> str | None:
+    """A special token of a configuration: its text, or an object with it."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return read_json_object(path)
+    except CheckpointError as error:
+        raise TokenizerError(str(error)) from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path}: cannot be read as UTF-8: {error}") from error
