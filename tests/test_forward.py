@@ -278,7 +278,7 @@ class TestBadWeights:
     @pytest.mark.parametrize(
         ("field", "value", "message"),
         [("n_layer", 0, "n_layer is 0"), ("d_model", -4, "d_model is -4"), ("n_kv_head", 4, "a multiple"),
-         ("norm", "batch", "norm is 'batch'"), ("inv_freq", [1.0], "inv_freq has 1 entries"),
+         ("norm", "batch", "norm is 'batch'"), ("inv_freq", [1.0] * 5, "inv_freq has 5 entries"),
          ("n_vocab", 2**40, "n_vocab is"), ("d_ff", "wide", "an integer"), ("norm_eps", -1.0, "norm_eps")],
     )  # fmt: skip
     def test_configuration(self, field, value, message):

@@ -56,8 +56,4 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
 int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling);
 void sd_sampling_free(sd_sampling* sampling);
 
-/* A config dict that nobody else has (the caller's own copy) → sd_config and rotary frequencies (PyMem_Free).
- * Returns 0, or -1 with an exception. */
-int sd_config_from(PyObject* dict, sd_config* config, double** inv_freq);
-
 #endif

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "config_dict.h"
 #include "forward.h"
 #include "kernels.h"
 #include "module.h"
@@ -11,10 +12,8 @@
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
     (void)module;
     sd_config config = {0};
-    double* inv_freq = NULL;
     PyObject *dict = PyDict_New(), *shapes = NULL;
-    if (dict == NULL || PyDict_Update(dict, argument) < 0 || sd_config_from(dict, &config, &inv_freq) < 0)
-        goto end;
+    if (dict == NULL || PyDict_Update(dict, argument) < 0 || sd_config_from(dict, &config) < 0) goto end;
     sd_status status = sd_config_check(&config);
     if (status != SD_OK) {
         sd_raise(status);
@@ -30,7 +29,7 @@ static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
         Py_XDECREF(shape);
     }
 end:
-    PyMem_Free(inv_freq);
+    sd_config_free(&config);
     Py_XDECREF(dict);
     return shapes;
 }

@@ -1,6 +1,7 @@
 /* Model: immutable packed weights. */
 #include <string.h>
 
+#include "config_dict.h"
 #include "module.h"
 
 /* A tensor argument (name, array, format) as a source; the view must be released. */
@@ -91,13 +92,12 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (numbers_from(dtype, cache_dtype, &numbers) < 0) return -1;
     if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Model") < 0) return -1;
     sd_model* model = NULL;
-    double* inv_freq = NULL;
     PyObject *config = PyDict_New(), *iterator = NULL, *item;
     sd_config c = {0};
     sd_status status;
     if (config == NULL || PyDict_Update(config, mapping) < 0) goto fail;
-    if (sd_config_from(config, &c, &inv_freq) < 0) goto fail;
-    if ((status = sd_model_create(&c, numbers, inv_freq, &model)) != SD_OK) {
+    if (sd_config_from(config, &c) < 0) goto fail;
+    if ((status = sd_model_create(&c, numbers, &model)) != SD_OK) {
         sd_raise(status);
         goto fail;
     }
@@ -113,7 +113,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         goto fail;
     }
     Py_DECREF(iterator);
-    PyMem_Free(inv_freq);
+    sd_config_free(&c);
     self->config = config;
     self->model = model;
     sd_exclusive_leave(&self->exclusive);
@@ -121,7 +121,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
 fail:
     Py_XDECREF(iterator);
     Py_XDECREF(config);
-    PyMem_Free(inv_freq);
+    sd_config_free(&c);
     sd_model_free(model);
     sd_exclusive_leave(&self->exclusive);
     return -1;

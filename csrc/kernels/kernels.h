@@ -67,6 +67,15 @@ typedef struct sd_kernels {
     void (*silu)(int n, const float* x, float* y);
     void (*gelu)(int n, const float* x, float* y);
     void (*gelu_tanh)(int n, const float* x, float* y);
+    /* y = max(x, 0), or its square. */
+    void (*relu)(int n, const float* x, float* y);
+    void (*relu2)(int n, const float* x, float* y);
+    /* gate = g · sigmoid(1.702 g) · (u + 1) with g = min(gate, limit) and u = up clamped to ± limit; gate, up
+     * [n] f32. */
+    void (*silu_clamped)(int n, float* gate, const float* up, float limit);
+    /* x = cap · tanh(x / cap), and x clamped to ± limit, [n] f32 in place. */
+    void (*softcap)(int n, float* x, float cap);
+    void (*clamp)(int n, float* x, float limit);
     /* x *= y, both [n] f32. */
     void (*multiply)(int n, float* x, const float* y);
 
@@ -74,8 +83,8 @@ typedef struct sd_kernels {
     float (*max)(int n, const float* x);
     /* A row of scores [n], in pieces of 32 that lie `chunk` floats apart, becomes
      * exp((x − largest) · factor), in place; lanes[i % SD_LANES] = Σ of the first n_sum of them, i
-     * ascending. Returns nothing else: whoever masks a score sets it to −infinity before. */
-    void (*softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes);
+     * ascending. Returns the largest. Whoever masks a score sets it to −infinity before. */
+    float (*softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes);
 
     /* Sampling: rows over the vocabulary. Weights are probabilities up to a factor, ≥ 0, f64.
      * Sums add element i to one of 8 lanes, lane i % 8, i ascending, then ((0+4)+(2+6)) +

@@ -179,6 +179,56 @@ static void NAME(gelu_tanh)(int n, const float* x, float* y) {
     }
 }
 
+static void NAME(relu)(int n, const float* x, float* y) {
+    FOR_EACH_16(n, i, m) STORE(y, i, m, v_max(LOAD(x, i, m), v_set1(0.0f)));
+}
+
+static void NAME(relu2)(int n, const float* x, float* y) {
+    FOR_EACH_16(n, i, m) {
+        vec v = v_max(LOAD(x, i, m), v_set1(0.0f));
+        STORE(y, i, m, v_mul(v, v));
+    }
+}
+
+INLINE vec v_clamp(vec x, float limit) { return v_min(v_max(x, v_set1(-limit)), v_set1(limit)); }
+
+static void NAME(silu_clamped)(int n, float* gate, const float* up, float limit) {
+    FOR_EACH_16(n, i, m) {
+        vec g = v_min(LOAD(gate, i, m), v_set1(limit)), u = v_clamp(LOAD(up, i, m), limit);
+        g = v_mul(g, v_sigmoid(v_mul(g, v_set1(1.702f))));
+        STORE(gate, i, m, v_mul(g, v_add(u, v_set1(1.0f))));
+    }
+}
+
+static void NAME(clamp)(int n, float* x, float limit) {
+    FOR_EACH_16(n, i, m) STORE(x, i, m, v_clamp(LOAD(x, i, m), limit));
+}
+
+/* tanh(x) after Cephes' tanhf: an odd polynomial of degree 11 below 0.625, else 1 − 2 / (exp(2|x|) + 1) with
+ * the sign of x. Each branch is computed for all lanes, and the other one is made 0, exactly. */
+INLINE vec v_tanh(vec x) {
+    const float joint = 0.625f;
+    vec magnitude = v_abs(x), z = v_mul(x, x);
+    vec p = v_set1(-5.70498872745e-3f);
+    p = v_fma(p, z, v_set1(2.06390887954e-2f));
+    p = v_fma(p, z, v_set1(-5.37397155531e-2f));
+    p = v_fma(p, z, v_set1(1.33314422036e-1f));
+    p = v_fma(p, z, v_set1(-3.33332819422e-1f));
+    vec near = v_min(v_max(v_fma(v_mul(p, z), x, x), v_set1(-1.0f)), v_set1(1.0f));
+    near = v_sub(near, v_keep_from(magnitude, joint, near));
+    vec e = v_exp(v_add(magnitude, magnitude));
+    vec far = v_sub(v_set1(1.0f), v_div(v_set1(2.0f), v_add(e, v_set1(1.0f))));
+    far = v_keep_from(magnitude, joint, far);
+    return v_add(near, v_sub(v_keep_from(x, 0.0f, v_add(far, far)), far));
+}
+
+static void NAME(softcap)(int n, float* x, float cap) {
+    FOR_EACH_16(n, i, m) {
+        vec v = LOAD(x, i, m);
+        STORE(x, i, m, v_mul(v_tanh(v_div(v, v_set1(cap))), v_set1(cap)));
+    }
+}
+
 /* ------------------------------------------------------------------------------------ softmax */
 
 static float NAME(max)(int n, const float* x) {
@@ -195,7 +245,7 @@ static float NAME(max)(int n, const float* x) {
     return best;
 }
 
-static void NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes) {
+static float NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes) {
     float largest = NAME(max)(n < SD_BLOCK ? n : SD_BLOCK, x);
     for (int i = SD_BLOCK; i < n; i += SD_BLOCK) {
         float here = NAME(max)(n - i < SD_BLOCK ? n - i : SD_BLOCK, x + i / SD_BLOCK * chunk);
@@ -213,6 +263,7 @@ static void NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_
             sum = v_add(sum, load_some(at, n_sum - i));
     }
     v_store(lanes, sum);
+    return largest;
 }
 
 static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
@@ -240,6 +291,11 @@ static const sd_kernels NAME(table) = {
     .silu = NAME(silu),
     .gelu = NAME(gelu),
     .gelu_tanh = NAME(gelu_tanh),
+    .relu = NAME(relu),
+    .relu2 = NAME(relu2),
+    .silu_clamped = NAME(silu_clamped),
+    .softcap = NAME(softcap),
+    .clamp = NAME(clamp),
     .multiply = NAME(multiply),
     .max = NAME(max),
     .softmax = NAME(softmax),

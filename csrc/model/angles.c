@@ -3,24 +3,43 @@
 #include <math.h>
 
 sd_angles sd_angles_take(sd_arena* arena, const sd_model* model, int n_positions) {
-    if (model->inv_freq == NULL) return (sd_angles){0};
-    int n_half = model->config.d_head / 2;
-    float* rows = sd_arena_take(arena, (size_t)n_positions, 2 * (size_t)n_half * sizeof(float));
-    return (sd_angles){.inv_freq = model->inv_freq, .n_half = n_half, .rows = rows};
+    const sd_config* c = &model->config;
+    sd_angles a = {.config = c, .columns = sd_arena_take(arena, (size_t)c->n_rotations, sizeof(int))};
+    for (int r = 0; r < c->n_rotations; r++) {
+        if (a.columns) a.columns[r] = a.n_columns;
+        a.n_columns += 2 * c->rotations[r].n_freq;
+    }
+    if (c->query_growth > 0.0) a.n_columns++;
+    a.rows = sd_arena_take(arena, (size_t)n_positions, (size_t)a.n_columns * sizeof(float));
+    return a;
 }
 
 void sd_angles_extend(sd_angles* a, int end) {
-    if (a->inv_freq == NULL) return;
+    const sd_config* c = a->config;
+    if (a->n_columns == 0) return;
     for (; a->n_known < end; a->n_known++) {
-        float* cosine = a->rows + 2 * (ptrdiff_t)a->n_known * a->n_half;
-        float* sine = cosine + a->n_half;
-        for (int i = 0; i < a->n_half; i++) {
-            cosine[i] = (float)cos(a->n_known * a->inv_freq[i]);
-            sine[i] = (float)sin(a->n_known * a->inv_freq[i]);
+        float* row = a->rows + (ptrdiff_t)a->n_known * a->n_columns;
+        for (int r = 0; r < c->n_rotations; r++) {
+            const sd_rotation* rotation = &c->rotations[r];
+            float *cosine = row + a->columns[r], *sine = cosine + rotation->n_freq;
+            for (int i = 0; i < rotation->n_freq; i++) {
+                double angle = a->n_known * rotation->inv_freq[i];
+                cosine[i] = (float)(cos(angle) * rotation->factor);
+                sine[i] = (float)(sin(angle) * rotation->factor);
+            }
+        }
+        if (c->query_growth > 0.0) {
+            int n_spans = a->n_known / c->query_span;
+            row[a->n_columns - 1] = (float)(1.0 + c->query_growth * log(1.0 + n_spans));
         }
     }
 }
 
-const float* sd_angles_row(const sd_angles* a, int position) {
-    return a->rows + 2 * (ptrdiff_t)position * a->n_half;
+const float* sd_angles_row(const sd_angles* a, int rotation, int position) {
+    return a->rows + (ptrdiff_t)position * a->n_columns + a->columns[rotation];
+}
+
+float sd_angles_query_factor(const sd_angles* a, int position) {
+    if (a->config->query_growth == 0.0) return 1.0f;
+    return a->rows[(ptrdiff_t)(position + 1) * a->n_columns - 1];
 }

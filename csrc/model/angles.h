@@ -6,10 +6,12 @@
 #include "weights.h"
 
 typedef struct sd_angles {
-    const double* inv_freq; /* [n_half] of the model, borrowed; NULL: positions do not rotate */
-    int n_half;             /* d_head / 2 */
-    int n_known;            /* positions computed so far: 0 … n_known - 1 */
-    float* rows; /* [positions, 2, n_half] cosines and sines; of the arena that they were taken from */
+    const sd_config* config; /* of the model, borrowed */
+    int n_known;             /* positions computed so far: 0 … n_known - 1 */
+    int n_columns;           /* floats of a position */
+    int* columns;            /* [n_rotations] where the angles of a rotation begin among them */
+    float* rows; /* [positions, n_columns]: for each rotation n_freq cosines and n_freq sines; then the
+                  * factor of queries, if they have one */
 } sd_angles;
 
 /* Take room for positions 0 … n_positions - 1 from the arena (which may be counting). The system makes pages
@@ -19,7 +21,10 @@ sd_angles sd_angles_take(sd_arena* arena, const sd_model* model, int n_positions
 /* Compute what is missing of positions 0 … end - 1. */
 void sd_angles_extend(sd_angles* angles, int end);
 
-/* The n_half cosines of a position that has been computed; its n_half sines follow them. */
-const float* sd_angles_row(const sd_angles* angles, int position);
+/* The n_freq cosines of a rotation at a position that has been computed; its n_freq sines follow them. */
+const float* sd_angles_row(const sd_angles* angles, int rotation, int position);
+
+/* The factor of queries at a position that has been computed. */
+float sd_angles_query_factor(const sd_angles* angles, int position);
 
 #endif

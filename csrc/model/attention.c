@@ -1,5 +1,6 @@
 #include "attention.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -15,143 +16,251 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
         .prepared = sd_arena_take(arena, rows, sd_prepared_bytes((size_t)c->d_head)),
         .weights = sd_arena_take(arena, rows, padded * sizeof(float)),
         .output = sd_arena_take(arena, rows, (size_t)sd_value_panels(c->d_head) * SD_PANEL * sizeof(float)),
+        .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, padded, sizeof(float)) : NULL,
     };
 }
 
-/* A row's weight of a slot; rows of weights lie in pieces of 32 slots, `chunk` floats apart. */
-static float* weight_at(float* weights, ptrdiff_t chunk, int slot) {
-    return weights + slot / SD_PANEL * chunk + slot % SD_PANEL;
+/* What the parts of one attention share: the new nodes of a sequence, one layer, one key/value head. */
+typedef struct site {
+    const sd_model* model;
+    const sd_layer_config* config;
+    const sd_cache* cache;
+    int layer, kv_head;
+    const sd_attention_scratch* scratch;
+} site;
+
+/* The slots that some rows attend to, [first, end): none outside has a weight. `first` is that of a panel, so
+ * that a slot has the same lane whatever it is. */
+typedef struct span {
+    int first, end;
+} span;
+
+/* A row's weight of a slot; rows of weights lie in pieces of 32 slots, `chunk` floats apart, from that of the
+ * span's first slot on. */
+static float* weight_at(float* weights, ptrdiff_t chunk, span s, int slot) {
+    return weights + (slot - s.first) / SD_PANEL * chunk + slot % SD_PANEL;
 }
 
-static void mask(float* weights, ptrdiff_t chunk, int first, int end) {
-    for (int slot = first; slot < end; slot++) *weight_at(weights, chunk, slot) = -INFINITY;
+static void mask(float* weights, ptrdiff_t chunk, span s, int first, int end) {
+    for (int slot = first > s.first ? first : s.first; slot < end; slot++)
+        *weight_at(weights, chunk, s, slot) = -INFINITY;
 }
 
-/* Turn one row of scores over slots 0 … n_slots - 1 into unnormalised weights: exp(scale (s − max))
+/* The first position that a row at `position` attends to. */
+static int window_start(const sd_layer_config* config, int position) {
+    int start = config->window > 0 ? position - config->window + 1 : 0;
+    return start > 0 ? start : 0;
+}
+
+/* The bias of the scores of a head at a distance. */
+static float distance_bias(const sd_model* model, int head, int distance) {
+    const sd_config* c = &model->config;
+    if (c->alibi != NULL) return -(c->alibi[head] * (float)distance);
+    int low = 0, high = c->n_buckets; /* the last bucket that begins at or below the distance */
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (c->bucket_starts[middle] <= distance)
+            low = middle;
+        else
+            high = middle;
+    }
+    const float* table = (const float*)(const void*)model->relative_bias.data;
+    return table[(size_t)low * (size_t)c->n_head + (size_t)head];
+}
+
+/* bias [slots of the span] for a row at `position`: of the slots that it does not attend to, any numbers. */
+static void fill_biases(const site* a, int head, int position, span s, float* bias) {
+    int n_committed = a->cache->n_committed, slot = s.first;
+    for (; slot < n_committed && slot < s.end; slot++)
+        bias[slot - s.first] = distance_bias(a->model, head, position - slot);
+    for (; slot < s.end; slot++) {
+        int distance = position - n_committed - a->cache->depths[slot - n_committed];
+        bias[slot - s.first] = distance_bias(a->model, head, distance > 0 ? distance : 0);
+    }
+}
+
+/* What is done to the scores of a row where their order or distance does more than a factor: the factor, the
+ * soft cap, the bias. */
+static void adjust_scores(const site* a, int head, int position, float* weights, ptrdiff_t chunk, span s) {
+    const sd_kernels* k = sd_kernels_get();
+    const sd_config* c = &a->model->config;
+    float* bias = a->scratch->bias;
+    if (sd_has_distance_bias(c)) fill_biases(a, head, position, s, bias);
+    for (int slot = s.first; slot < s.end; slot += SD_PANEL) {
+        float* scores = weight_at(weights, chunk, s, slot);
+        int n = s.end - slot < SD_PANEL ? s.end - slot : SD_PANEL;
+        k->scale(n, scores, a->config->score_scale, scores);
+        if (c->attn_softcap > 0.0f) k->softcap(n, scores, c->attn_softcap);
+        if (sd_has_distance_bias(c)) k->add(1, n, scores, n, bias + slot - s.first, n);
+    }
+}
+
+/* Turn one row of scores over the slots of a span into unnormalised weights: exp(scale (s − max))
  * for the committed positions in the window and for the node's ancestors and itself, 0 elsewhere.
  * Returns 1 / their sum.
  *
  * The sum runs in the order of positions, whatever slots the ancestors lie in: position p adds to
  * lane p % SD_LANES, ascending. Zero weights change no sum. That is why a node of a tree has the
- * bits of the same token decoded alone. */
-static float softmax(const sd_config* config, const sd_cache* cache, int node, float* weights,
-                     ptrdiff_t chunk, int n_slots) {
+ * bits of the same token decoded alone. A sink is added last. */
+static float softmax(const site* a, int node, int head, float* weights, ptrdiff_t chunk, span s) {
+    const sd_kernels* k = sd_kernels_get();
+    const sd_config* c = &a->model->config;
+    const sd_cache* cache = a->cache;
     int n_committed = cache->n_committed, depth = cache->depths[node];
-    int position = n_committed + depth;
-    int start = 0; /* first position in the window */
-    if (config->sliding_window > 0 && position - config->sliding_window + 1 > 0)
-        start = position - config->sliding_window + 1;
+    int position = n_committed + depth, start = window_start(a->config, position);
+    float scale = a->config->score_scale;
+    if (c->attn_softcap > 0.0f || sd_has_distance_bias(c)) {
+        adjust_scores(a, head, position, weights, chunk, s);
+        scale = 1.0f;
+    }
 
     /* Mask the slots of the tree that are not on the way up from the node, and what lies before
      * the window. The way up meets slots in descending order, so the gaps fill as it goes. */
-    int masked_from = n_slots;
-    for (int a = node; a >= 0; a = cache->parents[a]) {
-        int slot = n_committed + a, in_window = n_committed + cache->depths[a] >= start;
-        mask(weights, chunk, slot + in_window, masked_from);
+    int masked_from = s.end;
+    for (int up = node; up >= 0; up = cache->parents[up]) {
+        int slot = n_committed + up, in_window = n_committed + cache->depths[up] >= start;
+        mask(weights, chunk, s, slot + in_window, masked_from);
         masked_from = slot;
     }
-    mask(weights, chunk, n_committed, masked_from);
-    mask(weights, chunk, 0, start < n_committed ? start : n_committed);
+    mask(weights, chunk, s, n_committed, masked_from);
+    mask(weights, chunk, s, 0, start < n_committed ? start : n_committed);
 
-    float lanes[SD_LANES], scale = 1.0f / sqrtf((float)config->d_head);
-    sd_kernels_get()->softmax(n_slots, weights, chunk, scale, n_committed, lanes);
+    float lanes[SD_LANES];
+    int n_before = n_committed > s.first ? n_committed - s.first : 0;
+    float largest = k->softmax(s.end - s.first, weights, chunk, scale, n_before, lanes);
     /* Ancestors from the root down: their depths are 0, 1, … so each is found by walking up. */
     float by_depth[64];
-    for (int low = 0; low <= depth; low += 64) {
-        for (int a = node; a >= 0; a = cache->parents[a]) {
-            int d = cache->depths[a];
-            if (d >= low && d < low + 64) by_depth[d - low] = *weight_at(weights, chunk, n_committed + a);
+    for (int low = start > n_committed ? start - n_committed : 0; low <= depth; low += 64) {
+        for (int up = node; up >= 0; up = cache->parents[up]) {
+            int d = cache->depths[up];
+            if (d >= low && d < low + 64) by_depth[d - low] = *weight_at(weights, chunk, s, n_committed + up);
         }
         for (int d = low; d <= depth && d < low + 64; d++)
             lanes[(n_committed + d) % SD_LANES] += by_depth[d - low];
     }
-    return 1.0f / sdk_tree_sum(lanes);
+    float total = sdk_tree_sum(lanes);
+    const float* sinks = a->model->layers[a->layer].sinks;
+    if (sinks != NULL) {
+        double weight;
+        k->weigh(1, &sinks[head], largest * scale, 1.0f, &weight);
+        total += (float)weight;
+    }
+    return 1.0f / total;
 }
 
-static void rotate_and_store(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new,
-                             const sd_angles* angles, float* qkv, ptrdiff_t ldq) {
+/* Norm one head of queries or keys in place; weight: that of the head, or of all heads. */
+static void norm_head(const sd_model* model, float* x, const float* weight, int head) {
     const sd_config* c = &model->config;
+    if (c->qk_norm != SD_QK_NORM_HEAD && c->qk_norm != SD_QK_NORM_EACH_HEAD) return;
+    if (c->qk_norm == SD_QK_NORM_EACH_HEAD) weight += (ptrdiff_t)head * c->d_head;
+    sd_model_norm(model, c->d_head, x, weight, model->zeros, x);
+}
+
+/* Norm and rotate queries and keys of the group in place, and store keys and values. */
+static void rotate_and_store(const site* a, int n_new, const sd_angles* angles, float* qkv, ptrdiff_t ldq) {
+    const sd_config* c = &a->model->config;
+    const sd_layer* layer = &a->model->layers[a->layer];
+    const sd_cache* cache = a->cache;
     const sd_kernels* k = sd_kernels_get();
-    int group = c->n_head / c->n_kv_head, half = c->d_head / 2;
-    for (int i = 0; i < n_new; i++) {
-        int node = cache->n_pending - n_new + i;
-        float* key = qkv + i * ldq + sd_keys_column(c) + (ptrdiff_t)kv_head * c->d_head;
-        float* value = qkv + i * ldq + sd_values_column(c) + (ptrdiff_t)kv_head * c->d_head;
-        if (c->position == SD_POSITION_ROTARY) {
-            const float* cosine = sd_angles_row(angles, cache->n_committed + cache->depths[node]);
-            const float* sine = cosine + half;
-            float* query = qkv + i * ldq + (ptrdiff_t)kv_head * group * c->d_head;
-            for (int h = 0; h < group; h++) k->rotate(half, query + (ptrdiff_t)h * c->d_head, cosine, sine);
-            k->rotate(half, key, cosine, sine);
+    int group = c->n_head / c->n_kv_head, rotation = a->config->rotation, kv_head = a->kv_head;
+    int n_freq = rotation < 0 ? 0 : c->rotations[rotation].n_freq;
+    for (int i = 0; i < n_new; i++, qkv += ldq) {
+        int node = cache->n_pending - n_new + i, position = cache->n_committed + cache->depths[node];
+        float* query = qkv + (ptrdiff_t)kv_head * group * c->d_head;
+        float* key = qkv + sd_keys_column(c) + (ptrdiff_t)kv_head * c->d_head;
+        float* value = qkv + sd_values_column(c) + (ptrdiff_t)kv_head * c->d_head;
+        for (int h = 0; h < group; h++)
+            norm_head(a->model, query + (ptrdiff_t)h * c->d_head, layer->q_norm, kv_head * group + h);
+        norm_head(a->model, key, layer->k_norm, kv_head);
+        if (c->v_norm) k->rms_norm(c->d_head, value, a->model->ones, c->norm_eps, value);
+        if (n_freq > 0) {
+            const float *cosine = sd_angles_row(angles, rotation, position), *sine = cosine + n_freq;
+            for (int h = 0; h < group; h++) k->rotate(n_freq, query + (ptrdiff_t)h * c->d_head, cosine, sine);
+            k->rotate(n_freq, key, cosine, sine);
         }
-        sd_cache_store(cache, layer, kv_head, cache->n_committed + node, key, value);
+        float factor = sd_angles_query_factor(angles, position);
+        if (factor != 1.0f) k->scale(group * c->d_head, query, factor, query);
+        sd_cache_store(cache, a->layer, kv_head, cache->n_committed + node, key, value);
     }
 }
 
-/* Scores of the prepared queries against slots 0 … n_slots - 1, each one dot product over d_head. */
-static void score(const sd_cache* cache, int layer, int kv_head, int n_rows, int n_slots,
-                  const sd_attention_scratch* s) {
+/* Scores of the prepared queries against the slots of a span, each one dot product over d_head. */
+static void score(const site* a, int n_rows, span s) {
     const sd_kernels* k = sd_kernels_get();
-    for (int p = 0; p < sd_matrix_panels(n_slots); p++)
-        k->panel[cache->format](n_rows, s->prepared, sd_cache_keys(cache, layer, kv_head, p), cache->d_head,
-                                0, s->weights + (ptrdiff_t)p * n_rows * SD_PANEL, SD_PANEL);
+    const sd_cache* cache = a->cache;
+    float* to = a->scratch->weights;
+    for (int p = s.first / SD_PANEL; p < sd_matrix_panels(s.end); p++, to += (ptrdiff_t)n_rows * SD_PANEL)
+        k->panel[cache->format](n_rows, a->scratch->prepared, sd_cache_keys(cache, a->layer, a->kv_head, p),
+                                cache->d_head, 0, to, SD_PANEL);
 }
 
 /* output [n_rows, …] = Σ weight · value, one chain over the slots per column. */
-static void weigh(const sd_cache* cache, int layer, int kv_head, int n_rows, int n_slots,
-                  const sd_attention_scratch* s) {
+static void weigh(const site* a, int n_rows, span s) {
     const sd_kernels* k = sd_kernels_get();
+    const sd_cache* cache = a->cache;
     void (*add_values)(int, const float*, const void*, int, float*, ptrdiff_t) =
         cache->format == SD_FORMAT_F32 ? k->add_values_f32 : k->add_values_bf16;
     int n_panels = sd_value_panels(cache->d_head);
     ptrdiff_t ldo = (ptrdiff_t)n_panels * SD_PANEL;
-    memset(s->output, 0, (size_t)n_rows * (size_t)ldo * sizeof(float));
-    for (int slot = 0; slot < n_slots; slot += VALUE_SLOTS) {
-        int n = n_slots - slot < VALUE_SLOTS ? n_slots - slot : VALUE_SLOTS;
+    memset(a->scratch->output, 0, (size_t)n_rows * (size_t)ldo * sizeof(float));
+    for (int slot = s.first; slot < s.end; slot += VALUE_SLOTS) {
+        int n = s.end - slot < VALUE_SLOTS ? s.end - slot : VALUE_SLOTS;
         for (int p = 0; p < n_panels; p++)
-            add_values(n_rows, s->weights + (ptrdiff_t)slot * n_rows,
-                       sd_cache_values(cache, layer, kv_head, p, slot), n,
-                       s->output + (ptrdiff_t)p * SD_PANEL, ldo);
+            add_values(n_rows, a->scratch->weights + (ptrdiff_t)(slot - s.first) * n_rows,
+                       sd_cache_values(cache, a->layer, a->kv_head, p, slot), n,
+                       a->scratch->output + (ptrdiff_t)p * SD_PANEL, ldo);
     }
+}
+
+/* What nodes [first, last] of the pending ones attend to. */
+static span span_of(const site* a, int first, int last) {
+    const sd_cache* cache = a->cache;
+    int start = INT_MAX;
+    for (int node = first; node <= last; node++) {
+        int here = window_start(a->config, cache->n_committed + cache->depths[node]);
+        if (here < start) start = here;
+    }
+    /* a position is in a slot at or after its own number; later nodes are nobody's ancestors here */
+    return (span){start / SD_PANEL * SD_PANEL, cache->n_committed + last + 1};
 }
 
 void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new,
                   const sd_angles* angles, float* qkv, ptrdiff_t ldq, float* out, ptrdiff_t ldo,
-                  const sd_attention_scratch* s) {
+                  const sd_attention_scratch* scratch) {
     const sd_config* c = &model->config;
     const sd_kernels* k = sd_kernels_get();
+    const site a = {model, &c->layers[layer], cache, layer, kv_head, scratch};
     int group = c->n_head / c->n_kv_head;
     ptrdiff_t first_query = (ptrdiff_t)kv_head * group * c->d_head;
     ptrdiff_t ld_output = (ptrdiff_t)sd_value_panels(c->d_head) * SD_PANEL;
     size_t row_bytes = (size_t)c->d_head * sizeof(float);
 
-    rotate_and_store(model, cache, layer, kv_head, n_new, angles, qkv, ldq);
+    rotate_and_store(&a, n_new, angles, qkv, ldq);
 
     /* Rows are (node, query head of the group) pairs, a few at a time. */
-    int n_rows = n_new * group;
+    int n_rows = n_new * group, first_new = cache->n_pending - n_new;
     for (int first = 0; first < n_rows; first += SD_ATTENTION_ROWS) {
         int rows = n_rows - first < SD_ATTENTION_ROWS ? n_rows - first : SD_ATTENTION_ROWS;
-        int last_node = cache->n_pending - n_new + (first + rows - 1) / group;
-        int n_slots = cache->n_committed + last_node + 1; /* later nodes are nobody's ancestors here */
+        span s = span_of(&a, first_new + first / group, first_new + (first + rows - 1) / group);
         for (int r = 0; r < rows; r++) {
             int i = (first + r) / group, h = (first + r) % group;
-            memcpy(s->queries + (ptrdiff_t)r * c->d_head,
+            memcpy(scratch->queries + (ptrdiff_t)r * c->d_head,
                    qkv + i * ldq + first_query + (ptrdiff_t)h * c->d_head, row_bytes);
         }
-        k->prepare[cache->format]((sd_part){rows, 0, rows, 0, c->d_head}, s->queries, c->d_head, c->d_head,
-                                  s->prepared);
-        score(cache, layer, kv_head, rows, n_slots, s);
+        k->prepare[cache->format]((sd_part){rows, 0, rows, 0, c->d_head}, scratch->queries, c->d_head,
+                                  c->d_head, scratch->prepared);
+        score(&a, rows, s);
         float normaliser[SD_ATTENTION_ROWS];
         for (int r = 0; r < rows; r++) {
-            int node = cache->n_pending - n_new + (first + r) / group;
-            normaliser[r] = softmax(c, cache, node, s->weights + (ptrdiff_t)r * SD_PANEL,
-                                    (ptrdiff_t)rows * SD_PANEL, n_slots);
+            int node = first_new + (first + r) / group, head = kv_head * group + (first + r) % group;
+            normaliser[r] = softmax(&a, node, head, scratch->weights + (ptrdiff_t)r * SD_PANEL,
+                                    (ptrdiff_t)rows * SD_PANEL, s);
         }
-        weigh(cache, layer, kv_head, rows, n_slots, s);
+        weigh(&a, rows, s);
         for (int r = 0; r < rows; r++) {
             int i = (first + r) / group, h = (first + r) % group;
             float* to = out + i * ldo + first_query + (ptrdiff_t)h * c->d_head;
-            k->scale(c->d_head, s->output + r * ld_output, normaliser[r], to);
+            k->scale(c->d_head, scratch->output + r * ld_output, normaliser[r], to);
         }
     }
 }

@@ -15,12 +15,13 @@ typedef struct sd_attention_scratch {
     void* prepared; /* the same, prepared for the products with keys */
     float* weights; /* [n_slots / 32][rows][32] scores, then their exponentials; up to 48 rows */
     float* output;  /* [SD_ATTENTION_ROWS, SD_PANEL · value panels] */
+    float* bias;    /* [n_slots in whole panels] biases of one row's scores; NULL where scores have none */
 } sd_attention_scratch;
 
 /* Take the scratch for caches of up to n_slots from the arena (which may be counting). */
 sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config, int n_slots);
 
-/* Rotate and store keys and values of the last n_new pending nodes of `cache`, then attend. qkv [n_new, ...]
+/* Norm, rotate and store keys and values of the last n_new pending nodes of `cache`, then attend. qkv [n_new, ...]
  * rows ldq apart, queries, keys and values of all heads from the columns that weights.h says, rotated in
  * place by `angles`, which knows their positions; out [n_new, n_head · d_head] rows ldo apart; only the query
  * heads of kv_head are touched. */

@@ -1,5 +1,7 @@
 #include "attention_block.h"
 
+#include "kernels.h"
+
 /* Attention of (sequence, key/value head) pairs. */
 typedef struct attention {
     const sd_pass* pass;
@@ -22,15 +24,40 @@ static void attend_pairs(void* argument, int thread, int pair, int end) {
     }
 }
 
-void sd_attention_block_run(const sd_pass* pass, int i) {
+/* What is done to whole rows of queries, keys and values before they are split into heads. */
+static void limit_and_norm(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const attention* a = argument;
+    const sd_workspace* w = a->pass->w;
+    const sd_model* model = w->model;
+    const sd_config* c = &model->config;
+    const sd_layer* layer = &model->layers[a->layer];
+    for (int m = first; m < end; m++) {
+        float *query = w->qkv + m * w->ld_qkv, *key = query + sd_keys_column(c);
+        if (c->qkv_limit > 0.0f) sd_kernels_get()->clamp(sd_qkv_outputs(c), query, c->qkv_limit);
+        if (c->qk_norm != SD_QK_NORM_WHOLE) continue;
+        sd_model_norm(model, c->n_head * c->d_head, query, layer->q_norm, model->zeros, query);
+        sd_model_norm(model, c->n_kv_head * c->d_head, key, layer->k_norm, model->zeros, key);
+    }
+}
+
+void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
     sd_workspace* w = pass->w;
     const sd_config* c = &w->model->config;
     const sd_layer* layer = &w->model->layers[i];
-    sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model,
-                    (sd_norm_weights){layer->attn_norm, layer->attn_norm_bias});
-    sd_pass_multiply(
-        pass, (sd_product){&layer->qkv, layer->qkv_bias, pass->n_rows, w->prepared, w->qkv, w->ld_qkv, NULL});
-    sd_team_run(&pass->team, pass->n_branches * c->n_kv_head, 1, attend_pairs, &(attention){pass, i});
-    sd_pass_prepare(pass, pass->n_rows, w->attended, c->n_head * c->d_head, (sd_norm_weights){0});
-    sd_pass_add_product(pass, &layer->attn_out, layer->attn_out_bias, w->prepared);
+    attention a = {pass, i};
+    sd_pass_multiply(pass, (sd_product){.matrix = &layer->qkv,
+                                        .bias = layer->qkv_bias,
+                                        .n_rows = pass->n_rows,
+                                        .x = input,
+                                        .y = w->qkv,
+                                        .ldy = w->ld_qkv,
+                                        .factor = 1.0f});
+    if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
+        sd_pass_loop_rows(pass, pass->n_rows, limit_and_norm, &a);
+    sd_team_run(&pass->team, pass->n_branches * c->n_kv_head, 1, attend_pairs, &a);
+    sd_pass_prepare(pass, pass->n_rows, w->attended, c->n_head * c->d_head, (sd_norm_weights){0},
+                    w->prepared);
+    sd_pass_add_product(pass, &layer->attn_out, layer->attn_out_bias, w->prepared,
+                        (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
 }

@@ -4,7 +4,8 @@
 
 #include "pass.h"
 
-/* hidden += attention of a layer, for all rows of the pass. */
-void sd_attention_block_run(const sd_pass* pass, int layer);
+/* hidden += attention of a layer, for all rows of the pass; input: the rows, prepared; it may be w->prepared,
+ * which is used again. */
+void sd_attention_block_run(const sd_pass* pass, int layer, const void* input);
 
 #endif

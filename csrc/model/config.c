@@ -1,9 +1,12 @@
 #include "config.h"
 
+#include <math.h>
+#include <stddef.h>
+
 /* Far above any model, and small enough that products of two fit 64 bits with room. */
 #define LARGEST (1 << 26)
 
-sd_status sd_config_check(const sd_config* c) {
+static sd_status check_sizes(const sd_config* c) {
     const struct {
         const char* name;
         int value;
@@ -22,12 +25,88 @@ sd_status sd_config_check(const sd_config* c) {
     if ((long)c->n_head * c->d_head > LARGEST)
         return sd_fail(SD_ERR_VALUE, "config: n_head * d_head is %ld, expected at most %d",
                        (long)c->n_head * c->d_head, LARGEST);
-    if (c->position == SD_POSITION_ROTARY && c->d_head % 2 != 0)
-        return sd_fail(SD_ERR_VALUE, "config: d_head is %d, expected an even number for rotary positions",
-                       c->d_head);
+    return SD_OK;
+}
+
+static sd_status check_numbers(const sd_config* c) {
+    const struct {
+        const char* name;
+        float value;
+        int may_be_zero;
+    } numbers[] = {
+        {"embedding_scale", c->embedding_scale, 0},   {"residual_scale", c->residual_scale, 0},
+        {"logit_scale", c->logit_scale, 0},           {"logit_softcap", c->logit_softcap, 1},
+        {"attn_softcap", c->attn_softcap, 1},         {"qkv_limit", c->qkv_limit, 1},
+        {"activation_limit", c->activation_limit, 1},
+    };
     if (!(c->norm_eps >= 0.0f && c->norm_eps < 1.0f))
         return sd_fail(SD_ERR_VALUE, "config: norm_eps is %g, expected 0 to 1", (double)c->norm_eps);
-    if (c->sliding_window < 0)
-        return sd_fail(SD_ERR_VALUE, "config: sliding_window is %d, expected 0 or more", c->sliding_window);
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        float value = numbers[i].value;
+        if (!(value > 0.0f || (value == 0.0f && numbers[i].may_be_zero)) || !isfinite(value))
+            return sd_fail(SD_ERR_VALUE, "config: %s is %g, expected a finite number %s 0", numbers[i].name,
+                           (double)value, numbers[i].may_be_zero ? "from" : "above");
+    }
+    if (!(c->query_growth >= 0.0 && isfinite(c->query_growth)) ||
+        (c->query_growth > 0.0 && c->query_span < 1))
+        return sd_fail(SD_ERR_VALUE, "config: query_growth is %g over spans of %d, expected 0 or more over 1",
+                       c->query_growth, c->query_span);
+    for (int h = 0; c->alibi != NULL && h < c->n_head; h++)
+        if (!isfinite(c->alibi[h]))
+            return sd_fail(SD_ERR_VALUE, "config: alibi[%d] is %g, expected a finite number", h,
+                           (double)c->alibi[h]);
+    for (int b = 0; b < c->n_buckets; b++) {
+        int least = b == 0 ? 0 : c->bucket_starts[b - 1] + 1;
+        if (c->bucket_starts[b] < least || (b == 0 && c->bucket_starts[b] > 0))
+            return sd_fail(SD_ERR_VALUE, "config: relative_buckets[%d] is %d, expected 0 and then ascending",
+                           b, c->bucket_starts[b]);
+    }
     return SD_OK;
+}
+
+static sd_status check_rotations(const sd_config* c) {
+    for (int r = 0; r < c->n_rotations; r++) {
+        const sd_rotation* rotation = &c->rotations[r];
+        if (rotation->n_freq > c->d_head / 2)
+            return sd_fail(SD_ERR_VALUE, "config: inv_freq has %d entries, expected at most d_head / 2 = %d",
+                           rotation->n_freq, c->d_head / 2);
+        for (int i = 0; i < rotation->n_freq; i++)
+            if (!(rotation->inv_freq[i] >= 0.0 && rotation->inv_freq[i] <= 1e6))
+                return sd_fail(SD_ERR_VALUE, "config: inv_freq[%d] is %g, expected a frequency of 0 or more",
+                               i, rotation->inv_freq[i]);
+        if (!(rotation->factor > 0.0 && rotation->factor <= 1e6))
+            return sd_fail(SD_ERR_VALUE, "config: rotary_factor is %g, expected a number above 0",
+                           rotation->factor);
+    }
+    for (int i = 0; i < c->n_layer; i++) {
+        const sd_layer_config* layer = &c->layers[i];
+        if (layer->window < 0)
+            return sd_fail(SD_ERR_VALUE, "config: sliding_window is %d, expected 0 or more", layer->window);
+        if (layer->rotation < -1 || layer->rotation >= c->n_rotations)
+            return sd_fail(SD_ERR_VALUE, "config: rotations[%d] is %d, expected -1 to %d", i, layer->rotation,
+                           c->n_rotations - 1);
+        if (!(layer->score_scale > 0.0f && isfinite(layer->score_scale)))
+            return sd_fail(SD_ERR_VALUE, "config: score_scales[%d] is %g, expected a number above 0", i,
+                           (double)layer->score_scale);
+    }
+    return SD_OK;
+}
+
+static sd_status check_switches(const sd_config* c) {
+    if (c->norm == SD_NORM_RMS && c->norm_bias)
+        return sd_fail(SD_ERR_VALUE, "config: norm_bias is set, expected a norm of kind \"layer\" with it");
+    if (c->parallel != SD_PARALLEL_NO && c->norm_place != SD_NORM_BEFORE)
+        return sd_fail(SD_ERR_VALUE, "config: parallel is set, expected norm_place \"before\" with it");
+    if (c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f))
+        return sd_fail(SD_ERR_VALUE,
+                       "config: activation is \"silu_clamped\", expected gated and an activation_limit");
+    return SD_OK;
+}
+
+sd_status sd_config_check(const sd_config* c) {
+    sd_status status = check_sizes(c);
+    if (status == SD_OK) status = check_numbers(c);
+    if (status == SD_OK) status = check_rotations(c);
+    if (status == SD_OK) status = check_switches(c);
+    return status;
 }

@@ -1,26 +1,99 @@
-/* What a decoder looks like: one description for the Llama and the GPT family. */
+/* What a decoder looks like: one description for all families, made of switches. */
 #ifndef SD_CONFIG_H
 #define SD_CONFIG_H
+
+#include <stddef.h>
 
 #include "status.h"
 
 typedef enum sd_norm { SD_NORM_RMS, SD_NORM_LAYER } sd_norm;
-typedef enum sd_position { SD_POSITION_ROTARY, SD_POSITION_LEARNED } sd_position;
-typedef enum sd_activation { SD_ACT_SILU, SD_ACT_GELU, SD_ACT_GELU_TANH } sd_activation;
+/* Norms of the input of a half of a layer, of its output before it is added, or of both. */
+typedef enum sd_norm_place { SD_NORM_BEFORE, SD_NORM_AFTER, SD_NORM_BOTH } sd_norm_place;
+typedef enum sd_position { SD_POSITION_ROTARY, SD_POSITION_LEARNED, SD_POSITION_NONE } sd_position;
+typedef enum sd_activation {
+    SD_ACT_SILU,
+    SD_ACT_GELU,
+    SD_ACT_GELU_TANH,
+    SD_ACT_RELU,
+    SD_ACT_RELU2,        /* the square of relu */
+    SD_ACT_SILU_CLAMPED, /* gated only: g · sigmoid(1.702 g) · (u + 1), g and u clamped */
+    SD_N_ACTIVATIONS
+} sd_activation;
+/* Norms of queries and keys, before they are rotated; without biases. */
+typedef enum sd_qk_norm {
+    SD_QK_NORM_NONE,
+    SD_QK_NORM_HEAD,      /* of each head, with one weight [d_head] for all heads */
+    SD_QK_NORM_EACH_HEAD, /* of each head, with weights [n_head · d_head] of its own */
+    SD_QK_NORM_WHOLE      /* of all heads together, with weights [n_head · d_head] */
+} sd_qk_norm;
+/* Both halves of a layer read the residual stream as it was before the layer. */
+typedef enum sd_parallel {
+    SD_PARALLEL_NO,
+    SD_PARALLEL_ONE_NORM, /* and share the norm of it */
+    SD_PARALLEL_TWO_NORMS
+} sd_parallel;
 
+/* One table of rotary positions. */
+typedef struct sd_rotation {
+    int n_freq;             /* pairs that turn: (x[i], x[i + n_freq]); at most d_head / 2 */
+    const double* inv_freq; /* [n_freq] radians per position */
+    double factor;          /* of cosines and sines: 1, or the attention factor of a scaling */
+} sd_rotation;
+
+/* What may differ from layer to layer. */
+typedef struct sd_layer_config {
+    int window;        /* positions that a row attends to, itself included; 0: all */
+    int rotation;      /* index of the rotation; -1: queries and keys are not rotated */
+    float score_scale; /* factor of query · key */
+} sd_layer_config;
+
+/* Pointers are borrowed from whoever made the description; those of a model are its own. */
 typedef struct sd_config {
     int n_vocab, n_ctx, n_layer, n_head, n_kv_head, d_model, d_head, d_ff;
     sd_norm norm;
     float norm_eps;
+    sd_norm_place norm_place;
+    int norm_weight, norm_bias; /* have the norms of the stream weights, and biases (LayerNorm only)? */
+    sd_qk_norm qk_norm;
+    int v_norm; /* values of each head pass an RMSNorm without weight */
+    sd_parallel parallel;
     sd_position position;
     sd_activation activation;
+    float activation_limit;           /* of the clamped activation */
     int gated;                        /* act(gate) · up instead of act(up) */
     int tied;                         /* the head is the token embedding */
     int qkv_bias, out_bias, mlp_bias; /* which projections have a bias */
-    int sliding_window;               /* positions a row attends to, itself included; 0: all */
+    int head_bias;
+    float embedding_scale; /* factor of token embeddings */
+    int embedding_norm;    /* a LayerNorm of the embedding */
+    float residual_scale;  /* factor of what a half of a layer adds to the stream */
+    float logit_scale;     /* factor of the logits */
+    float logit_softcap;   /* c: c · tanh(x / c) of the logits; 0: none */
+    float attn_softcap;    /* the same of scaled scores */
+    float qkv_limit;       /* queries, keys and values are clamped to ± this; 0: they are not */
+    int attn_sinks;        /* a learned logit for each head among the scores, without a value */
+    double
+        query_growth; /* queries are multiplied by 1 + growth · ln(1 + ⌊position / span⌋); 0: they are not */
+    int query_span;
+    const float* alibi;       /* [n_head] slopes: a score falls by slope · distance; NULL: none */
+    int n_buckets;            /* of distances, each with a learned bias of the scores of a head; 0: none */
+    const int* bucket_starts; /* [n_buckets] ascending from 0: distances of a bucket from the start on */
+    int n_rotations;
+    const sd_rotation* rotations;  /* [n_rotations] */
+    const sd_layer_config* layers; /* [n_layer] */
 } sd_config;
 
-/* Refuse dimensions that are not positive, do not divide, or overflow. */
+/* Refuse dimensions that are not positive, do not divide, or overflow, and switches that do not fit each
+ * other. */
 sd_status sd_config_check(const sd_config* config);
+
+/* Do scores get a bias that depends on the distance of query and key? */
+static inline int sd_has_distance_bias(const sd_config* config) {
+    return config->alibi != NULL || config->n_buckets > 0;
+}
+
+/* Does a half of a layer have a norm of its input, of its output? */
+static inline int sd_norms_input(const sd_config* config) { return config->norm_place != SD_NORM_AFTER; }
+static inline int sd_norms_output(const sd_config* config) { return config->norm_place != SD_NORM_BEFORE; }
 
 #endif

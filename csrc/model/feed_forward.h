@@ -4,7 +4,7 @@
 
 #include "pass.h"
 
-/* hidden += feed-forward block of a layer, for all rows of the pass. */
-void sd_feed_forward_run(const sd_pass* pass, int layer);
+/* hidden += feed-forward block of a layer, for all rows of the pass; input: the rows, prepared. */
+void sd_feed_forward_run(const sd_pass* pass, int layer, const void* input);
 
 #endif

@@ -41,22 +41,46 @@ static void copy_hidden(const sd_pass* pass, int to_caches) {
     }
 }
 
+/* Both halves of layer i, less what is skipped. Where they are parallel the second reads the stream as it was
+ * before the first was added. */
+static void run_layer(const sd_pass* pass, int i, unsigned skipped) {
+    sd_workspace* w = pass->w;
+    const sd_config* c = &w->model->config;
+    const sd_layer* layer = &w->model->layers[i];
+    sd_norm_weights attn_norm = {layer->attn_norm, layer->attn_norm_bias};
+    sd_norm_weights mlp_norm = {layer->mlp_norm, layer->mlp_norm_bias};
+    const void *attn_input = w->prepared, *mlp_input = w->prepared;
+    if (c->parallel != SD_PARALLEL_NO) {
+        sd_norm_weights norm = c->parallel == SD_PARALLEL_ONE_NORM ? attn_norm : mlp_norm;
+        sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, norm, w->beside);
+        mlp_input = w->beside;
+        if (c->parallel == SD_PARALLEL_ONE_NORM) attn_input = w->beside;
+    }
+    if (!(skipped & SD_SKIP_ATTN)) {
+        if (attn_input == w->prepared)
+            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
+        sd_attention_block_run(pass, i, attn_input);
+    }
+    if (!(skipped & SD_SKIP_MLP)) {
+        if (mlp_input == w->prepared)
+            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
+        sd_feed_forward_run(pass, i, mlp_input);
+    }
+}
+
 static void run_layers(sd_pass* pass) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
     if (pass->first > 0)
         copy_hidden(pass, 0);
-    else if (pass->n_rows < SD_SHARED_ROWS)
-        embed_rows(pass, 0, 0, pass->n_rows);
     else
-        sd_team_run(&pass->team, pass->n_rows, SD_ROW_GRAIN, embed_rows, pass);
+        sd_pass_loop_rows(pass, pass->n_rows, embed_rows, pass);
 
     for (int i = pass->first; i < pass->end; i++) {
         unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
         if (i == pass->keep) copy_hidden(pass, 1);
-        if (!(skipped & SD_SKIP_ATTN)) sd_attention_block_run(pass, i);
-        if (!(skipped & SD_SKIP_MLP)) sd_feed_forward_run(pass, i);
+        run_layer(pass, i, skipped);
     }
     if (pass->keep == pass->end) copy_hidden(pass, 1);
     if (pass->n_logits == 0) return;
@@ -67,9 +91,15 @@ static void run_layers(sd_pass* pass) {
         rows = w->update;
     }
     sd_pass_prepare(pass, pass->n_logits, rows, c->d_model,
-                    (sd_norm_weights){model->output_norm, model->output_norm_bias});
-    sd_pass_multiply(
-        pass, (sd_product){&model->head, NULL, pass->n_logits, w->prepared, w->logits, w->ld_logits, NULL});
+                    (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
+    sd_pass_multiply(pass, (sd_product){.matrix = &model->head,
+                                        .bias = model->head_bias,
+                                        .n_rows = pass->n_logits,
+                                        .x = w->prepared,
+                                        .y = w->logits,
+                                        .ldy = w->ld_logits,
+                                        .factor = c->logit_scale,
+                                        .softcap = c->logit_softcap});
 }
 
 static void run(sd_pass* pass) {

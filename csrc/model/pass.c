@@ -2,39 +2,39 @@
 
 #include "kernels.h"
 
+void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument) {
+    if (n_rows < SD_SHARED_ROWS)
+        loop(argument, 0, 0, n_rows);
+    else
+        sd_team_run(&pass->team, n_rows, SD_ROW_GRAIN, loop, argument);
+}
+
 typedef struct preparation {
     sd_workspace* w;
     const float* x; /* [n_rows, n] */
     int n_rows, n;
     sd_norm_weights norm;
+    void* out; /* [n_rows] prepared */
 } preparation;
 
 static void prepare_rows(void* argument, int thread, int first, int end) {
     (void)thread;
     const preparation* p = argument;
     const sd_model* model = p->w->model;
-    const sd_kernels* k = sd_kernels_get();
     const float* x = p->x + (ptrdiff_t)first * p->n;
     if (p->norm.weight) {
         float* normed = p->w->normed + (ptrdiff_t)first * p->n;
-        for (int m = first; m < end; m++, x += p->n, normed += p->n) {
-            if (model->config.norm == SD_NORM_RMS)
-                k->rms_norm(p->n, x, p->norm.weight, model->config.norm_eps, normed);
-            else
-                k->layer_norm(p->n, x, p->norm.weight, p->norm.bias, model->config.norm_eps, normed);
-        }
+        for (int m = first; m < end; m++, x += p->n, normed += p->n)
+            sd_model_norm(model, p->n, x, p->norm.weight, p->norm.bias, normed);
         x = p->w->normed + (ptrdiff_t)first * p->n;
     }
     const sd_part part = {p->n_rows, first, end - first, 0, p->n};
-    k->prepare[model->numbers.weights](part, x, p->n, p->n, p->w->prepared);
+    sd_kernels_get()->prepare[model->numbers.weights](part, x, p->n, p->n, p->out);
 }
 
-void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm) {
-    preparation p = {pass->w, x, n_rows, n, norm};
-    if (n_rows < SD_SHARED_ROWS)
-        prepare_rows(&p, 0, 0, n_rows);
-    else
-        sd_team_run(&pass->team, n_rows, SD_ROW_GRAIN, prepare_rows, &p);
+void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm,
+                     void* out) {
+    sd_pass_loop_rows(pass, n_rows, prepare_rows, &(preparation){pass->w, x, n_rows, n, norm, out});
 }
 
 void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) {
@@ -44,12 +44,17 @@ void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) 
 static void multiply_panels(void* argument, int thread, int panel, int panel_end) {
     (void)thread;
     const sd_product* p = argument;
+    const sd_kernels* k = sd_kernels_get();
     int n_out = p->matrix->n_out, first = panel * SD_PANEL;
     int end = panel_end * SD_PANEL < n_out ? panel_end * SD_PANEL : n_out;
     float* y = p->y + first;
     sd_matrix_multiply(p->matrix, panel, panel_end, p->n_rows, p->x, y, p->ldy);
     sd_add_bias(p->n_rows, end - first, y, p->ldy, p->bias ? p->bias + first : NULL);
-    if (p->hidden) sd_kernels_get()->add(p->n_rows, end - first, p->hidden + first, n_out, y, p->ldy);
+    for (int m = 0; p->factor != 1.0f && m < p->n_rows; m++)
+        k->scale(end - first, y + m * p->ldy, p->factor, y + m * p->ldy);
+    for (int m = 0; p->softcap > 0.0f && m < p->n_rows; m++)
+        k->softcap(end - first, y + m * p->ldy, p->softcap);
+    if (p->hidden) k->add(p->n_rows, end - first, p->hidden + first, n_out, y, p->ldy);
 }
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product) {
@@ -57,7 +62,38 @@ void sd_pass_multiply(const sd_pass* pass, sd_product product) {
                 sd_matrix_grain(product.matrix, &pass->team), multiply_panels, &product);
 }
 
-void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x) {
+/* Rows of w->update that are normalised before they are added. */
+typedef struct addition {
+    sd_workspace* w;
+    sd_norm_weights norm;
+} addition;
+
+static void add_rows(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const addition* a = argument;
+    sd_workspace* w = a->w;
+    const sd_kernels* k = sd_kernels_get();
+    const sd_config* c = &w->model->config;
+    int d = c->d_model;
+    for (int m = first; m < end; m++) {
+        float *x = w->update + m * w->ld_update, *hidden = w->hidden + (ptrdiff_t)m * d;
+        sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x);
+        if (c->residual_scale != 1.0f) k->scale(d, x, c->residual_scale, x);
+        k->add(1, d, hidden, d, x, d);
+    }
+}
+
+void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
+                         sd_norm_weights norm) {
     sd_workspace* w = pass->w;
-    sd_pass_multiply(pass, (sd_product){matrix, bias, pass->n_rows, x, w->update, w->ld_update, w->hidden});
+    sd_product product = {.matrix = matrix,
+                          .bias = bias,
+                          .n_rows = pass->n_rows,
+                          .x = x,
+                          .y = w->update,
+                          .ldy = w->ld_update,
+                          .hidden = norm.weight ? NULL : w->hidden,
+                          .factor = norm.weight ? 1.0f : w->model->config.residual_scale};
+    sd_pass_multiply(pass, product);
+    if (norm.weight) sd_pass_loop_rows(pass, pass->n_rows, add_rows, &(addition){w, norm});
 }

@@ -25,10 +25,12 @@ typedef struct sd_norm_weights {
     const float *weight, *bias;
 } sd_norm_weights;
 
-/* Make the n_rows rows x [n_rows, n], normalised, the input of a product: w->prepared. */
-void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm);
+/* Make the n_rows rows x [n_rows, n], normalised, the input of products: `out`, borrowed, prepared for the
+ * model's number format. */
+void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm, void* out);
 
-/* A product of prepared rows with a matrix; all pointers borrowed. */
+/* A product of prepared rows with a matrix; all pointers borrowed. y = softcap(factor · (x · matrixᵀ + bias)),
+ * and with `hidden` this is added to it. */
 typedef struct sd_product {
     const sd_matrix* matrix;
     const float* bias; /* [n_out]; NULL: none */
@@ -36,13 +38,19 @@ typedef struct sd_product {
     const void* x; /* prepared */
     float* y;      /* [n_rows, n_out in whole panels], rows ldy apart */
     ptrdiff_t ldy;
-    float* hidden; /* [n_rows, n_out] the product is added to it; NULL: it is not */
+    float* hidden; /* [n_rows, n_out]; NULL: nothing is added */
+    float factor;
+    float softcap; /* 0: none */
 } sd_product;
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product);
 
-/* hidden += x · matrixᵀ + bias; x is prepared. */
-void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x);
+/* The end of a half of a layer: hidden += residual_scale · norm(x · matrixᵀ + bias); x is prepared. */
+void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
+                         sd_norm_weights norm);
+
+/* Run `loop` over the rows of a pass: on the team where they are many. */
+void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument);
 
 /* y += bias for all rows of n columns; without bias nothing happens. */
 void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias);

@@ -8,7 +8,11 @@
 static const char* const names[SD_N_ROLES] = {
     [SD_TOKEN_EMBEDDING] = "token_embedding",
     [SD_POSITION_EMBEDDING] = "position_embedding",
+    [SD_EMBEDDING_NORM] = "embedding_norm.weight",
+    [SD_EMBEDDING_NORM_BIAS] = "embedding_norm.bias",
+    [SD_RELATIVE_BIAS] = "relative_bias",
     [SD_HEAD] = "head",
+    [SD_HEAD_BIAS] = "head_bias",
     [SD_OUTPUT_NORM] = "output_norm.weight",
     [SD_OUTPUT_NORM_BIAS] = "output_norm.bias",
     [SD_ATTN_NORM] = "attn_norm.weight",
@@ -19,8 +23,13 @@ static const char* const names[SD_N_ROLES] = {
     [SD_ATTN_Q_BIAS] = "attn_q.bias",
     [SD_ATTN_K_BIAS] = "attn_k.bias",
     [SD_ATTN_V_BIAS] = "attn_v.bias",
+    [SD_ATTN_Q_NORM] = "attn_q_norm.weight",
+    [SD_ATTN_K_NORM] = "attn_k_norm.weight",
+    [SD_ATTN_SINKS] = "attn_sinks",
     [SD_ATTN_OUT] = "attn_out.weight",
     [SD_ATTN_OUT_BIAS] = "attn_out.bias",
+    [SD_ATTN_POST_NORM] = "attn_post_norm.weight",
+    [SD_ATTN_POST_NORM_BIAS] = "attn_post_norm.bias",
     [SD_MLP_NORM] = "mlp_norm.weight",
     [SD_MLP_NORM_BIAS] = "mlp_norm.bias",
     [SD_MLP_GATE] = "mlp_gate.weight",
@@ -29,31 +38,55 @@ static const char* const names[SD_N_ROLES] = {
     [SD_MLP_GATE_BIAS] = "mlp_gate.bias",
     [SD_MLP_UP_BIAS] = "mlp_up.bias",
     [SD_MLP_DOWN_BIAS] = "mlp_down.bias",
+    [SD_MLP_POST_NORM] = "mlp_post_norm.weight",
+    [SD_MLP_POST_NORM_BIAS] = "mlp_post_norm.bias",
 };
+
+/* Length of the weights of queries' or keys' norms, of n_head heads; 0: there are none. */
+static int qk_norm_length(const sd_config* c, int n_head) {
+    switch (c->qk_norm) {
+    case SD_QK_NORM_NONE: return 0;
+    case SD_QK_NORM_HEAD: return c->d_head;
+    case SD_QK_NORM_EACH_HEAD:
+    case SD_QK_NORM_WHOLE: return n_head * c->d_head;
+    }
+    return 0;
+}
 
 /* Shape of a role's tensor in this configuration; 0 if there is none. */
 static int shape_of(const sd_config* c, sd_tensor_role role, int* n_rows, int* n_cols) {
     int d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
-    int layer_norm = c->norm == SD_NORM_LAYER;
+    int own_mlp_norm = sd_norms_input(c) && c->parallel != SD_PARALLEL_ONE_NORM;
     int rows = 0, cols = 0, there = 1;
     switch (role) {
     case SD_TOKEN_EMBEDDING: rows = c->n_vocab, cols = c->d_model; break;
     case SD_POSITION_EMBEDDING:
         rows = c->n_ctx, cols = c->d_model, there = c->position == SD_POSITION_LEARNED;
         break;
+    case SD_EMBEDDING_NORM: rows = c->d_model, there = c->embedding_norm && c->norm_weight; break;
+    case SD_EMBEDDING_NORM_BIAS: rows = c->d_model, there = c->embedding_norm && c->norm_bias; break;
+    case SD_RELATIVE_BIAS: rows = c->n_buckets, cols = c->n_head, there = c->n_buckets > 0; break;
     case SD_HEAD: rows = c->n_vocab, cols = c->d_model, there = !c->tied; break;
-    case SD_OUTPUT_NORM:
-    case SD_ATTN_NORM:
-    case SD_MLP_NORM: rows = c->d_model; break;
-    case SD_OUTPUT_NORM_BIAS:
-    case SD_ATTN_NORM_BIAS:
-    case SD_MLP_NORM_BIAS: rows = c->d_model, there = layer_norm; break;
+    case SD_HEAD_BIAS: rows = c->n_vocab, there = c->head_bias; break;
+    case SD_OUTPUT_NORM: rows = c->d_model, there = c->norm_weight; break;
+    case SD_OUTPUT_NORM_BIAS: rows = c->d_model, there = c->norm_bias; break;
+    case SD_ATTN_NORM: rows = c->d_model, there = sd_norms_input(c) && c->norm_weight; break;
+    case SD_ATTN_NORM_BIAS: rows = c->d_model, there = sd_norms_input(c) && c->norm_bias; break;
+    case SD_MLP_NORM: rows = c->d_model, there = own_mlp_norm && c->norm_weight; break;
+    case SD_MLP_NORM_BIAS: rows = c->d_model, there = own_mlp_norm && c->norm_bias; break;
+    case SD_ATTN_POST_NORM:
+    case SD_MLP_POST_NORM: rows = c->d_model, there = sd_norms_output(c) && c->norm_weight; break;
+    case SD_ATTN_POST_NORM_BIAS:
+    case SD_MLP_POST_NORM_BIAS: rows = c->d_model, there = sd_norms_output(c) && c->norm_bias; break;
     case SD_ATTN_Q: rows = d_q, cols = c->d_model; break;
     case SD_ATTN_K:
     case SD_ATTN_V: rows = d_kv, cols = c->d_model; break;
     case SD_ATTN_Q_BIAS: rows = d_q, there = c->qkv_bias; break;
     case SD_ATTN_K_BIAS:
     case SD_ATTN_V_BIAS: rows = d_kv, there = c->qkv_bias; break;
+    case SD_ATTN_Q_NORM: rows = qk_norm_length(c, c->n_head), there = rows > 0; break;
+    case SD_ATTN_K_NORM: rows = qk_norm_length(c, c->n_kv_head), there = rows > 0; break;
+    case SD_ATTN_SINKS: rows = c->n_head, there = c->attn_sinks; break;
     case SD_ATTN_OUT: rows = c->d_model, cols = d_q; break;
     case SD_ATTN_OUT_BIAS: rows = c->d_model, there = c->out_bias; break;
     case SD_MLP_GATE: rows = c->d_ff, cols = c->d_model, there = c->gated; break;

@@ -7,7 +7,11 @@
 typedef enum sd_tensor_role {
     SD_TOKEN_EMBEDDING,
     SD_POSITION_EMBEDDING,
+    SD_EMBEDDING_NORM,
+    SD_EMBEDDING_NORM_BIAS,
+    SD_RELATIVE_BIAS,
     SD_HEAD,
+    SD_HEAD_BIAS,
     SD_OUTPUT_NORM,
     SD_OUTPUT_NORM_BIAS,
     SD_ATTN_NORM, /* from here on: one per layer */
@@ -18,8 +22,13 @@ typedef enum sd_tensor_role {
     SD_ATTN_Q_BIAS,
     SD_ATTN_K_BIAS,
     SD_ATTN_V_BIAS,
+    SD_ATTN_Q_NORM,
+    SD_ATTN_K_NORM,
+    SD_ATTN_SINKS,
     SD_ATTN_OUT,
     SD_ATTN_OUT_BIAS,
+    SD_ATTN_POST_NORM,
+    SD_ATTN_POST_NORM_BIAS,
     SD_MLP_NORM,
     SD_MLP_NORM_BIAS,
     SD_MLP_GATE,
@@ -28,6 +37,8 @@ typedef enum sd_tensor_role {
     SD_MLP_GATE_BIAS,
     SD_MLP_UP_BIAS,
     SD_MLP_DOWN_BIAS,
+    SD_MLP_POST_NORM,
+    SD_MLP_POST_NORM_BIAS,
     SD_N_ROLES,
 } sd_tensor_role;
 

@@ -23,67 +23,117 @@ static float* take_vector(sd_arena* arena, int n, int there) {
     return there ? sd_arena_take(arena, (size_t)n, sizeof(float)) : NULL;
 }
 
+/* Copy n elements of `size` bytes to the arena; NULL stays NULL. */
+static const void* take_copy(sd_arena* arena, const void* from, int n, size_t size) {
+    if (from == NULL) return NULL;
+    void* to = sd_arena_take(arena, (size_t)n, size);
+    if (arena->base != NULL) memcpy(to, from, (size_t)n * size);
+    return to;
+}
+
+/* The configuration with arrays of the arena; `from` is whose arrays they are copies of. */
+static sd_config take_config(sd_arena* arena, const sd_config* from) {
+    sd_config c = *from;
+    c.layers = take_copy(arena, from->layers, c.n_layer, sizeof *c.layers);
+    c.alibi = take_copy(arena, from->alibi, c.n_head, sizeof *c.alibi);
+    c.bucket_starts = take_copy(arena, from->bucket_starts, c.n_buckets, sizeof *c.bucket_starts);
+    sd_rotation* rotations =
+        (sd_rotation*)take_copy(arena, from->rotations, c.n_rotations, sizeof *rotations);
+    for (int r = 0; r < c.n_rotations; r++) {
+        const sd_rotation* rotation = &from->rotations[r];
+        const double* inv_freq = take_copy(arena, rotation->inv_freq, rotation->n_freq, sizeof *inv_freq);
+        if (arena->base != NULL) rotations[r].inv_freq = inv_freq;
+    }
+    c.rotations = rotations;
+    return c;
+}
+
+static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format) {
+    int d = c->d_model, d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
+    int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), output = sd_norms_output(c);
+    int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
+    int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
+    return (sd_layer){
+        .attn_norm = take_vector(arena, d, input),
+        .attn_norm_bias = take_vector(arena, d, input && layer_norm),
+        .attn_post_norm = take_vector(arena, d, output),
+        .attn_post_norm_bias = take_vector(arena, d, output && layer_norm),
+        .mlp_norm = take_vector(arena, d, own_mlp_norm),
+        .mlp_norm_bias = take_vector(arena, d, own_mlp_norm && layer_norm),
+        .mlp_post_norm = take_vector(arena, d, output),
+        .mlp_post_norm_bias = take_vector(arena, d, output && layer_norm),
+        .q_norm = take_vector(arena, shared ? c->d_head : d_q, qk_norm),
+        .k_norm = take_vector(arena, shared ? c->d_head : d_kv, qk_norm),
+        .sinks = take_vector(arena, c->n_head, c->attn_sinks),
+        .qkv = sd_matrix_take(arena, format, sd_qkv_outputs(c), d, 1),
+        .attn_out = sd_matrix_take(arena, format, d, d_q, 1),
+        .mlp_in = sd_matrix_take(arena, format, sd_mlp_in_outputs(c), d, c->gated ? 2 : 1),
+        .mlp_down = sd_matrix_take(arena, format, d, c->d_ff, 1),
+        .qkv_bias = take_vector(arena, sd_qkv_outputs(c), c->qkv_bias),
+        .attn_out_bias = take_vector(arena, d, c->out_bias),
+        .mlp_in_bias = take_vector(arena, sd_mlp_in_outputs(c), c->mlp_bias),
+        .mlp_down_bias = take_vector(arena, d, c->mlp_bias),
+    };
+}
+
 /* Hand every array of the model out of the arena; run once counting and once for real. */
-static void lay_out(sd_model* model, sd_arena* arena) {
-    const sd_config* c = &model->config;
+static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
+    model->config = take_config(arena, config);
+    const sd_config* c = config;
     sd_format format = model->numbers.weights;
     int layer_norm = c->norm == SD_NORM_LAYER, learned = c->position == SD_POSITION_LEARNED;
-    int d_q = c->n_head * c->d_head;
     model->is_set = sd_arena_take(arena, (size_t)sd_tensor_count(c), 1);
     model->layers = sd_arena_take(arena, (size_t)c->n_layer, sizeof(sd_layer));
     for (int i = 0; i < c->n_layer; i++) {
-        sd_layer layer = {
-            .attn_norm = take_vector(arena, c->d_model, 1),
-            .attn_norm_bias = take_vector(arena, c->d_model, layer_norm),
-            .mlp_norm = take_vector(arena, c->d_model, 1),
-            .mlp_norm_bias = take_vector(arena, c->d_model, layer_norm),
-            .qkv = sd_matrix_take(arena, format, sd_qkv_outputs(c), c->d_model, 1),
-            .attn_out = sd_matrix_take(arena, format, c->d_model, d_q, 1),
-            .mlp_in = sd_matrix_take(arena, format, sd_mlp_in_outputs(c), c->d_model, c->gated ? 2 : 1),
-            .mlp_down = sd_matrix_take(arena, format, c->d_model, c->d_ff, 1),
-            .qkv_bias = take_vector(arena, sd_qkv_outputs(c), c->qkv_bias),
-            .attn_out_bias = take_vector(arena, c->d_model, c->out_bias),
-            .mlp_in_bias = take_vector(arena, sd_mlp_in_outputs(c), c->mlp_bias),
-            .mlp_down_bias = take_vector(arena, c->d_model, c->mlp_bias),
-        };
+        sd_layer layer = take_layer(arena, c, format);
         if (model->layers) model->layers[i] = layer;
     }
     model->head = sd_matrix_take(arena, format, c->n_vocab, c->d_model, 1);
     sd_number embedded = format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
     model->token_embedding = sd_table_take(arena, embedded, c->n_vocab, c->d_model);
     model->position_embedding = sd_table_take(arena, SD_F32, learned ? c->n_ctx : 0, c->d_model);
-    if (!learned) model->inv_freq = sd_arena_take(arena, (size_t)(c->d_head / 2), sizeof(double));
+    model->relative_bias = sd_table_take(arena, SD_F32, c->n_buckets, c->n_head);
+    model->embedding_norm = take_vector(arena, c->d_model, c->embedding_norm);
+    model->embedding_norm_bias = take_vector(arena, c->d_model, c->embedding_norm && layer_norm);
     model->output_norm = take_vector(arena, c->d_model, 1);
     model->output_norm_bias = take_vector(arena, c->d_model, layer_norm);
+    model->head_bias = take_vector(arena, c->n_vocab, c->head_bias);
+    model->ones = take_vector(arena, c->d_head, c->v_norm);
+    model->zeros = take_vector(arena, c->n_head * c->d_head, layer_norm && c->qk_norm != SD_QK_NORM_NONE);
 }
 
-sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const double* inv_freq,
-                          sd_model** out) {
+static void fill_ones(float* vector, int n) {
+    for (int i = 0; vector != NULL && i < n; i++) vector[i] = 1.0f;
+}
+
+/* The weights of norms that have none. */
+static void fill_norms(sd_model* model) {
+    const sd_config* c = &model->config;
+    fill_ones(model->ones, c->d_head);
+    if (c->norm_weight) return;
+    fill_ones(model->embedding_norm, c->d_model);
+    fill_ones(model->output_norm, c->d_model);
+    for (int i = 0; i < c->n_layer; i++) {
+        const sd_layer* layer = &model->layers[i];
+        float* norms[] = {layer->attn_norm, layer->attn_post_norm, layer->mlp_norm, layer->mlp_post_norm};
+        for (int n = 0; n < 4; n++) fill_ones(norms[n], c->d_model);
+    }
+}
+
+sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model** out) {
     sd_status status = sd_config_check(config);
     if (status != SD_OK) return status;
     sd_model* model = sd_alloc(sizeof *model);
     if (model == NULL) return SD_ERR_MEMORY;
-    model->config = *config;
     model->numbers = numbers;
-    status = SD_ARENA_BUILD(&model->arena, lay_out(model, &model->arena));
-    if (status != SD_OK) goto fail;
-    if (config->position == SD_POSITION_ROTARY) {
-        int half = config->d_head / 2;
-        for (int i = 0; i < half; i++) {
-            if (!(inv_freq[i] >= 0.0 && inv_freq[i] <= 1e6)) {
-                status =
-                    sd_fail(SD_ERR_VALUE, "config: inv_freq[%d] is %g, expected a frequency of 0 or more", i,
-                            inv_freq[i]);
-                goto fail;
-            }
-            model->inv_freq[i] = inv_freq[i];
-        }
+    status = SD_ARENA_BUILD(&model->arena, lay_out(model, &model->arena, config));
+    if (status != SD_OK) {
+        sd_model_free(model);
+        return status;
     }
+    fill_norms(model);
     *out = model;
     return SD_OK;
-fail:
-    sd_model_free(model);
-    return status;
 }
 
 void sd_model_free(sd_model* model) {
@@ -111,7 +161,11 @@ static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
         return (destination){
             .table = &model->token_embedding, .matrix = c->tied ? &model->head : NULL, .rows = all};
     case SD_POSITION_EMBEDDING: return (destination){.table = &model->position_embedding};
+    case SD_EMBEDDING_NORM: return (destination){.vector = model->embedding_norm};
+    case SD_EMBEDDING_NORM_BIAS: return (destination){.vector = model->embedding_norm_bias};
+    case SD_RELATIVE_BIAS: return (destination){.table = &model->relative_bias};
     case SD_HEAD: return (destination){.matrix = &model->head, .rows = all};
+    case SD_HEAD_BIAS: return (destination){.vector = model->head_bias};
     case SD_OUTPUT_NORM: return (destination){.vector = model->output_norm};
     case SD_OUTPUT_NORM_BIAS: return (destination){.vector = model->output_norm_bias};
     case SD_ATTN_NORM: return (destination){.vector = layer->attn_norm};
@@ -122,8 +176,13 @@ static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     case SD_ATTN_Q_BIAS: return (destination){.vector = layer->qkv_bias, .rows = all};
     case SD_ATTN_K_BIAS: return (destination){.vector = layer->qkv_bias, .rows = keys};
     case SD_ATTN_V_BIAS: return (destination){.vector = layer->qkv_bias, .rows = values};
+    case SD_ATTN_Q_NORM: return (destination){.vector = layer->q_norm};
+    case SD_ATTN_K_NORM: return (destination){.vector = layer->k_norm};
+    case SD_ATTN_SINKS: return (destination){.vector = layer->sinks};
     case SD_ATTN_OUT: return (destination){.matrix = &layer->attn_out, .rows = all};
     case SD_ATTN_OUT_BIAS: return (destination){.vector = layer->attn_out_bias};
+    case SD_ATTN_POST_NORM: return (destination){.vector = layer->attn_post_norm};
+    case SD_ATTN_POST_NORM_BIAS: return (destination){.vector = layer->attn_post_norm_bias};
     case SD_MLP_NORM: return (destination){.vector = layer->mlp_norm};
     case SD_MLP_NORM_BIAS: return (destination){.vector = layer->mlp_norm_bias};
     case SD_MLP_GATE: return (destination){.matrix = &layer->mlp_in, .rows = gate};
@@ -132,6 +191,8 @@ static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     case SD_MLP_GATE_BIAS: return (destination){.vector = layer->mlp_in_bias, .rows = gate};
     case SD_MLP_UP_BIAS: return (destination){.vector = layer->mlp_in_bias, .rows = up};
     case SD_MLP_DOWN_BIAS: return (destination){.vector = layer->mlp_down_bias};
+    case SD_MLP_POST_NORM: return (destination){.vector = layer->mlp_post_norm};
+    case SD_MLP_POST_NORM_BIAS: return (destination){.vector = layer->mlp_post_norm_bias};
     case SD_N_ROLES: break;
     }
     assert(!"unknown role");
@@ -202,10 +263,24 @@ sd_status sd_model_rows(const sd_model* model, const char* name, int first, int 
     return SD_OK;
 }
 
+void sd_model_norm(const sd_model* model, int n, const float* x, const float* weight, const float* bias,
+                   float* out) {
+    const sd_kernels* k = sd_kernels_get();
+    if (model->config.norm == SD_NORM_RMS)
+        k->rms_norm(n, x, weight, model->config.norm_eps, out);
+    else
+        k->layer_norm(n, x, weight, bias, model->config.norm_eps, out);
+}
+
 void sd_model_embed(const sd_model* model, int token, int position, float* out) {
-    sd_table_row(&model->token_embedding, token, out);
-    if (model->position_embedding.n_rows == 0) return;
-    const float* at = (const float*)(const void*)model->position_embedding.data;
+    const sd_kernels* k = sd_kernels_get();
     int d = model->config.d_model;
-    sd_kernels_get()->add(1, d, out, d, at + (size_t)position * (size_t)d, d);
+    sd_table_row(&model->token_embedding, token, out);
+    if (model->config.embedding_scale != 1.0f) k->scale(d, out, model->config.embedding_scale, out);
+    if (model->position_embedding.n_rows > 0) {
+        const float* at = (const float*)(const void*)model->position_embedding.data;
+        k->add(1, d, out, d, at + (size_t)position * (size_t)d, d);
+    }
+    if (model->embedding_norm != NULL)
+        sd_model_norm(model, d, out, model->embedding_norm, model->embedding_norm_bias, out);
 }

@@ -7,12 +7,16 @@
 #include "tensors.h"
 
 typedef struct sd_layer {
-    float *attn_norm, *attn_norm_bias; /* [d_model] each; a bias is NULL where there is none */
-    float *mlp_norm, *mlp_norm_bias;   /* [d_model] */
-    sd_matrix qkv;      /* queries, keys, values, each from a whole panel on: [outputs, d_model] */
-    sd_matrix attn_out; /* [d_model, n_head · d_head] */
-    sd_matrix mlp_in;   /* [d_ff, d_model]; gated: gate and up in alternate panels */
-    sd_matrix mlp_down; /* [d_model, d_ff] */
+    /* [d_model] each, NULL where the layer has no such norm; a LayerNorm without weights or biases has ones
+     * and zeros, an RMSNorm no bias */
+    float *attn_norm, *attn_norm_bias, *attn_post_norm, *attn_post_norm_bias;
+    float *mlp_norm, *mlp_norm_bias, *mlp_post_norm, *mlp_post_norm_bias;
+    float *q_norm, *k_norm; /* [d_head], or [heads · d_head]; NULL: none */
+    float* sinks;           /* [n_head]; NULL: none */
+    sd_matrix qkv;          /* queries, keys, values, each from a whole panel on: [outputs, d_model] */
+    sd_matrix attn_out;     /* [d_model, n_head · d_head] */
+    sd_matrix mlp_in;       /* [d_ff, d_model]; gated: gate and up in alternate panels */
+    sd_matrix mlp_down;     /* [d_model, d_ff] */
     float *qkv_bias, *attn_out_bias;    /* [outputs of qkv], [d_model] */
     float *mlp_in_bias, *mlp_down_bias; /* [outputs of mlp_in], [d_model] */
 } sd_layer;
@@ -26,21 +30,23 @@ typedef struct sd_numbers {
 typedef struct sd_model {
     sd_config config;
     sd_numbers numbers;
-    sd_arena arena;                        /* owns everything below */
-    sd_layer* layers;                      /* [n_layer] */
-    sd_matrix head;                        /* [n_vocab, d_model] */
-    sd_table token_embedding;              /* [n_vocab, d_model] f32 in an f32 model, else bf16 */
-    sd_table position_embedding;           /* [n_ctx, d_model] f32, no rows when rotary */
-    double* inv_freq;                      /* [d_head / 2] radians per position, NULL when learned */
-    float *output_norm, *output_norm_bias; /* [d_model] */
-    unsigned char* is_set;                 /* [sd_tensor_count] which tensors have been given */
+    sd_arena arena;                              /* owns everything below */
+    sd_layer* layers;                            /* [n_layer] */
+    sd_matrix head;                              /* [n_vocab, d_model] */
+    sd_table token_embedding;                    /* [n_vocab, d_model] f32 in an f32 model, else bf16 */
+    sd_table position_embedding;                 /* [n_ctx, d_model] f32, no rows where none are learned */
+    sd_table relative_bias;                      /* [n_buckets, n_head] f32 */
+    float *embedding_norm, *embedding_norm_bias; /* [d_model]; NULL: none */
+    float *output_norm, *output_norm_bias;       /* [d_model] */
+    float* head_bias;                            /* [n_vocab]; NULL: none */
+    float *ones, *zeros;   /* [n_head · d_head] for norms of heads without weight or bias */
+    unsigned char* is_set; /* [sd_tensor_count] which tensors have been given */
     int finished;
 } sd_model;
 
-/* Allocate an empty model. inv_freq [d_head / 2]: rotary frequencies in radians per position
- * (ignored when positions are learned). On success *model is owned by the caller. */
-sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const double* inv_freq,
-                          sd_model** model);
+/* Allocate an empty model; the arrays of the configuration are copied. On success *model is owned by the
+ * caller. */
+sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model** model);
 
 /* Give one tensor by canonical name, packed with n_threads threads; its shape [n_rows, n_cols]
  * (n_cols 0 for a vector) must be the expected one, every value finite, and it must not have been
@@ -65,7 +71,11 @@ int sd_mlp_in_outputs(const sd_config* config);
  * [n, n_cols] f32. Fails on the name of no matrix. */
 sd_status sd_model_rows(const sd_model* model, const char* name, int first, int n, float* out);
 
-/* out [d_model] = embedding of token (+ of position). */
+/* out [n] = the norm of x [n], which may be out, of the model's kind. */
+void sd_model_norm(const sd_model* model, int n, const float* x, const float* weight, const float* bias,
+                   float* out);
+
+/* out [d_model] = embedding of token, scaled, + of position, normalised, as the configuration has it. */
 void sd_model_embed(const sd_model* model, int token, int position, float* out);
 
 #endif

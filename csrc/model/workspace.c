@@ -25,6 +25,7 @@ static void lay_out(sd_workspace* w) {
     w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
     w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_model > d_q ? d_model : d_q));
+    if (c->parallel != SD_PARALLEL_NO) w->beside = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
     w->angles = sd_angles_take(arena, w->model, sd_matrix_panels(w->max_slots) * SD_PANEL);
     for (int t = 0; t < w->n_threads; t++) {
         w->projected[t] = sd_arena_take(arena, rows, 2 * SD_PANEL * sizeof(float));

@@ -41,6 +41,33 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gpt-gelu": GPT | {"activation": "gelu", "d_model": 33, "d_head": 11, "n_head": 3, "n_kv_head": 3},
 }
 
+# One or more switches of the families each; every switch of ModelConfig occurs.
+SWITCHES: dict[str, dict[str, Any]] = {
+    "qk-norm-head-softcaps-both-norms": LLAMA
+    | {"qk_norm": "head", "attn_softcap": 3.0, "logit_softcap": 2.0, "norm_place": "both", "tied": True,
+       "embedding_scale": 7.0, "score_scales": [0.2, 0.5, 0.3], "activation": "gelu_tanh",
+       "windows": [9, 0, 40], "rotations": [1, 0, 1], "more_inv_freq": [[0.5, 0.1, 0.02, 0.001]]},
+    "qk-norm-whole-norms-after-partial-rotary": LLAMA
+    | {"qk_norm": "whole", "norm_place": "after", "inv_freq": [1.0, 0.01], "rotary_factors": [1.3]},
+    "sinks-clamped-no-position": LLAMA
+    | {"attn_sinks": True, "activation": "silu_clamped", "activation_limit": 1.0, "windows": [5, 0, 5],
+       "rotations": [0, -1, 0], "qkv_bias": True, "out_bias": True, "mlp_bias": True},
+    "parallel-one-norm-without-bias": LLAMA
+    | {"norm": "layer", "norm_bias": False, "parallel": "one_norm", "logit_scale": 0.3,
+       "qk_norm": "each_head", "head_bias": True, "gated": False, "activation": "gelu"},
+    "parallel-two-norms": GPT | {"position": "rotary", "inv_freq": [1.0], "parallel": "two_norms"},
+    "alibi-embedding-norm-relu": GPT
+    | {"position": "none", "embedding_norm": True, "activation": "relu",
+       "alibi": [2.0 ** -i for i in range(6)], "qkv_limit": 1.5},
+    "relative-buckets-relu2": GPT
+    | {"position": "none", "relative_buckets": [0, 1, 2, 3, 5, 9, 20, 60], "norm_weight": False,
+       "activation": "relu2", "sliding_window": 70},
+    "multipliers-v-norm-query-growth": LLAMA
+    | {"residual_scale": 0.4, "embedding_scale": 3.0, "logit_scale": 0.5, "v_norm": True,
+       "query_growth": 0.4, "query_span": 16, "norm_weight": False},
+}  # fmt: skip
+VARIANTS |= SWITCHES
+
 
 def random_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
     """Weights large enough that the logits of different tokens differ clearly."""

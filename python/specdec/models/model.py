@@ -39,6 +39,9 @@ _NO_LIMIT = 2**31 - 1
 class ModelConfig(Mapping[str, Any]):
     """What a model is, read-only; a mapping too, as ``config["n_vocab"]``.
 
+    The fields from ``norm_place`` on are the switches of the families (docs/FAMILIES.md); a plain decoder has
+    their defaults.
+
     Attributes
     ----------
     n_vocab, n_ctx, n_layer : int
@@ -50,16 +53,52 @@ class ModelConfig(Mapping[str, Any]):
     norm : str
         "rms" or "layer", with ``norm_eps`` inside its square root.
     position : str
-        "rotary", turning by ``inv_freq`` radians per position (d_head/2 of them, scaling included), or
-        "learned".
+        "rotary", turning the first ``2 * len(inv_freq)`` dimensions of a head by ``inv_freq`` radians per
+        position (scaling included), "learned", or "none".
     activation : str
-        "silu", "gelu" or "gelu_tanh"; ``gated``: its product with a second projection.
+        "silu", "gelu", "gelu_tanh", "relu", "relu2" or "silu_clamped" (at ``activation_limit``);
+        ``gated``: its product with a second projection.
     tied : bool
         The head is the token embedding.
-    qkv_bias, out_bias, mlp_bias : bool
+    qkv_bias, out_bias, mlp_bias, head_bias : bool
         Which projections have biases.
     sliding_window : int
         Positions a token attends to, itself included; 0 for all.
+    norm_place : str
+        "before" (of the input of each half of a layer), "after" (of its output) or "both".
+    norm_weight, norm_bias : bool
+        What norms have. ``norm_bias`` None: biases for "layer", none for "rms".
+    qk_norm : str
+        Norms of queries and keys: "none", "head", "each_head" (with weights of its own) or "whole".
+    v_norm : bool
+        Values pass an RMSNorm without weights.
+    parallel : str
+        "no", or both halves of a layer read the same stream, by "one_norm" or "two_norms".
+    embedding_scale, residual_scale, logit_scale : float
+        Factors of the embedding, of what each half of a layer adds, of the logits.
+    embedding_norm : bool
+        The embedding is normalised.
+    logit_softcap, attn_softcap : float
+        c: ``c * tanh(x / c)`` of logits, of scores; 0 for none.
+    qkv_limit : float
+        Queries, keys and values are clamped to this; 0 for no limit.
+    attn_sinks : bool
+        Each head has a learned score without a value.
+    query_growth : float
+        Queries are multiplied by ``1 + query_growth * ln(1 + position // query_span)``.
+    alibi : tuple of float
+        Slope of each head: a score falls by slope times distance.
+    relative_buckets : tuple of int
+        First distance of each bucket, with a learned bias of each head.
+    windows, rotations : tuple of int
+        For each layer, where they differ: its window, and its frequencies: 0 for ``inv_freq``, i for
+        ``more_inv_freq[i - 1]``, -1 for none.
+    score_scales : tuple of float
+        For each layer the factor of its scores; empty: ``1 / sqrt(d_head)``.
+    more_inv_freq : tuple of tuple of float
+        Further frequencies.
+    rotary_factors : tuple of float
+        Factor of cosines and sines for each set of frequencies; empty: 1.
     """
 
     n_vocab: int
@@ -81,11 +120,38 @@ class ModelConfig(Mapping[str, Any]):
     out_bias: bool
     mlp_bias: bool
     sliding_window: int
+    head_bias: bool = False
+    activation_limit: float = 0.0
+    norm_place: str = "before"
+    norm_weight: bool = True
+    norm_bias: bool | None = None
+    qk_norm: str = "none"
+    v_norm: bool = False
+    parallel: str = "no"
+    embedding_scale: float = 1.0
+    embedding_norm: bool = False
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    attn_softcap: float = 0.0
+    qkv_limit: float = 0.0
+    attn_sinks: bool = False
+    query_growth: float = 0.0
+    query_span: int = 0
+    alibi: tuple[float, ...] = ()
+    relative_buckets: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+    rotations: tuple[int, ...] = ()
+    score_scales: tuple[float, ...] = ()
+    more_inv_freq: tuple[tuple[float, ...], ...] = ()
+    rotary_factors: tuple[float, ...] = ()
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:
-        """From a loader's dict, which has exactly these keys."""
-        return cls(**{**config, "inv_freq": tuple(config["inv_freq"])})
+        """From a loader's dict; what it leaves out has its default."""
+        frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items()}
+        frozen["more_inv_freq"] = tuple(tuple(inv_freq) for inv_freq in config.get("more_inv_freq", ()))
+        return cls(**frozen)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.__dataclass_fields__:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -110,6 +110,8 @@ def _forward(
     The rows from `n_whole` on pass the attention of the layers `skip_attn` by, and the MLP of `skip_mlp`.
     """
     n_rows, n_head, n_kv_head = len(ids), config["n_head"], config["n_kv_head"]
+    n_layer, d_head = config["n_layer"], config["d_head"]
+    settings = _DEFAULTS | dict(config)
 
     # visible[i, j]: row i attends to row j, which is an ancestor of it or itself.
     visible, position = np.eye(n_rows, dtype=bool), np.zeros(n_rows, dtype=int)
@@ -117,8 +119,12 @@ def _forward(
         if parent >= 0:
             visible[row] |= visible[parent]
             position[row] = position[parent] + 1
-    if config["sliding_window"]:
-        visible &= position[:, None] - position < config["sliding_window"]
+    distance = position[:, None] - position
+
+    # What may differ from layer to layer.
+    windows = settings["windows"] or [config["sliding_window"]] * n_layer
+    rotations = settings["rotations"] or [0] * n_layer
+    score_scales = settings["score_scales"] or [1.0 / math.sqrt(d_head)] * n_layer
 
     def tensor(name: str) -> Array:
         return tensors[name].astype(dtype)
@@ -130,62 +136,166 @@ def _forward(
         y = times(x, f"{name}.weight")
         return y + tensor(f"{name}.bias") if f"{name}.bias" in tensors else y
 
-    def norm(x: Array, name: str) -> Array:
+    def norm(x: Array, name: str, shape: tuple[int, ...] = (-1,)) -> Array:
         """RMSNorm; LayerNorm is that of the centred row, and a bias."""
         if config["norm"] == "layer":
             x = x - np.mean(x, axis=-1, keepdims=True)
         scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + config["norm_eps"])
-        y = x / scale * tensor(f"{name}.weight")
-        return y + tensor(f"{name}.bias") if config["norm"] == "layer" else y
+        y = x / scale
+        if f"{name}.weight" in tensors:
+            y = y * tensor(f"{name}.weight").reshape(shape)
+        return y + tensor(f"{name}.bias") if f"{name}.bias" in tensors else y
 
     def heads(x: Array) -> Array:
-        return x.reshape(n_rows, -1, config["d_head"])
+        if settings["qkv_limit"]:
+            x = np.clip(x, -settings["qkv_limit"], settings["qkv_limit"])
+        return x.reshape(n_rows, -1, d_head)
 
-    def rotate(x: Array) -> Array:
-        """Turn each pair (x[i], x[i + d_head / 2]) by the angle position * inv_freq[i]."""
-        if config["position"] != "rotary":
+    def normed_heads(x: Array, name: str) -> Array:
+        """Queries or keys, normalised head by head or all together."""
+        kind = settings["qk_norm"]
+        if kind == "none":
             return x
-        angle = position[:, None, None] * np.asarray(config["inv_freq"], dtype=np.float64)
-        cos, sin = np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
-        first, second = np.split(x, 2, axis=-1)
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        if kind == "whole":
+            return norm(x.reshape(n_rows, -1), name).reshape(x.shape)
+        return norm(x, name, (1, d_head) if kind == "head" else (-1, d_head))
 
-    activation = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}[config["activation"]]
+    def rotate(x: Array, rotation: int) -> Array:
+        """Turn each pair (x[i], x[i + n]) of n frequencies by the angle position * inv_freq[i]."""
+        if config["position"] != "rotary" or rotation < 0:
+            return x
+        inv_freq = [config["inv_freq"], *settings["more_inv_freq"]][rotation]
+        factor = settings["rotary_factors"][rotation] if settings["rotary_factors"] else 1.0
+        angle = position[:, None, None] * np.asarray(inv_freq, dtype=np.float64)
+        cos, sin = (factor * np.cos(angle)).astype(dtype), (factor * np.sin(angle)).astype(dtype)
+        first, second, rest = np.split(x, [len(inv_freq), 2 * len(inv_freq)], axis=-1)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+    def attention(h: Array, i: int) -> Array:
+        q = heads(linear(h, f"layers.{i}.attn_q"))
+        k = heads(linear(h, f"layers.{i}.attn_k"))
+        v = heads(linear(h, f"layers.{i}.attn_v"))
+        q = rotate(normed_heads(q, f"layers.{i}.attn_q_norm"), rotations[i])
+        k = rotate(normed_heads(k, f"layers.{i}.attn_k_norm"), rotations[i])
+        if settings["v_norm"]:
+            v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + config["norm_eps"])
+        if settings["query_growth"]:
+            growth = 1.0 + settings["query_growth"] * np.log1p(position // settings["query_span"])
+            q = q * growth[:, None, None].astype(dtype)
+        if cache_format == "bf16":
+            q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
+        k, v = (np.repeat(kv, n_head // n_kv_head, axis=1) for kv in (k, v))
+        scores = np.einsum("ihd,jhd->hij", q, k) * score_scales[i]
+        scores = _softcap(scores, settings["attn_softcap"])
+        if settings["alibi"]:
+            scores = scores - np.asarray(settings["alibi"], dtype)[:, None, None] * distance
+        if settings["relative_buckets"]:
+            bucket = np.searchsorted(settings["relative_buckets"], np.maximum(distance, 0), side="right") - 1
+            scores = scores + tensor("relative_bias")[bucket].transpose(2, 0, 1)
+        seen = visible & (distance < windows[i]) if windows[i] else visible
+        sinks = np.full(n_head, -np.inf, dtype)
+        if settings["attn_sinks"]:
+            sinks = tensor(f"layers.{i}.attn_sinks")
+        weights = _softmax(np.where(seen, scores, -np.inf), sinks)
+        return linear(np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1), f"layers.{i}.attn_out")
+
+    def feed_forward(h: Array, i: int) -> Array:
+        up = linear(h, f"layers.{i}.mlp_up")
+        if config["activation"] == "silu_clamped":
+            limit = settings["activation_limit"]
+            gate = np.minimum(linear(h, f"layers.{i}.mlp_gate"), limit)
+            hidden = gate * _sigmoid(1.702 * gate) * (np.clip(up, -limit, limit) + 1)
+        elif config["gated"]:
+            hidden = _ACTIVATIONS[config["activation"]](linear(h, f"layers.{i}.mlp_gate")) * up
+        else:
+            hidden = _ACTIVATIONS[config["activation"]](up)
+        return linear(hidden, f"layers.{i}.mlp_down")
+
+    def before(x: Array, name: str) -> Array:
+        return x if settings["norm_place"] == "after" else norm(x, name)
+
+    def after(x: Array, name: str) -> Array:
+        x = x if settings["norm_place"] == "before" else norm(x, name)
+        return settings["residual_scale"] * x
 
     x = tensor("token_embedding")[np.asarray(ids, dtype=int)]
     if format in ("bf16", "int8", "int4"):
         x = round_bf16(x).astype(dtype)
+    x = x * settings["embedding_scale"]
     if config["position"] == "learned":
         x = x + tensor("position_embedding")[position]
-    for i in range(config["n_layer"]):
-        h = norm(x, f"layers.{i}.attn_norm")
-        q = rotate(heads(linear(h, f"layers.{i}.attn_q")))
-        k = rotate(heads(linear(h, f"layers.{i}.attn_k")))
-        v = heads(linear(h, f"layers.{i}.attn_v"))
-        if cache_format == "bf16":
-            q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
-        k, v = (np.repeat(kv, n_head // n_kv_head, axis=1) for kv in (k, v))
-        scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(config["d_head"])
-        weights = _softmax(np.where(visible, scores, -np.inf))
-        mixed = np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1)
-        passing = np.arange(n_rows)[:, None] >= n_whole
-        x = np.where(passing & (i in skip_attn), x, x + linear(mixed, f"layers.{i}.attn_out"))
-
-        h = norm(x, f"layers.{i}.mlp_norm")
-        up = linear(h, f"layers.{i}.mlp_up")
-        hidden = activation(linear(h, f"layers.{i}.mlp_gate")) * up if config["gated"] else activation(up)
-        x = np.where(passing & (i in skip_mlp), x, x + linear(hidden, f"layers.{i}.mlp_down"))
-    return times(norm(x, "output_norm"), "token_embedding" if config["tied"] else "head")
+    if settings["embedding_norm"]:
+        x = norm(x, "embedding_norm")
+    passing = np.arange(n_rows)[:, None] >= n_whole
+    for i in range(n_layer):
+        ours, stream = f"layers.{i}", x
+        h = before(stream, f"{ours}.attn_norm")
+        x = np.where(passing & (i in skip_attn), x, x + after(attention(h, i), f"{ours}.attn_post_norm"))
+        if settings["parallel"] == "no":
+            stream = x
+        if settings["parallel"] != "one_norm":
+            h = before(stream, f"{ours}.mlp_norm")
+        x = np.where(passing & (i in skip_mlp), x, x + after(feed_forward(h, i), f"{ours}.mlp_post_norm"))
+    y = times(norm(x, "output_norm"), "token_embedding" if config["tied"] else "head")
+    if settings["head_bias"]:
+        y = y + tensor("head_bias")
+    return _softcap(settings["logit_scale"] * y, settings["logit_softcap"])
 
 
-def _softmax(x: Array) -> Array:
-    x = np.exp(x - x.max(axis=-1, keepdims=True))
-    total: Array = x.sum(axis=-1, keepdims=True)
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "norm_place": "before",
+    "qk_norm": "none",
+    "v_norm": False,
+    "parallel": "no",
+    "head_bias": False,
+    "embedding_scale": 1.0,
+    "embedding_norm": False,
+    "residual_scale": 1.0,
+    "logit_scale": 1.0,
+    "logit_softcap": 0.0,
+    "attn_softcap": 0.0,
+    "attn_sinks": False,
+    "qkv_limit": 0.0,
+    "activation_limit": 0.0,
+    "query_growth": 0.0,
+    "query_span": 0,
+    "alibi": (),
+    "relative_buckets": (),
+    "more_inv_freq": (),
+    "rotary_factors": (),
+    "windows": (),
+    "rotations": (),
+    "score_scales": (),
+}
+"""Switches that a plain decoder leaves out."""
+
+
+def _softmax(x: Array, sinks: Array) -> Array:
+    """Along the last axis of x [n_head, n_rows, n_rows]; a head's sink takes part and is left out."""
+    largest = np.maximum(x.max(axis=-1, keepdims=True), sinks[:, None, None])
+    x = np.exp(x - largest)
+    total: Array = x.sum(axis=-1, keepdims=True) + np.exp(sinks[:, None, None] - largest)
     return x / total
 
 
+def _softcap(x: Array, cap: float) -> Array:
+    return cap * np.tanh(x / cap) if cap else x
+
+
+def _sigmoid(x: Array) -> Array:
+    return 0.5 + 0.5 * np.tanh(x / 2)
+
+
 def _silu(x: Array) -> Array:
-    return x * (0.5 + 0.5 * np.tanh(x / 2))
+    return x * _sigmoid(x)
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, 0)
+
+
+def _relu2(x: Array) -> Array:
+    return np.maximum(x, 0) ** 2
 
 
 def _gelu(x: Array) -> Array:
@@ -195,3 +305,12 @@ def _gelu(x: Array) -> Array:
 
 def _gelu_tanh(x: Array) -> Array:
     return x * (0.5 + 0.5 * np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+_ACTIVATIONS: Final[Mapping[str, Callable[[Array], Array]]] = {
+    "silu": _silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "relu": _relu,
+    "relu2": _relu2,
+}
