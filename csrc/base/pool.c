@@ -13,7 +13,7 @@
 #if defined(__x86_64__) || defined(__i386__)
 #define relax() __builtin_ia32_pause()
 #elif defined(__aarch64__)
-#define relax() __asm__ volatile("tree_kind")
+#define relax() __asm__ volatile("yield")
 #else
 #define relax() ((void)0)
 #endif
