@@ -46,7 +46,7 @@ def guesses(n_vocab: int) -> Any:
     def nothing(*_: object) -> None:
         return None
 
-    return by_method("python", "a test", lambda *_: given, nothing, nothing, drafts.Proposal, None)
+    return by_method("python", "a test", lambda *_: given, nothing, nothing, drafts.Proposal, None, False)
 
 
 def works() -> dict[str, Callable[[], Work]]:

@@ -106,16 +106,11 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
 
 /* Can the rule judge what was returned? Guesses for one token may be no draws of one distribution. */
 static int check_rule(const python_drafter* d, const returned* r) {
-    if (d->rule != SD_RULE_BLOCK && d->rule != SD_RULE_K_SEQUENTIAL) return 0;
-    for (int i = 0; r->parent_nodes != NULL && i < r->n; i++) {
-        if (r->parent_nodes[i] == i) continue;
-        sd_refuse(
-            "%U.propose: parents[%d] is %d, so the guesses are a tree; verify is '%s', which judges "
-            "%s; expected a chain, %d, or another rule",
-            d->name, i, (int)r->parent_nodes[i], d->rule == SD_RULE_BLOCK ? "block" : "k-sequential",
-            d->rule == SD_RULE_BLOCK ? "chains" : "independent samples", i);
-        return -1;
-    }
+    if (sd_rule_check_trees(d->rule, SD_TREE_ANY, "verify") == SD_OK) return 0;
+    for (int i = 0; r->parent_nodes != NULL && i < r->n; i++)
+        if (r->parent_nodes[i] != i)
+            return sd_refuse("%U.propose: parents[%d] is %d, expected %d, as in a chain: %s", d->name, i,
+                             (int)r->parent_nodes[i], i, sd_message());
     return 0;
 }
 
@@ -281,6 +276,7 @@ static void lay_out(python_drafter* d, int gamma) {
 
 int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter) {
     PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *generator;
+    int trees;
     const sd_field fields[] = {
         {"name", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &name},
         {"propose", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &propose_method},
@@ -288,6 +284,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
         {"commit", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &commit_method},
         {"proposal_type", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &proposal_type},
         {"generator", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &generator},
+        {"trees", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &trees},
     };
     if (SD_FIELDS_FROM(arguments, "python", fields) < 0) return -1;
     if (!PyUnicode_Check(name) || !PyCallable_Check(propose_method) || !PyType_Check(proposal_type)) {
@@ -300,8 +297,11 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
         sd_raise(status == SD_OK ? SD_ERR_MEMORY : status);
         return -1;
     }
-    d->base = (sd_drafter){
-        .tree_kind = SD_TREE_UNKNOWN, .begin = begin, .propose = propose, .commit = commit, .free = release};
+    d->base = (sd_drafter){.tree_kind = trees ? SD_TREE_ANY : SD_TREE_UNKNOWN,
+                           .begin = begin,
+                           .propose = propose,
+                           .commit = commit,
+                           .free = release};
     d->saved_thread = context->saved_thread;
     d->n_vocab = context->drafting.n_vocab;
     d->rule = context->drafting.rule;

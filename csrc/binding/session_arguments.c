@@ -161,3 +161,59 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;
 }
+
+/* Make a drafter for one short text, and ask the rule about its trees. Returns 0, or -1 with an exception. */
+static int check_draft(PyObject* description, const sd_drafter_context* context) {
+    sd_drafter* drafter;
+    if (sd_drafter_from(description, context, &drafter) < 0) return -1;
+    sd_status status = sd_rule_check_trees(context->drafting.rule, drafter->tree_kind, "verify");
+    drafter->free(drafter);
+    if (status == SD_OK) return 0;
+    sd_raise(status);
+    return -1;
+}
+
+PyObject* sd_check_draft(PyObject* module, PyObject* args, PyObject* kwargs) {
+    const sd_module_state* state = PyModule_GetState(module);
+    PyObject *target_argument, *draft, *draft_sampling;
+    const char* name;
+    double temperature;
+    const sd_field fields[] = {
+        {"rule", SD_FIELD_WORD, SD_FIELD_REQUIRED, &name},
+        {"temperature", SD_FIELD_REAL, SD_FIELD_REQUIRED, &temperature},
+        {"draft_sampling", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &draft_sampling},
+    };
+    if (!PyArg_ParseTuple(args, "OO:check_draft", &target_argument, &draft)) return NULL;
+    const sd_model_object* target = sd_model_from(state, target_argument, "target");
+    if (target == NULL) return NULL;
+    PyObject *own = kwargs ? PyDict_Copy(kwargs) : PyDict_New(), *arguments = PyList_New(0), *result = NULL;
+    sd_sampling sampling = {0};
+    sd_rule rule;
+    if (own == NULL || arguments == NULL || SD_FIELDS_FROM(own, "check_draft", fields) < 0) goto end;
+    if (sd_sampling_from(draft_sampling, "draft_sampling", &sampling) < 0) goto end;
+    sd_status status = sd_rule_find(name, &rule);
+    if (status != SD_OK) {
+        sd_raise(status);
+        goto end;
+    }
+    PyThreadState* saved_thread; /* of a drafter that calls Python; here it never does */
+    const sd_drafter_context context = {
+        .drafting = {.n_vocab = target->model->config.n_vocab,
+                     .sampling = &sampling,
+                     .rule = sd_rule_at(rule, temperature),
+                     .gamma = 1,
+                     .n_sequences = 1,
+                     .n_text = 1,
+                     .n_threads = 1},
+        .state = state,
+        .target = target->model,
+        .saved_thread = &saved_thread,
+        .arguments = arguments,
+    };
+    if (check_draft(draft, &context) == 0) result = Py_NewRef(Py_None);
+end:
+    sd_sampling_free(&sampling);
+    Py_XDECREF(own);
+    Py_XDECREF(arguments);
+    return result;
+}

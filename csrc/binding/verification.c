@@ -133,10 +133,9 @@ static int check_rule(const call* c, const char* name, double lenience, sd_rule*
     const sd_tree tree = {.n_nodes = c->n, .parents = c->parents};
     sd_status status = sd_rule_find(name, rule);
     if (status == SD_OK) status = sd_rule_check(*rule, lenience);
-    if (status == SD_OK && *rule == SD_RULE_BLOCK && !sd_tree_is_chain(&tree))
-        status = sd_fail(SD_ERR_VALUE,
-                         "the rule 'block' takes a chain, in which each node is the child of the "
-                         "one before it");
+    /* how siblings were drawn is the caller's business */
+    if (status == SD_OK)
+        status = sd_rule_check_trees(*rule, sd_tree_is_chain(&tree) ? SD_TREE_CHAINS : SD_TREE_DRAWS, "rule");
     if (status == SD_OK && *rule == SD_RULE_COUPLED && c->noise.obj == NULL)
         status = sd_fail(SD_ERR_VALUE, "the rule 'coupled' needs noise");
     if (status == SD_OK) return 0;

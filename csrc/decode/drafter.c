@@ -31,19 +31,3 @@ sd_status sd_drafter_read(sd_drafter* d, int* done) {
 sd_status sd_drafter_commit(sd_drafter* d, int sequence, const int32_t* text, int n_text) {
     return d->commit ? d->commit(d, sequence, text, n_text) : SD_OK;
 }
-
-static sd_status check(sd_tree_kind tree_kind, sd_rule rule) {
-    if (rule == SD_RULE_BLOCK && (tree_kind == SD_TREE_DRAWS || tree_kind == SD_TREE_ANY))
-        return sd_fail(SD_ERR_VALUE,
-                       "the rule 'block' judges chains, expected a draft that proposes no trees");
-    if (rule == SD_RULE_K_SEQUENTIAL && tree_kind == SD_TREE_ANY)
-        return sd_fail(
-            SD_ERR_VALUE,
-            "the rule 'k-sequential' judges independent draws of one distribution, expected a draft "
-            "whose trees are made of such, sampled above temperature 0");
-    return SD_OK;
-}
-
-sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule) {
-    return check(drafter->tree_kind, rule);
-}

@@ -36,19 +36,13 @@ static inline int sd_drafting_points(const sd_drafting* drafting) {
     return drafting->sampling->temperature == 0.0;
 }
 
-/* What a drafter's trees are like, which decides who can judge them. */
-typedef enum sd_tree_kind {
-    SD_TREE_CHAINS,  /* every node is the child of the one before it */
-    SD_TREE_DRAWS,   /* the guesses for one token are independent draws of one distribution */
-    SD_TREE_ANY,     /* any tree */
-    SD_TREE_UNKNOWN, /* chains or trees: propose fails for a tree that the session's rule cannot judge */
-} sd_tree_kind;
-
 /* Operations that a method has no use for are NULL; propose and free are not.
  *
  * Before a sequence is proposed for, begin is called with its prompt, and then read until all prompts are in.
  * A drafter that wraps others passes both calls on to all of them. */
 struct sd_drafter {
+    /* Of its proposals; the session's rule must judge this kind (verify.h). With SD_TREE_UNKNOWN propose fails for
+     * a tree that the rule cannot judge. */
     sd_tree_kind tree_kind;
     int points;     /* every guess is a point mass: drawn_from of a proposal needs no weights */
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
@@ -87,8 +81,5 @@ sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** draft
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const int32_t* prompt, int n_prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);
 sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* text, int n_text);
-
-/* Can the rule judge what the drafter proposes? Block takes chains, k-sequential independent draws. */
-sd_status sd_drafter_check(const sd_drafter* drafter, sd_rule rule);
 
 #endif

@@ -125,7 +125,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     sd_session* s = NULL;
     sd_status status = sd_session_check(options, prompts, n);
     const sd_rule rule = sd_rule_at(options->rule, options->sampling->temperature);
-    if (status == SD_OK && drafter) status = sd_drafter_check(drafter, rule);
+    if (status == SD_OK && drafter) status = sd_rule_check_trees(rule, drafter->tree_kind, "verify");
     if (status != SD_OK) goto fail;
     if (options->adaptive_gamma) sd_adaptive_gamma_start(options->adaptive_gamma);
     status = SD_ERR_MEMORY;

@@ -7,15 +7,15 @@
 
 static const struct {
     const char* name;
-    sd_judge judge;  /* NULL: judges no single row */
-    int takes_trees; /* of every kind */
+    sd_judge judge;     /* NULL: judges no single row */
+    sd_tree_kind takes; /* the most general kind of trees that it judges */
 } RULES[SD_N_RULES] = {
-    [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection, 1},
-    [SD_RULE_GREEDY] = {"greedy", sd_judge_greedy, 1},
-    [SD_RULE_COUPLED] = {"coupled", sd_judge_coupled, 1},
-    [SD_RULE_BLOCK] = {"block", NULL, 0},
-    [SD_RULE_K_SEQUENTIAL] = {"k-sequential", sd_judge_k_sequential, 0},
-    [SD_RULE_CLASSICAL] = {"classical", sd_judge_classical, 1},
+    [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection, SD_TREE_ANY},
+    [SD_RULE_GREEDY] = {"greedy", sd_judge_greedy, SD_TREE_ANY},
+    [SD_RULE_COUPLED] = {"coupled", sd_judge_coupled, SD_TREE_ANY},
+    [SD_RULE_BLOCK] = {"block", NULL, SD_TREE_CHAINS},
+    [SD_RULE_K_SEQUENTIAL] = {"k-sequential", sd_judge_k_sequential, SD_TREE_DRAWS},
+    [SD_RULE_CLASSICAL] = {"classical", sd_judge_classical, SD_TREE_ANY},
 };
 
 sd_status sd_rule_find(const char* name, sd_rule* rule) {
@@ -39,7 +39,15 @@ sd_status sd_rule_check(sd_rule rule, double lenience) {
 }
 
 sd_rule sd_rule_at(sd_rule rule, double temperature) {
-    return temperature == 0.0 && !RULES[rule].takes_trees ? SD_RULE_REJECTION : rule;
+    return temperature == 0.0 && RULES[rule].takes != SD_TREE_ANY ? SD_RULE_REJECTION : rule;
+}
+
+sd_status sd_rule_check_trees(sd_rule rule, sd_tree_kind kind, const char* argument) {
+    if (kind == SD_TREE_UNKNOWN || kind <= RULES[rule].takes) return SD_OK;
+    int chains = RULES[rule].takes == SD_TREE_CHAINS;
+    return sd_fail(SD_ERR_SETTING, "%s is '%s', which judges %s; expected another rule for %s", argument,
+                   RULES[rule].name, chains ? "chains" : "independent samples of one distribution",
+                   chains ? "trees of guesses" : "other trees, and for a draft at temperature 0");
 }
 
 int sd_tree_is_chain(const sd_tree* tree) {

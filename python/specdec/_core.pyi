@@ -211,6 +211,20 @@ class Session:
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""
 
+def check_draft(
+    target: Model,
+    draft: Model | Ngram | tuple[str, dict[str, Any]],
+    /,
+    *,
+    rule: Rule,
+    temperature: float,
+    draft_sampling: dict[str, Any],
+) -> None:
+    """Raise what `Session` would raise for a draft, before there is a prompt.
+
+    InputError where the rule cannot judge the draft's trees. `temperature` is the target's.
+    """
+
 class BeamSearch:
     """The rounds of a beam search, plain (no draft, or gamma 0) or by speculation (appendix A.4)."""
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from specdec import _core
 from specdec.checks import check_integer, check_items
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
@@ -111,10 +112,16 @@ class Request:
         description = None if draft is None else draft.describe(target)  # refuses what does not fit
         sampling, rule = _target_sampling(options)
         draft_sampling = options.draft_sampling or options.sampling
-        if draft is not None and not sampling.greedy:  # at temperature 0 every rule takes every tree
-            draft.check_rule(rule, draft_sampling)
         for settings in (sampling, draft_sampling):
             settings.check_vocabulary(target.config["n_vocab"])
+        if description is not None:
+            _core.check_draft(
+                target.core,
+                description,
+                rule=rule,
+                temperature=sampling.temperature,
+                draft_sampling=draft_sampling.core(),
+            )
         tokenizer = target.tokenizer
         if chat is not None:
             given = chat.prompts(target)

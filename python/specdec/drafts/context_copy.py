@@ -65,7 +65,6 @@ class ContextCopy(Draft):
     ) -> None:
         self.min_match = check_integer("min_match", min_match, 1, MAX_GAMMA)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
-        self.trees = self.n_candidates > 1
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         documents = plain(documents)
         if isinstance(documents, np.ndarray) and documents.ndim == 2:

@@ -6,10 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TypeAlias
 
 from specdec import _core
-from specdec.errors import InputError, VocabularyMismatchError, shown
+from specdec.errors import VocabularyMismatchError
 from specdec.models.model import Model
-from specdec.verification.rules import Rule
-from specdec.verification.sampling import Sampling
 
 __all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab"]
 
@@ -28,8 +26,6 @@ class Draft(ABC):
     ----------
     gamma : int
         Guesses a round when the caller does not say.
-    trees : bool
-        Whether it proposes more than a chain, and so needs a rule that judges trees.
     adaptive : bool
         Whether it decides by itself how much to draft; gamma="auto" then leaves that to it.
     in_target_cache : bool
@@ -37,7 +33,6 @@ class Draft(ABC):
     """
 
     gamma: int = 4
-    trees: bool = False
     adaptive: bool = False
     in_target_cache: bool = False
 
@@ -58,33 +53,6 @@ class Draft(ABC):
         A caller's model or object is wrapped anew in each call of `specdec.generate`.
         """
         return self
-
-    def check_rule(self, rule: Rule, sampling: Sampling) -> None:
-        """Refuse a rule of verification that cannot judge what this draft proposes.
-
-        It is not asked where the target's temperature is 0: there every rule is the greedy one, which takes
-        every tree.
-
-        Parameters
-        ----------
-        rule : str
-            As `specdec.generate` takes it.
-        sampling : Sampling
-            The draft's own settings.
-
-        Raises
-        ------
-        InputError
-            If `rule` is "block", which judges chains, or "k-sequential", which judges independent samples of
-            one distribution, and the draft proposes other trees.
-        """
-        if not self.trees or rule not in ("block", "k-sequential"):
-            return
-        what = "chains" if rule == "block" else "independent samples"
-        raise InputError(
-            f"verify is {shown(rule)}, which judges {what}; expected another rule for the trees of "
-            f"{self!r} at temperature {sampling.temperature}"
-        )
 
 
 def check_n_vocab(n_vocab: int, target: Model) -> None:

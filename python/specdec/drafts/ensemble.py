@@ -57,8 +57,6 @@ class Ensemble(Draft):
     own.
     """
 
-    trees = True
-
     def __init__(self, *drafts: DraftLike, adaptive: bool = True) -> None:
         if not drafts:
             raise InputError("Ensemble has no draft; expected at least one")

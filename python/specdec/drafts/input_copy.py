@@ -62,7 +62,6 @@ class InputCopy(Draft):
         self.start = check_integer("start", start, 0, MAX_START)
         self.min_match = check_integer("min_match", min_match, 1, MAX_MATCH)
         self.n_candidates = check_integer("n_candidates", n_candidates, 1, 3)
-        self.trees = self.n_candidates > 1
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         self._source = None if source is None else check_text("source", source)
 

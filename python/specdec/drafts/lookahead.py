@@ -52,8 +52,6 @@ class Lookahead(Draft):
     biases.
     """
 
-    trees = True
-
     def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:
         self.window = check_integer("window", window, 1, MAX_GAMMA)
         self.ngram = check_integer("ngram", ngram, 2, MAX_GAMMA)

@@ -12,8 +12,6 @@ from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, as_model
 from specdec.models.tokenizer import check_same_vocabulary
-from specdec.verification.rules import Rule
-from specdec.verification.sampling import Sampling
 
 __all__ = ["DraftLike", "ModelDraft", "as_draft", "open_draft"]
 
@@ -76,7 +74,6 @@ class ModelDraft(Draft):
 
         self.model = as_model("model", model)
         self.tree = tree
-        self.trees = tree is not None and tree != ParallelChains(1)
         self.draft = None if draft is None else as_draft(self.model, draft)
         if self.draft is not None and self.draft.in_target_cache:
             raise InputError(
@@ -100,14 +97,6 @@ class ModelDraft(Draft):
     def identity(self) -> Model | ModelDraft:
         """See `Draft.identity`."""
         return self.model if self.tree is None and self.draft is None else self
-
-    def check_rule(self, rule: Rule, sampling: Sampling) -> None:
-        """See `Draft.check_rule`: "k-sequential" takes chains, and shapes of samples above temperature 0."""
-        sampled = isinstance(self.tree, ParallelChains) or (
-            isinstance(self.tree, StaticTree) and self.tree.how == "sample"
-        )
-        if rule != "k-sequential" or not sampled or sampling.greedy:
-            super().check_rule(rule, sampling)
 
     def __repr__(self) -> str:
         more = f", tree={self.tree!r}" if self.tree is not None else ""

@@ -157,7 +157,7 @@ class PythonDraft(Draft):
                 )
         of = f"of the draft {type(drafter).__name__}"
         self.gamma = check_integer(f"gamma {of}", getattr(drafter, "gamma", Draft.gamma), 0, MAX_GAMMA)
-        self.trees = check_flag(f"trees {of}", getattr(drafter, "trees", False))
+        self._trees = check_flag(f"trees {of}", getattr(drafter, "trees", False))
         self._draws = _takes_rng(drafter.propose, of)
         self.drafter = drafter
 
@@ -171,6 +171,7 @@ class PythonDraft(Draft):
             "commit": getattr(drafter, "commit", None),
             "proposal_type": Proposal,
             "generator": _generator if self._draws else None,
+            "trees": self._trees,
         }
 
     @property

@@ -155,7 +155,7 @@ def verify(
                 f"draft_probs[{i}, {drafts[i]}] is 0, but token {drafts[i]} was drawn from this row"
             )
         depths[i + 1] = depths[nodes[i]] + 1
-    _check_rule(rule, lenience, nodes, order, noise)
+    _check_rule(rule, lenience, order, noise)
 
     needs_noise, draws_order = rule == "coupled", isinstance(order, str)
     draws_something = uniforms is None or (needs_noise and noise is None) or draws_order
@@ -188,10 +188,8 @@ def verify(
     return Verification(path, token, betas, [*(int(drafts[node - 1]) for node in path), token])
 
 
-def _check_rule(rule: Rule, lenience: float, nodes: NDArray[np.int64], order: object, noise: object) -> None:
+def _check_rule(rule: Rule, lenience: float, order: object, noise: object) -> None:
     check_rule("rule", rule, lenience, RULES)
-    if rule == "block" and np.any(nodes != np.arange(len(nodes))):
-        raise InputError("rule 'block' takes a chain: every draft follows the one before it")
     if noise is not None and rule != "coupled":
         raise InputError(f"noise is given; expected None with rule={shown(rule)}")
     if isinstance(order, str) and order != "random":
