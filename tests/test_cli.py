@@ -16,6 +16,8 @@ import pytest
 
 import specdec
 from specdec import Result, cli
+from specdec.analysis import speedup
+from specdec.analysis.speedup import TimedRuns
 from specdec.display.rounds import visible
 from toy_pair import load_pair, notice_interrupts
 
@@ -102,10 +104,9 @@ def test_speed_ups_have_a_spread_and_a_bound() -> None:
     """The median ratio of the turns; above the tokens of a round it cannot be but for noise."""
 
     def timed(*rates: float) -> Any:
-        found = cli._Timed()
-        found._tokens_per_s = list(rates)
-        one = types.SimpleNamespace(trace=types.SimpleNamespace(tokens_per_call=2.0))
-        found._results = [one for _ in rates]  # type: ignore[misc]
+        one = types.SimpleNamespace(tokens=[1, 2], trace=types.SimpleNamespace(n_calls=1))
+        found: Any = TimedRuns.__new__(TimedRuns)
+        found.turns, found._seconds = [[one] for _ in rates], [2.0 / rate for rate in rates]
         return found
 
     assert (
@@ -191,7 +192,7 @@ def test_different_outputs_would_be_said_loudly(
             out.tokens[3:] = [token ^ 1 for token in out.tokens[3:]]
         return out
 
-    monkeypatch.setattr(cli, "generate", wrong)
+    monkeypatch.setattr(speedup, "generate", wrong)
     assert cli.main(["abc", "--max-new-tokens", "9", *options]) == 1
     assert figure(capsys.readouterr().out, "outputs").startswith("DIFFERENT from token 3 on")
 

@@ -15,7 +15,7 @@ import pytest
 
 import specdec
 from specdec import InputError, SkipSearch, SkipTrial, search_skips
-from specdec.analysis import layer_search
+from specdec.analysis import layer_search, speedup
 from specdec.drafts import SkipLayers
 from specdec.errors import MissingPackageError
 from tiny_models import llama_config, tensors_for, write_hf
@@ -45,15 +45,15 @@ def modelled(draft: SkipLayers | None, result: specdec.Result) -> float:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SkipLayers | None]]:
     """Time by a model, so that searches can be compared; the drafts that were run, in order."""
-    timed: Callable[..., Any] = layer_search._timed
+    timed: Callable[..., Any] = speedup._timed
     run: list[SkipLayers | None] = []
 
-    def fake(target: Any, draft: Any, prompt: Any, key: Any, options: Any) -> Any:
-        _, result = timed(target, draft, prompt, key, options)
+    def fake(target: Any, draft: Any, prompt: Any, options: Any) -> Any:
+        _, result = timed(target, draft, prompt, options)
         run.append(draft)
         return modelled(draft, result), result
 
-    monkeypatch.setattr(layer_search, "_timed", fake)
+    monkeypatch.setattr(speedup, "_timed", fake)
     yield run
 
 
@@ -74,10 +74,9 @@ def test_it_finds_what_an_exhaustive_search_finds(target: specdec.Model, clock: 
 
     And it dwells where choices are good: of its last 20 trials most are among the best fifth of all.
     """
-    options = {"ignore_eos": True, "max_new_tokens": 12, "n_threads": 1, "temperature": 0.0}
-    every = sorted(
-        layer_search._measure(target, draft, PROMPTS, 1, 0, options).speedup for draft in choices()
-    )
+    options = {"ignore_eos": True, "n_threads": 1, "temperature": 0.0}
+    work = [(prompt, 12) for prompt in PROMPTS]
+    every = sorted(layer_search._measure(target, draft, work, 1, 0, options).speedup for draft in choices())
     assert every[-1] > 1.05 * every[len(every) // 2]
     for seed in range(3):
         search = search_skips(target, PROMPTS, n_trials=60, seed=seed, **OPTIONS)
@@ -228,7 +227,7 @@ def test_ctrl_c_leaves_what_was_found(
     target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: list[Any], n_runs: int
 ) -> None:
     """In the second trial, in the fifth, and when the best are measured again."""
-    timed, path = layer_search._timed, tmp_path / "skips.json"
+    timed, path = speedup._timed, tmp_path / "skips.json"
     whole = search_skips(target, PROMPTS, n_trials=6, **OPTIONS)
     del clock[:]
 
@@ -237,13 +236,13 @@ def test_ctrl_c_leaves_what_was_found(
             raise KeyboardInterrupt
         return timed(*arguments)
 
-    monkeypatch.setattr(layer_search, "_timed", interrupting)
+    monkeypatch.setattr(speedup, "_timed", interrupting)
     found = search_skips(target, PROMPTS, n_trials=6, path=path, **OPTIONS)
     n_trials = min(6, n_runs // (2 * len(PROMPTS)))
     assert found.trials == whole.trials[:n_trials] and found.finals == ()
     assert "interrupted" in str(found) and isinstance(found.draft, SkipLayers)
     assert SkipSearch.load(path) == found
-    monkeypatch.setattr(layer_search, "_timed", timed)
+    monkeypatch.setattr(speedup, "_timed", timed)
     assert len(search_skips(target, PROMPTS, n_trials=6, path=path, **OPTIONS).trials) == 6
 
 
@@ -252,7 +251,7 @@ def test_ctrl_c_before_anything_was_found(target: specdec.Model, monkeypatch: py
     def interrupted(*arguments: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(layer_search, "_timed", interrupted)
+    monkeypatch.setattr(speedup, "_timed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         search_skips(target, PROMPTS, **OPTIONS)
 

@@ -15,7 +15,7 @@ import pytest
 import specdec
 from specdec import progress, reference, theory
 from specdec.analysis import measure as measure_module
-from specdec.analysis import timing
+from specdec.analysis import speedup, timing
 from specdec.analysis import tune as tune_module
 from specdec.analysis.speedup import Speedup
 from specdec.analysis.timing import ForwardTimes
@@ -263,7 +263,7 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
     clock = SimpleNamespace(now=0.0)
     calls: list[tuple[int, int]] = []
 
-    def generate(target, draft, prompt, *, gamma, max_new_tokens, seed, temperature, lenience):
+    def generate(target, draft, prompt, *, gamma=0, max_new_tokens, seed, temperature, lenience=1.0):
         assert lenience == (0.3 if gamma else 1.0)
         assert temperature == 0.5
         assert (draft is None) == (gamma == 0)
@@ -274,10 +274,10 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
         clock.now += 100.0 + slowness * max_new_tokens / (1 + gamma * (1.0 if repetition < 9 else 5.0))
         return SimpleNamespace(tokens=[0] * max_new_tokens, trace=trace)
 
-    monkeypatch.setattr(timing, "generate", generate)
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(speedup, "generate", generate)
+    monkeypatch.setattr(speedup.time, "perf_counter", lambda: clock.now)
     done: list[int] = []
-    found = timing.speedups(
+    found = speedup.speedups(
         "target", "draft", [([1], 10), ([2], 5)], gammas=[1, 4], repeats=3, seed=7, done=done.append,
         temperature=0.5, lenience=0.3,
     )  # fmt: skip
@@ -285,8 +285,8 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
     assert found[4].ratios == pytest.approx((5.0, 5.0, 21.0)) and found[4].tokens_per_run == (5.0,) * 3
     assert (found[4].median, found[4].low, found[4].high) == pytest.approx((5.0, 5.0, 21.0))
     assert found[1].invalid == "invalid: 2.00 is above 1.00 tokens per run"
-    assert calls == [(r, g) for r in (7, 8, 9) for g in (0, 1, 4) for _ in range(2)]
-    assert done == [10, 5] * 9
+    assert calls == [(r, g) for r in (7, 8, 9) for _ in range(2) for g in (0, 1, 4)]
+    assert done == [10, 10, 10, 5, 5, 5] * 3
 
 
 def test_progress_reaches_its_end(

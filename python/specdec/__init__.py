@@ -25,10 +25,11 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import reference as reference
     from specdec import theory as theory
     from specdec import tokenizer as tokenizer
-    from specdec.analysis.layer_search import SkipSearch, SkipTrial, search_skips
+    from specdec.analysis.layer_search import search_skips
     from specdec.analysis.measure import measure
     from specdec.analysis.measurement import Measurement, MeasurementRow
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
+    from specdec.analysis.skip_trials import SkipSearch, SkipTrial
     from specdec.analysis.tune import Tuning, tune
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
     from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
@@ -75,8 +76,8 @@ _HOMES = {
     "Result": "decoding.result",
     "Round": "trace",
     "Sampling": "verification.sampling",
-    "SkipSearch": "analysis.layer_search",
-    "SkipTrial": "analysis.layer_search",
+    "SkipSearch": "analysis.skip_trials",
+    "SkipTrial": "analysis.skip_trials",
     "SpecdecError": "errors",
     "Speculation": "verification.speculative_execution",
     "Stream": "decoding.generate",

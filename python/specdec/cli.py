@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from specdec import _core
-from specdec.analysis.speedup import Speedup
+from specdec.analysis.speedup import TimedRuns
 from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
@@ -168,7 +168,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     plain, speculative = _time(target, draft, arguments.prompt, gamma, options)
     print()
     print(_table(plain, speculative))
-    verdict, same = _verdict(plain.result, speculative.result, request)
+    verdict, same = _verdict(plain.results[-1], speculative.results[-1], request)
     print(f"{'outputs':<18} {verdict}")
     if options["temperature"] > 0.0:
         for name, value in _settings(request, shown, arguments):
@@ -196,74 +196,46 @@ def _show(request: Request, colour: bool) -> Result:
     return run.result(0)
 
 
-class _Timed:
-    """Equal runs that have been timed. Medians, for the machine may be busy with something else."""
-
-    def __init__(self) -> None:
-        self._results: list[Result] = []
-        self._tokens_per_s: list[float] = []
-
-    def run(self, target: Model, draft: Model | None, prompt: str, **options: Any) -> None:
-        """Time a run as a caller sees it, Python included, without the prefill."""
-        begun = time.perf_counter()
-        result = generate(target, draft, prompt, **options)
-        seconds = time.perf_counter() - begun - result.trace.prefill_s
-        self._results.append(result)
-        self._tokens_per_s.append(len(result.tokens) / seconds)
-
-    @property
-    def result(self) -> Result:
-        return self._results[-1]
-
-    @property
-    def tokens_per_s(self) -> float:
-        return median(self._tokens_per_s)
-
-    @property
-    def call_s(self) -> float:
-        """Seconds of one run of the target."""
-        return median(result.trace.verify_s / result.trace.n_calls for result in self._results)
-
-    def speedup(self, plain: _Timed) -> Speedup:
-        """Speed over that of the plain run of the same turn, for every turn."""
-        pairs = zip(self._tokens_per_s, plain._tokens_per_s, strict=True)
-        return Speedup(
-            ratios=tuple(ours / theirs for ours, theirs in pairs),
-            tokens_per_run=tuple(result.trace.tokens_per_call for result in self._results),
-        )
-
-
 def _time(
     target: Model, draft: Model, prompt: str, gamma: int | str | None, options: dict[str, Any]
-) -> tuple[_Timed, _Timed]:
+) -> tuple[TimedRuns, TimedRuns]:
     """(plain, speculative) runs, timed in turns so that both see the same machine."""
     generate(target, None, prompt, **{**options, "max_new_tokens": _N_WARM_UP})
-    plain, speculative = _Timed(), _Timed()
+    ways = TimedRuns(target, None, **options), TimedRuns(target, draft, gamma=gamma, **options)
     begun = time.perf_counter()
-    for _ in range(_N_TIMED):
-        plain.run(target, None, prompt, **options)
-        speculative.run(target, draft, prompt, gamma=gamma, **options)
+    for turn in range(_N_TIMED):
+        for way in ways:
+            way.run(turn, prompt)
         if time.perf_counter() - begun > _TIMED_S:
             break
-    return plain, speculative
+    return ways
 
 
-def _table(plain: _Timed, speculative: _Timed) -> str:
+def _call_s(timed: TimedRuns) -> float:
+    """Median seconds of one run of the target."""
+    return median(result.trace.verify_s / result.trace.n_calls for result in timed.results)
+
+
+def _table(plain: TimedRuns, speculative: TimedRuns) -> str:
     """The figures of the two runs side by side, then those of the pair."""
-    both = (plain, speculative)
+    both = [timed.results[-1].trace for timed in (plain, speculative)]
+    speeds = [median(timed.tokens_per_s) for timed in (plain, speculative)]
     columns = [
         ("", "plain", "speculative"),
-        ("new tokens", *(f"{timed.result.trace.n_tokens}" for timed in both)),
-        ("runs of the target", *(f"{timed.result.trace.n_calls}" for timed in both)),
-        ("tokens per run", *(f"{timed.result.trace.tokens_per_call:.2f}" for timed in both)),
-        ("tokens per second", *(f"{timed.tokens_per_s:.1f}" for timed in both)),
+        ("new tokens", *(f"{trace.n_tokens}" for trace in both)),
+        ("runs of the target", *(f"{trace.n_calls}" for trace in both)),
+        ("tokens per run", *(f"{trace.tokens_per_call:.2f}" for trace in both)),
+        ("tokens per second", *(f"{speed:.1f}" for speed in speeds)),
     ]
-    trace = speculative.result.trace.against(plain.result.trace)
+    trace = both[1].against(both[0])
     low, high = trace.acceptance_interval()
     figures = [
         ("acceptance rate α", f"{_number(trace.acceptance_rate)} (95 %: {_number(low)} to {_number(high)})"),
         ("cost coefficient c", f"{_number(trace.cost_coefficient)} (a draft's step / a plain step)"),
-        ("verification", f"{_number(speculative.call_s / plain.call_s, 2)} times as long as a plain step"),
+        (
+            "verification",
+            f"{_number(_call_s(speculative) / _call_s(plain), 2)} times as long as a plain step",
+        ),
         (
             "ideal speed-up",
             f"{_number(trace.ideal_speedup, 2)} (Theorem 3.8: if it were as long as a plain step)",
@@ -275,9 +247,9 @@ def _table(plain: _Timed, speculative: _Timed) -> str:
     return "\n".join([*lines, "", *(f"{name:<18} {value}" for name, value in figures)])
 
 
-def _measured(plain: _Timed, speculative: _Timed) -> str:
+def _measured(plain: TimedRuns, speculative: TimedRuns) -> str:
     """The speed-up and its spread; a round takes as long as a plain step at least, which bounds it."""
-    speedup = speculative.speedup(plain)
+    speedup = speculative.over(plain)
     if speedup.invalid:
         return f"{speedup.invalid}, an error of measuring: the machine is busy"
     return f"{speedup.median:.2f} (repetitions: {speedup.low:.2f} to {speedup.high:.2f})"

@@ -34,13 +34,19 @@ def progress_bar(total: int, unit: str, **options: Any) -> Any:
 
 
 @contextmanager
-def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[[int], object]]:
-    """A function to be told how many more are done, which a bar shows if it is wanted."""
+def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[..., object]]:
+    """A function to be told how many more are done, and a note, which a bar shows if it is wanted."""
     if not check_flag("progress", wanted):
-        yield lambda n: None
+        yield lambda n, note="": None
         return
     with progress_bar(total, unit) as bar:
-        yield bar.update
+
+        def done(n: int, note: str = "") -> None:
+            if note:
+                bar.set_postfix_str(note, refresh=False)
+            bar.update(n)
+
+        yield done
 
 
 def reading_bar(n_bytes: int, what: str, progress: bool | None) -> Any:

@@ -27,6 +27,7 @@ __all__ = [
     "DraftLike",
     "ProbabilityDraft",
     "acceptance",
+    "default_prompts",
     "name_of",
     "open_pair",
     "split",
@@ -34,6 +35,12 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
+PROMPTS = (
+    "It was a dark and stormy night, and",
+    "She looked out of the window, and",
+    '"My dear sir," said the old gentleman,',
+    "The captain of the ship",
+)
 _ROWS = 64  # positions whose distributions are in memory at a time
 
 
@@ -210,6 +217,13 @@ def open_pair(target: ModelLike, draft: DraftLike) -> tuple[Model, Draft]:
 def name_of(draft: object) -> str:
     """A name for tables: of a model its folder or file, else the type."""
     return draft.path.name if isinstance(draft, Model) else type(draft).__name__.lower()
+
+
+def default_prompts(target: Model) -> list[str]:
+    """What is continued where the caller has no prompts."""
+    if target.tokenizer is None:
+        raise InputError("prompts is None, and the target has no tokenizer; expected prompts of token ids")
+    return list(PROMPTS)
 
 
 def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:

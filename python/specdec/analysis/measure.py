@@ -22,9 +22,9 @@ from specdec.analysis.acceptance import (
     split,
 )
 from specdec.analysis.measurement import Independence, Measurement, MeasurementRow
-from specdec.analysis.speedup import Speedup
+from specdec.analysis.speedup import Speedup, speedups
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
-from specdec.analysis.timing import ForwardTimes, forward_times, sample_text, speedups
+from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import check_flag, check_integer, check_items
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown

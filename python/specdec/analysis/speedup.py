@@ -1,11 +1,19 @@
-"""A measured speed-up: its median, its spread, and whether it can be true."""
+"""A measured speed-up: runs in turns, its median, its spread, and whether it can be true."""
 
 from __future__ import annotations
 
 import statistics
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Speedup"]
+from specdec.decoding.generate import generate
+from specdec.decoding.result import Result
+from specdec.drafts import Draft
+from specdec.models.model import Model, Prompt
+
+__all__ = ["Speedup", "TimedRuns", "run_in_turns", "speedups"]
 
 
 @dataclass(frozen=True)
@@ -53,3 +61,128 @@ class Speedup:
         return (
             f"invalid: {self.median:.2f} is above {statistics.mean(self.tokens_per_run):.2f} tokens per run"
         )
+
+
+class TimedRuns:
+    """One way to decode, timed as a caller sees it: Python included, without the prompts' prefill.
+
+    A turn is one or several runs. Ways that are compared take their turns on the same prompts, so that all of
+    them see the same machine.
+
+    Parameters
+    ----------
+    target : Model
+    draft : Model, Draft or None
+    **options
+        Of `specdec.generate`.
+
+    Attributes
+    ----------
+    turns : list of list of Result
+        What was generated in each turn.
+    """
+
+    def __init__(self, target: Model, draft: Model | Draft | None, **options: Any) -> None:
+        self._target, self._draft, self._options = target, draft, options
+        self._seconds: list[float] = []
+        self.turns: list[list[Result]] = []
+
+    def run(self, turn: int, prompt: Prompt, **options: Any) -> None:
+        """One more run of a turn, the last one or the next."""
+        if turn == len(self.turns):
+            self.turns.append([])
+            self._seconds.append(0.0)
+        seconds, result = _timed(self._target, self._draft, prompt, self._options | options)
+        self._seconds[turn] += seconds
+        self.turns[turn].append(result)
+
+    @property
+    def results(self) -> list[Result]:
+        """Of all turns."""
+        return [result for turn in self.turns for result in turn]
+
+    @property
+    def tokens_per_s(self) -> tuple[float, ...]:
+        """New tokens per second of each turn."""
+        totals = [sum(len(result.tokens) for result in turn) for turn in self.turns]
+        return tuple(n / seconds for n, seconds in zip(totals, self._seconds, strict=True))
+
+    def over(self, plain: TimedRuns) -> Speedup:
+        """The speed-up over plain decoding, of which each turn is compared with its own."""
+        pairs = zip(self.tokens_per_s, plain.tokens_per_s, strict=True)
+        return Speedup(
+            ratios=tuple(ours / theirs for ours, theirs in pairs),
+            tokens_per_run=tuple(
+                sum(len(result.tokens) for result in turn) / sum(result.trace.n_calls for result in turn)
+                for turn in self.turns
+            ),
+        )
+
+
+def _timed(
+    target: Model, draft: Model | Draft | None, prompt: Prompt, options: dict[str, Any]
+) -> tuple[float, Result]:
+    begun = time.perf_counter()
+    result = generate(target, draft, prompt, **options)
+    return time.perf_counter() - begun - result.trace.prefill_s, result
+
+
+def run_in_turns(
+    ways: Sequence[TimedRuns],
+    work: Sequence[tuple[Prompt, int]],
+    *,
+    repeats: int,
+    seed: int,
+    done: Callable[[int], object] = lambda n: None,
+) -> None:
+    """Continue prompts in several ways, each in its turn, prompt by prompt.
+
+    Parameters
+    ----------
+    ways : sequence of TimedRuns
+    work : sequence of (prompt, new tokens)
+    repeats : int
+        Turns of each way.
+    seed : int
+        Prompt i of turn k has the key (seed + k, i).
+    done : callable, optional
+        Told how many new tokens were made, after every run.
+    """
+    for turn in range(repeats):
+        for i, (prompt, n) in enumerate(work):
+            for way in ways:
+                way.run(turn, prompt, max_new_tokens=n, seed=[(seed + turn, i)])
+                done(n)
+
+
+def speedups(
+    target: Model,
+    draft: Model | Draft,
+    work: Sequence[tuple[Sequence[int], int]],
+    *,
+    gammas: Sequence[int],
+    lenience: float,
+    repeats: int,
+    seed: int,
+    done: Callable[[int], object],
+    **options: Any,
+) -> dict[int, Speedup]:
+    """Speed of speculative over plain decoding, by gamma, both by the clock on the wall.
+
+    Parameters
+    ----------
+    target : Model
+    draft : Model or Draft
+    work, repeats, seed, done
+        As of `run_in_turns`.
+    gammas : sequence of int
+        Each at least 1.
+    lenience : float
+        Of speculative decoding; plain decoding is exact.
+    **options
+        Of `specdec.generate`.
+    """
+    plain = TimedRuns(target, None, **options)
+    ways = {gamma: TimedRuns(target, draft, gamma=gamma, lenience=lenience, **options) for gamma in gammas}
+    run_in_turns([plain, *ways.values()], work, repeats=repeats, seed=seed, done=done)
+    return {gamma: way.over(plain) for gamma, way in ways.items()}

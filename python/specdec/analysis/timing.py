@@ -1,4 +1,4 @@
-"""What runs of a model take on this machine: t(M), and decoding with and without a draft."""
+"""What runs of a model take on this machine: t(M), and the time of a guess."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from specdec import _core
-from specdec.analysis.speedup import Speedup
-from specdec.decoding.generate import generate
 from specdec.decoding.run import SLICE_S
 from specdec.drafts import Draft, Unigram
 from specdec.drafts.model_draft import ModelDraft, as_draft
 from specdec.models.model import Model
 
-__all__ = ["ForwardTimes", "forward_times", "sample_text", "speedups", "take_turns"]
+__all__ = ["ForwardTimes", "forward_times", "sample_text", "take_turns"]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -160,70 +158,3 @@ def sample_text(
     typical = round(statistics.mean(len(p) + len(t) / 2 for p, t in zip(prompts, tokens, strict=True)))
     length = min(typical, target.config.n_ctx - n_rows) + n_rows
     return (whole * math.ceil(length / len(whole)))[:length]
-
-
-def speedups(
-    target: Model,
-    draft: Model | Draft,
-    work: Sequence[tuple[Sequence[int], int]],
-    *,
-    gammas: Sequence[int],
-    repeats: int,
-    seed: int,
-    done: Callable[[int], object],
-    lenience: float = 1.0,
-    **options: Any,
-) -> dict[int, Speedup]:
-    """Speed of speculative over plain decoding, by gamma, both by the clock on the wall.
-
-    In every repetition plain decoding and each gamma take their turns on the same prompts; what counts is the
-    time of `specdec.generate` for a new token, without the prompts' prefill. A ratio is that of one
-    repetition.
-
-    Parameters
-    ----------
-    target : Model
-    draft : Model or Draft
-    work : sequence of (token ids of a prompt, new tokens)
-    gammas : sequence of int
-        Each at least 1.
-    repeats : int
-    seed : int
-        Repetition i uses seed + i.
-    done : callable
-        Told how many new tokens were made, after every prompt.
-    lenience : float, default 1.0
-        Of speculative decoding; plain decoding is exact.
-    **options
-        Of `specdec.generate`.
-    """
-
-    def run(gamma: int, repetition: int) -> tuple[float, float]:
-        """(seconds of a new token, new tokens per run of the target)."""
-        seconds, n_new, n_calls = 0.0, 0, 0
-        for i, (prompt, n) in enumerate(work):
-            begun = time.perf_counter()
-            result = generate(
-                target,
-                draft if gamma else None,
-                prompt,
-                gamma=gamma,
-                max_new_tokens=n,
-                seed=[(seed + repetition, i)],
-                lenience=lenience if gamma else 1.0,
-                **options,
-            )
-            seconds += time.perf_counter() - begun - result.trace.prefill_s
-            n_new += len(result.tokens)
-            n_calls += result.trace.n_calls
-            done(n)
-        return seconds / n_new, n_new / n_calls
-
-    turns = [{gamma: run(gamma, repetition) for gamma in (0, *gammas)} for repetition in range(repeats)]
-    return {
-        gamma: Speedup(
-            ratios=tuple(turn[0][0] / turn[gamma][0] for turn in turns),
-            tokens_per_run=tuple(turn[gamma][1] for turn in turns),
-        )
-        for gamma in gammas
-    }

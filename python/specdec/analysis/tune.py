@@ -8,27 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec import theory
-from specdec.analysis.acceptance import RUN_BY_THE_CORE, DraftLike, acceptance, name_of, open_pair, split
+from specdec.analysis.acceptance import (
+    RUN_BY_THE_CORE,
+    DraftLike,
+    acceptance,
+    default_prompts,
+    name_of,
+    open_pair,
+    split,
+)
 from specdec.analysis.statistics import mean_interval
 from specdec.analysis.timing import forward_times, sample_text
 from specdec.checks import check_integer
 from specdec.display.tables import Table, Tabular
 from specdec.drafts.draft import MAX_GAMMA
-from specdec.errors import InputError
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.verification.sampling import Sampling
 
 __all__ = ["Tuning", "tune"]
-
-PROMPTS = (
-    "It was a dark and stormy night, and",
-    "She looked out of the window, and",
-    '"My dear sir," said the old gentleman,',
-    "The captain of the ship",
-)
-"""What is continued where the caller has no prompts."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,13 +205,7 @@ def tune(
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     sampling = Sampling(temperature, top_k, top_p, min_p)
     target, opened = open_pair(target, draft)
-    if prompts is None:
-        if target.tokenizer is None:
-            raise InputError(
-                "prompts is None, and the target has no tokenizer; expected prompts of token ids"
-            )
-        prompts = list(PROMPTS)
-    ids = split(target, prompts)
+    ids = split(target, default_prompts(target) if prompts is None else prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     share = -(-n_tokens // len(ids))
     with counted(len(ids) * share, "token", progress) as done:

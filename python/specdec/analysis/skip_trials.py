@@ -1,0 +1,234 @@
+"""What a search for layers to skip found, and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeAlias
+
+from specdec.atomic_file import replacing
+from specdec.checks import check_integer, check_path
+from specdec.display.tables import Table, Tabular
+from specdec.drafts import SkipLayers
+from specdec.drafts.draft import MAX_GAMMA
+from specdec.errors import InputError, printable
+from specdec.models.json_fields import as_json
+
+__all__ = ["Choice", "SkipSearch", "SkipTrial"]
+
+Choice: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Layers whose attention is skipped, layers whose MLP is skipped, gamma."""
+
+_FORMAT = 1  # of the file
+_SHOWN = 10  # trials in a table
+
+
+@dataclass(frozen=True)
+class SkipTrial:
+    """What one choice of layers and gamma gave.
+
+    Attributes
+    ----------
+    attn, mlp : tuple of int
+        Layers whose attention or MLP is skipped.
+    gamma : int
+        Guesses a round.
+    speedup : float
+        Seconds a new token of plain decoding over those with this draft, measured in turns; prefill
+        excluded.
+    tokens_per_s, plain_tokens_per_s : float
+        New tokens per second, with the draft and without.
+    acceptance_rate : float
+        Alpha of Corollary 3.6; NaN if nothing was drafted.
+    tokens_per_call : float
+        New tokens per run of the whole target.
+    """
+
+    attn: tuple[int, ...]
+    mlp: tuple[int, ...]
+    gamma: int
+    speedup: float
+    tokens_per_s: float
+    plain_tokens_per_s: float
+    acceptance_rate: float
+    tokens_per_call: float
+
+    @property
+    def choice(self) -> Choice:
+        """What was tried: attn, mlp, gamma."""
+        return self.attn, self.mlp, self.gamma
+
+    @property
+    def draft(self) -> SkipLayers:
+        """The draft, with this gamma as its own."""
+        draft = SkipLayers(self.attn, self.mlp)
+        draft.gamma = self.gamma
+        return draft
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as lists and numbers, ready for JSON, which has no NaN: None."""
+        rate = None if math.isnan(self.acceptance_rate) else self.acceptance_rate
+        return asdict(self) | {"acceptance_rate": rate}
+
+
+@dataclass(frozen=True, repr=False)
+class SkipSearch(Tabular):
+    """What a search found; ``print`` shows it, a notebook too.
+
+    Attributes
+    ----------
+    target : str
+        Name.
+    settings : dict
+        What was asked for: layers of the target, prompts, gammas, sampling, seed.
+    trials : tuple of SkipTrial
+        In order.
+    finals : tuple of SkipTrial
+        The best trials, measured again and more often, best first: the best of many noisy numbers looks
+        better than it is. Empty for a search that was interrupted.
+    """
+
+    target: str
+    settings: dict[str, Any]
+    trials: tuple[SkipTrial, ...]
+    finals: tuple[SkipTrial, ...] = ()
+
+    @property
+    def best(self) -> SkipTrial:
+        """The fastest of the finals; of the trials, if the search was interrupted."""
+        return max(self.finals or self.trials, key=lambda trial: trial.speedup)
+
+    @property
+    def draft(self) -> SkipLayers:
+        """The fastest draft, whether it pays or not."""
+        return self.best.draft
+
+    @property
+    def pays(self) -> bool:
+        """Whether the best draft was faster than plain decoding."""
+        return self.best.speedup > 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain dicts, lists and numbers, ready for JSON."""
+        return {
+            "specdec_skip_search": _FORMAT,
+            "target": self.target,
+            "settings": self.settings,
+            "trials": [trial.to_dict() for trial in self.trials],
+            "finals": [trial.to_dict() for trial in self.finals],
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON; what stood in the file before stays until all of it is written.
+
+        Raises
+        ------
+        InputError
+            `path` is none, or cannot be that of a file.
+        OSError
+            The file cannot be written.
+        """
+        text = json.dumps(self.to_dict(), indent=1)
+        with replacing(check_path("path", path)) as file:
+            file.write(text.encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SkipSearch:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        InputError
+            The file holds something else.
+        OSError
+            It cannot be read.
+        """
+        path = check_path("path", path)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values["specdec_skip_search"] != _FORMAT:
+                raise ValueError(f"its format is {as_json(values['specdec_skip_search'])}")
+            target, settings = values["target"], dict(values["settings"])
+            if not isinstance(target, str):
+                raise ValueError(f"target is {as_json(target)}")
+            _number("temperature", settings["temperature"])
+            trials, finals = (
+                tuple(_trial(entry, settings) for entry in values[name]) for name in ("trials", "finals")
+            )
+            if not trials:
+                raise ValueError("there are no trials")
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise InputError(f"{path}: expected a saved specdec.SkipSearch ({reason})") from error
+        return cls(target, settings, trials, finals)
+
+    def table(self) -> Table:
+        """The finals, then the best other trials."""
+        finals = sorted(self.finals, key=lambda trial: -trial.speedup)
+        known = {trial.choice for trial in finals}
+        others = sorted((t for t in self.trials if t.choice not in known), key=lambda trial: -trial.speedup)
+        rows = [_row(trial, " ★" if i == 0 else "") for i, trial in enumerate((finals + others)[:_SHOWN])]
+        verdict = "" if self.pays else "; nothing beats plain decoding"
+        if not self.finals:
+            verdict += "; interrupted"
+        title = (
+            f"{printable(self.target)} drafting for itself at temperature {self.settings['temperature']:g}, "
+            f"{len(self.trials)} trials{verdict}"
+        )
+        head = ("skipped", "gamma", "alpha", "tokens/call", "tokens/s", "plain", "speed-up")
+        return Table(title, head, rows)
+
+    def __repr__(self) -> str:
+        best = self.best
+        paying = "" if self.pays else ", nothing beats plain decoding"
+        return (
+            f"<specdec.SkipSearch of {len(self.trials)} trials: {best.draft!r} with gamma {best.gamma}, "
+            f"speed-up {best.speedup:.2f}{paying}>"
+        )
+
+
+def _row(trial: SkipTrial, mark: str) -> tuple[str, ...]:
+    parts = [
+        f"{name} {' '.join(map(str, layers))}"
+        for name, layers in (("attn", trial.attn), ("mlp", trial.mlp))
+        if layers
+    ]
+    return (
+        ", ".join(parts) + mark,
+        str(trial.gamma),
+        f"{trial.acceptance_rate:.3f}",
+        f"{trial.tokens_per_call:.2f}",
+        f"{trial.tokens_per_s:.1f}",
+        f"{trial.plain_tokens_per_s:.1f}",
+        f"{trial.speedup:.2f}X",
+    )
+
+
+def _number(name: str, value: Any) -> float:
+    """A number of a file: finite, at least 0."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max:
+        return float(value)
+    raise ValueError(f"{name} is {as_json(value)}")
+
+
+def _trial(entry: Mapping[str, Any], settings: Mapping[str, Any]) -> SkipTrial:
+    """A trial of a file, one that a search of these settings can have made."""
+    draft = SkipLayers(entry["attn"], entry["mlp"])
+    n_layer = settings.get("n_layer")
+    if n_layer is not None:
+        draft.check(check_integer("n_layer", n_layer, 1))
+    gamma = check_integer("gamma", entry["gamma"], 1, MAX_GAMMA)
+    gammas = settings.get("gammas")
+    if gammas is not None and gamma not in gammas:
+        raise ValueError(f"gamma is {gamma}, none of the search's")
+    numbers = {
+        field.name: math.nan
+        if field.name == "acceptance_rate" and entry[field.name] is None
+        else _number(field.name, entry[field.name])
+        for field in fields(SkipTrial)[3:]
+    }
+    return SkipTrial(draft.attn, draft.mlp, gamma, **numbers)
