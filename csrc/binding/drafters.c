@@ -253,9 +253,7 @@ static int make_several(PyObject* descriptions, const sd_drafter_context* c, sd_
 
 /* {adaptive, gammas, drafts}: the most guesses and the description of each drafter, in their order */
 static int make_ensemble(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
-    sd_ensemble_options options = {.gamma = c->drafting.gamma,
-                                   .n_sequences = c->drafting.n_sequences,
-                                   .coupled = c->drafting.rule == SD_RULE_COUPLED};
+    sd_ensemble_options options = {0};
     PyObject *list, *drafts;
     const sd_field fields[] = {{"adaptive", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &options.adaptive},
                                {"gammas", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &list},
@@ -282,7 +280,7 @@ static int make_ensemble(PyObject* arguments, const sd_drafter_context* c, sd_dr
     if (result == 0) {
         options.n_drafters = n;
         options.gammas = gammas;
-        result = made(sd_ensemble_drafter_create(&options, drafters, drafter));
+        result = made(sd_ensemble_drafter_create(&c->drafting, &options, drafters, drafter));
     }
     PyMem_Free(drafters);
     PyMem_Free(gammas);

@@ -54,7 +54,7 @@ fail:
 static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_sampling, PyObject* transform,
                       sd_session_borrowed* borrowed, sd_session_arguments* a) {
     sd_session_options* o = &a->options;
-    sd_status status = sd_rule_find(rule, &o->rule);
+    sd_status status = sd_rule_find(rule, &o->verify.rule);
     if (status != SD_OK) {
         sd_raise(status);
         return -1;
@@ -64,10 +64,10 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
         return -1;
     }
     if (sd_sampling_from(sampling, "sampling", &borrowed->sampling) < 0) return -1;
-    o->sampling = &borrowed->sampling;
+    o->verify.sampling = &borrowed->sampling;
     if (a->draft != NULL && sd_sampling_from(draft_sampling, "draft_sampling", &borrowed->draft_sampling) < 0)
         return -1;
-    return sd_transform_from(transform, borrowed->saved_thread, &borrowed->transform, &o->transform);
+    return sd_transform_from(transform, borrowed->saved_thread, &borrowed->transform, &o->verify.transform);
 }
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
@@ -75,7 +75,7 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     PyObject *target_argument, *prompts, *sampling, *seeds;
     PyObject *draft_sampling = NULL, *transform = Py_None, *stop_ids = NULL, *adaptive = Py_None;
     const char* rule = "rejection";
-    *a = (sd_session_arguments){.options = {.lenience = 1.0}};
+    *a = (sd_session_arguments){.options = {.verify = {.lenience = 1.0}}};
     sd_session_options* o = &a->options;
     const sd_field fields[] = {
         {"gamma", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->gamma},
@@ -84,7 +84,7 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
         {"seeds", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &seeds},
         {"n_threads", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->n_threads},
         {"rule", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &rule},
-        {"lenience", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &o->lenience},
+        {"lenience", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &o->verify.lenience},
         {"draft_sampling", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &draft_sampling},
         {"transform", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &transform},
         {"keep_logits", SD_FIELD_FLAG, SD_FIELD_OPTIONAL, &a->keep_logits},
@@ -145,7 +145,7 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
         const sd_drafter_context context = {
             .drafting = {.n_vocab = o->target->config.n_vocab,
                          .sampling = &borrowed->draft_sampling,
-                         .rule = sd_rule_at(o->rule, o->sampling->temperature),
+                         .rule = sd_rule_at(o->verify.rule, o->verify.sampling->temperature),
                          .gamma = o->gamma,
                          .n_sequences = a->n_prompts,
                          .n_text = n_text,

@@ -96,8 +96,8 @@ sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts
                        o->node_budget, n);
     for (int i = 0; i < n && status == SD_OK; i++)
         status = sd_prompt_check(&prompts[i], i, c->n_ctx, c->n_vocab);
-    if (status == SD_OK) status = sd_sampling_check(o->sampling, c->n_vocab);
-    return status == SD_OK ? sd_rule_check(o->rule, o->lenience) : status;
+    if (status == SD_OK) status = sd_sampling_check(o->verify.sampling, c->n_vocab);
+    return status == SD_OK ? sd_rule_check(o->verify.rule, o->verify.lenience) : status;
 }
 
 /* Tokens that the text of a prompt may have. */
@@ -124,7 +124,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                             sd_drafter* drafter, sd_session** out) {
     sd_session* s = NULL;
     sd_status status = sd_session_check(options, prompts, n);
-    const sd_rule rule = sd_rule_at(options->rule, options->sampling->temperature);
+    const sd_rule rule = sd_rule_at(options->verify.rule, options->verify.sampling->temperature);
     if (status == SD_OK && drafter) status = sd_rule_check_trees(rule, drafter->tree_kind, "verify");
     if (status != SD_OK) goto fail;
     if (options->adaptive_gamma) sd_adaptive_gamma_start(options->adaptive_gamma);
@@ -132,16 +132,12 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
     s->options = *options;
-    s->options.rule = rule;
+    s->options.verify.rule = rule;
     s->n_sequences = n;
     s->max_nodes = drafter ? options->gamma + 1 : 1;
     s->max_records = n > RECORDS ? n : RECORDS;
     s->n_text = sd_session_text_room(options, prompts, n);
-    s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab,
-                                .sampling = options->sampling,
-                                .transform = options->transform,
-                                .rule = rule,
-                                .lenience = options->lenience};
+    s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab, .options = &s->options.verify};
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     for (int i = 0; i < n; i++) {

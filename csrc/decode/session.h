@@ -24,12 +24,8 @@ typedef struct sd_session_options {
     /* Most rows of the target in a round, of all sequences together; each sequence gets one for its root. 0:
      * no limit but gamma. */
     int node_budget;
-    /* Of the target. Borrowed; must outlive the session. */
-    const sd_sampling* sampling;
-    sd_transform transform;
-    /* As sd_rule_at has it. */
-    sd_rule rule;
-    double lenience;
+    /* How the target judges guesses. The session makes of its rule what sd_rule_at says. */
+    sd_verifier_options verify;
     /* [n_stop_ids] a sequence ends with the round that gives one; borrowed while the session is created. */
     const int32_t* stop_ids;
     int n_stop_ids;

@@ -39,21 +39,22 @@ static sd_status transform(const question* q, int node) {
     memcpy(v->tokens, q->asked->text, (size_t)n_text * sizeof *v->tokens);
     for (int i = node, at = n_tokens; i > 0; i = tree->parents[i]) v->tokens[--at] = tree->tokens[i];
     for (int i = 0; i < v->n_vocab; i++) d->weights[i] = sd_prob(d, i);
-    sd_status status = v->transform.apply(v->transform.context, v->tokens, n_tokens, d->weights, v->n_vocab);
+    sd_status status = v->options->transform.apply(v->options->transform.context, v->tokens, n_tokens,
+                                                   d->weights, v->n_vocab);
     if (status != SD_OK) return status;
     d->point = -1;
     d->mass = sd_kernels_get()->mass(v->n_vocab, d->weights);
     d->factor = 1.0 / d->mass;
-    if (v->sampling->temperature == 0.0) d->point = sd_most_probable(d, v->n_vocab);
+    if (v->options->sampling->temperature == 0.0) d->point = sd_most_probable(d, v->n_vocab);
     return SD_OK;
 }
 
 /* The model's logits are finite; after penalty and bias their maximum is not. */
 static sd_status fail_in_settings(const sd_verifier* v, const float* adjusted) {
     int32_t best = sd_kernels_get()->argmax(v->n_vocab, adjusted);
-    const char* names = v->sampling->repetition_penalty == 1.0 ? "logit_bias"
-                        : v->sampling->n_biased == 0           ? "repetition_penalty"
-                                                               : "repetition_penalty and logit_bias";
+    const char* names = v->options->sampling->repetition_penalty == 1.0 ? "logit_bias"
+                        : v->options->sampling->n_biased == 0           ? "repetition_penalty"
+                                                                        : "repetition_penalty and logit_bias";
     if (adjusted[best] < 0.0f) return sd_fail(SD_ERR_SETTING, "%s: no token is left to choose from", names);
     return sd_fail(SD_ERR_SETTING, "%s: the logit of token %d becomes infinite; expected smaller changes",
                    names, (int)best);
@@ -66,11 +67,12 @@ static sd_status distribute(const question* q, int node) {
     int row = asked->node_rows[node];
     sd_status status = sd_forward_check(asked->forward, asked->first_row + row, 1);
     if (status != SD_OK) return status;
-    const float* logits = sd_logits_adjust(v->sampling, v->n_vocab, asked->logits + row * asked->stride,
-                                           asked->text, asked->n_text, asked->tree, node, v->adjusted);
-    if (!sd_standardise(v->sampling, v->n_vocab, logits, v->scratch, &v->target))
+    const float* logits =
+        sd_logits_adjust(v->options->sampling, v->n_vocab, asked->logits + row * asked->stride, asked->text,
+                         asked->n_text, asked->tree, node, v->adjusted);
+    if (!sd_standardise(v->options->sampling, v->n_vocab, logits, v->scratch, &v->target))
         return fail_in_settings(v, logits);
-    return v->transform.apply ? transform(q, node) : SD_OK;
+    return v->options->transform.apply ? transform(q, node) : SD_OK;
 }
 
 static sd_distribution target_after(void* context, int node) {
@@ -98,8 +100,8 @@ sd_status sd_verifier_run(sd_verifier* v, const sd_verification* asked, sd_verdi
         v->uniforms[i] = sd_uniform(asked->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
     v->uniforms[n_nodes] = sd_uniform(asked->stream, position, SD_DRAW_SAMPLE, 0);
     question q = {v, asked, SD_OK};
-    const sd_question question = {.rule = v->rule,
-                                  .lenience = v->lenience,
+    const sd_question question = {.rule = v->options->rule,
+                                  .lenience = v->options->lenience,
                                   .tree = asked->tree,
                                   .n_vocab = v->n_vocab,
                                   .target_after = target_after,

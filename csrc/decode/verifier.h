@@ -16,12 +16,18 @@ typedef struct sd_transform {
     void* context; /* borrowed; must outlive the verifier */
 } sd_transform;
 
-typedef struct sd_verifier {
-    int n_vocab;
-    const sd_sampling* sampling; /* of the target; borrowed */
+/* How a target judges guesses. */
+typedef struct sd_verifier_options {
+    /* Of the target. Borrowed; must outlive the verifier. */
+    const sd_sampling* sampling;
     sd_transform transform;
     sd_rule rule;
     double lenience;
+} sd_verifier_options;
+
+typedef struct sd_verifier {
+    int n_vocab;
+    const sd_verifier_options* options; /* borrowed; must outlive the verifier */
     /* scratch, taken from an arena */
     sd_distribution target; /* after the node being verified */
     int32_t* nodes;         /* [2 · max_nodes] of the rule */

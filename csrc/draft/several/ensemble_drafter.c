@@ -18,6 +18,7 @@ typedef struct inner {
 
 typedef struct ensemble_drafter {
     sd_drafter base; /* must stay first */
+    sd_drafting drafting;
     sd_ensemble_options options;
     sd_arena arena;     /* owns the arrays below */
     inner* inners;      /* [n_drafters] */
@@ -58,7 +59,7 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 
 /* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. */
 static sd_stream stream_of(const ensemble_drafter* d, int i, sd_stream stream) {
-    return d->options.coupled ? stream : sd_stream_inner(stream, 0, (uint32_t)i);
+    return d->drafting.rule == SD_RULE_COUPLED ? stream : sd_stream_inner(stream, 0, (uint32_t)i);
 }
 
 /* Guesses for drafter i: its share of what is left, and whatever those after it have no use for. */
@@ -302,7 +303,7 @@ static void release(sd_drafter* base) {
 }
 
 static void lay_out_proposal(ensemble_drafter* d, sd_proposal* p, int32_t** map) {
-    size_t n_nodes = (size_t)d->options.gamma + 1;
+    size_t n_nodes = (size_t)d->drafting.gamma + 1;
     sd_proposal made = {0};
     made.tree.tokens = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.tokens);
     made.tree.parents = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.parents);
@@ -318,7 +319,7 @@ static void lay_out_proposal(ensemble_drafter* d, sd_proposal* p, int32_t** map)
 
 static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     const sd_ensemble_options* o = &d->options;
-    size_t n = (size_t)o->n_sequences, n_nodes = (size_t)o->gamma + 1;
+    size_t n = (size_t)d->drafting.n_sequences, n_nodes = (size_t)d->drafting.gamma + 1;
     d->inners = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->inners);
     d->n_text = sd_arena_take(&d->arena, n, sizeof *d->n_text);
     d->best = sd_arena_take(&d->arena, n, sizeof *d->best);
@@ -342,14 +343,14 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     }
 }
 
-sd_status sd_ensemble_drafter_create(const sd_ensemble_options* o, sd_drafter* const* drafters,
-                                     sd_drafter** drafter) {
+sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensemble_options* o,
+                                     sd_drafter* const* drafters, sd_drafter** drafter) {
     ensemble_drafter* d = NULL;
-    sd_status status = sd_gamma_check(o->gamma);
+    sd_status status = sd_gamma_check(drafting->gamma);
     for (int i = 0; i < o->n_drafters && status == SD_OK; i++)
         if (o->gammas[i] < 1 || o->gammas[i] > SD_MAX_GAMMA)
-            status = sd_fail(SD_ERR_VALUE, "best: gamma of draft %d is %d, expected 1 to %d", i, o->gammas[i],
-                             SD_MAX_GAMMA);
+            status = sd_fail(SD_ERR_VALUE, "ensemble: gamma of draft %d is %d, expected 1 to %d", i,
+                             o->gammas[i], SD_MAX_GAMMA);
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
@@ -362,6 +363,7 @@ sd_status sd_ensemble_drafter_create(const sd_ensemble_options* o, sd_drafter* c
                            .commit = commit,
                            .free = release};
     for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
+    d->drafting = *drafting;
     d->options = *o;
     if ((status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafters))) != SD_OK) goto fail;
     sd_throughput_start(&d->throughput);

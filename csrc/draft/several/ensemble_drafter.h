@@ -18,17 +18,12 @@ typedef struct sd_ensemble_options {
     const int* gammas;
     /* 1: drafters and guesses that do not pay, by the clock, are left out. 0: all are asked in each round. */
     int adaptive;
-    /* Most guesses of a round; each drafter must be made for so many. */
-    int gamma;
-    /* Of the session. */
-    int n_sequences;
-    /* 1: the drafters share the noise of SD_RULE_COUPLED. 0: each gets random numbers of its own. */
-    int coupled;
 } sd_ensemble_options;
 
-/* Create a drafter. drafters [n_drafters] are owned from the call on, also when it fails. Owned by the
- * caller, who hands it to a session. */
-sd_status sd_ensemble_drafter_create(const sd_ensemble_options* options, sd_drafter* const* drafters,
-                                     sd_drafter** drafter);
+/* Create a drafter. drafters [n_drafters] are made with the same `drafting`; they are owned from the call on,
+ * also when it fails. With SD_RULE_COUPLED they share its noise; otherwise each gets random numbers of its own.
+ * Owned by the caller, who hands it to a session. */
+sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensemble_options* options,
+                                     sd_drafter* const* drafters, sd_drafter** drafter);
 
 #endif
