@@ -325,7 +325,7 @@ PACKAGE = ROOT / "python" / "specdec"
 LAYERS = [
     ["errors"],
     ["checks"],
-    ["atomic_file", "containers", "progress", "theory", "threads"],
+    ["atomic_file", "containers", "progress", "tables", "theory", "threads"],
     ["trace"],
     ["models"],
     ["checkpoints", "tokenizer"],

@@ -400,7 +400,7 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(measured: specdec.Measur
 
 
 def test_html_is_escaped() -> None:
-    from specdec.display.tables import Table
+    from specdec.tables import Table
 
     table = Table("<a>", ("<b>", "x|y"), [("<c>", "&")])
     assert "<a>" not in table.html() and "&lt;c&gt;" in table.html() and "&amp;" in table.html()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.display.tables import Table
+from specdec.tables import Table, Tabular, plain
 
 __all__ = ["Independence", "Measurement", "MeasurementRow", "tables"]
 
@@ -118,7 +117,7 @@ class Independence:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Measurement:
+class Measurement(Tabular):
     """What `specdec.measure` found; ``print`` shows its tables, a notebook too.
 
     Attributes
@@ -165,34 +164,20 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON (NaN is a float NaN)."""
-        return {
-            "target": self.target,
-            "draft": self.draft,
-            "rows": [asdict(row) for row in self.rows],
-            "verify_ratio": [{"n_positions": m, "ratio": ratio} for m, ratio in self.verify_ratio.items()],
-            "target_s": self.target_s,
-            "draft_s": self.draft_s,
-            "independence": [
-                {
-                    **asdict(found),
-                    "autocorrelation": list(found.autocorrelation),
-                    "by_position": list(found.by_position),
-                }
-                for found in self.independence.values()
-            ],
-            "texts": [
-                {
-                    "temperature": temperature,
-                    "betas": [betas.tolist() for betas in self.betas[temperature]],
-                    "tokens": self.tokens[temperature],
-                    "text": None if self.text is None else self.text[temperature],
-                }
-                for temperature in self.betas
-            ],
-            "prompts": self.prompts,
-            "seed": self.seed,
-            "n_threads": self.n_threads,
-        }
+        texts = [
+            {
+                "temperature": temperature,
+                "betas": plain(betas),
+                "tokens": self.tokens[temperature],
+                "text": None if self.text is None else self.text[temperature],
+            }
+            for temperature, betas in self.betas.items()
+        ]
+        ratios = [{"n_positions": m, "ratio": ratio} for m, ratio in self.verify_ratio.items()]
+        found = super().to_dict() | {
+            "verify_ratio": ratios, "independence": plain([*self.independence.values()]), "texts": texts
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if name not in ("betas", "tokens", "text")}
 
     def tables(self) -> list[Table]:
         """The paper's Tables 2 to 5, the law of verification, the test of independence, where there are."""
@@ -211,13 +196,6 @@ class Measurement:
             for row in _first_of_each(self.rows, _setting)
         )
         return f"<specdec.Measurement of {self.draft!r} drafting for {self.target!r}: alpha {rates}>"
-
-    def __str__(self) -> str:
-        return "\n\n".join(table.text() for table in self.tables())
-
-    def _repr_html_(self) -> str:
-        body = "".join(table.html() for table in self.tables())
-        return f"<div><p>{escape(self.draft)} drafting for {escape(self.target)}</p>{body}</div>"
 
 
 def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:

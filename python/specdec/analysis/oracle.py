@@ -14,12 +14,12 @@ from specdec.checks import as_integer, check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate
 from specdec.decoding.result import Result
-from specdec.display.tables import Table, Tabular
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
 from specdec.models.model import ModelLike, Prompt, as_model
 from specdec.progress import counted
+from specdec.tables import Table, Tabular
 from specdec.threads import check_threads
 from specdec.trace import Round
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
@@ -108,21 +108,6 @@ class Oracle(Tabular):
     def best(self) -> OracleRow:
         """The fastest fixed gamma."""
         return max((row for row in self.rows if row.name.startswith("gamma")), key=lambda row: row.speedup)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain dicts, lists and numbers, ready for JSON."""
-        return {
-            "target": self.target,
-            "draft": self.draft,
-            "temperature": self.temperature,
-            "n_tokens": self.n_tokens,
-            "max_gamma": self.max_gamma,
-            "alpha": self.alpha,
-            "c": self.c,
-            "target_s": {str(m): seconds for m, seconds in self.target_s.items()},
-            "draft_s": self.draft_s,
-            "rows": [vars(row) for row in self.rows],
-        }
 
     def table(self) -> Table:
         """Every way of choosing gamma; the best fixed one has a star."""

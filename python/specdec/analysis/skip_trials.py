@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 from specdec.atomic_file import replacing
 from specdec.checks import check_integer, check_path
-from specdec.display.tables import Table, Tabular
 from specdec.drafts import SkipLayers
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, printable
 from specdec.models.json_fields import as_json
+from specdec.tables import Table, Tabular
 
 __all__ = ["Choice", "SkipSearch", "SkipTrial"]
 

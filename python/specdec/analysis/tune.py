@@ -20,10 +20,10 @@ from specdec.analysis.acceptance import (
 from specdec.analysis.statistics import mean_interval
 from specdec.analysis.timing import forward_times, sample_text
 from specdec.checks import check_integer
-from specdec.display.tables import Table, Tabular
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
+from specdec.tables import Table, Tabular
 from specdec.threads import check_threads
 from specdec.verification.sampling import Sampling
 
@@ -96,15 +96,9 @@ class Tuning(Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON."""
-        return {
-            "target": self.target,
-            "draft": self.draft,
-            "temperature": self.temperature,
-            "n_tokens": self.n_tokens,
-            "alpha": self.alpha,
-            "alpha_low": self.alpha_low,
-            "alpha_high": self.alpha_high,
-            "c": self.c,
+        found = super().to_dict()
+        del found["verify_ratio"]  # in the rows
+        return found | {
             "gamma": self.gamma,
             "idealised_gamma": self.idealised_gamma,
             "rows": [

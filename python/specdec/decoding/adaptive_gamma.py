@@ -10,9 +10,9 @@ import numpy as np
 
 from specdec import _core
 from specdec.checks import check_integer
-from specdec.display.tables import Table
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.errors import InputError
+from specdec.tables import Table
 from specdec.verification.rules import Rule
 
 __all__ = ["AUTO_GAMMA", "SHARED", "AdaptiveGamma", "RunKind"]

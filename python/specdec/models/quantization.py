@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.number_formats import CacheDtype, Dtype
 from specdec.progress import reading_bar
+from specdec.tables import Table, Tabular
 
 __all__ = ["TEXT", "MatrixError", "QuantizationReport", "compare"]
 
@@ -50,7 +50,7 @@ class MatrixError:
 
 
 @dataclass(frozen=True, repr=False)
-class QuantizationReport:
+class QuantizationReport(Tabular):
     """What a model's number format costs; `Model.quantization_report` makes it, ``print`` shows all of it.
 
     Attributes
@@ -100,10 +100,7 @@ class QuantizationReport:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in types that JSON has."""
-        return {
-            **asdict(self),
-            "path": str(self.path),
-            "matrices": [{**asdict(matrix), "shape": list(matrix.shape)} for matrix in self.matrices],
+        return super().to_dict() | {
             "bits_per_weight": self.bits_per_weight,
             "perplexity": self.perplexity,
             "perplexity_f32": self.perplexity_f32,
@@ -111,23 +108,6 @@ class QuantizationReport:
 
     def __repr__(self) -> str:
         return f"<specdec.QuantizationReport {str(self.path)!r}: {'; '.join(self._summary())}>"
-
-    def __str__(self) -> str:
-        table = self._table()
-        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-        lines = [str(self.path), *self._summary(), ""]
-        for first, *others in table:
-            cells = [first.ljust(widths[0])]
-            cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-            lines.append("  ".join(cells))
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        head, *body = self._table()
-        rows = ["".join(f"<th>{escape(cell)}</th>" for cell in head)]
-        rows += ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in body]
-        summary = "<br>".join(escape(line) for line in (str(self.path), *self._summary()))
-        return f"<p>{summary}</p><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
     def _summary(self) -> list[str]:
         lines = [
@@ -143,17 +123,17 @@ class QuantizationReport:
             )
         return lines
 
-    def _table(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [
-            ("matrix", "shape", "relative error", "largest error", "bits per weight")
-        ]
+    def table(self) -> Table:
+        """Every matrix, under what is said of all of them."""
+        rows = []
         for matrix in self.matrices:
             shape = " × ".join(map(str, matrix.shape))
             relative, largest = (
                 f"{error:.2e}" if error else "0" for error in (matrix.relative_error, matrix.largest_error)
             )
             rows.append((matrix.name, shape, relative, largest, f"{matrix.bits_per_weight:.3g}"))
-        return rows
+        head = ("matrix", "shape", "relative error", "largest error", "bits per weight")
+        return Table("\n".join([str(self.path), *self._summary(), ""]), head, rows)
 
 
 def compare(

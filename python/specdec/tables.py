@@ -1,12 +1,16 @@
-"""A small table, for terminals, Markdown and notebooks."""
+"""A small table, for terminals, Markdown and notebooks, and results that are shown as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from html import escape
+from pathlib import Path
+from typing import Any
 
-__all__ = ["Table", "Tabular"]
+import numpy as np
+
+__all__ = ["Table", "Tabular", "plain"]
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,12 @@ class Table:
         """A fragment; the page's own style sets it."""
         head = "".join(f"<th>{escape(cell)}</th>" for cell in self.head)
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
-        return f"<table><caption>{escape(self.title)}</caption><tr>{head}</tr>{rows}</table>"
+        title = "<br>".join(map(escape, self.title.splitlines()))
+        return f"<table><caption>{title}</caption><tr>{head}</tr>{rows}</table>"
 
 
 class Tabular:
-    """What has a `table` is shown as it, in terminals and notebooks."""
+    """A dataclass that is shown as its tables, in terminals and notebooks."""
 
     __slots__ = ()
 
@@ -57,11 +62,33 @@ class Tabular:
         """What is shown."""
         raise NotImplementedError
 
+    def tables(self) -> list[Table]:
+        """What is shown."""
+        return [self.table()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain dicts, lists and numbers, ready for JSON (NaN is a float NaN)."""
+        found: dict[str, Any] = plain(self)
+        return found
+
     def __str__(self) -> str:
-        return self.table().text()
+        return "\n\n".join(table.text() for table in self.tables())
 
     def _repr_html_(self) -> str:
-        return self.table().html()
+        return "".join(table.html() for table in self.tables())
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, arrays, tuples and paths as what JSON has."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return str(value) if isinstance(value, Path) else value
 
 
 def _piped(cells: Sequence[str]) -> str:
