@@ -111,7 +111,29 @@ def static_tree(target: _core.Model) -> object:
     return session(target, by_method("static_tree", target, numbers(0, 9), "top-k"), gamma=9)
 
 
+def arguments_that_go(target: _core.Model) -> object:
+    """The dict of a description loses its automaton while its numbers are read."""
+    arguments: dict[str, Any] = {"documents": _core.Automaton(np.arange(N, dtype=np.int32) % N_VOCAB)}
+    arguments |= {"min_match": Number(1, arguments), "n_candidates": 1}
+    return tokens(session(target, ("context_copy", arguments)))
+
+
+def drafts_that_go(target: _core.Model) -> object:
+    """The list of an ensemble's drafts is emptied while the first one is made."""
+    several: list[Any] = []
+    several += [by_method("context_copy", None, Number(1, several), 1)]
+    several += [by_method("model", build(LLAMA, perturbed(TENSORS))), by_method("lookahead", 1, 2, 1)]
+    return tokens(session(target, by_method("ensemble", False, [2, 2, 2], several)))
+
+
+def tokens(made: _core.Session) -> list[Any]:
+    made.prefill()
+    return [record["tokens"] for records in iter(made.round, []) for record in records]
+
+
 IDS: dict[str, Callable[[_core.Model], object]] = {
+    "arguments of a draft": arguments_that_go,
+    "drafts of an ensemble": drafts_that_go,
     "prompt": lambda target: session(target, None, [numbers(1, 9)]).prefill(),
     "batch": prompts_that_empty_their_batch,
     "seeds emptied by a prompt": prompts_that_empty_the_seeds,

@@ -1,0 +1,157 @@
+"""Drafts and settings as the core takes them: arguments by name, each given once, none unknown."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from canonical import HAS_HOOKS, LLAMA, build, perturbed, random_tensors, run_session
+from descriptions import ARGUMENTS, by_method
+from specdec import InputError, _core, drafts
+
+TENSORS = random_tensors(LLAMA)
+TARGET, DRAFT = build(LLAMA, TENSORS), build(LLAMA, perturbed(TENSORS))
+N_VOCAB = LLAMA["n_vocab"]
+TABLE = _core.Ngram(np.ones(N_VOCAB, np.int32), ())
+COPY = by_method("context_copy", None, 1, 1)
+
+
+def propose(*_: Any) -> list[int]:
+    return [1]
+
+
+VALUES: dict[str, tuple[Any, ...]] = {
+    "model": (DRAFT,),
+    "parallel_chains": (DRAFT, 2),
+    "static_tree": (DRAFT, [0, 0, 1], "sample"),
+    "dynamic_tree": (DRAFT, 2, 3, 1.0),
+    "nested": (DRAFT, COPY, 2),
+    "skip_layers": (bytes([0, 3, 3]),),
+    "ngram": (TABLE,),
+    "online_ngram": (TABLE,),
+    "context_copy": (None, 1, 1),
+    "input_copy": (None, 0, 1, 1),
+    "lookahead": (2, 2, 2),
+    "ensemble": (False, [2, 2], [COPY, by_method("model", DRAFT)]),
+    "python": ("a test", propose, None, None, drafts.Proposal, None, False),
+    "random": (),
+    "fixed_acceptance": (COPY, 0.5, [[1, 2, 3] * 9]),
+}
+"""Arguments of every method, which can be used."""
+METHODS = [name for name in ARGUMENTS if name != "fixed_acceptance" or HAS_HOOKS]
+SETTINGS: dict[str, Any] = {
+    "gamma": 3, "max_new_tokens": 6, "sampling": {"temperature": 0.0}, "draft_sampling": {"temperature": 0.0},
+    "seeds": [(1, 0)], "n_threads": 1,
+}  # fmt: skip
+
+
+def session(draft: Any = None, *left_out: str, **changes: Any) -> _core.Session:
+    given = {name: value for name, value in (SETTINGS | changes).items() if name not in left_out}
+    return _core.Session(TARGET, draft, [[1, 2, 3]], **given)
+
+
+def tokens_of(made: _core.Session) -> list[int]:
+    made.prefill()
+    return [token for records in iter(made.round, []) for record in records for token in record["tokens"]]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_argument_is_given_by_name(name: str) -> None:
+    method, arguments = by_method(name, *VALUES[name])
+    session((method, arguments)).prefill()
+    for argument in arguments:
+        rest = {key: value for key, value in arguments.items() if key != argument}
+        with pytest.raises(TypeError, match=f"^{name}: {argument} is missing$"):
+            session((method, rest))
+    with pytest.raises(TypeError, match=f"^{name} has no argument 'surplus'$"):
+        session((method, arguments | {"surplus": 1}))
+
+
+@pytest.mark.parametrize("name", [name for name in ARGUMENTS if name != "fixed_acceptance"])
+def test_a_description_may_change_once_the_session_is_made(name: str) -> None:
+    """What the drafter borrows is kept by the session."""
+    wanted = run_session(TARGET, None, [[1, 2, 3]], gamma=0, max_new_tokens=6)[0]
+    draft = build(LLAMA, perturbed(TENSORS))
+    values = [draft if value is DRAFT else value for value in VALUES[name]]
+    method, arguments = by_method(name, *values)
+    made = session((method, arguments))
+    arguments.clear()
+    del draft, values
+    gc.collect()
+    assert tokens_of(made)[:6] == wanted[0]
+
+
+@pytest.mark.parametrize(
+    ("description", "error", "message"),
+    [
+        (7, TypeError, r"draft: expected \(method, \{argument: value\}\), a Model or an Ngram"),
+        ((), TypeError, "draft: expected"),
+        (("model",), TypeError, "draft: expected"),
+        (("model", [1]), TypeError, "draft: expected"),
+        (("modle", {}), ValueError, "there is no method 'modle'"),
+        (("random", {1: 1}), TypeError, "random has no argument 1"),
+        (("skip_layers", {"skipped": [0, 3, 3]}), TypeError, "skip_layers: expected bytes"),
+        (("ngram", {"table": DRAFT}), TypeError, "ngram: expected an Ngram"),
+        (by_method("lookahead", 2.0, 2, 2), TypeError, "window is a float, expected an integer"),
+        (by_method("lookahead", 2**40, 2, 2), OverflowError, "does not fit 32 bits"),
+        (by_method("static_tree", DRAFT, [0], "sample\0"), ValueError, "null character"),
+        (by_method("static_tree", DRAFT, [0], 7), TypeError, "how is a int, expected a str"),
+        (by_method("dynamic_tree", DRAFT, 2, 3, "x"), TypeError, "sharpness is a str, expected a number"),
+    ],
+)
+def test_descriptions_that_are_none(description: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        session(description)
+
+
+def test_settings_of_a_session_are_given_by_name() -> None:
+    for name in ("gamma", "max_new_tokens", "sampling", "seeds", "n_threads"):
+        with pytest.raises(TypeError, match=f"^Session: {name} is missing$"):
+            session(None, name)
+    with pytest.raises(TypeError, match="draft_sampling is missing"):
+        session(DRAFT, "draft_sampling")
+    with pytest.raises(TypeError, match="Session has no argument 'gama'"):
+        session(gama=3)
+    with pytest.raises(TypeError, match="Session: rule is a int, expected a str"):
+        session(rule=1)
+    with pytest.raises(TypeError, match="sampling: temperature is missing"):
+        session(sampling={})
+    with pytest.raises(TypeError, match="sampling has no argument 'topk'"):
+        session(sampling={"temperature": 1.0, "topk": 1})
+    with pytest.raises(TypeError, match="logit_bias: expected a dict"):
+        session(sampling={"temperature": 1.0, "logit_bias": [1]})
+
+
+def test_the_core_says_which_rule_judges_which_draft() -> None:
+    """Before there is a prompt: chains, trees of independent samples, other trees, trees not known yet."""
+    kinds = {
+        "chains": [by_method(name, *VALUES[name]) for name in ("model", "nested", "ngram", "random")],
+        "samples": [by_method(name, *VALUES[name]) for name in ("parallel_chains", "static_tree")],
+        "trees": [by_method(name, *VALUES[name]) for name in ("dynamic_tree", "lookahead", "ensemble")],
+        "unknown": [by_method("python", *VALUES["python"])],
+    }
+    kinds["trees"].append(by_method("python", *VALUES["python"][:-1], True))
+    refused = {"block": {"samples", "trees"}, "k-sequential": {"trees"}}
+
+    def refuses(description: Any, rule: Any, temperature: float, draft_temperature: float) -> bool:
+        how = {"temperature": draft_temperature}
+        try:
+            _core.check_draft(TARGET, description, rule=rule, temperature=temperature, draft_sampling=how)
+        except InputError as error:
+            assert f"verify is '{rule}', which judges" in str(error)
+            return True
+        return False
+
+    for rule in ("rejection", "greedy", "coupled", "classical", "block", "k-sequential"):
+        for kind, descriptions in kinds.items():
+            for description in descriptions:
+                wrong = kind in refused.get(rule, ())
+                assert refuses(description, rule, 1.0, 1.0) == wrong, (rule, description)
+                assert not refuses(description, rule, 0.0, 0.0), "temperature 0"
+                if kind == "samples":  # at the draft's temperature 0 they are the most probable tokens
+                    assert refuses(description, rule, 1.0, 0.0) == (rule in refused)
+    with pytest.raises(ValueError, match="the rule is 'none'"):
+        refuses(DRAFT, "none", 1.0, 1.0)
