@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 
 import specdec
-from chat_templates import COHERE, CONVERSATIONS, DOCUMENTS, SPECIAL_TOKENS, TEMPLATES, WEATHER, said
+from chat_templates import (
+    COHERE,
+    CONVERSATIONS,
+    DOCUMENTS,
+    SPECIAL_TOKENS,
+    TEMPLATES,
+    WEATHER,
+    library_tokenizer,
+    make_chat,
+    said,
+    write_tokenizer,
+)  # fmt: skip
 from specdec import ChatTemplate
 from specdec.errors import InputError, MissingPackageError, TokenizerError
 
@@ -26,17 +37,6 @@ EXTRAS: list[dict[str, Any]] = [
 def of_family(name: str) -> ChatTemplate:
     templates, tokens, _ = TEMPLATES[name]
     return ChatTemplate(templates, tokens=tokens, source=name)
-
-
-def library_tokenizer(specials: list[str]) -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(specials)
-    return tokenizer
 
 
 # ── Rendering
@@ -237,24 +237,6 @@ def test_bad_messages(arguments: dict[str, Any], message: str) -> None:
 
 # ── Files
 # ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def write_tokenizer(folder: Path, specials: list[str] = SPECIAL_TOKENS, **settings: Any) -> Path:
-    library_tokenizer(specials).save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
-
-
-def make_chat(make_llama: Factory, family: str, **changes: Any) -> specdec.Model:
-    templates, tokens, _ = TEMPLATES[family]
-    named = templates
-    if isinstance(templates, dict):
-        named = [{"name": name, "template": text} for name, text in templates.items()]  # type: ignore[assignment]
-    n_vocab = 256 + len(SPECIAL_TOKENS)
-    folder = make_llama(
-        vocab_size=n_vocab, max_position_embeddings=2048, bos_token_id=..., eos_token_id=..., **changes
-    )
-    return specdec.load(write_tokenizer(folder, chat_template=named, **tokens))
 
 
 @pytest.mark.parametrize("family", TEMPLATES)

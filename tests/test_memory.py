@@ -81,6 +81,20 @@ def generate_refilled():
     return [record["tokens"] for records in iter(session.round, []) for record in records]
 
 
+def generate_with_a_cached_text():
+    """A text that goes on with one of another session."""
+    target = load()
+    options = {
+        "gamma": 0, "max_new_tokens": 4, "sampling": {"temperature": 0.0}, "seeds": [(1, 0)], "n_threads": 1,
+    }  # fmt: skip
+    first = _core.Session(target, None, [[1, 2, 3]], **options)
+    first.prefill()
+    second = _core.Session(target, None, [[1, 2, 3, 4, 5]], **options)
+    second.begin_with(0, first.cached_text(0))
+    second.prefill()
+    return [record["tokens"] for records in iter(second.round, []) for record in records]
+
+
 def generate_from_own_layers():
     return continued(load(), by_method("skip_layers", bytes([0, 3, 2])))
 
@@ -115,8 +129,8 @@ def generate_with_trees():
 LOADS = [load, load_bf16, load_int8]
 RUNS = [
     generate, generate_in_other_formats, generate_with_fixed_acceptance, generate_with_trees,
-    generate_refilled, generate_from_own_layers, generate_from_counts, decode, decode_int8, matrix,
-    product, score,
+    generate_refilled, generate_with_a_cached_text, generate_from_own_layers, generate_from_counts, decode,
+    decode_int8, matrix, product, score,
 ]  # fmt: skip
 
 

@@ -384,6 +384,7 @@ CASES: dict[str, Callable[[World], Case]] = {
     "load": lambda w: (specdec.load, {"path": w.target.path, "tokenizer": False}),
     "embedded_pair": lambda w: (specdec.embedded_pair, {}),
     "Sampling": lambda w: (specdec.Sampling, {}),
+    "PromptCache": lambda w: (specdec.PromptCache, {}),
     "AdaptiveGamma": lambda w: (specdec.AdaptiveGamma, {}),
     "AdaptiveGamma in a run": lambda w: (
         lambda **given: specdec.generate(

@@ -4,13 +4,14 @@
 
 #include "adaptive_gamma.h"
 #include "automaton.h"
+#include "cache.h"
 #include "exclusive.h"
 #include "ngram_table.h"
 #include "weights.h"
 
 typedef struct sd_module_state {
     PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *session_type, *beam_type,
-        *adaptive_gamma_type;
+        *adaptive_gamma_type, *cached_text_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -36,12 +37,17 @@ typedef struct sd_adaptive_gamma_object {
     PyObject_HEAD sd_adaptive_gamma learnt;
 } sd_adaptive_gamma_object;
 
+typedef struct sd_cached_text_object {
+    PyObject_HEAD sd_model_object* model; /* strong reference */
+    sd_cache cache;                       /* never changes, so threads may read it at the same time */
+} sd_cached_text_object;
+
 /* Garbage collection. Every type that owns Python objects shows them to the collector. Session alone is also
  * cleared by it: models, tables and decoders lend memory to sessions, which may be cleared later, and so they
  * live as long as they are referred to, as tuples do. A cycle through one of them is collected if it leads
  * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_session_spec,
-    sd_beam_spec, sd_adaptive_gamma_spec;
+    sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
@@ -55,6 +61,13 @@ PyObject* sd_adaptive_gamma_new(PyTypeObject* type, const sd_adaptive_gamma* lea
 
 /* A copy of what an AdaptiveGamma argument has learnt. Returns 0, or -1 with an exception. */
 int sd_adaptive_gamma_from(const sd_module_state* state, PyObject* object, sd_adaptive_gamma* learnt);
+
+/* A new object of the type CachedText with a copy of what a cache of the model has committed; NULL with an
+ * exception. The cache must not change meanwhile: the copying releases the GIL. */
+PyObject* sd_cached_text_new(PyTypeObject* type, sd_model_object* model, const sd_cache* cache);
+
+/* A CachedText argument, borrowed; NULL with an exception. */
+sd_cached_text_object* sd_cached_text_from(const sd_module_state* state, PyObject* object);
 
 /* A number format by the name that Python gives it; -1 with an exception naming `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);

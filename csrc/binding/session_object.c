@@ -204,6 +204,49 @@ static PyObject* replace(PyObject* base, PyObject* args) {
     return result;
 }
 
+/* The target's cache of the sequence in `argument`, in an entered session; NULL with an exception. */
+static const sd_cache* cache_of(const session_object* self, PyObject* argument) {
+    long sequence = PyLong_AsLong(argument);
+    if (sequence == -1 && PyErr_Occurred()) return NULL;
+    if (sequence < 0 || sequence > INT32_MAX) sequence = -1; /* refused by the core */
+    const sd_cache* cache = sd_session_cache(self->session, (int)sequence);
+    if (cache == NULL) sd_raise(SD_ERR_VALUE);
+    return cache;
+}
+
+static PyObject* cached_text(PyObject* base, PyObject* argument) {
+    session_object* self = (session_object*)base;
+    if (enter(self) < 0) return NULL;
+    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
+    const sd_cache* cache = cache_of(self, argument);
+    PyObject* text = cache ? sd_cached_text_new(state->cached_text_type, self->borrowed.target, cache) : NULL;
+    leave(self);
+    return text;
+}
+
+static PyObject* cached_bytes(PyObject* base, PyObject* argument) {
+    session_object* self = (session_object*)base;
+    if (enter(self) < 0) return NULL;
+    const sd_cache* cache = cache_of(self, argument);
+    PyObject* n_bytes = cache ? PyLong_FromSize_t(sd_cache_copy_bytes(cache)) : NULL;
+    leave(self);
+    return n_bytes;
+}
+
+static PyObject* begin_with(PyObject* base, PyObject* args) {
+    session_object* self = (session_object*)base;
+    int sequence, n = 0;
+    PyObject* argument;
+    if (!PyArg_ParseTuple(args, "iO", &sequence, &argument)) return NULL;
+    const sd_cached_text_object* text = sd_cached_text_from(PyType_GetModuleState(Py_TYPE(base)), argument);
+    if (text == NULL || enter(self) < 0) return NULL;
+    sd_gil_release(&self->exclusive.saved_thread);
+    sd_status status = sd_session_begin_with(self->session, sequence, &text->cache, &n);
+    sd_gil_take(&self->exclusive.saved_thread);
+    leave(self);
+    return status == SD_OK ? PyLong_FromLong(n) : sd_raise(status);
+}
+
 static PyObject* close_(PyObject* base, PyObject* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
@@ -250,6 +293,15 @@ static PyMethodDef methods[] = {
     {"replace", replace, METH_VARARGS,
      "replace($self, sequence, prompt, seed, /)\n--\n\nGive a finished sequence's batch slot to another "
      "prompt."},
+    {"begin_with", begin_with, METH_VARARGS,
+     "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "
+     "has "
+     "of it; return how many of its tokens are there then."},
+    {"cached_text", cached_text, METH_O,
+     "cached_text($self, sequence, /)\n--\n\nThe keys and values of a sequence's text so far, as a "
+     "CachedText."},
+    {"cached_bytes", cached_bytes, METH_O,
+     "cached_bytes($self, sequence, /)\n--\n\nMemory that this CachedText takes."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
 #ifdef SPECDEC_TESTING
     {"_keep_drafts", keep_drafts, METH_NOARGS, "Records say from now on what their nodes were drawn from."},

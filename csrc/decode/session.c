@@ -387,6 +387,20 @@ static sd_status check_sequence(const sd_session* s, int sequence) {
     return sd_fail(SD_ERR_VALUE, "sequence is %d, expected 0 to %d", sequence, s->n_sequences - 1);
 }
 
+sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* known, int* n) {
+    sd_status status = check_sequence(s, sequence);
+    if (status != SD_OK) return status;
+    const sd_prefill* prefill = &s->prefills[sequence];
+    if (prefill->n_read >= 0) return sd_fail(SD_ERR_STATE, "sequence %d has begun to be read", sequence);
+    if (known->model != s->options.target) return sd_fail(SD_ERR_VALUE, "the text is another model's");
+    *n = sd_cache_begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
+    return SD_OK;
+}
+
+const sd_cache* sd_session_cache(const sd_session* s, int sequence) {
+    return check_sequence(s, sequence) == SD_OK ? &s->caches[sequence] : NULL;
+}
+
 sd_status sd_session_finish(sd_session* s, int sequence) {
     sd_status status = check_sequence(s, sequence);
     if (status == SD_OK) s->sequences[sequence].finished = 1;

@@ -25,16 +25,21 @@ static void lay_out(sd_cache* c) {
     c->hidden = sd_arena_take(&c->arena, (size_t)c->n_hidden, d_model * sizeof *c->hidden);
 }
 
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_hidden) {
+/* A cache of this size before it has memory. */
+static sd_cache empty(const sd_model* model, int n_slots, int n_hidden) {
     const sd_config* c = &model->config;
-    *cache = (sd_cache){.model = model,
-                        .format = model->numbers.cache,
-                        .n_layer = c->n_layer,
-                        .n_kv_head = c->n_kv_head,
-                        .d_head = c->d_head,
-                        .n_slots = sd_matrix_panels(n_slots) * SD_PANEL,
-                        .n_through = c->n_layer,
-                        .n_hidden = n_hidden};
+    return (sd_cache){.model = model,
+                      .format = model->numbers.cache,
+                      .n_layer = c->n_layer,
+                      .n_kv_head = c->n_kv_head,
+                      .d_head = c->d_head,
+                      .n_slots = sd_matrix_panels(n_slots) * SD_PANEL,
+                      .n_through = c->n_layer,
+                      .n_hidden = n_hidden};
+}
+
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_hidden) {
+    *cache = empty(model, n_slots, n_hidden);
     /* the memory is zero: unused slots meet weight 0 and must be finite */
     sd_status status = SD_ARENA_BUILD(&cache->arena, lay_out(cache));
     if (status != SD_OK) return status;
@@ -203,6 +208,28 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
         if (agreed > longest) longest = agreed, from = i;
     }
     if (from != which) copy_slots(&caches[which], &caches[from], longest);
+}
+
+int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n) {
+    int there = agreement(cache, text, n), agreed = agreement(known, text, n);
+    if (agreed <= there) return there;
+    copy_slots(cache, known, agreed);
+    return agreed;
+}
+
+/* Slots of a copy. */
+static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n_committed : 1; }
+
+sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
+    sd_status status = sd_cache_create(copy, cache->model, n_slots_of_copy(cache), 0);
+    if (status == SD_OK) copy_slots(copy, cache, cache->n_committed);
+    return status;
+}
+
+size_t sd_cache_copy_bytes(const sd_cache* cache) {
+    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), 0);
+    lay_out(&copy); /* without memory: it counts */
+    return copy.arena.used;
 }
 
 int sd_cache_known(const sd_cache* caches, int n_caches, const int32_t* text, int n) {

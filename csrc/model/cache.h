@@ -11,6 +11,7 @@
 #ifndef SD_CACHE_H
 #define SD_CACHE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "weights.h"
@@ -74,6 +75,16 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
 
 /* How many tokens of a text [n] that would spare. */
 int sd_cache_known(const sd_cache* caches, int n_caches, const int32_t* text, int n);
+
+/* As sd_cache_begin of `cache` with a text [n], where `known`, of the same model, is the one other cache: its
+ * tokens are copied if the cache has not as many of the text itself. Returns how many tokens of it are there. */
+int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n);
+
+/* Make `copy` a cache of the committed tokens of `cache`, with no room for more. It owns its memory. */
+sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache);
+
+/* Bytes that a copy takes. */
+size_t sd_cache_copy_bytes(const sd_cache* cache);
 
 /* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others;
  * nodes[i] becomes node i. What is kept has the bits it had: they do not depend on the slot. */

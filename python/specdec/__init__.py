@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
     from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
     from specdec.decoding.generate import Stream, generate, stream
+    from specdec.decoding.prompt_cache import PromptCache
     from specdec.decoding.result import Result
     from specdec.errors import (
         CheckpointError,
@@ -72,6 +73,7 @@ _HOMES = {
     "oracle": "analysis.oracle",
     "MeasurementRow": "analysis.measurement",
     "Model": "models.model",
+    "PromptCache": "decoding.prompt_cache",
     "QuantizationReport": "models.quantization",
     "Result": "decoding.result",
     "Round": "trace",
@@ -115,6 +117,7 @@ __all__ = [
     "NotFiniteError",
     "Oracle",
     "OracleRow",
+    "PromptCache",
     "QuantizationReport",
     "Result",
     "Round",

@@ -141,6 +141,19 @@ class Decoder:
     def keep(self, path: Sequence[int]) -> None:
         """Commit the nodes of ``path`` (from node 0 down) of the last forward; drop the others."""
 
+class CachedText:
+    """The keys and values of a text; `Session.cached_text` makes it. Immutable, for any number of threads."""
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The token ids of the text, [n_tokens]; a copy."""
+    @property
+    def model(self) -> Model:
+        """Whose keys and values these are."""
+    @property
+    def n_bytes(self) -> int:
+        """Memory that they take."""
+
 class Session:
     """The rounds of one batch: KV caches of target and draft, scratch, random numbers."""
 
@@ -198,6 +211,15 @@ class Session:
         sequence has ended; not with `keep_logits`. gammas [n_sequences]: guesses of each sequence in these
         rounds at most, where that is less than the session's gamma.
         """
+    def begin_with(self, sequence: int, text: CachedText, /) -> int:
+        """Begin a prompt that is not read yet with what a text of the same target has of it.
+
+        That is copied, and `prefill` reads the rest. Returns how many of the prompt's tokens are there then.
+        """
+    def cached_text(self, sequence: int, /) -> CachedText:
+        """The keys and values of a sequence's text so far, but for its last token; a copy."""
+    def cached_bytes(self, sequence: int, /) -> int:
+        """Memory that this copy takes."""
     @property
     def adaptive_gamma(self) -> AdaptiveGamma | None:
         """A copy of what the session has learnt of its rounds; None if it was made without."""

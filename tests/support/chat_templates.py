@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import specdec
+
+Factory = Callable[..., Path]
 
 CHATML = """
 {%- set first = messages[0] %}
@@ -446,3 +453,32 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "no content": [{"role": "user"}],
     "blocks": [{"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image"}]}],
 }
+
+
+def library_tokenizer(specials: list[str]) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(specials)
+    return tokenizer
+
+
+def write_tokenizer(folder: Path, specials: list[str] = SPECIAL_TOKENS, **settings: Any) -> Path:
+    library_tokenizer(specials).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def make_chat(make_llama: Factory, family: str, **changes: Any) -> specdec.Model:
+    templates, tokens, _ = TEMPLATES[family]
+    named = templates
+    if isinstance(templates, dict):
+        named = [{"name": name, "template": text} for name, text in templates.items()]  # type: ignore[assignment]
+    n_vocab = 256 + len(SPECIAL_TOKENS)
+    folder = make_llama(
+        vocab_size=n_vocab, max_position_embeddings=2048, bos_token_id=..., eos_token_id=..., **changes
+    )
+    return specdec.load(write_tokenizer(folder, chat_template=named, **tokens))

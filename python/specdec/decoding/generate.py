@@ -155,6 +155,9 @@ def generate(
         Keep the target's logits that each new token was chosen from, in `Result.logits`.
     ignore_eos : bool, default False
         Go on past the tokenizer's end-of-text ids.
+    prompt_cache : PromptCache, optional
+        Texts that were read before: what a prompt has in common with the beginning of one of them is copied,
+        not computed, and this text becomes one of them. It changes no result.
     batch_size : int, optional
         How many prompts are decoded at once, at least 1, by default 16. When a text ends, the next prompt
         takes its slot in the batch, and what that prompt has in common with the beginning of a text that is

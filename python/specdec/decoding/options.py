@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
+from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown
 from specdec.threads import check_threads
@@ -57,6 +58,7 @@ class Options(TypedDict, total=False):
     n_threads: int | None
     logits: bool
     ignore_eos: bool
+    prompt_cache: PromptCache | None
 
 
 class BatchOptions(Options, total=False):
@@ -96,6 +98,7 @@ class DecodingOptions:
     n_threads: int | None = None
     logits: bool = False
     ignore_eos: bool = False
+    prompt_cache: PromptCache | None = None
     batch_size: int | None = None
     node_budget: int | None = None
     progress: bool = False
@@ -110,6 +113,11 @@ class DecodingOptions:
         if self.transform is not None and not callable(self.transform):
             raise InputError(
                 f"transform is a {type(self.transform).__name__}; expected a function of (probs, tokens), or "
+                "None"
+            )
+        if self.prompt_cache is not None and not isinstance(self.prompt_cache, PromptCache):
+            raise InputError(
+                f"prompt_cache is a {type(self.prompt_cache).__name__}; expected a specdec.PromptCache, or "
                 "None"
             )
         rule, lenience = check_rule("verify", self.verify, self.lenience, DECODING_RULES)

@@ -49,6 +49,8 @@ class Result:
         The target's logits that each new token was chosen from; None unless asked for.
     tokenizer : Tokenizer or None
         The target's, for the figure.
+    n_cached_tokens : int
+        Tokens of the prompt that were copied from the `prompt_cache`, not computed.
     """
 
     text: str | None
@@ -60,6 +62,7 @@ class Result:
     seed: tuple[int, int]
     logits: NDArray[np.float32] | None = None
     tokenizer: Tokenizer | None = None
+    n_cached_tokens: int = 0
 
     def __str__(self) -> str:
         return terminal(self)

@@ -59,6 +59,7 @@ class SequenceState:
     ) -> None:
         self.tokens: list[int] = []
         self.prefill_s = 0.0  # of the prompts that were read together with this one
+        self.n_cached = 0  # tokens of the prompt that a prompt cache had
         self.rounds: list[Round] = []
         self.logits: list[NDArray[np.float32]] = []
         self.finish_reason: FinishReason | None = None
@@ -168,6 +169,8 @@ class Run:
         at_once = streaming or asked or bool(request.stop.strings)
         self._slice_s = 0.0 if at_once else SLICE_S
         self._session: _core.Session | None = None
+        self._slots = list(range(request.n_slots))  # the sequence in each slot
+        self._sound = False  # the core has done what it was asked for last
 
     def rounds(self) -> Generator[tuple[int, Round], None, None]:
         """The rounds of `_rounds`; a NotFiniteError of theirs carries what there was before it."""
@@ -188,7 +191,7 @@ class Run:
         request = self.request
         n_prompts, n_slots = len(request.prompts), request.n_slots
         limits = [request.limit(i)[0] for i in range(n_prompts)]
-        slots = list(range(n_slots))  # the sequence in each slot
+        slots = self._slots
         waiting = iter(range(n_slots, n_prompts))
         following = next(waiting, None)
         self._session = _core.Session(
@@ -212,14 +215,18 @@ class Run:
                 request.policy.begin(request.kind) if isinstance(request.policy, AdaptiveGamma) else None
             ),
         )
+        for slot in slots:
+            self._begin(self._session, slot)
         begun = slots.copy()
         while True:
+            self._sound = False
             if begun:
                 prefill_s = self._session.prefill()
                 for index in begun:
                     self.sequences[index].prefill_s = prefill_s
             asked = {} if (gammas := self._gammas(slots)) is None else {"gammas": gammas}
             records = self._session.round(self._slice_s, until_end=following is not None, **asked)
+            self._sound = True
             if not records:
                 return
             ended, begun = [], []
@@ -233,10 +240,28 @@ class Run:
                 yield index, round_
             for slot in ended:
                 if following is not None:
+                    self._keep(self._session, slot)
                     self._session.replace(slot, request.prompts[following], request.seeds[following])
                     slots[slot] = following
+                    self._begin(self._session, slot)
                     begun.append(following)
                     following = next(waiting, None)
+
+    def _begin(self, session: _core.Session, slot: int) -> None:
+        """Begin the prompt in a slot with what the prompt cache has of it."""
+        cache, index = self.request.options.prompt_cache, self._slots[slot]
+        if cache is not None:
+            text = cache.find(self.request.target.core, self.request.prompts[index])
+            if text is not None:
+                self.sequences[index].n_cached = session.begin_with(slot, text)
+
+    def _keep(self, session: _core.Session, slot: int) -> None:
+        """Keep the text in a slot in the prompt cache, but for its last token, which is not read yet."""
+        cache, index = self.request.options.prompt_cache, self._slots[slot]
+        if cache is not None:
+            tokens = [*self.request.prompts[index], *self.sequences[index].tokens][:-1]
+            n_bytes = session.cached_bytes(slot)
+            cache.keep(self.request.target.core, tokens, n_bytes, lambda: session.cached_text(slot))
 
     def _gammas(self, slots: Sequence[int]) -> list[int] | None:
         """What the caller's policy says of the next round of the sequence in each slot."""
@@ -271,13 +296,16 @@ class Run:
                 else None
             ),
             tokenizer=request.target.tokenizer,
+            n_cached_tokens=sequence.n_cached,
         )
 
     def close(self) -> None:
-        """Free the session's memory; idempotent."""
+        """Keep what was read in the prompt cache, and free the session's memory; idempotent."""
         if self._session is not None:
             session, self._session = self._session, None
             try:
+                for slot in range(len(self._slots)) if self._sound else ():
+                    self._keep(session, slot)
                 policy = self.request.policy
                 if isinstance(policy, AdaptiveGamma) and session.adaptive_gamma is not None:
                     policy.end(self.request.kind, session.adaptive_gamma)

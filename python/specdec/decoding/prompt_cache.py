@@ -1,0 +1,160 @@
+"""What was read before, kept from call to call: keys and values of texts that prompts may begin with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.checks import check_integer
+
+__all__ = ["PromptCache"]
+
+_DEFAULT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class _Entry:
+    text: _core.CachedText
+    tokens: NDArray[np.int32]  # [n_tokens] of the text
+    n_bytes: int
+
+    def begins(self, model: _core.Model, tokens: NDArray[np.int32]) -> int:
+        """How many tokens of a text of the model this text begins with."""
+        if self.text.model is not model:
+            return 0
+        n = min(len(tokens), len(self.tokens))
+        different = np.flatnonzero(self.tokens[:n] != tokens[:n])
+        return int(different[0]) if different.size else n
+
+
+class PromptCache:
+    """Texts that models have read, so that a prompt which begins like one of them is not read again.
+
+    Given as ``generate(..., prompt_cache=cache)``, every text is kept when its run ends, prompt and new
+    tokens, and the next prompt is read from where it agrees with none of them: of the next turn of a chat the
+    new message, of the next question on a document the question. That changes no bit of any result, as the
+    keys and values of a text do not depend on how it was read. A draft that is a model reads the prompt as
+    ever.
+
+    Where the texts would take more memory than `max_bytes`, those that were used least recently are dropped.
+    A text that goes on with another takes its place. One cache may serve several models and threads.
+
+    Parameters
+    ----------
+    max_bytes : int, default 1 GiB
+        Memory of the keys and values at most. A token takes 2 · layers · key-value heads · head size numbers,
+        of 2 bytes in a bf16 cache. A text that is larger by itself is not kept.
+
+    Raises
+    ------
+    InputError
+        If `max_bytes` is no integer, or negative.
+
+    Examples
+    --------
+    >>> cache = specdec.PromptCache(max_bytes=2 * 2**30)
+    >>> reply = specdec.generate(target, draft, messages=messages, prompt_cache=cache)
+    >>> messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": "Go on."}]
+    >>> specdec.generate(target, draft, messages=messages, prompt_cache=cache).n_cached_tokens
+    187
+    """
+
+    def __init__(self, max_bytes: int = _DEFAULT_BYTES) -> None:
+        self._max_bytes = check_integer("max_bytes", max_bytes, 0)
+        self._lock = threading.Lock()
+        self._entries: list[_Entry] = []  # the most recently used last
+        self._promised = 0  # bytes of texts that are being copied
+
+    @property
+    def max_bytes(self) -> int:
+        """Memory of the keys and values at most."""
+        return self._max_bytes
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that they take now; what a run is reading at the moment may stay a little longer."""
+        with self._lock:
+            return self._used()
+
+    def __len__(self) -> int:
+        """How many texts are kept."""
+        with self._lock:
+            return len(self._entries)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<specdec.PromptCache of {len(self)} texts, {self.n_bytes} of {self._max_bytes} bytes>"
+
+    def clear(self) -> None:
+        """Drop all texts."""
+        with self._lock:
+            self._entries.clear()
+
+    def find(self, model: _core.Model, prompt: Sequence[int]) -> _core.CachedText | None:
+        """The text that agrees longest with a prompt of a model; None if none begins like it.
+
+        `specdec.generate` calls it, and :meth:`keep`.
+        """
+        tokens = np.asarray(prompt, np.int32)
+        with self._lock:
+            agreed = [entry.begins(model, tokens) for entry in self._entries]
+            longest = max(agreed, default=0)
+            if longest == 0:
+                return None
+            # Of equally long ones that which was used last.
+            at = len(agreed) - 1 - agreed[::-1].index(longest)
+            self._entries.append(self._entries.pop(at))
+            return self._entries[-1].text
+
+    def keep(
+        self, model: _core.Model, tokens: Sequence[int], n_bytes: int, copy: Callable[[], _core.CachedText]
+    ) -> None:
+        """Keep a text, unless one that is kept has it or there is no room for it.
+
+        Parameters
+        ----------
+        model : specdec._core.Model
+        tokens : sequence of int
+            What is known of the text.
+        n_bytes : int
+            What it takes.
+        copy : callable
+            Makes the copy that is kept.
+        """
+        known = np.asarray(tokens, np.int32)
+        with self._lock:
+            for at, entry in enumerate(self._entries):
+                if entry.begins(model, known) == len(known):
+                    self._entries.append(self._entries.pop(at))
+                    return
+            if n_bytes > self._max_bytes - self._promised:
+                return
+            self._entries = [
+                entry
+                for entry in self._entries
+                if entry.text.model is not model or entry.begins(model, known) < len(entry.tokens)
+            ]
+            while self._used() + n_bytes > self._max_bytes:
+                del self._entries[0]
+            self._promised += n_bytes
+        text: Any = None
+        try:
+            text = copy()
+        except MemoryError:
+            pass  # what memory has no room for is not kept
+        finally:
+            with self._lock:
+                self._promised -= n_bytes
+                if text is not None:
+                    self._entries.append(_Entry(text, text.tokens, n_bytes))
+
+    def _used(self) -> int:
+        return self._promised + sum(entry.n_bytes for entry in self._entries)

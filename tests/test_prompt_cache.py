@@ -1,0 +1,373 @@
+"""`specdec.PromptCache`: a hit changes no bit, and what is kept is bounded."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from chat_templates import make_chat
+from drafters import DRAFTS, World
+from laws import embedded_llama2c, first_layers
+from specdec import PromptCache, _core
+from specdec.errors import InputError
+
+Factory = Callable[..., Path]
+N_NEW = 12
+needs_hooks = pytest.mark.skipif(
+    not hasattr(_core, "_forward_work"),
+    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
+)
+
+
+@pytest.fixture(scope="module")
+def target() -> specdec.Model:
+    return specdec.embedded_pair()[1]  # the smaller model
+
+
+@pytest.fixture(scope="module")
+def world(target: specdec.Model, tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("small")
+    assert target.tokenizer is not None
+    ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 12)
+    return World(target, first_layers(embedded_llama2c(folder), 1, folder), ids)
+
+
+def turns(
+    target: specdec.Model, draft: Any, ids: list[int], cache: PromptCache | None, **options: Any
+) -> Any:
+    """Three turns of a conversation, each of which goes on with the text of the one before."""
+    options = {"max_new_tokens": N_NEW, "ignore_eos": True, "logits": True, "seed": 4} | options
+    prompt, results = ids[:70], []
+    for i in range(3):
+        results.append(specdec.generate(target, draft, prompt, prompt_cache=cache, **options))
+        prompt = [*prompt, *results[-1].tokens, *ids[80 + 7 * i : 85 + 7 * i]]
+    return results
+
+
+def assert_equal(found: specdec.Result, wanted: specdec.Result) -> None:
+    assert (found.tokens, found.text, found.prompt_ids) == (wanted.tokens, wanted.text, wanted.prompt_ids)
+    assert np.array_equal(found.logits, wanted.logits)  # type: ignore[arg-type]
+
+
+# ── Bits
+# ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("verify", ["rejection", "coupled"])
+@pytest.mark.parametrize("name", [None, *DRAFTS])
+@pytest.mark.grid
+def test_a_hit_changes_no_bit(world: World, name: str | None, verify: str) -> None:
+    """Greedy with the first rule, sampled with the other, where every draft gives the plain text."""
+    options = {"verify": verify, "temperature": 0.8 if verify == "coupled" else 0.0}
+    wanted = turns(world.target, None, world.ids, None, **options)
+    draft = None if name is None else DRAFTS[name](world)
+    cache = PromptCache()
+    found = turns(world.target, draft, world.ids, cache, **options)
+    for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        assert_equal(one, other)
+        # all of the text before but for its last token, which was never read
+        before = 0 if i == 0 else len(found[i - 1].prompt_ids) + N_NEW
+        assert one.n_cached_tokens in (max(before - 1, 0), before)
+    assert len(cache) == 1
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("cache_dtype", ["f32", "bf16"])
+def test_number_formats(target: specdec.Model, dtype: Any, cache_dtype: Any) -> None:
+    model = specdec.load(target.path, dtype, cache_dtype=cache_dtype)
+    ids = target.check_ids("The sea was calm and the ship lay at anchor. " * 20, maximum=10**6).tolist()
+    for n_read, n_more in ((1, 1), (31, 2), (32, 40), (64, 1), (100, 33)):
+        cache = PromptCache()
+        specdec.generate(model, None, ids[:n_read], prompt_cache=cache, max_new_tokens=1)
+        prompt = ids[: n_read + n_more]
+        options: dict[str, Any] = {"max_new_tokens": 9, "ignore_eos": True, "logits": True}
+        found = specdec.generate(model, model, prompt, prompt_cache=cache, n_threads=2, **options)
+        assert found.n_cached_tokens == n_read
+        assert_equal(found, specdec.generate(model, None, prompt, n_threads=1, **options))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_batches(target: specdec.Model, world: World, batch_size: int) -> None:
+    """Prompts that begin alike, in a batch whose slots are taken again; the second time all are known."""
+    prompts = [[*world.ids[:40], 7 * i, *world.ids[i : i + 3 * i]] for i in range(6)]
+    options: dict[str, Any] = {"max_new_tokens": N_NEW, "ignore_eos": True, "logits": True, "seed": 1}
+    wanted = specdec.generate(target, None, prompts, **options)
+    cache = PromptCache()
+    for again in (False, True):
+        found = specdec.generate(
+            target, world.draft, prompts, prompt_cache=cache, batch_size=batch_size, **options
+        )
+        for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            assert_equal(one, other)
+            if again:
+                assert one.n_cached_tokens == len(prompts[i]) - 1
+    assert len(cache) == 6
+
+
+def test_a_sliding_window(make_mistral: Factory) -> None:
+    model = specdec.load(make_mistral(max_position_embeddings=256))
+    ids = [(7 * i) % 61 for i in range(90)]
+    for one, other in zip(
+        turns(model, model, ids, PromptCache()), turns(model, None, ids, None), strict=True
+    ):
+        assert_equal(one, other)
+
+
+def test_the_beginning_of_a_text(target: specdec.Model, world: World) -> None:
+    """The next question on one document: the text that is kept ends otherwise."""
+    document, cache = world.ids[:60], PromptCache()
+    for i in range(4):
+        prompt = [*document, 100 + i, 5, 6]
+        found = specdec.generate(target, None, prompt, prompt_cache=cache, max_new_tokens=5, logits=True)
+        assert found.n_cached_tokens == (len(document) if i else 0)
+        assert_equal(found, specdec.generate(target, None, prompt, max_new_tokens=5, logits=True))
+    assert len(cache) == 4
+    # a prompt that is the beginning of a text that is kept: its last token is the root of the first round
+    found = specdec.generate(target, None, document[:30], prompt_cache=cache, max_new_tokens=5)
+    assert found.n_cached_tokens == 29
+
+
+@needs_hooks
+def test_only_what_is_new_is_computed(target: specdec.Model, world: World) -> None:
+    cache, of_a_token = PromptCache(), 2 * target.config.n_layer
+    first = specdec.generate(target, None, world.ids[:50], prompt_cache=cache, max_new_tokens=5)
+    prompt = [*first.prompt_ids, *first.tokens, 3, 4, 5]
+    begun = _core._forward_work()  # type: ignore[attr-defined]
+    specdec.generate(target, None, prompt, prompt_cache=cache, max_new_tokens=1)
+    # the last token of the first text, which was not read, and three more, of which one is the root
+    assert _core._forward_work() - begun == 4 * of_a_token  # type: ignore[attr-defined]
+
+
+def test_streams(target: specdec.Model, world: World) -> None:
+    """Also one that is left before its end."""
+    options: dict[str, Any] = {"max_new_tokens": 20, "ignore_eos": True}
+    cache = PromptCache()
+    whole = specdec.generate(target, None, world.ids[:20], **options)
+    with specdec.stream(target, None, world.ids[:20], prompt_cache=cache, **options) as stream:
+        next(stream)
+    assert len(cache) == 1
+    again = specdec.stream(target, None, world.ids[:20], prompt_cache=cache, **options)
+    assert "".join(again) == whole.text
+    assert again.result.tokens == whole.tokens and again.result.n_cached_tokens == 19
+
+
+def test_chats_read_the_new_message_alone(make_llama: Factory) -> None:
+    """The reply of the first turn is read back from its text, as the ids that it was."""
+    model = make_chat(make_llama, "smollm")
+    messages, cache = [{"role": "user", "content": "Hello there."}], PromptCache()
+    options: dict[str, Any] = {"max_new_tokens": 6, "logit_bias": {i: -np.inf for i in range(95, 280)}}
+    known = 0
+    for _ in range(3):
+        reply = specdec.generate(model, None, messages=messages, prompt_cache=cache, **options)
+        assert reply.tokens == specdec.generate(model, None, messages=messages, **options).tokens
+        assert reply.n_cached_tokens >= known
+        known = len(reply.prompt_ids) + 5
+        messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": "More."}]
+
+
+# ── What is kept
+# ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def bytes_of(target: specdec.Model, ids: list[int]) -> int:
+    cache = PromptCache()
+    specdec.generate(target, None, ids, prompt_cache=cache, max_new_tokens=1)
+    return cache.n_bytes
+
+
+def test_the_least_recently_used_text_is_dropped(target: specdec.Model, world: World) -> None:
+    n_bytes = bytes_of(target, [1, 2, 3])
+    cache = PromptCache(3 * n_bytes + n_bytes // 2)
+
+    def ask(first: int) -> int:
+        prompt = [first, first + 1, first + 2]
+        return specdec.generate(target, None, prompt, prompt_cache=cache, max_new_tokens=1).n_cached_tokens
+
+    assert [ask(10), ask(20), ask(30)] == [0, 0, 0] and len(cache) == 3
+    assert ask(10) == 2  # now 20 was used least recently
+    assert ask(40) == 0 and (len(cache), cache.n_bytes) == (3, 3 * n_bytes)
+    assert [ask(10), ask(30), ask(40)] == [2, 2, 2]
+    assert ask(20) == 0
+    assert repr(cache) == f"<specdec.PromptCache of 3 texts, {3 * n_bytes} of {cache.max_bytes} bytes>"
+    # a text that is larger by itself drops nothing
+    long = specdec.generate(target, None, world.ids[:200], prompt_cache=cache, max_new_tokens=1)
+    assert bytes_of(target, world.ids[:200]) > cache.max_bytes and long.n_cached_tokens == 0
+    assert len(cache) == 3
+    cache.clear()
+    assert (len(cache), cache.n_bytes, bool(cache)) == (0, 0, True)
+
+
+def test_nothing_is_kept_in_no_bytes(target: specdec.Model) -> None:
+    cache = PromptCache(max_bytes=0)
+    assert specdec.generate(target, None, [1, 2, 3], prompt_cache=cache, max_new_tokens=3).tokens
+    assert len(cache) == 0
+
+
+def test_a_text_takes_the_place_of_its_beginning(target: specdec.Model, world: World) -> None:
+    cache, ids = PromptCache(), world.ids
+
+    def ask(n: int) -> int:
+        specdec.generate(target, None, ids[:n], prompt_cache=cache, max_new_tokens=1)
+        return len(cache)
+
+    assert [ask(10), ask(20), ask(15)] == [1, 1, 1]  # the third is in the second
+    (entry,) = cache._entries
+    assert entry.tokens.tolist() == ids[:20] and entry.n_bytes == entry.text.n_bytes
+
+
+def test_texts_of_another_model_are_none(target: specdec.Model, world: World) -> None:
+    cache = PromptCache()
+    other = specdec.load(target.path, "int8")
+    for model in (target, other, world.draft):
+        found = specdec.generate(model, None, world.ids[:30], prompt_cache=cache, max_new_tokens=3)
+        assert found.n_cached_tokens == 0
+        assert found.tokens == specdec.generate(model, None, world.ids[:30], max_new_tokens=3).tokens
+    assert len(cache) == 3
+    assert (
+        specdec.generate(other, None, world.ids[:30], prompt_cache=cache, max_new_tokens=1).n_cached_tokens
+        == 29
+    )
+
+
+def test_memory_is_given_back(target: specdec.Model, world: World) -> None:
+    if not hasattr(_core, "_alloc_live"):
+        pytest.skip("needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)")
+    gc.collect()
+    live = _core._alloc_live()
+    cache = PromptCache()
+    turns(target, None, world.ids, cache)
+    assert _core._alloc_live() > live
+    del cache
+    gc.collect()
+    assert _core._alloc_live() == live
+
+
+def test_what_memory_has_no_room_for_is_not_kept(target: specdec.Model, world: World) -> None:
+    cache = PromptCache()
+    wanted = specdec.generate(target, None, world.ids[:30], prompt_cache=cache, max_new_tokens=3)
+
+    def fails() -> Any:
+        raise MemoryError
+
+    cache.keep(target.core, [5, 6], 100, fails)
+    assert len(cache) == 1 and cache._promised == 0
+    again = specdec.generate(target, None, world.ids[:30], prompt_cache=cache, max_new_tokens=3)
+    assert again.tokens == wanted.tokens and again.n_cached_tokens == 29
+
+
+def test_nothing_is_kept_of_a_run_that_failed(target: specdec.Model) -> None:
+    def fails(probs: Any, tokens: Any) -> Any:
+        raise ZeroDivisionError
+
+    cache = PromptCache()
+    with pytest.raises(ZeroDivisionError):
+        specdec.generate(target, None, [1, 2, 3], prompt_cache=cache, transform=fails)
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize("bad", [-1, 2.5, "1", None, True])
+def test_bad_sizes(bad: Any) -> None:
+    with pytest.raises(InputError, match="max_bytes is"):
+        PromptCache(bad)
+
+
+def test_bad_caches(target: specdec.Model) -> None:
+    with pytest.raises(InputError, match="prompt_cache is a dict; expected a specdec.PromptCache"):
+        specdec.generate(target, None, [1], prompt_cache={})  # type: ignore[arg-type]
+
+
+# ── Threads
+# ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("n_texts", [2, 100])
+def test_threads_share_a_cache(target: specdec.Model, world: World, n_texts: int) -> None:
+    """With room for two texts, which are dropped while others read them, and with room for all."""
+    prompts = [[*world.ids[:30], i % 4, *world.ids[: 3 * i]] for i in range(12)]
+    options: dict[str, Any] = {"max_new_tokens": 6, "logits": True, "n_threads": 1, "seed": 1}
+    wanted = [specdec.generate(target, None, prompt, **options) for prompt in prompts]
+    cache = PromptCache(n_texts * bytes_of(target, world.ids[:70]))
+    largest: list[int] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            largest.append(cache.n_bytes)
+
+    def ask(i: int) -> None:
+        found = specdec.generate(target, None, prompts[i % 12], prompt_cache=cache, **options)
+        assert_equal(found, wanted[i % 12])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, range(36)))
+    ended.set()
+    watcher.join()
+    assert 0 < max(largest) <= cache.max_bytes and cache._promised == 0
+
+
+# ── The core
+# ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def open_session(target: specdec.Model) -> Iterator[Callable[..., _core.Session]]:
+    sessions = []
+
+    def make(*prompts: list[int], model: specdec.Model = target) -> _core.Session:
+        sessions.append(
+            _core.Session(
+                model.core, None, prompts, gamma=0, max_new_tokens=4, sampling={"temperature": 0.0},
+                seeds=[(0, i) for i in range(len(prompts))], n_threads=1,
+            )
+        )  # fmt: skip
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.close()
+
+
+def test_cached_texts_of_the_core(
+    target: specdec.Model, world: World, open_session: Callable[..., _core.Session]
+) -> None:
+    session = open_session([4, 5, 6])
+    assert session.cached_text(0).tokens.size == 0  # nothing is read yet
+    session.prefill()
+    while session.round():
+        pass
+    text = session.cached_text(0)
+    assert (
+        text.tokens.dtype == np.int32 and text.tokens[:3].tolist() == [4, 5, 6] and text.model is target.core
+    )
+    assert text.n_bytes == session.cached_bytes(0) > 0
+    other = open_session([4, 5, 9, 9], [4, 5, 6])
+    assert (other.begin_with(0, text), other.begin_with(1, text), other.begin_with(1, text)) == (2, 2, 2)
+    other.prefill()
+    with pytest.raises(RuntimeError, match="sequence 0 has begun to be read"):
+        other.begin_with(0, text)
+    for wrong in (2, -1, 2**40):
+        with pytest.raises(ValueError, match="sequence is"):
+            other.cached_text(wrong)
+        with pytest.raises(ValueError, match="sequence is"):
+            other.cached_bytes(wrong)
+    with pytest.raises(ValueError, match="sequence is 2"):
+        other.begin_with(2, text)
+    with pytest.raises(TypeError, match="CachedText"):
+        other.begin_with(0, [1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the text is another model's"):
+        open_session([4, 5], model=world.draft).begin_with(0, text)
+    with pytest.raises(TypeError, match="cannot create"):
+        _core.CachedText()
+    session.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        session.cached_text(0)
