@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import needs_hooks
 from canonical import LLAMA, build, random_tensors, with_drafts
 from descriptions import by_method
 from drafters import DRAFTS
@@ -26,11 +27,6 @@ from specdec.errors import InputError
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from weights import verify_weights
-
-needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_adaptive_gamma_begin"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
 
 # --------------------------------------------------------------------------- the policy, without a clock
 

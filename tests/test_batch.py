@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import signal
 import threading
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import needs_hooks, nothing_leaks
 from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
 from laws import stories260k
 from specdec import _core
@@ -32,11 +32,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "coupled": {"temperature": 0.9, "verify": "coupled"},
     "rejection": {"temperature": 0.9, "top_k": 30},
 }
-
-needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_forward_work"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
 
 
 @pytest.fixture(scope="module")
@@ -514,8 +509,5 @@ def test_refilled_places_leave_nothing_behind(pair: Pair) -> None:
         session.replace(1, [4] * 10, (3, 3))
 
     work()
-    gc.collect()
-    live = _core._alloc_live()
-    work()
-    gc.collect()
-    assert _core._alloc_live() == live
+    with nothing_leaks():
+        work()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import subprocess
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import allowing, fail_each_allocation, needs_hooks
 from canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, perturbed, random_tensors
 from specdec import _core, reference
 from specdec.drafts import Unigram
@@ -25,11 +25,6 @@ TESTS = Path(__file__).parent
 PROMPT = [1, 5, 9, 30, 7, 12]
 Tensors = dict[str, np.ndarray]
 Beams = list[dict[str, Any]]
-
-needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_alloc_fail_after"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
 
 
 def search(
@@ -600,32 +595,17 @@ def test_the_nth_allocation_fails_for_every_n(tensors: Tensors, drafting: bool) 
     """And each time there is a MemoryError and nothing leaks; rounds allocate nothing at all."""
     target, draft = build(LLAMA, tensors), build(LLAMA, perturbed(tensors)) if drafting else None
     expected, _ = search(target, draft, n=5)
-    gc.collect()
-    live = _core._alloc_live()
-    n_failures = 0
-    try:
-        for n in range(100):
-            _core._alloc_fail_after(n)
-            try:
-                found, _ = search(target, draft, n=5)
-                break
-            except MemoryError:
-                n_failures += 1
-            gc.collect()
-            assert _core._alloc_live() == live
-        assert n_failures == n >= 5
+
+    def work() -> None:
+        found, _ = search(target, draft, n=5)
         assert equal(found, expected)
-        _core._alloc_fail_after(-1)
-        run = _core.BeamSearch(target, draft, PROMPT, width=3, draft_width=6, gamma=4, max_new_tokens=50)
-        _core._alloc_fail_after(0)
+
+    assert fail_each_allocation(work) >= 5
+    run = _core.BeamSearch(target, draft, PROMPT, width=3, draft_width=6, gamma=4, max_new_tokens=50)
+    with allowing(0):
         run.prefill()
         while run.round():
             pass
-    finally:
-        _core._alloc_fail_after(-1)
-    del run
-    gc.collect()
-    assert _core._alloc_live() == live
 
 
 GUARDED = """

@@ -6,9 +6,8 @@ of accepted and rejected guesses can be made.
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec
+from allocations import allowing, fail_each_allocation, needs_hooks
 from canonical import LLAMA, build, random_tensors, run_session
 from descriptions import by_method
 from specdec import InputError, _core
@@ -536,46 +536,26 @@ DESCRIPTIONS = [
 PROMPTS = [[1, 2, 3, 1, 2], [2, 3] * 40]
 
 
-@pytest.fixture
-def allocations() -> Iterator[Callable[[int], None]]:
-    """Let n more allocations of the core succeed; at the end all do."""
-    if not hasattr(_core, "_alloc_fail_after"):
-        pytest.skip("needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)")
-    yield _core._alloc_fail_after
-    _core._alloc_fail_after(-1)
-
-
 @pytest.mark.usefixtures("quick_gc")
+@needs_hooks
 @pytest.mark.parametrize("describe", DESCRIPTIONS)
-def test_the_nth_allocation_fails(describe: Callable[[], object], allocations: Callable[[int], None]) -> None:
-    gc.collect()
-    live = _core._alloc_live()
-    for n in range(100):
-        allocations(n)
-        try:
-            run_session(TARGET, describe(), PROMPTS, max_new_tokens=5)
-            break
-        except MemoryError:
-            pass
-        gc.collect()  # after the except block: the traceback has let go of what failed
-        assert _core._alloc_live() == live
-    assert n > 3
-    gc.collect()
-    assert _core._alloc_live() == live
+def test_the_nth_allocation_fails(describe: Callable[[], object]) -> None:
+    assert fail_each_allocation(lambda: run_session(TARGET, describe(), PROMPTS, max_new_tokens=5)) > 3
 
 
+@needs_hooks
 @pytest.mark.parametrize("describe", DESCRIPTIONS)
-def test_rounds_allocate_nothing(describe: Callable[[], object], allocations: Callable[[int], None]) -> None:
+def test_rounds_allocate_nothing(describe: Callable[[], object]) -> None:
     """Nor does reading the prompt, once the session is made."""
     session = _core.Session(
         TARGET, describe(), PROMPTS, gamma=6, max_new_tokens=60, sampling={"temperature": 0.0},
         draft_sampling={"temperature": 0.0}, seeds=[(1, 0), (1, 1)], n_threads=1,
     )  # fmt: skip
-    allocations(0)
-    session.prefill()
     n_guesses = 0
-    while batch := session.round():
-        n_guesses += sum(len(record["drafted"]) for record in batch)
+    with allowing(0):
+        session.prefill()
+        while batch := session.round():
+            n_guesses += sum(len(record["drafted"]) for record in batch)
     assert n_guesses > 10
 
 

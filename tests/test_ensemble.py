@@ -5,7 +5,6 @@ That rejection is exact on their trees, drawn from what they say, is shown in `t
 
 from __future__ import annotations
 
-import gc
 import itertools
 import threading
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import fail_each_allocation, needs_hooks
 from canonical import LLAMA, build, perturbed, random_tensors, run_session, with_drafts
 from descriptions import by_method
 from specdec import _core
@@ -235,12 +235,6 @@ class Rounds:
             )
             self.now += target_s + draft_s
         return n_asked
-
-
-needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_adaptive_gamma_begin"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
 
 
 @needs_hooks
@@ -513,28 +507,10 @@ def test_bad_descriptions(target: _core.Model, wrong: tuple[Any, ...], error: ty
 
 
 @pytest.mark.usefixtures("quick_gc")
-@pytest.mark.skipif(
-    not hasattr(_core, "_alloc_fail_after"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
+@needs_hooks
 def test_the_nth_allocation_fails_for_every_n(target: _core.Model, friend: _core.Model) -> None:
     description = by_method(
         "ensemble", True, [4, 4], (by_method("lookahead", 2, 3, 2), by_method("model", friend))
     )
-    gc.collect()
-    live = _core._alloc_live()
-    try:
-        for n in itertools.count():
-            _core._alloc_fail_after(n)
-            try:
-                run_session(target, description, PROMPTS, gamma=8, max_new_tokens=6)
-                break
-            except MemoryError:
-                pass
-            gc.collect()
-            assert _core._alloc_live() == live
-    finally:
-        _core._alloc_fail_after(-1)
+    n = fail_each_allocation(lambda: run_session(target, description, PROMPTS, gamma=8, max_new_tokens=6))
     assert n > 5
-    gc.collect()
-    assert _core._alloc_live() == live

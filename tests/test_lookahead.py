@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 import threading
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import fail_each_allocation, needs_hooks
 from canonical import LLAMA, build, random_tensors, run_session, with_drafts
 from descriptions import by_method
 from exact import outcome_law
@@ -235,26 +234,7 @@ def test_attributes() -> None:
 
 
 @pytest.mark.usefixtures("quick_gc")
-@pytest.mark.skipif(
-    not hasattr(_core, "_alloc_fail_after"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
+@needs_hooks
 def test_the_nth_allocation_fails_for_every_n(target: _core.Model) -> None:
     describe = Lookahead(3, 3).describe(None)  # type: ignore[arg-type]
-    gc.collect()
-    live = _core._alloc_live()
-    try:
-        for n in itertools.count():
-            _core._alloc_fail_after(n)
-            try:
-                run_session(target, describe, PROMPTS, max_new_tokens=6)
-                break
-            except MemoryError:
-                pass
-            gc.collect()
-            assert _core._alloc_live() == live
-    finally:
-        _core._alloc_fail_after(-1)
-    assert n > 3
-    gc.collect()
-    assert _core._alloc_live() == live
+    assert fail_each_allocation(lambda: run_session(target, describe, PROMPTS, max_new_tokens=6)) > 3

@@ -7,17 +7,12 @@ import gc
 import numpy as np
 import pytest
 
+from allocations import fail_each_allocation, needs_hooks
 from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from descriptions import by_method
 from specdec import _core
 
-pytestmark = [
-    pytest.mark.usefixtures("quick_gc"),
-    pytest.mark.skipif(
-        not hasattr(_core, "_alloc_fail_after"),
-        reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-    ),
-]
+pytestmark = [pytest.mark.usefixtures("quick_gc"), needs_hooks]
 
 TENSORS = random_tensors(LLAMA)
 
@@ -136,31 +131,14 @@ RUNS = [
 
 @pytest.mark.parametrize("work", [*LOADS, *RUNS])
 def test_the_nth_allocation_fails_for_every_n(work):
-    gc.collect()
-    live = _core._alloc_live()
     expected = work() if work not in LOADS else None
-    gc.collect()
-    n_failures = 0
-    try:
-        for n in range(1000):
-            _core._alloc_fail_after(n)
-            result = None
-            try:
-                result = work()
-            except MemoryError:
-                n_failures += 1
-            if result is not None:
-                break
-            gc.collect()  # after the except block: the traceback has let go of the models
-            assert _core._alloc_live() == live
-    finally:
-        _core._alloc_fail_after(-1)
-    assert n_failures == n >= 1, "every allocation before the last must have failed once"
-    if isinstance(expected, np.ndarray):
-        assert np.array_equal(result, expected)
-    del expected, result
-    gc.collect()
-    assert _core._alloc_live() == live
+
+    def checked():
+        result = work()
+        if isinstance(expected, np.ndarray):
+            assert np.array_equal(result, expected)
+
+    assert fail_each_allocation(checked) >= 1
 
 
 # ------------------------------------------------------------------------------------------ sizes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import sys
 import threading
 import weakref
@@ -15,6 +14,7 @@ import pytest
 import scipy
 
 import specdec
+from allocations import fail_each_allocation, needs_hooks
 from canonical import LLAMA, build, random_tensors, with_drafts
 from exact import chain_law, drafts, first_tokens, outcome_law, without_replacement
 from specdec import _core, reference
@@ -517,30 +517,14 @@ def test_two_objects_that_draw_side_by_side(tiny: Any, given: bool) -> None:
 
 
 @pytest.mark.usefixtures("quick_gc")
-@pytest.mark.skipif(
-    not hasattr(_core, "_alloc_fail_after"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
+@needs_hooks
 def test_the_nth_allocation_fails_for_every_n(target: _core.Model) -> None:
-    gc.collect()
-    live = _core._alloc_live()
     drafter = Pairs()
-    try:
-        for n in itertools.count():
-            _core._alloc_fail_after(n)
-            try:
-                session = open_session(target, drafter, [[1, 2], [3]])
-                session.prefill()
-                while session.round():
-                    pass
-                break
-            except MemoryError:
-                pass
-            gc.collect()
-            assert _core._alloc_live() == live
-    finally:
-        _core._alloc_fail_after(-1)
-    assert n > 3
-    del session
-    gc.collect()
-    assert _core._alloc_live() == live
+
+    def work() -> None:
+        session = open_session(target, drafter, [[1, 2], [3]])
+        session.prefill()
+        while session.round():
+            pass
+
+    assert fail_each_allocation(work) > 3
