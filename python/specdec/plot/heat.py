@@ -135,14 +135,8 @@ def heat_map_html(
 
     Parameters
     ----------
-    source : Result or Measurement
-        A run that drafted, or a measurement, in which every position was judged.
-    prompt : int, default 0
-        Which of the measurement's texts.
-    temperature : float, optional
-        And of which temperature; needed if there are several.
-    n_tokens : int, optional
-        How many tokens are shown, from the first; by default all.
+    source, prompt, temperature, n_tokens
+        As of `heat_map`.
 
     Returns
     -------
