@@ -38,8 +38,9 @@ static void returned_free(returned* r) {
 
 /* A text for Python: read-only, a copy, since the core's memory changes and the object may keep it. As a
  * memoryview of int it costs a copy of 4 bytes a token, where a list costs an object for each. */
-static PyObject* view_of(const int32_t* text, int n) {
-    PyObject* bytes = PyBytes_FromStringAndSize((const char*)text, (Py_ssize_t)n * (Py_ssize_t)sizeof *text);
+static PyObject* view_of(const int32_t* tokens, int n) {
+    PyObject* bytes =
+        PyBytes_FromStringAndSize((const char*)tokens, (Py_ssize_t)n * (Py_ssize_t)sizeof *tokens);
     PyObject* view = bytes ? PyMemoryView_FromObject(bytes) : NULL;
     PyObject* ids = view ? PyObject_CallMethod(view, "cast", "s", "i") : NULL;
     Py_XDECREF(bytes);
@@ -240,11 +241,12 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 
-/* method(sequence, text), if there is that method. */
-static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* text, int n_text) {
+/* method(sequence, tokens), if there is that method. */
+static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* tokens,
+                      int n_tokens) {
     if (method == Py_None) return SD_OK;
     sd_gil_take(d->saved_thread);
-    PyObject* ids = view_of(text, n_text);
+    PyObject* ids = view_of(tokens, n_tokens);
     PyObject* ignored = ids ? PyObject_CallFunction(method, "iO", sequence, ids) : NULL;
     int failed = ignored == NULL;
     Py_XDECREF(ids);
@@ -258,9 +260,9 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
     return tell(d, d->begin, sequence, prompt, n_prompt);
 }
 
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     python_drafter* d = (python_drafter*)base;
-    return tell(d, d->commit, sequence, text, n_text);
+    return tell(d, d->commit, sequence, tokens, n_tokens);
 }
 
 static void release(sd_drafter* base) {

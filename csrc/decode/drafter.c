@@ -28,6 +28,6 @@ sd_status sd_drafter_read(sd_drafter* d, int* done) {
     return d->read ? d->read(d, done) : SD_OK;
 }
 
-sd_status sd_drafter_commit(sd_drafter* d, int sequence, const int32_t* text, int n_text) {
-    return d->commit ? d->commit(d, sequence, text, n_text) : SD_OK;
+sd_status sd_drafter_commit(sd_drafter* d, int sequence, const int32_t* tokens, int n_tokens) {
+    return d->commit ? d->commit(d, sequence, tokens, n_tokens) : SD_OK;
 }

@@ -61,8 +61,8 @@ struct sd_drafter {
      * logits + node_rows[i] · stride on. Comes before commit. */
     sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride);
-    /* From now on the text is text [n_text], the prompt included, and stays. */
-    sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* text, int n_text);
+    /* The text is tokens [n_tokens] from now on, the prompt included; they stay. */
+    sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* tokens, int n_tokens);
     void (*free)(sd_drafter* self);
 };
 
@@ -80,6 +80,6 @@ sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** draft
 /* The operations that may be NULL. */
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const int32_t* prompt, int n_prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);
-sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* text, int n_text);
+sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* tokens, int n_tokens);
 
 #endif

@@ -54,11 +54,11 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 }
 
 /* The guesses that stand are the inner's in its own text; the last token is new. */
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
     int32_t* own = d->imagined[sequence];
-    own[n_text - 1] = text[n_text - 1];
-    return sd_drafter_commit(d->inner, sequence, own, n_text);
+    own[n_tokens - 1] = tokens[n_tokens - 1];
+    return sd_drafter_commit(d->inner, sequence, own, n_tokens);
 }
 
 static void release(sd_drafter* base) {

@@ -9,13 +9,13 @@ static void penalise(const float* logits, float penalty, int32_t token, float* a
 }
 
 const float* sd_logits_adjust(const sd_sampling* sampling, int n_vocab, const float* logits,
-                              const int32_t* text, int n_text, const sd_tree* tree, int node,
+                              const int32_t* tokens, int n_tokens, const sd_tree* tree, int node,
                               float* adjusted) {
     float penalty = (float)sampling->repetition_penalty;
     if (penalty == 1.0f && sampling->n_biased == 0) return logits;
     memcpy(adjusted, logits, (size_t)n_vocab * sizeof *adjusted);
     if (penalty != 1.0f) {
-        for (int i = 0; i < n_text; i++) penalise(logits, penalty, text[i], adjusted);
+        for (int i = 0; i < n_tokens; i++) penalise(logits, penalty, tokens[i], adjusted);
         for (int i = node; i > 0; i = tree->parents[i]) penalise(logits, penalty, tree->tokens[i], adjusted);
     }
     for (int i = 0; i < sampling->n_biased;

@@ -4,11 +4,11 @@
 
 #include "tree.h"
 
-/* Logits [n_vocab] of the token after `node` of a tree whose root is the last of text [n_text]: the
- * same pointer if there is nothing to do, else `adjusted` [n_vocab]. A token of the text or of the
- * way to the node counts once, however often it occurs. */
+/* Logits [n_vocab] of the token after `node` of a tree whose root is the last of tokens [n_tokens]: the same
+ * pointer if there is nothing to do, else `adjusted` [n_vocab]. A token of these, or of the way to the node,
+ * counts once, however often it occurs. */
 const float* sd_logits_adjust(const sd_sampling* sampling, int n_vocab, const float* logits,
-                              const int32_t* text, int n_text, const sd_tree* tree, int node,
+                              const int32_t* tokens, int n_tokens, const sd_tree* tree, int node,
                               float* adjusted);
 
 #endif

@@ -27,10 +27,10 @@ static int32_t follower(const sd_automaton* a, sd_match match) {
 }
 
 /* Take in committed text from where the last call ended; note what a copy would have guessed of it. */
-static sd_status read_on(copy_drafter* d, sequence_state* r, const int32_t* text, int n_text) {
+static sd_status read_on(copy_drafter* d, sequence_state* r, const int32_t* tokens, int n_tokens) {
     const sd_automaton* documents = d->options.documents;
-    while (r->text.n_tokens < n_text) {
-        int32_t token = text[r->text.n_tokens];
+    while (r->text.n_tokens < n_tokens) {
+        int32_t token = tokens[r->text.n_tokens];
         sd_match match = sd_automaton_repeated(&r->text);
         if (match.length > 0) sd_odds_learn(&r->text_odds, match.length, follower(&r->text, match) == token);
         if (documents) {
@@ -71,9 +71,9 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
     return SD_OK;
 }
 
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     copy_drafter* d = (copy_drafter*)base;
-    return read_on(d, &d->states[sequence], text, n_text);
+    return read_on(d, &d->states[sequence], tokens, n_tokens);
 }
 
 /* To copy from `at` on: of the drafted text itself with the guesses behind it, or of documents. */

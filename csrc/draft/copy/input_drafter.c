@@ -36,12 +36,12 @@ typedef struct input_drafter {
     sequence_state* states; /* [options.n_sequences] */
 } input_drafter;
 
-/* How many tokens of the output up to text[n_text - 1] stand in the source too, up to source[end]. */
-static int match_length(const sequence_state* r, const int32_t* text, int n_text, int end) {
-    int most = n_text - r->n_prompt, length = 0;
+/* How many tokens of the output up to tokens[n_tokens - 1] stand in the source too, up to source[end]. */
+static int match_length(const sequence_state* r, const int32_t* tokens, int n_tokens, int end) {
+    int most = n_tokens - r->n_prompt, length = 0;
     if (end + 1 < most) most = end + 1;
     if (MAX_MATCH < most) most = MAX_MATCH;
-    while (length < most && r->source[end - length] == text[n_text - 1 - length]) length++;
+    while (length < most && r->source[end - length] == tokens[n_tokens - 1 - length]) length++;
     return length;
 }
 
@@ -53,11 +53,11 @@ static int misfit(const sequence_state* r, const alignment* p, int next) {
 }
 
 /* Look for the longest suffix of the output in the source. */
-static void realign(const sequence_state* r, const int32_t* text, int min_match, alignment* p) {
+static void realign(const sequence_state* r, const int32_t* tokens, int min_match, alignment* p) {
     int length = 0, at = 0;
     for (int end = 0; end < r->n_source; end++) {
-        if (r->source[end] != text[p->n_text - 1]) continue;
-        int found = match_length(r, text, p->n_text, end);
+        if (r->source[end] != tokens[p->n_text - 1]) continue;
+        int found = match_length(r, tokens, p->n_text, end);
         if (found > length || (found == length && misfit(r, p, end + 1) < misfit(r, p, at)))
             length = found, at = end + 1;
     }
@@ -66,13 +66,13 @@ static void realign(const sequence_state* r, const int32_t* text, int min_match,
 
 /* Take in the text from where the alignment was to its end. odds: learn how often the source was right; or
  * NULL. */
-static sd_status follow(const sequence_state* r, const int32_t* text, int n_text, int min_match, alignment* p,
-                        sd_odds* odds) {
-    while (p->n_text < n_text) {
+static sd_status follow(const sequence_state* r, const int32_t* tokens, int n_tokens, int min_match,
+                        alignment* p, sd_odds* odds) {
+    while (p->n_text < n_tokens) {
         sd_status status =
             sd_interrupted(); /* a token without counterpart is looked for in all of the source */
         if (status != SD_OK) return status;
-        int32_t token = text[p->n_text++];
+        int32_t token = tokens[p->n_text++];
         int right = p->n_lost == 0 && p->at < r->n_source && r->source[p->at] == token;
         if (odds && p->n_lost == 0 && p->at < r->n_source) sd_odds_learn(odds, p->length, right);
         if (right) {
@@ -80,7 +80,7 @@ static sd_status follow(const sequence_state* r, const int32_t* text, int n_text
             p->length++;
         } else {
             p->n_lost++;
-            realign(r, text, min_match, p);
+            realign(r, tokens, min_match, p);
         }
     }
     return SD_OK;
@@ -103,10 +103,10 @@ static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, in
     return SD_OK;
 }
 
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     const input_drafter* d = (const input_drafter*)base;
     sequence_state* r = &d->states[sequence];
-    return follow(r, text, n_text, d->options.min_match, &r->committed, &r->odds);
+    return follow(r, tokens, n_tokens, d->options.min_match, &r->committed, &r->odds);
 }
 
 static sd_copy copy_from(const sequence_state* r, int at, int length) {

@@ -266,8 +266,8 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
-    return sd_drafter_commit(((nested_drafter*)base)->drafter, sequence, text, n_text);
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
+    return sd_drafter_commit(((nested_drafter*)base)->drafter, sequence, tokens, n_tokens);
 }
 
 static void release(sd_drafter* base) {

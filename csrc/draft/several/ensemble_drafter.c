@@ -268,24 +268,25 @@ static int find_path(const ensemble_drafter* d, const sd_proposal* own, const in
     return own->depths[last];
 }
 
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     ensemble_drafter* d = (ensemble_drafter*)base;
     int n_old = d->n_text[sequence], before = 0;
     sd_status status = SD_OK;
-    if (n_old > 0) d->n_tokens += n_text - n_old;
+    if (n_old > 0) d->n_tokens += n_tokens - n_old;
     for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++) {
         inner* in = &d->inners[i];
         int slot = in->slots[sequence];
-        if (slot >= 0 && n_old <= n_text) {
+        if (slot >= 0 && n_old <= n_tokens) {
             const sd_proposal* own = &in->proposals[slot];
-            int n = find_path(d, own, text + n_old, n_text - n_old), n_added = n > before ? n - before : 0;
+            int n = find_path(d, own, tokens + n_old, n_tokens - n_old),
+                n_added = n > before ? n - before : 0;
             if (d->options.adaptive)
                 sd_drafter_policy_observe(&in->policy, own, d->path, n, in->expected[slot], n_added);
             in->round.n_added += n_added;
             if (n > before) before = n;
         }
         in->slots[sequence] = -1;
-        status = sd_drafter_commit(in->drafter, sequence, text, n_text);
+        status = sd_drafter_commit(in->drafter, sequence, tokens, n_tokens);
     }
     d->n_text[sequence] = 0;
     d->committed = sd_now();

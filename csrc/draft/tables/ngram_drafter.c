@@ -93,7 +93,7 @@ static void add_follower(followers* f, int n_vocab, int32_t token, int64_t n) {
 }
 
 /* What followed a context [k] in the table and, online, in the counted part of the text. */
-static void find_followers(followers* f, const sd_ngram_table* t, const counts* c, const int32_t* text,
+static void find_followers(followers* f, const sd_ngram_table* t, const counts* c, const int32_t* tokens,
                            const int32_t* context, int k) {
     int64_t begin, end;
     sd_ngram_followers(t, context, k, &begin, &end);
@@ -101,8 +101,8 @@ static void find_followers(followers* f, const sd_ngram_table* t, const counts* 
     for (int64_t i = begin; i < end; i++) add_follower(f, t->n_vocab, level->tokens[i], level->counts[i]);
     if (c->last == NULL) return;
     for (int32_t i = c->last[context[k - 1]]; i >= k - 1; i = c->previous[i])
-        if (i + 1 < c->n_text && memcmp(&text[i - k + 1], context, (size_t)k * sizeof *text) == 0)
-            add_follower(f, t->n_vocab, text[i + 1], 1);
+        if (i + 1 < c->n_text && memcmp(&tokens[i - k + 1], context, (size_t)k * sizeof *tokens) == 0)
+            add_follower(f, t->n_vocab, tokens[i + 1], 1);
 }
 
 /* The probability of a token, over the factor. */
@@ -214,10 +214,10 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-static sd_status commit(sd_drafter* base, int sequence, const int32_t* text, int n_text) {
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     counts* c = &((ngram_drafter*)base)->counts[sequence];
-    for (; c->n_text < n_text; c->n_text++) {
-        int32_t token = text[c->n_text];
+    for (; c->n_text < n_tokens; c->n_text++) {
+        int32_t token = tokens[c->n_text];
         add_unigram(c, token, 1);
         c->previous[c->n_text] = c->last[token];
         c->last[token] = c->n_text;
