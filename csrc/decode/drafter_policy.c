@@ -7,15 +7,15 @@
 #define PROPOSALS 64.0
 /* Rounds that the means of guesses and steps are of. */
 #define ROUNDS 64.0
-/* A rest takes so many times what a proposal costs: at first, and at most. */
-#define FIRST_REST 128.0
+/* A rest takes so many times what a proposal costs: at first, and at most. It grows fourfold with each. */
+#define FIRST_REST 64.0
 #define LAST_REST 4096.0
 /* The cost of a proposal, in tokens of plain decoding, counts as at least and at most so much. */
 #define LEAST_COST 0.02
-#define MOST_COST 1.0
+#define MOST_COST 0.25
 /* Tokens without the drafter at most when a session begins. */
 #define START_REST 16.0
-/* Rounds of a trial after a rest; rounds in which the drafter has paid do not count. */
+/* Rounds of a trial, at first and after a rest; rounds in which the drafter has paid do not count. */
 #define N_TRIALS 2.0
 /* Tokens behind decoding without the drafter at which it rests. */
 #define LOSS 12.0
@@ -45,6 +45,7 @@ void sd_drafter_policy_reset(sd_drafter_policy* p) {
     memset(p, 0, sizeof *p);
     sd_cost_model_anchor(&p->draft);
     p->rest = FIRST_REST;
+    p->trial_left = N_TRIALS;
     p->explore_at = p->explore_gap = EXPLORE;
     p->skip_at = p->skip_gap = SKIP;
 }
@@ -151,6 +152,10 @@ int sd_drafter_policy_pays(const sd_drafter_policy* p, double path_prob, int dep
     return n > 0.0 && value / n >= worth * (p->draft_s[depth + 1] - p->draft_s[depth]);
 }
 
+double sd_drafter_policy_chance(const sd_drafter_policy* p, int depth) {
+    return p->chance[depth < SD_POLICY_HORIZON ? depth : SD_POLICY_HORIZON];
+}
+
 double sd_drafter_policy_node_price(const sd_drafter_policy* p) {
     return p == NULL ? 0.0 : p->rate * p->row_s;
 }
@@ -182,7 +187,7 @@ static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_row
 static void begin_rest(sd_drafter_policy* p, const sd_throughput* t) {
     double cost = usual_seconds(p) * t->plain_rate;
     p->rest_left = p->rest * fmin(MOST_COST, fmax(LEAST_COST, cost));
-    p->rest = fmin(2.0 * p->rest, LAST_REST);
+    p->rest = fmin(4.0 * p->rest, LAST_REST);
 }
 
 int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int gamma, int n_rows) {
@@ -191,15 +196,15 @@ int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int ga
     if (p->rate > 0.0) fill_seconds(p, t, n_rows);
     if (gamma == 0) return 0;
     if (p->rest_left > 0.0) return 0;
+    if (p->n_rounds >= p->skip_at) {
+        int close = p->rate < CLOSE * t->plain_rate;
+        if (p->idle > 0.0 || sd_cost_model_seen(&t->target, n_rows, n_rows) > 0.0) {
+            p->skip_gap = fmin(4.0 * p->skip_gap, close ? CLOSE_SKIP : LAST_SKIP);
+            p->skip_at = p->n_rounds + p->skip_gap;
+        } /* else in the next round too: one run says little */
+        return 0;
+    }
     if (p->trial_left == 0.0) {
-        if (p->n_rounds >= p->skip_at) {
-            int close = p->rate < CLOSE * t->plain_rate;
-            if (p->idle > 0.0 || sd_cost_model_seen(&t->target, n_rows, n_rows) > 0.0) {
-                p->skip_gap = fmin(2.0 * p->skip_gap, close ? CLOSE_SKIP : LAST_SKIP);
-                p->skip_at = p->n_rounds + p->skip_gap;
-            } /* else in the next round too: one run says little */
-            return 0;
-        }
         /* as it is expected and as it has been measured */
         if (!sd_drafter_policy_pays(p, most_added(p), 0, 0, -1.0) || p->loss > LOSS) {
             begin_rest(p, t);
@@ -231,6 +236,7 @@ double sd_drafter_policy_expects(const sd_drafter_policy* p, int n_steps) {
 static void begin_trial(sd_drafter_policy* p) {
     p->rest_left = 0.0;
     p->trial_left = N_TRIALS;
+    p->skip_at = fmax(p->skip_at, p->n_rounds + SKIP);
     p->loss = p->won = 0.0;
     sd_acceptance_weaken(&p->acceptance, LOOK_AGAIN);
     sd_mean_weaken(&p->right, 1.0);
@@ -249,7 +255,8 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
     draft_s = fmin(draft_s, OUTLIER * draft_seconds(p, t, r->n_steps));
     double rows_s = sd_cost_model_seconds(&t->target, r->n_rows + r->n_guesses) -
                     sd_cost_model_seconds(&t->target, r->n_rows);
-    double lost = (t->plain_rate * (draft_s + rows_s) - r->n_added) / t->n_open;
+    /* rows that seem to cost less than none were measured badly */
+    double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
     p->loss = fmax(0.0, p->loss + lost);
     p->won -= lost;
     if (p->won > LOSS) p->rest = FIRST_REST;

@@ -95,6 +95,9 @@ int sd_drafter_policy_begin(sd_drafter_policy* policy, const sd_throughput* thro
 int sd_drafter_policy_pays(const sd_drafter_policy* policy, double path_prob, int depth, int n_guesses,
                            double known);
 
+/* The chance that the guess at a depth (≥ 1) is accepted if its parent is, before its confidence is known. */
+double sd_drafter_policy_chance(const sd_drafter_policy* policy, int depth);
+
 /* The share of this drafter's right tokens that earlier drafters of the round have not, where those expect
  * to bring `expected` tokens. It is the path_prob of the root. */
 double sd_drafter_policy_new(const sd_drafter_policy* policy, double expected);

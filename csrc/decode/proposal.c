@@ -12,6 +12,14 @@ int sd_proposal_may_draft(const sd_proposal* p, int node) {
            sd_drafter_policy_pays(p->policy, p->path_prob[node], p->depths[node], p->tree.n_nodes - 1, -1.0);
 }
 
+int sd_proposal_may_add(const sd_proposal* p, int node) {
+    if (!sd_proposal_has_room(p, node)) return 0;
+    if (p->policy == NULL) return 1;
+    int depth = p->depths[node];
+    double chance = sd_drafter_policy_chance(p->policy, depth + 1);
+    return sd_drafter_policy_pays(p->policy, p->path_prob[node], depth, p->tree.n_nodes - 1, chance);
+}
+
 int sd_proposal_worth_verifying(sd_proposal* p, int node, double confidence) {
     if (p->policy == NULL) return 1;
     int depth = p->depths[node] + 1;

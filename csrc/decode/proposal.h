@@ -49,6 +49,10 @@ int sd_proposal_has_room(const sd_proposal* proposal, int node);
  * guess is drawn. */
 int sd_proposal_may_draft(const sd_proposal* proposal, int node);
 
+/* The same where the guess has been drafted already, with others before it, so that only its row is to be
+ * paid for. To be asked before a look at the guess. */
+int sd_proposal_may_add(const sd_proposal* proposal, int node);
+
 /* Is a guess after `node`, whose confidence is known by now, worth a row of the target? Always without a
  * policy. May be asked after sd_proposal_may_draft, and only where the answer may depend on the guess (the
  * condition of drafter.h): the guess is a point mass, or drawn with the noise of SD_RULE_COUPLED. A guess

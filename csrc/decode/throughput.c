@@ -60,8 +60,8 @@ static void follow_speed(sd_throughput* t, int n_rows, double seconds, double ex
 void sd_throughput_measure(sd_throughput* t, int n_rows, double draft_s, double rest_s,
                            double expected_draft_s) {
     follow_speed(t, n_rows, draft_s + rest_s, expected_draft_s);
-    /* the first round finds cold caches */
-    if (t->starting == 0.0 || t->target.known == 0.0)
+    /* The first round finds cold caches: its time is better than none only where it is a plain round's. */
+    if (t->starting == 0.0 || (t->target.known == 0.0 && n_rows == (int)t->n_open))
         sd_cost_model_learn(&t->target, n_rows, rest_s / t->slowness);
     t->starting = 0.0;
     t->n_rounds++;
