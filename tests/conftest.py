@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import missing
+from grids import covering
 from tiny_models import gpt2_config, llama_config, mistral_config, write_hf
 
 # Programs that tests start import what tests import.
@@ -70,15 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _covering(cases: Iterable[pytest.Function], strength: int = 1) -> set[pytest.Function]:
-    """Cases in which each combination of `strength` values of different parameters occurs, found greedily."""
-    shows = {item: set(combinations(_values(item), strength)) for item in cases}
-    chosen = set()
-    while shows:
-        best = max(shows, key=lambda item: len(shows[item]))
-        found = shows.pop(best)
-        chosen.add(best)
-        shows = {item: left for item, those in shows.items() if (left := those - found)}
-    return chosen
+    """Cases in which each combination of `strength` values of different parameters occurs."""
+    return covering({item: set(combinations(_values(item), strength)) for item in cases})
 
 
 def _values(item: pytest.Function) -> list[tuple[str, object]]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, random_tensors
+from grids import in_few_items
 from specdec import _core, reference
 
 N_IDS = 150  # two full prompt slices and a rest
@@ -100,7 +101,7 @@ def test_most_tokens_differ_from_the_reference_by_rounding_alone(case):
     assert np.median(np.abs(found - expected).max(axis=1)) < 2e-5
 
 
-@pytest.mark.grid
+@in_few_items()
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize("n_nodes", [2, 3, 5, 9, 12, 13, 25, 64])
 def test_rows_together_have_the_bits_of_rows_alone(case, n_nodes, n_threads):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from exact import Conditional, Proposal, alternating, chosen, independent, without_replacement
+from grids import in_few_items
 from proofs import prove, prove_bound, prove_coupled
 from specdec import _core, reference
 from tables import models, random_tree, shapes, standardise, table, unlike
@@ -62,7 +63,7 @@ CASES = [
 cases = pytest.mark.parametrize(("verify", "how", "shape", "n_vocab", "pair"), CASES)
 
 
-@pytest.mark.grid
+@in_few_items(by="how")
 @cases
 @pytest.mark.parametrize("lenience", [0.99, 0.5, 0.2])
 def test_no_token_exceeds_its_bound(
@@ -74,7 +75,7 @@ def test_no_token_exceeds_its_bound(
     prove_bound(RULES[verify], shapes()[shape], target, draft, lenience=lenience, proposal=proposal)
 
 
-@pytest.mark.grid
+@in_few_items(by="how")
 @cases
 @pytest.mark.parametrize("rule", ["rejection", "greedy", "classical"])
 def test_the_law_is_the_targets(
@@ -85,7 +86,7 @@ def test_the_law_is_the_targets(
     prove(RULES[verify], shapes()[shape], target, draft, rule=rule, proposal=proposal)
 
 
-@pytest.mark.grid
+@in_few_items(by="how")
 @cases
 def test_the_coupled_rule_gives_the_plain_token(
     verify: str, how: str, shape: str, n_vocab: int, pair: str
@@ -101,7 +102,7 @@ def test_k_sequential_selection_of_draws(shape: str, pair: str) -> None:
     prove(verify_weights, shapes()[shape], *models(pair, 2, with_core=False), rule="k-sequential")
 
 
-@pytest.mark.grid
+@in_few_items(by="how")
 @pytest.mark.parametrize("verify", ["weights", "dense"])
 @pytest.mark.parametrize("rule", ["block", "k-sequential"])
 @pytest.mark.parametrize("how", ["drawn", "chosen", "chosen, then drawn", "drawn, then chosen"])

@@ -30,6 +30,7 @@ from exact import (
     rows_after,
     without_replacement,
 )
+from grids import in_few_items
 from proofs import most_probable, prove, prove_bound, prove_coupled, prove_race
 from specdec import _core, reference
 from tables import PAIRS, models, random_tree, shapes, standardise, table, unlike
@@ -51,14 +52,14 @@ TREES: dict[str, list[tuple[str, int]]] = {
 CASES = [(rule, *tree) for rule, trees in TREES.items() for tree in trees]
 
 
-@pytest.mark.grid
+@in_few_items(by="rule")
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize(("rule", "shape", "n_vocab"), CASES)
 def test_the_core_samples_exactly_the_target(rule: str, shape: str, n_vocab: int, pair: str) -> None:
     prove(_core.verify, shapes()[shape], *models(pair, n_vocab, with_core=True), rule=rule)
 
 
-@pytest.mark.grid
+@in_few_items(by="rule")
 @pytest.mark.parametrize("pair", ["rational", "zeros"])
 @pytest.mark.parametrize(
     ("rule", "shape", "n_vocab"), [case for case in CASES if case[0] != "k-sequential" or case[2] == 3]
@@ -119,7 +120,7 @@ def test_a_draft_equal_to_the_target_is_always_accepted(verify: Rule, rule: str)
 # --------------------------------------------------------------------------- the order of siblings
 
 
-@pytest.mark.grid
+@in_few_items(by="verify")
 @implementations
 @pytest.mark.parametrize("order", [*itertools.permutations([1.0, 2.0, 3.0])])
 def test_siblings_in_any_order_from_different_drafts(verify: Rule, order: tuple[float, ...]) -> None:
@@ -137,7 +138,7 @@ def test_sequences_of_different_drafts_in_any_order(verify: Rule, order: list[fl
     prove(verify, parents, target, draft, proposal=unlike(parents, 2), order=order)
 
 
-@pytest.mark.grid
+@in_few_items(by="verify")
 @implementations
 @pytest.mark.parametrize("shape", ["two", "three", "left"])
 @pytest.mark.parametrize("pair", ["plain", "temperatures", "top-k-of-target"])
@@ -161,7 +162,7 @@ def test_drafts_without_replacement_are_no_samples_of_one_distribution(verify: R
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 
 
-@pytest.mark.grid
+@in_few_items(by="verify")
 @implementations
 @pytest.mark.parametrize("lenience", LENIENCES)
 @pytest.mark.parametrize("pair", ["plain", "rational", "temperatures", "top-k-of-target", "greedy-target"])
@@ -331,7 +332,7 @@ def test_classical_rejection_accepts_as_rarely_as_a_2_says(verify: Rule, pair: s
 # -------------------------------------------------------------------------------------------- coupled
 
 
-@pytest.mark.grid
+@in_few_items(by="verify")
 @implementations
 @pytest.mark.parametrize(
     "pair", ["plain", "zeros", "top-k-of-draft", "disjoint", "greedy-target", "rational"]

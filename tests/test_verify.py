@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from exact import Rule, outcome_law, round_law
+from grids import in_few_items
 from proofs import prove
 from specdec import InputError, _core, distribution, reference, verify
 from specdec.verification import verify as verify_module
@@ -25,14 +26,14 @@ TREES = [
 ]
 
 
-@pytest.mark.grid
+@in_few_items(by="shape")
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize(("shape", "n_vocab"), TREES)
 def test_the_reference_samples_exactly_the_target(shape: str, n_vocab: int, pair: str) -> None:
     prove(reference.verify, shapes()[shape], *models(pair, n_vocab, with_core=False))
 
 
-@pytest.mark.grid
+@in_few_items(by="shape")
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize(("shape", "n_vocab"), TREES)
 def test_the_core_samples_exactly_the_target(shape: str, n_vocab: int, pair: str) -> None:

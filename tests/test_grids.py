@@ -1,0 +1,44 @@
+"""Tests of many cases in few items: each case runs once, in one tier, and a failure is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from grids import covering, in_few_items
+
+SEEN: list[tuple[str, int, bool]] = []
+
+
+@in_few_items(by="word")
+@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize(("word", "number"), [("a", 1), ("a", 2), ("b", 1)])
+def example(word: str, number: int, flag: bool) -> None:
+    SEEN.append((word, number, flag))
+    assert number < 2 or not flag, "a 2 with a flag"
+
+
+def test_each_case_is_in_one_item_and_one_tier() -> None:
+    (mark,) = example.pytestmark
+    SEEN.clear()
+    for param in mark.args[1]:
+        try:
+            example(*param.values)
+        except AssertionError as error:
+            assert "1 of" in str(error) and "a-2-True" in str(error) and "a 2 with a flag" in str(error)
+    wanted = [(word, n, flag) for word, n in (("a", 1), ("a", 2), ("b", 1)) for flag in (False, True)]
+    assert sorted(SEEN) == sorted(wanted)
+
+    by_default = [param for param in mark.args[1] if not param.marks]
+    assert {param.id for param in by_default} == {"a", "b"}
+    SEEN.clear()
+    for param in by_default:
+        try:
+            example(*param.values)
+        except AssertionError:
+            pass
+    for values in zip(*SEEN, strict=True):  # each value of each parameter
+        assert len(set(values)) == 2
+
+
+def test_covering_cases_show_everything() -> None:
+    assert covering({"one": {1}, "both": {1, 2}, "other": {2, 3}}) == {"both", "other"}
