@@ -321,13 +321,20 @@ def test_end_ids_outside_the_vocabulary_are_left_out(make_llama):
     with pytest.warns(UserWarning) as caught:
         tokenizer = open_checkpoint(folder).tokenizer
     assert (tokenizer.eos_ids, tokenizer.bos_id) == ((2,), None)
-    found = [str(warning.message).removeprefix(f"{folder}/").split("; expected")[0] for warning in caught]
-    assert sorted(found) == [
-        "config.json: field 'bos_token_id' is -1",
-        "config.json: field 'eos_token_id' is [2, 61]",
-        "generation_config.json: field 'bos_token_id' is 50256",
-        "generation_config.json: field 'eos_token_id' is 50256",
+    assert [str(warning.message) for warning in caught] == [
+        f"{folder}: 'bos_token_id' is 50256, 'bos_token_id' is -1, 'eos_token_id' is 50256, "
+        "'eos_token_id' is [2, 61]; expected ids from 0 to 60, and others are left out"
     ]
+
+
+def test_one_warning_tells_of_ids_that_both_files_have(make_gpt2):
+    """As ``transformers`` saves a GPT-2 of a small vocabulary."""
+    folder = make_gpt2(eos_token_id=50256, bos_token_id=50256)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 50256, "bos_token_id": 50256}')
+    with pytest.warns(UserWarning) as caught:
+        open_checkpoint(folder)
+    (message,) = [str(warning.message) for warning in caught]
+    assert message.startswith(f"{folder}: 'bos_token_id' is 50256, 'eos_token_id' is 50256; expected ids")
 
 
 @pytest.mark.parametrize(

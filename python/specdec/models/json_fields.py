@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,6 @@ from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     UnsupportedModelError,
-    printable,
 )
 
 __all__ = ["REQUIRED", "Fields", "as_json", "read_json_object"]
@@ -159,11 +157,12 @@ class Fields:
             raise self.error(name, "an object")
         return Fields(value, self._file, f"{self._prefix}{name}.")
 
-    def token_ids(self, name: str, n_vocab: int) -> tuple[int, ...]:
+    def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
         """One id or a list of ids in [0, n_vocab), as ``eos_token_id`` is; () if absent.
 
-        An id outside is warned of and left out: ``transformers`` writes the ids of its default vocabulary
-        for models of smaller ones, which never give such a token.
+        An id outside the vocabulary is left out, and `outside` gets a description of the field:
+        ``transformers`` writes the ids of its default vocabulary for models of smaller ones, which never give
+        such a token.
         """
         value, present = self._value(name, (), "")
         ids = list(value) if isinstance(value, list) else [value] if present else []
@@ -173,8 +172,7 @@ class Fields:
                 raise self.error(name, expectation)
         inside = [token for token in ids if 0 <= token < n_vocab]
         if len(inside) < len(ids):
-            message = f"{self._message(name, expectation)}; ids outside stand for no token and are left out"
-            warnings.warn(printable(message), stacklevel=2)
+            outside.append(f"'{self._prefix}{name}' is {as_json(value)}")
         return tuple(dict.fromkeys(inside))
 
     def same_as(self, other: Fields) -> bool:

@@ -56,8 +56,16 @@ def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> Gene
     file = folder / FILE
     values = read_json_object(file) if file.is_file() else {}
     sources = [Fields(values, file), config]
-    bos = next((ids for source in sources if (ids := source.token_ids("bos_token_id", n_vocab))), ())
-    eos = next((ids for source in sources if (ids := source.token_ids("eos_token_id", n_vocab))), None)
+    outside: list[str] = []
+
+    def first(name: str) -> tuple[int, ...]:
+        return next((ids for source in sources if (ids := source.token_ids(name, n_vocab, outside))), ())
+
+    bos, eos = first("bos_token_id"), first("eos_token_id") or None
+    if outside:
+        fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
+        message = f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out"
+        warnings.warn(printable(message), stacklevel=2)
     return GenerationDefaults(bos[0] if bos else None, eos, _sampling(values, file))
 
 
