@@ -159,7 +159,7 @@ def test_scores_do_not_depend_on_what_is_pruned(variant: str) -> None:
 
 
 def test_equal_scores_go_to_the_better_hypothesis_then_to_the_lower_token() -> None:
-    """A model in which every token has two twins: the same embedding and the same logits, to the last bit."""
+    """A model in which every token has two duplicates, with its embedding and its logits, to the last bit."""
     tensors = random_tensors(LLAMA, seed=6)
     for name in ("token_embedding", "head"):
         third = tensors[name][:33]

@@ -1,6 +1,6 @@
 """The proofs can fail: a list of broken rules, each disproved.
 
-A fault is one place of the reference's text replaced. What is kept here is the list: a change of the tests
+A fault replaces one passage of the reference's source. What is kept here is the list: a change of the tests
 that lets one of these faults through shows.
 """
 
@@ -150,16 +150,16 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "        if accepted is None:\n",
         ),
         "bonus token from one node too early": (
-            "target = target_probs[min(position)]\n",
+            "target = target_probs[min(row)]\n",
             "target = target_probs[last if last in parents else parents[last]]\n",
         ),
         "target row of the node before": (
-            "target = target_probs[min(position)]\n",
-            "target = target_probs[max(min(position) - 1, 0)]\n",
+            "target = target_probs[min(row)]\n",
+            "target = target_probs[max(min(row) - 1, 0)]\n",
         ),
         "target row of the parent": (
-            "target = target_probs[min(position)]\n",
-            "target = target_probs[max(parents[min(position)], 0)]\n",
+            "target = target_probs[min(row)]\n",
+            "target = target_probs[max(parents[min(row)], 0)]\n",
         ),
         "uniforms shifted down": (
             "draft_probs[node], uniforms[node])",
@@ -198,18 +198,17 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "        nodes = [n for n in nodes if n == min(m for m in nodes if tokens[m] == tokens[n])]\n"
             "        candidates = [Candidate(",
         ),
-        "children of twins are lost": (
-            "position = [node for node in nodes if tokens[node] == tokens[last]]",
-            "position = [last]",
+        "children of duplicates are lost": (
+            "row = [node for node in nodes if tokens[node] == tokens[last]]",
+            "row = [last]",
         ),
-        "any sibling is a twin": (
-            "position = [node for node in nodes if tokens[node] == tokens[last]]",
-            "position = nodes",
+        "any sibling is a duplicate": (
+            "row = [node for node in nodes if tokens[node] == tokens[last]]",
+            "row = nodes",
         ),
-        "path through a twin": (
-            "position = [node for node in nodes if tokens[node] == tokens[last]]",
-            "position = [node for node in nodes if tokens[node] == tokens[last]]\n"
-            "        last = position[-1]",
+        "path through a duplicate": (
+            "row = [node for node in nodes if tokens[node] == tokens[last]]",
+            "row = [node for node in nodes if tokens[node] == tokens[last]]\n        last = row[-1]",
         ),
         "draws a token of no mass at 0": ('side="right"', 'side="left"'),
         "sampling skips the first token": (
@@ -273,8 +272,8 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "coupled": {
-        "the noise of the place before": ("noise=noise[depth]", "noise=noise[max(depth - 1, 0)]"),
-        "one noise for all places": ("noise=noise[depth]", "noise=noise[0]"),
+        "the noise of the row before": ("noise=noise[depth]", "noise=noise[max(depth - 1, 0)]"),
+        "one noise for all rows": ("noise=noise[depth]", "noise=noise[0]"),
         "the largest clock": (
             "return int(np.argmin(np.where(target > 0,",
             "return int(np.argmax(np.where(target > 0,",
@@ -307,7 +306,7 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "    rest = [np.maximum(0.0, t - d) for t, d in zip(target_probs, draft_probs[1:])]\n"
             "    if tau == gamma or",
         ),
-        "residual of the place before": (
+        "residual of the position before": (
             "return tau, rest[tau] / rest[tau].sum()",
             "return tau, rest[tau - 1] / rest[tau - 1].sum()",
         ),
@@ -389,9 +388,9 @@ CASES = [
 
 
 def mutated(old: str, new: str) -> types.ModuleType:
-    """The module of the rules with one place of its text replaced."""
+    """The module of the rules with one passage of its source replaced."""
     source = inspect.getsource(rules)
-    assert source.count(old) == 1, f"the reference has {source.count(old)} places that read {old!r}"
+    assert source.count(old) == 1, f"the reference has {source.count(old)} passages that read {old!r}"
     module = types.ModuleType("specdec.reference.rules_mutated")
     exec(compile(source.replace(old, new), str(Path(rules.__file__)), "exec"), module.__dict__)
     return module

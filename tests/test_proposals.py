@@ -1,6 +1,6 @@
 """Every rule on every kind of tree that a draft proposes, fed as a session feeds it, by exact integration.
 
-Drawn and chosen guesses, siblings of both kinds, several drafts in one tree with equal guesses (twins), cut
+Drawn and chosen guesses, siblings of both kinds, several drafts in one tree with equal guesses, cut
 supports: at lenience 1 the law is the target's, below it no token exceeds T / l. The rules are proven on
 weights and point masses (`weights`), not only on probabilities, and in the reference.
 """

@@ -440,10 +440,10 @@ def test_the_generator_is_one_of_seed_sequence_and_position(tiny: Any) -> None:
     assert not one & other and not one & drawn([(4, 0)])
     assert drawn([(3, 0), (3, 1), (8, 0)], batch_size=2) >= one | other
     assert len({uniform for _, uniform in one | other}) == len(one | other), "a number was met twice"
-    twins = Drawing(UNLIKE_THE_TARGET), Drawing(UNLIKE_THE_TARGET)
-    best = specdec.drafts.Ensemble(*twins, adaptive=False)
+    both = Drawing(UNLIKE_THE_TARGET), Drawing(UNLIKE_THE_TARGET)
+    best = specdec.drafts.Ensemble(*both, adaptive=False)
     specdec.generate(tiny, best, PROMPT, seed=3, temperature=1.0, max_new_tokens=6, gamma=2)
-    assert not set(twins[0].drawn) & set(twins[1].drawn)
+    assert not set(both[0].drawn) & set(both[1].drawn)
     inner = Drawing(UNLIKE_THE_TARGET)
     specdec.generate(
         tiny, specdec.drafts.ModelDraft(tiny, draft=inner), PROMPT, seed=3, temperature=1.0, max_new_tokens=6

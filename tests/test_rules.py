@@ -41,7 +41,7 @@ implementations = pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), id
 
 # --------------------------------------------------------------------------------- exact, rule by rule
 
-# For each rule, (shape, n_vocab). The last two of "rejection" are sequences side by side, twins included.
+# For each rule, (shape, n_vocab). The last two of "rejection" are sequences side by side, some equal.
 TREES: dict[str, list[tuple[str, int]]] = {
     "rejection": [("two long", 2), ("three long", 2)],
     "greedy": [("chain2", 4), ("three", 4), ("both", 3), ("interleaved", 3), ("three long", 2)],

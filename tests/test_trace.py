@@ -83,7 +83,7 @@ def test_nodes_with_the_same_tokens_from_the_root_are_one_row() -> None:
     assert tree.origin == ("draft", "correction")
     only = dataclasses.replace(tree, drafted=(5, 5, 7), parents=(0, 0, 2))
     assert only.rows == (0, 1, 1, 3)
-    assert only.origin == ("draft", "correction"), "7 hangs on the twin of the accepted node"
+    assert only.origin == ("draft", "correction"), "7 is a child of the duplicate of the accepted node"
     kinds = [piece.kind for piece in Figure(None, [1]).pieces(only)]
     assert kinds == ["accepted", "rejected", "rejected", "target"], "and so 7 was judged too"
 

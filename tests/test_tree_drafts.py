@@ -419,12 +419,12 @@ def bigram(n_vocab: int) -> _core.Ngram:
 def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tuple[object, ...]]:
     """Ways to draft for `draft`."""
     tree = by_method("static_tree", small, [0, 0, 1, 1], "without replacement")
-    twins = by_method("parallel_chains", small, 3)
+    chains = by_method("parallel_chains", small, 3)
     return {
         "a table": by_method("nested", draft, by_method("ngram", bigram(n_vocab)), 3),
         "a model": by_method("nested", draft, by_method("model", small), 2),
         "a tree": by_method("nested", draft, tree, 4),
-        "chains": by_method("nested", draft, twins, 6),
+        "chains": by_method("nested", draft, chains, 6),
         "a grown tree": by_method("nested", draft, by_method("dynamic_tree", small, 2, 2, 3.5), 5),
         "three deep": by_method(
             "nested", draft, by_method("nested", small, by_method("ngram", bigram(n_vocab)), 2), 3

@@ -18,8 +18,8 @@ __all__ = ["replacing"]
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when the block ends, and vanishes if it fails.
 
-    It lies in the folder of `path` under a name that nobody can foresee, and is made, never opened: a file or
-    a link of that name is not followed, written or removed.
+    It lies in the folder of `path` under an unpredictable name, and is made, never opened: a file or a link
+    of that name is not followed, written or removed.
 
     Raises
     ------

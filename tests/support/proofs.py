@@ -37,7 +37,7 @@ from exact import (
 # --------------------------------------------------------------------- how often nodes are accepted
 
 Chances = Callable[[Probs, Sequence[Probs], Sequence[int]], Iterable[float]]
-"""From T, the rows D of the candidates of a place and their tokens to the chance that each is accepted once
+"""From T, the rows D of the candidates of a row and their tokens to the chance that each is accepted once
 it is tried."""
 Expected = Callable[[Drafts, Sequence[int], Probs, Sequence[int]], Probs]
 """From drafts, parents, target_probs and the order of decision to the chance of each node to be on the
@@ -92,13 +92,13 @@ def classical_chances(target: Probs, rows: Sequence[Probs], tokens: Sequence[int
 
 
 def walking(chances: Chances) -> Expected:
-    """Down the tree from place to place, where equal tokens after equal tokens are one place."""
+    """Down the tree from row to row; nodes with equal tokens from the root are one row."""
 
     def expected(tree: Drafts, parents: Sequence[int], target_probs: Probs, decided: Sequence[int]) -> Probs:
         on_path = np.zeros(len(parents))
 
         def visit(last: int, probability: float) -> None:
-            """`last` is the last node accepted; its twins go on with it."""
+            """`last` is the last node accepted; the other nodes of its row go on with it."""
             candidates = [node for node in decided if tree.prefixes[node][:-1] == tree.prefixes[last]]
             if candidates:
                 rows, tokens = tree.probs[candidates], [tree.tokens[node] for node in candidates]
@@ -209,7 +209,7 @@ def prove_bound(
     """A.5 for one shape of tree and one pair of models, or DisprovedError.
 
     No first token has a probability above T / l, and so no n first tokens one above T / l**n; what is
-    impossible stays impossible; nodes are accepted as often as with T / l in the place of T.
+    impossible stays impossible; nodes are accepted as often as with T / l instead of T.
     """
     proposal = proposal or independent(parents, draft)
     law = round_law(partial(verify, lenience=lenience), parents, target, draft, proposal=proposal)

@@ -324,7 +324,7 @@ def _independence_table(found: Sequence[Independence], draft: str) -> Table:
     body.append(("p value", *p_values))
     for position in range(n_positions):
         shares = [one.by_position[position] for one in found]
-        cells = ["" if math.isnan(share) else f"{share:.3f}" for share in shares]  # nobody got so far
+        cells = ["" if math.isnan(share) else f"{share:.3f}" for share in shares]  # no round got so far
         body.append((f"draft {position + 1} accepted", *cells))
     return Table(f"Independence of acceptances of {draft} (section 3.1)", tuple(head), body)
 

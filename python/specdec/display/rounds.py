@@ -120,7 +120,7 @@ class Piece:
     text : str
         Its text; control characters made visible.
     kind : str
-        "accepted", "rejected", "unseen" (a draft behind a rejected one, which nobody judged), "target" (a
+        "accepted", "rejected", "unseen" (a draft after a rejected one, which was not judged), "target" (a
         correction, a bonus token, or a token of plain decoding) or "cut" (behind the end of the text).
     token : int
         Its id.

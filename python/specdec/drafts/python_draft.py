@@ -31,7 +31,7 @@ class Proposal:
     tokens : sequence of int, [n]
         The guesses; no more than the budget.
     parents : sequence of int, [n], optional
-        The node that each guess hangs on: 0 to i for entry i. Left out, the guesses are a chain:
+        The parent node of each guess: 0 to i for entry i. Left out, the guesses are a chain:
         0, 1, …, n - 1. Children of a node are tried in their order.
     probs : array or sequence of rows, [n, n_vocab] float64, optional
         The distribution that each guess was drawn from, independently or in full view of the nodes before it;
@@ -46,8 +46,8 @@ class Proposal:
     -----
     The output is exact if ``probs`` is the truth: a guess must not be thrown away after a look at it, since
     those kept are then no longer drawn from that row (appendix A.1 of arXiv 2211.17192). Guesses deeper than
-    the text's room are left out with all that hangs on them and their younger siblings, which depends on
-    no token.
+    the text's room are left out, with their descendants and their younger siblings; that depends on no
+    token.
     """
 
     tokens: Sequence[int] | NDArray[np.integer[Any]]

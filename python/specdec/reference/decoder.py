@@ -60,7 +60,7 @@ def tree_logits(
     format: str = "exact",
     cache_format: str = "exact",
 ) -> Array:
-    """Logits after every node of a tree that hangs on `prefix`.
+    """Logits after every node of a tree that follows `prefix`.
 
     A node attends to the prefix, to its ancestors and to itself; its position is ``len(prefix)`` plus its
     depth.

@@ -270,10 +270,10 @@ def verify(
 ) -> tuple[list[int], int, list[float]]:
     """A rule on a tree of drafts, from the root down: SpecInfer's walk (Stratos' note, section 2.1).
 
-    A *position* of the tree is a token sequence from the root: the set of the nodes that share it. At each
-    position the children of all its nodes are the candidates. The walk goes on to the position of an accepted
-    candidate's token; when none is accepted, the rule says what is sampled instead, and at a leaf that is the
-    target: the bonus token. On a chain with "rejection" this is Algorithm 1.
+    A *row* of the tree is a token sequence from the root, with all nodes that share it (`Round.rows`). At
+    each row the children of all its nodes are the candidates. The walk goes on to the row of an accepted
+    candidate's token. When no candidate is accepted, the rule says which distribution is sampled instead. At
+    a leaf that is the target's: the bonus token. On a chain with "rejection" this is Algorithm 1.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def verify(
     uniforms : sequence of float, [n_nodes + 1]
         In [0, 1): entry i decides node i, the last one draws the final token, entry 0 is unused.
     rule : {"rejection", "greedy", "coupled", "block", "k-sequential", "classical"}
-        "block" takes chains only; "k-sequential" wants the candidates of a position drawn from one
+        "block" takes chains only; "k-sequential" requires that the candidates of a row are drawn from one
         distribution.
     lenience : float
         In (0, 1]; for "rejection" and "greedy".
@@ -304,7 +304,7 @@ def verify(
     token : int
         The token after them, from the target.
     betas : list of float
-        For each position passed that has candidates, root included, the chance that one is accepted. Of a
+        For each row passed that has candidates, root included, the chance that one is accepted. Of a
         single candidate it is computed from the distributions, see `overlap`; of several, and under
         "coupled", it is the outcome, 1 or 0, whose mean is that chance. Under "block", which judges no
         candidate alone, it is sum(min(target, draft)), at most what is accepted.
@@ -315,11 +315,11 @@ def verify(
         betas = [float(np.minimum(target_probs[i], draft_probs[i + 1]).sum()) for i in passed]
         return list(range(1, tau + 1)), sample(rest, uniforms[len(tokens)]), betas
 
-    position, last, depth = [0], 0, 0
+    row, last, depth = [0], 0, 0  # the nodes of the row; the last accepted one; accepted nodes so far
     betas = []
     while True:
-        target = target_probs[min(position)]
-        nodes = [node for node in range(1, len(tokens)) if parents[node] in position]
+        target = target_probs[min(row)]
+        nodes = [node for node in range(1, len(tokens)) if parents[node] in row]
         if order is not None:
             nodes.sort(key=lambda node: order[node])
         candidates = [Candidate(tokens[node], draft_probs[node], uniforms[node]) for node in nodes]
@@ -331,7 +331,7 @@ def verify(
         if accepted is None:
             return path_to(last, parents), sample(otherwise, uniforms[len(tokens)]), betas
         last, depth = nodes[accepted], depth + 1
-        position = [node for node in nodes if tokens[node] == tokens[last]]
+        row = [node for node in nodes if tokens[node] == tokens[last]]
 
 
 def choose(
@@ -342,7 +342,7 @@ def choose(
     noise: Probs | None,
     depth: int,
 ) -> Choice:
-    """What a rule makes of one position."""
+    """The decision of a rule at one row."""
     if rule == "rejection":
         return rejection(target, candidates, lenience=lenience)
     if rule == "greedy":

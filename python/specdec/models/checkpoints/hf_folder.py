@@ -5,7 +5,7 @@ of the architecture's configuration class there. Fields that do not touch infere
 initialisation, caches) are ignored; a field that would change the computation in a way specdec does not
 have is refused by name.
 
-So are tensors nobody asked for: adapters, quantisation scales, extra norms and layers beyond the configured
+Unused tensors are refused too: adapters, quantisation scales, extra norms and layers beyond the configured
 number all mean another computation than the one configured. The exceptions are buffers that older versions
 of ``transformers`` saved (causal masks, rotary frequencies) and a tied head that equals the embedding.
 """
