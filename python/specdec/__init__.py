@@ -156,8 +156,12 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of the pac
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
         if name == "Auto":
-            warnings.warn("specdec.Auto is now AdaptiveGamma", DeprecationWarning, stacklevel=2)
-            name = "AdaptiveGamma"  # the former name works until version 0.3
+            warnings.warn(
+                "specdec.Auto is now AdaptiveGamma; Auto will be removed in 0.3",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            name = "AdaptiveGamma"
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -114,8 +114,12 @@ class Round:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The former name of `rows`, until version 0.3."""
-        warnings.warn("specdec.Round.places is now rows", DeprecationWarning, stacklevel=2)
+        """The former name of `rows`; it will be removed in 0.3."""
+        warnings.warn(
+            "specdec.Round.places is now rows; places will be removed in 0.3",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return self.rows
 
     @property

@@ -48,7 +48,7 @@ _FORMER_NAMES = {
     "Model": "ModelDraft",
     "Shape": "StaticTree",
 }
-"""Former names and those of today; the former ones work until version 0.3."""
+"""Former names, which will be removed in 0.3, and those of today."""
 
 
 if not TYPE_CHECKING:  # a type checker shall not take any name for a former one
@@ -57,5 +57,6 @@ if not TYPE_CHECKING:  # a type checker shall not take any name for a former one
         if name not in _FORMER_NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         new = _FORMER_NAMES[name]
-        warnings.warn(f"specdec.drafts.{name} is now {new}", DeprecationWarning, stacklevel=2)
+        message = f"specdec.drafts.{name} is now {new}; {name} will be removed in 0.3"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
         return globals()[new]

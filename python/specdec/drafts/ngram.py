@@ -210,7 +210,7 @@ class Ngram(Draft):
         draft: Any = None,
         **options: Any,
     ) -> Ngram:
-        """Deprecated, until version 0.3: `specdec.generate`, then `Ngram.from_results`.
+        """Deprecated, removed in 0.3: `specdec.generate`, then `Ngram.from_results`.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class Ngram(Draft):
         from specdec.decoding.generate import generate
 
         warnings.warn(
-            "Ngram.from_target is deprecated; use Ngram.from_results(specdec.generate(...), target)",
+            "Ngram.from_target will be removed in 0.3; use Ngram.from_results(specdec.generate(...), target)",
             DeprecationWarning,
             stacklevel=2,
         )
