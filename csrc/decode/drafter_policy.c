@@ -207,7 +207,8 @@ int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int ga
     if (p->trial_left == 0.0) {
         /* as it is expected and as it has been measured */
         if (!sd_drafter_policy_pays(p, most_added(p), 0, 0, -1.0) || p->loss > LOSS) {
-            begin_rest(p, t);
+            /* rounds without the drafter are measured before it rests for long */
+            if (sd_cost_model_seen(&t->target, n_rows, n_rows) >= 2.0) begin_rest(p, t);
             return 0;
         }
         if (p->n_rounds >= p->explore_at) {
