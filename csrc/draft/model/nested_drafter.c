@@ -153,10 +153,10 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
     return sd_race(target, n_vocab, v->drafter->noise);
 }
 
-/* Append a guess: a draw from the model's distribution after a node of the inner tree. The inner round has
- * paid for all of its guesses. */
+/* Append a guess: a draw from the model's distribution after a node of the inner tree. That the inner round
+ * makes its first guess was decided before it; its other guesses have been drafted with the first. */
 static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
-    if (!sd_proposal_may_add(p, in->node)) return 0;
+    if (inner_node > 0 && !sd_proposal_may_add(p, in->node)) return 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     sd_distribution found = target_after(v, inner_node);
     double* weights = from->weights;
