@@ -654,6 +654,7 @@ def test_same_vocabulary(tmp_path):
     check_same_vocabulary(model(4, one, "T"), model(4, same, "D"))
     check_same_vocabulary(model(8, one, "T"), model(8, one, "D"))
     check_same_vocabulary(model(4, None, "T"), model(4, one, "D"))
+    check_same_vocabulary(model(4, one, "T"), model(8, same, "D"))  # padding
     cases = [
         (
             model(4, one, "T"),
@@ -666,8 +667,8 @@ def test_same_vocabulary(tmp_path):
             model(5, one, "D"),
             "target's tokenizer has 5 tokens, the draft's 4; the first 4 agree",
         ),
-        (model(4, one, "T"), model(8, same, "D"), "to 4 ids, draft D to 8; .*agree on all 4 tokens.*padded"),
-        (model(4, None, "T"), model(8, None, "D"), "target T gives probabilities to 4 ids, draft D to 8"),
+        (model(3, one, "T"), model(8, same, "D"), "to 3 ids, draft D to 8; expected both to have the 4 ids"),
+        (model(4, None, "T"), model(8, one, "D"), "target T gives probabilities to 4 ids, draft D to 8"),
     ]
     for target, draft, message in cases:
         with pytest.raises(VocabularyMismatchError, match=message):

@@ -49,9 +49,6 @@ static sd_status check(const sd_beam_options* o, const int32_t* prompt, int n) {
                        SD_MAX_WIDTH);
     if (o->max_new_tokens < 1)
         return sd_fail(SD_ERR_VALUE, "max_new_tokens is %d, expected at least 1", o->max_new_tokens);
-    if (o->draft != NULL && o->draft->config.n_vocab != c->n_vocab)
-        return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
-                       o->draft->config.n_vocab, c->n_vocab);
     if (n < 1 || n >= c->n_ctx)
         return sd_fail(SD_ERR_CONTEXT, "the prompt has %d tokens, expected 1 to %d (the context is %d)", n,
                        c->n_ctx - 1, c->n_ctx);
@@ -82,9 +79,9 @@ static sd_status create_parts(sd_beam_search* s) {
     /* its first forward of a round reads up to `width` nodes that the last round left, and as many
      * last tokens; the others a step of its search each */
     if (status == SD_OK && draft)
-        status = sd_workspace_create(&s->draft, draft, o->n_threads,
-                                     larger(larger(2 * o->width, o->draft_width), SD_PROMPT_SLICE),
-                                     o->draft_width, s->n_prompt + (int)n_nodes);
+        status = sd_workspace_create_for(&s->draft, draft, o->target->config.n_vocab, o->n_threads,
+                                         larger(larger(2 * o->width, o->draft_width), SD_PROMPT_SLICE),
+                                         o->draft_width, s->n_prompt + (int)n_nodes);
     s->target.name = "the target"; /* the draft's has none: a draft that overflows guesses nothing here */
     return status;
 }

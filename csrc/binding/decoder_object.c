@@ -20,17 +20,24 @@ static int enter(decoder_object* self) {
 static void leave(decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"model", "capacity", "max_nodes", "n_threads", NULL};
+    static char* names[] = {"model", "capacity", "max_nodes", "n_threads", "n_vocab", NULL};
     decoder_object* self = (decoder_object*)base;
     PyObject* model_argument;
-    int capacity = 0 /* required: 0 is refused below */, max_nodes = 1, n_threads = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iii", names, &model_argument, &capacity, &max_nodes,
-                                     &n_threads))
+    int capacity = 0 /* required: 0 is refused below */, max_nodes = 1, n_threads = 1, n_vocab = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiii", names, &model_argument, &capacity, &max_nodes,
+                                     &n_threads, &n_vocab))
         return -1;
     sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
     sd_model_object* model = sd_model_from(state, model_argument, "model");
     if (model == NULL) return -1;
     const int largest = 1 << 24;
+    if (n_vocab == 0) n_vocab = model->model->config.n_vocab;
+    const int most_ids = 1 << 26; /* of a model */
+    if (n_vocab < 1 || n_vocab > most_ids) {
+        PyErr_Format(PyExc_ValueError, "n_vocab is %d, expected 1 to %d, or 0 for the model's own", n_vocab,
+                     most_ids);
+        return -1;
+    }
     if (capacity < 1 || capacity > largest || max_nodes < 1 || max_nodes > largest) {
         PyErr_Format(PyExc_ValueError, "capacity is %d and max_nodes is %d, expected 1 to %d", capacity,
                      max_nodes, largest);
@@ -42,7 +49,8 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     sd_workspace workspace = {0};
     sd_status status = sd_cache_create(&cache, model->model, capacity + max_nodes, 0);
     if (status == SD_OK)
-        status = sd_workspace_create(&workspace, model->model, n_threads, rows, rows, capacity + max_nodes);
+        status = sd_workspace_create_for(&workspace, model->model, n_vocab, n_threads, rows, rows,
+                                         capacity + max_nodes);
     if (status != SD_OK) {
         sd_cache_free(&cache);
         sd_workspace_free(&workspace);
@@ -78,7 +86,7 @@ static void dealloc(PyObject* base) {
 
 /* Copy n rows of the workspace's logits to consecutive rows of `out`. */
 static void copy_logits(const decoder_object* self, int n, float* out) {
-    size_t n_vocab = (size_t)self->model->model->config.n_vocab;
+    size_t n_vocab = (size_t)self->workspace.n_vocab;
     for (int i = 0; i < n; i++)
         memcpy(out + (size_t)i * n_vocab, self->workspace.logits + i * self->workspace.ld_logits,
                n_vocab * sizeof *out);
@@ -102,7 +110,7 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
         goto fail;
     }
     if (logits) {
-        array = sd_new_array("float32", n, self->model->model->config.n_vocab, (void**)&rows);
+        array = sd_new_array("float32", n, self->workspace.n_vocab, (void**)&rows);
         if (array == NULL) goto fail;
     }
     sd_cache_keep(&self->cache, NULL, 0); /* drop what a forward left */
@@ -113,8 +121,7 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
         sd_gil_release(&saved_thread);
         status = sd_forward_slice(&self->workspace, &self->cache, ids, n, &done, logits);
         if (status == SD_OK && logits)
-            copy_logits(self, done - before,
-                        rows + (size_t)before * (size_t)self->model->model->config.n_vocab);
+            copy_logits(self, done - before, rows + (size_t)before * (size_t)self->workspace.n_vocab);
         sd_gil_take(&saved_thread);
         if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
@@ -148,7 +155,7 @@ static PyObject* forward(PyObject* base, PyObject* args) {
                      n_parents, self->max_nodes);
         goto fail;
     }
-    array = sd_new_array("float32", n, self->model->model->config.n_vocab, (void**)&rows);
+    array = sd_new_array("float32", n, self->workspace.n_vocab, (void**)&rows);
     if (array == NULL) goto fail;
     sd_status status;
     PyThreadState* saved_thread;
@@ -212,7 +219,8 @@ static PyGetSetDef getters[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "Decoder(model, *, capacity, max_nodes=1, n_threads=1)\n--\n\nOne sequence's KV cache over a model."},
+     "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0)\n--\n\nOne sequence's KV cache over a "
+     "model."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},

@@ -28,17 +28,12 @@ static int check_tokens(int32_t token, const sd_drafter_context* c) {
                         n_vocab - 1));
 }
 
-/* The model that drafts, with the target's vocabulary, and what its drafter is made of. */
+/* The model that drafts and what its drafter is made of. Whether its ids mean the same as the target's is for
+ * the caller to know; it may have more or fewer of them behind those. */
 static int model_options_from(PyObject* argument, const sd_drafter_context* c,
                               sd_model_drafter_options* options) {
     const sd_model_object* object = sd_model_from(c->state, argument, "draft");
     if (object == NULL) return -1;
-    int n_draft = object->model->config.n_vocab, n_vocab = c->drafting.n_vocab;
-    if (n_draft != n_vocab) {
-        return made(sd_fail(SD_ERR_VALUE,
-                            "the draft has %d tokens and the target %d, expected one vocabulary", n_draft,
-                            n_vocab));
-    }
     *options = (sd_model_drafter_options){.model = object->model};
     return 0;
 }

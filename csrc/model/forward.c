@@ -1,6 +1,7 @@
 #include "forward.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -11,8 +12,9 @@
 static void embed_rows(void* argument, int thread, int first, int end) {
     (void)thread;
     const sd_workspace* w = ((const sd_pass*)argument)->w;
+    int last = w->model->config.n_vocab - 1;
     for (int m = first; m < end; m++)
-        sd_model_embed(w->model, w->tokens[m], w->positions[m],
+        sd_model_embed(w->model, w->tokens[m] < last ? w->tokens[m] : last, w->positions[m],
                        w->hidden + (ptrdiff_t)m * w->model->config.d_model);
 }
 
@@ -100,6 +102,8 @@ static void run_layers(sd_pass* pass) {
                                         .ldy = w->ld_logits,
                                         .factor = c->logit_scale,
                                         .softcap = c->logit_softcap});
+    for (int i = 0; i < pass->n_logits; i++)
+        for (int j = c->n_vocab; j < w->n_vocab; j++) w->logits[i * w->ld_logits + j] = -INFINITY;
 }
 
 static void run(sd_pass* pass) {
@@ -113,7 +117,7 @@ static sd_status check(sd_pass* pass) {
     sd_status status = sd_interrupted();
     if (status != SD_OK) return status;
     const sd_workspace* w = pass->w;
-    int n_vocab = w->model->config.n_vocab;
+    int n_vocab = w->n_vocab;
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_branch* branch = &pass->branches[b];
         assert(branch->n_new >= 1 && branch->n_logits >= 0 && branch->n_logits <= branch->n_new);

@@ -13,7 +13,7 @@ static void lay_out(sd_workspace* w) {
     size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model, d_q = (size_t)(c->n_head * c->d_head);
     w->ld_qkv = row_stride(sd_qkv_outputs(c));
     w->ld_update = row_stride(c->d_model);
-    w->ld_logits = row_stride(c->n_vocab);
+    w->ld_logits = row_stride(w->n_vocab > c->n_vocab ? w->n_vocab : c->n_vocab);
     w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);
     w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
     w->parts = sd_arena_take(arena, rows, sizeof *w->parts);
@@ -35,7 +35,14 @@ static void lay_out(sd_workspace* w) {
 
 sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_threads, int max_rows,
                               int max_logits, int max_slots) {
+    return sd_workspace_create_for(w, model, model->config.n_vocab, n_threads, max_rows, max_logits,
+                                   max_slots);
+}
+
+sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_vocab, int n_threads,
+                                  int max_rows, int max_logits, int max_slots) {
     *w = (sd_workspace){.model = model,
+                        .n_vocab = n_vocab,
                         .n_threads = n_threads,
                         .max_rows = max_rows,
                         .max_logits = max_logits,

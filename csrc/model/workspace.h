@@ -18,6 +18,9 @@ typedef struct sd_workspace {
     const sd_model* model; /* borrowed */
     sd_arena arena;        /* owns the arrays below */
     int n_threads, max_rows, max_logits, max_slots;
+    /* Ids that tokens may have and rows of logits are for: the model's, or those of another model that it guesses
+     * for. What the model lacks has the logit -inf, and is read as the model's last token. */
+    int n_vocab;
     const char* name; /* of the model in messages ("the target"); static. NULL: prompts are not checked for
                        * numbers that are not finite */
     /* The last forward, for sd_forward_check: its branches and what it passed by, borrowed */
@@ -47,6 +50,9 @@ typedef struct sd_workspace {
  * max_slots. The workspace owns its memory; it serves one forward at a time. */
 sd_status sd_workspace_create(sd_workspace* workspace, const sd_model* model, int n_threads, int max_rows,
                               int max_logits, int max_slots);
+/* The same for a model that guesses for another of n_vocab ids. */
+sd_status sd_workspace_create_for(sd_workspace* workspace, const sd_model* model, int n_vocab, int n_threads,
+                                  int max_rows, int max_logits, int max_slots);
 void sd_workspace_free(sd_workspace* workspace);
 
 #endif

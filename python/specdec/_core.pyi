@@ -125,7 +125,13 @@ class Automaton:
 class Decoder:
     """One sequence's KV cache and scratch over a model: the forward pass, without any decoding rule."""
 
-    def __init__(self, model: Model, *, capacity: int, max_nodes: int = 1, n_threads: int = 1) -> None: ...
+    def __init__(
+        self, model: Model, *, capacity: int, max_nodes: int = 1, n_threads: int = 1, n_vocab: int = 0
+    ) -> None:
+        """`n_vocab`: ids of another model that this one guesses for; 0: its own.
+
+        What the model lacks has the logit -inf, and is read as the model's last token.
+        """
     @property
     def n_committed(self) -> int:
         """Tokens kept in the cache."""

@@ -12,6 +12,7 @@
 
 typedef struct sd_draft_runner_options {
     const sd_model* model; /* borrowed; must outlive the runner */
+    int n_vocab;           /* ids of the target; the model may have others behind the tokens of both */
     int n_sequences;
     int n_text; /* tokens of the longest text */
     int gamma;  /* guesses a round at most */

@@ -198,6 +198,7 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, const sd_m
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
     const sd_draft_runner_options runner_options = {
         .model = options->model,
+        .n_vocab = drafting->n_vocab,
         .n_sequences = drafting->n_sequences,
         .n_text = drafting->n_text,
         .gamma = most_reads(dynamic),

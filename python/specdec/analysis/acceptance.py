@@ -10,13 +10,14 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec import drafts, theory
+from specdec import _core, drafts, theory
 from specdec.containers import prompts_of
 from specdec.decoding.generate import generate
 from specdec.decoding.run import continuation_decoder
 from specdec.errors import InputError
 from specdec.models.model import Model, ModelLike, Prompt, as_model, load
 from specdec.models.tokenizer import check_same_vocabulary
+from specdec.threads import check_threads
 from specdec.verification.sampling import Sampling
 from specdec.verification.verify import distribution
 
@@ -159,7 +160,12 @@ def _draft_logits(
 ) -> NDArray[np.float32]:
     """The draft's logits at every position that the target generated, [n_tokens, n_vocab]."""
     if isinstance(draft, Model):
-        return draft.logits(ids, n_threads=n_threads)[n_prompt - 1 :]
+        decoder = _core.Decoder(
+            draft.core, capacity=len(ids), n_threads=check_threads(n_threads), n_vocab=target.config.n_vocab
+        )
+        logits = decoder.prefill(ids, logits=True, finite=True)
+        assert logits is not None
+        return logits[n_prompt - 1 :]
     probs = np.asarray(draft.probabilities(ids), dtype=np.float64)
     shape = (len(ids), target.config.n_vocab)
     if probs.shape != shape:

@@ -88,7 +88,7 @@ class ModelDraft(Draft):
         """See `Draft.describe`."""
         check_same_vocabulary(target, self.model)
         if self.draft is not None:
-            inner = self.draft.describe(self.model)
+            inner = self.draft.describe(target)  # of whose ids this model's are
             return "nested", {"model": self.model.core, "draft": inner, "gamma": self.draft.gamma}
         method, shape = ("model", {}) if self.tree is None else self.tree.describe()
         return method, {"model": self.model.core, **shape}

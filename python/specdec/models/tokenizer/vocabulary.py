@@ -14,13 +14,14 @@ def check_same_vocabulary(target: Any, draft: Any) -> None:
     """Refuse a pair of models with different vocabularies.
 
     The acceptance rule compares the two models' probabilities of one token, so each id must be the same
-    token in both, and both must give every id a probability.
+    token in both. Where the models have different numbers of ids, as padding makes them, no tokenizer may
+    name what one of them lacks: the draft never guesses such an id, and gives it probability 0.
 
     Parameters
     ----------
     target, draft : specdec.Model
-        Where one has no tokenizer, or one whose vocabulary cannot be seen, only the numbers of ids are
-        compared.
+        Where one has no tokenizer, only the numbers of ids are compared; where the vocabulary of one cannot
+        be seen, the numbers of tokens.
 
     Raises
     ------
@@ -28,26 +29,41 @@ def check_same_vocabulary(target: Any, draft: Any) -> None:
         Says how they differ: the numbers of ids, or the first id that stands for different tokens.
     """
     n_target, n_draft = target.config["n_vocab"], draft.config["n_vocab"]
-    tokens = _difference(target.tokenizer, draft.tokenizer)
+    ours, theirs = target.tokenizer, draft.tokenizer
+    tokens = _difference(ours, theirs)
     if tokens is not None:
         raise VocabularyMismatchError(
             f"target {target.path} and draft {draft.path} have different vocabularies: {tokens}"
         )
-    if n_target != n_draft:
-        both_known = isinstance(target.tokenizer, ByteTokenizer) and isinstance(
-            draft.tokenizer, ByteTokenizer
-        )
+    if n_target == n_draft:
+        return
+    sizes = (
+        f"target {target.path} gives probabilities to {n_target} ids, draft {draft.path} to {n_draft}; "
+        "expected"
+    )
+    if ours is None or theirs is None:
         raise VocabularyMismatchError(
-            f"target {target.path} gives probabilities to {n_target} ids, draft {draft.path} to {n_draft}; "
-            f"expected as many"
-            + (
-                f". Their tokenizers agree on all {target.tokenizer.n_vocab} tokens, so the models "
-                "are padded "
-                f"differently: pad or cut the embedding and the head of one to the other's size"
-                if both_known
-                else ""
-            )
+            f"{sizes} as many, or tokenizers for both, which say that the others are no tokens"
         )
+    n_named = max(_n_named(ours), _n_named(theirs))
+    if n_named > min(n_target, n_draft):
+        raise VocabularyMismatchError(
+            f"{sizes} both to have the {n_named} ids that their tokenizers name tokens for"
+        )
+
+
+def _named(tokenizer: Any) -> tuple[bytes | None, ...]:
+    """The vocabulary up to the last id that has a token."""
+    tokens: tuple[bytes | None, ...] = tokenizer.vocabulary()
+    n = len(tokens)
+    while n and tokens[n - 1] is None:
+        n -= 1
+    return tokens[:n]
+
+
+def _n_named(tokenizer: Any) -> int:
+    n: int = len(_named(tokenizer)) if isinstance(tokenizer, ByteTokenizer) else tokenizer.n_vocab
+    return n
 
 
 def _difference(target: Any, draft: Any) -> str | None:
@@ -58,7 +74,7 @@ def _difference(target: Any, draft: Any) -> str | None:
         if target.n_vocab != draft.n_vocab:
             return f"the target's tokenizer has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
         return None
-    ours, theirs = target.vocabulary(), draft.vocabulary()
+    ours, theirs = _named(target), _named(draft)
     if ours == theirs:
         return None
     sizes = (

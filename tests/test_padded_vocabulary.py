@@ -1,0 +1,160 @@
+"""Models of one vocabulary with different numbers of ids behind it: pairs that fit, exact as others are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from chat_templates import library_tokenizer
+from specdec import _core, drafts
+from specdec.errors import VocabularyMismatchError
+from specdec.models.tokenizer import check_same_vocabulary
+from tiny_models import llama_config, tensors_for, write_hf
+
+N_TOKENS, N_CTX = 256 + 4, 64
+SPECIALS = ["<a>", "<b>", "<c>", "<d>"]
+
+
+def make(folder: Path, n_vocab: int, seed: int, specials: list[str] = SPECIALS) -> specdec.Model:
+    """A model with rows for `n_vocab` ids, of which those of its tokenizer do not depend on their number."""
+    config = llama_config(vocab_size=n_vocab, max_position_embeddings=N_CTX, tie_word_embeddings=False)
+    tensors = tensors_for(llama_config(vocab_size=300, max_position_embeddings=N_CTX), seed)
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        tensors[name] = 4.0 * tensors[name][:n_vocab]
+    library_tokenizer(specials).save(str((write_hf(folder, config, tensors)) / "tokenizer.json"))
+    return specdec.load(folder)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], specdec.Model]:
+    folder = tmp_path_factory.mktemp("padded")
+    return {
+        (name, n): make(folder / f"{name}{n}", n, seed)
+        for name, seed in (("target", 0), ("draft", 1))
+        for n in (N_TOKENS, 261, 300)
+    }
+
+
+PAIRS = [(N_TOKENS, 300), (300, N_TOKENS), (261, 300), (300, 261)]
+DRAFTS: dict[str, Callable[[specdec.Model, specdec.Model], Any]] = {
+    "model": lambda target, draft: draft,
+    "samples": lambda target, draft: drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 1, 2))),
+    "without replacement": lambda target, draft: drafts.ModelDraft(
+        draft, tree=drafts.StaticTree((2, 1), "without replacement")
+    ),
+    "top-k": lambda target, draft: drafts.ModelDraft(draft, tree=drafts.StaticTree((3, 2), "top-k")),
+    "grown": lambda target, draft: drafts.ModelDraft(draft, tree=drafts.DynamicTree(8, width=3, steps=3)),
+    "drafted": lambda target, draft: drafts.ModelDraft(draft, draft=draft),
+    "drafted by a table": lambda target, draft: drafts.ModelDraft(
+        draft, draft=drafts.ContextCopy(min_match=1)
+    ),
+    "ensemble": lambda target, draft: drafts.Ensemble(drafts.ContextCopy(), draft, adaptive=False),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("sizes", PAIRS)
+def test_output_is_plain_output(models: Any, sizes: tuple[int, int], name: str) -> None:
+    """Greedy and coupled; prompts with ids that the draft lacks, which are no tokens."""
+    target, draft = models["target", sizes[0]], models["draft", sizes[1]]
+    guessing = DRAFTS[name](target, draft)
+    for ids in ([5, 9, 7, 5, 9], [5, sizes[0] - 1, 7, sizes[0] - 1]):
+        for options in ({}, {"temperature": 1.0, "verify": "coupled", "seed": 3}):
+            options = {"max_new_tokens": 30, "ignore_eos": True, "logits": True, **options}
+            plain = specdec.generate(target, None, ids, **options)
+            found = specdec.generate(target, guessing, ids, **options)
+            assert found.tokens == plain.tokens and np.array_equal(found.logits, plain.logits)
+            assert all(token < sizes[1] for round_ in found.trace.rounds for token in round_.drafted) or (
+                name in ("ensemble", "drafted by copying")
+            )
+
+
+@pytest.mark.parametrize("sizes", PAIRS)
+def test_guesses_are_those_of_the_tokens_alone(models: Any, sizes: tuple[int, int]) -> None:
+    """The draft's distribution is that of the ids that both have, normalised; elsewhere it is 0."""
+    draft, ids = models["draft", sizes[1]], [5, 9, 7]
+    decoder = _core.Decoder(draft.core, capacity=8, n_vocab=sizes[0])
+    logits = decoder.prefill(ids, logits=True)
+    assert logits is not None and logits.shape == (3, sizes[0])
+    n = min(sizes)
+    assert np.array_equal(logits[:, :n], draft.logits(ids)[:, :n])
+    assert np.all(np.isneginf(logits[:, n:]))
+    # an id that the draft lacks is read as its last
+    if sizes[1] < sizes[0]:
+        last = decoder.forward([sizes[0] - 1], [-1])
+        assert np.array_equal(last, decoder.forward([sizes[1] - 1], [-1]))
+    with pytest.raises(ValueError, match=f"expected 0 to {sizes[0] - 1}"):
+        decoder.forward([sizes[0]], [-1])
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("sizes", [(N_TOKENS, 300), (300, N_TOKENS)])
+@pytest.mark.parametrize("verify", ["rejection", "block"])
+def test_the_law_is_the_target_s(models: Any, sizes: tuple[int, int], verify: Any) -> None:
+    """The first token of many runs, against the target's distribution, padding included."""
+    target, draft = models["target", sizes[0]], models["draft", sizes[1]]
+    ids, n_runs = [5, 9, 7], 6000
+    sampling: dict[str, Any] = {"temperature": 1.0}
+    runs = specdec.generate(
+        target, draft, [ids] * n_runs, max_new_tokens=2, gamma=2, verify=verify, seed=5, ignore_eos=True,
+        batch_size=200, **sampling,
+    )  # fmt: skip
+    from scipy.stats import chisquare
+
+    probs = specdec.distribution(target.logits(ids)[-1], **sampling)
+    counts = np.bincount([run.tokens[0] for run in runs], minlength=sizes[0])
+    order = np.argsort(probs)
+    cells = np.array_split(order, 40)
+    expected = np.array([probs[cell].sum() for cell in cells]) * n_runs
+    found = np.array([counts[cell].sum() for cell in cells])
+    assert (
+        chisquare(
+            found[expected > 5],
+            expected[expected > 5] * found[expected > 5].sum() / expected[expected > 5].sum(),
+        ).pvalue
+        > 1e-4
+    )
+
+
+@pytest.mark.parametrize("sizes", PAIRS)
+def test_beam_search_and_measurements(models: Any, sizes: tuple[int, int]) -> None:
+    target, draft = models["target", sizes[0]], models["draft", sizes[1]]
+    options: dict[str, Any] = {"width": 3, "max_new_tokens": 12}
+    found = specdec.beam_search(target, draft, [5, 9, 7], **options)
+    plain = specdec.beam_search(target, None, [5, 9, 7], **options)
+    assert [(beam.tokens, beam.score) for beam in found.beams] == [
+        (beam.tokens, beam.score) for beam in plain.beams
+    ]
+    measured = specdec.measure(
+        target, draft, [[5, 9, 7]], n_tokens=20, temperatures=[1.0], gammas=[2], timing=False
+    )
+    assert 0.0 < measured.rows[0].alpha < 1.0
+
+
+def test_pairs_that_fit_and_pairs_that_do_not(models: Any, tmp_path: Path) -> None:
+    target = models["target", 300]
+    fewer = make(tmp_path / "fewer", 300, 2, SPECIALS[:3])
+    other = make(tmp_path / "other", 261, 2, [*SPECIALS[:3], "<e>"])
+    bare = specdec.load(models["draft", 261].path, tokenizer=False)
+    cases = [
+        (fewer, "the first 259 agree, id 259 is '<d>' in the target alone"),
+        (other, "both have 260 tokens, but id 259 is '<d>' in the target and '<e>' in the draft"),
+        (bare, "to 300 ids, draft .* to 261; expected as many, or tokenizers for both"),
+    ]
+    for draft, message in cases:
+        with pytest.raises(VocabularyMismatchError, match=message):
+            specdec.generate(target, draft, [1, 2])
+    for n in (N_TOKENS, 261, 300):
+        check_same_vocabulary(target, models["draft", n])
+    # a tokenizer names more ids than the draft has
+    short = specdec.load(models["draft", N_TOKENS].path, tokenizer=target.tokenizer)
+    long = library_tokenizer([*SPECIALS, "<e>"])
+    short = specdec.load(short.path, tokenizer=long)
+    whole = specdec.load(target.path, tokenizer=long)
+    with pytest.raises(VocabularyMismatchError, match="expected both to have the 261 ids that their"):
+        specdec.generate(whole, short, [1, 2])
