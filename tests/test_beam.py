@@ -436,7 +436,7 @@ def test_bad_input_is_refused(pair: Pair, options: dict[str, Any], message: str)
 
 
 def test_another_vocabulary_is_refused(pair: Pair, tmp_path: Path) -> None:
-    other = load_pair(tmp_path, vocab_size=N_VOCAB + 2)[1]
+    other = specdec.load(load_pair(tmp_path, vocab_size=N_VOCAB + 2)[1].path, tokenizer=False)
     with pytest.raises(VocabularyMismatchError):
         specdec.beam_search(pair[0], other, PROMPT)
 

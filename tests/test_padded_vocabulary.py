@@ -50,7 +50,7 @@ DRAFTS: dict[str, Callable[[specdec.Model, specdec.Model], Any]] = {
     "top-k": lambda target, draft: drafts.ModelDraft(draft, tree=drafts.StaticTree((3, 2), "top-k")),
     "grown": lambda target, draft: drafts.ModelDraft(draft, tree=drafts.DynamicTree(8, width=3, steps=3)),
     "drafted": lambda target, draft: drafts.ModelDraft(draft, draft=draft),
-    "drafted by a table": lambda target, draft: drafts.ModelDraft(
+    "drafted by copying": lambda target, draft: drafts.ModelDraft(
         draft, draft=drafts.ContextCopy(min_match=1)
     ),
     "ensemble": lambda target, draft: drafts.Ensemble(drafts.ContextCopy(), draft, adaptive=False),
