@@ -238,12 +238,18 @@ def test_figure_3_has_the_best_gamma_and_the_pair(runs: dict[int, Result]) -> No
     for gamma in GAMMAS:
         rounds = full_rounds(runs[gamma], gamma)
         ratios[gamma] = sum(r.verify_s for r in rounds) / len(rounds) / plain_s
-    fastest = max(GAMMAS, key=lambda gamma: runs[gamma].trace.tokens_per_s)
-    assert points(ax) == pytest.approx(
-        np.array([(alpha, predicted_gamma(alpha, cost, ratios)), (alpha, fastest)])
-    )
+    speeds = {gamma: speedup_of(runs, gamma) for gamma in GAMMAS}
+    valid = [gamma for gamma in GAMMAS if not math.isnan(speeds[gamma])]
+    fastest = [(alpha, max(valid, key=speeds.__getitem__))] if valid else []
+    assert points(ax) == pytest.approx(np.array([(alpha, predicted_gamma(alpha, cost, ratios)), *fastest]))
     _, own = curve(ax, f"c = {cost:.3f}, measured")
     assert own.tolist() == [best_gamma(alpha, cost) for alpha in x]
+
+
+def speedup_of(runs: dict[int, Result], gamma: int) -> float:
+    """Measured over the plain run; NaN above the tokens per run, an error of measuring on a busy machine."""
+    speedup = runs[gamma].trace.tokens_per_s / runs[0].trace.tokens_per_s
+    return math.nan if speedup > runs[gamma].trace.tokens_per_call else speedup
 
 
 def test_figure_3_of_a_measurement_has_a_point_for_each_temperature() -> None:
@@ -294,10 +300,9 @@ def test_figure_4_has_theorems_3_8_and_3_11_and_the_runs(runs: dict[int, Result]
         assert y == pytest.approx([expected_tokens(a, gamma) / (1 + 0.07 * gamma) for a in x])
         x, y = curve(operations, f"γ = {gamma}")
         assert y == pytest.approx([(0.1 * gamma + gamma + 1) / expected_tokens(a, gamma) for a in x])
-    base = runs[0].trace.tokens_per_s
     rounds = {gamma: full_rounds(runs[gamma], gamma) for gamma in GAMMAS}
-    wanted = [(alpha_of(rounds[gamma]), runs[gamma].trace.tokens_per_s / base) for gamma in GAMMAS]
-    assert points(speed) == pytest.approx(np.array(wanted))
+    wanted = [(alpha_of(rounds[gamma]), speedup_of(runs, gamma)) for gamma in GAMMAS]
+    assert points(speed) == pytest.approx(np.array(wanted), nan_ok=True)
     counted = [
         sum(1.1 * r.n_drafted + 1 for r in part) / sum(len(r.tokens) for r in part)
         for part in rounds.values()
