@@ -302,7 +302,9 @@ def test_figure_4_has_theorems_3_8_and_3_11_and_the_runs(runs: dict[int, Result]
         assert y == pytest.approx([(0.1 * gamma + gamma + 1) / expected_tokens(a, gamma) for a in x])
     rounds = {gamma: full_rounds(runs[gamma], gamma) for gamma in GAMMAS}
     wanted = [(alpha_of(rounds[gamma]), speedup_of(runs, gamma)) for gamma in GAMMAS]
-    assert points(speed) == pytest.approx(np.array(wanted), nan_ok=True)
+    wanted = [(alpha, speedup) for alpha, speedup in wanted if not math.isnan(speedup)]
+    found = [(alpha, speedup) for alpha, speedup in points(speed) if not math.isnan(speedup)]
+    assert np.ravel(found) == pytest.approx(np.ravel(wanted))
     counted = [
         sum(1.1 * r.n_drafted + 1 for r in part) / sum(len(r.tokens) for r in part)
         for part in rounds.values()
