@@ -149,7 +149,9 @@ class ModelConfig(Mapping[str, Any]):
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:
         """From a loader's dict; what it leaves out has its default."""
-        frozen = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items()}
+        frozen: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
+        }
         frozen["more_inv_freq"] = tuple(tuple(inv_freq) for inv_freq in config.get("more_inv_freq", ()))
         return cls(**frozen)
 

@@ -111,7 +111,7 @@ def _forward(
     """
     n_rows, n_head, n_kv_head = len(ids), config["n_head"], config["n_kv_head"]
     n_layer, d_head = config["n_layer"], config["d_head"]
-    settings = _DEFAULTS | dict(config)
+    settings: dict[str, Any] = {**_DEFAULTS, **config}
 
     # visible[i, j]: row i attends to row j, which is an ancestor of it or itself.
     visible, position = np.eye(n_rows, dtype=bool), np.zeros(n_rows, dtype=int)
@@ -216,7 +216,7 @@ def _forward(
 
     def after(x: Array, name: str) -> Array:
         x = x if settings["norm_place"] == "before" else norm(x, name)
-        return settings["residual_scale"] * x
+        return np.asarray(settings["residual_scale"] * x)
 
     x = tensor("token_embedding")[np.asarray(ids, dtype=int)]
     if format in ("bf16", "int8", "int4"):
