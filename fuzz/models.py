@@ -11,7 +11,7 @@ import numpy as np
 
 from fuzz.draws import Draws
 from specdec import _core
-from specdec.models.checkpoints.rotary import linear_scaled, llama3_scaled, rotary_frequencies
+from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
 from specdec.models.model import Model, ModelConfig
 from specdec.models.tokenizer import ByteTokenizer, Strip
 

@@ -18,6 +18,7 @@ import specdec
 
 PAGES = {
     "Guides": [
+        "docs/FAMILIES",
         "docs/DRAFTS",
         "docs/SPECULATION",
         "docs/ACCEPTANCE",

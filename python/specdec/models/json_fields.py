@@ -157,6 +157,21 @@ class Fields:
             raise self.error(name, "an object")
         return Fields(value, self._file, f"{self._prefix}{name}.")
 
+    def empty(self, name: str) -> Fields:
+        """An object without fields, for messages that speak of ``name`` inside this one."""
+        return Fields({}, self._file, f"{self._prefix}{name}." if name else self._prefix)
+
+    def numbers(self, name: str, length: int) -> list[float]:
+        """A list of ``length`` finite numbers above 0."""
+        expectation = f"a list of {length} finite numbers above 0"
+        values, _ = self._value(name, REQUIRED, expectation)
+        if not isinstance(values, list) or len(values) != length:
+            raise self.error(name, expectation)
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise self.error(name, expectation)
+        return [float(value) for value in values]
+
     def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
         """One id or a list of ids in [0, n_vocab), as ``eos_token_id`` is; () if absent.
 

@@ -423,7 +423,7 @@ class Model:
         if ids is None and self.tokenizer is not None:
             ids = quantization.TEXT
         tokens = None if ids is None else self.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
-        checkpoint = open_checkpoint(self.path, tokenizer=False)
+        checkpoint = open_checkpoint(self.path, tokenizer=False, n_ctx=self.config.n_ctx)
         if self.config != self.config.from_canonical(checkpoint.config):
             raise CheckpointError(f"{self.path}: has another configuration than when this model was loaded")
         matrices, relative_error = quantization.compare(checkpoint, self.dtype, self.core.matrix, progress)
@@ -436,6 +436,7 @@ class Model:
                     "f32",
                     cache_dtype="f32",
                     tokenizer=False,
+                    n_ctx=self.config.n_ctx,
                     n_threads=n_threads,
                     progress=progress,
                 )
@@ -517,6 +518,7 @@ def load(
     *,
     cache_dtype: CacheDtype | None = None,
     tokenizer: Tokenizer | str | os.PathLike[str] | bool | Any | None = None,
+    n_ctx: int | None = None,
     n_threads: int | None = None,
     progress: bool | None = None,
     revision: str | None = None,
@@ -528,8 +530,8 @@ def load(
     Parameters
     ----------
     path : path-like
-        A Hugging Face folder (LlamaForCausalLM, MistralForCausalLM or GPT2LMHeadModel in ``*.safetensors``
-        of f32, f16 or bf16), a llama2.c ``.bin`` file of version 0, or a name ``org/name`` on the Hugging
+        A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16; docs/FAMILIES.md lists the
+        architectures), a llama2.c ``.bin`` file of version 0, or a name ``org/name`` on the Hugging
         Face Hub (with the extra ``specdec[hub]``).
     dtype : {None, "f32", "bf16", "int8", "int4"}
         The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
@@ -542,6 +544,10 @@ def load(
         None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
         one at that path. An object of ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``:
         that one. An object with the methods of :class:`specdec.tokenizer.Tokenizer`: itself.
+    n_ctx : int, optional
+        The longest text, in tokens. None: what the checkpoint says; of a model whose rotary positions depend
+        on the length of a text (LongRoPE, dynamic NTK) the context before scaling. Of such a model a longer
+        ``n_ctx`` takes the frequencies of a text of that length, for all texts.
     n_threads : int, optional
         Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
     progress : bool, optional
@@ -576,7 +582,7 @@ def load(
     check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
     threads = check_threads(n_threads)
     checkpoint = open_checkpoint(
-        path, tokenizer=tokenizer, revision=revision, cache_dir=cache_dir, token=token
+        path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
     )
     dtype = dtype or checkpoint.dtype
     cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec.checks import check_path
+from specdec.checks import check_integer, check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, shown
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
 
@@ -20,6 +20,7 @@ def open_checkpoint(
     path: str | os.PathLike[str],
     *,
     tokenizer: Any = None,
+    n_ctx: int | None = None,
     revision: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     token: str | bool | None = None,
@@ -35,13 +36,15 @@ def open_checkpoint(
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none. A path: the tokenizer at that
         location. An object: itself.
+    n_ctx : int, optional
+        The context, as :func:`specdec.load` has it.
     revision, cache_dir, token
         Of a name on the hub, as :func:`specdec.load` has them.
 
     Raises
     ------
     InputError
-        A revision of what is on disk, or arguments of other types.
+        A revision of what is on disk, a context that the model does not have, or arguments of other types.
     CheckpointNotFoundError
         There is nothing at ``path`` (also a FileNotFoundError).
     UnsupportedModelError
@@ -55,15 +58,16 @@ def open_checkpoint(
 
     location = check_path("path", path, CheckpointError)
     options = HubOptions(revision, cache_dir, token)
+    n_ctx = None if n_ctx is None else check_integer("n_ctx", n_ctx, 1)
     try:
-        return _open(location, os.fspath(path), tokenizer, options)
+        return _open(location, os.fspath(path), tokenizer, n_ctx, options)
     except SpecdecError:
         raise
     except OSError as error:  # such as a folder that may not be searched
         raise CheckpointError(f"{location}: cannot be read: {error.strerror or error}") from error
 
 
-def _open(location: Path, name: str, tokenizer: Any, options: HubOptions) -> Checkpoint:
+def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options: HubOptions) -> Checkpoint:
     # The loaders import the tokenizer and JSON machinery; `import specdec` shall not.
     from specdec.models.checkpoints import hf_folder, hub, llama2c_file
 
@@ -77,17 +81,21 @@ def _open(location: Path, name: str, tokenizer: Any, options: HubOptions) -> Che
                 f"{location}: has no config.json; expected a Hugging Face folder, or the path of a "
                 "llama2.c .bin file"
             )
-        return hf_folder.open_folder(location, tokenizer)
+        return hf_folder.open_folder(location, tokenizer, n_ctx)
     if location.is_file():
         if location.suffix == ".bin":
-            return llama2c_file.open_file(location, tokenizer)
+            checkpoint = llama2c_file.open_file(location, tokenizer)
+            if n_ctx not in (None, checkpoint.config["n_ctx"]):
+                wanted = f"None or {checkpoint.config['n_ctx']}, that of {location}"
+                raise InputError(f"n_ctx is {shown(n_ctx)}; expected {wanted}")
+            return checkpoint
         if location.name == "config.json" or location.suffix == ".safetensors":
             raise CheckpointError(
                 f"{location}: is a file of a Hugging Face folder; give the folder, {location.parent}"
             )
         raise CheckpointError(f"{location}: expected a Hugging Face folder or a llama2.c .bin file")
     if hub.is_repository_name(name):
-        return hf_folder.open_folder(hub.download(name, options), tokenizer)
+        return hf_folder.open_folder(hub.download(name, options), tokenizer, n_ctx)
     raise CheckpointNotFoundError(
         f"{shown(name)}: no such file or folder, and not a hub name of the form org/name"
     )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from specdec.errors import CheckpointError, TokenizerError, UnsupportedModelError
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
 from specdec.models.checkpoints.opened_file import OpenedFile
-from specdec.models.checkpoints.rotary import rotary_frequencies
+from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
 
 __all__ = ["open_file"]

@@ -1,0 +1,121 @@
+"""The architectures that are read: which family each name of a config.json is, and why others are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from specdec.errors import UnsupportedModelError
+from specdec.models.families import alibi, cohere, gemma, gpt, lamda, llama, neox, olmo, phi, qwen, stablelm
+from specdec.models.families.config_reader import ConfigReader
+from specdec.models.families.family import Family, Source
+from specdec.models.json_fields import Fields, as_json
+
+__all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of"]
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    **llama.FAMILIES,
+    **qwen.FAMILIES,
+    **phi.FAMILIES,
+    **gemma.FAMILIES,
+    **olmo.FAMILIES,
+    **stablelm.FAMILIES,
+    **cohere.FAMILIES,
+    **gpt.FAMILIES,
+    **neox.FAMILIES,
+    **alibi.FAMILIES,
+    **lamda.FAMILIES,
+}
+"""Every architecture, by the name that ``architectures`` has for it."""
+
+_MODEL_TYPES: Final[Mapping[str, str]] = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "ministral": "MinistralForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "phi": "PhiForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "olmo": "OlmoForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "stablelm": "StableLmForCausalLM",
+    "starcoder2": "Starcoder2ForCausalLM",
+    "cohere": "CohereForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "gpt_bigcode": "GPTBigCodeForCausalLM",
+    "gpt_neo": "GPTNeoForCausalLM",
+    "opt": "OPTForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gptj": "GPTJForCausalLM",
+    "bloom": "BloomForCausalLM",
+    "mpt": "MptForCausalLM",
+    "falcon": "FalconForCausalLM",
+}
+
+# What is known and not read, by the beginning of the architecture's name.
+_REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
+    "has recurrent layers, whose state cannot go back to an earlier token": (
+        "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
+        "Qwen3Next", "Qwen3_5", "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+    ),
+    "is a mixture of experts": (
+        "Mixtral", "Qwen2Moe", "Qwen3Moe", "Olmoe", "GptOss", "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
+        "Dbrx", "Jetmoe", "Glm4Moe", "Ernie4_5_Moe",
+    ),
+    "has an encoder": ("T5", "MT5", "UMT5", "Bart", "MBart", "Pegasus", "Whisper", "Blenderbot", "M2M100"),
+    "shares keys and values between layers": ("Gemma3n", "Gemma4"),
+    "has towers for images or sound beside its decoder": (
+        "Llava", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Idefics", "PaliGemma", "Mllama", "InternVL", "Llama4",
+        "SmolVLM", "Pixtral", "Phi4Multimodal", "Mistral3", "Qwen2Audio", "Voxtral", "Fuyu", "AyaVision",
+    ),
+}  # fmt: skip
+
+
+def architecture_of(fields: Fields, file: Path) -> str:
+    """The first of ``architectures`` that is read; without that field, the one of ``model_type``.
+
+    Raises
+    ------
+    CheckpointError
+        ``architectures`` is no list of names.
+    UnsupportedModelError
+        None is read.
+    """
+    named = fields.raw("architectures")
+    if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
+        raise fields.error("architectures", "a list of names")
+    supported = ", ".join(FAMILIES)
+    if named:
+        name: str
+        for name in named:
+            if name in FAMILIES:
+                return name
+        reason = _why_refused(named[0])
+        raise UnsupportedModelError(
+            f"{file}: field 'architectures' is {as_json(named)}"
+            + (f", which {reason}" if reason else "")
+            + f"; expected one of {supported}"
+        )
+    model_type = fields.raw("model_type")
+    if isinstance(model_type, str) and model_type in _MODEL_TYPES:
+        return _MODEL_TYPES[model_type]
+    raise UnsupportedModelError(
+        f"{file}: names no architecture, and field 'model_type' is {as_json(model_type)}; "
+        f"expected 'architectures' with one of {supported}"
+    )
+
+
+def _why_refused(name: str) -> str:
+    for reason, beginnings in _REFUSED.items():
+        if name.startswith(beginnings):
+            return reason
+    return ""

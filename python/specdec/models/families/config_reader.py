@@ -1,0 +1,327 @@
+"""The fields of a config.json, read in the terms of the decoder: sizes, rotations, windows, activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from specdec.errors import InputError
+from specdec.models.families.rotary import (
+    dynamic_scaled,
+    factor_scaled,
+    linear_scaled,
+    llama3_scaled,
+    proportional_frequencies,
+    rotary_frequencies,
+    yarn_attention_factor,
+    yarn_scaled,
+)
+from specdec.models.json_fields import REQUIRED, Fields
+
+__all__ = ["ACTIVATIONS", "ConfigReader", "Rotation"]
+
+# Bounds that keep a lying config.json from costing memory before the weights' shapes expose it.
+_MAX_LAYERS: Final = 10_000
+_MAX_D_HEAD: Final = 65_536
+
+# Several names in transformers are one function here: gelu_new, gelu_fast, gelu_accurate and the *_tanh
+# ones are the tanh form of GELU (Hendrycks and Gimpel 2016) with the same constants.
+ACTIVATIONS: Final[Mapping[str, str]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+
+_ROPE_KINDS: Final = {
+    kind: kind for kind in ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
+} | {"su": "longrope"}
+
+LAYER_TYPES: Final = ("full_attention", "sliding_attention")
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Frequencies of rotary positions, the factor of cosines and sines, and the context they are for."""
+
+    inv_freq: list[float]
+    factor: float
+    n_ctx: int
+
+
+class ConfigReader:
+    """A config.json, or the part of it that describes the decoder.
+
+    Parameters
+    ----------
+    fields : Fields
+    n_ctx : int, optional
+        The context that the caller asks for; None: that of the model.
+    """
+
+    def __init__(self, fields: Fields, n_ctx: int | None = None) -> None:
+        self.fields = fields
+        self._n_ctx = n_ctx
+
+    # ------------------------------------------------------------------------------------ sizes
+
+    def sizes(
+        self,
+        *,
+        d_model: str = "hidden_size",
+        n_head: str = "num_attention_heads",
+        n_layer: str = "num_hidden_layers",
+        n_kv_head: str | None = "num_key_value_heads",
+        absent_kv_head: int | None = None,
+        d_ff: str = "intermediate_size",
+        default_d_ff: int | None = None,
+        d_head: str | None = "head_dim",
+        default_d_head: int | None = None,
+    ) -> dict[str, Any]:
+        """The sizes of the canonical configuration, less ``n_ctx``, by the names that the fields have.
+
+        ``n_kv_head`` None: each head has keys and values of its own, as where the field is null;
+        ``absent_kv_head``: how many where the field is absent. ``default_d_ff``: in multiples of d_model.
+        """
+        fields = self.fields
+        width = fields.integer(d_model)
+        heads = fields.integer(n_head)
+        kv_heads = heads
+        if n_kv_head is not None:
+            default = heads if absent_kv_head is None or fields.has(n_kv_head) else absent_kv_head
+            kv_heads = fields.integer(n_kv_head, default=default)
+            if heads % kv_heads:
+                raise fields.error(n_kv_head, f"a divisor of {n_head}, which is {heads}")
+        size = None
+        if d_head is not None:
+            size = fields.integer(d_head, minimum=2, maximum=_MAX_D_HEAD, default=default_d_head)
+        if size is None:
+            if width % heads or width // heads > _MAX_D_HEAD:
+                raise fields.error(
+                    d_model,
+                    f"a multiple of {n_head}, which is {heads}"
+                    + (" (head_dim is not given)" if d_head else "")
+                    + f", and heads of at most {_MAX_D_HEAD}",
+                )
+            size = width // heads
+        return {
+            "n_vocab": fields.integer("vocab_size"),
+            "n_layer": fields.integer(n_layer, maximum=_MAX_LAYERS),
+            "n_head": heads,
+            "n_kv_head": kv_heads,
+            "d_model": width,
+            "d_head": size,
+            "d_ff": fields.integer(d_ff, default=REQUIRED if default_d_ff is None else default_d_ff * width),
+        }
+
+    def context(self, name: str = "max_position_embeddings", default: Any = REQUIRED) -> int:
+        """The context of a model whose positions have no scaling that depends on the length of a text."""
+        n_max: int = self.fields.integer(name, default=default)
+        return self._chosen_context(n_max, n_max)
+
+    def whole_context(self, name: str) -> int:
+        """The context of a model with learned positions, which cannot be cut."""
+        n_max: int = self.fields.integer(name)
+        if self._n_ctx is not None and self._n_ctx != n_max:
+            raise InputError(f"n_ctx is {self._n_ctx}; expected None or {n_max}: the positions are learned")
+        return n_max
+
+    def _chosen_context(self, default: int, limit: int) -> int:
+        if self._n_ctx is None:
+            return default
+        if not 1 <= self._n_ctx <= limit:
+            raise InputError(f"n_ctx is {self._n_ctx}; expected 1 to {limit}, the longest that the model has")
+        return self._n_ctx
+
+    def activation(self, name: str, default: str) -> str:
+        """The activation function, by the core's name."""
+        return self.fields.choice(name, ACTIVATIONS, default=default)
+
+    def optional_number(self, name: str) -> float:
+        """A number above 0; 0 where it is absent or null."""
+        return self.fields.number(name) if self.fields.raw(name) is not None else 0.0
+
+    # ------------------------------------------------------------------------------------ layers
+
+    def layer_types(self, n_layer: int, default: Sequence[str]) -> list[str]:
+        """``layer_types``: for each layer "full_attention" or "sliding_attention"."""
+        kinds = self.fields.raw("layer_types")
+        if kinds is None:
+            return list(default)
+        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+            raise self.fields.error("layer_types", "a list of names")
+        if len(kinds) != n_layer:
+            raise self.fields.error("layer_types", f"one name for each of {n_layer} layers")
+        if not set(kinds) <= set(LAYER_TYPES):
+            raise self.fields.unsupported("layer_types", f"names among {', '.join(LAYER_TYPES)}")
+        return kinds
+
+    def alternating(self, n_layer: int, period: int) -> list[str]:
+        """Windows in all layers but every ``period``-th."""
+        return ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(n_layer)]
+
+    def windows(self, kinds: Sequence[str], *, default: int | None = None) -> dict[str, Any]:
+        """``sliding_window``, and ``windows`` where only some layers have one."""
+        if "sliding_attention" not in kinds:
+            return {"sliding_window": 0}
+        absent = default if default is not None and not self.fields.has("sliding_window") else 0
+        window = self.fields.integer("sliding_window", default=absent)
+        if window == 0 or "full_attention" not in kinds:
+            return {"sliding_window": window}
+        windows = [window if kind == "sliding_attention" else 0 for kind in kinds]
+        return {"sliding_window": window, "windows": windows}
+
+    # ---------------------------------------------------------------------------------- rotation
+
+    def rotation(
+        self,
+        d_head: int,
+        *,
+        layer_type: str | None = None,
+        theta: float = 10_000.0,
+        theta_name: str = "rope_theta",
+        partial: bool = False,
+        fraction: float = 1.0,
+        fraction_name: str = "partial_rotary_factor",
+        scaled: bool = True,
+        original_n_ctx: int | None = None,
+        kinds: Mapping[str, str] = _ROPE_KINDS,
+    ) -> Rotation:
+        """Rotary positions by ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling``.
+
+        Parameters
+        ----------
+        d_head : int
+        layer_type : str, optional
+            Of models whose layers have rotations by type: nested in ``rope_parameters``.
+        theta, fraction : float
+            What absent fields mean.
+        theta_name, fraction_name : str
+            Names of the fields outside ``rope_parameters``.
+        partial : bool
+            Whether the family can turn a fraction of each head.
+        scaled : bool
+            Whether ``rope_scaling``, the former name, is about these layers.
+        original_n_ctx : int, optional
+            The context before scaling, where the family names it outside ``rope_parameters``.
+        kinds : mapping
+            Names of scalings, translated.
+        """
+        fields = self.fields
+        n_max: int = fields.integer("max_position_embeddings")
+        rope = self._rope_fields(layer_type, scaled)
+        base = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
+        # "type" is the older spelling.
+        key = "rope_type" if rope.raw("rope_type") is not None else "type"
+        kind = rope.choice(key, kinds, default="default")
+        if partial or kind == "proportional":
+            fraction = rope.number(
+                "partial_rotary_factor", default=fields.number(fraction_name, default=fraction)
+            )
+            if fraction > 1.0:
+                raise rope.error("partial_rotary_factor", "a number above 0 and at most 1")
+        else:
+            for place in (fields, rope):
+                place.require("partial_rotary_factor", 1, because="rotary positions turn whole heads")
+        if kind == "proportional":
+            frequencies = proportional_frequencies(d_head, base, fraction)
+            frequencies = linear_scaled(frequencies, rope.number("factor", default=1.0))
+            return Rotation(frequencies, 1.0, self._chosen_context(n_max, n_max))
+        size = int(d_head * fraction)
+        if size % 2 or size == 0:
+            raise fields.error(
+                "head_dim", f"an even number, not {size} of {d_head}: rotary positions turn pairs"
+            )
+        original = original_n_ctx or rope.integer("original_max_position_embeddings", default=n_max)
+        if kind == "longrope":
+            return self._long(rope, size, base, n_max, original)
+        if kind == "dynamic":
+            return self._dynamic(rope, size, base, n_max)
+        frequencies, factor = _fixed(rope, kind, size, base, n_max, original)
+        return Rotation(frequencies, factor, self._chosen_context(n_max, n_max))
+
+    def _rope_fields(self, layer_type: str | None, scaled: bool) -> Fields:
+        """The object that describes the rotation; an empty one where there is none."""
+        fields = self.fields
+        new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
+        if new is not None and old is not None and not new.same_as(old):
+            raise fields.error("rope_scaling", "nothing, or the same as 'rope_parameters'")
+        rope = new or (old if scaled else None) or fields.empty("rope_parameters")
+        nested = [kind for kind in LAYER_TYPES if isinstance(rope.raw(kind), dict)]
+        if not nested:
+            return rope
+        if layer_type is None:
+            for kind in nested:
+                rope.require(kind, None, because="all layers share one rotation")
+        return rope.object(layer_type or "") or rope.empty(layer_type or "")
+
+    def _long(self, rope: Fields, size: int, base: float, n_max: int, original: int) -> Rotation:
+        """LongRoPE: the short factors up to the original context, the long ones for a longer ``n_ctx``."""
+        n_ctx = self._chosen_context(min(original, n_max), n_max)
+        factors = rope.numbers("long_factor" if n_ctx > original else "short_factor", size // 2)
+        scale = rope.number("factor", default=n_max / original)
+        default = 1.0 if scale <= 1.0 else math.sqrt(1.0 + math.log(scale) / math.log(original))
+        attention = rope.number("attention_factor", default=default)
+        return Rotation(factor_scaled(rotary_frequencies(size, base), factors), attention, n_ctx)
+
+    def _dynamic(self, rope: Fields, size: int, base: float, n_max: int) -> Rotation:
+        """Dynamic NTK scaling: that of texts of ``n_ctx`` tokens."""
+        factor = rope.number("factor")
+        n_ctx = self._chosen_context(n_max, int(n_max * factor))
+        if size <= 2:
+            raise self.fields.error("head_dim", "more than 2 rotated dimensions, for dynamic scaling")
+        frequencies = dynamic_scaled(size, base, factor=factor, original_n_ctx=n_max, n_ctx=n_ctx)
+        return Rotation(frequencies, 1.0, n_ctx)
+
+
+def _fixed(
+    rope: Fields, kind: str, size: int, base: float, n_max: int, original: int
+) -> tuple[list[float], float]:
+    """Frequencies and factor of the scalings that do not depend on the length of a text."""
+    plain = rotary_frequencies(size, base)
+    if kind == "linear":
+        return linear_scaled(plain, rope.number("factor")), 1.0
+    if kind == "llama3":
+        low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+        if not low < high:
+            raise rope.error("high_freq_factor", f"more than low_freq_factor, which is {low:g}")
+        scaled = llama3_scaled(
+            plain,
+            factor=rope.number("factor"),
+            low_freq_factor=low,
+            high_freq_factor=high,
+            original_n_ctx=original,
+        )
+        return scaled, 1.0
+    if kind == "yarn":
+        if base <= 1.0:
+            raise rope.error("rope_theta", "more than 1 with YaRN")
+        factor = rope.number("factor", default=n_max / original)
+        scaled = yarn_scaled(
+            size,
+            base,
+            factor=factor,
+            original_n_ctx=original,
+            beta_fast=rope.number("beta_fast", default=32.0),
+            beta_slow=rope.number("beta_slow", default=1.0),
+            truncate=rope.boolean("truncate", default=True),
+        )
+        return scaled, rope.number("attention_factor", default=_recommended_factor(rope, factor))
+    return plain, 1.0
+
+
+def _recommended_factor(rope: Fields, factor: float) -> float:
+    names = ("mscale", "mscale_all_dim")
+    if all(rope.raw(name) for name in names):
+        first, second = (yarn_attention_factor(factor, rope.number(name)) for name in names)
+        return first / second
+    return yarn_attention_factor(factor)

@@ -1,0 +1,298 @@
+"""What a family is: how its config.json is read, and where its files keep each tensor of the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.models.families.config_reader import ConfigReader
+
+__all__ = [
+    "Family",
+    "FusedHeads",
+    "FusedRows",
+    "Half",
+    "HeadNorms",
+    "Interleaved",
+    "InterleavedNorms",
+    "Named",
+    "Offset",
+    "PlusOne",
+    "Source",
+    "Transposed",
+    "named",
+]
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A tensor that the file keeps as the decoder wants it, under another name.
+
+    Attributes
+    ----------
+    name : str
+        The file's name, ``{i}`` for the layer; of a norm or a linear map without ".weight" and ".bias".
+    """
+
+    name: str
+
+    def stored_names(self, suffix: str, config: Config) -> list[str]:
+        """The file's names of the tensors that this one is made of."""
+        return [self.name + suffix]
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape that each of them has in the file."""
+        return shape
+
+    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
+        """The tensor, and the number format of its elements, from those of the file."""
+        return self.view(arrays[0], shape, config), form
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor from the one in the file."""
+        return array
+
+
+class Transposed(Named):
+    """A Conv1D matrix, [n_in, n_out]."""
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        return shape[::-1]
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor; see `Named`."""
+        return array.T
+
+
+def _widths(config: Config) -> list[int]:
+    """Rows of queries, keys and values."""
+    kv: int = config["n_kv_head"] * config["d_head"]
+    return [config["n_head"] * config["d_head"], kv, kv]
+
+
+@dataclass(frozen=True)
+class FusedRows(Named):
+    """Queries (part 0), keys (1) or values (2) of one matrix: all queries, then all keys, then all values."""
+
+    part: int
+    transposed: bool = False
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        stored = (sum(_widths(config)), *shape[1:])
+        return stored[::-1] if self.transposed else stored
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor; see `Named`."""
+        array = array.T if self.transposed else array
+        first = sum(_widths(config)[: self.part])
+        return array[first : first + shape[0]]
+
+
+@dataclass(frozen=True)
+class FusedHeads(Named):
+    """Queries (part 0), keys (1) or values (2) of a matrix, by key/value heads: queries, key, value."""
+
+    part: int
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        return (sum(_widths(config)), *shape[1:])
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor; see `Named`."""
+        n_kv, size = config["n_kv_head"], config["d_head"]
+        group = config["n_head"] // n_kv
+        heads = array.reshape(n_kv, group + 2, size, *array.shape[1:])
+        chosen = heads[:, :group] if self.part == 0 else heads[:, group + self.part - 1]
+        return chosen.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Half(Named):
+    """The first (part 0) or second half of the rows of a matrix: gate and up."""
+
+    part: int
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        return (2 * shape[0], *shape[1:])
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor; see `Named`."""
+        return array[self.part * shape[0] : (self.part + 1) * shape[0]]
+
+
+@dataclass(frozen=True)
+class Offset(Named):
+    """A table whose first rows stand for nothing."""
+
+    n_rows: int
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        return (shape[0] + self.n_rows, *shape[1:])
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor; see `Named`."""
+        return array[self.n_rows :]
+
+
+class PlusOne(Named):
+    """The weights of a norm, less 1."""
+
+    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
+        """The tensor and its format; see `Named`."""
+        array = arrays[0]
+        if form == "bf16":
+            array = (array.astype(np.uint32) << 16).view(np.float32)
+        return array.astype(np.float32) + np.float32(1.0), "f32"
+
+
+def _halves(config: Config) -> NDArray[np.int64]:
+    """The order of a head's dimensions in which neighbours that turn as a pair are n_freq apart."""
+    n_freq, size = len(config["inv_freq"]), config["d_head"]
+    turned = np.arange(2 * n_freq).reshape(n_freq, 2).T.reshape(-1)
+    return np.concatenate([turned, np.arange(2 * n_freq, size)])
+
+
+class Interleaved(Named):
+    """Queries or keys whose rotary positions turn neighbouring dimensions.
+
+    The decoder turns dimensions that lie half the rotated ones apart; the same order for queries and keys
+    changes no product of the two.
+    """
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor; see `Named`."""
+        heads = array.reshape(-1, config["d_head"], *array.shape[1:])
+        return heads[:, _halves(config)].reshape(shape)
+
+
+class InterleavedNorms(Named):
+    """Norms of heads, [heads, d_head], of such queries or keys."""
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        return (shape[0] // config["d_head"], config["d_head"])
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor; see `Named`."""
+        return array[:, _halves(config)].reshape(shape)
+
+
+@dataclass(frozen=True)
+class HeadNorms(Named):
+    """Norms of heads, each in a tensor of its own; heads: "n_head" or "n_kv_head"."""
+
+    heads: str
+
+    def stored_names(self, suffix: str, config: Config) -> list[str]:
+        """The file's names; see `Named`."""
+        return [f"{self.name}.{head}{suffix}" for head in range(config[self.heads])]
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        return (config["d_head"],)
+
+    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
+        """The tensor and its format; see `Named`."""
+        return np.concatenate(arrays), form
+
+
+def named(**names: str) -> dict[str, Named]:
+    """Entries of a table of tensors that are kept as they are: canonical name to the file's."""
+    return {canonical: Named(name) for canonical, name in names.items()}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor of the decoder, and those of the file that it is made of."""
+
+    canonical: str
+    shape: Shape
+    stored: list[str]
+    stored_shape: Shape
+    entry: Named
+    config: Config = field(repr=False)
+
+    def take(self, arrays: list[Array], form: str) -> tuple[Array, str]:
+        """The tensor and its number format, from arrays of the file."""
+        return self.entry.canonical(arrays, form, self.shape, self.config)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the checkpoints of an architecture are read.
+
+    Attributes
+    ----------
+    read_config : callable
+        From a config.json to the canonical configuration.
+    tensors : mapping, or callable
+        Canonical name, without "layers.{i}.", ".weight" and ".bias", to where the file keeps it; or a
+        function of the canonical configuration that gives it.
+    prefix : str
+        Module prefix that checkpoints of the bare model leave out; added to names that lack it.
+    head : str
+        The file's name of the head.
+    text_field : str
+        The field of config.json that describes the decoder; empty: all of it.
+    renamed : mapping
+        Prefixes of the file's names to what they stand for.
+    left_out : tuple of str
+        Prefixes of tensors that are not the decoder's.
+    """
+
+    read_config: Callable[[ConfigReader], dict[str, Any]]
+    tensors: Mapping[str, Named] | Callable[[Config], Mapping[str, Named]]
+    prefix: str = "model."
+    head: str = "lm_head"
+    text_field: str = ""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    def sources(self, config: Config) -> Iterator[Source]:
+        """Where each tensor of the decoder comes from, in the order in which the core names them.
+
+        Raises
+        ------
+        ValueError
+            The core refuses the configuration.
+        """
+        table = self.tensors(config) if callable(self.tensors) else self.tensors
+        for canonical, shape in _core.tensor_shapes(config).items():
+            layer, base, suffix = _split(canonical)
+            entry = table[base]
+            stored = [name.replace("{i}", layer) for name in entry.stored_names(suffix, config)]
+            yield Source(canonical, shape, stored, entry.stored_shape(shape, config), entry, config)
+
+    def full_name(self, name: str) -> str | None:
+        """A name of the file as the table has it; None: the tensor is not the decoder's."""
+        if name.startswith(self.left_out):
+            return None
+        for old, new in self.renamed.items():
+            if name.startswith(old):
+                return new + name[len(old) :]
+        return name if name.startswith((self.prefix, self.head + ".")) else self.prefix + name
+
+
+def _split(canonical: str) -> tuple[str, str, str]:
+    """Layer, name and suffix: "3", "attn_q" and ".weight" of "layers.3.attn_q.weight"."""
+    layer, base = "", canonical
+    if canonical.startswith("layers."):
+        _, layer, base = canonical.split(".", 2)
+    for suffix in (".weight", ".bias"):
+        if base.endswith(suffix):
+            return layer, base.removesuffix(suffix), suffix
+    return layer, base, ""

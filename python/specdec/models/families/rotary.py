@@ -1,0 +1,111 @@
+"""Inverse frequencies of rotary positions (RoFormer, arXiv 2104.09864), with the scalings specdec knows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+__all__ = [
+    "dynamic_scaled",
+    "factor_scaled",
+    "linear_scaled",
+    "llama3_scaled",
+    "proportional_frequencies",
+    "rotary_frequencies",
+    "yarn_attention_factor",
+    "yarn_scaled",
+]
+
+
+def rotary_frequencies(d_head: int, theta: float) -> list[float]:
+    """theta^(-2i / d_head) for i in 0 … d_head/2 - 1, in radians per position.
+
+    Rounded to float32: that is what the checkpoints were trained with, and at position 100,000 the difference
+    between the rounded and the ideal frequency is a visible angle.
+    """
+    exponents = np.arange(0, d_head, 2, dtype=np.float64) / d_head
+    return _as_float32(theta**-exponents)
+
+
+def linear_scaled(frequencies: list[float], factor: float) -> list[float]:
+    """Position interpolation (arXiv 2306.15595): every frequency divided by ``factor``."""
+    return _as_float32(np.asarray(frequencies) / factor)
+
+
+def llama3_scaled(
+    frequencies: list[float],
+    *,
+    factor: float,
+    low_freq_factor: float,
+    high_freq_factor: float,
+    original_n_ctx: int,
+) -> list[float]:
+    """Llama 3.1's scaling: long wavelengths divided by ``factor``, short ones kept, a linear blend between.
+
+    A wavelength (2 pi / frequency, in positions) is long above ``original_n_ctx / low_freq_factor`` and short
+    below ``original_n_ctx / high_freq_factor``.
+    """
+    plain = np.asarray(frequencies)
+    turns = original_n_ctx * plain / (2.0 * math.pi)  # full turns within the original context
+    keep = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0.0, 1.0)
+    return _as_float32(keep * plain + (1.0 - keep) * plain / factor)
+
+
+def yarn_scaled(
+    d_rotary: int,
+    theta: float,
+    *,
+    factor: float,
+    original_n_ctx: int,
+    beta_fast: float,
+    beta_slow: float,
+    truncate: bool,
+) -> list[float]:
+    """YaRN (arXiv 2309.00071): slow frequencies divided by ``factor``, fast ones kept, a blend between.
+
+    A frequency is fast if it makes more than ``beta_fast`` full turns within the original context, slow below
+    ``beta_slow``. ``truncate``: the ends of the blend are rounded outwards to whole pairs.
+    """
+    plain = theta ** -(np.arange(0, d_rotary, 2, dtype=np.float64) / d_rotary)
+
+    def pair_with(n_turns: float) -> float:
+        return d_rotary * math.log(original_n_ctx / (n_turns * 2.0 * math.pi)) / (2.0 * math.log(theta))
+
+    low, high = pair_with(beta_fast), pair_with(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, d_rotary - 1)
+    if low == high:
+        high += 0.001
+    slow = np.clip((np.arange(d_rotary // 2) - low) / (high - low), 0.0, 1.0)
+    return _as_float32(plain / factor * slow + plain * (1.0 - slow))
+
+
+def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
+    """The factor of cosines and sines that YaRN recommends."""
+    return 1.0 if factor <= 1.0 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def factor_scaled(frequencies: list[float], factors: list[float]) -> list[float]:
+    """LongRoPE (arXiv 2402.13753): every frequency divided by a factor of its own."""
+    return _as_float32(np.asarray(frequencies) / np.asarray(factors))
+
+
+def dynamic_scaled(
+    d_rotary: int, theta: float, *, factor: float, original_n_ctx: int, n_ctx: int
+) -> list[float]:
+    """Dynamic NTK scaling for texts of ``n_ctx`` tokens: a larger base beyond the original context."""
+    stretch = factor * max(n_ctx, original_n_ctx) / original_n_ctx - (factor - 1.0)
+    return rotary_frequencies(d_rotary, theta * stretch ** (d_rotary / (d_rotary - 2)))
+
+
+def proportional_frequencies(d_head: int, theta: float, fraction: float) -> list[float]:
+    """Frequencies of the whole head, of which all but the first ``fraction`` are 0."""
+    plain = rotary_frequencies(d_head, theta)
+    n_turning = int(fraction * d_head // 2)
+    return plain[:n_turning] + [0.0] * (len(plain) - n_turning)
+
+
+def _as_float32(frequencies: np.ndarray) -> list[float]:
+    return [float(frequency) for frequency in frequencies.astype(np.float32)]

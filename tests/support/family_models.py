@@ -1,0 +1,194 @@
+"""Tiny random models of every architecture, made by transformers: what `specdec.load` is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 211,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GPT_SIZES: dict[str, Any] = {
+    "vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 24,
+}  # fmt: skip
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.5, 2.0, 3.0, 4.0],
+    "original_max_position_embeddings": 24,
+}  # fmt: skip
+
+
+def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def _of(config: str, settings: dict[str, Any] | None = None, /, **changes: Any) -> Callable[[], Any]:
+    """A maker of a configuration of transformers, which is imported late: it takes seconds."""
+
+    def make() -> Any:
+        import transformers
+
+        return getattr(transformers, config)(**{**(SIZES if settings is None else settings), **changes})
+
+    return make
+
+
+def _like(config: str, **changes: Any) -> Callable[[], Any]:
+    return _of(config, None, **changes)
+
+
+_MULTI_HEAD = _without(SIZES, "num_key_value_heads")
+
+# Name of the case → maker of the configuration. The name begins with the architecture.
+CASES: dict[str, Callable[[], Any]] = {
+    "LlamaForCausalLM": _like("LlamaConfig"),
+    "LlamaForCausalLM tied": _like("LlamaConfig", tie_word_embeddings=True),
+    "LlamaForCausalLM llama3": _like("LlamaConfig", rope_parameters=dict(LLAMA3)),
+    "LlamaForCausalLM linear": _like(
+        "LlamaConfig", rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    ),
+    "LlamaForCausalLM yarn": _like("LlamaConfig", rope_parameters=dict(YARN)),
+    "LlamaForCausalLM proportional": _like(
+        "LlamaConfig",
+        rope_parameters={"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    ),
+    "MistralForCausalLM": _like("MistralConfig", sliding_window=7),
+    "MistralForCausalLM whole": _like("MistralConfig", sliding_window=None, head_dim=12),
+    "MinistralForCausalLM": _like(
+        "MinistralConfig",
+        head_dim=8,
+        sliding_window=7,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "Ministral3ForCausalLM": _like(
+        "Ministral3Config",
+        rope_parameters={
+            **YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
+            "beta_fast": 32.0, "beta_slow": 1.0,
+        },
+        head_dim=8,
+    ),
+    "Qwen2ForCausalLM": _like("Qwen2Config", tie_word_embeddings=True),
+    "Qwen2ForCausalLM windows": _like(
+        "Qwen2Config", use_sliding_window=True, sliding_window=9, max_window_layers=1
+    ),
+    "Qwen3ForCausalLM": _like("Qwen3Config", head_dim=12),
+    "SmolLM3ForCausalLM": _like("SmolLM3Config", no_rope_layers=[1, 0, 1]),
+    "Phi3ForCausalLM": _like("Phi3Config", sliding_window=9),
+    "Phi3ForCausalLM longrope": _like(
+        "Phi3Config", rope_parameters=dict(LONGROPE), original_max_position_embeddings=24
+    ),
+    "Phi3ForCausalLM partial longrope": _like(
+        "Phi3Config",
+        num_attention_heads=4,
+        rope_parameters={
+            **LONGROPE, "partial_rotary_factor": 0.75,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 5.0, 6.0],
+        },
+        hidden_size=64,
+        original_max_position_embeddings=24,
+        tie_word_embeddings=True,
+    ),
+    "GemmaForCausalLM": _like("GemmaConfig", head_dim=16),
+    "Gemma2ForCausalLM": _like("Gemma2Config", head_dim=16, sliding_window=9, query_pre_attn_scalar=24),
+    "Gemma3ForCausalLM": _like(
+        "Gemma3TextConfig",
+        head_dim=16,
+        sliding_window=9,
+        query_pre_attn_scalar=24,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+        },
+    ),
+    "OlmoForCausalLM": _like("OlmoConfig", clip_qkv=0.8),
+    "Olmo2ForCausalLM": _like("Olmo2Config"),
+    "Olmo3ForCausalLM": _like(
+        "Olmo3Config",
+        sliding_window=9,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": dict(YARN),
+        },
+    ),
+    "GraniteForCausalLM": _like(
+        "GraniteConfig",
+        embedding_multiplier=12.0,
+        logits_scaling=4.0,
+        residual_multiplier=0.22,
+        attention_multiplier=0.2,
+        tie_word_embeddings=True,
+    ),
+    "StableLmForCausalLM": _like(
+        "StableLmConfig", use_qkv_bias=True, partial_rotary_factor=0.25, num_attention_heads=4,
+        hidden_size=64,
+    ),
+    "StableLmForCausalLM parallel": _like(
+        "StableLmConfig", use_parallel_residual=True, qk_layernorm=True, num_attention_heads=4,
+        hidden_size=64,
+    ),
+    "PhiForCausalLM": _like("PhiConfig", partial_rotary_factor=0.5, num_key_value_heads=6),
+    "Starcoder2ForCausalLM": _like("Starcoder2Config", sliding_window=9),
+    "GPTNeoXForCausalLM": _of("GPTNeoXConfig", _MULTI_HEAD, rotary_pct=0.25),
+    "GPTNeoXForCausalLM sequential": _of(
+        "GPTNeoXConfig", _MULTI_HEAD, use_parallel_residual=False, rotary_pct=1.0
+    ),
+    "GPTJForCausalLM": _of("GPTJConfig", GPT_SIZES, rotary_dim=4),
+    "GPTNeoForCausalLM": _of(
+        "GPTNeoConfig",
+        {"vocab_size": 211, "hidden_size": 48, "num_layers": 3, "num_heads": 6, "intermediate_size": 80,
+         "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2},
+        attention_types=[[["global", "local"], 1], [["global"], 1]],
+        window_size=9,
+    ),
+    "FalconForCausalLM": _of("FalconConfig", _MULTI_HEAD),
+    "FalconForCausalLM new": _of(
+        "FalconConfig", _MULTI_HEAD, new_decoder_architecture=True, num_kv_heads=2, bias=True
+    ),
+    "FalconForCausalLM alibi": _of(
+        "FalconConfig", _MULTI_HEAD, alibi=True, multi_query=False, parallel_attn=False, bias=True
+    ),
+    "GPTBigCodeForCausalLM": _of("GPTBigCodeConfig", GPT_SIZES),
+    "GPTBigCodeForCausalLM multi-head": _of("GPTBigCodeConfig", GPT_SIZES, multi_query=False),
+    "OPTForCausalLM": _of("OPTConfig", _MULTI_HEAD, ffn_dim=80, word_embed_proj_dim=48, pad_token_id=0),
+    "BloomForCausalLM": _of(
+        "BloomConfig",
+        {"vocab_size": 211, "hidden_size": 48, "n_layer": 3, "n_head": 6, "bos_token_id": 1,
+         "eos_token_id": 2},
+        seq_length=64,
+    ),
+    "MptForCausalLM": _of(
+        "MptConfig",
+        {"vocab_size": 211, "d_model": 48, "n_layers": 3, "n_heads": 6, "max_seq_len": 64,
+         "bos_token_id": 1, "eos_token_id": 2},
+        attn_config={"clip_qkv": 1.5, "alibi_bias_max": 8},
+    ),
+    "CohereForCausalLM": _like("CohereConfig", logit_scale=0.25),
+    "CohereForCausalLM qk norm": _like("CohereConfig", logit_scale=0.25, use_qk_norm=True),
+    "Cohere2ForCausalLM": _like(
+        "Cohere2Config",
+        sliding_window=9,
+        logit_scale=0.25,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "GPT2LMHeadModel": _of("GPT2Config", GPT_SIZES),
+    "GPT2LMHeadModel inverse": _of("GPT2Config", GPT_SIZES, scale_attn_by_inverse_layer_idx=True),
+}  # fmt: skip

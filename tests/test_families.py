@@ -1,0 +1,189 @@
+"""Every architecture against transformers: tiny random models, saved by it and loaded as they are.
+
+The oracle runs in float32 with its "eager" attention. Weights are larger than its initialisation would have
+them, so that attention is far from uniform and an error in any part shows in the logits.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from family_models import CASES
+from specdec import _core, reference
+from specdec.checkpoints import open_checkpoint
+from specdec.models.families import FAMILIES
+from tiny_models import write_hf
+
+pytestmark = pytest.mark.oracle
+
+N_TOKENS = 60
+RELATIVE = 2e-5
+"""Of the largest logit."""
+
+# The eager attention of transformers 5.23 adds Falcon's ALiBi biases twice.
+ATTENTION = {"FalconForCausalLM alibi": "sdpa"}
+
+# Models that are compared beyond the context before scaling: the context to load, and the prompts' length.
+LONG = {
+    "Phi3ForCausalLM longrope": 64,
+    "Phi3ForCausalLM partial longrope": 64,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def oracle() -> None:
+    """The libraries, imported only when these tests run: to import them takes seconds."""
+    global torch, transformers
+    import torch
+    import transformers
+
+
+def build(config: Any, folder: Path, attention: str = "eager") -> Any:
+    """A random model, every parameter away from its initial value, saved by transformers."""
+    torch.manual_seed(7)
+    kind = getattr(transformers, config.architectures[0]) if config.architectures else None
+    maker = kind or transformers.AutoModelForCausalLM
+    network = (
+        maker._from_config(config, attn_implementation=attention)
+        if kind
+        else maker.from_config(config, attn_implementation=attention)
+    )
+    network = network.float().eval()
+    with torch.no_grad():
+        for part, parameter in network.named_parameters():
+            if parameter.ndim == 1 or "norm" in part:  # norms and biases, which start as ones and zeros
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+            else:
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+    copy.deepcopy(network).save_pretrained(folder)
+    return network
+
+
+class Case:
+    """A model of transformers, and the folder that it was saved to."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self.network = build(CASES[name](), folder, ATTENTION.get(name, "eager"))
+        self.model = specdec.load(folder)
+
+    def prompt(self, n_tokens: int, seed: int = 3) -> np.ndarray:
+        return np.random.default_rng(seed).integers(3, self.model.config.n_vocab, n_tokens)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, tmp_path_factory):
+    return Case(request.param, tmp_path_factory.mktemp("model"))
+
+
+def oracle_logits(network: Any, ids: np.ndarray) -> np.ndarray:
+    """[n_tokens, n_vocab] f32."""
+    with torch.no_grad():
+        return network(torch.from_numpy(ids.astype(np.int64))[None], use_cache=False).logits[0].numpy()
+
+
+def step_by_step(model: specdec.Model, ids: np.ndarray) -> np.ndarray:
+    """The same logits from forwards of one token each."""
+    decoder = _core.Decoder(model.core, capacity=len(ids), n_threads=1)
+    rows = []
+    for token in ids:
+        rows.append(np.asarray(decoder.forward([int(token)], [-1]))[0].copy())
+        decoder.keep([0])
+    return np.stack(rows)
+
+
+def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
+    assert expected.std() > 0.05 * np.abs(expected).max()  # logits with something in them
+    np.testing.assert_allclose(found, expected, rtol=0, atol=RELATIVE * np.abs(expected).max())
+
+
+def test_logits_equal_transformers(case):
+    """Past windows and, where scaling does not depend on the length of a text, past the context before it."""
+    model = case.model
+    assert model.architecture == case.name.split()[0]
+    ids = case.prompt(min(N_TOKENS, model.config.n_ctx))
+    found = model.logits(ids)
+    assert_near(found, oracle_logits(case.network, ids))
+    assert np.array_equal(step_by_step(model, ids), found)
+
+
+def test_longer_contexts_than_before_scaling(case):
+    if case.name not in LONG:
+        return
+    model, ids = specdec.load(case.folder, n_ctx=LONG[case.name]), case.prompt(LONG[case.name])
+    assert_near(model.logits(ids), oracle_logits(case.network, ids))
+
+
+def test_greedy_texts_equal_transformers(case):
+    """Prompts of unequal lengths in one batch."""
+    prompts = [case.prompt(n, seed=n).tolist() for n in (2, 9, 14)]
+    n_new = min(24, case.model.config.n_ctx - 14)
+    found = specdec.generate(
+        case.model, None, prompts, max_new_tokens=n_new, temperature=0.0, ignore_eos=True
+    )
+    for prompt, result in zip(prompts, found, strict=True):
+        with torch.no_grad():
+            tokens = case.network.generate(
+                torch.tensor([prompt]),
+                max_new_tokens=n_new,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        assert list(result.tokens) == tokens[0, len(prompt) :].tolist()
+
+
+def test_every_architecture_has_a_case():
+    assert {name.split()[0] for name in CASES} == set(FAMILIES) - set(COMPARED_BELOW)
+
+
+COMPARED_BELOW = ("LamdaForCausalLM", "Gemma3ForConditionalGeneration")
+
+
+def test_the_decoder_of_a_gemma_3_that_sees(tmp_path):
+    text = CASES["Gemma3ForCausalLM"]().to_dict()
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "image_size": 28, "patch_size": 14}  # fmt: skip
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    config.architectures = ["Gemma3ForConditionalGeneration"]
+    network = build(config, tmp_path)
+    model = specdec.load(tmp_path)
+    assert model.architecture == "Gemma3ForConditionalGeneration"
+    ids = np.random.default_rng(5).integers(3, 211, N_TOKENS)
+    assert_near(model.logits(ids), oracle_logits(network, ids))
+
+
+def test_a_lamda_like_decoder(tmp_path):
+    """No class has it: the buckets are those of T5, the decoder is the NumPy reference."""
+    config = {
+        "architectures": ["LamdaForCausalLM"], "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2,
+        "intermediate_size": 40, "num_attention_heads": 4, "head_dim": 8, "max_position_embeddings": 96,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 40,
+    }  # fmt: skip
+    rng = np.random.default_rng(1)
+    shapes = {"embed_tokens.weight": (61, 24), "norm.weight": (24,), "relative_attention_bias.weight": (8, 4)}
+    for i in range(2):
+        for name, shape in (
+            ("input_layernorm", (24,)), ("post_attention_layernorm", (24,)), ("self_attn.q_proj", (32, 24)),
+            ("self_attn.k_proj", (32, 24)), ("self_attn.v_proj", (32, 24)), ("self_attn.o_proj", (24, 32)),
+            ("mlp.gate_proj", (40, 24)), ("mlp.up_proj", (40, 24)), ("mlp.down_proj", (24, 40)),
+        ):  # fmt: skip
+            shapes[f"layers.{i}.{name}.weight"] = shape
+    tensors = {f"model.{n}": rng.normal(0.0, 0.3, s).astype(np.float32) for n, s in shapes.items()}
+    model = specdec.load(write_hf(tmp_path / "lamda", config, tensors))
+    distances = torch.arange(96)
+    buckets = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket(
+        -distances, bidirectional=False, num_buckets=8, max_distance=40
+    ).tolist()
+    starts = [buckets.index(bucket) for bucket in range(8)]
+    assert model.config.relative_buckets == tuple(starts)
+    canonical = dict(open_checkpoint(tmp_path / "lamda").config)
+    weights = {name: array for name, array, _ in open_checkpoint(tmp_path / "lamda").tensors()}
+    ids = rng.integers(0, 61, 90)
+    assert_near(model.logits(ids), reference.logits(canonical, weights, ids.tolist()))
