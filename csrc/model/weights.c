@@ -7,10 +7,6 @@
 #include "interrupt.h"
 #include "kernels.h"
 
-int sd_mlp_in_outputs(const sd_config* config) {
-    return config->gated ? 2 * SD_PANEL * sd_matrix_panels(config->d_ff) : config->d_ff;
-}
-
 static int whole_panels(int n) { return SD_PANEL * sd_matrix_panels(n); }
 
 int sd_keys_column(const sd_config* c) { return whole_panels(c->n_head * c->d_head); }
@@ -48,6 +44,17 @@ static sd_config take_config(sd_arena* arena, const sd_config* from) {
     return c;
 }
 
+static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, sd_format format, int width) {
+    int outputs = c->gated ? 2 * whole_panels(width) : width;
+    return (sd_mlp){
+        .width = width,
+        .in = sd_matrix_take(arena, format, outputs, c->d_model, c->gated ? 2 : 1),
+        .down = sd_matrix_take(arena, format, c->d_model, width, 1),
+        .in_bias = take_vector(arena, outputs, c->mlp_bias),
+        .down_bias = take_vector(arena, c->d_model, c->mlp_bias),
+    };
+}
+
 static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format) {
     int d = c->d_model, d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
     int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), output = sd_norms_output(c);
@@ -67,12 +74,9 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format
         .sinks = take_vector(arena, c->n_head, c->attn_sinks),
         .qkv = sd_matrix_take(arena, format, sd_qkv_outputs(c), d, 1),
         .attn_out = sd_matrix_take(arena, format, d, d_q, 1),
-        .mlp_in = sd_matrix_take(arena, format, sd_mlp_in_outputs(c), d, c->gated ? 2 : 1),
-        .mlp_down = sd_matrix_take(arena, format, d, c->d_ff, 1),
         .qkv_bias = take_vector(arena, sd_qkv_outputs(c), c->qkv_bias),
         .attn_out_bias = take_vector(arena, d, c->out_bias),
-        .mlp_in_bias = take_vector(arena, sd_mlp_in_outputs(c), c->mlp_bias),
-        .mlp_down_bias = take_vector(arena, d, c->mlp_bias),
+        .mlp = take_mlp(arena, c, format, c->d_ff),
     };
 }
 
@@ -185,12 +189,12 @@ static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     case SD_ATTN_POST_NORM_BIAS: return (destination){.vector = layer->attn_post_norm_bias};
     case SD_MLP_NORM: return (destination){.vector = layer->mlp_norm};
     case SD_MLP_NORM_BIAS: return (destination){.vector = layer->mlp_norm_bias};
-    case SD_MLP_GATE: return (destination){.matrix = &layer->mlp_in, .rows = gate};
-    case SD_MLP_UP: return (destination){.matrix = &layer->mlp_in, .rows = up};
-    case SD_MLP_DOWN: return (destination){.matrix = &layer->mlp_down, .rows = all};
-    case SD_MLP_GATE_BIAS: return (destination){.vector = layer->mlp_in_bias, .rows = gate};
-    case SD_MLP_UP_BIAS: return (destination){.vector = layer->mlp_in_bias, .rows = up};
-    case SD_MLP_DOWN_BIAS: return (destination){.vector = layer->mlp_down_bias};
+    case SD_MLP_GATE: return (destination){.matrix = &layer->mlp.in, .rows = gate};
+    case SD_MLP_UP: return (destination){.matrix = &layer->mlp.in, .rows = up};
+    case SD_MLP_DOWN: return (destination){.matrix = &layer->mlp.down, .rows = all};
+    case SD_MLP_GATE_BIAS: return (destination){.vector = layer->mlp.in_bias, .rows = gate};
+    case SD_MLP_UP_BIAS: return (destination){.vector = layer->mlp.in_bias, .rows = up};
+    case SD_MLP_DOWN_BIAS: return (destination){.vector = layer->mlp.down_bias};
     case SD_MLP_POST_NORM: return (destination){.vector = layer->mlp_post_norm};
     case SD_MLP_POST_NORM_BIAS: return (destination){.vector = layer->mlp_post_norm_bias};
     case SD_N_ROLES: break;

@@ -6,6 +6,14 @@
 #include "table.h"
 #include "tensors.h"
 
+/* A feed-forward block of some width: of [width] activations. */
+typedef struct sd_mlp {
+    int width;
+    sd_matrix in;               /* [width, d_model]; gated: gate and up in alternate panels */
+    sd_matrix down;             /* [d_model, width] */
+    float *in_bias, *down_bias; /* [outputs of in], [d_model]; NULL: none */
+} sd_mlp;
+
 typedef struct sd_layer {
     /* [d_model] each, NULL where the layer has no such norm; a LayerNorm without weights or biases has ones
      * and zeros, an RMSNorm no bias */
@@ -15,10 +23,8 @@ typedef struct sd_layer {
     float* sinks;           /* [n_head]; NULL: none */
     sd_matrix qkv;          /* queries, keys, values, each from a whole panel on: [outputs, d_model] */
     sd_matrix attn_out;     /* [d_model, n_head · d_head] */
-    sd_matrix mlp_in;       /* [d_ff, d_model]; gated: gate and up in alternate panels */
-    sd_matrix mlp_down;     /* [d_model, d_ff] */
-    float *qkv_bias, *attn_out_bias;    /* [outputs of qkv], [d_model] */
-    float *mlp_in_bias, *mlp_down_bias; /* [outputs of mlp_in], [d_model] */
+    float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */
+    sd_mlp mlp;
 } sd_layer;
 
 /* Which numbers a model computes with. */
@@ -63,9 +69,6 @@ void sd_model_free(sd_model* model);
 int sd_keys_column(const sd_config* config);
 int sd_values_column(const sd_config* config);
 int sd_qkv_outputs(const sd_config* config);
-
-/* Outputs of mlp_in: d_ff, or twice d_ff rounded up to panels when gated. */
-int sd_mlp_in_outputs(const sd_config* config);
 
 /* Rows [first, first + n) of a finished model's matrix of that name, as it is computed with, to out
  * [n, n_cols] f32. Fails on the name of no matrix. */
