@@ -292,7 +292,8 @@ def test_matrices_are_held_as_specified(variant, dtype):
         else:
             held = model.matrix(name)
             assert held.dtype == np.float32
-            np.testing.assert_array_equal(held, reference.stored(tensor, dtype), err_msg=name)
+            own = "f32" if name.endswith(("router.weight", "shared_gate.weight")) else dtype
+            np.testing.assert_array_equal(held, reference.stored(tensor, own), err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])

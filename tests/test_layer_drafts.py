@@ -58,9 +58,9 @@ SKIPS = {
 def lively(config: dict[str, Any], seed: int = 1) -> Tensors:
     """Later layers change little, so that guesses are accepted now and then."""
     tensors = random_tensors(config, seed)
-    for i in range(1, config["n_layer"]):
-        for part in ("attn_out", "mlp_down"):
-            tensors[f"layers.{i}.{part}.weight"] = tensors[f"layers.{i}.{part}.weight"] * np.float32(0.5)
+    for name in tensors:
+        if name.endswith(("attn_out.weight", "mlp_down.weight")) and not name.startswith("layers.0."):
+            tensors[name] = tensors[name] * np.float32(0.5)
     return tensors
 
 
@@ -86,7 +86,7 @@ def rounds(target: _core.Model, draft: Any, gamma: int = 4, **options: Any) -> l
 def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) -> _core.Model:
     """The model of the first layers."""
     config = config | {"n_layer": n_layer}
-    for name in ("windows", "rotations", "score_scales"):
+    for name in ("windows", "rotations", "score_scales", "mixtures"):
         config[name] = list(config.get(name, ()))[:n_layer]
     return build(config, {name: tensors[name] for name in _core.tensor_shapes(config)}, **formats)
 

@@ -181,11 +181,12 @@ end:
     return result;
 }
 
-/* windows, rotations, score_scales: a number for each layer; sliding_window, the first rotation and
- * 1 / √d_head where they are absent. */
+/* windows, rotations, mixtures, score_scales: a number for each layer; sliding_window, the first rotation,
+ * experts if the model has any, and 1 / √d_head where they are absent. */
 static int layers_from(PyObject* dict, sd_config* c) {
     int window, n, result = -1;
     int32_t *windows = NULL, *rotations = NULL;
+    int32_t* mixtures = NULL;
     double* scales = NULL;
     if (int_field(dict, "sliding_window", &window) < 0) return -1;
     if (c->n_layer < 1 || c->n_layer > LARGEST) return 0; /* the core says so */
@@ -197,17 +198,20 @@ static int layers_from(PyObject* dict, sd_config* c) {
     }
     if (optional_ints(dict, "windows", c->n_layer, &windows, &n) < 0 ||
         optional_ints(dict, "rotations", c->n_layer, &rotations, &n) < 0 ||
+        optional_ints(dict, "mixtures", c->n_layer, &mixtures, &n) < 0 ||
         optional_numbers(dict, "score_scales", c->n_layer, &scales) < 0)
         goto end;
     for (int i = 0; i < c->n_layer; i++) {
         layers[i].window = windows ? windows[i] : window;
         layers[i].rotation = rotations ? rotations[i] : c->n_rotations > 0 ? 0 : -1;
+        layers[i].mixture = mixtures ? mixtures[i] != 0 : c->experts.n > 0;
         layers[i].score_scale = scales ? (float)scales[i] : 1.0f / sqrtf((float)c->d_head);
     }
     result = 0;
 end:
     PyMem_Free(windows);
     PyMem_Free(rotations);
+    PyMem_Free(mixtures);
     PyMem_Free(scales);
     return result;
 }
@@ -294,14 +298,44 @@ static int fields_from(PyObject* dict, sd_config* c) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
+static int experts_from(PyObject* dict, sd_experts* e) {
+    static const char* const routers[] = {"softmax", "softmax_chosen", "sigmoid", NULL};
+    const struct {
+        const char* name;
+        int* value;
+    } sizes[] = {{"n_experts", &e->n},
+                 {"n_experts_per_token", &e->n_chosen},
+                 {"d_expert", &e->width},
+                 {"d_shared_expert", &e->shared_width}},
+      switches[] = {{"shared_expert_gate", &e->shared_gate},
+                    {"router_bias", &e->router_bias},
+                    {"router_renormalise", &e->renormalise}};
+    int router = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        PyObject* value = optional(dict, sizes[i].name);
+        if (value == NULL && PyErr_Occurred()) return -1;
+        if (value != NULL && int_of(value, sizes[i].name, sizes[i].value) < 0) return -1;
+    }
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        if (optional_flag(dict, switches[i].name, switches[i].value) < 0) return -1;
+    if (optional_choice(dict, "router", routers, &router) < 0) return -1;
+    e->router = router;
+    return optional_float(dict, "routed_scale", &e->scale);
+}
+
 int sd_config_from(PyObject* dict, sd_config* c) {
-    *c = (sd_config){.norm_weight = 1, .embedding_scale = 1.0f, .residual_scale = 1.0f, .logit_scale = 1.0f};
+    *c = (sd_config){.norm_weight = 1,
+                     .embedding_scale = 1.0f,
+                     .residual_scale = 1.0f,
+                     .logit_scale = 1.0f,
+                     .experts = {.scale = 1.0f}};
     if (!PyDict_Check(dict)) {
         PyErr_SetString(PyExc_TypeError, "config: expected a dict");
         return -1;
     }
     if (fields_from(dict, c) == 0 && (c->position != SD_POSITION_ROTARY || rotations_from(dict, c) == 0) &&
-        distance_biases_from(dict, c) == 0 && layers_from(dict, c) == 0)
+        distance_biases_from(dict, c) == 0 && experts_from(dict, &c->experts) == 0 &&
+        layers_from(dict, c) == 0)
         return 0;
     sd_config_free(c);
     return -1;

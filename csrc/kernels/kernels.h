@@ -67,6 +67,8 @@ typedef struct sd_kernels {
     void (*silu)(int n, const float* x, float* y);
     void (*gelu)(int n, const float* x, float* y);
     void (*gelu_tanh)(int n, const float* x, float* y);
+    /* y = 1 / (1 + exp(−x)), x, y [n] f32, may be the same. */
+    void (*sigmoid)(int n, const float* x, float* y);
     /* y = max(x, 0), or its square. */
     void (*relu)(int n, const float* x, float* y);
     void (*relu2)(int n, const float* x, float* y);

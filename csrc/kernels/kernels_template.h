@@ -163,6 +163,10 @@ static void NAME(silu)(int n, const float* x, float* y) {
     }
 }
 
+static void NAME(sigmoid)(int n, const float* x, float* y) {
+    FOR_EACH_16(n, i, m) STORE(y, i, m, v_sigmoid(LOAD(x, i, m)));
+}
+
 static void NAME(gelu)(int n, const float* x, float* y) {
     FOR_EACH_16(n, i, m) {
         vec v = LOAD(x, i, m);
@@ -289,6 +293,7 @@ static const sd_kernels NAME(table) = {
     .add = NAME(add),
     .scale = NAME(scale),
     .silu = NAME(silu),
+    .sigmoid = NAME(sigmoid),
     .gelu = NAME(gelu),
     .gelu_tanh = NAME(gelu_tanh),
     .relu = NAME(relu),

@@ -92,6 +92,38 @@ static sd_status check_rotations(const sd_config* c) {
     return SD_OK;
 }
 
+/* Layers times experts: far above any model, and few enough that their tensors can be listed. */
+#define MOST_EXPERTS (1 << 20)
+
+static sd_status check_experts(const sd_config* c) {
+    const sd_experts* e = &c->experts;
+    const struct {
+        const char* name;
+        int value, least, most;
+    } sizes[] = {
+        {"n_experts", e->n, 0, MOST_EXPERTS / c->n_layer},
+        {"n_experts_per_token", e->n_chosen, 1, e->n},
+        {"d_expert", e->width, 1, LARGEST},
+        {"d_shared_expert", e->shared_width, 0, LARGEST},
+    };
+    for (unsigned i = 0; i < (e->n == 0 ? 1 : sizeof sizes / sizeof *sizes); i++)
+        if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most)
+            return sd_fail(SD_ERR_VALUE, "config: %s is %d, expected %d to %d", sizes[i].name, sizes[i].value,
+                           sizes[i].least, sizes[i].most);
+    for (int i = 0; i < c->n_layer; i++)
+        if (c->layers[i].mixture && e->n == 0)
+            return sd_fail(SD_ERR_VALUE, "config: mixtures[%d] is set, expected n_experts with it", i);
+    if (e->n == 0) return SD_OK;
+    if (!(e->scale > 0.0f && isfinite(e->scale)))
+        return sd_fail(SD_ERR_VALUE, "config: routed_scale is %g, expected a number above 0",
+                       (double)e->scale);
+    if (e->shared_gate && e->shared_width == 0)
+        return sd_fail(SD_ERR_VALUE, "config: shared_expert_gate is set, expected a d_shared_expert with it");
+    if (c->parallel == SD_PARALLEL_TWO_NORMS)
+        return sd_fail(SD_ERR_VALUE, "config: parallel is \"two_norms\", expected no experts with it");
+    return SD_OK;
+}
+
 static sd_status check_switches(const sd_config* c) {
     if (c->norm == SD_NORM_RMS && c->norm_bias)
         return sd_fail(SD_ERR_VALUE, "config: norm_bias is set, expected a norm of kind \"layer\" with it");
@@ -107,6 +139,7 @@ sd_status sd_config_check(const sd_config* c) {
     sd_status status = check_sizes(c);
     if (status == SD_OK) status = check_numbers(c);
     if (status == SD_OK) status = check_rotations(c);
+    if (status == SD_OK) status = check_experts(c);
     if (status == SD_OK) status = check_switches(c);
     return status;
 }

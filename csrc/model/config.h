@@ -33,6 +33,28 @@ typedef enum sd_parallel {
     SD_PARALLEL_TWO_NORMS
 } sd_parallel;
 
+/* From a router's logits to the weights of the experts that are chosen. */
+typedef enum sd_router {
+    SD_ROUTER_SOFTMAX,        /* over all experts */
+    SD_ROUTER_SOFTMAX_CHOSEN, /* over those that are chosen */
+    SD_ROUTER_SIGMOID
+} sd_router;
+
+/* Mixtures of experts: each row goes through n_chosen of n_experts blocks, those of its largest router logits,
+ * and through a shared one where there is one. What it adds is the sum of their outputs times their
+ * weights. */
+typedef struct sd_experts {
+    int n;            /* 0: the model has no mixtures, and the fields below do not count */
+    int n_chosen;     /* for each row */
+    int width;        /* of an expert */
+    int shared_width; /* of the shared expert; 0: none */
+    int shared_gate;  /* the shared expert's weight is the sigmoid of a logit, else 1 */
+    sd_router router;
+    int router_bias; /* the logits have biases */
+    int renormalise; /* weights are divided by the sum of those of the chosen experts */
+    float scale;     /* factor of these weights, less the shared expert's */
+} sd_experts;
+
 /* One table of rotary positions. */
 typedef struct sd_rotation {
     int n_freq;             /* pairs that turn: (x[i], x[i + n_freq]); at most d_head / 2 */
@@ -45,6 +67,7 @@ typedef struct sd_layer_config {
     int window;        /* positions that a row attends to, itself included; 0: all */
     int rotation;      /* index of the rotation; -1: queries and keys are not rotated */
     float score_scale; /* factor of query · key */
+    int mixture;       /* the feed-forward block is a mixture of experts */
 } sd_layer_config;
 
 /* Pointers are borrowed from whoever made the description; those of a model are its own. */
@@ -75,6 +98,7 @@ typedef struct sd_config {
     double
         query_growth; /* queries are multiplied by 1 + growth · ln(1 + ⌊position / span⌋); 0: they are not */
     int query_span;
+    sd_experts experts;
     const float* alibi;       /* [n_head] slopes: a score falls by slope · distance; NULL: none */
     int n_buckets;            /* of distances, each with a learned bias of the scores of a head; 0: none */
     const int* bucket_starts; /* [n_buckets] ascending from 0: distances of a bucket from the start on */

@@ -1,5 +1,6 @@
 #include "feed_forward.h"
 
+#include "mixture.h"
 #include "mlp.h"
 
 typedef struct activation {
@@ -16,6 +17,11 @@ static void activate_groups(void* argument, int thread, int first, int end) {
 void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     const sd_mlp* mlp = &layer->mlp;
+    if (layer->experts) {
+        const sd_workspace* w = pass->w;
+        sd_mixture_run(pass, i, sd_norms_input(&w->model->config) ? w->normed : w->hidden, input);
+        return;
+    }
     sd_team_run(&pass->team, sd_mlp_groups(mlp), sd_matrix_grain(&mlp->in, &pass->team) / mlp->in.group,
                 activate_groups, &(activation){pass, mlp, input});
     sd_pass_add_product(pass, &mlp->down, mlp->down_bias, pass->w->activated,

@@ -4,9 +4,6 @@
 
 #include "workspace.h"
 
-/* Groups of panels that the activations of a block are computed in. */
-static inline int sd_mlp_groups(const sd_mlp* mlp) { return sd_matrix_panels(mlp->in.n_out) / mlp->in.group; }
-
 /* Groups [first, end) of act(gate) · up, or of act(up), of n_rows rows. input: the rows, prepared, borrowed;
  * activated: n_rows rows of `width`, prepared for the product with `down`. `thread` computes, with scratch of
  * its own in the workspace. */

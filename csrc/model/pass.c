@@ -62,7 +62,7 @@ void sd_pass_multiply(const sd_pass* pass, sd_product product) {
                 sd_matrix_grain(product.matrix, &pass->team), multiply_panels, &product);
 }
 
-/* Rows of w->update that are normalised before they are added. */
+/* Rows of w->update that are added to the stream. */
 typedef struct addition {
     sd_workspace* w;
     sd_norm_weights norm;
@@ -77,10 +77,14 @@ static void add_rows(void* argument, int thread, int first, int end) {
     int d = c->d_model;
     for (int m = first; m < end; m++) {
         float *x = w->update + m * w->ld_update, *hidden = w->hidden + (ptrdiff_t)m * d;
-        sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x);
+        if (a->norm.weight) sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x);
         if (c->residual_scale != 1.0f) k->scale(d, x, c->residual_scale, x);
         k->add(1, d, hidden, d, x, d);
     }
+}
+
+void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm) {
+    sd_pass_loop_rows(pass, pass->n_rows, add_rows, &(addition){pass->w, norm});
 }
 
 void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
@@ -95,5 +99,5 @@ void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const flo
                           .hidden = norm.weight ? NULL : w->hidden,
                           .factor = norm.weight ? 1.0f : w->model->config.residual_scale};
     sd_pass_multiply(pass, product);
-    if (norm.weight) sd_pass_loop_rows(pass, pass->n_rows, add_rows, &(addition){w, norm});
+    if (norm.weight) sd_pass_add_update(pass, norm);
 }

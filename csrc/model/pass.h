@@ -49,6 +49,9 @@ void sd_pass_multiply(const sd_pass* pass, sd_product product);
 void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
                          sd_norm_weights norm);
 
+/* hidden += residual_scale · norm(update), for all rows of the pass. */
+void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm);
+
 /* Run `loop` over the rows of a pass: on the team where they are many. */
 void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument);
 

@@ -40,6 +40,21 @@ static const char* const names[SD_N_ROLES] = {
     [SD_MLP_DOWN_BIAS] = "mlp_down.bias",
     [SD_MLP_POST_NORM] = "mlp_post_norm.weight",
     [SD_MLP_POST_NORM_BIAS] = "mlp_post_norm.bias",
+    [SD_ROUTER] = "router.weight",
+    [SD_ROUTER_BIAS] = "router.bias",
+    [SD_SHARED_GATE] = "shared_gate.weight",
+    [SD_SHARED_EXPERT_GATE] = "shared_expert.mlp_gate.weight",
+    [SD_SHARED_EXPERT_UP] = "shared_expert.mlp_up.weight",
+    [SD_SHARED_EXPERT_DOWN] = "shared_expert.mlp_down.weight",
+    [SD_SHARED_EXPERT_GATE_BIAS] = "shared_expert.mlp_gate.bias",
+    [SD_SHARED_EXPERT_UP_BIAS] = "shared_expert.mlp_up.bias",
+    [SD_SHARED_EXPERT_DOWN_BIAS] = "shared_expert.mlp_down.bias",
+    [SD_EXPERT_GATE] = "mlp_gate.weight",
+    [SD_EXPERT_UP] = "mlp_up.weight",
+    [SD_EXPERT_DOWN] = "mlp_down.weight",
+    [SD_EXPERT_GATE_BIAS] = "mlp_gate.bias",
+    [SD_EXPERT_UP_BIAS] = "mlp_up.bias",
+    [SD_EXPERT_DOWN_BIAS] = "mlp_down.bias",
 };
 
 /* Length of the weights of queries' or keys' norms, of n_head heads; 0: there are none. */
@@ -53,8 +68,19 @@ static int qk_norm_length(const sd_config* c, int n_head) {
     return 0;
 }
 
-/* Shape of a role's tensor in this configuration; 0 if there is none. */
-static int shape_of(const sd_config* c, sd_tensor_role role, int* n_rows, int* n_cols) {
+/* Shape of the tensors of a feed-forward block of this width, by their place among the roles of a block; 0 if
+ * there is none. */
+static int mlp_shape(const sd_config* c, int place, int width, int* n_rows, int* n_cols) {
+    const int rows[] = {width, width, c->d_model, width, width, c->d_model};
+    const int cols[] = {c->d_model, c->d_model, width, 0, 0, 0};
+    int is_gate = place == 0 || place == 3, is_bias = place >= 3;
+    *n_rows = rows[place], *n_cols = cols[place];
+    return width > 0 && (c->gated || !is_gate) && (c->mlp_bias || !is_bias);
+}
+
+/* Shape of the tensors of a role in a dense layer, or in one with a mixture of experts; 0 if there are
+ * none. */
+static int shape_of(const sd_config* c, int mixture, sd_tensor_role role, int* n_rows, int* n_cols) {
     int d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
     int own_mlp_norm = sd_norms_input(c) && c->parallel != SD_PARALLEL_ONE_NORM;
     int rows = 0, cols = 0, there = 1;
@@ -89,66 +115,130 @@ static int shape_of(const sd_config* c, sd_tensor_role role, int* n_rows, int* n
     case SD_ATTN_SINKS: rows = c->n_head, there = c->attn_sinks; break;
     case SD_ATTN_OUT: rows = c->d_model, cols = d_q; break;
     case SD_ATTN_OUT_BIAS: rows = c->d_model, there = c->out_bias; break;
-    case SD_MLP_GATE: rows = c->d_ff, cols = c->d_model, there = c->gated; break;
-    case SD_MLP_UP: rows = c->d_ff, cols = c->d_model; break;
-    case SD_MLP_DOWN: rows = c->d_model, cols = c->d_ff; break;
-    case SD_MLP_GATE_BIAS: rows = c->d_ff, there = c->mlp_bias && c->gated; break;
-    case SD_MLP_UP_BIAS: rows = c->d_ff, there = c->mlp_bias; break;
-    case SD_MLP_DOWN_BIAS: rows = c->d_model, there = c->mlp_bias; break;
+    case SD_MLP_GATE:
+    case SD_MLP_UP:
+    case SD_MLP_DOWN:
+    case SD_MLP_GATE_BIAS:
+    case SD_MLP_UP_BIAS:
+    case SD_MLP_DOWN_BIAS:
+        return mlp_shape(c, (int)role - SD_MLP_GATE, mixture ? 0 : c->d_ff, n_rows, n_cols);
+    case SD_ROUTER: rows = c->experts.n, cols = c->d_model, there = mixture; break;
+    case SD_ROUTER_BIAS: rows = c->experts.n, there = mixture && c->experts.router_bias; break;
+    case SD_SHARED_GATE: rows = 1, cols = c->d_model, there = mixture && c->experts.shared_gate; break;
+    case SD_SHARED_EXPERT_GATE:
+    case SD_SHARED_EXPERT_UP:
+    case SD_SHARED_EXPERT_DOWN:
+    case SD_SHARED_EXPERT_GATE_BIAS:
+    case SD_SHARED_EXPERT_UP_BIAS:
+    case SD_SHARED_EXPERT_DOWN_BIAS:
+        return mlp_shape(c, (int)role - SD_SHARED_EXPERT_GATE, mixture ? c->experts.shared_width : 0, n_rows,
+                         n_cols);
+    case SD_EXPERT_GATE:
+    case SD_EXPERT_UP:
+    case SD_EXPERT_DOWN:
+    case SD_EXPERT_GATE_BIAS:
+    case SD_EXPERT_UP_BIAS:
+    case SD_EXPERT_DOWN_BIAS:
+        return mlp_shape(c, (int)role - SD_EXPERT_GATE, mixture ? c->experts.width : 0, n_rows, n_cols);
     case SD_N_ROLES: there = 0; break;
     }
     *n_rows = rows, *n_cols = cols;
     return there;
 }
 
-static int count_roles(const sd_config* config, int first, int end) {
+static int count_roles(const sd_config* config, int mixture, int first, int end) {
     int n = 0, rows, cols;
-    for (int role = first; role < end; role++) n += shape_of(config, role, &rows, &cols);
+    for (int role = first; role < end; role++) n += shape_of(config, mixture, role, &rows, &cols);
     return n;
 }
 
+/* How many tensors there are outside the layers, in a dense layer, in one with experts, of which each of the
+ * experts has per_expert. The tensors of a layer lie in the order of the roles, expert by expert. */
+typedef struct counts {
+    int outside, per_expert, per_layer[2];
+} counts;
+
+static counts count_tensors(const sd_config* c) {
+    int per_expert = count_roles(c, 1, SD_EXPERT_GATE, SD_N_ROLES);
+    return (counts){
+        .outside = count_roles(c, 0, 0, SD_ATTN_NORM),
+        .per_expert = per_expert,
+        .per_layer = {count_roles(c, 0, SD_ATTN_NORM, SD_EXPERT_GATE),
+                      count_roles(c, 1, SD_ATTN_NORM, SD_EXPERT_GATE) + c->experts.n * per_expert}};
+}
+
+/* Index of the first tensor of a layer. */
+static int layer_start(const sd_config* c, const counts* n, int layer) {
+    int start = n->outside;
+    for (int i = 0; i < layer; i++) start += n->per_layer[c->layers[i].mixture != 0];
+    return start;
+}
+
 int sd_tensor_count(const sd_config* config) {
-    return count_roles(config, 0, SD_ATTN_NORM) +
-           config->n_layer * count_roles(config, SD_ATTN_NORM, SD_N_ROLES);
+    counts n = count_tensors(config);
+    return layer_start(config, &n, config->n_layer);
+}
+
+static void write_name(sd_tensor_spec* spec) {
+    char *to = spec->name, *end = spec->name + sizeof spec->name;
+    if (spec->layer >= 0) to += snprintf(to, (size_t)(end - to), "layers.%d.", spec->layer);
+    if (spec->expert >= 0) to += snprintf(to, (size_t)(end - to), "experts.%d.", spec->expert);
+    snprintf(to, (size_t)(end - to), "%s", names[spec->role]);
 }
 
 void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec) {
     assert(index >= 0 && index < sd_tensor_count(config));
-    int n_outside = count_roles(config, 0, SD_ATTN_NORM);
-    int per_layer = count_roles(config, SD_ATTN_NORM, SD_N_ROLES);
-    int layer = index < n_outside ? -1 : (index - n_outside) / per_layer;
-    int nth = layer < 0 ? index : (index - n_outside) % per_layer;
-    int role = layer < 0 ? 0 : SD_ATTN_NORM;
-    for (;; role++) {
-        if (shape_of(config, role, &spec->n_rows, &spec->n_cols) && nth-- == 0) break;
+    counts n = count_tensors(config);
+    int layer = -1, mixture = 0, expert = -1, role = 0, nth = index;
+    if (index >= n.outside) {
+        for (nth -= n.outside, layer = 0;; layer++) {
+            mixture = config->layers[layer].mixture != 0;
+            if (nth < n.per_layer[mixture]) break;
+            nth -= n.per_layer[mixture];
+        }
+        role = SD_ATTN_NORM;
+        int before = n.per_layer[1] - config->experts.n * n.per_expert;
+        if (mixture && nth >= before) {
+            expert = (nth - before) / n.per_expert, nth = (nth - before) % n.per_expert;
+            role = SD_EXPERT_GATE;
+        }
     }
-    spec->role = role;
-    spec->layer = layer;
-    if (layer < 0)
-        snprintf(spec->name, sizeof spec->name, "%s", names[role]);
-    else
-        snprintf(spec->name, sizeof spec->name, "layers.%d.%s", layer, names[role]);
+    for (;; role++)
+        if (shape_of(config, mixture, role, &spec->n_rows, &spec->n_cols) && nth-- == 0) break;
+    spec->role = role, spec->layer = layer, spec->expert = expert;
+    write_name(spec);
 }
 
-/* Tensors [*first, *end) that a name can be one of: those of the layer that it names, or those outside the
- * layers. */
-static void candidates(const sd_config* config, const char* name, int* first, int* end) {
-    static const char prefix[] = "layers.";
-    int n_outside = count_roles(config, 0, SD_ATTN_NORM);
-    int per_layer = count_roles(config, SD_ATTN_NORM, SD_N_ROLES);
-    *first = 0, *end = n_outside;
-    if (strncmp(name, prefix, sizeof prefix - 1) != 0) return;
-    long layer = strtol(name + sizeof prefix - 1, NULL, 10); /* the whole name is compared afterwards */
-    if (layer < 0 || layer >= config->n_layer) return;
-    *first = n_outside + (int)layer * per_layer;
-    *end = *first + per_layer;
+/* Read "PREFIXnumber." where *name begins with it, and move *name behind it; -1 if it does not, or if the
+ * number is not below `end`. */
+static int read_number(const char** name, const char* prefix, int end) {
+    size_t n = strlen(prefix);
+    if (strncmp(*name, prefix, n) != 0) return -1;
+    char* rest;
+    long number = strtol(*name + n, &rest, 10);
+    if (*rest != '.' || number < 0 || number >= end) return -1;
+    *name = rest + 1;
+    return (int)number;
 }
 
 int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* spec) {
-    int i, end;
-    for (candidates(config, name, &i, &end); i < end; i++) {
-        sd_tensor_at(config, i, spec);
-        if (strcmp(spec->name, name) == 0) return i;
+    counts n = count_tensors(config);
+    const char* rest = name;
+    int layer = read_number(&rest, "layers.", config->n_layer);
+    int mixture = layer >= 0 && config->layers[layer].mixture;
+    int expert = mixture ? read_number(&rest, "experts.", config->experts.n) : -1;
+    int first = expert >= 0 ? SD_EXPERT_GATE : layer >= 0 ? SD_ATTN_NORM : 0;
+    int end = expert >= 0 ? SD_N_ROLES : layer >= 0 ? SD_EXPERT_GATE : SD_ATTN_NORM;
+    int index = layer < 0 ? 0 : layer_start(config, &n, layer);
+    if (expert >= 0) index += n.per_layer[1] - (config->experts.n - expert) * n.per_expert;
+    for (int role = first; role < end; role++) {
+        if (!shape_of(config, mixture, role, &spec->n_rows, &spec->n_cols)) continue;
+        if (strcmp(names[role], rest) == 0) {
+            spec->role = role, spec->layer = layer, spec->expert = expert;
+            write_name(spec);
+            return strcmp(spec->name, name) == 0 ? index : -1; /* "layers.01" is no name */
+        }
+        index++;
     }
     return -1;
 }

@@ -39,12 +39,28 @@ typedef enum sd_tensor_role {
     SD_MLP_DOWN_BIAS,
     SD_MLP_POST_NORM,
     SD_MLP_POST_NORM_BIAS,
+    SD_ROUTER,
+    SD_ROUTER_BIAS,
+    SD_SHARED_GATE, /* the shared expert's logit */
+    SD_SHARED_EXPERT_GATE,
+    SD_SHARED_EXPERT_UP,
+    SD_SHARED_EXPERT_DOWN,
+    SD_SHARED_EXPERT_GATE_BIAS,
+    SD_SHARED_EXPERT_UP_BIAS,
+    SD_SHARED_EXPERT_DOWN_BIAS,
+    SD_EXPERT_GATE, /* from here on: one per expert of a layer */
+    SD_EXPERT_UP,
+    SD_EXPERT_DOWN,
+    SD_EXPERT_GATE_BIAS,
+    SD_EXPERT_UP_BIAS,
+    SD_EXPERT_DOWN_BIAS,
     SD_N_ROLES,
 } sd_tensor_role;
 
 typedef struct sd_tensor_spec {
     sd_tensor_role role;
     int layer;     /* -1 outside the layers */
+    int expert;    /* -1 where it belongs to no expert, or to the shared one */
     int n_rows;    /* outputs; the length of a vector */
     int n_cols;    /* inputs; 0 for a vector */
     char name[64]; /* "layers.3.attn_q.weight" */

@@ -13,6 +13,7 @@ int sd_keys_column(const sd_config* c) { return whole_panels(c->n_head * c->d_he
 int sd_values_column(const sd_config* c) {
     return sd_keys_column(c) + whole_panels(c->n_kv_head * c->d_head);
 }
+int sd_shared_gate_output(const sd_config* c) { return whole_panels(c->experts.n); }
 int sd_qkv_outputs(const sd_config* c) { return sd_values_column(c) + c->n_kv_head * c->d_head; }
 
 static float* take_vector(sd_arena* arena, int n, int there) {
@@ -55,12 +56,25 @@ static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, sd_format format, in
     };
 }
 
-static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format) {
+/* What a layer with experts has in place of a feed-forward block. */
+static void take_experts(sd_arena* arena, const sd_config* c, sd_format format, sd_layer* layer) {
+    const sd_experts* e = &c->experts;
+    int n = e->n + (e->shared_width > 0), outputs = e->shared_gate ? sd_shared_gate_output(c) + 1 : e->n;
+    layer->router = sd_matrix_take(arena, SD_FORMAT_F32, outputs, c->d_model, 1);
+    layer->router_bias = take_vector(arena, outputs, e->router_bias);
+    layer->experts = sd_arena_take(arena, (size_t)n, sizeof *layer->experts);
+    for (int i = 0; i < n; i++) {
+        sd_mlp expert = take_mlp(arena, c, format, i < e->n ? e->width : e->shared_width);
+        if (layer->experts) layer->experts[i] = expert;
+    }
+}
+
+static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format, int mixture) {
     int d = c->d_model, d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
     int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), output = sd_norms_output(c);
     int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
-    return (sd_layer){
+    sd_layer layer = {
         .attn_norm = take_vector(arena, d, input),
         .attn_norm_bias = take_vector(arena, d, input && layer_norm),
         .attn_post_norm = take_vector(arena, d, output),
@@ -76,8 +90,12 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format
         .attn_out = sd_matrix_take(arena, format, d, d_q, 1),
         .qkv_bias = take_vector(arena, sd_qkv_outputs(c), c->qkv_bias),
         .attn_out_bias = take_vector(arena, d, c->out_bias),
-        .mlp = take_mlp(arena, c, format, c->d_ff),
     };
+    if (mixture)
+        take_experts(arena, c, format, &layer);
+    else
+        layer.mlp = take_mlp(arena, c, format, c->d_ff);
+    return layer;
 }
 
 /* Hand every array of the model out of the arena; run once counting and once for real. */
@@ -89,7 +107,7 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     model->is_set = sd_arena_take(arena, (size_t)sd_tensor_count(c), 1);
     model->layers = sd_arena_take(arena, (size_t)c->n_layer, sizeof(sd_layer));
     for (int i = 0; i < c->n_layer; i++) {
-        sd_layer layer = take_layer(arena, c, format);
+        sd_layer layer = take_layer(arena, c, format, c->layers[i].mixture);
         if (model->layers) model->layers[i] = layer;
     }
     model->head = sd_matrix_take(arena, format, c->n_vocab, c->d_model, 1);
@@ -155,11 +173,19 @@ typedef struct destination {
     sd_rows rows;
 } destination;
 
+/* The block of a layer that a tensor belongs to, if it belongs to one. */
+static sd_mlp* mlp_of(const sd_config* c, sd_layer* layer, const sd_tensor_spec* spec) {
+    if (layer->experts == NULL) return &layer->mlp;
+    return &layer->experts[spec->expert >= 0 ? spec->expert : c->experts.shared_width > 0 ? c->experts.n : 0];
+}
+
 static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     const sd_config* c = &model->config;
     sd_layer* layer = spec->layer < 0 ? NULL : &model->layers[spec->layer];
     sd_rows all = {0, 1}, keys = {sd_keys_column(c), 1}, values = {sd_values_column(c), 1};
+    sd_rows shared_gate = {sd_shared_gate_output(c), 1};
     sd_rows gate = {0, 2}, up = {c->gated ? SD_PANEL : 0, c->gated ? 2 : 1};
+    sd_mlp* mlp = layer ? mlp_of(c, layer, spec) : NULL;
     switch (spec->role) {
     case SD_TOKEN_EMBEDDING:
         return (destination){
@@ -189,12 +215,27 @@ static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     case SD_ATTN_POST_NORM_BIAS: return (destination){.vector = layer->attn_post_norm_bias};
     case SD_MLP_NORM: return (destination){.vector = layer->mlp_norm};
     case SD_MLP_NORM_BIAS: return (destination){.vector = layer->mlp_norm_bias};
-    case SD_MLP_GATE: return (destination){.matrix = &layer->mlp.in, .rows = gate};
-    case SD_MLP_UP: return (destination){.matrix = &layer->mlp.in, .rows = up};
-    case SD_MLP_DOWN: return (destination){.matrix = &layer->mlp.down, .rows = all};
-    case SD_MLP_GATE_BIAS: return (destination){.vector = layer->mlp.in_bias, .rows = gate};
-    case SD_MLP_UP_BIAS: return (destination){.vector = layer->mlp.in_bias, .rows = up};
-    case SD_MLP_DOWN_BIAS: return (destination){.vector = layer->mlp.down_bias};
+    case SD_MLP_GATE:
+    case SD_SHARED_EXPERT_GATE:
+    case SD_EXPERT_GATE: return (destination){.matrix = &mlp->in, .rows = gate};
+    case SD_MLP_UP:
+    case SD_SHARED_EXPERT_UP:
+    case SD_EXPERT_UP: return (destination){.matrix = &mlp->in, .rows = up};
+    case SD_MLP_DOWN:
+    case SD_SHARED_EXPERT_DOWN:
+    case SD_EXPERT_DOWN: return (destination){.matrix = &mlp->down, .rows = all};
+    case SD_MLP_GATE_BIAS:
+    case SD_SHARED_EXPERT_GATE_BIAS:
+    case SD_EXPERT_GATE_BIAS: return (destination){.vector = mlp->in_bias, .rows = gate};
+    case SD_MLP_UP_BIAS:
+    case SD_SHARED_EXPERT_UP_BIAS:
+    case SD_EXPERT_UP_BIAS: return (destination){.vector = mlp->in_bias, .rows = up};
+    case SD_MLP_DOWN_BIAS:
+    case SD_SHARED_EXPERT_DOWN_BIAS:
+    case SD_EXPERT_DOWN_BIAS: return (destination){.vector = mlp->down_bias};
+    case SD_ROUTER: return (destination){.matrix = &layer->router, .rows = all};
+    case SD_ROUTER_BIAS: return (destination){.vector = layer->router_bias};
+    case SD_SHARED_GATE: return (destination){.matrix = &layer->router, .rows = shared_gate};
     case SD_MLP_POST_NORM: return (destination){.vector = layer->mlp_post_norm};
     case SD_MLP_POST_NORM_BIAS: return (destination){.vector = layer->mlp_post_norm_bias};
     case SD_N_ROLES: break;

@@ -14,6 +14,9 @@ typedef struct sd_mlp {
     float *in_bias, *down_bias; /* [outputs of in], [d_model]; NULL: none */
 } sd_mlp;
 
+/* Groups of panels that the activations of a block are computed in. */
+static inline int sd_mlp_groups(const sd_mlp* mlp) { return sd_matrix_panels(mlp->in.n_out) / mlp->in.group; }
+
 typedef struct sd_layer {
     /* [d_model] each, NULL where the layer has no such norm; a LayerNorm without weights or biases has ones
      * and zeros, an RMSNorm no bias */
@@ -24,7 +27,12 @@ typedef struct sd_layer {
     sd_matrix qkv;          /* queries, keys, values, each from a whole panel on: [outputs, d_model] */
     sd_matrix attn_out;     /* [d_model, n_head · d_head] */
     float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */
-    sd_mlp mlp;
+    sd_mlp mlp;                      /* of a dense layer */
+    /* Of a layer with experts; its inputs are not rounded. The shared expert's logit is the output
+     * sd_shared_gate_output. */
+    sd_matrix router;
+    float* router_bias; /* [outputs of router]; NULL: none */
+    sd_mlp* experts;    /* [n_experts], and the shared one, if there is one; NULL in a dense layer */
 } sd_layer;
 
 /* Which numbers a model computes with. */
@@ -69,6 +77,9 @@ void sd_model_free(sd_model* model);
 int sd_keys_column(const sd_config* config);
 int sd_values_column(const sd_config* config);
 int sd_qkv_outputs(const sd_config* config);
+
+/* Where the shared expert's logit is among the outputs of a router. */
+int sd_shared_gate_output(const sd_config* config);
 
 /* Rows [first, first + n) of a finished model's matrix of that name, as it is computed with, to out
  * [n, n_cols] f32. Fails on the name of no matrix. */

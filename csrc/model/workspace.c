@@ -20,7 +20,10 @@ static void lay_out(sd_workspace* w) {
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
     w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
-    w->activated = sd_arena_take(arena, rows, sd_prepared_bytes((size_t)c->d_ff));
+    int n_dense = 0;
+    for (int i = 0; i < c->n_layer; i++) n_dense += !c->layers[i].mixture;
+    w->activated = sd_arena_take(arena, n_dense > 0 ? rows : 0, sd_prepared_bytes((size_t)c->d_ff));
+    w->routing = sd_routing_take(arena, c, w->max_rows);
     w->update = sd_arena_take(arena, rows, (size_t)w->ld_update * sizeof(float));
     w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
     w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));

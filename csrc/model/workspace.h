@@ -3,6 +3,7 @@
 #define SD_WORKSPACE_H
 
 #include "attention.h"
+#include "routing.h"
 
 /* New nodes of one sequence. */
 typedef struct sd_branch {
@@ -42,6 +43,10 @@ typedef struct sd_workspace {
     /* [2, max_rows, SD_PANEL] gate and up of one group, each thread's own */
     float* projected[SD_MAX_THREADS];
     sd_attention_scratch attention[SD_MAX_THREADS];
+    sd_routing routing; /* of the layer with experts that runs, or has run last */
+    /* Layers with experts that have run so far, and experts that they have read, the shared ones not among
+     * them */
+    long n_mixtures, n_touched;
     sd_angles angles;                       /* of positions below max_slots in whole panels */
     ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;

@@ -66,6 +66,32 @@ SWITCHES: dict[str, dict[str, Any]] = {
     | {"residual_scale": 0.4, "embedding_scale": 3.0, "logit_scale": 0.5, "v_norm": True,
        "query_growth": 0.4, "query_span": 16, "norm_weight": False},
 }  # fmt: skip
+
+_EXPERTS: dict[str, Any] = {"n_experts": 7, "n_experts_per_token": 2, "d_expert": 40}
+
+# Mixtures of experts: every switch of the router, of experts and of shared experts.
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixture-softmax": LLAMA | _EXPERTS,
+    "mixture-chosen-some-layers": LLAMA
+    | _EXPERTS
+    | {"router": "softmax_chosen", "mixtures": [1, 0, 1], "n_experts": 40, "n_experts_per_token": 8},
+    "mixture-sigmoid-shared": LLAMA
+    | _EXPERTS
+    | {"router": "sigmoid", "router_renormalise": True, "routed_scale": 2.5, "d_shared_expert": 33},
+    "mixture-renormalised-shared-gate": LLAMA
+    | _EXPERTS
+    | {"router_renormalise": True, "d_shared_expert": 70, "shared_expert_gate": True, "norm_place": "both",
+       "residual_scale": 0.7},
+    "mixture-biases-clamped": LLAMA
+    | _EXPERTS
+    | {"router": "softmax_chosen", "router_bias": True, "mlp_bias": True, "activation": "silu_clamped",
+       "activation_limit": 1.0, "attn_sinks": True, "windows": [5, 0, 5]},
+    "mixture-not-gated-norms-after": LLAMA
+    | _EXPERTS
+    | {"gated": False, "activation": "gelu", "mlp_bias": True, "d_shared_expert": 32, "norm_place": "after",
+       "n_experts_per_token": 7},
+}  # fmt: skip
+SWITCHES |= MIXTURES
 VARIANTS |= SWITCHES
 
 

@@ -99,6 +99,22 @@ class ModelConfig(Mapping[str, Any]):
         Further frequencies.
     rotary_factors : tuple of float
         Factor of cosines and sines for each set of frequencies; empty: 1.
+    n_experts, n_experts_per_token : int
+        Of a mixture of experts: how many there are in a layer, and how many a token goes through, those of
+        its largest router logits. 0: every layer is dense.
+    d_expert, d_shared_expert : int
+        Width of an expert, and of the shared one, through which every token goes; 0: there is none.
+    shared_expert_gate : bool
+        The shared expert's weight is the sigmoid of a logit, else 1.
+    router : str
+        From logits to the weights of the chosen experts: "softmax" over all experts, "softmax_chosen" over
+        the chosen ones, or "sigmoid".
+    router_bias, router_renormalise : bool
+        The logits have biases; weights are divided by the sum of the chosen experts' weights.
+    routed_scale : float
+        Factor of these weights.
+    mixtures : tuple of bool
+        For each layer: has it experts? Empty: all layers have, where ``n_experts`` is not 0.
     """
 
     n_vocab: int
@@ -145,6 +161,16 @@ class ModelConfig(Mapping[str, Any]):
     score_scales: tuple[float, ...] = ()
     more_inv_freq: tuple[tuple[float, ...], ...] = ()
     rotary_factors: tuple[float, ...] = ()
+    n_experts: int = 0
+    n_experts_per_token: int = 0
+    d_expert: int = 0
+    d_shared_expert: int = 0
+    shared_expert_gate: bool = False
+    router: str = "softmax"
+    router_bias: bool = False
+    router_renormalise: bool = False
+    routed_scale: float = 1.0
+    mixtures: tuple[bool, ...] = ()
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:

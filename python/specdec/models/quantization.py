@@ -163,7 +163,9 @@ def compare(
             if array.ndim == 2 and name not in tables:
                 lost, held, largest = _difference(array, form, matrix(name))
                 matrices.append(
-                    MatrixError(name, array.shape, _root(lost, held), largest, _bits(dtype, array.shape[1]))
+                    MatrixError(
+                        name, array.shape, _root(lost, held), largest, _bits(name, dtype, array.shape[1])
+                    )
                 )
                 all_lost, all_held = all_lost + lost, all_held + held
             if bar is not None:
@@ -198,8 +200,9 @@ def _root(lost: float, held: float) -> float:
     return math.sqrt(lost / held) if held else 0.0
 
 
-def _bits(dtype: Dtype, n_in: int) -> float:
-    bits = _CODE_BITS[dtype]
+def _bits(name: str, dtype: Dtype, n_in: int) -> float:
+    """Bits of a weight of the matrix `name`; the matrices that choose experts stay in f32."""
+    bits = _CODE_BITS["f32" if name.endswith(("router.weight", "shared_gate.weight")) else dtype]
     if bits > 8:
         return bits
     return -(-n_in // _BLOCK) * (_BLOCK * bits + 16) / n_in

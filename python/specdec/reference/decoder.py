@@ -124,6 +124,7 @@ def _forward(
     # What may differ from layer to layer.
     windows = settings["windows"] or [config["sliding_window"]] * n_layer
     rotations = settings["rotations"] or [0] * n_layer
+    mixtures = settings["mixtures"] or [settings["n_experts"] > 0] * n_layer
     score_scales = settings["score_scales"] or [1.0 / math.sqrt(d_head)] * n_layer
 
     def tensor(name: str) -> Array:
@@ -199,17 +200,49 @@ def _forward(
         weights = _softmax(np.where(seen, scores, -np.inf), sinks)
         return linear(np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1), f"layers.{i}.attn_out")
 
-    def feed_forward(h: Array, i: int) -> Array:
-        up = linear(h, f"layers.{i}.mlp_up")
+    def block(h: Array, ours: str) -> Array:
+        up = linear(h, f"{ours}.mlp_up")
         if config["activation"] == "silu_clamped":
             limit = settings["activation_limit"]
-            gate = np.minimum(linear(h, f"layers.{i}.mlp_gate"), limit)
+            gate = np.minimum(linear(h, f"{ours}.mlp_gate"), limit)
             hidden = gate * _sigmoid(1.702 * gate) * (np.clip(up, -limit, limit) + 1)
         elif config["gated"]:
-            hidden = _ACTIVATIONS[config["activation"]](linear(h, f"layers.{i}.mlp_gate")) * up
+            hidden = _ACTIVATIONS[config["activation"]](linear(h, f"{ours}.mlp_gate")) * up
         else:
             hidden = _ACTIVATIONS[config["activation"]](up)
-        return linear(hidden, f"layers.{i}.mlp_down")
+        return linear(hidden, f"{ours}.mlp_down")
+
+    def mixture(h: Array, i: int) -> Array:
+        """Each row through the experts of its largest router logits, times their weights.
+
+        The router's matrix is in no number format.
+        """
+        ours, n_chosen = f"layers.{i}", settings["n_experts_per_token"]
+        logits = h @ tensor(f"{ours}.router.weight").T
+        if settings["router_bias"]:
+            logits = logits + tensor(f"{ours}.router.bias")
+        y = np.zeros_like(h)
+        for row in range(n_rows):
+            chosen = np.argsort(-logits[row], kind="stable")[:n_chosen]  # of equal logits the first
+            if settings["router"] == "softmax":
+                weights = _softmax1(logits[row])[chosen]
+            elif settings["router"] == "softmax_chosen":
+                weights = _softmax1(logits[row][chosen])
+            else:
+                weights = _sigmoid(logits[row][chosen])
+            if settings["router_renormalise"]:
+                weights = weights / weights.sum()
+            for expert, weight in zip(chosen, settings["routed_scale"] * weights, strict=True):
+                y[row] += weight * block(h[row : row + 1], f"{ours}.experts.{expert}")[0]
+        if settings["d_shared_expert"]:
+            shared = block(h, f"{ours}.shared_expert")
+            if settings["shared_expert_gate"]:
+                shared = shared * _sigmoid(h @ tensor(f"{ours}.shared_gate.weight").T)
+            y = y + shared
+        return y
+
+    def feed_forward(h: Array, i: int) -> Array:
+        return mixture(h, i) if mixtures[i] else block(h, f"layers.{i}")
 
     def before(x: Array, name: str) -> Array:
         return x if settings["norm_place"] == "after" else norm(x, name)
@@ -266,6 +299,15 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "windows": (),
     "rotations": (),
     "score_scales": (),
+    "n_experts": 0,
+    "n_experts_per_token": 0,
+    "d_shared_expert": 0,
+    "shared_expert_gate": False,
+    "router": "softmax",
+    "router_bias": False,
+    "router_renormalise": False,
+    "routed_scale": 1.0,
+    "mixtures": (),
 }
 """Switches that a plain decoder leaves out."""
 
@@ -276,6 +318,11 @@ def _softmax(x: Array, sinks: Array) -> Array:
     x = np.exp(x - largest)
     total: Array = x.sum(axis=-1, keepdims=True) + np.exp(sinks[:, None, None] - largest)
     return x / total
+
+
+def _softmax1(x: Array) -> Array:
+    x = np.exp(x - x.max())
+    return x / x.sum()
 
 
 def _softcap(x: Array, cap: float) -> Array:

@@ -1,0 +1,112 @@
+#include "mixture.h"
+
+#include <string.h>
+
+#include "kernels.h"
+#include "mlp.h"
+
+typedef struct mixture {
+    const sd_pass* pass;
+    const sd_layer* layer;
+    const float* rows; /* [n_rows, d_model] */
+} mixture;
+
+static void prepare_f32(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const mixture* mix = argument;
+    int d = mix->pass->w->model->config.d_model;
+    const sd_part part = {mix->pass->n_rows, first, end - first, 0, d};
+    sd_kernels_get()->prepare[SD_FORMAT_F32](part, mix->rows + (ptrdiff_t)first * d, d, d,
+                                             mix->pass->w->routing.input);
+}
+
+static void choose_experts(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const sd_workspace* w = ((const mixture*)argument)->pass->w;
+    sd_routing_choose(&w->routing, &w->model->config, first, end);
+}
+
+/* Gather the inputs of the touched experts; rows [first, end) of theirs, counted over all of them. */
+static void gather_inputs(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const mixture* mix = argument;
+    const sd_workspace* w = mix->pass->w;
+    const sd_routing* r = &w->routing;
+    const sd_kernels* k = sd_kernels_get();
+    int d = w->model->config.d_model;
+    const sd_expert_rows* expert = r->touched;
+    for (int i = first, before = 0; i < end; i++) {
+        for (; i >= before + expert->n_rows; expert++) before += expert->n_rows;
+        const sd_part part = {expert->n_rows, i - before, 1, 0, d};
+        k->prepare[w->model->numbers.weights](part, mix->rows + (ptrdiff_t)expert->rows[i - before] * d, d, d,
+                                              (void*)expert->input);
+    }
+}
+
+/* Groups [first, end) of the activations of all touched experts. */
+static void activate_groups(void* argument, int thread, int first, int end) {
+    const sd_workspace* w = ((const mixture*)argument)->pass->w;
+    const sd_expert_rows* expert = w->routing.touched;
+    for (int group = first; group < end; expert++) {
+        int n_groups = sd_mlp_groups(expert->mlp), from = group - expert->first_group;
+        if (from >= n_groups) continue;
+        int to = end - expert->first_group < n_groups ? end - expert->first_group : n_groups;
+        sd_mlp_activate(w, expert->mlp, expert->n_rows, expert->input, thread, from, to, expert->activated);
+        group += to - from;
+    }
+}
+
+/* Panels [first, end) of update = Σ weight · output of the touched experts, from +0, experts ascending. */
+static void add_experts(void* argument, int thread, int first, int end) {
+    const mixture* mix = argument;
+    sd_workspace* w = mix->pass->w;
+    const sd_kernels* k = sd_kernels_get();
+    int d = w->model->config.d_model, column = first * SD_PANEL;
+    float* y = w->projected[thread];
+    for (int m = 0; m < mix->pass->n_rows; m++)
+        memset(w->update + m * w->ld_update + column, 0, (size_t)(end - first) * SD_PANEL * sizeof(float));
+    for (const sd_expert_rows* e = w->routing.touched; e < w->routing.touched + w->routing.n_touched; e++) {
+        for (int panel = first; panel < end; panel++) {
+            int at = panel * SD_PANEL, n = d - at < SD_PANEL ? d - at : SD_PANEL;
+            sd_matrix_multiply(&e->mlp->down, panel, panel + 1, e->n_rows, e->activated, y, SD_PANEL);
+            sd_add_bias(e->n_rows, n, y, SD_PANEL, e->mlp->down_bias ? e->mlp->down_bias + at : NULL);
+            for (int i = 0; i < e->n_rows; i++) {
+                float *of_row = y + i * SD_PANEL, *update = w->update + e->rows[i] * w->ld_update + at;
+                k->scale(n, of_row, e->weights[i], of_row);
+                k->add(1, n, update, SD_PANEL, of_row, SD_PANEL);
+            }
+        }
+    }
+}
+
+void sd_mixture_run(const sd_pass* pass, int i, const float* rows, const void* input) {
+    sd_workspace* w = pass->w;
+    sd_routing* r = &w->routing;
+    const sd_config* c = &w->model->config;
+    const sd_layer* layer = &w->model->layers[i];
+    mixture mix = {pass, layer, rows};
+    const void* unrounded = input;
+    if (w->model->numbers.weights != SD_FORMAT_F32) {
+        sd_pass_loop_rows(pass, pass->n_rows, prepare_f32, &mix);
+        unrounded = r->input;
+    }
+    sd_pass_multiply(pass, (sd_product){.matrix = &layer->router,
+                                        .bias = layer->router_bias,
+                                        .n_rows = pass->n_rows,
+                                        .x = unrounded,
+                                        .y = r->logits,
+                                        .ldy = r->ld_logits,
+                                        .factor = 1.0f});
+    sd_pass_loop_rows(pass, pass->n_rows, choose_experts, &mix);
+    sd_routing_group(r, c, layer, pass->n_rows, input);
+    sd_pass_loop_rows(pass, pass->n_rows * c->experts.n_chosen, gather_inputs, &mix);
+
+    int pieces = 8 * pass->team.n_threads, grain = r->n_groups / pieces;
+    sd_team_run(&pass->team, r->n_groups, grain > 1 ? grain : 1, activate_groups, &mix);
+    const sd_matrix* down = &layer->experts[0].down;
+    sd_team_run(&pass->team, sd_matrix_panels(c->d_model), sd_matrix_grain(down, &pass->team), add_experts,
+                &mix);
+    sd_pass_add_update(pass, (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
+    w->n_mixtures++;
+    w->n_touched += r->n_touched - r->n_shared;
+}
