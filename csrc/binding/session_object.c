@@ -110,12 +110,13 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
                    (parts[3] = new_tokens(record)) != NULL &&
                    (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
                    (parts[5] = new_logits(self, record)) != NULL;
-    PyObject* dict = complete ? Py_BuildValue("{sisisOsOsOsOsOsOsdsdsd}", "sequence", record->sequence,
-                                              "n_rows", record->n_rows, "drafted", parts[0], "parents",
-                                              parts[1], "accepted", parts[2], "tokens", parts[3], "betas",
-                                              parts[4], "logits", parts[5], "draft_s", record->draft_s,
-                                              "verify_s", record->verify_s, "other_s", record->other_s)
-                              : NULL;
+    PyObject* dict = complete
+                         ? Py_BuildValue("{sisisOsOsOsOsOsOsdsdsdsd}", "sequence", record->sequence, "n_rows",
+                                         record->n_rows, "drafted", parts[0], "parents", parts[1], "accepted",
+                                         parts[2], "tokens", parts[3], "betas", parts[4], "logits", parts[5],
+                                         "experts", record->experts, "draft_s", record->draft_s, "verify_s",
+                                         record->verify_s, "other_s", record->other_s)
+                         : NULL;
     for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
 #ifdef SPECDEC_TESTING
     int n_vocab = self->borrowed.target->model->config.n_vocab;

@@ -261,7 +261,14 @@ static sd_status run_target(sd_session* s, sd_record* records) {
         fill_branch(s, i, &records[i]);
         row += records[i].n_rows;
     }
-    return sd_forward_finish(&s->workspace, s->branches, s->n_open); /* a drafter may have begun */
+    const sd_workspace* w = &s->workspace;
+    long n_mixtures = w->n_mixtures, n_touched = w->n_touched;
+    sd_status status =
+        sd_forward_finish(&s->workspace, s->branches, s->n_open); /* a drafter may have begun */
+    n_mixtures = w->n_mixtures - n_mixtures, n_touched = w->n_touched - n_touched;
+    for (int i = 0; i < s->n_open; i++)
+        records[i].experts = n_mixtures > 0 ? (double)n_touched / (double)n_mixtures : 0.0;
+    return status;
 }
 
 /* Show the drafter what the target says of its guesses. */

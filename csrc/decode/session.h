@@ -48,6 +48,8 @@ typedef struct sd_record {
     int32_t* node_rows;
     /* Rows that the target was run on. */
     int n_rows;
+    /* Experts that a layer with experts has read for the whole batch, on average; 0 without such layers. */
+    double experts;
     /* Seconds of the round in the draft's forward passes, in the target's, and elsewhere; of the whole
      * batch. */
     double draft_s, verify_s, other_s;

@@ -32,6 +32,8 @@ class RoundRecord(TypedDict):
     """The chance that a draft is accepted at each verified position; see `specdec.Round.betas`."""
     logits: NDArray[np.float32] | None
     """[len(tokens), n_vocab] target logits each new token was chosen from; None unless asked for."""
+    experts: float
+    """Experts that a layer with experts has read, on average, for the whole batch; 0 without such layers."""
     draft_s: float
     verify_s: float
     other_s: float

@@ -50,6 +50,9 @@ class Round:
         Seconds spent in the draft's forward passes, in the target's, and on the rest (distributions of both,
         acceptance, bookkeeping).
         In a batch these are the times of the whole batch's round.
+    experts : float
+        Experts that a layer of the target with a mixture of experts has read, on average; in a batch, for the
+        whole batch. 0 for a model without experts.
     """
 
     index: int
@@ -62,6 +65,7 @@ class Round:
     draft_s: float
     verify_s: float
     other_s: float
+    experts: float = 0.0
 
     @property
     def n_drafted(self) -> int:
@@ -148,6 +152,7 @@ class Round:
             "draft_s": self.draft_s,
             "verify_s": self.verify_s,
             "other_s": self.other_s,
+            "experts": self.experts,
         }
 
 
@@ -294,6 +299,16 @@ class Trace(RoundTimes):
     def tokens_per_s(self) -> float:
         """New tokens per second of decoding (`rounds_s`; the prefill is not counted)."""
         return _ratio(self.n_tokens, self.rounds_s)
+
+    @property
+    def experts_per_call(self) -> float:
+        """Experts that a layer reads in a run of the target, on average; NaN for a target without experts.
+
+        Tokens that are verified together go through different experts, so that a run on more rows reads more
+        weights: divided by that of plain decoding, ``n_experts_per_token``, it says how many times as many.
+        """
+        mean = _ratio(math.fsum(r.experts for r in self.rounds), self.n_calls)
+        return mean if mean > 0.0 else math.nan
 
     # -- acceptance ---------------------------------------------------------------------------------------
 
@@ -475,6 +490,7 @@ class Trace(RoundTimes):
             "acceptance_histogram": self.acceptance_histogram,
             "acceptance_by_position": self.acceptance_by_position,
             "tokens_per_call": self.tokens_per_call,
+            "experts_per_call": self.experts_per_call,
             "target_s": self.target_s,
             "cost_coefficient": self.cost_coefficient,
             "expected_tokens_per_call": self.expected_tokens_per_call,
@@ -524,6 +540,8 @@ class Trace(RoundTimes):
             ("other", f"{self.other_s * 1e3:.1f} ms"),
             ("tokens per second", f"{self.tokens_per_s:.1f}"),
         ]
+        if not math.isnan(self.experts_per_call):
+            rows.insert(3, ("experts read by a layer", f"{self.experts_per_call:.2f} in a run"))
         if self.n_sequences > 1:
             rows.append(("times are of a batch of", f"{self.n_sequences} sequences"))
         width = max(len(name) for name, _ in rows)

@@ -95,6 +95,7 @@ class SequenceState:
             draft_s=record["draft_s"],
             verify_s=record["verify_s"],
             other_s=record["other_s"],
+            experts=record["experts"],
         )
         self.rounds.append(round_)
         return round_

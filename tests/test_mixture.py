@@ -1,0 +1,248 @@
+"""Mixtures of experts: which experts a row goes through, that its bits are its own, and what is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allocations import needs_hooks
+from canonical import FORMATS, MIXTURES, Tensors, build, perturbed, random_tensors, run_session
+from specdec import _core, reference
+
+N_IDS = 80
+PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 10]
+
+CHOOSING = MIXTURES["mixture-softmax"]
+
+
+def rows_of(model: _core.Model, ids: list[int], n_together: int, n_threads: int = 1) -> np.ndarray:
+    """Logits of a text in forwards of n_together tokens."""
+    decoder = _core.Decoder(model, capacity=len(ids), max_nodes=n_together, n_threads=n_threads)
+    found = []
+    for first in range(0, len(ids), n_together):
+        chain = ids[first : first + n_together]
+        found.append(decoder.forward(chain, range(-1, len(chain) - 1)))
+        decoder.keep(range(len(chain)))
+    return np.concatenate(found)
+
+
+def ids_of(config: dict[str, Any]) -> list[int]:
+    return np.random.default_rng(2).integers(0, config["n_vocab"], N_IDS).tolist()
+
+
+# ------------------------------------------------------------------------------------------- bits
+
+
+@pytest.mark.parametrize(("dtype", "cache"), FORMATS)
+@pytest.mark.parametrize("name", MIXTURES)
+def test_rows_grouped_by_expert_have_the_bits_of_rows_alone(name: str, dtype: str, cache: str) -> None:
+    config = MIXTURES[name]
+    model = build(config, random_tensors(config), dtype=dtype, cache_dtype=cache)
+    ids = ids_of(config)
+    alone = rows_of(model, ids, 1)
+    assert np.array_equal(_core.Decoder(model, capacity=N_IDS).prefill(ids, logits=True), alone)
+    for n_together, n_threads in ((2, 1), (5, 3), (13, 2), (64, 2)):
+        assert np.array_equal(rows_of(model, ids, n_together, n_threads), alone)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_most_rows_differ_from_the_reference_by_rounding_alone(name: str) -> None:
+    """In every format: few rows are so near a tie that rounding chooses other experts for them."""
+    config = MIXTURES[name]
+    tensors = random_tensors(config)
+    tokens = range(60)
+    for dtype in ("bf16", "int8", "int4"):
+        model = build(config, tensors, dtype=dtype, cache_dtype="bf16")
+        found = _core.Decoder(model, capacity=1, max_nodes=60).forward(tokens, [-1] * 60)
+        expected = reference.tree_logits(
+            config, tensors, [], tokens, [-1] * 60, format=dtype, cache_format="bf16"
+        )
+        assert np.median(np.abs(found - expected).max(axis=1)) < 2e-5
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("how", [{}, {"temperature": 1.0, "rule": "coupled"}], ids=["greedy", "coupled"])
+def test_speculative_output_is_plain_output(name: str, how: dict[str, Any]) -> None:
+    config = MIXTURES[name]
+    tensors = random_tensors(config)
+    target, draft = build(config, tensors, dtype="int8"), build(config, perturbed(tensors), dtype="int4")
+    plain, plain_logits, _ = run_session(target, None, PROMPTS, **how)
+    for gamma, n_threads in ((1, 1), (4, 2), (7, 3)):
+        tokens, logits, records = run_session(target, draft, PROMPTS, gamma=gamma, n_threads=n_threads, **how)
+        assert tokens == plain
+        for found, wanted in zip(logits, plain_logits, strict=True):
+            assert np.array_equal(found, wanted)
+        assert any(record["accepted"] for record in records)
+
+
+# ------------------------------------------------------------------------------ which experts are chosen
+
+
+def with_router(tensors: Tensors, weight: Any) -> Tensors:
+    """The tensors with a router's matrix in every layer."""
+    return {
+        name: (np.zeros_like(tensor) + weight).astype(np.float32)
+        if name.endswith("router.weight")
+        else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def test_of_equal_logits_the_first_experts_are_chosen() -> None:
+    config = CHOOSING
+    tensors = with_router(random_tensors(config), 0.0)
+    found = rows_of(build(config, tensors), list(range(20)), 4)
+    np.testing.assert_allclose(found, reference.logits(config, tensors, list(range(20))), atol=2e-5)
+    others = {
+        name: tensor * 0 if any(f"experts.{e}." in name for e in range(2, 7)) else tensor
+        for name, tensor in tensors.items()
+    }
+    assert np.array_equal(rows_of(build(config, others), list(range(20)), 4), found)
+
+
+def test_experts_that_no_row_chooses_are_not_read() -> None:
+    """Their weights, as large as they are, would make every output infinite."""
+    config = MIXTURES["mixture-biases-clamped"]
+    tensors = random_tensors(config)
+    wanted = {name: tensor.copy() for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if name.endswith("router.bias"):
+            tensor[4] = wanted[name][4] = -1e6
+        if ".experts.4." in name:
+            tensor[...] = 3e38
+            wanted[name][...] = 0.0
+    ids = ids_of(config)
+    assert np.array_equal(rows_of(build(config, tensors), ids, 8), rows_of(build(config, wanted), ids, 8))
+
+
+def test_weights_of_one_expert_are_those_of_the_formula() -> None:
+    """One expert for each row: its weight is 1 where weights are renormalised."""
+    one = CHOOSING | {"n_experts_per_token": 1}
+    tensors = random_tensors(one)
+    ids = ids_of(one)
+    alone = rows_of(build(one | {"router": "softmax_chosen"}, tensors), ids, 8)
+    for router in ("softmax", "sigmoid"):
+        config = one | {"router": router, "router_renormalise": True}
+        assert np.array_equal(rows_of(build(config, tensors), ids, 8), alone)
+        assert not np.array_equal(
+            rows_of(build(config | {"router_renormalise": False}, tensors), ids, 8), alone
+        )
+
+
+def test_a_model_of_one_expert_is_a_dense_model() -> None:
+    config = CHOOSING | {"n_experts": 1, "n_experts_per_token": 1}
+    tensors = random_tensors(config)
+    dense = {name: value for name, value in config.items() if name not in ("n_experts", "d_expert")}
+    dense |= {"d_ff": config["d_expert"]}
+    renamed = {
+        name.replace("experts.0.", ""): tensor for name, tensor in tensors.items() if "router" not in name
+    }
+    ids = ids_of(config)
+    for dtype in ("f32", "int8"):
+        assert np.array_equal(
+            rows_of(build(config, tensors, dtype=dtype), ids, 5),
+            rows_of(build(dense, renamed, dtype=dtype), ids, 5),
+        )
+
+
+# ------------------------------------------------------------------------------------ what a round reads
+
+
+def test_a_round_counts_the_experts_that_it_reads() -> None:
+    config = CHOOSING
+    tensors = random_tensors(config)
+    model = build(config, tensors)
+    _, _, plain = run_session(model, None, PROMPTS[:1])
+    assert {record["experts"] for record in plain} == {config["n_experts_per_token"]}
+    _, _, records = run_session(model, build(config, perturbed(tensors)), PROMPTS[:1], gamma=4)
+    counts = [record["experts"] for record in records]
+    assert all(2 <= n <= min(7, 2 * record["n_rows"]) for n, record in zip(counts, records, strict=True))
+    assert np.mean(counts) > 2.5
+    dense, _, of_dense = run_session(
+        build(MIXTURES["mixture-chosen-some-layers"], random_tensors(MIXTURES["mixture-chosen-some-layers"])),
+        None,
+        PROMPTS[:1],
+    )
+    assert {record["experts"] for record in of_dense} == {8.0}  # of the layers that have experts
+    assert dense
+
+
+@needs_hooks
+def test_a_round_allocates_nothing() -> None:
+    config = MIXTURES["mixture-renormalised-shared-gate"]
+    tensors = random_tensors(config)
+    session = _core.Session(
+        build(config, tensors), build(config, perturbed(tensors)), PROMPTS, gamma=4, max_new_tokens=40,
+        sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0},
+        seeds=[(1, i) for i in range(3)], n_threads=2,
+    )  # fmt: skip
+    session.prefill()
+    before = _core._alloc_bytes()  # type: ignore[attr-defined]  # only a build with hooks has it
+    _core._alloc_fail_after(0)  # type: ignore[attr-defined]
+    try:
+        while session.round():
+            pass
+    finally:
+        _core._alloc_fail_after(-1)  # type: ignore[attr-defined]
+    assert _core._alloc_bytes() == before  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_experts": -1}, "n_experts is -1, expected 0 to"),
+        ({"n_experts": 2**21}, "n_experts is 2097152"),
+        ({"n_experts_per_token": 0}, "n_experts_per_token is 0, expected 1 to 7"),
+        ({"n_experts_per_token": 8}, "n_experts_per_token is 8, expected 1 to 7"),
+        ({"d_expert": 0}, "d_expert is 0"),
+        ({"d_shared_expert": -3}, "d_shared_expert is -3"),
+        ({"shared_expert_gate": True}, "shared_expert_gate is set"),
+        ({"router": "hash"}, "router is 'hash'"),
+        ({"routed_scale": 0.0}, "routed_scale is 0"),
+        ({"mixtures": [1, 0]}, "mixtures has 2 entries, expected 3"),
+        ({"n_experts": 0, "mixtures": [1, 0, 0]}, r"mixtures\[0\] is set, expected n_experts"),
+        ({"parallel": "two_norms"}, 'parallel is "two_norms"'),
+    ],
+)
+def test_configurations_that_contradict_themselves(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _core.tensor_shapes(CHOOSING | changes)
+
+
+def test_names_of_tensors() -> None:
+    config = MIXTURES["mixture-chosen-some-layers"]
+    shapes = _core.tensor_shapes(config)
+    assert shapes["layers.2.experts.39.mlp_down.weight"] == (48, 40)
+    assert shapes["layers.1.mlp_down.weight"] == (48, 70) and "layers.0.mlp_down.weight" not in shapes
+    tensors = random_tensors(config)
+    model = build(config, tensors)
+    for name in ("layers.0.experts.0.mlp_gate.weight", "layers.2.experts.39.mlp_up.weight"):
+        assert np.array_equal(model.matrix(name), tensors[name])
+    for name in (
+        "layers.1.experts.0.mlp_gate.weight", "layers.0.experts.40.mlp_gate.weight",
+        "layers.0.experts.00.mlp_gate.weight", "layers.0.mlp_gate.weight",
+        "layers.0.experts.mlp_gate.weight", "experts.0.mlp_gate.weight",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="not a matrix of this model"):
+            model.matrix(name)
+
+
+def test_numbers_that_overflow_in_an_expert_are_named() -> None:
+    config = CHOOSING
+    tensors = random_tensors(config)
+    for name in tensors:
+        if name.startswith("layers.1.experts.") and name.endswith("mlp_down.weight"):
+            tensors[name] = np.full_like(tensors[name], 3e38)
+    session = _core.Session(
+        build(config, tensors), None, [[1, 2, 3]], gamma=0, max_new_tokens=4, sampling={"temperature": 0.0},
+        draft_sampling={"temperature": 0.0}, seeds=[(1, 0)], n_threads=1,
+    )  # fmt: skip
+    with pytest.raises(ArithmeticError, match="the output of layer 1"):
+        session.prefill()
+        while session.round():
+            pass
