@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
 import random
 import struct
 import sys
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
 from specdec.models.tokenizer import (
@@ -152,6 +157,144 @@ def test_streaming_adds_up_to_decode(shared, file):
         if "\ufffd" not in text:
             stream = StreamDecoder(tokenizer)
             assert not any("\ufffd" in stream.feed([i]) for i in ids) and stream.finish() == ""
+
+
+# ── Against transformers, on a megabyte
+# ─────────────────────────────────────────────────────────────────────────────
+
+FILES = {
+    "GPT-2": {"vocab.json": "gpt2_vocab.json", "merges.txt": "gpt2_merges.txt"},
+    "Llama 2": {"tokenizer.model": "llama2_tokenizer.model"},
+    "T5": {"tokenizer.json": "t5-small.tokenizer.json"},
+    "Phi-3": {"tokenizer.json": "phi3.tokenizer.json"},
+    "Qwen2.5": {"vocab.json": "qwen2.5_vocab.json", "merges.txt": "qwen2.5_merges.txt"},
+}
+
+
+def folder_of(family: str, shared: Path, folder: Path) -> Path:
+    """The family's files under the names that a model's folder has them by."""
+    folder.mkdir(exist_ok=True)
+    for name, stored in FILES[family].items():
+        (folder / name).symlink_to(shared / "data" / "tokenizers" / stored)
+    if family == "Qwen2.5":
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    return folder
+
+
+def mixed_texts(shared: Path) -> list[str]:
+    """Prose, drama, code, mathematics in JSON and Japanese: a megabyte, with odd characters at its end."""
+    data = shared / "data"
+    with gzip.open(data / "humaneval" / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
+        tasks = [json.loads(line) for line in file]
+    with tarfile.open(data / "enja.tar.xz") as archive:
+        japanese = [archive.extractfile(f"./{part}.ja").read().decode("utf-8") for part in ("dev", "test")]
+    texts = [
+        (data / "wikitext2" / "wiki.test.txt").read_text(encoding="utf-8")[:450_000],
+        (data / "shakespeare" / "tinyshakespeare.txt").read_text(encoding="utf-8")[:120_000],
+        "".join(task["prompt"] + task["canonical_solution"] + task["test"] for task in tasks),
+        (data / "gsm8k" / "test.jsonl").read_text(encoding="utf-8")[:220_000],
+        *japanese,
+        "\n".join(TEXTS[:-1]),
+    ]
+    assert sum(len(text.encode("utf-8")) for text in texts) > 1_000_000
+    return texts
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+@pytest.mark.parametrize("family", FILES)
+def test_ids_equal_those_of_transformers(shared, tmp_path, family):
+    from transformers import GPT2Tokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
+
+    folder, texts = folder_of(family, shared, tmp_path / family), mixed_texts(shared)
+    ours = load_tokenizer(folder)
+    if family == "Llama 2":
+        # transformers 5 orders the merges of a SentencePiece file in a way of its own: "a  b" is other ids
+        # than SentencePiece gives. Phi-3's tokenizer.json has Llama 2's vocabulary and SentencePiece's order;
+        # it reads names such as <unk> in a text as special tokens, which SentencePiece does not.
+        folder = folder_of("Phi-3", shared, tmp_path / "Phi-3")
+        texts = [text.replace("<", "(") for text in texts]
+    if family in ("GPT-2", "Qwen2.5"):
+        theirs = {"GPT-2": GPT2Tokenizer, "Qwen2.5": Qwen2Tokenizer}[family].from_pretrained(folder)
+    else:
+        theirs = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    for text in texts:
+        ids = ours.encode(text, add_bos=False)
+        assert ids == theirs.encode(text, add_special_tokens=False)
+        for piece in (ids[:5000], ids[-300:]):
+            decoded = theirs.decode(piece, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            assert ours.decode(piece).strip("\ufffd") == decoded.strip("\ufffd")
+
+
+@pytest.fixture(scope="module")
+def families(shared, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("families")
+    return {name: load_tokenizer(folder_of(name, shared, folder / name)) for name in FILES}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(max_size=40), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=8))
+def test_streaming_never_splits_a_character(families, text, cuts):
+    """Of texts of any characters: no piece ends within one, and the pieces add up, however they are cut."""
+    for tokenizer in families.values():
+        ids = tokenizer.encode(text, add_bos=False)
+        stream, pieces, at, step = StreamDecoder(tokenizer), [], 0, itertools.cycle(cuts)
+        while at < len(ids):
+            n = next(step)
+            pieces.append(stream.feed(ids[at : at + n]))
+            at += n
+        assert stream.finish() == ""
+        assert "".join(pieces) == tokenizer.decode(ids)
+        assert sum(piece.count("\ufffd") for piece in pieces) <= text.count("\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        (
+            {"tokenizer_class": "CamembertTokenizer"},
+            'names the class "CamembertTokenizer"; expected one of GPT2',
+        ),
+        ({"tokenizer_class": 3}, "names the class 3"),
+        ({"added_tokens_decoder": [1]}, r"'added_tokens_decoder' of tokenizer_config.json is \[1\]"),
+        ({"added_tokens_decoder": {"a": {}}}, "expected an object of ids and tokens"),
+        ({"added_tokens_decoder": {"300": {"content": "<x>"}}}, "'<x>' .* has id 300; expected 256"),
+    ],
+)
+def test_bad_settings_of_bpe_files(tmp_path, settings, error):
+    with pytest.raises(TokenizerError, match=error):
+        load_tokenizer(write_bpe_files(tmp_path, **settings))
+
+
+def write_bpe_files(folder: Path, **settings: object) -> Path:
+    """Single bytes, and no merges."""
+    from tokenizers import pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    (folder / "vocab.json").write_text(json.dumps({char: i for i, char in enumerate(alphabet)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_settings_of_bpe_files(tmp_path):
+    added = {
+        "256": {"content": "<|endoftext|>", "special": True},
+        "257": {"content": "<|im_end|>", "special": True, "lstrip": False},
+        "258": {"content": "<tool>", "special": False},
+    }
+    settings = {"added_tokens_decoder": added, "eos_token": "<|im_end|>", "bos_token": None}
+    for kind in ({"tokenizer_class": "Qwen2TokenizerFast"}, {}):
+        folder = write_bpe_files(tmp_path, **settings, **kind)
+        (folder / "config.json").write_text('{"model_type": "qwen3"}')
+        tokenizer = load_tokenizer(folder)
+        assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.n_vocab) == (None, (257,), 259)
+        ids = tokenizer.encode("a<|im_end|>e\u0301<tool>")
+        assert ids[1] == 257 and ids[-1] == 258
+        assert tokenizer.decode(ids) == "aé<tool>"  # NFC
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    assert load_tokenizer(folder).decode(ids[2:-1]) == "é"
+    assert len(load_tokenizer(folder).encode("e\u0301")) == 3
 
 
 def test_continuing_keeps_the_space(shared):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,19 @@ __all__ = ["HFTokenizer"]
 
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _END_OF_TEXT: Final = "<|endoftext|>"
+
+# How the tokenizers of byte-level BPE in two files cut a text into words: classes of transformers, types of
+# models. GPT-2's rule is the library's own.
+_SPLITS: Final[Mapping[str, str | None]] = {
+    "gpt2": None,
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+_CLASSES: Final[Mapping[str, str]] = {
+    "GPT2Tokenizer": "gpt2",
+    "CodeGenTokenizer": "gpt2",
+    "Qwen2Tokenizer": "qwen2",
+}
 
 # What a small file may cost. Vocabularies have few ids without token, or none; decoders a handful of steps.
 _MAX_UNUSED: Final = 1 << 20
@@ -113,22 +126,37 @@ class HFTokenizer(ByteTokenizer):
         return cls(tokenizer, str(path), **options)
 
     @classmethod
-    def from_bpe_files(cls, vocab: Path, merges: Path, **options: Any) -> HFTokenizer:
-        """Read GPT-2's vocab.json and merges.txt: byte-level BPE. Options are those of the class."""
+    def from_bpe_files(
+        cls, vocab: Path, merges: Path, *, model_type: str | None = None, **options: Any
+    ) -> HFTokenizer:
+        """Read vocab.json and merges.txt: byte-level BPE. Options are those of the class.
+
+        The files do not say how a text is cut into words: ``tokenizer_class`` of the settings does, else the
+        type of the model, else it is done as GPT-2 does it. Added tokens are ``added_tokens_decoder`` of the
+        settings.
+        """
         library = _import_library(vocab)
+        settings = options.get("settings") or {}
+        split = _split_of(settings.get("tokenizer_class"), model_type, vocab)
         with library_errors(f"{vocab} and {merges.name}: not a BPE vocabulary that `tokenizers` can read"):
             model = library.models.BPE.from_file(str(vocab), str(merges))
             tokenizer = library.Tokenizer(model)
             tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+            if split is not None:
+                words = library.pre_tokenizers.Split(library.Regex(split), behavior="isolated")
+                whole = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+                tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([words, whole])
+                tokenizer.normalizer = library.normalizers.NFC()
             tokenizer.decoder = library.decoders.ByteLevel()
-            end = tokenizer.token_to_id(_END_OF_TEXT)
-            if end is not None:
+            _add_tokens(library, tokenizer, settings.get("added_tokens_decoder"), vocab)
+            if split is not None or tokenizer.token_to_id(_END_OF_TEXT) is not None:
                 tokenizer.add_special_tokens([_END_OF_TEXT])
-        if end is not None:
+            end = tokenizer.token_to_id(_END_OF_TEXT)
+        if end is not None and split is None:
             if options.get("bos_id") is None:
                 options["bos_id"] = end
-            if options.get("eos_ids") is None:
-                options["eos_ids"] = (end,)
+        if end is not None and options.get("eos_ids") is None and "eos_token" not in settings:
+            options["eos_ids"] = (end,)
         return cls(tokenizer, str(vocab), **options)
 
     def _named(self, settings: dict[str, Any], key: str) -> int | None:
@@ -151,6 +179,42 @@ class HFTokenizer(ByteTokenizer):
         with library_errors(f"{self.source}: `tokenizers` cannot encode this text"):
             ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _split_of(tokenizer_class: Any, model_type: str | None, vocab: Path) -> str | None:
+    """The regular expression of the words; None: GPT-2's."""
+    if tokenizer_class is None:
+        return _SPLITS["qwen2" if (model_type or "").startswith(("qwen2", "qwen3")) else "gpt2"]
+    name = tokenizer_class.removesuffix("Fast") if isinstance(tokenizer_class, str) else None
+    if name is None or name not in _CLASSES:
+        raise TokenizerError(
+            f"{vocab}: tokenizer_config.json names the class {as_json(tokenizer_class)}; expected one of "
+            f"{', '.join(_CLASSES)} for a vocab.json with merges.txt, or a tokenizer.json"
+        )
+    return _SPLITS[_CLASSES[name]]
+
+
+def _add_tokens(library: Any, tokenizer: Any, added: Any, vocab: Path) -> None:
+    """Add the tokens of ``added_tokens_decoder``, an object of id to token, in the order of their ids."""
+    if added is None:
+        return
+    expected = "an object of ids and tokens with 'content'"
+    try:
+        tokens = sorted((int(key), token["content"], token) for key, token in added.items())
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise TokenizerError(
+            f"{vocab}: field 'added_tokens_decoder' of tokenizer_config.json is {as_json(added)}; expected "
+            f"{expected}"
+        ) from None
+    for token_id, content, settings in tokens:
+        names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        flags = {name: settings[name] for name in names if isinstance(settings.get(name), bool)}
+        tokenizer.add_tokens([library.AddedToken(content, **flags)])
+        if tokenizer.token_to_id(content) != token_id:
+            raise TokenizerError(
+                f"{vocab}: added token {content!r} of tokenizer_config.json has id {token_id}; expected "
+                f"{tokenizer.token_to_id(content)}, the next one behind the vocabulary"
+            )
 
 
 def _import_library(path: Path) -> Any:

@@ -103,7 +103,12 @@ def load_tokenizer(
         merges = location.with_name(location.name.replace("vocab", "merges")).with_suffix(".txt")
         if "vocab" in location.name and merges.is_file():
             return HFTokenizer.from_bpe_files(
-                location, merges, bos_id=bos_id, eos_ids=eos_ids, settings=settings
+                location,
+                merges,
+                model_type=_model_type(location.parent),
+                bos_id=bos_id,
+                eos_ids=eos_ids,
+                settings=settings,
             )
         raise TokenizerError(
             f"{location}: is neither a tokenizer.json nor a vocab.json with merges.txt beside it"
@@ -130,6 +135,13 @@ def _sentencepiece(
 def _settings(folder: Path) -> dict[str, Any]:
     file = folder / "tokenizer_config.json"
     return _read(file) if file.is_file() else {}
+
+
+def _model_type(folder: Path) -> str | None:
+    """What the configuration beside a tokenizer calls its model."""
+    file = folder / "config.json"
+    found = _read(file).get("model_type") if file.is_file() else None
+    return found if isinstance(found, str) else None
 
 
 def _read(path: Path) -> dict[str, Any]:
