@@ -95,7 +95,7 @@ def test_ids_of_one_text(target: specdec.Model, ids: Any) -> None:
     table = drafts.Bigram(ids, target.config["n_vocab"])
     listed = drafts.Bigram(IDS, target.config["n_vocab"])
     assert np.array_equal(table.probabilities([5]), listed.probabilities([5]))
-    copying = drafts.InputCopy(ids).describe(target)[1], drafts.InputCopy(IDS).describe(target)[1]
+    copying = [drafts.InputCopy(source).describe(target)[1]["source"] for source in (ids, IDS)]
     assert np.array_equal(*copying)
     wanted = specdec.generate(target, None, IDS, max_new_tokens=3)
     found = specdec.generate(target, None, ids, max_new_tokens=3)
@@ -136,7 +136,7 @@ def test_columns_of_texts(target: specdec.Model) -> None:
     assert repr(copying) == repr(drafts.ContextCopy(texts))
     n = target.config["n_vocab"]
     counted = drafts.Ngram.from_text(Series(texts), target, 2), drafts.Ngram.from_text(texts, target, 2)
-    assert all(table.counts.n_vocab == n for table in counted)
+    assert all(table.n_vocab == n for table in counted)
     assert np.array_equal(*(table.probabilities([3]) for table in counted))
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.models.chat_template import resolve_chat_template
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
 from specdec.models.checkpoints.generation_config import read_generation_defaults
 from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights
@@ -67,6 +68,7 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         n_bytes=sum(tensors[stored].n_bytes for stored in used),
         _tensors=canonical,
         default_sampling=defaults.sampling,
+        chat_template=resolve_chat_template(tokenizer, folder),
     )
 
 
