@@ -141,6 +141,7 @@ def record(tokens: Sequence[int], *, rejected: Sequence[int] = ()) -> Any:
         "draft_s": 0.0,
         "verify_s": 0.0,
         "other_s": 0.0,
+        "experts": 0.0,
     }
 
 
