@@ -32,7 +32,7 @@ void sd_arena_guard(int on);
 /* An arena is laid out twice with the same calls: once with base == NULL, which only counts, and
  * once over a block of that size, which hands out the pieces. */
 typedef struct sd_arena {
-    char* base;     /* [size] owned by whoever made it; NULL while counting */
+    char* base;     /* [size] owned by the arena; NULL while counting */
     size_t used;    /* bytes handed out so far */
     size_t size;    /* bytes at `base`; ignored while counting */
     int overflowed; /* a count did not fit size_t: the layout must be refused */

@@ -22,7 +22,7 @@
  * microseconds; a sleeping thread takes some 50 µs to wake. */
 #define SPIN_S 50e-6
 
-/* The pieces of one thread's share that nobody has taken yet, and the number of their loop, in one word:
+/* The pieces of one thread's share that no thread has taken yet, and the number of their loop, in one word:
  *
  *     loop number (40 bits) | next piece (12 bits) | end of the share (12 bits)
  *

@@ -11,8 +11,8 @@ typedef struct sd_beam {
     int32_t token; /* the last one; -1: it had ended before this step, which left it as it was */
     int parent;    /* the hypothesis that it continues, among those of the step before */
     int ended;     /* a stop id was reached: it is not continued */
-    int node;      /* whoever calls: where its last token lies in a tree; -1: nowhere */
-    int hangs_on;  /* whoever calls: where the token before lies; -1: it is committed text */
+    int node;      /* the caller's: node of its last token in a tree; -1: none */
+    int hangs_on;  /* the caller's: node of the token before; -1: it is committed text */
 } sd_beam;
 
 /* Ids that end a hypothesis. */

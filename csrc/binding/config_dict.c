@@ -8,7 +8,7 @@
 /* Layers, heads and buckets that arrays are made for; the core refuses more. */
 #define LARGEST (1 << 26)
 
-/* Borrowed: nobody else has the dict (sd_config_from), so its values stay. NULL without an exception where it
+/* Borrowed: no caller has the dict (sd_config_from), so its values stay. NULL without an exception where it
  * is absent or None. */
 static PyObject* optional(PyObject* dict, const char* name) {
     PyObject* key = PyUnicode_FromString(name);

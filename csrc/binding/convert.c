@@ -201,7 +201,7 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
     return 0;
 }
 
-/* (token, bias) pairs, a list that nobody else has, as two arrays of the sampling settings. */
+/* (token, bias) pairs, a list that no caller has, as two arrays of the sampling settings. */
 static int biases_from(PyObject* items, sd_sampling* sampling) {
     size_t n = (size_t)PyList_GET_SIZE(items);
     if (n > INT32_MAX) n = 0;

@@ -15,9 +15,9 @@ PyObject* sd_raise(sd_status status);
 /* Set InputError, for what a caller has given, with a message formatted as by PyErr_Format. Returns -1. */
 int sd_refuse(const char* format, ...);
 
-/* A new tuple of the items of an iterable. Whoever converts items one by one runs the caller's code
- * (__index__, __float__), which may change the list that the items come from: the tuple stays as it is and
- * owns them. NULL with an exception, `expected` where the object is no iterable. */
+/* A new tuple of the items of an iterable. To convert an item may run the caller's code (__index__,
+ * __float__), which may change the list that the items come from: the tuple stays as it is and owns them.
+ * NULL with an exception, `expected` where the object is no iterable. */
 PyObject* sd_items_from(PyObject* object, const char* expected);
 
 /* Integers of a sequence or 1-d array, as int32; booleans are refused. *out is owned by the caller

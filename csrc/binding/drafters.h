@@ -14,8 +14,8 @@ typedef struct sd_drafter_context {
     const sd_model* target;
     /* For drafters that call Python (gil.h); borrowed as long as the session lives. */
     PyThreadState** saved_thread;
-    /* A list that gets the arguments of each drafter that is made: drafters borrow from these. Whoever frees
-     * the drafter owns the list, and shows it to the garbage collector. */
+    /* A list that gets the arguments of each drafter that is made: drafters borrow from these. Its owner
+     * frees the drafter first, and shows the list to the garbage collector. */
     PyObject* arguments;
 } sd_drafter_context;
 

@@ -23,8 +23,8 @@ typedef struct sd_field {
     void* value;
 } sd_field;
 
-/* Read the fields [n] of a dict, which has no other keys. To convert a value may run the caller's code, so the
- * dict must be one that no caller has, a copy: it owns what is borrowed from it. `of` is for messages.
+/* Read the fields [n] of a dict, which has no other keys. To convert a value may run the caller's code, so
+ * the dict must be one that no caller has, a copy: it owns what is borrowed from it. `of` is for messages.
  * Returns 0, or -1 with an exception: TypeError where a field is missing, unknown or of another type. */
 int sd_fields_from(PyObject* dict, const char* of, const sd_field* fields, int n);
 

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "config_dict.h"
-#include "forward.h"
 #include "kernels.h"
 #include "module.h"
 #include "rng.h"

@@ -11,8 +11,8 @@
 typedef struct python_drafter {
     sd_drafter base;              /* must stay first */
     PyThreadState** saved_thread; /* borrowed */
-    PyObject *name, *propose, *begin, *commit, *proposal_type,
-        *generator; /* borrowed from the arguments; begin, commit, generator: or None */
+    /* Borrowed from the arguments; begin, commit and generator may be None. */
+    PyObject *name, *propose, *begin, *commit, *proposal_type, *generator;
     int n_vocab;
     sd_rule rule;   /* that judges what is proposed */
     sd_arena arena; /* owns the arrays below */

@@ -44,11 +44,12 @@ void sd_session_arguments_free(sd_session_arguments* arguments);
  * Returns 0, or -1 with an exception. */
 int sd_prompt_from(PyObject* ids, PyObject* seed, sd_prompt* prompt);
 
-/* The module's function `check_draft`: can a drafter of this description be made for a target, and can the rule
- * judge its trees? Returns None, or NULL with an exception. */
+/* The module's function `check_draft`: can a drafter of this description be made for a target, and can the
+ * rule judge its trees? Returns None, or NULL with an exception. */
 PyObject* sd_check_draft(PyObject* module, PyObject* args, PyObject* kwargs);
 
-/* A session and its drafter; sets draft_arguments of `borrowed`, which must outlive the session. Returns 0, or -1 with an exception. */
+/* A session and its drafter; sets draft_arguments of `borrowed`, which must outlive the session. Returns 0,
+ * or -1 with an exception. */
 int sd_session_make(const sd_session_arguments* arguments, const sd_module_state* state,
                     sd_session_borrowed* borrowed, sd_session** session);
 

@@ -262,8 +262,8 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
 static PyObject* adaptive_gamma(PyObject* base, void* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
-    if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0)
-        return NULL; /* a closed one has it still */
+    /* A closed session still has it. */
+    if (sd_exclusive_enter(&self->exclusive, 1, "session", "closed") < 0) return NULL;
     const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
     PyObject* result = self->borrowed.is_adaptive
                            ? sd_adaptive_gamma_new(state->adaptive_gamma_type, &self->borrowed.adaptive_gamma)
@@ -296,8 +296,7 @@ static PyMethodDef methods[] = {
      "prompt."},
     {"begin_with", begin_with, METH_VARARGS,
      "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "
-     "has "
-     "of it; return how many of its tokens are there then."},
+     "has of it; return how many of its tokens are there then."},
     {"cached_text", cached_text, METH_O,
      "cached_text($self, sequence, /)\n--\n\nThe keys and values of a sequence's text so far, as a "
      "CachedText."},

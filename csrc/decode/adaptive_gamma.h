@@ -16,8 +16,8 @@ void sd_adaptive_gamma_reset(sd_adaptive_gamma* adaptive);
 /* A session begins with what an earlier one has learnt. */
 void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive);
 
-/* A round of n_open sequences begins. Returns whether it drafts: 0 also where gamma, the most guesses of a
- * sequence, is. */
+/* A round of n_open sequences begins. gamma: most guesses of a sequence. Returns 1 if the round drafts, else
+ * 0. */
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* adaptive, int n_open, int gamma);
 
 /* The verdict on one sequence's proposal in a round that drafted: path [n_path] was accepted. */

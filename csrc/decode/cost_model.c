@@ -10,7 +10,7 @@
  * being tried. */
 #define STALE 100.0
 #define LINE 4.0         /* runs that the line counts as */
-#define WEIGHT 16.0      /* of a count in the line, at most: others stand far from where the policy is */
+#define WEIGHT 16.0      /* of a count in the line, at most: so that counts seen often do not decide alone */
 #define CLIP 1.3         /* a run counts as at most so much slower or faster than the mean */
 #define PRIOR_SLOPE 0.05 /* of a time that nothing else is known of, for one more */
 #define PRIOR_WEIGHT 8.0
@@ -64,7 +64,7 @@ void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
         c->mean[i] *= 1.0 + (ratio - 1.0) / c->n[i];
         c->at[i] += (count - c->at[i]) / c->n[i];
     }
-    int least = 0; /* what all others are held against stays */
+    int least = 0; /* the smallest count, usually plain decoding, keeps its weight */
     while (least < SD_COST_MODEL_BINS && c->n[least] == 0.0) least++;
     for (int j = least + 1; j < SD_COST_MODEL_BINS; j++)
         if (j != i && c->n[j] > FIRST) c->n[j] = fmax(FIRST, c->n[j] * (1.0 - 1.0 / STALE));

@@ -1,18 +1,24 @@
 /* Seconds as a function of a count, learnt from runs: of a target by its rows, of a draft by its steps.
  *
- * Single runs are noisy. So each count has a mean that looks away from outliers, drawn towards a line through
- * all of them the more the less it has been seen. Plain numbers: it may be copied, and begins as all
- * zeros. */
+ * Single runs are noisy. So each count has a mean in which outliers are clipped; the fewer runs a count has,
+ * the more its estimate is drawn towards a line through the means of all counts. Plain numbers: it may be
+ * copied, and begins as all zeros. */
 #ifndef SD_COST_MODEL_H
 #define SD_COST_MODEL_H
 
 #define SD_COST_MODEL_BINS 56 /* counts to 32 by themselves, then four bins an octave */
 
 typedef struct sd_cost_model {
-    double known;        /* 0: nothing has been seen */
-    double start, slope; /* of a line through the means */
-    double n[SD_COST_MODEL_BINS], at[SD_COST_MODEL_BINS],
-        mean[SD_COST_MODEL_BINS]; /* runs, mean count, mean seconds */
+    /* 0: nothing has been seen. */
+    double known;
+    /* Of a line through the means. */
+    double start, slope;
+    /* Runs in each bin. */
+    double n[SD_COST_MODEL_BINS];
+    /* Mean count of these runs. */
+    double at[SD_COST_MODEL_BINS];
+    /* Mean seconds of these runs. */
+    double mean[SD_COST_MODEL_BINS];
 } sd_cost_model;
 
 /* It is known that nothing takes no time. */

@@ -41,14 +41,15 @@ static inline int sd_drafting_points(const sd_drafting* drafting) {
  * Before a sequence is proposed for, begin is called with its prompt, and then read until all prompts are in.
  * A drafter that wraps others passes both calls on to all of them. */
 struct sd_drafter {
-    /* Of its proposals; the session's rule must judge this kind (verify.h). With SD_TREE_UNKNOWN propose fails for
-     * a tree that the rule cannot judge. */
+    /* Of its proposals; the session's rule must judge this kind (verify.h). With SD_TREE_UNKNOWN propose
+     * fails for a tree that the rule cannot judge. */
     sd_tree_kind tree_kind;
     int points;     /* every guess is a point mass: drawn_from of a proposal needs no weights */
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
-    /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. begin clears
-     * memory and takes some nanoseconds a token at most: read does the longer work. A sequence may begin
-     * again, with another prompt when the text it had has ended, or with the same when the call failed. */
+    /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. begin
+     * clears memory and takes some nanoseconds a token at most: read does the longer work. A sequence may
+     * begin again, with another prompt when the text it had has ended, or with the same when the call
+     * failed. */
     sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt);
     /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
      * all of them have been read; then a call does nothing. */

@@ -13,7 +13,7 @@
 /* The cost of a proposal, in tokens of plain decoding, counts as at least and at most so much. */
 #define LEAST_COST 0.02
 #define MOST_COST 0.25
-/* Tokens without the drafter at most when a session begins. */
+/* Tokens that a rest has left at most when a session begins. */
 #define START_REST 16.0
 /* Rounds of a trial, at first and after a rest; rounds in which the drafter has paid do not count. */
 #define N_TRIALS 2.0
@@ -70,18 +70,18 @@ static int bin_of(double expected) {
     return bin;
 }
 
-/* The share in all bins together, which stands for a bin that has hardly been seen. */
+/* The share in all bins together: the prior of a bin that has hardly been seen. */
 static double added_anywhere(const sd_drafter_policy* p) {
     sd_mean all = {0.0, 0.0};
     for (int i = 0; i < SD_POLICY_EXPECTED; i++) all.sum += p->added[i].sum, all.n += p->added[i].n;
     return sd_mean_of(all, 1.0, 1.0);
 }
 
-double sd_drafter_policy_new(const sd_drafter_policy* p, double expected) {
+double sd_drafter_policy_new_share(const sd_drafter_policy* p, double expected) {
     return sd_mean_of(p->added[bin_of(expected)], added_anywhere(p), 4.0);
 }
 
-/* Where it adds most. */
+/* The largest share of a bin. */
 static double most_added(const sd_drafter_policy* p) {
     double anywhere = added_anywhere(p), most = 0.0;
     for (int i = 0; i < SD_POLICY_EXPECTED; i++) most = fmax(most, sd_mean_of(p->added[i], anywhere, 4.0));
@@ -92,7 +92,7 @@ double sd_drafter_policy_right(const sd_drafter_policy* p) { return sd_mean_of(p
 
 /* ------------------------------------------------------------------------------------------- the price */
 
-/* How many, of at most the horizon, make a usual proposal. */
+/* The mean n of guesses or steps, rounded, from 1 to the horizon. */
 static int usual(const sd_drafter_policy* p, double n) { return (int)fmin(p->horizon, fmax(1.0, n + 0.5)); }
 
 static double usual_seconds(const sd_drafter_policy* p) {
@@ -131,33 +131,29 @@ int sd_drafter_policy_pays(const sd_drafter_policy* p, double path_prob, int dep
     if (n_guesses == 0 && known < 0.0 && proposals_pay(p, path_prob)) return 1;
     int last = (int)p->horizon;
     if (n_guesses >= last || depth >= last) return path_prob >= p->rate * p->row_s;
-    double worth = p->rate, gain = 0.0, chance = path_prob;
+    double gain = 0.0, chance = path_prob;
     /* By itself or with those that may follow: another row is not always dearer than the one before. */
     for (int k = 1; n_guesses + k <= last && depth + k <= last && k <= AHEAD; k++) {
         chance *= k == 1 && known >= 0.0 ? known : p->chance[depth + k];
         gain += chance;
         double rows_s = p->target_s[n_guesses + k] - p->target_s[n_guesses];
         double steps_s = p->draft_s[depth + k] - p->draft_s[known >= 0.0 ? depth + 1 : depth];
-        if (gain >= worth * (rows_s + steps_s)) return 1;
+        if (gain >= p->rate * (rows_s + steps_s)) return 1;
     }
     if (known >= 0.0 || p->acceptance.looks == 0.0) return 0;
     /* A step of the draft may also pay by the confidences at which its guess is then worth a row. */
     const double* occurs = p->acceptance.confidences[depth > 0];
-    double row = worth * (p->target_s[n_guesses + 1] - p->target_s[n_guesses]), value = 0.0, n = 0.0;
+    double row = p->rate * (p->target_s[n_guesses + 1] - p->target_s[n_guesses]), value = 0.0, n = 0.0;
     for (int i = 0; i < SD_ACCEPTANCE_CONFIDENCES; i++) {
         double accepted = sd_acceptance_chance(&p->acceptance, sd_acceptance_confidence(i), depth + 1);
         n += occurs[i];
         value += occurs[i] * fmax(0.0, path_prob * accepted - row);
     }
-    return n > 0.0 && value / n >= worth * (p->draft_s[depth + 1] - p->draft_s[depth]);
+    return n > 0.0 && value / n >= p->rate * (p->draft_s[depth + 1] - p->draft_s[depth]);
 }
 
 double sd_drafter_policy_chance(const sd_drafter_policy* p, int depth) {
     return p->chance[depth < SD_POLICY_HORIZON ? depth : SD_POLICY_HORIZON];
-}
-
-double sd_drafter_policy_node_price(const sd_drafter_policy* p) {
-    return p == NULL ? 0.0 : p->rate * p->row_s;
 }
 
 double sd_drafter_policy_step_price(const sd_drafter_policy* p) {

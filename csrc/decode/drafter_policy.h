@@ -3,7 +3,7 @@
  *
  * A guess pays iff the tokens that it is expected to bring are at least λ times the seconds that it costs
  * (throughput.h). What it brings is learnt from its draft's confidence and its depth; what it costs, from the
- * times of draft and target. A drafter that stands behind others in a round brings only what those have not
+ * times of draft and target. A drafter that is asked after others in a round brings only what those have not
  * proposed.
  *
  * A drafter that does not pay rests, each time for longer, and is tried again for a few rounds. One that pays
@@ -40,7 +40,7 @@ struct sd_drafter_policy {
     double rest_left;
     /* Length of the next rest, in costs of a proposal. */
     double rest;
-    /* Rounds still to come that guess whatever is expected. */
+    /* Rounds of a trial still to come, which draft even if no gain is expected. */
     double trial_left;
     /* Rounds so far. */
     double n_rounds;
@@ -55,11 +55,11 @@ struct sd_drafter_policy {
 
     /* Guesses of one sequence for which the arrays below are filled. */
     double horizon;
-    /* Guesses of each sequence with the most tokens per second, were all guesses alike. */
+    /* The gamma with the most tokens per second, by the chances of each depth alone. */
     double planned;
     /* 1: the drafter drafts. */
     double drafting;
-    /* Guesses that are made whatever is expected, to learn what they cost. */
+    /* Guesses that are made even if they do not pay, to learn what they cost. */
     double explore_to;
     /* λ: tokens per second of the batch. */
     double rate;
@@ -85,8 +85,7 @@ void sd_drafter_policy_start(sd_drafter_policy* policy);
 void sd_drafter_policy_plan(sd_drafter_policy* policy, sd_throughput* throughput, int gamma);
 
 /* A round begins, in which the batch has n_rows rows before this drafter is asked: one for each sequence and
- * those of earlier drafters. Returns whether it drafts: 0 also where gamma, the most guesses of a sequence,
- * is. */
+ * those of earlier drafters. gamma: most guesses of a sequence. Returns 1 if the drafter drafts, else 0. */
 int sd_drafter_policy_begin(sd_drafter_policy* policy, const sd_throughput* throughput, int gamma,
                             int n_rows);
 
@@ -100,7 +99,7 @@ double sd_drafter_policy_chance(const sd_drafter_policy* policy, int depth);
 
 /* The share of this drafter's right tokens that earlier drafters of the round have not, where those expect
  * to bring `expected` tokens. It is the path_prob of the root. */
-double sd_drafter_policy_new(const sd_drafter_policy* policy, double expected);
+double sd_drafter_policy_new_share(const sd_drafter_policy* policy, double expected);
 
 /* Tokens that a proposal brings by itself; 1 as long as nothing is known. */
 double sd_drafter_policy_right(const sd_drafter_policy* policy);
@@ -130,9 +129,7 @@ typedef struct sd_drafter_round {
 double sd_drafter_policy_end(sd_drafter_policy* policy, const sd_throughput* throughput,
                              const sd_drafter_round* round);
 
-/* Accepted tokens that one more row of verification, one more forward pass of the draft must bring to pay;
- * 0 for NULL. */
-double sd_drafter_policy_node_price(const sd_drafter_policy* policy);
+/* Accepted tokens that one more forward pass of the draft must bring to pay; 0 for NULL. */
 double sd_drafter_policy_step_price(const sd_drafter_policy* policy);
 
 #endif

@@ -44,7 +44,7 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
     return node;
 }
 
-/* Guesses if nobody may have more than `most`. */
+/* Guesses of all proposals together if each has at most `most`. */
 static int count_guesses(const sd_proposal* proposals, int n, int most) {
     int n_guesses = 0;
     for (int i = 0; i < n; i++) n_guesses += proposals[i].budget < most ? proposals[i].budget : most;

@@ -32,7 +32,7 @@ typedef struct sd_proposal {
     /* [budget + 1] out: depth of each node, 0 for the root. */
     int32_t* depths;
     /* [budget + 1] out: estimated chance that a node and all above it are accepted; 1 for the root, or less
-     * where a part of what is accepted is another drafter's too (sd_drafter_policy_new). */
+     * where a part of what is accepted is another drafter's too (sd_drafter_policy_new_share). */
     double* path_prob;
     /* [budget + 1] out, with a policy only: the confidence that sd_proposal_add was given. */
     double* confidences;

@@ -6,8 +6,8 @@ typedef struct sd_mean {
     double sum, n;
 } sd_mean;
 
-/* Another case, which counts as `weight`; about `memory` cases are remembered. A case that was right with a
- * chance `value` of weight 1 makes the mean a rate. */
+/* Add `value` to the sum, with this weight; both decay so that about `memory` calls are remembered. With
+ * values from 0 to 1 and weights of 1 the mean is a rate. */
 static inline void sd_mean_add(sd_mean* mean, double value, double weight, double memory) {
     mean->sum += value - mean->sum / memory;
     mean->n += weight - mean->n / memory;
@@ -18,7 +18,7 @@ static inline double sd_mean_of(sd_mean mean, double prior, double weight) {
     return (mean.sum + weight * prior) / (mean.n + weight);
 }
 
-/* Count it as at most n. */
+/* Keep the mean, but reduce its weight to at most n. */
 static inline void sd_mean_weaken(sd_mean* mean, double n) {
     if (mean->n > n) mean->sum *= n / mean->n, mean->n = n;
 }

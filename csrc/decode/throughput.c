@@ -64,7 +64,6 @@ void sd_throughput_measure(sd_throughput* t, int n_rows, double draft_s, double 
     if (t->starting == 0.0 || (t->target.known == 0.0 && n_rows == (int)t->n_open))
         sd_cost_model_learn(&t->target, n_rows, rest_s / t->slowness);
     t->starting = 0.0;
-    t->n_rounds++;
 }
 
 void sd_throughput_add(sd_throughput* t, int n_rows, int n_tokens, double draft_s, double rest_s) {

@@ -18,8 +18,6 @@ typedef struct sd_throughput {
     sd_cost_model target;
     /* Tokens and seconds of the last rounds with drafting, and the weight of these rounds. */
     double tokens, seconds, n_drafted;
-    /* Rounds so far. */
-    double n_rounds;
     /* 1: no round of this session has ended yet. */
     double starting;
 

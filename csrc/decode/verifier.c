@@ -79,7 +79,7 @@ static sd_distribution target_after(void* context, int node) {
     question* q = context;
     if (q->status == SD_OK) q->status = sd_interrupted();
     if (q->status == SD_OK) q->status = distribute(q, node);
-    if (q->status != SD_OK) q->verifier->target.point = 0; /* any token: nobody will look at the verdict */
+    if (q->status != SD_OK) q->verifier->target.point = 0; /* any token: the verdict is not used */
     return q->verifier->target;
 }
 

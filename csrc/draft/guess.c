@@ -16,8 +16,8 @@ sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting) {
     };
 }
 
-/* What the draft thinks of its most probable token: one over Σ exp(logit − its logit). In pieces, as nobody
- * wants the terms, and pieces of them stay in the nearest cache. */
+/* What the draft thinks of its most probable token: one over Σ exp(logit − its logit). In pieces: the
+ * terms are not kept, and a piece of them fits the nearest cache. */
 static double softmax_of(const sd_guesser* g, const float* logits, int32_t token) {
     double sum = 0.0;
     for (int i = 0; i < g->n_vocab; i += PIECE) {

@@ -24,8 +24,8 @@ typedef struct sd_guesser {
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting);
 
 /* Append a guess that follows `node`, drawn from the distribution of these logits [n_vocab]; returns its
- * node, or -1 if it does not pay and may be left out (sd_proposal_worth_verifying): nothing hangs on `node`
- * then. */
+ * node, or -1 if it does not pay and may be left out (sd_proposal_worth_verifying): `node`
+ * then has no child. */
 int sd_guess_if_it_pays(const sd_guesser* guesser, sd_proposal* proposal, int node, const float* logits);
 
 #endif

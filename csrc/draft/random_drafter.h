@@ -4,7 +4,8 @@
 
 #include "drafter.h"
 
-/* Create a drafter of chains whose every token is drawn uniformly, whatever the temperature. Owned by the caller, who hands it to a session. */
+/* Create a drafter of chains whose every token is drawn uniformly, whatever the temperature. Owned by the
+ * caller, who hands it to a session. */
 sd_status sd_random_drafter_create(const sd_drafting* drafting, sd_drafter** drafter);
 
 #endif

@@ -76,8 +76,9 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
 /* How many tokens of a text [n] that would spare. */
 int sd_cache_known(const sd_cache* caches, int n_caches, const int32_t* text, int n);
 
-/* As sd_cache_begin of `cache` with a text [n], where `known`, of the same model, is the one other cache: its
- * tokens are copied if the cache has not as many of the text itself. Returns how many tokens of it are there. */
+/* As sd_cache_begin of `cache` with a text [n], where `known`, of the same model, is the one other cache:
+ * its tokens are copied if the cache has not as many of the text itself. Returns how many tokens of it are
+ * there. */
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n);
 
 /* Make `copy` a cache of the committed tokens of `cache`, with no room for more. It owns its memory. */

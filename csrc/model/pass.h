@@ -29,8 +29,8 @@ typedef struct sd_norm_weights {
  * model's number format. */
 void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm, void* out);
 
-/* A product of prepared rows with a matrix; all pointers borrowed. y = softcap(factor · (x · matrixᵀ + bias)),
- * and with `hidden` this is added to it. */
+/* A product of prepared rows with a matrix; all pointers borrowed. y = softcap(factor · (x · matrixᵀ +
+ * bias)), and with `hidden` this is added to it. */
 typedef struct sd_product {
     const sd_matrix* matrix;
     const float* bias; /* [n_out]; NULL: none */

@@ -19,8 +19,8 @@ typedef struct sd_workspace {
     const sd_model* model; /* borrowed */
     sd_arena arena;        /* owns the arrays below */
     int n_threads, max_rows, max_logits, max_slots;
-    /* Ids that tokens may have and rows of logits are for: the model's, or those of another model that it guesses
-     * for. What the model lacks has the logit -inf, and is read as the model's last token. */
+    /* Ids that tokens may have and rows of logits are for: the model's, or those of another model that it
+     * guesses for. What the model lacks has the logit -inf, and is read as the model's last token. */
     int n_vocab;
     const char* name; /* of the model in messages ("the target"); static. NULL: prompts are not checked for
                        * numbers that are not finite */

@@ -7,8 +7,8 @@ static sd_adaptive_gamma* play(PyObject* module, PyObject* object) {
     return &((sd_adaptive_gamma_object*)object)->learnt;
 }
 
-/* (adaptive, n_open, gamma, n_rows=0): does the round draft? n_rows: rows of the batch, if it is one of several
- * drafters that is asked, those of earlier ones included; 0: a session's only drafter. */
+/* (adaptive, n_open, gamma, n_rows=0): does the round draft? n_rows: rows of the batch, if it is one of
+ * several drafters that is asked, those of earlier ones included; 0: a session's only drafter. */
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args) {
     PyObject* object;
     int n_open, gamma, n_rows = 0;
@@ -32,7 +32,7 @@ PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args) {
     if (a == NULL || sd_floats_from(chain, "chain", &confidences, &n) < 0) return NULL;
     const sd_drafter_policy* p = &a->drafter;
     n -= looked_at;
-    double path_prob = sd_drafter_policy_new(p, expected), known = -1.0;
+    double path_prob = sd_drafter_policy_new_share(p, expected), known = -1.0;
     for (int i = 0; i < n + looked_at; i++) {
         double chance = sd_acceptance_chance(&p->acceptance, confidences[i], i + 1);
         if (i < n)

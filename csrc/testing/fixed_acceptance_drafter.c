@@ -53,7 +53,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-/* The guesses that stand are the inner's in its own text; the last token is new. */
+/* The inner drafter is told its own guesses in place of those accepted; the last token is new. */
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
     int32_t* own = d->imagined[sequence];

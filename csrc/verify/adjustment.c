@@ -18,8 +18,8 @@ const float* sd_logits_adjust(const sd_sampling* sampling, int n_vocab, const fl
         for (int i = 0; i < n_tokens; i++) penalise(logits, penalty, tokens[i], adjusted);
         for (int i = node; i > 0; i = tree->parents[i]) penalise(logits, penalty, tree->tokens[i], adjusted);
     }
-    for (int i = 0; i < sampling->n_biased;
-         i++) { /* forbidding by assignment, as infinities may not be added */
+    /* A forbidden token is set to −infinity, as infinities must not be added. */
+    for (int i = 0; i < sampling->n_biased; i++) {
         float bias = sampling->biases[i], *logit = &adjusted[sampling->biased[i]];
         *logit = bias == -INFINITY ? bias : *logit + bias;
     }

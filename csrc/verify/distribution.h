@@ -8,10 +8,10 @@
 #include "rng.h"
 #include "status.h"
 
-/* How the logits of one model become a distribution; the fields of specdec.Sampling. In this order: penalty and
- * bias (adjustment.h), temperature, top-k, nucleus on what is left, min-p.
+/* How the logits of one model become a distribution; the fields of specdec.Sampling. In this order: penalty
+ * and bias (adjustment.h), temperature, top-k, nucleus on what is left, min-p.
  *
- * A session has one of these for the target and one for its draft. Everybody else borrows them by const
+ * A session has one of these for the target and one for its draft. All other code borrows them by const
  * pointer; they and their arrays must outlive the session. */
 typedef struct sd_sampling {
     /* ≥ 0; 0: all mass on the argmax, lowest id on ties. */
@@ -37,7 +37,7 @@ typedef struct sd_sampling {
 sd_status sd_sampling_check(const sd_sampling* sampling, int n_vocab);
 
 /* A distribution over the vocabulary: dense, or all mass on one token. A dense one is not divided
- * by its sum but carries it: nobody then walks the row once more. Its factor is 1 / mass, unless lenience has
+ * by its sum but carries it, which saves a pass over the row. Its factor is 1 / mass, unless lenience has
  * multiplied it (rules.c): then the probabilities sum to more than 1. */
 typedef struct sd_distribution {
     int32_t point;   /* the one token, or -1 when dense */

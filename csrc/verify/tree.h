@@ -21,8 +21,8 @@ static inline sd_status sd_gamma_check(int gamma) {
     return sd_fail(SD_ERR_VALUE, "gamma is %d, expected 0 to %d", gamma, SD_MAX_GAMMA);
 }
 
-/* What is known of the trees of a drafting method, from the least to the most general: this decides which rules
- * can judge them (sd_rule_check_trees). */
+/* What is known of the trees of a drafting method, from the least to the most general: this decides which
+ * rules can judge them (sd_rule_check_trees). */
 typedef enum sd_tree_kind {
     SD_TREE_CHAINS,  /* every node is the child of the one before it */
     SD_TREE_DRAWS,   /* the guesses for one token are independent draws of one distribution */

@@ -1,4 +1,4 @@
-/* Verification: which guesses stand, and what the target says next. A pure function. */
+/* Verification: which guesses are accepted, and what the target says next. A pure function. */
 #ifndef SD_VERIFY_H
 #define SD_VERIFY_H
 
@@ -21,8 +21,8 @@ sd_status sd_rule_find(const char* name, sd_rule* rule);
 /* A rule and its lenience l: in (0, 1], and 1 for rules other than rejection and greedy. */
 sd_status sd_rule_check(sd_rule rule, double lenience);
 
-/* Can the rule judge trees of this kind? This is the one place that knows. SD_ERR_SETTING if not; `argument` is
- * what the caller's argument for the rule is called, for the message. SD_TREE_UNKNOWN passes. */
+/* Can the rule judge trees of this kind? This is the one place that knows. SD_ERR_SETTING if not; `argument`
+ * is what the caller's argument for the rule is called, for the message. SD_TREE_UNKNOWN passes. */
 sd_status sd_rule_check_trees(sd_rule rule, sd_tree_kind kind, const char* argument);
 
 /* What a rule amounts to where the target is sampled at this temperature. At 0 all mass is on one token, and

@@ -7,7 +7,7 @@
 #include "drafter.h"
 
 typedef struct sd_copy_options {
-    const sd_automaton* documents; /* borrowed, must outlive the drafter; -1 stands between two. NULL: none */
+    const sd_automaton* documents; /* borrowed, must outlive the drafter; -1 between two. NULL: none */
     int min_match;                 /* shortest match that is copied from, ≥ 1 */
     int n_candidates;              /* continuations that are drafted, 1 to SD_MAX_COPIES */
 } sd_copy_options;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interrupt.h"
+#include "memory.h"
 
 /* Tokens of a match that are compared; of longer ones the alignment decides. */
 #define MAX_MATCH 32
@@ -11,7 +12,7 @@
 #define MAX_LOST 8
 #define NEAR 8
 
-/* Where a text stands in its source. */
+/* Where in its source a text is. */
 typedef struct alignment {
     int n_text; /* tokens of the text that have been read */
     int at;     /* index in the source of what follows the last token that has a counterpart */
@@ -36,7 +37,7 @@ typedef struct input_drafter {
     sequence_state* states; /* [options.n_sequences] */
 } input_drafter;
 
-/* How many tokens of the output up to tokens[n_tokens - 1] stand in the source too, up to source[end]. */
+/* How many tokens of the output up to tokens[n_tokens - 1] are in the source too, up to source[end]. */
 static int match_length(const sequence_state* r, const int32_t* tokens, int n_tokens, int end) {
     int most = n_tokens - r->n_prompt, length = 0;
     if (end + 1 < most) most = end + 1;
@@ -69,8 +70,8 @@ static void realign(const sequence_state* r, const int32_t* tokens, int min_matc
 static sd_status follow(const sequence_state* r, const int32_t* tokens, int n_tokens, int min_match,
                         alignment* p, sd_odds* odds) {
     while (p->n_text < n_tokens) {
-        sd_status status =
-            sd_interrupted(); /* a token without counterpart is looked for in all of the source */
+        /* A token without counterpart is looked for in all of the source. */
+        sd_status status = sd_interrupted();
         if (status != SD_OK) return status;
         int32_t token = tokens[p->n_text++];
         int right = p->n_lost == 0 && p->at < r->n_source && r->source[p->at] == token;

@@ -8,15 +8,17 @@
 
 #include "copying.h"
 #include "drafter.h"
-#include "memory.h"
 
 typedef struct sd_input_options {
-    const int32_t*
-        source; /* [n_source] borrowed while the drafter is created; NULL: each prompt is its own */
+    /* [n_source] borrowed while the drafter is created; NULL: each prompt is its own source. */
+    const int32_t* source;
     int n_source;
-    int start;        /* index in the source of what the output is expected to begin with, ≥ 0 */
-    int min_match;    /* shortest suffix of the output whose match in the source is believed, ≥ 1 */
-    int n_candidates; /* hypotheses about an edit that are drafted, 1 to SD_MAX_COPIES */
+    /* Index in the source of what the output is expected to begin with, ≥ 0. */
+    int start;
+    /* Shortest suffix of the output whose match in the source is trusted, ≥ 1. */
+    int min_match;
+    /* Hypotheses about an edit that are drafted, 1 to SD_MAX_COPIES. */
+    int n_candidates;
 } sd_input_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. */

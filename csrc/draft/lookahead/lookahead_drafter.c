@@ -6,7 +6,7 @@
 #include "kernels.h"
 #include "ngram_pool.h"
 
-/* What stands ahead of one sequence's text. */
+/* The window of guesses ahead of one sequence's text. */
 typedef struct window {
     int32_t* rows;   /* [ngram - 1, window] */
     int32_t* leaves; /* [window] nodes of the last row in the last proposal, first n_columns */

@@ -11,13 +11,17 @@ typedef struct parent {
 
 /* One proposal being drafted. */
 typedef struct draft {
-    int32_t* nodes; /* [n_nodes + 1] the proposal's node of each of the shape; -1: not drawn */
-    int32_t*
-        duplicates;  /* [n_nodes + 1] by the proposal's nodes: the first with the same tokens from the root */
-    int32_t* reads;  /* [widest] nodes that are read in this step */
-    parent* parents; /* [widest] nodes that get children in this step */
+    /* [n_nodes + 1] by nodes of the shape: the proposal's node, -1 if it was not drawn. */
+    int32_t* nodes;
+    /* [n_nodes + 1] by nodes of the proposal: the first with the same tokens from the root. */
+    int32_t* duplicates;
+    /* [widest] nodes that are read in this step. */
+    int32_t* reads;
+    /* [widest] nodes that get children in this step. */
+    parent* parents;
     int n_reads, n_parents;
-    int first, end; /* the shape's nodes of this level */
+    /* The shape's nodes of this level. */
+    int first, end;
 } draft;
 
 typedef struct model_drafter {

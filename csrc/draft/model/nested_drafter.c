@@ -174,7 +174,7 @@ static sd_rule inner_rule(sd_rule outer) {
     return outer == SD_RULE_COUPLED ? SD_RULE_COUPLED : SD_RULE_REJECTION;
 }
 
-/* Verify an inner tree against the model; what stands, and the token behind it, are guesses. How many of
+/* Verify an inner tree against the model; the accepted path and the token after it are guesses. How many of
  * them are taken is decided one by one, by what came before each, so that each is a plain draw. */
 static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* logits) {
     const sd_proposal* q = &in->proposal;
@@ -213,7 +213,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         d->openers[*n_open] = i;
         sd_proposal* q = &d->proposals[(*n_open)++];
         *q = open_inner(d, &proposals[i], in);
-        sd_proposal text = *q; /* the model reads the root whatever is guessed behind it */
+        sd_proposal text = *q; /* the model reads the root, whatever is guessed after it */
         text.budget = text.depth = 1;
         sd_status status = sd_draft_runner_follow(&d->runner, &text);
         if (status != SD_OK) return status;

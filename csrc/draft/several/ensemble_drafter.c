@@ -160,7 +160,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
         sd_proposal* p = &proposals[k];
         int room = room_for(d, i, p), slot = in->round.n_asked;
         if (room < 1 || !sd_proposal_may_draft(p, 0)) continue;
-        double new = d->options.adaptive ? sd_drafter_policy_new(&in->policy, d->best[k]) : 1.0;
+        double new = d->options.adaptive ? sd_drafter_policy_new_share(&in->policy, d->best[k]) : 1.0;
         if (!sd_proposal_may_draft(open_proposal(d, i, slot, p, room, new), 0)) continue;
         in->slots[p->sequence] = slot;
         in->expected[slot] = d->best[k];

@@ -20,9 +20,9 @@ typedef struct sd_ensemble_options {
     int adaptive;
 } sd_ensemble_options;
 
-/* Create a drafter. drafters [n_drafters] are made with the same `drafting`; they are owned from the call on,
- * also when it fails. With SD_RULE_COUPLED they share its noise; otherwise each gets random numbers of its own.
- * Owned by the caller, who hands it to a session. */
+/* Create a drafter. drafters [n_drafters] are made with the same `drafting`; they are owned from the call
+ * on, also when it fails. With SD_RULE_COUPLED they share its noise; otherwise each gets random numbers of
+ * its own. Owned by the caller, who hands it to a session. */
 sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensemble_options* options,
                                      sd_drafter* const* drafters, sd_drafter** drafter);
 

@@ -40,7 +40,8 @@ typedef struct sd_ngram_table {
 /* Is the table what its comments say? */
 sd_status sd_ngram_table_check(const sd_ngram_table* table);
 
-/* What followed a context [k] of tokens, k ≥ 1: *begin to *end of levels[k - 1]; nothing if they are equal. */
+/* What followed a context [k] of tokens, k ≥ 1: *begin to *end of levels[k - 1]; nothing if they are
+ * equal. */
 void sd_ngram_followers(const sd_ngram_table* table, const int32_t* context, int k, int64_t* begin,
                         int64_t* end);
 
