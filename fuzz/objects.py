@@ -15,7 +15,7 @@ from specdec.drafts import Proposal
 __all__ = ["CHAINS", "HABITS", "Proposer", "ProposerError", "draw_object"]
 
 HABITS = (
-    "chain", "array", "repeat", "empty", "full", "tree", "twins", "bush", "drawn", "drawn tree", "long",
+    "chain", "array", "repeat", "empty", "full", "tree", "duplicates", "bush", "drawn", "drawn tree", "long",
     "raise",
 )  # fmt: skip
 """Chains, trees with equal siblings, guesses drawn from a distribution; "long" exceeds its budget and "raise"
@@ -85,12 +85,12 @@ class Proposer:
             return [rng.randrange(self.n_vocab) for _ in range(n)]
         parents = {
             "drawn": lambda i: i,
-            "twins": lambda i: 0 if i < 3 else rng.randint(0, i),
+            "duplicates": lambda i: 0 if i < 3 else rng.randint(0, i),
             "bush": lambda i: 0,
         }.get(habit, lambda i: rng.randint(0, i))
         chosen = [parents(i) for i in range(n)]
         if not habit.startswith("drawn"):
-            few = 1 if habit == "twins" and rng.random() < 0.5 else 3
+            few = 1 if habit == "duplicates" and rng.random() < 0.5 else 3
             return Proposal([rng.randrange(self.n_vocab) % few % self.n_vocab for _ in chosen], chosen)
         guesses, rows = [], []
         for _ in chosen:

@@ -325,11 +325,11 @@ def test_a_node_budget_is_kept_and_shared_fairly(models: Any, budget: int) -> No
     for records in iter(session.round, []):
         assert sum(r["n_rows"] for r in records) <= budget
         drafted = [len(r["drafted"]) for r in records]
-        if n_new.max() + 5 < 200:  # nobody comes to an end
+        if n_new.max() + 5 < 200:  # no text ends
             assert len(drafted) == 5 and sum(drafted) == min(5 * 4, budget - 5)
             assert max(drafted) - min(drafted) <= 1
             guesses += drafted
-            assert guesses.max() - guesses.min() <= 1, "somebody is left behind"
+            assert guesses.max() - guesses.min() <= 1, "a sequence gets fewer guesses than others"
         for record in records:
             n_new[record["sequence"]] += len(record["tokens"])
     assert list(n_new) == [200] * 5

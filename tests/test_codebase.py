@@ -44,6 +44,7 @@ BELOW["binding"] = list(BELOW)
 BELOW["testing"] = list(BELOW)
 
 MAX_LINES = 600
+MAX_COLUMNS = 110
 
 C_FILES = sorted(path for path in CSRC.rglob("*.[ch]"))
 HEADERS = [path for path in C_FILES if path.suffix == ".h" and not path.stem.endswith("_template")]
@@ -143,6 +144,17 @@ def test_includes_go_one_way() -> None:
 def test_c_files_stay_short() -> None:
     n_lines = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in C_FILES}
     assert {path: n for path, n in n_lines.items() if n > MAX_LINES} == {}, "split them by their nouns"
+
+
+def test_lines_of_c_files_end_by_the_last_column() -> None:
+    """Comments too, which clang-format does not wrap."""
+    long = [
+        f"{name(path)}:{number}"
+        for path in C_FILES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > MAX_COLUMNS
+    ]
+    assert not long, f"longer than {MAX_COLUMNS} columns: {', '.join(long)}"
 
 
 def includers(header: str) -> set[str]:

@@ -31,7 +31,7 @@ from toy_pair import blurred
 from weights import VerifyWeights
 
 NAMES = list(DRAFTS)
-UNSEEDED = {"best that adapts"}
+UNSEEDED = {"ensemble that adapts"}
 """Which of its drafts are asked depends on times that are measured."""
 N_NEW = 40
 COUPLED = {"temperature": 0.9, "top_p": 0.95, "verify": "coupled", "seed": 5}

@@ -20,11 +20,14 @@ def example(word: str, number: int, flag: bool) -> None:
 def test_each_case_is_in_one_item_and_one_tier() -> None:
     (mark,) = example.pytestmark
     SEEN.clear()
+    errors = []
     for param in mark.args[1]:
         try:
             example(*param.values)
         except AssertionError as error:
-            assert "1 of" in str(error) and "a-2-True" in str(error) and "a 2 with a flag" in str(error)
+            errors.append(str(error))
+    assert len(errors) == 1
+    assert "1 of" in errors[0] and "a-2-True" in errors[0] and "a 2 with a flag" in errors[0]
     wanted = [(word, n, flag) for word, n in (("a", 1), ("a", 2), ("b", 1)) for flag in (False, True)]
     assert sorted(SEEN) == sorted(wanted)
 
@@ -38,6 +41,16 @@ def test_each_case_is_in_one_item_and_one_tier() -> None:
             pass
     for values in zip(*SEEN, strict=True):  # each value of each parameter
         assert len(set(values)) == 2
+
+
+def test_cases_with_equal_labels_are_refused() -> None:
+    """One of them would be lost."""
+
+    @pytest.mark.parametrize("value", [1, "1"])
+    def alike(value: object) -> None: ...
+
+    with pytest.raises(AssertionError, match="two cases have the labels"):
+        in_few_items()(alike)
 
 
 def test_covering_cases_show_everything() -> None:

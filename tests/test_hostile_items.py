@@ -308,7 +308,7 @@ def test_a_table_that_changes_after_its_checks(target: _core.Model) -> None:
 @pytest.mark.parametrize("rule", ["rejection", "greedy", "coupled", "block", "k-sequential", "classical"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e308])
 def test_rules_on_what_are_no_distributions(rule: str, value: float) -> None:
-    """The package checks before; whoever changes an array after that check gets a wrong token, no crash."""
+    """The package checks before; an array that is changed after that check gives a wrong token, no crash."""
     n, n_vocab = 4, 5
     good = np.full((n, n_vocab), 1 / n_vocab)
     for at in (np.s_[:], np.s_[1:2], np.s_[:, 0]):

@@ -48,7 +48,9 @@ DRAFTS: dict[str, Callable[[specdec.Model, specdec.Model], Any]] = {
         draft, tree=drafts.StaticTree((2, 1), "without replacement")
     ),
     "top-k": lambda target, draft: drafts.ModelDraft(draft, tree=drafts.StaticTree((3, 2), "top-k")),
-    "grown": lambda target, draft: drafts.ModelDraft(draft, tree=drafts.DynamicTree(8, width=3, steps=3)),
+    "dynamic tree": lambda target, draft: drafts.ModelDraft(
+        draft, tree=drafts.DynamicTree(8, width=3, steps=3)
+    ),
     "drafted": lambda target, draft: drafts.ModelDraft(draft, draft=draft),
     "drafted by copying": lambda target, draft: drafts.ModelDraft(
         draft, draft=drafts.ContextCopy(min_match=1)

@@ -244,7 +244,7 @@ def test_bad_proposals_are_refused(target: _core.Model, answer: Any, message: st
 
 
 def test_guesses_beyond_the_room_of_the_text_are_left_out(target: _core.Model) -> None:
-    """With all that hangs on them, and their younger siblings: 3 more tokens are 2 guesses in a row."""
+    """With all their descendants, and the siblings after them: 3 more tokens are 2 guesses in a row."""
     tree = Proposal([5, 6, 7, 8, 9], parents=[0, 1, 2, 3, 1], probs=uniform_rows(5))
     session = open_session(target, Scripted(tree), [[1, 2]], gamma=5, max_new_tokens=3)
     session.prefill()

@@ -358,7 +358,7 @@ def test_a_second_thread_is_refused(models):
 
 
 def test_sessions_run_side_by_side(models):
-    """Models are shared freely and sessions are independent, whoever has the thread pool."""
+    """Models are shared freely and sessions are independent, whichever session has the thread pool."""
     target, friend, _ = models
     expected, _, _ = run_session(target, None, PROMPTS)
     results = {}

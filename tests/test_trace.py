@@ -72,7 +72,7 @@ def test_round_of_a_tree() -> None:
 
 
 def test_nodes_with_the_same_tokens_from_the_root_are_one_row() -> None:
-    """Nodes 1 and 3 are token 5, 2 and 4 hang on them: 5 was accepted, both that hang on it were rejected."""
+    """Nodes 1 and 3 are token 5, 2 and 4 are their children: 5 was accepted, both children were rejected."""
     tree = Round(
         index=0, drafted=(5, 6, 5, 7, 6), parents=(0, 1, 0, 3, 3), path=(1,), tokens=(5, 9), kept=2,
         betas=(1.0, 0.5), draft_s=0.0, verify_s=0.0, other_s=0.0,

@@ -253,7 +253,7 @@ PROPOSALS: dict[str, Callable[[Parents, Conditional], Proposal]] = {
 @pytest.mark.parametrize("name", TREES)
 @pytest.mark.parametrize("how", PROPOSALS)
 def test_nodes_are_drawn_from_what_they_say(how: str, name: str) -> None:
-    """And that is the draft's own: the distribution after the parent, or what elder siblings have left of it.
+    """And that is the draft's own: the distribution after the parent, or what earlier siblings left of it.
 
     The drafted tokens as a whole follow from it: chi-square over 6,000 seeds, false alarm 1e-3 each.
     """
@@ -275,7 +275,7 @@ def test_nodes_are_drawn_from_what_they_say(how: str, name: str) -> None:
     assert p_value(dict(seen), law) > FALSE_ALARM
 
 
-def test_twins_are_read_once_and_rightly() -> None:
+def test_duplicates_are_read_once_and_rightly() -> None:
     """Equal nodes after equal nodes share a row of the draft; equal nodes after others do not."""
     target, draft, prompt = random_model(3, 1), random_model(3, 2, 1.0), [1, 2]
     probs = conditional(draft, prompt)
@@ -521,7 +521,7 @@ def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
 
 # ------------------------------------------------------------------------------ ends and bookkeeping
 
-ALL = ["chains", "sample", "without replacement", "top-k", "grown", *NESTED]
+ALL = ["chains", "sample", "without replacement", "top-k", "dynamic tree", *NESTED]
 
 
 def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]:
@@ -530,7 +530,7 @@ def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]
         return nested(draft, small, n_vocab)[name]
     if name == "chains":
         return by_method("parallel_chains", draft, 3)
-    if name == "grown":
+    if name == "dynamic tree":
         return by_method("dynamic_tree", draft, 3, 4, 3.5)
     return by_method("static_tree", draft, [0, 0, 0, 1, 1, 2, 4, 4], name)
 
@@ -580,19 +580,19 @@ def test_a_draft_of_a_shorter_context(name: str) -> None:
 # ----------------------------------------------------------------------------------------- origins
 
 
-@pytest.mark.parametrize("name", ["best", "chains", "shape"])
+@pytest.mark.parametrize("name", ["ensemble", "chains", "shape"])
 def test_the_last_tokens_origin_by_the_texts_of_the_tree(
     pair: tuple[specdec.Model, specdec.Model], name: str
 ) -> None:
     """A draft was rejected iff some node has the accepted tokens and one more from the root. Where drafts of
-    several lengths are merged it may hang on a node that is not on the path, but has the tokens of one."""
+    several lengths are merged its parent may be a node that is not on the path, but has the tokens of one."""
     target, small = pair
     draft, temperature = {
-        "best": (drafts.Ensemble(drafts.ContextCopy(min_match=1, gamma=1), small, adaptive=False), 0.0),
+        "ensemble": (drafts.Ensemble(drafts.ContextCopy(min_match=1, gamma=1), small, adaptive=False), 0.0),
         "chains": (drafts.ModelDraft(small, tree=ParallelChains(3)), 1.0),
         "shape": (drafts.ModelDraft(small, tree=StaticTree((3, 2))), 0.7),
     }[name]
-    n_twins = 0
+    n_duplicates = 0
     openings = (
         "It was a dark night", "He said to her", "The old man", "In the house of my father",
         "Once upon a time", "She looked at the window", "We went to the sea", "There was no sound",
@@ -612,8 +612,8 @@ def test_the_last_tokens_origin_by_the_texts_of_the_tree(
             last = "correction" if rejected else "bonus" if r.drafted else "target"
             assert r.origin == ("draft",) * n + (last,)
             assert len(r.betas) == n + bool(rejected)
-            n_twins += bool(rejected) and (r.path[-1] if r.path else 0) not in r.parents
-    assert n_twins > 0 or name != "best"
+            n_duplicates += bool(rejected) and (r.path[-1] if r.path else 0) not in r.parents
+    assert n_duplicates > 0 or name != "ensemble"
 
 
 # --------------------------------------------------------------------------------- what is refused

@@ -129,16 +129,16 @@ CHAINS: dict[str, Make] = {
 TREES: dict[str, Make] = {
     "lookahead": lambda world: drafts.Lookahead(),
     "lookahead of 4-grams": lambda world: drafts.Lookahead(2, 4, candidates=3),
-    "best": lambda world: drafts.Ensemble(
+    "ensemble": lambda world: drafts.Ensemble(
         Repeats(), drafts.Bigram(world.ids, world.n_vocab), world.draft, adaptive=False
     ),
-    "best that adapts": lambda world: drafts.Ensemble(drafts.ContextCopy(min_match=1), world.draft),
-    "best of layers": lambda world: drafts.Ensemble(
+    "ensemble that adapts": lambda world: drafts.Ensemble(drafts.ContextCopy(min_match=1), world.draft),
+    "ensemble of layers": lambda world: drafts.Ensemble(
         Repeats(), drafts.EarlyExit(1), drafts.SkipLayers(mlp=[1]), adaptive=False
     ),
     "object with branches": lambda world: Repeats(branches=True),
     "object that draws branches": lambda world: Draws(world.n_vocab, branches=True),
-    "best of objects that draw": lambda world: drafts.Ensemble(
+    "ensemble of objects that draw": lambda world: drafts.Ensemble(
         Draws(world.n_vocab), Draws(world.n_vocab, branches=True), adaptive=False
     ),
     "context copy tree": lambda world: drafts.ContextCopy([world.ids], min_match=1, n_candidates=5),
@@ -149,10 +149,12 @@ TREES: dict[str, Make] = {
         world.draft, tree=drafts.StaticTree((2, 1, 2), "without replacement")
     ),
     "top-k": lambda world: drafts.ModelDraft(world.draft, tree=drafts.StaticTree((3, 2, 1), "top-k")),
-    "grown": lambda world: drafts.ModelDraft(world.draft, tree=drafts.DynamicTree(8, width=3, steps=4)),
+    "dynamic tree": lambda world: drafts.ModelDraft(
+        world.draft, tree=drafts.DynamicTree(8, width=3, steps=4)
+    ),
 }
 
-DRAWN_ANYHOW = {"object that draws", "object that draws branches", "best of objects that draw"}
+DRAWN_ANYHOW = {"object that draws", "object that draws branches", "ensemble of objects that draw"}
 """Drafts that draw their guesses whatever the draft's settings are."""
 
 CHOSEN = {"lookahead", "lookahead of 4-grams"}

@@ -32,7 +32,7 @@ def covering(shows: Mapping[Key, set[Any]]) -> set[Key]:
 def in_few_items(by: str | Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a parametrized test as few items, each of which loops over its cases.
 
-    By default as many cases run as show each value once; the others are `slow`. Stands above all
+    By default as many cases run as show each value once; the others are `slow`. The decorator comes above all
     ``pytest.mark.parametrize`` of the test. When cases fail, the error names them all.
 
     Parameters
@@ -98,7 +98,9 @@ def _cases(marks: Sequence[pytest.Mark]) -> dict[tuple[str, ...], dict[str, Any]
     found = {}
     for combination in itertools.product(*parts):
         entries = [entry for part in combination for entry in part]
-        found[tuple(label for _, label, _ in entries)] = {name: value for name, _, value in entries}
+        key = tuple(label for _, label, _ in entries)
+        assert key not in found, f"two cases have the labels {key}"
+        found[key] = {name: value for name, _, value in entries}
     return found
 
 

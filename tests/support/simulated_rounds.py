@@ -96,8 +96,8 @@ class Play:
         return usual * (3.0 if self.world.noise and self._rng.random() < 0.02 else 1.0)
 
     def _chain(self, drafting: int) -> tuple[tuple[list[float], int, int, float], float]:
-        """(confidences, how many guesses are accepted, depth of the declined guess or 0, its confidence);
-        the mean of tokens that these guesses give."""
+        """(confidences, how many guesses are accepted, depth of the refused guess or 0, its confidence); the
+        mean of tokens that these guesses give."""
         world, confidences, right = self.world, [], []
         reach = tokens = 1.0
         shares = [level[0] for level in world.levels]
