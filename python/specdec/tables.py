@@ -59,11 +59,11 @@ class Tabular:
     __slots__ = ()
 
     def table(self) -> Table:
-        """What is shown."""
+        """What is shown, of a result that is one table."""
         raise NotImplementedError
 
     def tables(self) -> list[Table]:
-        """What is shown."""
+        """All that is shown: the one `table`, or several."""
         return [self.table()]
 
     def to_dict(self) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def tune(
     """Choose gamma from the measured acceptance rate, cost and time of verification.
 
     Theorem 3.8 takes the target to verify any number of positions in the time of one. Here that time is
-    measured, so the choice holds where arithmetic, not memory, sets the pace, too.
+    measured, so the choice holds where arithmetic, not memory, sets the speed, too.
 
     Parameters
     ----------

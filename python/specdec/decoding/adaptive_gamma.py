@@ -94,7 +94,7 @@ class AdaptiveGamma:
         # No lock: each step on the dictionary is one operation under the interpreter's lock. A child that is
         # forked while another thread holds a lock would wait for ever; so would a signal handler, or a stream
         # that is collected, if it ends a run while `end` holds one.
-        self._learnt: dict[tuple[Any, ...], _Learnt] = {}  # the last one used stands last
+        self._learnt: dict[tuple[Any, ...], _Learnt] = {}  # the last one used comes last
 
     def reset(self) -> None:
         """Forget everything."""

@@ -68,7 +68,7 @@ class StaticTree:
         + 8 nodes.
     how : {"sample", "without replacement", "top-k"}
         How the children of a node are chosen: as independent samples of the draft's distribution; each from
-        what is left of it without its elder siblings (recursive rejection sampling, Jeon et al. 2024, arXiv
+        what is left of it without its earlier siblings (recursive rejection sampling, Jeon et al. 2024, arXiv
         2402.14160), so that no two are alike; or as its most probable tokens, not drawn at all. All three
         are exact with verify="rejection"; "k-sequential" judges independent samples only. At temperature 0
         the children are always the most probable tokens, and under the coupled rule always those that are

@@ -8,8 +8,8 @@
 
 Each function takes what a run or a measurement gave back, draws into ``ax`` or a figure of its own, and
 returns the Axes. Colours are told apart by colour-blind readers and never stand alone: lines differ in
-style, points in shape, blocks in height. Settings of matplotlib are changed for nobody else. Legends stand
-beside the axes, where they cover no data: give a figure of your own ``layout="constrained"``.
+style, points in shape, blocks in height. Settings of matplotlib are changed for these pictures alone.
+Legends are beside the axes, where they cover no data: give a figure of your own ``layout="constrained"``.
 
 Pictures need matplotlib (``pip install 'specdec[plot]'``). Figure 1, the rounds in colour,
 needs none of it: it is how a `specdec.Result` prints.

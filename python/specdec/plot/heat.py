@@ -60,7 +60,7 @@ def heat_map(
 
     beta is the probability that the draft's token is accepted there (Definition 3.1). In a run a correction
     has the beta of the draft it replaced; a bonus token has none, for nothing was drafted in its place, and
-    stands on white. In trees and under the coupled rule a run's betas are 0 and 1 (`Round.betas`).
+    is on white. In trees and under the coupled rule a run's betas are 0 and 1 (`Round.betas`).
 
     Parameters
     ----------
