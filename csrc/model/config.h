@@ -40,8 +40,8 @@ typedef enum sd_router {
     SD_ROUTER_SIGMOID
 } sd_router;
 
-/* Mixtures of experts: each row goes through n_chosen of n_experts blocks, those of its largest router logits,
- * and through a shared one where there is one. What it adds is the sum of their outputs times their
+/* Mixtures of experts: each row goes through n_chosen of n_experts blocks, those of its largest router
+ * logits, and through a shared one where there is one. What it adds is the sum of their outputs times their
  * weights. */
 typedef struct sd_experts {
     int n;            /* 0: the model has no mixtures, and the fields below do not count */

@@ -34,8 +34,8 @@ typedef struct sd_routing {
     char *inputs, *activated; /* prepared; the shared expert's inputs are the caller's */
 } sd_routing;
 
-/* Take the scratch for passes of up to max_rows rows from the arena (which may be counting); zeros for a model
- * without experts. */
+/* Take the scratch for passes of up to max_rows rows from the arena (which may be counting); zeros for a
+ * model without experts. */
 sd_routing sd_routing_take(sd_arena* arena, const sd_config* config, int max_rows);
 
 /* From the logits of rows [first, end) to their experts and weights. Rows do not depend on each other. */
