@@ -181,9 +181,31 @@ def _llama() -> Files:
         "model.safetensors": _safetensors(_llama_tensors(n_vocab)),
         "tokenizer.json": _json(tokenizer),
         "tokenizer_config.json": _json(
-            {"add_bos_token": True, "bos_token": "<s>", "eos_token": {"content": "</s>"}}
+            {
+                "add_bos_token": True,
+                "bos_token": "<s>",
+                "eos_token": {"content": "</s>"},
+                "chat_template": [
+                    {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"},
+                    {"name": "tool_use", "template": "{{ tools | tojson }}"},
+                ],
+            }
         ),
+        "chat_template.jinja": _TEMPLATE,
     }
+
+
+_TEMPLATE = b"""{{- bos_token }}
+{%- set ns = namespace(n=0) %}
+{%- for message in messages %}
+    {%- if message.role not in ('user', 'assistant') %}
+        {{- raise_exception('who is ' + message.role) }}
+    {%- endif %}
+    {%- set ns.n = ns.n + 1 %}
+    {{- message.content | trim + eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'ab' }}{% endif %}
+"""
 
 
 def _metaspace() -> Files:
@@ -311,6 +333,9 @@ def use(kind: str, folder: Path) -> None:
     if model.tokenizer is not None:
         model.tokenizer.decode(model.tokenizer.encode("ab cab\né"))
         specdec.generate(model, None, "ab a", max_new_tokens=3, n_threads=1)
+        if model.chat_template is not None:
+            messages = [{"role": "user", "content": "ab a"}]
+            specdec.generate(model, None, messages=messages, max_new_tokens=3, n_threads=1)
 
 
 def _target(n_vocab: int) -> specdec.Model:

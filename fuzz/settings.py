@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
@@ -127,7 +128,15 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
         found["batch_size"] = draws.randint(1, n_prompts)
     if draws.chance(0.2):
         found["node_budget"] = n_prompts + draws.randint(0, 20)
+    if draws.chance(0.15):
+        found["prompt_cache"] = draws.one(0, 5_000, 1_000_000)
     return found
+
+
+@functools.cache
+def _prompt_cache(max_bytes: int) -> specdec.PromptCache:
+    """One for all runs, so that a run finds what those before it have read."""
+    return specdec.PromptCache(max_bytes)
 
 
 def is_extreme(settings: dict[str, Any]) -> bool:
@@ -141,6 +150,8 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     gamma = found.get("gamma")
     if isinstance(gamma, list):
         found["gamma"] = EveryOther(gamma[1])
+    if "prompt_cache" in found:
+        found["prompt_cache"] = _prompt_cache(found["prompt_cache"])
     if "transform" in found:
         found["transform"] = TRANSFORMS[found["transform"]]
     if "draft_sampling" in found:
@@ -150,7 +161,15 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
 
 def plain_keywords(settings: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a plain run of one prompt, on one thread, with the same output."""
-    only_speculative = ("gamma", "draft_sampling", "batch_size", "node_budget", "seed", "n_threads")
+    only_speculative = (
+        "gamma",
+        "draft_sampling",
+        "batch_size",
+        "node_budget",
+        "seed",
+        "n_threads",
+        "prompt_cache",
+    )
     return keywords({name: value for name, value in settings.items() if name not in only_speculative})
 
 

@@ -1260,7 +1260,7 @@ def test_import_needs_numpy_alone():
 
     code = (
         "import sys, specdec, specdec.models.model; "
-        "print([m for m in ('tokenizers', 'sentencepiece', 'safetensors', 'huggingface_hub', "
+        "print([m for m in ('tokenizers', 'sentencepiece', 'safetensors', 'huggingface_hub', 'jinja2', "
         "'torch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
