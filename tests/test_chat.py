@@ -428,3 +428,51 @@ def test_jinja_is_needed_for_chats_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(jinja2, "__version__", "3.1.5")
     with pytest.raises(MissingPackageError, match=r"3\.1\.6 or newer, whose sandbox holds; found 3\.1\.5"):
         of_family("smollm").render(said("a"))
+
+
+# ── The whole way, beside transformers
+# ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("family", ["qwen2.5", "llama 3", "gemma"])
+def test_replies_equal_those_of_transformers(tmp_path: Path, family: str) -> None:
+    """A folder as `save_pretrained` writes it: greedy replies of three turns, token for token."""
+    import torch
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedTokenizerFast,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+    )
+
+    template, tokens, end = TEMPLATES[family]
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=library_tokenizer(SPECIAL_TOKENS), chat_template=template, **tokens
+    )
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokenizer) + 7, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024,
+        "initializer_range": 0.3,
+    }  # fmt: skip
+    torch.manual_seed(5)
+    config, kind = (Qwen2Config, Qwen2ForCausalLM) if family == "qwen2.5" else (LlamaConfig, LlamaForCausalLM)
+    theirs = kind(config(**sizes)).eval()
+    ends = [tokenizer.convert_tokens_to_ids(token) for token in (end, tokens["eos_token"])]
+    theirs.generation_config.eos_token_id = ends
+    theirs.generation_config.pad_token_id = ends[0]
+    theirs.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    ours = specdec.load(tmp_path)
+    assert ours.tokenizer is not None and set(ours.tokenizer.eos_ids) == set(ends)
+    messages, cache = [{"role": "user", "content": "Hello, wer bist du? 走"}], specdec.PromptCache()
+    for _ in range(3):
+        inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")
+        with torch.no_grad():
+            ids = theirs.generate(**inputs, max_new_tokens=24, do_sample=False)
+        found = specdec.generate(ours, ours, messages=messages, max_new_tokens=24, prompt_cache=cache)
+        assert [*found.prompt_ids, *found.tokens] == ids[0].tolist()
+        text = tokenizer.decode(found.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert found.text is not None and found.text.rstrip("\ufffd") == text.rstrip("\ufffd")
+        messages += [{"role": "assistant", "content": found.text}, {"role": "user", "content": "Und weiter?"}]

@@ -19,6 +19,7 @@ import specdec
 PAGES = {
     "Guides": [
         "docs/FAMILIES",
+        "docs/TEXT",
         "docs/DRAFTS",
         "docs/SPECULATION",
         "docs/ACCEPTANCE",
