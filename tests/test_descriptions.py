@@ -84,6 +84,29 @@ def test_a_description_may_change_once_the_session_is_made(name: str) -> None:
     assert tokens_of(made)[:6] == wanted[0]
 
 
+class Odd(str):
+    """A name that is equal to none."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def in_ensembles(n: int) -> Any:
+    draft: Any = COPY
+    for _ in range(n):
+        draft = by_method("ensemble", False, [1], [draft])
+    return draft
+
+
+def test_drafts_stand_within_one_another_up_to_a_depth() -> None:
+    tokens_of(session(in_ensembles(63)))
+    for n in (64, 100_000):
+        with pytest.raises(InputError, match="at most 64 drafts within one another"):
+            session(in_ensembles(n))
+
+
 @pytest.mark.parametrize(
     ("description", "error", "message"),
     [
@@ -100,6 +123,14 @@ def test_a_description_may_change_once_the_session_is_made(name: str) -> None:
         (by_method("static_tree", DRAFT, [0], "sample\0"), ValueError, "null character"),
         (by_method("static_tree", DRAFT, [0], 7), TypeError, "how is a int, expected a str"),
         (by_method("dynamic_tree", DRAFT, 2, 3, "x"), TypeError, "sharpness is a str, expected a number"),
+        (
+            by_method("nested", DRAFT, by_method("nested", DRAFT, COPY, 1), 2**31 - 1),
+            ValueError,
+            "gamma is 2147483647",
+        ),
+        (by_method("nested", DRAFT, COPY, -1), ValueError, "gamma is -1, expected 0 to 1024"),
+        (("random", {Odd("model"): 1}), TypeError, "random has no argument 'model'"),
+        (("model", {"model": DRAFT, Odd("model"): DRAFT}), TypeError, "model has no argument 'model'"),
     ],
 )
 def test_descriptions_that_are_none(description: Any, error: type[Exception], message: str) -> None:

@@ -114,6 +114,7 @@ static int make_nested(PyObject* arguments, const sd_drafter_context* c, sd_draf
                                {"gamma", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &nested.inner_gamma}};
     if (SD_FIELDS_FROM(arguments, "nested", fields) < 0) return -1;
     if (model_options_from(model, c, &options) < 0) return -1;
+    if (made(sd_gamma_check(nested.inner_gamma)) < 0) return -1;
     sd_drafter_context inner = *c;
     inner.target = options.model;
     inner.drafting = sd_nested_inner(&c->drafting, nested.inner_gamma);
@@ -328,8 +329,13 @@ static PyObject* arguments_of(PyObject* description, const sd_drafter_context* c
     return PyDict_Copy(arguments);
 }
 
-int sd_drafter_from(PyObject* description, const sd_drafter_context* c, sd_drafter** drafter) {
+int sd_drafter_from(PyObject* description, const sd_drafter_context* outer, sd_drafter** drafter) {
+    sd_drafter_context within = *outer;
+    const sd_drafter_context* c = &within;
     const char* name;
+    if (within.depth++ == SD_MAX_DRAFTS_WITHIN)
+        return made(sd_fail(SD_ERR_SETTING, "draft: expected at most %d drafts within one another",
+                            SD_MAX_DRAFTS_WITHIN));
     PyObject* arguments = arguments_of(description, c, &name);
     if (arguments == NULL) return -1;
     int result = PyList_Append(c->arguments, arguments);

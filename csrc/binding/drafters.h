@@ -6,6 +6,9 @@
 #include "fields.h"
 #include "module.h"
 
+/* How many drafters may stand within one another, as a draft of a draft does: they call one another. */
+#define SD_MAX_DRAFTS_WITHIN 64
+
 /* What a drafter is made with, beside its description. */
 typedef struct sd_drafter_context {
     sd_drafting drafting;
@@ -17,6 +20,8 @@ typedef struct sd_drafter_context {
     /* A list that gets the arguments of each drafter that is made: drafters borrow from these. Its owner
      * frees the drafter first, and shows the list to the garbage collector. */
     PyObject* arguments;
+    /* Drafters that the one that is made stands within. */
+    int depth;
 } sd_drafter_context;
 
 /* Create the drafter of a description: a tuple of a method's name and a dict of its arguments, which may be

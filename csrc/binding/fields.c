@@ -50,12 +50,13 @@ static void refuse_type(PyObject* object, const char* of, const sd_field* field)
                      Py_TYPE(object)->tp_name, expected[field->type]);
 }
 
-/* TypeError for the first key of the dict that is no field. */
+/* TypeError for the first key of the dict that is no field. A key of a subclass of str may compare as it likes, so
+ * it is none. */
 static void refuse_unknown(PyObject* dict, const char* of, const sd_field* fields, int n) {
     PyObject *key, *object;
     for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &object);) {
         int known = 0;
-        for (int i = 0; i < n && PyUnicode_Check(key); i++)
+        for (int i = 0; i < n && PyUnicode_CheckExact(key); i++)
             known |= PyUnicode_CompareWithASCIIString(key, fields[i].name) == 0;
         if (known) continue;
         PyErr_Format(PyExc_TypeError, "%s has no argument %R", of, key);
