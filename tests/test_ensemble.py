@@ -322,6 +322,28 @@ def test_a_draft_that_brings_nothing_is_soon_left_out() -> None:
     assert len(commits) == out.trace.n_calls, "it follows the text all the same"
 
 
+def test_a_draft_of_a_draft_is_left_out_too() -> None:
+    """The next round of the draft shows what came of its guesses, which need not become text."""
+    model, draft = specdec.embedded_pair()
+    slow = Scripted(lambda _, budget: [3] * min(3, budget), gamma=3, seconds=0.03)
+    nested = ModelDraft(draft, draft=Ensemble(slow))
+    out = specdec.generate(model, nested, "Once upon a time", max_new_tokens=60, gamma=6, ignore_eos=True)
+    assert 1 <= len(slow.budgets) < 12 < out.trace.n_calls
+
+
+def test_rows_of_earlier_drafts_are_counted_once() -> None:
+    """Two drafts guess alike, and pay. Rounds without the one behind them are known, so it is tried again."""
+    model, _ = specdec.embedded_pair()
+    how = {"max_new_tokens": 200, "ignore_eos": True}
+    plain = specdec.generate(model, None, "Once upon a time", **how)
+    text = [*plain.prompt_ids, *plain.tokens]
+    right = [Scripted(lambda tokens, budget: text[len(tokens) :][: min(3, budget)]) for _ in range(2)]
+    slow = Scripted([3], seconds=0.03)
+    out = specdec.generate(model, Ensemble(Ensemble(*right, adaptive=False), slow), "Once upon a time", **how)
+    assert out.tokens == plain.tokens
+    assert 3 <= len(slow.budgets) < 12
+
+
 def test_without_adapting_all_are_asked() -> None:
     model, _ = specdec.embedded_pair()
     slow = Scripted([], seconds=0.002)

@@ -30,8 +30,10 @@ typedef struct ensemble_drafter {
     double* best;       /* [n_sequences] of a round: tokens expected so far */
     sd_throughput throughput;
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
-    double committed;                 /* when the last sequence was */
+    double committed;                 /* when it was known what came of the last sequence */
     int n_tokens, n_rows;             /* of this round */
+    int n_proposed, n_told;           /* sequences of this round, and those of which it is known what came */
+    int shows_guesses; /* a nested drafter asks: the text may go on with guesses, before any commit */
 } ensemble_drafter;
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
@@ -151,7 +153,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     in->round = (sd_drafter_round){0};
     for (int k = 0; k < n; k++) {
         in->slots[proposals[k].sequence] = -1;
-        in->round.n_rows += proposals[k].tree.n_nodes;
+        if (d->options.adaptive) in->round.n_rows += sd_tree_number_rows(&proposals[k].tree, d->node_rows);
     }
     if (d->options.adaptive &&
         !sd_drafter_policy_begin(&in->policy, &d->throughput, in->gamma, in->round.n_rows))
@@ -181,11 +183,61 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     return SD_OK;
 }
 
-/* The last round is over when the next begins. */
+/* The nodes of a tree whose tokens came, in a row: d->path. new [n_new]: the tokens that came. Returns how
+ * many. */
+static int find_path(const ensemble_drafter* d, const sd_proposal* own, const int32_t* new, int n_new) {
+    int last = 0;
+    d->right[0] = 1;
+    for (int j = 1; j < own->tree.n_nodes; j++) {
+        int depth = own->depths[j];
+        d->right[j] =
+            d->right[own->tree.parents[j]] && depth <= n_new && own->tree.tokens[j] == new[depth - 1];
+        if (d->right[j] && depth > own->depths[last]) last = j;
+    }
+    for (int j = last; j > 0; j = own->tree.parents[j]) d->path[own->depths[j] - 1] = j;
+    return own->depths[last];
+}
+
+/* Judge the proposals for a sequence by the text that followed, tokens [n_tokens]. */
+static void judge(ensemble_drafter* d, int sequence, const int32_t* tokens, int n_tokens) {
+    int n_old = d->n_text[sequence], before = 0;
+    for (int i = 0; i < d->options.n_drafters; i++) {
+        inner* in = &d->inners[i];
+        int slot = in->slots[sequence];
+        if (slot < 0) continue;
+        const sd_proposal* own = &in->proposals[slot];
+        int n = find_path(d, own, tokens + n_old, n_tokens - n_old), n_added = n > before ? n - before : 0;
+        if (d->options.adaptive)
+            sd_drafter_policy_observe(&in->policy, own, d->path, n, in->expected[slot], n_added);
+        in->round.n_added += n_added;
+        if (n > before) before = n;
+    }
+    d->n_tokens += n_tokens - n_old;
+    d->n_told++;
+}
+
+/* Nothing more is to be told of the last proposals for a sequence. */
+static void forget(ensemble_drafter* d, int sequence) {
+    for (int i = 0; i < d->options.n_drafters; i++) d->inners[i].slots[sequence] = -1;
+    d->n_text[sequence] = 0;
+}
+
+/* Where a sequence has not been committed since the last round, that round was one of a nested drafter, and the
+ * text has what came of it. */
+static void judge_by_text(ensemble_drafter* d, const sd_proposal* p) {
+    int n_old = d->n_text[p->sequence];
+    if (n_old == 0 || p->n_text <= n_old) return;
+    judge(d, p->sequence, p->text, p->n_text);
+    forget(d, p->sequence);
+    d->committed = sd_now();
+    d->shows_guesses = 1;
+}
+
+/* The last round is over when the next begins. It tells nothing where it is not known what came of a sequence. */
 static void end_round(ensemble_drafter* d) {
     double expected_s = 0.0, draft_s = 0.0;
     int n_asked = 0;
-    if (d->options.adaptive && d->committed > 0.0 && d->verified > 0.0) {
+    if (d->options.adaptive && d->n_told == d->n_proposed && d->verified > 0.0) {
         for (int i = 0; i < d->options.n_drafters; i++) {
             const inner* in = &d->inners[i];
             if (in->round.n_asked == 0) continue;
@@ -201,8 +253,8 @@ static void end_round(ensemble_drafter* d) {
         }
         if (n_asked > 0) sd_throughput_add(&d->throughput, d->n_rows, d->n_tokens, draft_s, rest_s);
     }
-    d->n_tokens = d->n_rows = 0;
-    d->verified = d->committed = 0.0;
+    d->n_tokens = d->n_rows = d->n_told = 0;
+    d->verified = 0.0;
 }
 
 /* What a second is worth in this round, by what each drafter could do. */
@@ -214,7 +266,9 @@ static void begin_round(ensemble_drafter* d, int n) {
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     ensemble_drafter* d = (ensemble_drafter*)base;
+    for (int k = 0; k < n; k++) judge_by_text(d, &proposals[k]);
     end_round(d);
+    d->n_proposed = n;
     if (d->options.adaptive) begin_round(d, n);
     d->begun = sd_now();
     double reading_s = 0.0;
@@ -253,43 +307,17 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
     return SD_OK;
 }
 
-/* The nodes of a tree whose tokens came, in a row: d->path. new [n_new]: the tokens that came. Returns how
- * many. */
-static int find_path(const ensemble_drafter* d, const sd_proposal* own, const int32_t* new, int n_new) {
-    int last = 0;
-    d->right[0] = 1;
-    for (int j = 1; j < own->tree.n_nodes; j++) {
-        int depth = own->depths[j];
-        d->right[j] =
-            d->right[own->tree.parents[j]] && depth <= n_new && own->tree.tokens[j] == new[depth - 1];
-        if (d->right[j] && depth > own->depths[last]) last = j;
-    }
-    for (int j = last; j > 0; j = own->tree.parents[j]) d->path[own->depths[j] - 1] = j;
-    return own->depths[last];
-}
-
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     ensemble_drafter* d = (ensemble_drafter*)base;
-    int n_old = d->n_text[sequence], before = 0;
     sd_status status = SD_OK;
-    if (n_old > 0) d->n_tokens += n_tokens - n_old;
-    for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++) {
-        inner* in = &d->inners[i];
-        int slot = in->slots[sequence];
-        if (slot >= 0 && n_old <= n_tokens) {
-            const sd_proposal* own = &in->proposals[slot];
-            int n = find_path(d, own, tokens + n_old, n_tokens - n_old),
-                n_added = n > before ? n - before : 0;
-            if (d->options.adaptive)
-                sd_drafter_policy_observe(&in->policy, own, d->path, n, in->expected[slot], n_added);
-            in->round.n_added += n_added;
-            if (n > before) before = n;
-        }
-        in->slots[sequence] = -1;
-        status = sd_drafter_commit(in->drafter, sequence, tokens, n_tokens);
+    /* the time since a nested drafter's last round is mostly the outer session's */
+    if (d->n_text[sequence] > 0 && d->n_text[sequence] < n_tokens && !d->shows_guesses) {
+        judge(d, sequence, tokens, n_tokens);
+        d->committed = sd_now();
     }
-    d->n_text[sequence] = 0;
-    d->committed = sd_now();
+    forget(d, sequence);
+    for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++)
+        status = sd_drafter_commit(d->inners[i].drafter, sequence, tokens, n_tokens);
     return status;
 }
 
