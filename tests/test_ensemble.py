@@ -310,10 +310,11 @@ def test_one_long_round_changes_little() -> None:
         assert rounds.run(100, brings=2, n_nodes=2, seconds=0.1) >= 97
 
 
-def test_a_draft_that_brings_nothing_is_soon_left_out() -> None:
+@pytest.mark.parametrize("guesses", [[3], []], ids=str)
+def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int]) -> None:
     """It costs so much that its first trial is far off."""
     model, _ = specdec.embedded_pair()
-    slow = Scripted([3], seconds=0.05)
+    slow = Scripted(guesses, seconds=0.05)
     out = specdec.generate(model, Ensemble(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
     plain = specdec.generate(model, None, "Once upon a time", max_new_tokens=100, ignore_eos=True)
     assert out.tokens == plain.tokens

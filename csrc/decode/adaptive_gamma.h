@@ -26,6 +26,7 @@ void sd_adaptive_gamma_observe(sd_adaptive_gamma* adaptive, const sd_proposal* p
 
 /* What a round of the batch took. */
 typedef struct sd_adaptive_gamma_round {
+    int n_asked; /* sequences that might have guesses; 0: the drafter was not asked */
     int n_rows, n_steps, n_tokens;
     double draft_s, rest_s; /* seconds of proposing, and of all else */
 } sd_adaptive_gamma_round;

@@ -36,8 +36,9 @@
 #define AWAY 4.0
 /* Seconds of a step of an unknown draft, over those of a token of plain decoding. */
 #define DRAFT_PRIOR 0.05
-/* Seconds of drafting count as at most so many times what is expected. */
+/* Seconds of drafting count as at most so many times what is expected, once so many rounds have been seen. */
 #define OUTLIER 3.0
+#define N_EXPECTED 3.0
 /* Guesses behind the next one that may make it pay. */
 #define AHEAD 8
 
@@ -181,7 +182,7 @@ static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_row
 }
 
 static void begin_rest(sd_drafter_policy* p, const sd_throughput* t) {
-    double cost = usual_seconds(p) * t->plain_rate;
+    double cost = fmax(usual_seconds(p), sd_mean_of(p->vain, 0.0, 1.0)) * t->plain_rate;
     p->rest_left = p->rest * fmin(MOST_COST, fmax(LEAST_COST, cost));
     p->rest = fmin(4.0 * p->rest, LAST_REST);
 }
@@ -225,7 +226,8 @@ void sd_drafter_policy_observe(sd_drafter_policy* p, const sd_proposal* proposal
 }
 
 double sd_drafter_policy_expects(const sd_drafter_policy* p, int n_steps) {
-    if (p->idle >= AWAY || sd_cost_model_seen(&p->draft, n_steps, n_steps) < 3.0) return -1.0;
+    if (n_steps == 0) return p->vain.n < N_EXPECTED ? -1.0 : p->vain.sum / p->vain.n;
+    if (p->idle >= AWAY || sd_cost_model_seen(&p->draft, n_steps, n_steps) < N_EXPECTED) return -1.0;
     return sd_cost_model_seconds(&p->draft, n_steps);
 }
 
@@ -240,6 +242,17 @@ static void begin_trial(sd_drafter_policy* p) {
     for (int i = 0; i < SD_POLICY_EXPECTED; i++) sd_mean_weaken(&p->added[i], LOOK_AGAIN);
 }
 
+/* Learn what drafting took, of a machine of usual speed. Returns the seconds that count. */
+static double learn_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_steps, double draft_s) {
+    if (n_steps > 0) {
+        if (p->idle < AWAY) sd_cost_model_learn(&p->draft, n_steps, draft_s);
+        return fmin(draft_s, OUTLIER * draft_seconds(p, t, n_steps));
+    }
+    if (p->vain.n >= N_EXPECTED) draft_s = fmin(draft_s, OUTLIER * p->vain.sum / p->vain.n);
+    sd_mean_add(&p->vain, draft_s, 1.0, ROUNDS);
+    return draft_s;
+}
+
 double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const sd_drafter_round* r) {
     p->n_rounds++;
     if (r->n_asked == 0) {
@@ -247,9 +260,7 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
         if (p->rest_left > 0.0 && (p->rest_left -= r->n_tokens / t->n_open) <= 0.0) begin_trial(p);
         return 0.0;
     }
-    double draft_s = r->draft_s / t->slowness;
-    if (p->idle < AWAY) sd_cost_model_learn(&p->draft, r->n_steps, draft_s);
-    draft_s = fmin(draft_s, OUTLIER * draft_seconds(p, t, r->n_steps));
+    double draft_s = learn_seconds(p, t, r->n_steps, r->draft_s / t->slowness);
     double rows_s = sd_cost_model_seconds(&t->target, r->n_rows + r->n_guesses) -
                     sd_cost_model_seconds(&t->target, r->n_rows);
     /* rows that seem to cost less than none were measured badly */

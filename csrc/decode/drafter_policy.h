@@ -31,6 +31,8 @@ struct sd_drafter_policy {
     sd_mean added[SD_POLICY_EXPECTED];
     /* Guesses and steps of a proposal. */
     double guesses, steps;
+    /* Seconds of a round in which the drafter was asked and took no step: it looked and found nothing. */
+    sd_mean vain;
 
     /* Tokens behind decoding without the drafter since the last time level with it; of a sequence. */
     double loss;

@@ -313,7 +313,8 @@ static sd_status commit(sd_session* s, const sd_record* record) {
 
 /* What the round was like: seconds of proposing and of all else. */
 static void tell_adaptive_gamma(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
-    sd_adaptive_gamma_round round = {.draft_s = draft_s, .rest_s = rest_s};
+    sd_adaptive_gamma_round round = {
+        .n_asked = s->drafting ? s->n_open : 0, .draft_s = draft_s, .rest_s = rest_s};
     for (int i = 0; i < s->n_open; i++) {
         const sd_proposal* p = &s->proposals[i];
         const sd_verdict* v = &records[i].verdict;
