@@ -7,12 +7,12 @@
 #define PROPOSALS 64.0
 /* Rounds that the means of guesses and steps are of. */
 #define ROUNDS 64.0
-/* A rest takes so many times what a proposal costs: at first, and at most. It grows fourfold with each. */
-#define FIRST_REST 64.0
+/* A rest takes so many times what a proposal costs: at first, and at most. It doubles with each. */
+#define FIRST_REST 32.0
 #define LAST_REST 4096.0
 /* The cost of a proposal, in tokens of plain decoding, counts as at least and at most so much. */
 #define LEAST_COST 0.02
-#define MOST_COST 0.25
+#define MOST_COST 4.0
 /* Tokens that a rest has left at most when a session begins. */
 #define START_REST 16.0
 /* Rounds of a trial, at first and after a rest; rounds in which the drafter has paid do not count. */
@@ -184,7 +184,7 @@ static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_row
 static void begin_rest(sd_drafter_policy* p, const sd_throughput* t) {
     double cost = fmax(usual_seconds(p), sd_mean_of(p->vain, 0.0, 1.0)) * t->plain_rate;
     p->rest_left = p->rest * fmin(MOST_COST, fmax(LEAST_COST, cost));
-    p->rest = fmin(4.0 * p->rest, LAST_REST);
+    p->rest = fmin(2.0 * p->rest, LAST_REST);
 }
 
 int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int gamma, int n_rows) {

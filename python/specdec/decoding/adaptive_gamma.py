@@ -57,7 +57,7 @@ class AdaptiveGamma:
     lambda times the seconds that it costs, lambda being the tokens per second themselves. What is needed is
     learnt as the run goes on: acceptance by the draft's confidence and the position in the round; seconds of
     the target by its rows, t(M), and of the draft by its steps; and lambda. Where that is not more than plain
-    decoding gives, rounds are plain, in stretches that grow as long as it does not pay, from 64 to 4096
+    decoding gives, rounds are plain, in stretches that grow as long as it does not pay, from 32 to 4096
     times what a proposal costs, with a few trial rounds after each, so that drafting comes back when it pays.
 
     ``generate(..., gamma="auto")`` does this with estimates that are shared by all such calls of the process,
