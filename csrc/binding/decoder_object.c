@@ -47,7 +47,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     int rows = max_nodes > SD_PROMPT_SLICE ? max_nodes : SD_PROMPT_SLICE;
     sd_cache cache = {0};
     sd_workspace workspace = {0};
-    sd_status status = sd_cache_create(&cache, model->model, capacity + max_nodes, 0);
+    sd_status status = sd_cache_create(&cache, model->model, capacity + max_nodes, max_nodes, 0);
     if (status == SD_OK)
         status = sd_workspace_create_for(&workspace, model->model, n_vocab, n_threads, rows, rows,
                                          capacity + max_nodes);
@@ -125,7 +125,7 @@ static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
         sd_gil_take(&saved_thread);
         if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
-            self->cache.n_committed = n_before; /* nothing is half-changed */
+            sd_cache_cut(&self->cache, n_before); /* nothing is half-changed */
             goto fail;
         }
     }

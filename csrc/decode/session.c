@@ -142,7 +142,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     for (int i = 0; i < n; i++) {
         begin(s, i, &prompts[i]);
-        status = sd_cache_create(&s->caches[i], options->target, s->n_text + s->max_nodes,
+        status = sd_cache_create(&s->caches[i], options->target, s->n_text + s->max_nodes, s->max_nodes,
                                  drafter ? s->max_nodes : 0);
         if (status != SD_OK) goto fail;
     }

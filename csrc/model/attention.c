@@ -203,8 +203,10 @@ static void weigh(const site* a, int n_rows, span s) {
     int n_panels = sd_value_panels(cache->d_head);
     ptrdiff_t ldo = (ptrdiff_t)n_panels * SD_PANEL;
     memset(a->scratch->output, 0, (size_t)n_rows * (size_t)ldo * sizeof(float));
-    for (int slot = s.first; slot < s.end; slot += VALUE_SLOTS) {
-        int n = s.end - slot < VALUE_SLOTS ? s.end - slot : VALUE_SLOTS;
+    for (int slot = s.first, n; slot < s.end; slot += n) {
+        int run = sd_cache_run(cache, a->layer, slot);
+        n = run < VALUE_SLOTS ? run : VALUE_SLOTS;
+        if (s.end - slot < n) n = s.end - slot;
         for (int p = 0; p < n_panels; p++)
             add_values(n_rows, a->scratch->weights + (ptrdiff_t)(slot - s.first) * n_rows,
                        sd_cache_values(cache, a->layer, a->kv_head, p, slot), n,

@@ -6,40 +6,60 @@
 
 static size_t element_bytes(const sd_cache* c) { return c->format == SD_FORMAT_F32 ? 4 : 2; }
 static size_t key_panel_bytes(const sd_cache* c) { return sd_panel_bytes(c->format, (size_t)c->d_head); }
-static size_t value_panel_bytes(const sd_cache* c) {
-    return (size_t)c->n_slots * SD_PANEL * element_bytes(c);
+
+/* Bytes of the keys of one head in a layer with as many slots, and of its values. */
+static size_t keys_of_head(const sd_cache* c, int n_slots) {
+    return (size_t)n_slots / SD_PANEL * key_panel_bytes(c);
 }
-static size_t keys_per_head(const sd_cache* c) { return (size_t)c->n_slots / SD_PANEL * key_panel_bytes(c); }
-static size_t values_per_head(const sd_cache* c) {
-    return (size_t)sd_value_panels(c->d_head) * value_panel_bytes(c);
+static size_t values_of_head(const sd_cache* c, int n_slots) {
+    return (size_t)sd_value_panels(c->d_head) * (size_t)n_slots * SD_PANEL * element_bytes(c);
+}
+
+/* The slots that a layer has: all, or those of its window, of pending nodes, and of as many tokens that may be
+ * taken back. */
+static int slots_of_layer(const sd_cache* c, int layer) {
+    int window = c->model->config.layers[layer].window;
+    if (window == 0) return c->n_slots;
+    long wanted = (long)window - 1 + 2L * c->n_nodes;
+    if (wanted >= c->n_slots) return c->n_slots;
+    return sd_matrix_panels((int)wanted) * SD_PANEL;
 }
 
 static void lay_out(sd_cache* c) {
-    size_t n_heads = (size_t)c->n_layer * (size_t)c->n_kv_head;
     c->tokens = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->tokens);
     c->parents = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->parents);
     c->depths = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->depths);
-    c->keys = sd_arena_take(&c->arena, n_heads, keys_per_head(c));
-    c->values = sd_arena_take(&c->arena, n_heads, values_per_head(c));
+    c->layers = sd_arena_take(&c->arena, (size_t)c->n_layer, sizeof *c->layers);
+    for (int i = 0; i < c->n_layer; i++) {
+        int n_slots = slots_of_layer(c, i);
+        size_t heads = (size_t)c->n_kv_head;
+        char* keys = sd_arena_take(&c->arena, heads, keys_of_head(c, n_slots));
+        char* values = sd_arena_take(&c->arena, heads, values_of_head(c, n_slots));
+        if (c->layers) c->layers[i] = (sd_cache_layer){n_slots, keys, values};
+        if (n_slots < c->n_window_slots) c->n_window_slots = n_slots;
+    }
     size_t d_model = (size_t)c->model->config.d_model;
     c->hidden = sd_arena_take(&c->arena, (size_t)c->n_hidden, d_model * sizeof *c->hidden);
 }
 
 /* A cache of this size before it has memory. */
-static sd_cache empty(const sd_model* model, int n_slots, int n_hidden) {
+static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hidden) {
     const sd_config* c = &model->config;
+    int padded = sd_matrix_panels(n_slots) * SD_PANEL;
     return (sd_cache){.model = model,
                       .format = model->numbers.cache,
                       .n_layer = c->n_layer,
                       .n_kv_head = c->n_kv_head,
                       .d_head = c->d_head,
-                      .n_slots = sd_matrix_panels(n_slots) * SD_PANEL,
+                      .n_slots = padded,
+                      .n_nodes = n_nodes > SD_PROMPT_SLICE ? n_nodes : SD_PROMPT_SLICE,
+                      .n_window_slots = padded,
                       .n_through = c->n_layer,
                       .n_hidden = n_hidden};
 }
 
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_hidden) {
-    *cache = empty(model, n_slots, n_hidden);
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden) {
+    *cache = empty(model, n_slots, n_nodes, n_hidden);
     /* the memory is zero: unused slots meet weight 0 and must be finite */
     sd_status status = SD_ARENA_BUILD(&cache->arena, lay_out(cache));
     if (status != SD_OK) return status;
@@ -48,11 +68,17 @@ sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, i
 
 void sd_cache_free(sd_cache* cache) { sd_arena_free(&cache->arena); }
 
+/* Do some layers have fewer slots than the cache? */
+static int has_windows(const sd_cache* c) { return c->n_window_slots < c->n_slots; }
+
 sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_ctx) {
     int end = cache->n_pending + n;
     if (n < 0 || n > cache->n_slots || cache->n_committed + end > cache->n_slots)
         return sd_fail(SD_ERR_CONTEXT, "%d tokens and %d nodes do not fit a cache of %d", cache->n_committed,
                        end, cache->n_slots);
+    if (has_windows(cache) && end > cache->n_nodes)
+        return sd_fail(SD_ERR_CONTEXT, "%d nodes, expected at most %d in a cache that keeps windows", end,
+                       cache->n_nodes);
     for (int i = 0; i < n; i++) {
         int node = cache->n_pending + i, parent = parents[i];
         if (parent < -1 || parent >= node)
@@ -68,21 +94,24 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
         cache->tokens[cache->n_committed + node] = tokens[i];
     }
     cache->n_pending = end;
+    /* what is now written may take the place of what texts that end before `low` attend to */
+    int low = cache->n_committed + end - 2 * cache->n_nodes;
+    if (cache->n_committed + end > cache->n_window_slots && low > cache->n_low) cache->n_low = low;
     return SD_OK;
 }
 
-static char* head_of(const sd_cache* c, char* arrays, size_t per_head, int layer, int head) {
-    return arrays + ((size_t)layer * (size_t)c->n_kv_head + (size_t)head) * per_head;
-}
-
+/* The panel of a layer's keys that has panel p of the cache's slots. */
 static char* key_panel(const sd_cache* c, int layer, int head, int p) {
-    return head_of(c, c->keys, keys_per_head(c), layer, head) + (size_t)p * key_panel_bytes(c);
+    const sd_cache_layer* l = &c->layers[layer];
+    size_t at = (size_t)(p % (l->n_slots / SD_PANEL)) * key_panel_bytes(c);
+    return l->keys + (size_t)head * keys_of_head(c, l->n_slots) + at;
 }
 
 /* The 32 value columns of panel p in a slot. */
 static char* value_row(const sd_cache* c, int layer, int head, int p, int slot) {
-    return head_of(c, c->values, values_per_head(c), layer, head) + (size_t)p * value_panel_bytes(c) +
-           (size_t)slot * SD_PANEL * element_bytes(c);
+    const sd_cache_layer* l = &c->layers[layer];
+    size_t row = (size_t)p * (size_t)l->n_slots + (size_t)(slot % l->n_slots);
+    return l->values + (size_t)head * values_of_head(c, l->n_slots) + row * SD_PANEL * element_bytes(c);
 }
 
 const char* sd_cache_keys(const sd_cache* c, int layer, int head, int p) {
@@ -91,6 +120,10 @@ const char* sd_cache_keys(const sd_cache* c, int layer, int head, int p) {
 
 const char* sd_cache_values(const sd_cache* c, int layer, int head, int p, int slot) {
     return value_row(c, layer, head, p, slot);
+}
+
+int sd_cache_run(const sd_cache* c, int layer, int slot) {
+    return c->layers[layer].n_slots - slot % c->layers[layer].n_slots;
 }
 
 /* Element d of a slot's key, in its panel. */
@@ -121,23 +154,32 @@ void sd_cache_store(const sd_cache* c, int layer, int head, int slot, const floa
     }
 }
 
+/* Copy keys and values of one layer from a slot of a cache to one of another, or of the same. */
+static void copy_slot(const sd_cache* c, int layer, int from, const sd_cache* other, int to) {
+    for (int head = 0; head < c->n_kv_head; head++) {
+        char* source = key_panel(c, layer, head, from / SD_PANEL);
+        char* target = key_panel(other, layer, head, to / SD_PANEL);
+        for (int d = 0; d < c->d_head; d++) {
+            if (c->format == SD_FORMAT_F32)
+                *key_f32(target, to, d) = *key_f32(source, from, d);
+            else
+                *key_bf16(target, to, d) = *key_bf16(source, from, d);
+        }
+        for (int p = 0; p < sd_value_panels(c->d_head); p++)
+            memcpy(value_row(other, layer, head, p, to), value_row(c, layer, head, p, from),
+                   SD_PANEL * element_bytes(c));
+    }
+}
+
 static void move_slot(const sd_cache* c, int from, int to) {
     c->tokens[to] = c->tokens[from];
-    for (int layer = 0; layer < c->n_layer; layer++) {
-        for (int head = 0; head < c->n_kv_head; head++) {
-            char* source = key_panel(c, layer, head, from / SD_PANEL);
-            char* target = key_panel(c, layer, head, to / SD_PANEL);
-            for (int d = 0; d < c->d_head; d++) {
-                if (c->format == SD_FORMAT_F32)
-                    *key_f32(target, to, d) = *key_f32(source, from, d);
-                else
-                    *key_bf16(target, to, d) = *key_bf16(source, from, d);
-            }
-            for (int p = 0; p < sd_value_panels(c->d_head); p++)
-                memcpy(value_row(c, layer, head, p, to), value_row(c, layer, head, p, from),
-                       SD_PANEL * element_bytes(c));
-        }
-    }
+    for (int layer = 0; layer < c->n_layer; layer++) copy_slot(c, layer, from, c, to);
+}
+
+/* No node is pending. */
+static void clear(sd_cache* c) {
+    c->n_pending = 0;
+    c->n_through = c->n_layer;
 }
 
 /* Have the pending nodes gone through all layers? */
@@ -145,12 +187,6 @@ static sd_status check_finished(const sd_cache* c) {
     if (c->n_through == c->n_layer) return SD_OK;
     return sd_fail(SD_ERR_STATE, "the pending nodes have gone through %d layers of %d", c->n_through,
                    c->n_layer);
-}
-
-/* No node is pending. */
-static void clear(sd_cache* c) {
-    c->n_pending = 0;
-    c->n_through = c->n_layer;
 }
 
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
@@ -176,28 +212,50 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     return SD_OK;
 }
 
-/* How many committed tokens are the beginning of text [n]. */
+/* How many committed tokens are the beginning of text [n] and could be gone on from. */
 static int agreement(const sd_cache* c, const int32_t* text, int n) {
     int at = 0;
     while (at < c->n_committed && at < n && c->tokens[at] == text[at]) at++;
-    return at;
+    return at >= c->n_low ? at : 0;
 }
 
-/* Make the first n slots those of another cache. */
-static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
-    memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);
-    /* a key panel is copied whole: what lies behind the n slots is written before it is read */
+void sd_cache_cut(sd_cache* c, int n) {
+    if (n < c->n_low) n = 0;
+    if (n == 0) c->n_low = 0;
+    c->n_committed = n;
+    clear(c);
+}
+
+/* Copy one layer's keys and values of slots 0 … n - 1, panels as a whole: what lies behind the n slots is written
+ * before it is read. */
+static void copy_layer(const sd_cache* to, const sd_cache* from, int layer, int n) {
     size_t key_bytes = (size_t)sd_matrix_panels(n) * key_panel_bytes(to);
     size_t value_bytes = (size_t)n * SD_PANEL * element_bytes(to);
-    for (int layer = 0; layer < to->n_layer; layer++) {
-        for (int head = 0; head < to->n_kv_head; head++) {
-            memcpy(key_panel(to, layer, head, 0), key_panel(from, layer, head, 0), key_bytes);
-            for (int p = 0; p < sd_value_panels(to->d_head); p++)
-                memcpy(value_row(to, layer, head, p, 0), value_row(from, layer, head, p, 0), value_bytes);
-        }
+    for (int head = 0; head < to->n_kv_head; head++) {
+        memcpy(key_panel(to, layer, head, 0), key_panel(from, layer, head, 0), key_bytes);
+        for (int p = 0; p < sd_value_panels(to->d_head); p++)
+            memcpy(value_row(to, layer, head, p, 0), value_row(from, layer, head, p, 0), value_bytes);
     }
+}
+
+/* Make the first n slots those of another cache. Of a layer whose slots have been overwritten those are copied that
+ * texts of `low` tokens or more attend to. */
+static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
+    int low = n - 2 * to->n_nodes > from->n_low ? n - 2 * to->n_nodes : from->n_low, whole = 1;
+    memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);
+    for (int layer = 0; layer < to->n_layer; layer++) {
+        int window = to->model->config.layers[layer].window;
+        if (window == 0 || (n <= to->layers[layer].n_slots && from->n_low == 0)) {
+            copy_layer(to, from, layer, n);
+            continue;
+        }
+        whole = 0;
+        int first = low - window + 1 > 0 ? low - window + 1 : 0;
+        for (int slot = first; slot < n; slot++) copy_slot(from, layer, slot, to, slot);
+    }
+    to->n_low = whole ? 0 : low;
     to->n_committed = n;
-    to->n_pending = 0;
+    clear(to);
 }
 
 void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n) {
@@ -221,13 +279,13 @@ int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* t
 static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n_committed : 1; }
 
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
-    sd_status status = sd_cache_create(copy, cache->model, n_slots_of_copy(cache), 0);
+    sd_status status = sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
     if (status == SD_OK) copy_slots(copy, cache, cache->n_committed);
     return status;
 }
 
 size_t sd_cache_copy_bytes(const sd_cache* cache) {
-    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), 0);
+    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
     lay_out(&copy); /* without memory: it counts */
     return copy.arena.used;
 }
@@ -251,7 +309,11 @@ static int child_of(const sd_cache* c, int node, int32_t token) {
 void sd_cache_follow(sd_cache* c, const int32_t* text, int n) {
     int n_common = 0, limit = c->n_committed < n ? c->n_committed : n;
     while (n_common < limit && c->tokens[n_common] == text[n_common]) n_common++;
-    int agrees = n_common == c->n_committed && c->n_through == c->n_layer;
+    if (n_common < c->n_committed) {
+        sd_cache_cut(c, n_common);
+        return;
+    }
+    int agrees = c->n_through == c->n_layer;
     /* a node comes after its parent, so what moves down overwrites nothing that is still looked at */
     for (int node = -1, depth = 0; agrees && n_common < n; depth++, n_common++) {
         if ((node = child_of(c, node, text[n_common])) < 0) break;

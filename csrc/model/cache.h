@@ -1,5 +1,9 @@
 /* The KV cache of one sequence, and the tree of nodes after its text.
  *
+ * A layer whose rows attend to a window has the slots of the window, of pending nodes and of as many tokens more:
+ * slot s of the cache is slot s % n of a layer that has n. So a text can be cut back by some tokens, or to
+ * nothing; further back its windows have been overwritten.
+ *
  * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree under
  * verification are pending: node i is in slot n_committed + i, its position is n_committed + depth.
  * keep(path) moves the accepted nodes to the slots of their positions; follow(text) does the same from token
@@ -16,6 +20,17 @@
 
 #include "weights.h"
 
+/* A prompt is read in slices of this many tokens: enough that arithmetic outweighs reading the
+ * weights. It changes no bits. */
+#define SD_PROMPT_SLICE 64
+
+/* The keys and values of one layer. */
+typedef struct sd_cache_layer {
+    int n_slots;  /* a multiple of SD_PANEL: those of the cache, or fewer */
+    char* keys;   /* [n_kv_head, n_slots / 32] panels of d_head inputs (format.h), rotated */
+    char* values; /* [n_kv_head, value panels, n_slots, 32] f32 or bf16 */
+} sd_cache_layer;
+
 typedef struct sd_cache {
     /* Whose keys and values these are; borrowed. */
     const sd_model* model;
@@ -26,8 +41,14 @@ typedef struct sd_cache {
     int n_layer, n_kv_head, d_head;
     /* Capacity, a multiple of SD_PANEL. */
     int n_slots;
+    /* The fewest slots of a layer. */
+    int n_window_slots;
+    /* Pending nodes that the layers with windows have room for. */
+    int n_nodes;
     /* Tokens kept. */
     int n_committed;
+    /* The text can be cut back to this many tokens, or to none. */
+    int n_low;
     /* Nodes computed and not yet kept or dropped. */
     int n_pending;
     /* Layers that the pending nodes have gone through as in the whole model: n_layer, or fewer for nodes that
@@ -39,19 +60,17 @@ typedef struct sd_cache {
     int32_t* parents;
     /* [n_slots] depths of the pending nodes; 0 where the parent is -1. */
     int32_t* depths;
-    /* [n_layer, n_kv_head, n_slots / 32] panels of d_head inputs (format.h), rotated. */
-    char* keys;
-    /* [n_layer, n_kv_head, value panels, n_slots, 32] f32 or bf16. */
-    char* values;
+    /* [n_layer] */
+    sd_cache_layer* layers;
     /* Pending nodes that may wait to be finished. */
     int n_hidden;
     /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
     float* hidden;
 } sd_cache;
 
-/* Make room for `n_slots` tokens and nodes of `model`, of which n_hidden may wait to be finished. The
- * cache owns its memory. */
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_hidden);
+/* Make room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least SD_PROMPT_SLICE) are nodes
+ * that are pending at once, of which n_hidden may wait to be finished. The cache owns its memory. */
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden);
 void sd_cache_free(sd_cache* cache);
 
 /* Append nodes to the pending tree: parents [n] of tokens [n] are indices of pending nodes (older ones
@@ -67,6 +86,10 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
  * if none does, the pending nodes that go on along the text are committed; the others, and those that are
  * to be finished, are dropped. */
 void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
+
+/* Drop pending nodes and the committed tokens from the n-th on; all of them where what the n-th would attend to has
+ * been overwritten. */
+void sd_cache_cut(sd_cache* cache, int n);
 
 /* Begin text [n] in caches[which]: what any of caches [n_caches], all of one model, has committed of its
  * beginning is kept or copied, and the rest of the cache dropped. A row's bits are those of its tokens, so
@@ -102,6 +125,9 @@ static inline int sd_value_panels(int d_head) { return sd_matrix_panels(d_head);
  * [n_slots, 32], from `slot` on. */
 const char* sd_cache_keys(const sd_cache* cache, int layer, int head, int p);
 const char* sd_cache_values(const sd_cache* cache, int layer, int head, int p, int slot);
+
+/* How many slots from `slot` on lie one after the other in a layer. */
+int sd_cache_run(const sd_cache* cache, int layer, int slot);
 
 /* Store the key and value rows [d_head] of a slot. */
 void sd_cache_store(const sd_cache* cache, int layer, int head, int slot, const float* key,

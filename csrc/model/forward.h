@@ -7,10 +7,6 @@
 
 #include "workspace.h"
 
-/* A prompt is read in slices of this many tokens: enough that arithmetic outweighs reading the
- * weights. It changes no bits. */
-#define SD_PROMPT_SLICE 64
-
 /* Compute the new nodes of the branches and make them pending in their caches. The wanted logits
  * lie in workspace->logits, row after row in the order of branches and nodes, n_vocab of
  * ld_logits floats each. On failure no cache has changed. */

@@ -19,7 +19,7 @@ sd_status sd_score_create(sd_score* s, const sd_model* model, const int32_t* tok
     if (tokens[n - 1] < 0 || tokens[n - 1] >= n_vocab) /* the others are checked by the forward */
         return sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", n - 1, (int)tokens[n - 1],
                        n_vocab - 1);
-    sd_status status = sd_cache_create(&s->cache, model, n, 0);
+    sd_status status = sd_cache_create(&s->cache, model, n, 0, 0);
     if (status == SD_OK)
         status = sd_workspace_create(&s->workspace, model, n_threads, SD_PROMPT_SLICE, SD_PROMPT_SLICE, n);
     s->workspace.name = "the model";

@@ -23,7 +23,8 @@ sd_status sd_draft_runner_create(sd_draft_runner* r, const sd_draft_runner_optio
     if (status != SD_OK) return status;
     int n_slots = (options->n_text < n_ctx ? options->n_text : n_ctx) + options->gamma + CATCH_UP;
     for (int i = 0; i < n && options->skipped == NULL; i++) {
-        if ((status = sd_cache_create(&r->caches[i], model, n_slots, 0)) != SD_OK) return status;
+        if ((status = sd_cache_create(&r->caches[i], model, n_slots, options->gamma + CATCH_UP, 0)) != SD_OK)
+            return status;
     }
     int n_rows = n * r->row_room;
     status = sd_workspace_create_for(&r->workspace, model, options->n_vocab, options->n_threads,

@@ -1,0 +1,128 @@
+"""Layers with windows keep their windows: what that spares, and that no row changes by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from canonical import HAS_HOOKS, LLAMA, NO_HOOKS, build, perturbed, random_tensors, run_session
+from specdec import _core, reference
+
+# Texts go round the slots of these layers several times; one layer has all of them.
+CONFIG: dict[str, Any] = LLAMA | {"n_ctx": 4096, "sliding_window": 9, "windows": [9, 0, 40]}
+N_IDS = 700
+
+
+def ids(n: int = N_IDS, seed: int = 5) -> list[int]:
+    found: list[int] = np.random.default_rng(seed).integers(0, CONFIG["n_vocab"], n).tolist()
+    return found
+
+
+@pytest.fixture(scope="module", params=["f32", "bf16"])
+def model(request: pytest.FixtureRequest) -> _core.Model:
+    return build(CONFIG, random_tensors(CONFIG), dtype=request.param, cache_dtype=request.param)
+
+
+def rows_of(model: _core.Model, text: list[int]) -> np.ndarray:
+    """Logits of a text that a new decoder reads as a prompt."""
+    return np.asarray(_core.Decoder(model, capacity=len(text)).prefill(text, logits=True))
+
+
+def test_rows_are_those_of_the_reference_however_they_are_computed() -> None:
+    model, text = build(CONFIG, random_tensors(CONFIG)), ids()
+    found = rows_of(model, text)
+    expected = reference.logits(CONFIG, random_tensors(CONFIG), text)
+    np.testing.assert_allclose(found, expected, atol=5e-5)
+    decoder, rows = _core.Decoder(model, capacity=N_IDS, max_nodes=7), []
+    for first in range(0, N_IDS, 7):
+        chain = text[first : first + 7]
+        rows.append(decoder.forward(chain, range(-1, len(chain) - 1)))
+        decoder.keep(range(len(chain)))
+    assert np.array_equal(np.concatenate(rows), found)
+
+
+def test_nodes_of_a_tree_have_the_bits_of_their_path(model: _core.Model) -> None:
+    text = ids()
+    expected = rows_of(model, text)
+    decoder, rng = _core.Decoder(model, capacity=N_IDS, max_nodes=24), np.random.default_rng(3)
+    first = 0
+    while first < N_IDS - 8:
+        length = int(rng.integers(1, 7))
+        tokens: list[int] = []
+        parents: list[int] = []
+        path: list[int] = []
+        for token in text[first : first + length]:
+            for _ in range(int(rng.integers(0, 3)) if path else 0):
+                parents.append(int(rng.integers(0, len(tokens))))
+                tokens.append(int(rng.integers(0, CONFIG["n_vocab"])))
+            parents.append(path[-1] if path else -1)
+            path.append(len(tokens))
+            tokens.append(token)
+        logits = decoder.forward(tokens, parents)
+        assert np.array_equal(logits[path], expected[first : first + length])
+        decoder.keep(path)
+        first += length
+
+
+def test_sessions_give_plain_texts_and_bits(model: _core.Model) -> None:
+    """Drafts with caches of their own, one below another; prompts with common beginnings, long and short."""
+    common = ids(300)
+    prompts = [[*common, 3], common[:150], [*common[:290], 7, 8], ids(20, seed=6)]
+    draft = build(CONFIG, perturbed(random_tensors(CONFIG), 0.03))
+    small = ("model", {"model": build(CONFIG, perturbed(random_tensors(CONFIG), 0.05, seed=2))})
+    plain = run_session(model, None, prompts, max_new_tokens=150)
+    for description in (draft, ("nested", {"model": draft, "draft": small, "gamma": 3})):
+        found = run_session(model, description, prompts, max_new_tokens=150, gamma=5)
+        assert found[0] == plain[0]
+        for one, other in zip(found[1], plain[1], strict=True):
+            assert np.array_equal(one[: len(other)], other[: len(one)])
+
+
+@pytest.mark.parametrize("n_common", [0, 5, 100, 520, 600, 640])
+def test_a_cached_text_is_gone_on_with_where_its_windows_are_there(model: _core.Model, n_common: int) -> None:
+    """A text of 640 tokens is left at various places; what is read again gives the same bits."""
+    first = _core.Session(model, None, [ids(640)], **settings())
+    first.prefill()
+    cached = first.cached_text(0)
+    second_text = [*ids(640)[:n_common], *ids(60, seed=9)]
+    expected = run(model, second_text, None)
+    tokens, logits, n_known = run(model, second_text, cached)
+    assert tokens == expected[0] and np.array_equal(logits, expected[1])
+    assert n_known in (0, min(n_common, len(cached.tokens)))
+    assert n_known > 0 or n_common < 520
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    return {
+        "gamma": 0, "max_new_tokens": 30, "sampling": {"temperature": 0.0},
+        "draft_sampling": {"temperature": 0.0}, "seeds": [(1, 0)], "n_threads": 1, "keep_logits": True,
+    } | changes  # fmt: skip
+
+
+def run(model: _core.Model, prompt: list[int], cached: Any) -> tuple[list[int], np.ndarray, int]:
+    session = _core.Session(model, None, [prompt], **settings())
+    n_known = 0 if cached is None else session.begin_with(0, cached)
+    session.prefill()
+    tokens, logits = [], []
+    while batch := session.round():
+        tokens += batch[0]["tokens"]
+        logits.append(batch[0]["logits"])
+    session.close()
+    return tokens, np.concatenate(logits), n_known
+
+
+@pytest.mark.skipif(not HAS_HOOKS, reason=NO_HOOKS)
+def test_layers_with_windows_take_the_memory_of_their_windows() -> None:
+    tensors = random_tensors(CONFIG)
+    sizes = {}
+    for name, windows in {"all": [0, 0, 0], "one": [9, 0, 40], "none": [9, 9, 9]}.items():
+        model = build(CONFIG | {"windows": windows}, tensors)
+        before = _core._alloc_bytes()
+        decoders = [_core.Decoder(model, capacity=n) for n in (1000, 3000)]
+        sizes[name] = _core._alloc_bytes() - before
+        del decoders
+    per_layer = 2 * 4 * 4000 * CONFIG["n_kv_head"] * 32  # keys of 8 in f32, values in panels of 32
+    assert sizes["all"] - sizes["one"] > 0.9 * per_layer
+    assert sizes["one"] - sizes["none"] > 0.4 * per_layer
