@@ -15,8 +15,8 @@ static size_t values_of_head(const sd_cache* c, int n_slots) {
     return (size_t)sd_value_panels(c->d_head) * (size_t)n_slots * SD_PANEL * element_bytes(c);
 }
 
-/* The slots that a layer has: all, or those of its window, of pending nodes, and of as many tokens that may be
- * taken back. */
+/* The slots that a layer has: all, or those of its window, of pending nodes, and of as many tokens that may
+ * be taken back. */
 static int slots_of_layer(const sd_cache* c, int layer) {
     int window = c->model->config.layers[layer].window;
     if (window == 0) return c->n_slots;
@@ -226,8 +226,8 @@ void sd_cache_cut(sd_cache* c, int n) {
     clear(c);
 }
 
-/* Copy one layer's keys and values of slots 0 … n - 1, panels as a whole: what lies behind the n slots is written
- * before it is read. */
+/* Copy one layer's keys and values of slots 0 … n - 1, panels as a whole: what lies behind the n slots is
+ * written before it is read. */
 static void copy_layer(const sd_cache* to, const sd_cache* from, int layer, int n) {
     size_t key_bytes = (size_t)sd_matrix_panels(n) * key_panel_bytes(to);
     size_t value_bytes = (size_t)n * SD_PANEL * element_bytes(to);
@@ -238,8 +238,8 @@ static void copy_layer(const sd_cache* to, const sd_cache* from, int layer, int 
     }
 }
 
-/* Make the first n slots those of another cache. Of a layer whose slots have been overwritten those are copied that
- * texts of `low` tokens or more attend to. */
+/* Make the first n slots those of another cache. Of a layer whose slots have been overwritten those are
+ * copied that texts of `low` tokens or more attend to. */
 static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
     int low = n - 2 * to->n_nodes > from->n_low ? n - 2 * to->n_nodes : from->n_low, whole = 1;
     memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);

@@ -1,14 +1,14 @@
 /* The KV cache of one sequence, and the tree of nodes after its text.
  *
- * A layer whose rows attend to a window has the slots of the window, of pending nodes and of as many tokens more:
- * slot s of the cache is slot s % n of a layer that has n. So a text can be cut back by some tokens, or to
- * nothing; further back its windows have been overwritten.
+ * A layer whose rows attend to a window has the slots of the window, of pending nodes and of as many tokens
+ * more: slot s of the cache is slot s % n of a layer that has n. So a text can be cut back by some tokens,
+ * or to nothing; further back its windows have been overwritten.
  *
  * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes of the tree under
  * verification are pending: node i is in slot n_committed + i, its position is n_committed + depth.
- * keep(path) moves the accepted nodes to the slots of their positions; follow(text) does the same from token
- * ids instead of nodes. Beam search keeps several branches: prune drops the others, and settle commits the
- * beginning that all branches share.
+ * keep(path) moves the accepted nodes to the slots of their positions; follow(text) does the same from
+ * token ids instead of nodes. Beam search keeps several branches: prune drops the others, and settle
+ * commits the beginning that all branches share.
  *
  * Pending nodes may have gone through a part of the layers only, to be finished later (forward.h): these
  * cannot be committed. */
@@ -68,8 +68,9 @@ typedef struct sd_cache {
     float* hidden;
 } sd_cache;
 
-/* Make room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least SD_PROMPT_SLICE) are nodes
- * that are pending at once, of which n_hidden may wait to be finished. The cache owns its memory. */
+/* Make room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least SD_PROMPT_SLICE)
+ * are nodes that are pending at once, of which n_hidden may wait to be finished. The cache owns its
+ * memory. */
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden);
 void sd_cache_free(sd_cache* cache);
 
@@ -87,8 +88,8 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
  * to be finished, are dropped. */
 void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
 
-/* Drop pending nodes and the committed tokens from the n-th on; all of them where what the n-th would attend to has
- * been overwritten. */
+/* Drop pending nodes and the committed tokens from the n-th on; all of them where what the n-th would
+ * attend to has been overwritten. */
 void sd_cache_cut(sd_cache* cache, int n);
 
 /* Begin text [n] in caches[which]: what any of caches [n_caches], all of one model, has committed of its
