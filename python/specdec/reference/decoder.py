@@ -322,7 +322,8 @@ def _softmax(x: Array, sinks: Array) -> Array:
 
 def _softmax1(x: Array) -> Array:
     x = np.exp(x - x.max())
-    return x / x.sum()
+    total: float = x.sum()
+    return x / total
 
 
 def _softcap(x: Array, cap: float) -> Array:
