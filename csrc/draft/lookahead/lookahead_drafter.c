@@ -5,6 +5,10 @@
 #include "clock.h"
 #include "kernels.h"
 #include "ngram_pool.h"
+#include "running_mean.h"
+
+/* Guesses that the rates of right ones remember. */
+#define GUESSES 100.0
 
 /* The window of guesses ahead of one sequence's text. */
 typedef struct window {
@@ -15,11 +19,6 @@ typedef struct window {
     sd_ngram_pool pool;
 } window;
 
-/* How often a guess is right whose parent was; forgets. */
-typedef struct share {
-    double right, n;
-} share;
-
 typedef struct lookahead_drafter {
     sd_drafter base; /* must stay first */
     sd_lookahead_options options;
@@ -28,15 +27,11 @@ typedef struct lookahead_drafter {
     window* windows;       /* [n_sequences] */
     const int32_t** found; /* [candidates] */
     int32_t* rest;         /* [ngram] of an n-gram on its way into the pool */
-    share in_window, in_pool;
+    /* How often guesses of the window and of the pool are right whose parents were. */
+    sd_mean in_window, in_pool;
 } lookahead_drafter;
 
-static double estimate(const share* s) { return (s->right + 0.5) / (s->n + 1.0); }
-
-static void learn(share* s, int right) {
-    s->right = 0.99 * s->right + right;
-    s->n = 0.99 * s->n + 1.0;
-}
+static double estimate(sd_mean mean) { return sd_mean_of(mean, 0.5, 1.0); }
 
 static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
     (void)prompt, (void)n_prompt;
@@ -74,7 +69,7 @@ static void propose_window(const lookahead_drafter* d, window* w, sd_proposal* p
     int room = p->budget / n_rows, deep = p->depth - n_rows + 1;
     w->n_columns = n_cols < room ? n_cols : room;
     if (w->n_columns > deep) w->n_columns = deep > 0 ? deep : 0;
-    double confidence = estimate(&d->in_window);
+    double confidence = estimate(d->in_window);
     for (int c = 0, head = 0; c < w->n_columns; c++) {
         int node = head = append(p, head, w->rows[c], confidence);
         for (int r = 1; r < n_rows; r++) node = append(p, node, w->rows[r * n_cols + c], confidence);
@@ -85,7 +80,7 @@ static void propose_window(const lookahead_drafter* d, window* w, sd_proposal* p
 static void propose_candidates(const lookahead_drafter* d, const window* w, sd_proposal* p) {
     int n_rows = d->options.ngram - 1;
     int n = sd_ngram_pool_find(&w->pool, p->tree.tokens[0], d->options.candidates, d->found);
-    double confidence = estimate(&d->in_pool);
+    double confidence = estimate(d->in_pool);
     for (int i = 0; i < n; i++)
         for (int r = 0, node = 0; r < n_rows && p->tree.n_nodes <= p->budget && r < p->depth; r++)
             node = append(p, node, d->found[i][r], confidence);
@@ -119,7 +114,7 @@ static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, c
         next = -1;
         for (int i = 1; i < t->n_nodes; i++) {
             if (node_rows[t->parents[i]] != row) continue;
-            learn(i < first_of_pool ? &d->in_window : &d->in_pool, t->tokens[i] == token);
+            sd_mean_add(i < first_of_pool ? &d->in_window : &d->in_pool, t->tokens[i] == token, 1.0, GUESSES);
             if (t->tokens[i] == token) next = node_rows[i];
         }
     }
