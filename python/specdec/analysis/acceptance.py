@@ -24,8 +24,8 @@ from specdec.verification.verify import distribution
 __all__ = [
     "RUN_BY_THE_CORE",
     "Acceptance",
-    "Draft",
-    "DraftLike",
+    "MeasurableDraft",
+    "MeasurableDraftLike",
     "ProbabilityDraft",
     "acceptance",
     "default_prompts",
@@ -54,10 +54,10 @@ class ProbabilityDraft(Protocol):
         ...
 
 
-Draft: TypeAlias = Model | ProbabilityDraft
+MeasurableDraft: TypeAlias = Model | ProbabilityDraft
 RUN_BY_THE_CORE = (Model, drafts.Draft)
 """Drafts that `generate` takes, so that runs with them can be timed."""
-DraftLike: TypeAlias = ModelLike | ProbabilityDraft
+MeasurableDraftLike: TypeAlias = ModelLike | ProbabilityDraft
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Acceptance:
 
 def acceptance(
     target: Model,
-    draft: Draft,
+    draft: MeasurableDraft,
     prompts: Sequence[Sequence[int]],
     *,
     sampling: Sampling,
@@ -145,7 +145,7 @@ def acceptance(
     return Acceptance(tokens, text, betas)
 
 
-def _room(target: Model, draft: Draft, prompt: Sequence[int], index: int) -> int:
+def _room(target: Model, draft: MeasurableDraft, prompt: Sequence[int], index: int) -> int:
     """New tokens that the contexts have room for; the last one needs none in the draft's."""
     room = target.config.n_ctx - len(prompt)
     if isinstance(draft, Model):
@@ -156,7 +156,7 @@ def _room(target: Model, draft: Draft, prompt: Sequence[int], index: int) -> int
 
 
 def _draft_logits(
-    draft: Draft, ids: Sequence[int], n_prompt: int, target: Model, n_threads: int | None
+    draft: MeasurableDraft, ids: Sequence[int], n_prompt: int, target: Model, n_threads: int | None
 ) -> NDArray[np.float32]:
     """The draft's logits at every position that the target generated, [n_tokens, n_vocab]."""
     if isinstance(draft, Model):
@@ -205,7 +205,7 @@ def _betas(
 # --------------------------------------------------------------------------------------------- arguments
 
 
-def open_pair(target: ModelLike, draft: DraftLike) -> tuple[Model, Draft]:
+def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, MeasurableDraft]:
     """Target and draft, loaded where they are paths, of one vocabulary."""
     target = as_model("target", target)
     if isinstance(draft, str | os.PathLike):

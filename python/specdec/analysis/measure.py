@@ -15,7 +15,7 @@ from specdec import theory
 from specdec.analysis.acceptance import (
     RUN_BY_THE_CORE,
     Acceptance,
-    DraftLike,
+    MeasurableDraftLike,
     acceptance,
     name_of,
     open_pair,
@@ -42,7 +42,7 @@ _NOT_RUN = Speedup((math.nan,), (math.nan,))
 
 def measure(
     target: ModelLike,
-    draft: DraftLike,
+    draft: MeasurableDraftLike,
     prompts: Prompt | Sequence[Prompt],
     *,
     gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),

@@ -10,7 +10,7 @@ from typing import Any
 from specdec import theory
 from specdec.analysis.acceptance import (
     RUN_BY_THE_CORE,
-    DraftLike,
+    MeasurableDraftLike,
     acceptance,
     default_prompts,
     name_of,
@@ -141,7 +141,7 @@ class Tuning(Tabular):
 
 def tune(
     target: ModelLike,
-    draft: DraftLike,
+    draft: MeasurableDraftLike,
     prompts: Prompt | Sequence[Prompt] | None = None,
     *,
     max_gamma: int = 8,
