@@ -50,8 +50,8 @@ static void refuse_type(PyObject* object, const char* of, const sd_field* field)
                      Py_TYPE(object)->tp_name, expected[field->type]);
 }
 
-/* TypeError for the first key of the dict that is no field. A key of a subclass of str may compare as it likes, so
- * it is none. */
+/* TypeError for the first key of the dict that is no field. A key of a subclass of str may compare as it
+ * likes, so it is none. */
 static void refuse_unknown(PyObject* dict, const char* of, const sd_field* fields, int n) {
     PyObject *key, *object;
     for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &object);) {

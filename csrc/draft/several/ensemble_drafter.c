@@ -222,8 +222,8 @@ static void forget(ensemble_drafter* d, int sequence) {
     d->n_text[sequence] = 0;
 }
 
-/* Where a sequence has not been committed since the last round, that round was one of a nested drafter, and the
- * text has what came of it. */
+/* Where a sequence has not been committed since the last round, that round was one of a nested drafter, and
+ * the text has what came of it. */
 static void judge_by_text(ensemble_drafter* d, const sd_proposal* p) {
     int n_old = d->n_text[p->sequence];
     if (n_old == 0 || p->n_text <= n_old) return;
@@ -233,7 +233,8 @@ static void judge_by_text(ensemble_drafter* d, const sd_proposal* p) {
     d->shows_guesses = 1;
 }
 
-/* The last round is over when the next begins. It tells nothing where it is not known what came of a sequence. */
+/* The last round is over when the next begins. It tells nothing where it is not known what came of a
+ * sequence. */
 static void end_round(ensemble_drafter* d) {
     double expected_s = 0.0, draft_s = 0.0;
     int n_asked = 0;
