@@ -103,7 +103,7 @@ sd_status sd_beam_search_create(const sd_beam_options* options, const int32_t* p
     memcpy(s->prompt, prompt, (size_t)n * sizeof *prompt);
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     s->n_beams = 1;
-    s->beams[0] = (sd_beam){.token = prompt[n - 1], .node = -1, .hangs_on = -1};
+    s->beams[0] = (sd_beam){.token = prompt[n - 1], .node = -1, .parent_node = -1};
     if ((status = create_parts(s)) != SD_OK) goto fail;
     *out = s;
     return SD_OK;
@@ -201,8 +201,8 @@ static sd_status advance(sd_beam_search* s, int first, int* known) {
         s->step_parents[(ptrdiff_t)s->n_steps * width + i] = beam->parent;
         if (beam->ended) continue;
         n_open++;
-        beam->hangs_on = s->beams[beam->parent].node;
-        beam->node = sd_beam_tree_find(&s->tree, first, beam->token, beam->hangs_on);
+        beam->parent_node = s->beams[beam->parent].node;
+        beam->node = sd_beam_tree_find(&s->tree, first, beam->token, beam->parent_node);
         *known &= beam->node >= 0;
     }
     sd_beam* swapped = s->beams;
@@ -221,7 +221,7 @@ static sd_status run_round(sd_beam_search* s, sd_beam_record* record) {
     t->drafting = depth > 0; /* a search that has stopped guessing has no more to guess */
     for (int i = 0; i < s->n_beams; i++)
         if (!s->beams[i].ended)
-            s->beams[i].node = sd_beam_tree_add(t, s->beams[i].token, s->beams[i].hangs_on);
+            s->beams[i].node = sd_beam_tree_add(t, s->beams[i].token, s->beams[i].parent_node);
     int n_read_again = t->n_nodes - first;
     sd_status status = guess(s, first, depth, record);
     if (status != SD_OK) return status;

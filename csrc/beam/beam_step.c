@@ -30,7 +30,7 @@ static double score_of(double before, normaliser z, float logit) {
 }
 
 /* Put a candidate in its place among best [*n], best first. Candidates come in the order that
- * decides ties, so one that equals another stands behind it. */
+ * decides ties, so one that equals another comes after it. */
 static void insert(sd_beam* best, int* n, int width, sd_beam candidate) {
     if (*n == width && !(candidate.score > best[width - 1].score)) return;
     int at = *n < width ? (*n)++ : width - 1;

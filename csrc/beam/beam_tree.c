@@ -44,7 +44,7 @@ static int choose(sd_beam_tree* t, const sd_beam* beams, int n) {
     for (int i = 0; i < t->n_nodes; i++) t->moved[i] = -1;
     for (int i = 0; i < n; i++) {
         if (beams[i].ended) continue;
-        for (int a = beams[i].hangs_on; a >= 0 && t->moved[a] < 0; a = t->parents[a]) t->moved[a] = 0;
+        for (int a = beams[i].parent_node; a >= 0 && t->moved[a] < 0; a = t->parents[a]) t->moved[a] = 0;
     }
     int n_kept = 0;
     for (int i = 0; i < t->n_nodes; i++) {
@@ -55,14 +55,14 @@ static int choose(sd_beam_tree* t, const sd_beam* beams, int n) {
     return n_kept;
 }
 
-/* Nodes 0, 1, … that form a chain and that every other node and every hypothesis hangs on. */
+/* Nodes 0, 1, … that form a chain from which every other node and every hypothesis descends. */
 static int stem(const sd_beam_tree* t, const sd_beam* beams, int n) {
     int length = 0;
     while (length < t->n_nodes && t->parents[length] == length - 1) length++;
     for (int i = length; i < t->n_nodes; i++)
         if (t->parents[i] + 1 < length) length = t->parents[i] + 1;
     for (int i = 0; i < n; i++)
-        if (!beams[i].ended && beams[i].hangs_on + 1 < length) length = beams[i].hangs_on + 1;
+        if (!beams[i].ended && beams[i].parent_node + 1 < length) length = beams[i].parent_node + 1;
     return length;
 }
 
@@ -78,7 +78,8 @@ sd_status sd_beam_tree_prune(sd_beam_tree* t, sd_beam* beams, int n) {
         t->parents[i] = parent < 0 ? -1 : t->moved[parent];
     }
     for (int i = 0; i < n; i++)
-        if (!beams[i].ended && beams[i].hangs_on >= 0) beams[i].hangs_on = t->moved[beams[i].hangs_on];
+        if (!beams[i].ended && beams[i].parent_node >= 0)
+            beams[i].parent_node = t->moved[beams[i].parent_node];
     t->n_nodes = n_kept;
     t->n_draft_read = n_read;
 
@@ -92,7 +93,8 @@ sd_status sd_beam_tree_prune(sd_beam_tree* t, sd_beam* beams, int n) {
         t->parents[i - n_stem] = t->parents[i] < n_stem ? -1 : t->parents[i] - n_stem;
     }
     for (int i = 0; i < n; i++)
-        if (!beams[i].ended) beams[i].hangs_on = beams[i].hangs_on < n_stem ? -1 : beams[i].hangs_on - n_stem;
+        if (!beams[i].ended)
+            beams[i].parent_node = beams[i].parent_node < n_stem ? -1 : beams[i].parent_node - n_stem;
     t->n_nodes -= n_stem;
     t->n_draft_read -= t->drafting ? n_stem : 0;
     return SD_OK;

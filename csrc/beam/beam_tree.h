@@ -31,8 +31,8 @@ int sd_beam_tree_add(sd_beam_tree* tree, int32_t token, int parent);
 /* The node of this token and parent among the nodes from `first` on; -1: none. */
 int sd_beam_tree_find(const sd_beam_tree* tree, int first, int32_t token, int parent);
 
-/* Drop, here and in the caches, all nodes that no hypothesis [n] hangs on that goes on; commit those
- * that all hang on and both models have read. Sets hangs_on to the new indices. */
+/* Drop, here and in the caches, all nodes from which no hypothesis [n] that goes on descends; commit those
+ * from which all descend and that both models have read. Sets parent_node to the new indices. */
 sd_status sd_beam_tree_prune(sd_beam_tree* tree, sd_beam* beams, int n);
 
 #endif

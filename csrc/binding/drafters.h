@@ -20,7 +20,7 @@ typedef struct sd_drafter_context {
     /* A list that gets the arguments of each drafter that is made: drafters borrow from these. Its owner
      * frees the drafter first, and shows the list to the garbage collector. */
     PyObject* arguments;
-    /* Drafters that the one that is made stands within. */
+    /* How many drafters the one that is made is nested in. */
     int depth;
 } sd_drafter_context;
 

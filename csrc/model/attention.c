@@ -222,7 +222,7 @@ static span span_of(const site* a, int first, int last) {
         int here = window_start(a->config, cache->n_committed + cache->depths[node]);
         if (here < start) start = here;
     }
-    /* a position is in a slot at or after its own number; later nodes are nobody's ancestors here */
+    /* a position is in a slot at or after its own number; later nodes are no ancestors here */
     return (span){start / SD_PANEL * SD_PANEL, cache->n_committed + last + 1};
 }
 

@@ -323,7 +323,7 @@ void sd_cache_follow(sd_cache* c, const int32_t* text, int n) {
     clear(c);
 }
 
-/* Where `node` stands in the ascending nodes [n]; -1 if it does not. */
+/* Index of `node` in the ascending nodes [n]; -1 if it is not there. */
 static int find(const int32_t* nodes, int n, int node) {
     while (n > 0 && nodes[n - 1] > node) n--;
     return n > 0 && nodes[n - 1] == node ? n - 1 : -1;

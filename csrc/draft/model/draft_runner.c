@@ -103,7 +103,7 @@ sd_status sd_draft_runner_run(sd_draft_runner* r, const sd_draft_nodes* batch, i
         int n_new = 0;
         for (int j = 0; j < batch[i].n_nodes; j++) {
             int32_t node = batch[i].nodes[j];
-            if (node == 0) { /* with what stands before it and has not been read */
+            if (node == 0) { /* with the tokens before it that have not been read */
                 for (int at = cache->n_committed; at < p->n_text - 1; at++) {
                     parents[n_new] = n_new - 1;
                     tokens[n_new++] = p->text[at];
