@@ -18,6 +18,15 @@ __all__ = ["HFTokenizer"]
 
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _END_OF_TEXT: Final = "<|endoftext|>"
+_SPECIAL_NAMES: Final = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 
 # How the tokenizers of byte-level BPE in two files cut a text into words: classes of transformers, types of
 # models. GPT-2's rule is the library's own.
@@ -141,15 +150,20 @@ class HFTokenizer(ByteTokenizer):
         with library_errors(f"{vocab} and {merges.name}: not a BPE vocabulary that `tokenizers` can read"):
             model = library.models.BPE.from_file(str(vocab), str(merges))
             tokenizer = library.Tokenizer(model)
-            tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+            prefixed = settings.get("add_prefix_space") is True
+            tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
             if split is not None:
                 words = library.pre_tokenizers.Split(library.Regex(split), behavior="isolated")
-                whole = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+                whole = library.pre_tokenizers.ByteLevel(add_prefix_space=prefixed, use_regex=False)
                 tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([words, whole])
                 tokenizer.normalizer = library.normalizers.NFC()
             tokenizer.decoder = library.decoders.ByteLevel()
             _add_tokens(library, tokenizer, settings.get("added_tokens_decoder"), vocab)
-            if split is not None or tokenizer.token_to_id(_END_OF_TEXT) is not None:
+            specials = [_content(settings.get(name)) for name in _SPECIAL_NAMES]
+            for token in [_END_OF_TEXT, *specials]:
+                if token is not None and tokenizer.token_to_id(token) is not None:
+                    tokenizer.add_special_tokens([token])
+            if split is not None:
                 tokenizer.add_special_tokens([_END_OF_TEXT])
             end = tokenizer.token_to_id(_END_OF_TEXT)
         if end is not None and split is None:
@@ -161,10 +175,8 @@ class HFTokenizer(ByteTokenizer):
 
     def _named(self, settings: dict[str, Any], key: str) -> int | None:
         """Id of the token a setting names, as text or as an object with its content."""
-        value = settings.get(key)
-        if isinstance(value, dict):
-            value = value.get("content")
-        return self._library.token_to_id(value) if isinstance(value, str) else None
+        value = _content(settings.get(key))
+        return None if value is None else self._library.token_to_id(value)
 
     def _template_prefix(self) -> list[int]:
         """The special tokens that the file's post-processor puts in front of a text."""
@@ -179,6 +191,13 @@ class HFTokenizer(ByteTokenizer):
         with library_errors(f"{self.source}: `tokenizers` cannot encode this text"):
             ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _content(token: Any) -> str | None:
+    """A token that a setting names, as text or as an object with its content."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
 
 
 def _split_of(tokenizer_class: Any, model_type: str | None, vocab: Path) -> str | None:
