@@ -431,6 +431,8 @@ def test_hub_name_is_downloaded(monkeypatch, make_llama, tmp_path):
     options = {"revision": "v1.1", "cache_dir": tmp_path, "token": "hf_x"}
     assert specdec.load("org/name", **options).path == folder
     assert asked[2:] == [("org/name", options)] * 2
+    specdec.load("gpt2")
+    assert asked[4:] == [("openai-community/gpt2", plain)] * 2
 
 
 @pytest.mark.parametrize(
@@ -481,6 +483,8 @@ def test_hub_failures(monkeypatch):
         ("org/name", True),
         ("a.b/c_d-1", True),
         ("name", False),
+        ("gpt2", True),
+        ("gpt2-xl", True),
         ("a/b/c", False),
         ("../x", False),
         ("/x", False),

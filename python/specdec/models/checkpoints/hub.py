@@ -16,6 +16,12 @@ __all__ = ["HubOptions", "download", "is_repository_name"]
 # path on this disk ("./x", "../x") does not match.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
+# Names from before there were organisations, which the hub still takes.
+_FORMER = {
+    "distilgpt2": "distilbert/distilgpt2",
+    **{name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
+}
+
 # Everything the loader reads and nothing else: repositories also hold the same weights in other formats.
 _WANTED = [
     "*.safetensors",
@@ -63,8 +69,8 @@ class HubOptions:
 
 
 def is_repository_name(text: str) -> bool:
-    """Whether ``text`` has the form ``org/name``."""
-    return _REPOSITORY.fullmatch(text) is not None
+    """Whether ``text`` has the form ``org/name``, or is one of the few names without organisation."""
+    return text in _FORMER or _REPOSITORY.fullmatch(text) is not None
 
 
 def download(name: str, options: HubOptions | None = None) -> Path:
@@ -84,6 +90,7 @@ def download(name: str, options: HubOptions | None = None) -> Path:
         ) from error
     where = {"revision": options.revision, "cache_dir": options.cache_dir, "token": options.token}
     try:
+        name = _FORMER.get(name, name)
         folder = Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED, **where))
         # By itself, as a pattern's * stands for slashes too.
         snapshot_download(name, allow_patterns=[_TEMPLATES], **where)
