@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from html import escape
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Table", "Tabular", "plain"]
+__all__ = ["OneTable", "Table", "Tabular", "plain"]
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,14 @@ class Table:
         return f"<table><caption>{title}</caption><tr>{head}</tr>{rows}</table>"
 
 
-class Tabular:
+class Tabular(ABC):
     """A dataclass that is shown as its tables, in terminals and notebooks."""
 
     __slots__ = ()
 
-    def table(self) -> Table:
-        """What is shown, of a result that is one table."""
-        raise NotImplementedError
-
+    @abstractmethod
     def tables(self) -> list[Table]:
-        """All that is shown: the one `table`, or several."""
-        return [self.table()]
+        """All that is shown."""
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON (NaN is a float NaN)."""
@@ -76,6 +73,20 @@ class Tabular:
 
     def _repr_html_(self) -> str:
         return "".join(table.html() for table in self.tables())
+
+
+class OneTable(Tabular):
+    """A dataclass that is shown as one table."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def table(self) -> Table:
+        """What is shown."""
+
+    def tables(self) -> list[Table]:
+        """The one `table`."""
+        return [self.table()]
 
 
 def plain(value: Any) -> Any:

@@ -19,7 +19,7 @@ from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
 from specdec.models.model import ModelLike, Prompt, as_model
 from specdec.progress import counted
-from specdec.tables import Table, Tabular
+from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
 from specdec.trace import Round
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
@@ -57,7 +57,7 @@ class OracleRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Oracle(Tabular):
+class Oracle(OneTable):
     """How close `gamma="auto"` comes to what could be had at most; ``print`` shows it, a notebook too.
 
     Attributes

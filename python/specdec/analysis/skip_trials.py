@@ -16,7 +16,7 @@ from specdec.drafts import SkipLayers
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, printable
 from specdec.models.json_fields import as_json
-from specdec.tables import Table, Tabular
+from specdec.tables import OneTable, Table
 
 __all__ = ["Choice", "SkipSearch", "SkipTrial"]
 
@@ -76,7 +76,7 @@ class SkipTrial:
 
 
 @dataclass(frozen=True, repr=False)
-class SkipSearch(Tabular):
+class SkipSearch(OneTable):
     """What a search found; ``print`` shows it, a notebook too.
 
     Attributes

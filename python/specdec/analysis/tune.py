@@ -23,7 +23,7 @@ from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
-from specdec.tables import Table, Tabular
+from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
 from specdec.verification.sampling import Sampling
 
@@ -31,7 +31,7 @@ __all__ = ["Tuning", "tune"]
 
 
 @dataclass(frozen=True, repr=False)
-class Tuning(Tabular):
+class Tuning(OneTable):
     """The gamma that promises most, and why; ``print`` shows it, a notebook too.
 
     Attributes

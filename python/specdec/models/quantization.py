@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.number_formats import CacheDtype, Dtype
 from specdec.progress import reading_bar
-from specdec.tables import Table, Tabular
+from specdec.tables import OneTable, Table
 
 __all__ = ["TEXT", "MatrixError", "QuantizationReport", "compare"]
 
@@ -50,7 +50,7 @@ class MatrixError:
 
 
 @dataclass(frozen=True, repr=False)
-class QuantizationReport(Tabular):
+class QuantizationReport(OneTable):
     """What a model's number format costs; `Model.quantization_report` makes it, ``print`` shows all of it.
 
     Attributes
