@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import specdec
+from canonical import VARIANTS, build, random_tensors
 from chat_templates import make_chat
 from drafters import DRAFTS, World
 from laws import embedded_llama2c, first_layers
@@ -371,3 +372,33 @@ def test_cached_texts_of_the_core(
     session.close()
     with pytest.raises(RuntimeError, match="closed"):
         session.cached_text(0)
+
+
+@pytest.mark.parametrize("cache_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_switch_of_a_model(variant: str, cache_dtype: Any) -> None:
+    """Windows, biases of positions, mixtures of experts and the others: a text goes on bit by bit."""
+    config = VARIANTS[variant]
+    model = build(config, random_tensors(config), cache_dtype=cache_dtype)
+    ids = [(7 * i + i * i) % config["n_vocab"] for i in range(60)]
+
+    def session_of(prompt: list[int]) -> _core.Session:
+        return _core.Session(
+            model, None, [prompt], gamma=0, max_new_tokens=20, sampling={"temperature": 0.0}, seeds=[(0, 0)],
+            n_threads=1, keep_logits=True,
+        )  # fmt: skip
+
+    def texts(session: _core.Session) -> tuple[list[int], Any]:
+        session.prefill()
+        records = [record for records in iter(session.round, []) for record in records]
+        return [token for record in records for token in record["tokens"]], np.concatenate(
+            [record["logits"] for record in records]
+        )
+
+    first = session_of(ids[:30])
+    tokens, _ = texts(first)
+    prompt = [*ids[:30], *tokens, *ids[30:50]]
+    again = session_of(prompt)
+    assert again.begin_with(0, first.cached_text(0)) == 49
+    found, wanted = texts(again), texts(session_of(prompt))
+    assert found[0] == wanted[0] and np.array_equal(found[1], wanted[1])
