@@ -3,9 +3,12 @@
 #include <math.h>
 
 /* Rounds within which the machine's speed is followed; a round counts as at most FASTER times slower or
- * faster. */
+ * faster, as a run of a cost model does: what both learn is then in balance at the same time. */
 #define SPEED 24.0
-#define FASTER 1.5
+#define FASTER 1.3
+/* Rounds within which a lasting speed becomes the usual one. Slow rounds are further from the mean than fast
+ * ones, and so the slowness would rise for ever. */
+#define USUAL 1024.0
 /* Rounds that the measured tokens per second are a mean of. */
 #define ROUNDS 64.0
 /* Rounds that the planned rate counts for beside the measured one. */
@@ -54,7 +57,7 @@ static void follow_speed(sd_throughput* t, int n_rows, double seconds, double ex
         return;
     double expected = sd_cost_model_seconds(&t->target, n_rows) + expected_draft_s;
     double ratio = seconds / (expected * t->slowness);
-    t->slowness *= 1.0 + (fmin(FASTER, fmax(1.0 / FASTER, ratio)) - 1.0) / SPEED;
+    t->slowness *= 1.0 + (fmin(FASTER, fmax(1.0 / FASTER, ratio)) - 1.0) / SPEED - log(t->slowness) / USUAL;
 }
 
 void sd_throughput_measure(sd_throughput* t, int n_rows, double draft_s, double rest_s,
