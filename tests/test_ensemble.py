@@ -312,7 +312,7 @@ def test_one_long_round_changes_little() -> None:
 
 @pytest.mark.parametrize(("guesses", "n_asked"), [([3], 10), ([], 30)], ids=str)
 def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int], n_asked: int) -> None:
-    """It costs so much that its first trial is far off. One that never guesses first loses some tokens' time."""
+    """It costs so much that its first trial is far off. One that never guesses loses a few tokens first."""
     model, _ = specdec.embedded_pair()
     slow = Scripted(guesses, seconds=0.05)
     out = specdec.generate(model, Ensemble(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
