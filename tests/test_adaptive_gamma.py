@@ -149,8 +149,10 @@ def test_a_machine_shared_with_others_changes_no_choice() -> None:
 
 @needs_hooks
 def test_slow_rounds_do_not_add_up() -> None:
-    """One round in ten takes three times as long. Plain decoding is measured far less often than drafting. What
-    was seen of it stays right in proportion: a plain round takes 1 s, one of 5 rows 1.2 s."""
+    """One round in ten takes three times as long. Plain decoding is measured far less often than drafting.
+
+    What was seen of it stays right in proportion: a plain round takes 1 s, one of 5 rows 1.2 s.
+    """
     learnt, rng = _core.AdaptiveGamma(), np.random.default_rng(1)
     chain, nothing = ([0.5] * 4, 3, 0, 0.0), ([], 0, 0, 0.0)
     proportions = []
