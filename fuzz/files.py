@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import specdec
+from fuzz.family_files import CONFIGS, random_weights
 from specdec import drafts
 
 __all__ = ["KINDS", "Files", "files_of", "use"]
@@ -295,6 +296,14 @@ def _skips() -> Files:
     return {"skips.json": _json(search | {"finals": [trial]})}
 
 
+def _family(architecture: str) -> Files:
+    config = CONFIGS[architecture]
+    return {
+        "config.json": _json(config | {"architectures": [architecture]}),
+        "model.safetensors": _safetensors(random_weights(architecture, config)),
+    }
+
+
 _WRITERS: dict[str, Callable[[], Files]] = {
     "llama": _llama,
     "metaspace": _metaspace,
@@ -303,7 +312,7 @@ _WRITERS: dict[str, Callable[[], Files]] = {
     "llama2c": _llama2c,
     "ngram": _ngram,
     "skips": _skips,
-}
+} | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
 KINDS = tuple(_WRITERS)
 
 

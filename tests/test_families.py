@@ -143,7 +143,7 @@ def test_every_architecture_has_a_case():
     assert {name.split()[0] for name in CASES} == set(FAMILIES) - set(COMPARED_BELOW)
 
 
-COMPARED_BELOW = ("LamdaForCausalLM", "Gemma3ForConditionalGeneration")
+COMPARED_BELOW = ("LamdaForCausalLM", "Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration")
 
 
 def test_the_decoder_of_a_gemma_3_that_sees(tmp_path):
@@ -155,6 +155,18 @@ def test_the_decoder_of_a_gemma_3_that_sees(tmp_path):
     network = build(config, tmp_path)
     model = specdec.load(tmp_path)
     assert model.architecture == "Gemma3ForConditionalGeneration"
+    ids = np.random.default_rng(5).integers(3, 211, N_TOKENS)
+    assert_near(model.logits(ids), oracle_logits(network, ids))
+
+
+def test_the_decoder_of_a_mistral_3_that_sees(tmp_path):
+    text = CASES["Ministral3ForCausalLM"]().to_dict()
+    vision = {"model_type": "pixtral", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "image_size": 28, "patch_size": 14, "head_dim": 8}  # fmt: skip
+    config = transformers.Mistral3Config(text_config=text, vision_config=vision)
+    config.architectures = ["Mistral3ForConditionalGeneration"]
+    network = build(config, tmp_path)
+    model = specdec.load(tmp_path)
     ids = np.random.default_rng(5).integers(3, 211, N_TOKENS)
     assert_near(model.logits(ids), oracle_logits(network, ids))
 

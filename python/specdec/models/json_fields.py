@@ -161,6 +161,10 @@ class Fields:
         """An object without fields, for messages that speak of ``name`` inside this one."""
         return Fields({}, self._file, f"{self._prefix}{name}." if name else self._prefix)
 
+    def replaced(self, **values: Any) -> Fields:
+        """The same object with other values of some fields."""
+        return Fields({**self._values, **values}, self._file, self._prefix)
+
     def numbers(self, name: str, length: int) -> list[float]:
         """A list of ``length`` finite numbers above 0."""
         expectation = f"a list of {length} finite numbers above 0"

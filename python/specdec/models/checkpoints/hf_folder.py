@@ -39,7 +39,7 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     architecture = architecture_of(fields, file)
     family = FAMILIES[architecture]
     fields.require("quantization_config", None, because="quantised checkpoints are not read")
-    config = family.read_config(ConfigReader(_of_decoder(fields, family), n_ctx))
+    config = family.read_config(ConfigReader(family.decoder_fields(fields), n_ctx))
     try:
         sources = list(family.sources(config))
     except ValueError as error:  # the core's checks name the field of the canonical configuration
@@ -70,16 +70,6 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         default_sampling=defaults.sampling,
         chat_template=resolve_chat_template(tokenizer, folder),
     )
-
-
-def _of_decoder(fields: Fields, family: Family) -> Fields:
-    """The fields that describe the decoder."""
-    if not family.text_field:
-        return fields
-    inner = fields.object(family.text_field)
-    if inner is None:
-        raise fields.error(family.text_field, "an object")
-    return inner
 
 
 def _match(

@@ -75,7 +75,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "shares keys and values between layers": ("Gemma3n", "Gemma4"),
     "has towers for images or sound beside its decoder": (
         "Llava", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Idefics", "PaliGemma", "Mllama", "InternVL", "Llama4",
-        "SmolVLM", "Pixtral", "Phi4Multimodal", "Mistral3", "Qwen2Audio", "Voxtral", "Fuyu", "AyaVision",
+        "SmolVLM", "Pixtral", "Phi4Multimodal", "Qwen2Audio", "Voxtral", "Fuyu", "AyaVision",
     ),
 }  # fmt: skip
 

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.models.families.config_reader import ConfigReader
+from specdec.models.json_fields import Fields
 
 __all__ = [
+    "SEEING",
     "Family",
     "FusedHeads",
     "FusedRows",
@@ -277,6 +279,22 @@ class Family:
             stored = [name.replace("{i}", layer) for name in entry.stored_names(suffix, config)]
             yield Source(canonical, shape, stored, entry.stored_shape(shape, config), entry, config)
 
+    def decoder_fields(self, fields: Fields) -> Fields:
+        """The fields that describe the decoder; whether its head is tied stands beside them.
+
+        Raises
+        ------
+        CheckpointError
+            There are none.
+        """
+        if not self.text_field:
+            return fields
+        inner = fields.object(self.text_field)
+        if inner is None:
+            raise fields.error(self.text_field, "an object")
+        tied = fields.raw("tie_word_embeddings")
+        return inner if tied is None else inner.replaced(tie_word_embeddings=tied)
+
     def full_name(self, name: str) -> str | None:
         """A name of the file as the table has it; None: the tensor is not the decoder's."""
         if name.startswith(self.left_out):
@@ -285,6 +303,23 @@ class Family:
             if name.startswith(old):
                 return new + name[len(old) :]
         return name if name.startswith((self.prefix, self.head + ".")) else self.prefix + name
+
+
+# The decoder of a model that also sees; what is not its is left out.
+SEEING: dict[str, Any] = {
+    "text_field": "text_config",
+    "renamed": {
+        "language_model.model.": "model.",
+        "language_model.lm_head.": "lm_head.",
+        "model.language_model.": "model.",
+    },
+    "left_out": (
+        "vision_tower.",
+        "multi_modal_projector.",
+        "model.vision_tower.",
+        "model.multi_modal_projector.",
+    ),
+}
 
 
 def _split(canonical: str) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader
-from specdec.models.families.family import Family, PlusOne
+from specdec.models.families.family import SEEING, Family, PlusOne
 from specdec.models.families.llama import LLAMA_TENSORS, llama_like
 
 __all__ = ["FAMILIES"]
@@ -98,18 +98,9 @@ def _read_gemma3(reader: ConfigReader) -> dict[str, Any]:
     return _gemma2(reader, period, qk_norm="head", turned=(full, sliding))
 
 
-# The decoder of a model that also sees; images are not read.
-_SEEING: dict[str, Any] = {
-    "text_field": "text_config",
-    "renamed": {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.",
-                "model.language_model.": "model."},
-    "left_out": ("vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                 "model.multi_modal_projector."),
-}  # fmt: skip
-
 FAMILIES = {
     "GemmaForCausalLM": Family(_read_gemma, _GEMMA_TENSORS),
     "Gemma2ForCausalLM": Family(_read_gemma2, _GEMMA2_TENSORS),
     "Gemma3ForCausalLM": Family(_read_gemma3, _GEMMA2_TENSORS),
-    "Gemma3ForConditionalGeneration": Family(_read_gemma3, _GEMMA2_TENSORS, **_SEEING),
+    "Gemma3ForConditionalGeneration": Family(_read_gemma3, _GEMMA2_TENSORS, **SEEING),
 }

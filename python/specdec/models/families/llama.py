@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specdec.models.families.config_reader import ConfigReader, Rotation
-from specdec.models.families.family import Family, named
+from specdec.models.families.family import SEEING, Family, named
 
 __all__ = ["FAMILIES", "LLAMA_TENSORS", "llama_like", "rotary"]
 
@@ -134,6 +134,13 @@ def _read_ministral3(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(reader, sizes=sizes, norm_eps=1e-5, **reader.windows(["sliding_attention"]), **growth)
 
 
+def _read_mistral3(reader: ConfigReader) -> dict[str, Any]:
+    """The decoder of a model that also sees."""
+    readers = {"mistral": _read_mistral, "ministral3": _read_ministral3}
+    kind = reader.fields.choice("model_type", {name: name for name in readers}, default="mistral")
+    return readers[kind](reader)
+
+
 def _read_smollm3(reader: ConfigReader) -> dict[str, Any]:
     """No positions in every fourth layer."""
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
@@ -184,6 +191,7 @@ FAMILIES = {
     "MistralForCausalLM": Family(_read_mistral, LLAMA_TENSORS),
     "MinistralForCausalLM": Family(_read_ministral, LLAMA_TENSORS),
     "Ministral3ForCausalLM": Family(_read_ministral3, LLAMA_TENSORS),
+    "Mistral3ForConditionalGeneration": Family(_read_mistral3, LLAMA_TENSORS, **SEEING),
     "SmolLM3ForCausalLM": Family(_read_smollm3, LLAMA_TENSORS),
     "GraniteForCausalLM": Family(_read_granite, LLAMA_TENSORS),
 }
