@@ -117,6 +117,9 @@ def test_contexts(tmp_path: Path) -> None:
         canonical("GPT2LMHeadModel", CONFIGS["GPT2LMHeadModel"], 16)
 
 
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "error", "message"),
     [
@@ -127,6 +130,10 @@ def test_contexts(tmp_path: Path) -> None:
         ("Phi3ForCausalLM", {"partial_rotary_factor": 2.0}, CheckpointError, "at most 1"),
         ("Phi3ForCausalLM", {"partial_rotary_factor": 0.4}, CheckpointError, "an even number, not 3 of 8"),
         ("Phi3ForCausalLM", {"rope_scaling": {"type": "linear"}}, UnsupportedModelError, "'rope_scaling"),
+        ("Phi3ForCausalLM", {"original_max_position_embeddings": 1}, CheckpointError, "at least 2"),
+        ("LlamaForCausalLM", {"rope_scaling": {"type": "dynamic", "factor": 1e308}}, CheckpointError, "at most"),
+        ("LlamaForCausalLM", {"rope_scaling": {**YARN, "beta_fast": 1e308}}, CheckpointError, "at most 1e"),
+        ("LlamaForCausalLM", {"rope_scaling": {**YARN, "rope_theta": 1.0}}, CheckpointError, "more than 1"),
         ("PhiForCausalLM", {"qk_layernorm": True}, UnsupportedModelError, "'qk_layernorm' is true"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [1]}, CheckpointError, "0 or 1 for each of 2 layers"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": "10"}, CheckpointError, "0 or 1 for each of 2 layers"),

@@ -116,9 +116,9 @@ class Fields:
             raise self.error(name, expectation)
         return value
 
-    def number(self, name: str, *, default: Any = REQUIRED) -> float:
-        """A finite number above 0."""
-        expectation = "a finite number above 0"
+    def number(self, name: str, *, default: Any = REQUIRED, maximum: float = math.inf) -> float:
+        """A finite number above 0, at most ``maximum``."""
+        expectation = "a finite number above 0" + (f", at most {maximum:g}" if maximum < math.inf else "")
         value, present = self._value(name, default, expectation)
         if present and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise self.error(name, expectation)
@@ -126,7 +126,7 @@ class Fields:
             value = float(value)
         except OverflowError as error:
             raise self.error(name, expectation) from error
-        if not (math.isfinite(value) and value > 0.0):
+        if not (math.isfinite(value) and 0.0 < value <= maximum):
             raise self.error(name, expectation)
         return value
 

@@ -25,6 +25,7 @@ __all__ = ["ACTIVATIONS", "ConfigReader", "Rotation"]
 # Bounds that keep a lying config.json from costing memory before the weights' shapes expose it.
 _MAX_LAYERS: Final = 10_000
 _MAX_D_HEAD: Final = 65_536
+_MAX_SCALE: Final = 1e6
 
 # Several names in transformers are one function here: gelu_new, gelu_fast, gelu_accurate and the *_tanh
 # ones are the tanh form of GELU (Hendrycks and Gimpel 2016) with the same constants.
@@ -268,6 +269,8 @@ class ConfigReader:
         """LongRoPE: the short factors up to the original context, the long ones for a longer ``n_ctx``."""
         n_ctx = self._chosen_context(min(original, n_max), n_max)
         factors = rope.numbers("long_factor" if n_ctx > original else "short_factor", size // 2)
+        if original < 2:
+            raise rope.error("original_max_position_embeddings", "at least 2 with LongRoPE")
         scale = rope.number("factor", default=n_max / original)
         default = 1.0 if scale <= 1.0 else math.sqrt(1.0 + math.log(scale) / math.log(original))
         attention = rope.number("attention_factor", default=default)
@@ -275,7 +278,7 @@ class ConfigReader:
 
     def _dynamic(self, rope: Fields, size: int, base: float, n_max: int) -> Rotation:
         """Dynamic NTK scaling: that of texts of ``n_ctx`` tokens."""
-        factor = rope.number("factor")
+        factor = rope.number("factor", maximum=_MAX_SCALE)
         n_ctx = self._chosen_context(n_max, int(n_max * factor))
         if size <= 2:
             raise self.fields.error("head_dim", "more than 2 rotated dimensions, for dynamic scaling")
@@ -311,8 +314,8 @@ def _fixed(
             base,
             factor=factor,
             original_n_ctx=original,
-            beta_fast=rope.number("beta_fast", default=32.0),
-            beta_slow=rope.number("beta_slow", default=1.0),
+            beta_fast=rope.number("beta_fast", default=32.0, maximum=_MAX_SCALE),
+            beta_slow=rope.number("beta_slow", default=1.0, maximum=_MAX_SCALE),
             truncate=rope.boolean("truncate", default=True),
         )
         return scaled, rope.number("attention_factor", default=_recommended_factor(rope, factor))
