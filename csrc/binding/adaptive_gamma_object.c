@@ -62,7 +62,7 @@ static PyObject* view(PyObject* object, PyObject* ignored) {
     for (int i = 0; i <= SD_POLICY_HORIZON; i++) p->target_s[i] *= slowness, p->draft_s[i] *= slowness;
     const int n = SD_POLICY_HORIZON + 1;
     return Py_BuildValue("{sdsdsdsNsNsNsN}", "rate", p->rate / slowness, "plain_rate",
-                         t->plain_rate / slowness, "rest_left", p->rest_left, "target_s",
+                         t->plain_rate / slowness, "rest_left", p->schedule.rest_left, "target_s",
                          sd_list_of_floats(p->target_s, n), "draft_s", sd_list_of_floats(p->draft_s, n),
                          "chance", sd_list_of_floats(p->chance, n), "by_confidence",
                          by_confidence(&p->acceptance));

@@ -90,7 +90,7 @@ void sd_acceptance_observe(sd_acceptance* a, const sd_proposal* proposal, const 
     }
     /* Whether a refused guess was right is not known: it counts as guesses of its confidence do. */
     int depth = proposal->rejected_at;
-    if (depth > 0) a->looks = 1.0;
+    if (depth > 0) a->looks = 1;
     if (depth > 0 && n_path == depth - 1)
         observe_first(a, proposal->rejected_confidence, depth,
                       sd_acceptance_chance(a, proposal->rejected_confidence, depth));

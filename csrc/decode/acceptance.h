@@ -24,7 +24,7 @@ typedef struct sd_acceptance {
     /* How often each confidence occurs: at depth 1, and deeper. */
     double confidences[2][SD_ACCEPTANCE_CONFIDENCES];
     /* 1: the confidence of a guess is known before its row is spent (sd_proposal_worth_verifying). */
-    double looks;
+    int looks;
 } sd_acceptance;
 
 /* The verdict on a proposal: path [n_path] are the nodes of it that were accepted, from depth 1 on. */

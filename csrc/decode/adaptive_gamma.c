@@ -27,7 +27,7 @@ void sd_adaptive_gamma_observe(sd_adaptive_gamma* a, const sd_proposal* proposal
 
 void sd_adaptive_gamma_end(sd_adaptive_gamma* a, const sd_adaptive_gamma_round* r) {
     sd_throughput* t = &a->throughput;
-    int n_open = (int)t->n_open, drafting = a->drafter.drafting > 0.0 && r->n_asked > 0;
+    int n_open = t->n_open, drafting = a->drafter.drafting && r->n_asked > 0;
     sd_throughput_measure(t, r->n_rows, r->draft_s, r->rest_s,
                           drafting ? sd_drafter_policy_expects(&a->drafter, r->n_steps) : 0.0);
     const sd_drafter_round own = {.n_asked = drafting ? n_open : 0,

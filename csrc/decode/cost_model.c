@@ -47,7 +47,7 @@ void sd_cost_model_anchor(sd_cost_model* c) { c->n[0] = FIRST; }
 
 void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
     int i = bin_of(count);
-    c->known = 1.0;
+    c->known = 1;
     if (c->n[i] < FIRST) {
         double line = c->start + c->slope * count;
         if (c->n[i] == 0.0) { /* where the line knows better than a first run that was very slow */

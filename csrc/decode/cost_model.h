@@ -10,7 +10,7 @@
 
 typedef struct sd_cost_model {
     /* 0: nothing has been seen. */
-    double known;
+    int known;
     /* Of a line through the means. */
     double start, slope;
     /* Runs in each bin. */

@@ -6,9 +6,7 @@
  * times of draft and target. A drafter that is asked after others in a round brings only what those have not
  * proposed.
  *
- * A drafter that does not pay rests, each time for longer, and is tried again for a few rounds. One that pays
- * is left out of a round now and then, and now and then makes more guesses than pay, so that a change is
- * seen.
+ * What a schedule makes of it (drafter_schedule.h) is that drafters which do not pay rest.
  *
  * Plain numbers: it may be copied, and kept from one session to the next. The sequences of a session share
  * it. */
@@ -16,6 +14,7 @@
 #define SD_DRAFTER_POLICY_H
 
 #include "acceptance.h"
+#include "drafter_schedule.h"
 #include "throughput.h"
 
 #define SD_POLICY_EXPECTED 7 /* bins of the tokens that earlier drafters of the round expect to bring */
@@ -32,37 +31,21 @@ struct sd_drafter_policy {
     /* Guesses and steps of a proposal. */
     double guesses, steps;
     /* Seconds of a round in which the drafter was asked and took no step: it looked and found nothing. */
-    sd_mean vain;
+    sd_mean empty_s;
 
-    /* Tokens behind decoding without the drafter since the last time level with it; of a sequence. */
-    double loss;
-    /* Tokens ahead of it since the last rest; of a sequence. */
-    double won;
-    /* Tokens of a sequence still to come without the drafter. */
-    double rest_left;
-    /* Length of the next rest, in costs of a proposal. */
-    double rest;
-    /* Rounds of a trial still to come, which draft even if no gain is expected. */
-    double trial_left;
-    /* Rounds so far. */
-    double n_rounds;
-    /* Round of the next exploration, and the gap to the one after it. */
-    double explore_at, explore_gap;
-    /* Round in which the drafter is left out next though it pays, and the gap to the one after it. */
-    double skip_at, skip_gap;
-    /* Rounds since the last one with drafting. */
-    double idle;
+    /* Whether it is tried or left out whatever the price is. */
+    sd_drafter_schedule schedule;
 
     /* The fields below are of the round that has begun. */
 
     /* Guesses of one sequence for which the arrays below are filled. */
-    double horizon;
+    int horizon;
     /* The gamma with the most tokens per second, by the chances of each depth alone. */
-    double planned;
+    int planned;
     /* 1: the drafter drafts. */
-    double drafting;
+    int drafting;
     /* Guesses that are made even if they do not pay, to learn what they cost. */
-    double explore_to;
+    int explore_to;
     /* λ: tokens per second of the batch. */
     double rate;
     /* Seconds of the target by guesses of one sequence, the other sequences making the planned number. */

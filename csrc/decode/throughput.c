@@ -21,7 +21,7 @@
 void sd_throughput_start(sd_throughput* t) {
     double less = t->n_drafted > N_CERTAIN ? N_CERTAIN / t->n_drafted : 1.0;
     t->tokens *= less, t->seconds *= less, t->n_drafted *= less;
-    t->starting = 1.0;
+    t->starting = 1;
 }
 
 void sd_throughput_begin(sd_throughput* t, int n_open) {
@@ -39,7 +39,7 @@ void sd_throughput_plan(sd_throughput* t, double tokens, double seconds) {
 }
 
 int sd_throughput_knows_plain(const sd_throughput* t) {
-    int n = (int)t->n_open;
+    int n = t->n_open;
     return sd_cost_model_seen(&t->target, (n + 1) / 2, n + n / 2) > 0.0;
 }
 
@@ -53,8 +53,7 @@ double sd_throughput_rate(const sd_throughput* t) {
  * seconds of a machine of one speed, and so what was seen at one time can be held against another. */
 static void follow_speed(sd_throughput* t, int n_rows, double seconds, double expected_draft_s) {
     if (t->slowness == 0.0) t->slowness = 1.0;
-    if (t->starting > 0.0 || sd_cost_model_seen(&t->target, n_rows, n_rows) < 3.0 || expected_draft_s < 0.0)
-        return;
+    if (t->starting || sd_cost_model_seen(&t->target, n_rows, n_rows) < 3.0 || expected_draft_s < 0.0) return;
     double expected = sd_cost_model_seconds(&t->target, n_rows) + expected_draft_s;
     double ratio = seconds / (expected * t->slowness);
     t->slowness *= 1.0 + (fmin(FASTER, fmax(1.0 / FASTER, ratio)) - 1.0) / SPEED - log(t->slowness) / USUAL;
@@ -64,9 +63,9 @@ void sd_throughput_measure(sd_throughput* t, int n_rows, double draft_s, double 
                            double expected_draft_s) {
     follow_speed(t, n_rows, draft_s + rest_s, expected_draft_s);
     /* The first round finds cold caches: its time is better than none only where it is a plain round's. */
-    if (t->starting == 0.0 || (t->target.known == 0.0 && n_rows == (int)t->n_open))
+    if (!t->starting || (!t->target.known && n_rows == t->n_open))
         sd_cost_model_learn(&t->target, n_rows, rest_s / t->slowness);
-    t->starting = 0.0;
+    t->starting = 0;
 }
 
 void sd_throughput_add(sd_throughput* t, int n_rows, int n_tokens, double draft_s, double rest_s) {

@@ -19,12 +19,12 @@ typedef struct sd_throughput {
     /* Tokens and seconds of the last rounds with drafting, and the weight of these rounds. */
     double tokens, seconds, n_drafted;
     /* 1: no round of this session has ended yet. */
-    double starting;
+    int starting;
 
     /* The fields below are of the round that has begun. */
 
     /* Sequences. */
-    double n_open;
+    int n_open;
     /* Tokens per second of plain decoding; 0: not known. */
     double plain_rate;
     /* Tokens and seconds of the best round that is planned so far. */

@@ -69,7 +69,7 @@ static int judge(sd_drafter_policy* policy, PyObject* chain, double expected, in
     }
     p.tree = (sd_tree){n + 1, tokens, parents, NULL};
     int n_added = n_path > n_covered ? n_path - n_covered : 0;
-    if (policy->drafting > 0.0) sd_drafter_policy_observe(policy, &p, path, n_path, expected, n_added);
+    if (policy->drafting) sd_drafter_policy_observe(policy, &p, path, n_path, expected, n_added);
     *n_steps += p.rejected_at > n ? p.rejected_at : n;
     return n;
 }
@@ -86,7 +86,7 @@ PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
         return NULL;
     sd_adaptive_gamma* a = play(module, object);
     if (a == NULL) return NULL;
-    int n_open = (int)a->throughput.n_open, drafting = a->drafter.drafting > 0.0;
+    int n_open = a->throughput.n_open, drafting = a->drafter.drafting;
     if (r.n_rows == 0) r.n_rows = n_open;
     for (Py_ssize_t c = 0; c < PyTuple_GET_SIZE(chains); c++) {
         int n = judge(&a->drafter, PyTuple_GET_ITEM(chains, c), expected, n_covered, &r.n_steps);

@@ -1,0 +1,86 @@
+#include "drafter_schedule.h"
+
+#include <math.h>
+
+/* A rest takes so many times what a proposal costs: at first, and at most. It doubles with each. */
+#define FIRST_REST 32.0
+#define LAST_REST 4096.0
+/* The cost of a proposal counts as at least and at most so much. */
+#define LEAST_COST 0.02
+#define MOST_COST 4.0
+/* Tokens that a rest has left at most when a session begins. */
+#define START_REST 16.0
+/* Rounds of a trial, at first and after a rest; rounds in which the drafter has paid do not count. */
+#define N_TRIALS 2
+/* Tokens behind decoding without the drafter at which it rests. */
+#define LOSS 12.0
+/* Rounds before the first exploration. The gap doubles with each, up to LAST_EXPLORE. */
+#define EXPLORE 12
+#define LAST_EXPLORE 96
+/* Rounds before the drafter is left out first. The gap grows fourfold with each, up to LAST_SKIP, or to
+ * CLOSE_SKIP where it is a close thing. */
+#define SKIP 16
+#define LAST_SKIP 384
+#define CLOSE_SKIP 64
+/* Rounds without the drafter after which it is away. */
+#define AWAY 4
+
+void sd_drafter_schedule_reset(sd_drafter_schedule* s) {
+    *s = (sd_drafter_schedule){.rest = FIRST_REST,
+                               .trial_left = N_TRIALS,
+                               .explore_at = EXPLORE,
+                               .explore_gap = EXPLORE,
+                               .skip_at = SKIP,
+                               .skip_gap = SKIP};
+}
+
+void sd_drafter_schedule_start(sd_drafter_schedule* s) {
+    if (s->rest_left > START_REST) s->rest_left = START_REST; /* another text may be another matter */
+    s->idle = AWAY;
+}
+
+int sd_drafter_schedule_away(const sd_drafter_schedule* s) { return s->idle >= AWAY; }
+
+int sd_drafter_schedule_skips(sd_drafter_schedule* s, int is_seen, int is_close) {
+    if (s->n_rounds < s->skip_at) return 0;
+    if (s->idle == 0 && !is_seen) return 1; /* the next round too: one run says little */
+    long long most = is_close ? CLOSE_SKIP : LAST_SKIP;
+    s->skip_gap = 4 * s->skip_gap < most ? 4 * s->skip_gap : most;
+    s->skip_at = s->n_rounds + s->skip_gap;
+    return 1;
+}
+
+int sd_drafter_schedule_has_lost(const sd_drafter_schedule* s) { return s->loss > LOSS; }
+
+void sd_drafter_schedule_rest(sd_drafter_schedule* s, double cost) {
+    s->rest_left = s->rest * fmin(MOST_COST, fmax(LEAST_COST, cost));
+    s->rest = fmin(2.0 * s->rest, LAST_REST);
+}
+
+int sd_drafter_schedule_explores(sd_drafter_schedule* s) {
+    if (s->n_rounds < s->explore_at) return 0;
+    s->explore_gap = 2 * s->explore_gap < LAST_EXPLORE ? 2 * s->explore_gap : LAST_EXPLORE;
+    s->explore_at = s->n_rounds + s->explore_gap;
+    return 1;
+}
+
+int sd_drafter_schedule_waited(sd_drafter_schedule* s, double n_tokens) {
+    s->n_rounds++;
+    s->idle++;
+    if (s->rest_left <= 0.0) return 0;
+    s->rest_left -= n_tokens;
+    if (s->rest_left > 0.0) return 0;
+    s->rest_left = s->loss = s->won = 0.0;
+    s->trial_left = N_TRIALS;
+    if (s->skip_at < s->n_rounds + SKIP) s->skip_at = s->n_rounds + SKIP;
+    return 1;
+}
+
+void sd_drafter_schedule_drafted(sd_drafter_schedule* s, double lost) {
+    s->n_rounds++;
+    s->idle = 0;
+    s->loss = fmax(0.0, s->loss + lost);
+    s->won -= lost;
+    if (s->won > LOSS) s->rest = FIRST_REST;
+    if (s->trial_left > 0 && lost >= 0.0) s->trial_left--;
+}

@@ -1,0 +1,62 @@
+/* When a drafter is tried although it does not seem to pay, and left out although it does.
+ *
+ * A drafter that does not pay rests, each time for longer, and is then tried again for a few rounds. One that
+ * pays is left out of a round now and then, and now and then makes more guesses than pay, so that a change is
+ * seen.
+ *
+ * Plain numbers: it may be copied, and kept from one session to the next. */
+#ifndef SD_DRAFTER_SCHEDULE_H
+#define SD_DRAFTER_SCHEDULE_H
+
+typedef struct sd_drafter_schedule {
+    /* Rounds so far. */
+    long long n_rounds;
+    /* Rounds since the last one in which the drafter was asked. */
+    long long idle;
+    /* Tokens behind decoding without the drafter since the last time level with it; of a sequence. */
+    double loss;
+    /* Tokens ahead of it since the last rest; of a sequence. */
+    double won;
+    /* Tokens of a sequence still to come without the drafter. */
+    double rest_left;
+    /* Length of the next rest, in costs of a proposal. */
+    double rest;
+    /* Rounds of a trial still to come, which draft even if no gain is expected. */
+    int trial_left;
+    /* Round of the next exploration, and the gap to the one after it. */
+    long long explore_at, explore_gap;
+    /* Round in which the drafter is left out next though it pays, and the gap to the one after it. */
+    long long skip_at, skip_gap;
+} sd_drafter_schedule;
+
+void sd_drafter_schedule_reset(sd_drafter_schedule* schedule);
+
+/* A session begins with what an earlier one has learnt. */
+void sd_drafter_schedule_start(sd_drafter_schedule* schedule);
+
+/* Has the drafter been away for so long that its next proposal takes longer than usual? It has to read what
+ * it missed. */
+int sd_drafter_schedule_away(const sd_drafter_schedule* schedule);
+
+/* Is the drafter left out of this round, to see what rounds take without it? is_seen: such a round has been
+ * measured; is_close: it hardly matters whether the drafter drafts. */
+int sd_drafter_schedule_skips(sd_drafter_schedule* schedule, int is_seen, int is_close);
+
+/* Has the drafter lost so much that it does not pay, whatever is expected? */
+int sd_drafter_schedule_has_lost(const sd_drafter_schedule* schedule);
+
+/* The drafter does not pay, and a proposal costs the time of `cost` tokens of plain decoding: a rest
+ * begins. */
+void sd_drafter_schedule_rest(sd_drafter_schedule* schedule, double cost);
+
+/* Does the drafter make more guesses than pay in this round? */
+int sd_drafter_schedule_explores(sd_drafter_schedule* schedule);
+
+/* The round is over, and the drafter was not asked; each sequence has n_tokens more. Returns 1 if a trial
+ * follows, else 0. */
+int sd_drafter_schedule_waited(sd_drafter_schedule* schedule, double n_tokens);
+
+/* The round is over, and put each sequence `lost` tokens behind decoding without the drafter. */
+void sd_drafter_schedule_drafted(sd_drafter_schedule* schedule, double lost);
+
+#endif
