@@ -17,11 +17,15 @@ from canonical import VARIANTS, build, random_tensors
 from chat_templates import make_chat
 from drafters import DRAFTS, World
 from laws import embedded_llama2c, first_layers
-from specdec import PromptCache, _core
+from specdec import PromptCache, _core, drafts
 from specdec.errors import InputError
 
 Factory = Callable[..., Path]
 N_NEW = 12
+DRAFTED_ALIKE = (
+    "model", "chains", "samples", "top-k", "grown", "drafted by a bigram", "drafted by trees",
+    "three models deep",
+)  # fmt: skip
 needs_hooks = pytest.mark.skipif(
     not hasattr(_core, "_forward_work"),
     reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
@@ -77,7 +81,11 @@ def test_a_hit_changes_no_bit(world: World, name: str | None, verify: str) -> No
         # all of the text before but for its last token, which was never read
         before = 0 if i == 0 else len(found[i - 1].prompt_ids) + N_NEW
         assert one.n_cached_tokens in (max(before - 1, 0), before)
-    assert len(cache) == 1
+    assert len(cache) == (2 if isinstance(draft, specdec.Model | drafts.ModelDraft) else 1)
+    if name in DRAFTED_ALIKE:  # the draft's own texts are what they would be too
+        for one, other in zip(found, turns(world.target, draft, world.ids, None, **options), strict=True):
+            assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in other.trace.rounds]
+            assert [r.parents for r in one.trace.rounds] == [r.parents for r in other.trace.rounds]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
@@ -110,7 +118,7 @@ def test_batches(target: specdec.Model, world: World, batch_size: int) -> None:
             assert_equal(one, other)
             if again:
                 assert one.n_cached_tokens == len(prompts[i]) - 1
-    assert len(cache) == 6
+    assert len(cache) == 12  # of the target and of the draft
 
 
 def test_a_sliding_window(make_mistral: Factory) -> None:
@@ -145,6 +153,34 @@ def test_only_what_is_new_is_computed(target: specdec.Model, world: World) -> No
     specdec.generate(target, None, prompt, prompt_cache=cache, max_new_tokens=1)
     # the last token of the first text, which was not read, and three more, of which one is the root
     assert _core._forward_work() - begun == 4 * of_a_token  # type: ignore[attr-defined]
+
+
+@needs_hooks
+@pytest.mark.parametrize("tree", [None, drafts.DynamicTree(4), drafts.StaticTree((2, 1))])
+def test_a_draft_reads_what_is_new(target: specdec.Model, world: World, tree: Any) -> None:
+    draft, cache = drafts.ModelDraft(world.draft, tree=tree), PromptCache()
+    first = specdec.generate(target, draft, world.ids[:50], prompt_cache=cache, max_new_tokens=9)
+    prompt = [*first.prompt_ids, *first.tokens, 3, 4, 5]
+    work = {}
+    for known in (None, cache):
+        begun = _core._forward_work()  # type: ignore[attr-defined]
+        specdec.generate(target, draft, prompt, prompt_cache=known, max_new_tokens=1)
+        work[known] = _core._forward_work() - begun  # type: ignore[attr-defined]
+    # of the first text all is known, but for some tokens at its end that its draft had not come to
+    of_a_token = 2 * (target.config.n_layer + world.draft.config.n_layer)
+    assert work[None] - work[cache] >= 50 * of_a_token
+    assert work[cache] <= 12 * of_a_token
+
+
+def test_a_draft_of_a_shorter_context(make_llama: Factory) -> None:
+    """Texts that outgrow the draft's context: it drafts no more, and nothing else changes."""
+    target = specdec.load(make_llama("target", max_position_embeddings=256))
+    draft = specdec.load(make_llama("draft", max_position_embeddings=90, seed=1))
+    ids = [(7 * i) % 61 for i in range(110)]
+    found = turns(target, draft, ids, PromptCache(), gamma=3)
+    for one, other in zip(found, turns(target, None, ids, None), strict=True):
+        assert_equal(one, other)
+    assert found[0].trace.n_drafted > 0 and found[2].trace.n_drafted == 0
 
 
 def test_streams(target: specdec.Model, world: World) -> None:
@@ -350,23 +386,27 @@ def test_cached_texts_of_the_core(
     assert (
         text.tokens.dtype == np.int32 and text.tokens[:3].tolist() == [4, 5, 6] and text.model is target.core
     )
-    assert text.n_bytes == session.cached_bytes(0) > 0
+    assert (text.tokens.size, text.n_bytes) == session.cached_size(0) == session.cached_size(0, target.core)
     other = open_session([4, 5, 9, 9], [4, 5, 6])
     assert (other.begin_with(0, text), other.begin_with(1, text), other.begin_with(1, text)) == (2, 2, 2)
     other.prefill()
     with pytest.raises(RuntimeError, match="sequence 0 has begun to be read"):
         other.begin_with(0, text)
-    for wrong in (2, -1, 2**40):
+    for wrong in (2, -1):
         with pytest.raises(ValueError, match="sequence is"):
             other.cached_text(wrong)
         with pytest.raises(ValueError, match="sequence is"):
-            other.cached_bytes(wrong)
+            other.cached_size(wrong)
     with pytest.raises(ValueError, match="sequence is 2"):
         other.begin_with(2, text)
     with pytest.raises(TypeError, match="CachedText"):
         other.begin_with(0, [1])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the text is another model's"):
+    with pytest.raises(ValueError, match="neither the target nor the model that drafts"):
         open_session([4, 5], model=world.draft).begin_with(0, text)
+    with pytest.raises(ValueError, match="neither the target nor the model that drafts"):
+        session.cached_text(0, world.draft.core)
+    with pytest.raises(TypeError, match=r"expected a specdec\._core\.Model"):
+        session.cached_text(0, 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="cannot create"):
         _core.CachedText()
     session.close()

@@ -205,33 +205,39 @@ static PyObject* replace(PyObject* base, PyObject* args) {
     return result;
 }
 
-/* The target's cache of the sequence in `argument`, in an entered session; NULL with an exception. */
-static const sd_cache* cache_of(const session_object* self, PyObject* argument) {
-    long sequence = PyLong_AsLong(argument);
-    if (sequence == -1 && PyErr_Occurred()) return NULL;
-    if (sequence < 0 || sequence > INT32_MAX) sequence = -1; /* refused by the core */
-    const sd_cache* cache = sd_session_cache(self->session, (int)sequence);
+/* What a call asks for: a sequence and, if not the target, a model. Returns the cache of the model, in an entered
+ * session, and the model, borrowed; NULL with an exception. */
+static const sd_cache* cache_of(const session_object* self, PyObject* args, sd_model_object** model) {
+    int sequence;
+    PyObject* argument = (PyObject*)self->borrowed.target;
+    if (!PyArg_ParseTuple(args, "i|O", &sequence, &argument)) return NULL;
+    *model = sd_model_from(PyType_GetModuleState(Py_TYPE((PyObject*)self)), argument, "model");
+    if (*model == NULL) return NULL;
+    const sd_cache* cache = sd_session_cache(self->session, sequence, (*model)->model);
     if (cache == NULL) sd_raise(SD_ERR_VALUE);
     return cache;
 }
 
-static PyObject* cached_text(PyObject* base, PyObject* argument) {
+static PyObject* cached_text(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
     const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    const sd_cache* cache = cache_of(self, argument);
-    PyObject* text = cache ? sd_cached_text_new(state->cached_text_type, self->borrowed.target, cache) : NULL;
+    sd_model_object* model;
+    const sd_cache* cache = cache_of(self, args, &model);
+    PyObject* text = cache ? sd_cached_text_new(state->cached_text_type, model, cache) : NULL;
     leave(self);
     return text;
 }
 
-static PyObject* cached_bytes(PyObject* base, PyObject* argument) {
+static PyObject* cached_size(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
-    const sd_cache* cache = cache_of(self, argument);
-    PyObject* n_bytes = cache ? PyLong_FromSize_t(sd_cache_copy_bytes(cache)) : NULL;
+    sd_model_object* model;
+    const sd_cache* cache = cache_of(self, args, &model);
+    PyObject* size =
+        cache ? Py_BuildValue("in", cache->n_committed, (Py_ssize_t)sd_cache_copy_bytes(cache)) : NULL;
     leave(self);
-    return n_bytes;
+    return size;
 }
 
 static PyObject* begin_with(PyObject* base, PyObject* args) {
@@ -297,11 +303,13 @@ static PyMethodDef methods[] = {
     {"begin_with", begin_with, METH_VARARGS,
      "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "
      "has of it; return how many of its tokens are there then."},
-    {"cached_text", cached_text, METH_O,
-     "cached_text($self, sequence, /)\n--\n\nThe keys and values of a sequence's text so far, as a "
+    {"cached_text", cached_text, METH_VARARGS,
+     "cached_text($self, sequence, model=target, /)\n--\n\nThe keys and values of a sequence's text so far, "
+     "as a "
      "CachedText."},
-    {"cached_bytes", cached_bytes, METH_O,
-     "cached_bytes($self, sequence, /)\n--\n\nMemory that this CachedText takes."},
+    {"cached_size", cached_size, METH_VARARGS,
+     "cached_size($self, sequence, model=target, /)\n--\n\nTokens of this CachedText, and the memory that it "
+     "takes."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
 #ifdef SPECDEC_TESTING
     {"_keep_drafts", keep_drafts, METH_NOARGS, "Records say from now on what their nodes were drawn from."},

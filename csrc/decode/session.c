@@ -395,18 +395,39 @@ static sd_status check_sequence(const sd_session* s, int sequence) {
     return sd_fail(SD_ERR_VALUE, "sequence is %d, expected 0 to %d", sequence, s->n_sequences - 1);
 }
 
+/* The caches of the drafter's model; NULL if it has none of this model. */
+static sd_cache* draft_caches(const sd_session* s, const sd_model* model) {
+    sd_cache* caches = s->drafter ? s->drafter->caches : NULL;
+    return caches && caches[0].model == model ? caches : NULL;
+}
+
+static sd_status fail_model(void) {
+    return sd_fail(SD_ERR_VALUE, "the model is neither the target nor the model that drafts");
+}
+
 sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* known, int* n) {
     sd_status status = check_sequence(s, sequence);
     if (status != SD_OK) return status;
     const sd_prefill* prefill = &s->prefills[sequence];
     if (prefill->n_read >= 0) return sd_fail(SD_ERR_STATE, "sequence %d has begun to be read", sequence);
-    if (known->model != s->options.target) return sd_fail(SD_ERR_VALUE, "the text is another model's");
-    *n = sd_cache_begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
+    sd_cache* caches = draft_caches(s, known->model);
+    if (caches == NULL && known->model != s->options.target) return fail_model();
+    if (caches != NULL) { /* which may have less room than the target's */
+        sd_cache* cache = &caches[sequence];
+        int most = prefill->n < cache->n_slots ? prefill->n : cache->n_slots;
+        *n = sd_cache_begin_with(cache, known, prefill->text, most);
+    }
+    if (known->model == s->options.target)
+        *n = sd_cache_begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
     return SD_OK;
 }
 
-const sd_cache* sd_session_cache(const sd_session* s, int sequence) {
-    return check_sequence(s, sequence) == SD_OK ? &s->caches[sequence] : NULL;
+const sd_cache* sd_session_cache(const sd_session* s, int sequence, const sd_model* model) {
+    if (check_sequence(s, sequence) != SD_OK) return NULL;
+    if (model == s->options.target) return &s->caches[sequence];
+    const sd_cache* caches = draft_caches(s, model);
+    if (caches == NULL) fail_model();
+    return caches ? &caches[sequence] : NULL;
 }
 
 sd_status sd_session_finish(sd_session* s, int sequence) {

@@ -220,14 +220,18 @@ class Session:
         rounds at most, where that is less than the session's gamma.
         """
     def begin_with(self, sequence: int, text: CachedText, /) -> int:
-        """Begin a prompt that is not read yet with what a text of the same target has of it.
+        """Begin a prompt that is not read yet with what a text has of it.
 
-        That is copied, and `prefill` reads the rest. Returns how many of the prompt's tokens are there then.
+        The text is one of the target or of the model that drafts. It is copied, and `prefill` reads
+        the rest. Returns how many of the prompt's tokens are there then.
         """
-    def cached_text(self, sequence: int, /) -> CachedText:
-        """The keys and values of a sequence's text so far, but for its last token; a copy."""
-    def cached_bytes(self, sequence: int, /) -> int:
-        """Memory that this copy takes."""
+    def cached_text(self, sequence: int, model: Model = ..., /) -> CachedText:
+        """The keys and values of a sequence's text so far, but for its last tokens; a copy.
+
+        Those of the target, or of the model that drafts, where that has a cache of its own.
+        """
+    def cached_size(self, sequence: int, model: Model = ..., /) -> tuple[int, int]:
+        """Tokens of this copy, and the memory that it takes."""
     @property
     def adaptive_gamma(self) -> AdaptiveGamma | None:
         """A copy of what the session has learnt of its rounds; None if it was made without."""

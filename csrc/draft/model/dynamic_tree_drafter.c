@@ -206,5 +206,6 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, const sd_m
         .n_threads = drafting->n_threads,
     };
     if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
+    if (status == SD_OK) d->base.caches = d->runner.caches;
     return sd_drafter_made(&d->base, status, drafter);
 }

@@ -208,5 +208,6 @@ sd_status sd_model_drafter_create(const sd_drafting* drafting, const sd_model_dr
         .skipped = options->skipped,
     };
     if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
+    if (status == SD_OK && options->skipped == NULL) d->base.caches = d->runner.caches;
     return sd_drafter_made(&d->base, status, drafter);
 }

@@ -317,5 +317,6 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_d
         .n_threads = drafting->n_threads,
     };
     if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
+    if (status == SD_OK) d->base.caches = d->runner.caches;
     return sd_drafter_made(&d->base, status, drafter);
 }

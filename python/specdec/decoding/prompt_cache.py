@@ -39,8 +39,8 @@ class PromptCache:
     Given as ``generate(..., prompt_cache=cache)``, every text is kept when its run ends, prompt and new
     tokens, and the next prompt is read from where it agrees with none of them: of the next turn of a chat the
     new message, of the next question on a document the question. That changes no bit of any result, as the
-    keys and values of a text do not depend on how it was read. A draft that is a model reads the prompt as
-    ever.
+    keys and values of a text do not depend on how it was read. A draft that is a model (`drafts.ModelDraft`)
+    keeps its texts there too; within an `Ensemble` it reads the prompt as ever.
 
     Where the texts would take more memory than `max_bytes`, those that were used least recently are dropped.
     A text that goes on with another takes its place. One cache may serve several models and threads.
@@ -130,6 +130,8 @@ class PromptCache:
             Makes the copy that is kept.
         """
         known = np.asarray(tokens, np.int32)
+        if not len(known):
+            return
         with self._lock:
             for at, entry in enumerate(self._entries):
                 if entry.begins(model, known) == len(known):

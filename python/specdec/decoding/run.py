@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules, StopScanner
+from specdec.drafts.model_draft import ModelDraft
 from specdec.errors import NotFiniteError
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
@@ -248,21 +250,32 @@ class Run:
                     begun.append(following)
                     following = next(waiting, None)
 
+    def _readers(self) -> list[_core.Model]:
+        """The models that read the texts into caches of their own."""
+        draft = self.request.draft
+        of_draft = [draft.model.core] if isinstance(draft, ModelDraft) else []
+        return [*of_draft, self.request.target.core]
+
     def _begin(self, session: _core.Session, slot: int) -> None:
         """Begin the prompt in a slot with what the prompt cache has of it."""
         cache, index = self.request.options.prompt_cache, self._slots[slot]
-        if cache is not None:
-            text = cache.find(self.request.target.core, self.request.prompts[index])
-            if text is not None:
-                self.sequences[index].n_cached = session.begin_with(slot, text)
+        if cache is None:
+            return
+        for model in self._readers():
+            text = cache.find(model, self.request.prompts[index])
+            n_cached = 0 if text is None else session.begin_with(slot, text)
+            if model is self.request.target.core:
+                self.sequences[index].n_cached = n_cached
 
     def _keep(self, session: _core.Session, slot: int) -> None:
-        """Keep the text in a slot in the prompt cache, but for its last token, which is not read yet."""
+        """Keep the text in a slot in the prompt cache, but for what is not read yet."""
         cache, index = self.request.options.prompt_cache, self._slots[slot]
-        if cache is not None:
-            tokens = [*self.request.prompts[index], *self.sequences[index].tokens][:-1]
-            n_bytes = session.cached_bytes(slot)
-            cache.keep(self.request.target.core, tokens, n_bytes, lambda: session.cached_text(slot))
+        if cache is None:
+            return
+        tokens = [*self.request.prompts[index], *self.sequences[index].tokens]
+        for model in dict.fromkeys(self._readers()):
+            n_tokens, n_bytes = session.cached_size(slot, model)
+            cache.keep(model, tokens[:n_tokens], n_bytes, partial(session.cached_text, slot, model))
 
     def _gammas(self, slots: Sequence[int]) -> list[int] | None:
         """What the caller's policy says of the next round of the sequence in each slot."""
