@@ -205,12 +205,13 @@ static PyObject* replace(PyObject* base, PyObject* args) {
     return result;
 }
 
-/* What a call asks for: a sequence and, if not the target, a model. Returns the cache of the model, in an entered
- * session, and the model, borrowed; NULL with an exception. */
+/* What a call asks for: a sequence and, if not the target, a model. Returns the cache of the model, in an
+ * entered session, and the model, borrowed; NULL with an exception. */
 static const sd_cache* cache_of(const session_object* self, PyObject* args, sd_model_object** model) {
     int sequence;
-    PyObject* argument = (PyObject*)self->borrowed.target;
+    PyObject* argument = Py_None;
     if (!PyArg_ParseTuple(args, "i|O", &sequence, &argument)) return NULL;
+    if (argument == Py_None) argument = (PyObject*)self->borrowed.target;
     *model = sd_model_from(PyType_GetModuleState(Py_TYPE((PyObject*)self)), argument, "model");
     if (*model == NULL) return NULL;
     const sd_cache* cache = sd_session_cache(self->session, sequence, (*model)->model);
@@ -304,11 +305,11 @@ static PyMethodDef methods[] = {
      "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "
      "has of it; return how many of its tokens are there then."},
     {"cached_text", cached_text, METH_VARARGS,
-     "cached_text($self, sequence, model=target, /)\n--\n\nThe keys and values of a sequence's text so far, "
+     "cached_text($self, sequence, model=None, /)\n--\n\nThe keys and values of a sequence's text so far, "
      "as a "
      "CachedText."},
     {"cached_size", cached_size, METH_VARARGS,
-     "cached_size($self, sequence, model=target, /)\n--\n\nTokens of this CachedText, and the memory that it "
+     "cached_size($self, sequence, model=None, /)\n--\n\nTokens of this CachedText, and the memory that it "
      "takes."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
 #ifdef SPECDEC_TESTING

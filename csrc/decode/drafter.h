@@ -46,8 +46,8 @@ struct sd_drafter {
     sd_tree_kind tree_kind;
     int points;     /* every guess is a point mass: drawn_from of a proposal needs no weights */
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
-    /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or no
-     * caches of its own. */
+    /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or
+     * no caches of its own. */
     sd_cache* caches;
     /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. begin
      * clears memory and takes some nanoseconds a token at most: read does the longer work. A sequence may

@@ -87,14 +87,14 @@ const sd_record* sd_session_records(const sd_session* session, int* n);
 /* Logits of the last round [rows, stride] f32; borrowed. */
 const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
 
-/* Let a prompt that has not begun to be read begin with what `known`, a cache of the target or of the model that
- * drafts, has of it: that is copied, and sd_session_prefill reads the rest. *n: how many of the prompt's tokens
- * that model has then. */
+/* Let a prompt that has not begun to be read begin with what `known`, a cache of the target or of the model
+ * that drafts, has of it: that is copied, and sd_session_prefill reads the rest. *n: how many of the prompt's
+ * tokens that model has then. */
 sd_status sd_session_begin_with(sd_session* session, int sequence, const sd_cache* known, int* n);
 
 /* The cache of a sequence with its text, but for the last tokens, as the target has read it or the model that
- * drafts, whichever `model` is; borrowed, valid until the next call. NULL if there is no such sequence or model,
- * with a message. */
+ * drafts, whichever `model` is; borrowed, valid until the next call. NULL if there is no such sequence or
+ * model, with a message. */
 const sd_cache* sd_session_cache(const sd_session* session, int sequence, const sd_model* model);
 
 /* Take no more rounds for a sequence. */

@@ -225,12 +225,12 @@ class Session:
         The text is one of the target or of the model that drafts. It is copied, and `prefill` reads
         the rest. Returns how many of the prompt's tokens are there then.
         """
-    def cached_text(self, sequence: int, model: Model = ..., /) -> CachedText:
+    def cached_text(self, sequence: int, model: Model | None = None, /) -> CachedText:
         """The keys and values of a sequence's text so far, but for its last tokens; a copy.
 
         Those of the target, or of the model that drafts, where that has a cache of its own.
         """
-    def cached_size(self, sequence: int, model: Model = ..., /) -> tuple[int, int]:
+    def cached_size(self, sequence: int, model: Model | None = None, /) -> tuple[int, int]:
         """Tokens of this copy, and the memory that it takes."""
     @property
     def adaptive_gamma(self) -> AdaptiveGamma | None:
