@@ -130,6 +130,26 @@ def test_a_sliding_window(make_mistral: Factory) -> None:
         assert_equal(one, other)
 
 
+def test_windows_that_have_moved_on(make_mistral: Factory) -> None:
+    """What a text with windows has forgotten is read again; of two texts the one that knows more is taken."""
+    model = specdec.load(make_mistral(max_position_embeddings=1024))
+    ids = [(7 * i + i * i) % 61 for i in range(700)]
+    cache, options = PromptCache(), {"max_new_tokens": 4, "logits": True, "ignore_eos": True}
+
+    def ask(prompt: list[int]) -> int:
+        found = specdec.generate(model, model, prompt, prompt_cache=cache, **options)
+        assert_equal(found, specdec.generate(model, None, prompt, **options))
+        return found.n_cached_tokens
+
+    assert ask(ids[:150]) == 0
+    assert ask(ids[:500]) == 150  # the first text stays: the second cannot serve what leaves it early
+    assert len(cache) == 2 and cache._entries[-1].text.n_low > 150
+    assert ask([*ids[:150], 3, 4, 5]) == 150
+    assert ask([*ids[:300], 3, 4, 5]) == 150
+    assert ask([*ids[:490], 3, 4, 5]) == 490
+    assert ask([*ids[:100], 3, 4, 5]) == 100  # within reach of the first
+
+
 def test_the_beginning_of_a_text(target: specdec.Model, world: World) -> None:
     """The next question on one document: the text that is kept ends otherwise."""
     document, cache = world.ids[:60], PromptCache()
@@ -294,7 +314,7 @@ def test_what_memory_has_no_room_for_is_not_kept(target: specdec.Model, world: W
     def fails() -> Any:
         raise MemoryError
 
-    cache.keep(target.core, [5, 6], 100, fails)
+    cache.keep(target.core, [5, 6], 100, 0, fails)
     assert len(cache) == 1 and cache._promised == 0
     again = specdec.generate(target, None, world.ids[:30], prompt_cache=cache, max_new_tokens=3)
     assert again.tokens == wanted.tokens and again.n_cached_tokens == 29
@@ -386,7 +406,8 @@ def test_cached_texts_of_the_core(
     assert (
         text.tokens.dtype == np.int32 and text.tokens[:3].tolist() == [4, 5, 6] and text.model is target.core
     )
-    assert (text.tokens.size, text.n_bytes) == session.cached_size(0) == session.cached_size(0, target.core)
+    size = text.tokens.size, text.n_bytes, text.n_low
+    assert session.cached_size(0) == session.cached_size(0, target.core) == size
     other = open_session([4, 5, 9, 9], [4, 5, 6])
     assert (other.begin_with(0, text), other.begin_with(1, text), other.begin_with(1, text)) == (2, 2, 2)
     other.prefill()

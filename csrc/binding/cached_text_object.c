@@ -58,9 +58,15 @@ static PyObject* get_n_bytes(PyObject* base, void* ignored) {
     return PyLong_FromSize_t(((sd_cached_text_object*)base)->cache.arena.size);
 }
 
+static PyObject* get_n_low(PyObject* base, void* ignored) {
+    (void)ignored;
+    return PyLong_FromLong(((sd_cached_text_object*)base)->cache.n_low);
+}
+
 static PyGetSetDef getters[] = {
     {"tokens", get_tokens, NULL, "The token ids of the text [n_tokens], int32; a copy.", NULL},
     {"model", get_model, NULL, "Whose keys and values these are.", NULL},
+    {"n_low", get_n_low, NULL, "Texts that agree with fewer tokens than these cannot begin with it.", NULL},
     {"n_bytes", get_n_bytes, NULL, "Memory that they take.", NULL},
     {0},
 };

@@ -235,8 +235,9 @@ static PyObject* cached_size(PyObject* base, PyObject* args) {
     if (enter(self) < 0) return NULL;
     sd_model_object* model;
     const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* size =
-        cache ? Py_BuildValue("in", cache->n_committed, (Py_ssize_t)sd_cache_copy_bytes(cache)) : NULL;
+    PyObject* size = cache ? Py_BuildValue("ini", cache->n_committed, (Py_ssize_t)sd_cache_copy_bytes(cache),
+                                           sd_cache_copy_low(cache))
+                           : NULL;
     leave(self);
     return size;
 }
@@ -309,8 +310,8 @@ static PyMethodDef methods[] = {
      "as a "
      "CachedText."},
     {"cached_size", cached_size, METH_VARARGS,
-     "cached_size($self, sequence, model=None, /)\n--\n\nTokens of this CachedText, and the memory that it "
-     "takes."},
+     "cached_size($self, sequence, model=None, /)\n--\n\nTokens of this CachedText, the memory that "
+     "it takes, and its n_low."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
 #ifdef SPECDEC_TESTING
     {"_keep_drafts", keep_drafts, METH_NOARGS, "Records say from now on what their nodes were drawn from."},

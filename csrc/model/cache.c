@@ -226,6 +226,11 @@ void sd_cache_cut(sd_cache* c, int n) {
     clear(c);
 }
 
+/* Are all n slots of a cache there in a layer that has n_slots in the copy? */
+static int is_whole(const sd_cache* from, int layer, int n_slots, int n) {
+    return from->model->config.layers[layer].window == 0 || (n <= n_slots && from->n_low == 0);
+}
+
 /* Copy one layer's keys and values of slots 0 … n - 1, panels as a whole: what lies behind the n slots is
  * written before it is read. */
 static void copy_layer(const sd_cache* to, const sd_cache* from, int layer, int n) {
@@ -245,7 +250,7 @@ static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
     memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);
     for (int layer = 0; layer < to->n_layer; layer++) {
         int window = to->model->config.layers[layer].window;
-        if (window == 0 || (n <= to->layers[layer].n_slots && from->n_low == 0)) {
+        if (is_whole(from, layer, to->layers[layer].n_slots, n)) {
             copy_layer(to, from, layer, n);
             continue;
         }
@@ -288,6 +293,15 @@ size_t sd_cache_copy_bytes(const sd_cache* cache) {
     sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
     lay_out(&copy); /* without memory: it counts */
     return copy.arena.used;
+}
+
+int sd_cache_copy_low(const sd_cache* cache) {
+    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
+    int n = cache->n_committed,
+        low = n - 2 * copy.n_nodes > cache->n_low ? n - 2 * copy.n_nodes : cache->n_low;
+    for (int layer = 0; layer < cache->n_layer; layer++)
+        if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n)) return low;
+    return 0;
 }
 
 int sd_cache_known(const sd_cache* caches, int n_caches, const int32_t* text, int n) {

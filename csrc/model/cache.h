@@ -108,8 +108,9 @@ int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* t
 /* Make `copy` a cache of the committed tokens of `cache`, with no room for more. It owns its memory. */
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache);
 
-/* Bytes that a copy takes. */
+/* Bytes that a copy takes, and the n_low that it has. */
 size_t sd_cache_copy_bytes(const sd_cache* cache);
+int sd_cache_copy_low(const sd_cache* cache);
 
 /* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others;
  * nodes[i] becomes node i. What is kept has the bits it had: they do not depend on the slot. */

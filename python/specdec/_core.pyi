@@ -159,6 +159,9 @@ class CachedText:
     def model(self) -> Model:
         """Whose keys and values these are."""
     @property
+    def n_low(self) -> int:
+        """Texts that agree with fewer tokens than these cannot begin with it: windows have moved on."""
+    @property
     def n_bytes(self) -> int:
         """Memory that they take."""
 
@@ -230,8 +233,8 @@ class Session:
 
         Those of the target, or of the model that drafts, where that has a cache of its own.
         """
-    def cached_size(self, sequence: int, model: Model | None = None, /) -> tuple[int, int]:
-        """Tokens of this copy, and the memory that it takes."""
+    def cached_size(self, sequence: int, model: Model | None = None, /) -> tuple[int, int, int]:
+        """Tokens of this copy, the memory that it takes, and its n_low."""
     @property
     def adaptive_gamma(self) -> AdaptiveGamma | None:
         """A copy of what the session has learnt of its rounds; None if it was made without."""

@@ -25,6 +25,11 @@ class _Entry:
     n_bytes: int
 
     def begins(self, model: _core.Model, tokens: NDArray[np.int32]) -> int:
+        """How many tokens of a text of the model can be copied from this text."""
+        n_common = self.n_common(model, tokens)
+        return n_common if n_common >= self.text.n_low else 0
+
+    def n_common(self, model: _core.Model, tokens: NDArray[np.int32]) -> int:
         """How many tokens of a text of the model this text begins with."""
         if self.text.model is not model:
             return 0
@@ -41,6 +46,9 @@ class PromptCache:
     new message, of the next question on a document the question. That changes no bit of any result, as the
     keys and values of a text do not depend on how it was read. A draft that is a model (`drafts.ModelDraft`)
     keeps its texts there too; within an `Ensemble` it reads the prompt as ever.
+
+    A layer that attends to a window keeps the end of a text alone: a prompt that leaves such a text more than
+    some 128 tokens before its end is read from its beginning, unless it begins like another one.
 
     Where the texts would take more memory than `max_bytes`, those that were used least recently are dropped.
     A text that goes on with another takes its place. One cache may serve several models and threads.
@@ -115,7 +123,12 @@ class PromptCache:
             return self._entries[-1].text
 
     def keep(
-        self, model: _core.Model, tokens: Sequence[int], n_bytes: int, copy: Callable[[], _core.CachedText]
+        self,
+        model: _core.Model,
+        tokens: Sequence[int],
+        n_bytes: int,
+        n_low: int,
+        copy: Callable[[], _core.CachedText],
     ) -> None:
         """Keep a text, unless one that is kept has it or there is no room for it.
 
@@ -124,8 +137,8 @@ class PromptCache:
         model : specdec._core.Model
         tokens : sequence of int
             What is known of the text.
-        n_bytes : int
-            What it takes.
+        n_bytes, n_low : int
+            What the copy takes, and the fewest tokens that another text must begin with to be copied from it.
         copy : callable
             Makes the copy that is kept.
         """
@@ -142,7 +155,7 @@ class PromptCache:
             self._entries = [
                 entry
                 for entry in self._entries
-                if entry.text.model is not model or entry.begins(model, known) < len(entry.tokens)
+                if not n_low <= entry.n_common(model, known) == len(entry.tokens)
             ]
             while self._used() + n_bytes > self._max_bytes:
                 del self._entries[0]

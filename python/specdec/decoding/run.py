@@ -274,8 +274,8 @@ class Run:
             return
         tokens = [*self.request.prompts[index], *self.sequences[index].tokens]
         for model in dict.fromkeys(self._readers()):
-            n_tokens, n_bytes = session.cached_size(slot, model)
-            cache.keep(model, tokens[:n_tokens], n_bytes, partial(session.cached_text, slot, model))
+            n_tokens, n_bytes, n_low = session.cached_size(slot, model)
+            cache.keep(model, tokens[:n_tokens], n_bytes, n_low, partial(session.cached_text, slot, model))
 
     def _gammas(self, slots: Sequence[int]) -> list[int] | None:
         """What the caller's policy says of the next round of the sequence in each slot."""
