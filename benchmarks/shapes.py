@@ -54,6 +54,16 @@ def _llama(
     }
 
 
+def _tied(
+    n_layer: int, n_head: int, n_kv_head: int, d_head: int, d_model: int, d_ff: int, n_vocab: int
+) -> dict[str, Any]:
+    """A Llama block whose head is the embedding, with heads of any size."""
+    return {
+        **_llama(n_layer, n_head, n_kv_head, d_model, d_ff, n_vocab),
+        **{"d_head": d_head, "inv_freq": _frequencies(d_head), "tied": True},
+    }
+
+
 def _frequencies(d_head: int) -> list[float]:
     """Of rotary positions, base 10,000."""
     return (10_000.0 ** -(np.arange(0, d_head, 2) / d_head)).astype(np.float32).tolist()
@@ -91,11 +101,21 @@ DOUBTFUL: dict[str, dict[str, Any]] = {
     "L25M": _llama(n_layer=8, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
     "L25M-draft": _llama(n_layer=7, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
 }
+#: Models that are downloaded much, as docs/FAMILIES.md has their switches.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "SmolLM2-360M": _tied(32, 15, 5, d_head=64, d_model=960, d_ff=2560, n_vocab=49152),
+    "Qwen3-0.6B": _tied(28, 16, 8, d_head=128, d_model=1024, d_ff=3072, n_vocab=151936) | {"qk_norm": "head"},
+    "Qwen2.5-1.5B": _tied(28, 12, 2, d_head=128, d_model=1536, d_ff=8960, n_vocab=151936)
+    | {"qkv_bias": True},
+    "Gemma-3-1B": _tied(26, 4, 1, d_head=256, d_model=1152, d_ff=6912, n_vocab=262144)
+    | {"qk_norm": "head", "norm_place": "both", "activation": "gelu_tanh", "embedding_scale": 1152**0.5}
+    | {"windows": [0 if i % 6 == 5 else 512 for i in range(26)]},
+}
 #: Attention alone, with the heads of L1B and of paper97.
 NARROW: dict[str, dict[str, Any]] = {"32 heads on 4": _narrow(32, 4), "12 heads": _narrow(12, 12)}
 #: Those to time.
 TIMED = tuple(SHAPES)
-SHAPES |= DOUBTFUL | NARROW
+SHAPES |= DOUBTFUL | FAMILIES | NARROW
 
 
 def round_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -255,6 +275,8 @@ def write_checkpoint(
     alpha : float
         See :func:`random_model`.
     """
+    if name in FAMILIES:
+        raise SystemExit(f"{name} is a shape in memory only; expected one of {', '.join(TIMED)}")
     folder, config = Path(folder), SHAPES[name]
     said = {"version": 4, "shape": name, "number": number, "alpha": alpha, "config": config}
     stamp = folder / "shape.json"
