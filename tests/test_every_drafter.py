@@ -18,7 +18,7 @@ import pytest
 import scipy
 
 import specdec
-from canonical import with_drafts
+from canonical import SWITCHES, build, perturbed, random_tensors, with_drafts
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
@@ -26,6 +26,7 @@ from laws import embedded_llama2c, first_layers
 from specdec import _core, reference
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
+from specdec.models.model import ModelConfig
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from weights import VerifyWeights
@@ -41,11 +42,30 @@ HOW: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": COUPLED}
 # -------------------------------------------------------------------------------------------- worlds
 
 
-LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("embedded", "stories260K", "chars105")]
+LARGER = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("embedded", "stories260K", "chars105", *(f"switches {name}" for name in SWITCHES))
+]
+
+
+def with_switches(name: str) -> World:
+    """Random models of one configuration with switches of the families, and a text that repeats itself."""
+    config = SWITCHES[name]
+    tensors = random_tensors(config)
+    models = [
+        specdec.Model(
+            build(config, weights), ModelConfig.from_canonical(config), None, Path(name), "random weights"
+        )
+        for weights in (tensors, perturbed(tensors, 0.03))
+    ]
+    ids = np.random.default_rng(1).integers(0, config["n_vocab"], 25).tolist() * 10
+    return World(models[0], models[1], ids)
 
 
 @pytest.fixture(scope="module", params=["small", *LARGER])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    if request.param.startswith("switches "):
+        return with_switches(request.param.removeprefix("switches "))
     text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
     if request.param == "embedded":
         target, draft = specdec.embedded_pair()
