@@ -85,6 +85,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attn_config": {"clip_qkv": 1.0},
     },
     "FalconForCausalLM": _HF | {"new_decoder_architecture": True, "num_kv_heads": 1},
+    "MixtralForCausalLM": _HF | {"num_local_experts": 3, "sliding_window": 6},
+    "Qwen2MoeForCausalLM": _HF
+    | {
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 12, "mlp_only_layers": [1], "norm_topk_prob": True,
+    },
+    "Qwen3MoeForCausalLM": _HF
+    | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "decoder_sparse_step": 2},
+    "OlmoeForCausalLM": _HF | {"num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 1.0},
+    "GptOssForCausalLM": _HF
+    | {
+        "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 6,
+        "rope_scaling": _YARN,
+    },
     "LamdaForCausalLM": _HF
     | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20},
 }  # fmt: skip
@@ -98,7 +112,7 @@ def random_weights(architecture: str, config: Mapping[str, Any]) -> dict[str, np
     canonical = family.read_config(ConfigReader(family.decoder_fields(fields)))
     found: dict[str, np.ndarray] = {}
     for source in family.sources(canonical):
-        for name in source.stored:
+        for name, shape in zip(source.stored, source.stored_shapes, strict=True):
             if name not in found:
-                found[name] = rng.normal(0.0, 0.3, source.stored_shape).astype("<f4")
+                found[name] = rng.normal(0.0, 0.3, shape).astype("<f4")
     return found

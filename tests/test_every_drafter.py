@@ -23,6 +23,7 @@ from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
 from laws import embedded_llama2c, first_layers
+from mixture_models import qwen3_moe_config, qwen3_moe_tensors, write_arrays
 from specdec import _core, reference
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
@@ -62,7 +63,7 @@ def with_switches(name: str) -> World:
     return World(models[0], models[1], ids)
 
 
-@pytest.fixture(scope="module", params=["small", *LARGER])
+@pytest.fixture(scope="module", params=["small", "mixture", *LARGER])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     if request.param.startswith("switches "):
         return with_switches(request.param.removeprefix("switches "))
@@ -74,6 +75,13 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         folder = tmp_path_factory.mktemp("small")
         _, target = specdec.embedded_pair()
         return World(target, first_layers(embedded_llama2c(folder), 1, folder), target.tokenizer.encode(text))
+    if request.param == "mixture":
+        folder = tmp_path_factory.mktemp("mixture")
+        config = qwen3_moe_config(max_position_embeddings=200)
+        tensors = qwen3_moe_tensors(config)
+        target = specdec.load(write_arrays(folder / "target", config, tensors))
+        draft = specdec.load(write_arrays(folder / "draft", config, blurred(tensors, 0.1)))
+        return World(target, draft, [ord(letter) % 61 for letter in text])
     shared: Path = request.getfixturevalue("shared")
     file = next((shared / "models" / request.param).glob("*[0-9]*K.bin"), None)
     file = file or shared / "models" / request.param / "model5000.bin"

@@ -17,7 +17,9 @@ import specdec
 from family_models import CASES
 from specdec import _core, reference
 from specdec.checkpoints import open_checkpoint
+from specdec.models.checkpoints.safetensors_file import read_safetensors
 from specdec.models.families import FAMILIES
+from specdec.models.families.moe import mxfp4
 from tiny_models import write_hf
 
 pytestmark = pytest.mark.oracle
@@ -141,6 +143,28 @@ def test_greedy_texts_equal_transformers(case):
 
 def test_every_architecture_has_a_case():
     assert {name.split()[0] for name in CASES} == set(FAMILIES) - set(COMPARED_BELOW)
+
+
+@pytest.mark.parametrize("name", ["MixtralForCausalLM", "Qwen2MoeForCausalLM", "OlmoeForCausalLM"])
+def test_experts_stacked_as_transformers_5_has_them(name, tmp_path):
+    network = build(CASES[name](), tmp_path / "published")
+    copy.deepcopy(network).save_pretrained(tmp_path / "stacked", save_original_format=False)
+    ids = np.random.default_rng(5).integers(3, 211, 40)
+    model = specdec.load(tmp_path / "stacked")
+    names = read_safetensors(tmp_path / "stacked" / "model.safetensors")
+    assert any(name.endswith("mlp.experts.gate_up_proj") for name in names)
+    assert np.array_equal(model.logits(ids), specdec.load(tmp_path / "published").logits(ids))
+
+
+def test_mxfp4_is_that_of_transformers():
+    from transformers.integrations.mxfp4 import _convert_moe_packed_tensors
+
+    rng = np.random.default_rng(6)
+    blocks = rng.integers(0, 256, (3, 64, 2, 16), dtype=np.uint8)
+    scales = rng.integers(100, 140, (3, 64, 2), dtype=np.uint8)
+    expected = _convert_moe_packed_tensors(torch.from_numpy(blocks), torch.from_numpy(scales))
+    found = torch.from_numpy(mxfp4(blocks, scales).view(np.int16)).view(torch.bfloat16)
+    assert torch.equal(found.transpose(1, 2), expected)
 
 
 COMPARED_BELOW = ("LamdaForCausalLM", "Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration")

@@ -25,7 +25,7 @@ static void attend_pairs(void* argument, int thread, int pair, int end) {
 }
 
 /* What is done to whole rows of queries, keys and values before they are split into heads. */
-static void limit_and_norm(void* argument, int thread, int first, int end) {
+static void norm_and_limit(void* argument, int thread, int first, int end) {
     (void)thread;
     const attention* a = argument;
     const sd_workspace* w = a->pass->w;
@@ -34,10 +34,11 @@ static void limit_and_norm(void* argument, int thread, int first, int end) {
     const sd_layer* layer = &model->layers[a->layer];
     for (int m = first; m < end; m++) {
         float *query = w->qkv + m * w->ld_qkv, *key = query + sd_keys_column(c);
+        if (c->qk_norm == SD_QK_NORM_WHOLE) {
+            sd_model_norm(model, c->n_head * c->d_head, query, layer->q_norm, model->zeros, query);
+            sd_model_norm(model, c->n_kv_head * c->d_head, key, layer->k_norm, model->zeros, key);
+        }
         if (c->qkv_limit > 0.0f) sd_kernels_get()->clamp(sd_qkv_outputs(c), query, c->qkv_limit);
-        if (c->qk_norm != SD_QK_NORM_WHOLE) continue;
-        sd_model_norm(model, c->n_head * c->d_head, query, layer->q_norm, model->zeros, query);
-        sd_model_norm(model, c->n_kv_head * c->d_head, key, layer->k_norm, model->zeros, key);
     }
 }
 
@@ -54,7 +55,7 @@ void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
                                         .ldy = w->ld_qkv,
                                         .factor = 1.0f});
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
-        sd_pass_loop_rows(pass, pass->n_rows, limit_and_norm, &a);
+        sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &a);
     sd_team_run(&pass->team, pass->n_branches * c->n_kv_head, 1, attend_pairs, &a);
     sd_pass_prepare(pass, pass->n_rows, w->attended, c->n_head * c->d_head, (sd_norm_weights){0},
                     w->prepared);

@@ -93,7 +93,7 @@ static sd_status check_rotations(const sd_config* c) {
 }
 
 /* Layers times experts: far above any model, and few enough that their tensors can be listed. */
-#define MOST_EXPERTS (1 << 20)
+#define MOST_EXPERTS (1 << 17)
 
 static sd_status check_experts(const sd_config* c) {
     const sd_experts* e = &c->experts;

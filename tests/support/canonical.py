@@ -48,7 +48,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
        "embedding_scale": 7.0, "score_scales": [0.2, 0.5, 0.3], "activation": "gelu_tanh",
        "windows": [9, 0, 40], "rotations": [1, 0, 1], "more_inv_freq": [[0.5, 0.1, 0.02, 0.001]]},
     "qk-norm-whole-norms-after-partial-rotary": LLAMA
-    | {"qk_norm": "whole", "norm_place": "after", "inv_freq": [1.0, 0.01], "rotary_factors": [1.3]},
+    | {"qk_norm": "whole", "norm_place": "after", "qkv_limit": 0.7, "inv_freq": [1.0, 0.01],
+       "rotary_factors": [1.3]},
     "sinks-clamped-no-position": LLAMA
     | {"attn_sinks": True, "activation": "silu_clamped", "activation_limit": 1.0, "windows": [5, 0, 5],
        "rotations": [0, -1, 0], "qkv_bias": True, "out_bias": True, "mlp_bias": True},

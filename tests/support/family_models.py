@@ -189,6 +189,41 @@ CASES: dict[str, Callable[[], Any]] = {
         logit_scale=0.25,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
+    "MixtralForCausalLM": _like("MixtralConfig", num_local_experts=5, sliding_window=9),
+    "Qwen2MoeForCausalLM": _like(
+        "Qwen2MoeConfig",
+        num_experts=6,
+        moe_intermediate_size=40,
+        shared_expert_intermediate_size=56,
+        num_experts_per_tok=3,
+        decoder_sparse_step=2,
+        use_sliding_window=True,
+        sliding_window=9,
+    ),
+    "Qwen3MoeForCausalLM": _like(
+        "Qwen3MoeConfig",
+        num_experts=8,
+        moe_intermediate_size=40,
+        num_experts_per_tok=3,
+        norm_topk_prob=True,
+        mlp_only_layers=[1],
+        head_dim=12,
+    ),
+    "Qwen3MoeForCausalLM all": _like(
+        "Qwen3MoeConfig", num_experts=4, moe_intermediate_size=40, num_experts_per_tok=4, attention_bias=True
+    ),
+    "OlmoeForCausalLM": _like(
+        "OlmoeConfig", num_experts=8, num_experts_per_tok=3, clip_qkv=0.8, num_key_value_heads=6
+    ),
+    "GptOssForCausalLM": _like(
+        "GptOssConfig",
+        num_local_experts=6,
+        num_experts_per_tok=3,
+        head_dim=8,
+        sliding_window=9,
+        swiglu_limit=1.0,
+        rope_parameters={**YARN, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    ),
     "GPT2LMHeadModel": _of("GPT2Config", GPT_SIZES),
     "GPT2LMHeadModel inverse": _of("GPT2Config", GPT_SIZES, scale_attn_by_inverse_layer_idx=True),
 }  # fmt: skip

@@ -81,7 +81,7 @@ class ModelConfig(Mapping[str, Any]):
     logit_softcap, attn_softcap : float
         c: ``c * tanh(x / c)`` of logits, of scores; 0 for none.
     qkv_limit : float
-        Queries, keys and values are clamped to this; 0 for no limit.
+        Queries, keys and values are clamped to this, after norms of whole queries and keys; 0 for no limit.
     attn_sinks : bool
         Each head has a learned score without a value.
     query_growth : float
@@ -113,8 +113,8 @@ class ModelConfig(Mapping[str, Any]):
         The logits have biases; weights are divided by the sum of the chosen experts' weights.
     routed_scale : float
         Factor of these weights.
-    mixtures : tuple of bool
-        For each layer: has it experts? Empty: all layers have, where ``n_experts`` is not 0.
+    mixtures : tuple of int
+        For each layer 1 if it has experts, else 0; empty: all layers have, where ``n_experts`` is not 0.
     """
 
     n_vocab: int
@@ -170,7 +170,7 @@ class ModelConfig(Mapping[str, Any]):
     router_bias: bool = False
     router_renormalise: bool = False
     routed_scale: float = 1.0
-    mixtures: tuple[bool, ...] = ()
+    mixtures: tuple[int, ...] = ()
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:

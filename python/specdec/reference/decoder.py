@@ -153,12 +153,10 @@ def _forward(
         return x.reshape(n_rows, -1, d_head)
 
     def normed_heads(x: Array, name: str) -> Array:
-        """Queries or keys, normalised head by head or all together."""
+        """Queries or keys, normalised head by head."""
         kind = settings["qk_norm"]
-        if kind == "none":
+        if kind in ("none", "whole"):
             return x
-        if kind == "whole":
-            return norm(x.reshape(n_rows, -1), name).reshape(x.shape)
         return norm(x, name, (1, d_head) if kind == "head" else (-1, d_head))
 
     def rotate(x: Array, rotation: int) -> Array:
@@ -173,8 +171,10 @@ def _forward(
         return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
     def attention(h: Array, i: int) -> Array:
-        q = heads(linear(h, f"layers.{i}.attn_q"))
-        k = heads(linear(h, f"layers.{i}.attn_k"))
+        q, k = linear(h, f"layers.{i}.attn_q"), linear(h, f"layers.{i}.attn_k")
+        if settings["qk_norm"] == "whole":
+            q, k = norm(q, f"layers.{i}.attn_q_norm"), norm(k, f"layers.{i}.attn_k_norm")
+        q, k = heads(q), heads(k)
         v = heads(linear(h, f"layers.{i}.attn_v"))
         q = rotate(normed_heads(q, f"layers.{i}.attn_q_norm"), rotations[i])
         k = rotate(normed_heads(k, f"layers.{i}.attn_k_norm"), rotations[i])

@@ -38,26 +38,35 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     fields = Fields(read_json_object(file), file)
     architecture = architecture_of(fields, file)
     family = FAMILIES[architecture]
-    fields.require("quantization_config", None, because="quantised checkpoints are not read")
+    _check_quantisation(fields, family)
     config = family.read_config(ConfigReader(family.decoder_fields(fields), n_ctx))
+    tensors = _held(folder, family)
     try:
-        sources = list(family.sources(config))
+        sources = list(family.sources(config, tensors))
     except ValueError as error:  # the core's checks name the field of the canonical configuration
         raise CheckpointError(f"{file}: {error}") from error
-    tensors = _match(folder, family, config, sources)
+    _match(folder, family, config, sources, tensors)
     defaults = read_generation_defaults(folder, fields, config["n_vocab"])
 
     used = {name for source in sources for name in source.stored}
-    matrices = {tensors[stored].format for stored in used if len(tensors[stored].shape) == 2}
+    matrices = {
+        "bf16" if source.numbers else tensors[stored].format
+        for source in sources
+        for stored in source.stored
+        if len(source.shape) == 2
+    }
 
     def canonical() -> Iterator[CanonicalTensor]:
-        at: list[str] = []
+        at: tuple[list[str], int | None] = [], None
         arrays: list[NDArray[np.generic]] = []
         for source in sources:
-            if source.stored != at:  # some families have several in one
+            index = source.entry.index
+            if (source.stored, index) != at:  # some families have several in one
                 arrays = []  # before the next is read
-                at, arrays = source.stored, [tensors[name].array() for name in source.stored]
-            yield (source.canonical, *source.take(arrays, tensors[source.stored[0]].format))
+                at = source.stored, index
+                arrays = [tensors[name].array(index, source.numbers) for name in source.stored]
+            form = "" if source.numbers else tensors[source.stored[0]].format
+            yield (source.canonical, *source.take(arrays, form))
 
     return Checkpoint(
         path=folder,
@@ -72,10 +81,16 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     )
 
 
-def _match(
-    folder: Path, family: Family, config: Mapping[str, Any], sources: list[Source]
-) -> dict[str, StoredTensor]:
-    """The tensors the model needs, checked to be there in the right shape, with nothing else beside them."""
+def _check_quantisation(fields: Fields, family: Family) -> None:
+    quantised = fields.raw("quantization_config")
+    if not family.quantised or quantised is None:
+        fields.require("quantization_config", None, because="quantised checkpoints are not read")
+    elif not isinstance(quantised, dict) or quantised.get("quant_method") != family.quantised:
+        raise fields.unsupported("quantization_config", f"nothing, or quant_method {family.quantised!r}")
+
+
+def _held(folder: Path, family: Family) -> dict[str, StoredTensor]:
+    """The tensors of the decoder that the files hold, by the names of the family's table."""
     tensors: dict[str, StoredTensor] = {}
     for name, tensor in open_weights(folder).items():
         full = family.full_name(name)
@@ -86,13 +101,27 @@ def _match(
                 f"{tensor.file}: holds both '{tensors[full].name}' and '{name}'; expected one"
             )
         tensors[full] = tensor
+    return tensors
 
-    expected = {name: source.stored_shape for source in sources for name in source.stored}
+
+def _match(
+    folder: Path,
+    family: Family,
+    config: Mapping[str, Any],
+    sources: list[Source],
+    tensors: dict[str, StoredTensor],
+) -> None:
+    """Check that the tensors the model needs are there in the right shape, with nothing else beside them."""
+    expected = {
+        name: (shape, source.numbers)
+        for source in sources
+        for name, shape in zip(source.stored, source.stored_shapes, strict=True)
+    }
     embedding = next(source.stored[0] for source in sources if source.canonical == "token_embedding")
     head = family.head + ".weight"
     if config["tied"] and embedding not in tensors and head in tensors:
         tensors[embedding] = tensors.pop(head)  # one matrix, saved under its other name
-    for name, shape in expected.items():
+    for name, (shape, numbers) in expected.items():
         if name not in tensors:
             raise CheckpointError(
                 f"{folder}: tensor '{name}' is missing; expected it with shape {list(shape)}"
@@ -103,7 +132,7 @@ def _match(
                 f"{found.file}: tensor '{found.name}' has shape {as_json(list(found.shape))}; "
                 f"expected {list(shape)}"
             )
-        _ = found.format  # refuses a dtype the core cannot read, now rather than after half the weights
+        found.check(numbers)  # now rather than after half the weights
 
     unknown = [name for name in tensors if name not in expected and not _HARMLESS.search(name)]
     if config["tied"] and head in unknown:
@@ -120,7 +149,6 @@ def _match(
             f"{folder}: holds tensors that its config.json leaves without use: {first}{more}; "
             f"expected only those of {config['n_layer']} layers"
         )
-    return tensors
 
 
 # Buffers that are functions of the configuration: causal masks, the masking constant, rotary frequencies.

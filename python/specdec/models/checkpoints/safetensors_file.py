@@ -92,13 +92,32 @@ class StoredTensor:
             )
         return _FORMATS[self.dtype][0]
 
-    def array(self) -> NDArray[np.generic]:
+    def check(self, numbers: str = "") -> None:
+        """Refuse a tensor that is not in f32, f16 or bf16, or, where ``numbers`` is "U8", in bytes.
+
+        Raises
+        ------
+        UnsupportedModelError
+        """
+        if not numbers:
+            _ = self.format
+        elif self.dtype != numbers:
+            raise UnsupportedModelError(
+                f"{self.file}: tensor '{self.name}' has dtype {self.dtype}; expected {numbers}"
+            )
+
+    def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.generic]:
         """The numbers, shape ``self.shape``: float32, float16, or uint16 with the bits of bf16.
 
-        Read anew at each call.
+        Read anew at each call. With an index, those at this index of the first axis; with ``numbers`` "U8",
+        of a tensor of bytes.
         """
-        _ = self.format
-        return self._as(_FORMATS[self.dtype][1], self.read())
+        self.check(numbers)
+        dtype = "u1" if numbers else _FORMATS[self.dtype][1]
+        if index is None:
+            return self._as(dtype, self.read(), self.shape)
+        size = self.n_bytes // self.shape[0]
+        return self._as(dtype, self.opened.read(self.start + index * size, size), self.shape[1:])
 
     def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
         """The numbers of a tensor of integers, int32 or int64; as `array`.
@@ -118,14 +137,14 @@ class StoredTensor:
                 f"{self.file}: tensor '{self.name}' has dtype {self.dtype}; expected {', '.join(_INTEGERS)}"
             )
         data = self.opened.map(self.start, self.n_bytes) if mmap else self.read()
-        return self._as(_INTEGERS[self.dtype], data)
+        return self._as(_INTEGERS[self.dtype], data, self.shape)
 
     def read(self) -> NDArray[np.uint8]:
         """The bytes as the file has them."""
         return self.opened.read(self.start, self.n_bytes)
 
-    def _as(self, dtype: str, data: NDArray[np.uint8]) -> NDArray[Any]:
-        array = data.view(dtype).reshape(self.shape)
+    def _as(self, dtype: str, data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[Any]:
+        array = data.view(dtype).reshape(shape)
         return array if array.flags.aligned else array.copy()
 
     def same_as(self, other: StoredTensor) -> bool:

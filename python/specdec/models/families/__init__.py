@@ -7,7 +7,20 @@ from pathlib import Path
 from typing import Final
 
 from specdec.errors import UnsupportedModelError
-from specdec.models.families import alibi, cohere, gemma, gpt, lamda, llama, neox, olmo, phi, qwen, stablelm
+from specdec.models.families import (
+    alibi,
+    cohere,
+    gemma,
+    gpt,
+    lamda,
+    llama,
+    moe,
+    neox,
+    olmo,
+    phi,
+    qwen,
+    stablelm,
+)
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source
 from specdec.models.json_fields import Fields, as_json
@@ -25,6 +38,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     **gpt.FAMILIES,
     **neox.FAMILIES,
     **alibi.FAMILIES,
+    **moe.FAMILIES,
     **lamda.FAMILIES,
 }
 """Every architecture, by the name that ``architectures`` has for it."""
@@ -50,6 +64,11 @@ _MODEL_TYPES: Final[Mapping[str, str]] = {
     "starcoder2": "Starcoder2ForCausalLM",
     "cohere": "CohereForCausalLM",
     "cohere2": "Cohere2ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
     "gpt2": "GPT2LMHeadModel",
     "gpt_bigcode": "GPTBigCodeForCausalLM",
     "gpt_neo": "GPTNeoForCausalLM",
@@ -67,8 +86,8 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
         "Qwen3Next", "Qwen3_5", "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
-    "is a mixture of experts": (
-        "Mixtral", "Qwen2Moe", "Qwen3Moe", "Olmoe", "GptOss", "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
+    "is a mixture of experts that is not read": (
+        "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
         "Dbrx", "Jetmoe", "Glm4Moe", "Ernie4_5_Moe",
     ),
     "has an encoder": ("T5", "MT5", "UMT5", "Bart", "MBart", "Pegasus", "Whisper", "Blenderbot", "M2M100"),

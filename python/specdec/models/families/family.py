@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,9 @@ from specdec.models.json_fields import Fields
 
 __all__ = [
     "SEEING",
+    "Array",
+    "Config",
+    "Either",
     "Family",
     "FusedHeads",
     "FusedRows",
@@ -25,6 +29,7 @@ __all__ = [
     "Named",
     "Offset",
     "PlusOne",
+    "Shape",
     "Source",
     "Transposed",
     "named",
@@ -42,10 +47,24 @@ class Named:
     Attributes
     ----------
     name : str
-        The file's name, ``{i}`` for the layer; of a norm or a linear map without ".weight" and ".bias".
+        The file's name, ``{i}`` for the layer, ``{e}`` for the expert; of a norm or a linear map without
+        ".weight" and ".bias".
     """
 
     name: str
+
+    @property
+    def index(self) -> int | None:
+        """What is read of the file's tensors: this index of the first axis. None: all of them."""
+        return None
+
+    def of_expert(self, expert: str) -> Named:
+        """The tensor of one expert."""
+        return dataclasses.replace(self, name=self.name.replace("{e}", expert))
+
+    def numbers(self, suffix: str) -> str:
+        """The dtype that the file's tensors have where it is none of f32, f16 and bf16."""
+        return ""
 
     def stored_names(self, suffix: str, config: Config) -> list[str]:
         """The file's names of the tensors that this one is made of."""
@@ -54,6 +73,10 @@ class Named:
     def stored_shape(self, shape: Shape, config: Config) -> Shape:
         """The shape that each of them has in the file."""
         return shape
+
+    def stored_shapes(self, suffix: str, shape: Shape, config: Config) -> list[Shape]:
+        """The shapes that they have in the file, where these differ."""
+        return [self.stored_shape(shape, config)] * len(self.stored_names(suffix, config))
 
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
         """The tensor, and the number format of its elements, from those of the file."""
@@ -212,6 +235,18 @@ class HeadNorms(Named):
         return np.concatenate(arrays), form
 
 
+@dataclass(frozen=True)
+class Either:
+    """A tensor that files keep in one of several ways: the first that the file has all tensors of.
+
+    Attributes
+    ----------
+    options : tuple of Named
+    """
+
+    options: tuple[Named, ...]
+
+
 def named(**names: str) -> dict[str, Named]:
     """Entries of a table of tensors that are kept as they are: canonical name to the file's."""
     return {canonical: Named(name) for canonical, name in names.items()}
@@ -224,7 +259,8 @@ class Source:
     canonical: str
     shape: Shape
     stored: list[str]
-    stored_shape: Shape
+    stored_shapes: list[Shape]
+    numbers: str
     entry: Named
     config: Config = field(repr=False)
 
@@ -250,6 +286,8 @@ class Family:
         The file's name of the head.
     text_field : str
         The field of config.json that describes the decoder; empty: all of it.
+    quantised : str
+        The ``quant_method`` of ``quantization_config`` that is read; empty: none.
     renamed : mapping
         Prefixes of the file's names to what they stand for.
     left_out : tuple of str
@@ -257,15 +295,23 @@ class Family:
     """
 
     read_config: Callable[[ConfigReader], dict[str, Any]]
-    tensors: Mapping[str, Named] | Callable[[Config], Mapping[str, Named]]
+    tensors: Mapping[str, Named | Either] | Callable[[Config], Mapping[str, Named]]
     prefix: str = "model."
     head: str = "lm_head"
     text_field: str = ""
+    quantised: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
-    def sources(self, config: Config) -> Iterator[Source]:
+    def sources(self, config: Config, held: Container[str] = ()) -> Iterator[Source]:
         """Where each tensor of the decoder comes from, in the order in which the core names them.
+
+        Parameters
+        ----------
+        config : mapping
+            The canonical configuration.
+        held : container of str
+            The names of the tensors that the file holds.
 
         Raises
         ------
@@ -274,10 +320,20 @@ class Family:
         """
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():
-            layer, base, suffix = _split(canonical)
-            entry = table[base]
-            stored = [name.replace("{i}", layer) for name in entry.stored_names(suffix, config)]
-            yield Source(canonical, shape, stored, entry.stored_shape(shape, config), entry, config)
+            layer, expert, base, suffix = _split(canonical)
+            listed = table[base]
+            options = listed.options if isinstance(listed, Either) else (listed,)
+            found: list[tuple[Named, list[str]]] = []
+            for entry in options:
+                one = entry.of_expert(expert) if expert else entry
+                stored = [name.replace("{i}", layer) for name in one.stored_names(suffix, config)]
+                found.append((one, stored))
+                if all(name in held for name in stored):
+                    break
+            else:
+                one, stored = found[0]
+            shapes = one.stored_shapes(suffix, shape, config)
+            yield Source(canonical, shape, stored, shapes, one.numbers(suffix), one, config)
 
     def decoder_fields(self, fields: Fields) -> Fields:
         """The fields that describe the decoder; whether its head is tied stands beside them.
@@ -322,12 +378,19 @@ SEEING: dict[str, Any] = {
 }
 
 
-def _split(canonical: str) -> tuple[str, str, str]:
-    """Layer, name and suffix: "3", "attn_q" and ".weight" of "layers.3.attn_q.weight"."""
-    layer, base = "", canonical
+def _split(canonical: str) -> tuple[str, str, str, str]:
+    """Layer, expert, name and suffix of a canonical name.
+
+    "3", "", "attn_q" and ".weight" of "layers.3.attn_q.weight"; "3", "7", "experts.mlp_up" and ".weight" of
+    "layers.3.experts.7.mlp_up.weight".
+    """
+    layer, expert, base = "", "", canonical
     if canonical.startswith("layers."):
         _, layer, base = canonical.split(".", 2)
+    if base.startswith("experts."):
+        _, expert, base = base.split(".", 2)
+        base = f"experts.{base}"
     for suffix in (".weight", ".bias"):
         if base.endswith(suffix):
-            return layer, base.removesuffix(suffix), suffix
-    return layer, base, ""
+            return layer, expert, base.removesuffix(suffix), suffix
+    return layer, expert, base, ""

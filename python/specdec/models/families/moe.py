@@ -1,0 +1,310 @@
+"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, gpt-oss."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.models.families.config_reader import ConfigReader
+from specdec.models.families.family import Array, Config, Either, Family, Named, Shape
+from specdec.models.families.llama import LLAMA_TENSORS, llama_like
+
+__all__ = ["FAMILIES", "Mxfp4", "Stacked", "mxfp4"]
+
+
+@dataclass(frozen=True)
+class Stacked(Named):
+    """One expert of a tensor that holds those of a layer: [n_experts, rows, columns], or [n_experts, rows].
+
+    Attributes
+    ----------
+    part : int, optional
+        0 or 1: gate or up of a tensor that holds both. None: it holds one matrix.
+    interleaved : bool
+        Rows of gate and up take turns; else all of one come before all of the other.
+    transposed : bool
+        [n_experts, columns, rows].
+    expert : int
+        Which one.
+    """
+
+    part: int | None = None
+    interleaved: bool = False
+    transposed: bool = False
+    expert: int = 0
+
+    @property
+    def index(self) -> int | None:
+        """The expert, along the first axis; see `Named`."""
+        return self.expert
+
+    def of_expert(self, expert: str) -> Named:
+        """The tensor of one expert; see `Named`."""
+        return dataclasses.replace(self, expert=int(expert))
+
+    def stored_names(self, suffix: str, config: Config) -> list[str]:
+        """The file's name, which has no ".weight"; see `Named`."""
+        return [self.name + ("_bias" if suffix == ".bias" else "")]
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        rows = shape[0] if self.part is None else 2 * shape[0]
+        inner = (rows, *shape[1:])
+        return (config["n_experts"], *(inner[::-1] if self.transposed else inner))
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor, from the expert's part of the file's; see `Named`."""
+        array = array.T if self.transposed else array
+        if self.part is None:
+            return array
+        return array[self.part :: 2] if self.interleaved else array[self.part * shape[0] :][: shape[0]]
+
+
+# ------------------------------------------------------------------------------------------------ MXFP4
+
+_BLOCK: Final = 32
+_E2M1: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=np.float32)
+_CODES: Final = np.concatenate([_E2M1, -_E2M1])
+# Both values of a byte, that of its low half first.
+_PAIRS: Final = np.stack([_CODES[np.arange(256) & 15], _CODES[np.arange(256) >> 4]], axis=1)
+
+
+def mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """Numbers in MXFP4 (OCP Microscaling Formats 1.0) as bf16, which holds each of them exactly.
+
+    Parameters
+    ----------
+    blocks : ndarray of uint8, [..., n_blocks, 16]
+        32 codes of 4 bits, E2M1, in each block, two in a byte, the low half first.
+    scales : ndarray of uint8, [..., n_blocks]
+        Exponents of the blocks' factors: 2^(scale - 127). 255, which is no number, gives no finite ones.
+
+    Returns
+    -------
+    ndarray of uint16, [..., 32 * n_blocks]
+        The bits.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        factors = np.ldexp(np.float32(1.0), scales.astype(np.int32) - 127)
+        values = _PAIRS[blocks].reshape(*blocks.shape[:-1], _BLOCK) * factors[..., None]
+    values[scales == 255] = np.nan
+    bits: NDArray[np.uint32] = values.astype(np.float32, copy=False).view(np.uint32)
+    return (bits >> 16).astype(np.uint16).reshape(*blocks.shape[:-2], -1)
+
+
+class Mxfp4(Stacked):
+    """The same in MXFP4: blocks [n_experts, rows, n_blocks, 16] and scales [n_experts, rows, n_blocks].
+
+    Biases are kept as they are.
+    """
+
+    def numbers(self, suffix: str) -> str:
+        """Bytes; see `Named`."""
+        return "U8" if suffix == ".weight" else ""
+
+    def stored_names(self, suffix: str, config: Config) -> list[str]:
+        """The file's names; see `Named`."""
+        if suffix == ".weight":
+            return [f"{self.name}_blocks", f"{self.name}_scales"]
+        return super().stored_names(suffix, config)
+
+    def stored_shapes(self, suffix: str, shape: Shape, config: Config) -> list[Shape]:
+        """The shapes in the file; see `Named`."""
+        if suffix != ".weight":
+            return super().stored_shapes(suffix, shape, config)
+        rows = shape[0] if self.part is None else 2 * shape[0]
+        scales = (config["n_experts"], rows, -(-shape[1] // _BLOCK))
+        return [(*scales, _BLOCK // 2), scales]
+
+    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
+        """The tensor and its format; see `Named`."""
+        if len(arrays) == 1:
+            return super().canonical(arrays, form, shape, config)
+        blocks, scales = (self.view(array, shape, config) for array in arrays)
+        return mxfp4(blocks, scales), "bf16"
+
+
+# --------------------------------------------------------------------------------------------- families
+
+_MLP = "model.layers.{i}.mlp"
+
+
+def _experts(gate: str, up: str, down: str) -> dict[str, Named]:
+    """Experts under names of their own, as they are published, or stacked, as transformers 5 has them."""
+    stacked = f"{_MLP}.experts.gate_up_proj"
+    return {
+        "experts.mlp_gate": Either((Named(gate), Stacked(stacked, part=0))),
+        "experts.mlp_up": Either((Named(up), Stacked(stacked, part=1))),
+        "experts.mlp_down": Either((Named(down), Stacked(f"{_MLP}.experts.down_proj"))),
+    }
+
+
+_MIXTRAL_EXPERT = "model.layers.{i}.block_sparse_moe.experts.{e}"
+
+_MIXTRAL_TENSORS = (
+    LLAMA_TENSORS
+    | _experts(f"{_MIXTRAL_EXPERT}.w1", f"{_MIXTRAL_EXPERT}.w3", f"{_MIXTRAL_EXPERT}.w2")
+    | {"router": Either((Named("model.layers.{i}.block_sparse_moe.gate"), Named(f"{_MLP}.gate")))}
+)
+
+_QWEN_TENSORS = (
+    LLAMA_TENSORS
+    | _experts(*(f"{_MLP}.experts.{{e}}.{part}_proj" for part in ("gate", "up", "down")))
+    | {
+        "router": Named(f"{_MLP}.gate"),
+        "shared_gate": Named(f"{_MLP}.shared_expert_gate"),
+        "shared_expert.mlp_gate": Named(f"{_MLP}.shared_expert.gate_proj"),
+        "shared_expert.mlp_up": Named(f"{_MLP}.shared_expert.up_proj"),
+        "shared_expert.mlp_down": Named(f"{_MLP}.shared_expert.down_proj"),
+    }
+)
+
+
+def _gpt_oss(name: str, part: int | None) -> Named:
+    stored = f"{_MLP}.experts.{name}"
+    return Either(
+        (
+            Stacked(stored, part=part, interleaved=True, transposed=True),
+            Mxfp4(stored, part=part, interleaved=True),
+        )
+    )
+
+
+_GPT_OSS_TENSORS = LLAMA_TENSORS | {
+    "attn_sinks": Named("model.layers.{i}.self_attn.sinks"),
+    "router": Named(f"{_MLP}.router"),
+    "experts.mlp_gate": _gpt_oss("gate_up_proj", 0),
+    "experts.mlp_up": _gpt_oss("gate_up_proj", 1),
+    "experts.mlp_down": _gpt_oss("down_proj", None),
+}
+
+
+def _mixture(
+    reader: ConfigReader, *, n_experts: int, n_chosen: int, d_expert: str, default_d_expert: Any = None
+) -> dict[str, Any]:
+    """How many experts there are, how many a token goes through, and their width."""
+    fields = reader.fields
+    name = "num_experts" if fields.has("num_experts") else "num_local_experts"
+    width = {} if default_d_expert is None else {"default": default_d_expert}
+    return {
+        "n_experts": fields.integer(name, default=n_experts),
+        "n_experts_per_token": fields.integer("num_experts_per_tok", default=n_chosen),
+        "d_expert": fields.integer(d_expert, **width),
+    }
+
+
+def _sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
+    """Every ``decoder_sparse_step``-th layer has experts, less ``mlp_only_layers``."""
+    fields = reader.fields
+    step = fields.integer("decoder_sparse_step", default=1)
+    dense = fields.raw("mlp_only_layers") or []
+    if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
+        raise fields.error("mlp_only_layers", "a list of layers")
+    return {"mixtures": [int((i + 1) % step == 0 and i not in dense) for i in range(n_layer)]}
+
+
+def _read_mixtral(reader: ConfigReader) -> dict[str, Any]:
+    sizes = reader.sizes(absent_kv_head=8)
+    return llama_like(
+        reader,
+        sizes=sizes,
+        turning=(reader.rotation(sizes["d_head"], theta=1_000_000.0),),
+        norm_eps=1e-5,
+        router="softmax_chosen",
+        **_mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
+        **reader.windows(["sliding_attention"]),
+    )
+
+
+def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
+    fields, sizes = reader.fields, reader.sizes(absent_kv_head=16)
+    n_layer = sizes["n_layer"]
+    windowed = fields.boolean("use_sliding_window", default=False)
+    first_full = fields.integer("max_window_layers", minimum=0, default=28)
+    kinds = [
+        "sliding_attention" if windowed and i % 2 == 0 and i < first_full else "full_attention"
+        for i in range(n_layer)
+    ]
+    kinds = reader.layer_types(n_layer, kinds)
+    return llama_like(
+        reader,
+        sizes=sizes,
+        qkv_bias=fields.boolean("qkv_bias", default=True),
+        router_renormalise=fields.boolean("norm_topk_prob", default=False),
+        d_shared_expert=fields.integer("shared_expert_intermediate_size", default=5632),
+        shared_expert_gate=True,
+        **_mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", default_d_expert=1408),
+        **_sparse_layers(reader, n_layer),
+        **(reader.windows(kinds, default=4096) if windowed else {"sliding_window": 0}),
+    )
+
+
+def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
+    fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
+    bias = fields.boolean("attention_bias", default=False)
+    windowed = fields.boolean("use_sliding_window", default=False)
+    return llama_like(
+        reader,
+        sizes=sizes,
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm="head",
+        router_renormalise=fields.boolean("norm_topk_prob", default=False),
+        **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", default_d_expert=768),
+        **_sparse_layers(reader, sizes["n_layer"]),
+        **reader.windows(["sliding_attention"] if windowed else [], default=4096),
+    )
+
+
+def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
+    fields = reader.fields
+    bias = fields.boolean("attention_bias", default=False)
+    return llama_like(
+        reader,
+        norm_eps=1e-5,
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm="whole",
+        qkv_limit=reader.optional_number("clip_qkv"),
+        router_renormalise=fields.boolean("norm_topk_prob", default=False),
+        **_mixture(reader, n_experts=64, n_chosen=8, d_expert="intermediate_size"),
+    )
+
+
+def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
+    fields, sizes = reader.fields, reader.sizes(absent_kv_head=8, default_d_head=64)
+    n_layer = sizes["n_layer"]
+    bias = fields.boolean("attention_bias", default=True)
+    fields.require("swiglu_alpha", 1.702, because="the gate's slope is that of gpt-oss")
+    fields.require("hidden_act", "silu", because="the gate is that of gpt-oss")
+    if not fields.object("rope_parameters") and not fields.object("rope_scaling"):
+        raise fields.error("rope_parameters", "an object")
+    return llama_like(
+        reader,
+        sizes=sizes,
+        turning=(reader.rotation(sizes["d_head"], theta=150_000.0),),
+        norm_eps=1e-5,
+        activation="silu_clamped",
+        activation_limit=fields.number("swiglu_limit", default=7.0),
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=True,
+        attn_sinks=True,
+        router="softmax_chosen",
+        router_bias=True,
+        **_mixture(reader, n_experts=128, n_chosen=4, d_expert="intermediate_size"),
+        **reader.windows(reader.layer_types(n_layer, reader.alternating(n_layer, 2)), default=128),
+    )
+
+
+FAMILIES = {
+    "MixtralForCausalLM": Family(_read_mixtral, _MIXTRAL_TENSORS),
+    "Qwen2MoeForCausalLM": Family(_read_qwen2, _QWEN_TENSORS),
+    "Qwen3MoeForCausalLM": Family(_read_qwen3, _QWEN_TENSORS),
+    "OlmoeForCausalLM": Family(_read_olmoe, _QWEN_TENSORS),
+    "GptOssForCausalLM": Family(_read_gpt_oss, _GPT_OSS_TENSORS, quantised="mxfp4"),
+}

@@ -1,0 +1,175 @@
+"""Folders of mixtures of experts: names of their own or stacked tensors, MXFP4, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from mixture_models import (
+    N_EXPERTS,
+    gpt_oss_config,
+    gpt_oss_tensors,
+    mxfp4_values,
+    qwen3_moe_config,
+    qwen3_moe_tensors,
+    stacked,
+    unpacked,
+    write_arrays,
+)
+from specdec import CheckpointError, UnsupportedModelError, reference
+from specdec.checkpoints import open_checkpoint
+from specdec.models.families.moe import mxfp4
+
+IDS = np.random.default_rng(4).integers(0, 61, 40)
+
+
+def reference_logits(folder: Path) -> np.ndarray:
+    checkpoint = open_checkpoint(folder)
+    weights = {}
+    for name, array, form in checkpoint.tensors():
+        wide = (array.astype(np.uint32) << 16).view(np.float32) if form == "bf16" else array
+        weights[name] = np.array(wide, dtype=np.float32)
+    return reference.logits(checkpoint.config, weights, IDS.tolist())
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    config = qwen3_moe_config()
+    return write_arrays(tmp_path_factory.mktemp("published"), config, qwen3_moe_tensors(config))
+
+
+def test_experts_under_names_of_their_own_and_stacked_are_one_model(published, tmp_path):
+    config = qwen3_moe_config()
+    together = stacked(qwen3_moe_tensors(config), config["num_hidden_layers"], N_EXPERTS)
+    models = [specdec.load(published), specdec.load(write_arrays(tmp_path / "stacked", config, together))]
+    for model in models:
+        assert model.config.n_experts == N_EXPERTS and model.config.mixtures == (1, 1)
+    found, other = (model.logits(IDS) for model in models)
+    assert np.array_equal(found, other)
+    np.testing.assert_allclose(found, reference_logits(published), atol=2e-4)
+
+
+def test_names_of_transformers_5(published, tmp_path):
+    """`num_local_experts` in place of `num_experts`, rotary positions in `rope_parameters`."""
+    config = qwen3_moe_config(num_experts=..., rope_theta=..., num_local_experts=N_EXPERTS)
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+    folder = write_arrays(tmp_path / "named", config, qwen3_moe_tensors(qwen3_moe_config()))
+    assert np.array_equal(specdec.load(folder).logits(IDS), specdec.load(published).logits(IDS))
+
+
+def test_layers_without_experts(tmp_path):
+    config = qwen3_moe_config(num_hidden_layers=3, mlp_only_layers=[1])
+    tensors = qwen3_moe_tensors(config)
+    tensors = {name: array for name, array in tensors.items() if not name.startswith("model.layers.1.mlp")}
+    rng = np.random.default_rng(5)
+    for part, shape in (("gate", (56, 32)), ("up", (56, 32)), ("down", (32, 56))):
+        tensors[f"model.layers.1.mlp.{part}_proj.weight"] = rng.normal(0, 0.3, shape).astype(np.float32)
+    folder = write_arrays(tmp_path / "some", config, tensors)
+    model = specdec.load(folder)
+    assert model.config.mixtures == (1, 0, 1)
+    np.testing.assert_allclose(model.logits(IDS), reference_logits(folder), atol=2e-4)
+
+
+# ------------------------------------------------------------------------------------------- MXFP4
+
+
+def test_mxfp4_is_what_its_formula_says():
+    rng = np.random.default_rng(6)
+    blocks = rng.integers(0, 256, (3, 5, 2, 16), dtype=np.uint8)
+    for low, high in ((120, 130), (0, 3), (250, 253)):  # subnormal numbers of bf16, and the largest
+        scales = rng.integers(low, high, (3, 5, 2), dtype=np.uint8)
+        found = (mxfp4(blocks, scales).astype(np.uint32) << 16).view(np.float32)
+        assert np.array_equal(found, mxfp4_values(blocks, scales))
+
+
+def test_scales_that_are_no_numbers_give_no_model(tmp_path):
+    config = gpt_oss_config()
+    for value in (255, 254):
+        tensors = gpt_oss_tensors(config)
+        tensors["model.layers.1.mlp.experts.down_proj_scales"][2, 3, 0] = value
+        tensors["model.layers.1.mlp.experts.down_proj_blocks"][2, 3, 0] = 0x77
+        with pytest.raises(CheckpointError, match=r"layers.1.experts.2.mlp_down.weight: element \[3, 0\]"):
+            specdec.load(write_arrays(tmp_path / str(value), config, tensors))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "int4"])
+def test_gpt_oss_in_mxfp4_is_the_model_of_its_numbers(tmp_path, dtype):
+    config = gpt_oss_config()
+    quantised = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    tensors = gpt_oss_tensors(config)
+    packed = write_arrays(
+        tmp_path / "packed", config | {"quantization_config": quantised}, tensors, dtype="BF16"
+    )
+    plain = write_arrays(tmp_path / "plain", config, unpacked(tensors), dtype="BF16")
+    found, wanted = specdec.load(packed, dtype), specdec.load(plain, dtype)
+    assert np.array_equal(found.logits(IDS), wanted.logits(IDS))
+    assert specdec.load(packed).dtype == "bf16"
+    if dtype == "f32":
+        np.testing.assert_allclose(found.logits(IDS), reference_logits(packed), atol=2e-4)
+
+
+# ------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_experts_per_tok": 6}, "n_experts_per_token is 6, expected 1 to 5"),
+        ({"num_experts": 0}, "field 'num_experts' is 0"),
+        ({"num_experts": 10**8}, "n_experts is 100000000, expected 0 to"),
+        ({"num_experts": 6}, "tensor 'model.layers.0.mlp.gate.weight' has shape"),
+        ({"mlp_only_layers": [0]}, "tensor 'model.layers.0.mlp.gate_proj.weight' is missing"),
+        ({"mlp_only_layers": "none"}, "field 'mlp_only_layers' is"),
+        ({"moe_intermediate_size": 25}, "has shape"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised checkpoints are not read"),
+    ],
+)
+def test_configurations_that_do_not_fit_the_weights(changes: dict[str, Any], message: str, tmp_path):
+    tensors = qwen3_moe_tensors(qwen3_moe_config())
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=message):
+        specdec.load(write_arrays(tmp_path / "odd", qwen3_moe_config(**changes), tensors))
+
+
+def test_missing_and_unexpected_experts(tmp_path):
+    config = qwen3_moe_config()
+    tensors = qwen3_moe_tensors(config)
+    lacking = {name: array for name, array in tensors.items() if "layers.1.mlp.experts.3.up" not in name}
+    with pytest.raises(CheckpointError, match=r"'model.layers.1.mlp.experts.3.up_proj.weight' is missing"):
+        specdec.load(write_arrays(tmp_path / "lacking", config, lacking))
+    more = tensors | {"model.layers.1.mlp.experts.5.up_proj.weight": np.zeros((24, 32), np.float32)}
+    with pytest.raises(UnsupportedModelError, match=r"mlp.experts.5.up_proj.weight"):
+        specdec.load(write_arrays(tmp_path / "more", config, more))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"swiglu_alpha": 1.5}, "field 'swiglu_alpha' is 1.5"),
+        ({"hidden_act": "gelu"}, "field 'hidden_act'"),
+        ({"rope_scaling": ...}, "field 'rope_parameters' is missing"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'mxfp4'"),
+        ({"quantization_config": "mxfp4"}, "field 'quantization_config' is"),
+    ],
+)
+def test_configurations_of_gpt_oss_that_are_refused(changes: dict[str, Any], message: str, tmp_path):
+    tensors = gpt_oss_tensors(gpt_oss_config())
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=message):
+        specdec.load(write_arrays(tmp_path / "odd", gpt_oss_config(**changes), tensors))
+
+
+def test_damaged_mxfp4(tmp_path):
+    config = gpt_oss_config()
+    tensors = gpt_oss_tensors(config)
+    scales, blocks = (f"model.layers.0.mlp.experts.gate_up_proj_{part}" for part in ("scales", "blocks"))
+    for changed, message in (
+        ({scales: tensors[scales].astype(np.float32)}, "dtype F32; expected U8"),
+        ({blocks: tensors[blocks][..., :8]}, "has shape"),
+        ({scales: None}, "is missing"),
+    ):
+        given = {name: array for name, array in (tensors | changed).items() if array is not None}
+        with pytest.raises((CheckpointError, UnsupportedModelError), match=message):
+            specdec.load(write_arrays(tmp_path / "damaged", config, given))
