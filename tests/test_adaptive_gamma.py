@@ -63,6 +63,32 @@ def test_it_comes_near_the_best_fixed_gamma(verify: Any, cost: float, alpha: flo
     assert warm > 0.95 * world.best_rate and warm > 0.98 * world.plain_rate
 
 
+def of_experts(n: int, n_chosen: int, share: float, overlap: float = 0.0) -> Any:
+    """t(M) of a target whose experts are `share` of t(1); `overlap`: more are the same than by luck."""
+    fresh = (1.0 - n_chosen / n) * (1.0 - overlap)
+    return lambda m: (1 - share) * (0.97 + 0.03 * m) + share * (1 - fresh**m) / (1 - fresh)
+
+
+@pytest.mark.grid
+@needs_hooks
+@pytest.mark.parametrize("experts", [(128, 8, 0.8), (64, 8, 0.8), (32, 4, 0.85), (8, 2, 0.9)])
+@pytest.mark.parametrize("overlap", [0.0, 0.3])
+@pytest.mark.parametrize("cost", [0.005, 0.1])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.8, 0.95])
+def test_targets_with_experts_are_no_slower_than_plain_decoding(
+    experts: tuple[int, int, float], overlap: float, cost: float, alpha: float
+) -> None:
+    """A second row reads almost as many experts as the first, so that speculation often does not pay."""
+    n, n_chosen, share = experts
+    verify = of_experts(n, n_chosen, share, overlap)
+    world = World(verify, cost, alike(alpha), reading=(share, 1.0 - n_chosen / n))
+    plays = [Play(world, seed) for seed in range(4)]
+    cold = np.mean([play.rate(150) for play in plays])
+    warm = np.mean([play.rate(1500) for play in plays])
+    assert cold > 0.9 * world.plain_rate and warm > 0.98 * world.plain_rate
+    assert warm > 0.78 * world.best_rate
+
+
 @needs_hooks
 @pytest.mark.parametrize("looks", [False, True])
 @pytest.mark.parametrize(

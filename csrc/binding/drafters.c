@@ -117,7 +117,7 @@ static int make_nested(PyObject* arguments, const sd_drafter_context* c, sd_draf
     if (made(sd_gamma_check(nested.inner_gamma)) < 0) return -1;
     sd_drafter_context inner = *c;
     inner.target = options.model;
-    inner.drafting = sd_nested_inner(&c->drafting, nested.inner_gamma);
+    inner.drafting = sd_nested_inner(&c->drafting, options.model, nested.inner_gamma);
     if (sd_drafter_from(draft, &inner, &nested.inner) < 0) return -1;
     return made(sd_nested_drafter_create(&c->drafting, &options, &nested, drafter));
 }

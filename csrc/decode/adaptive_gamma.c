@@ -7,8 +7,8 @@ void sd_adaptive_gamma_reset(sd_adaptive_gamma* a) {
     sd_drafter_policy_reset(&a->drafter);
 }
 
-void sd_adaptive_gamma_start(sd_adaptive_gamma* a) {
-    sd_throughput_start(&a->throughput);
+void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_shared_reading reading) {
+    sd_throughput_start(&a->throughput, reading);
     sd_drafter_policy_start(&a->drafter);
 }
 

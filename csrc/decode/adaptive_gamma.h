@@ -14,7 +14,7 @@ typedef struct sd_adaptive_gamma {
 void sd_adaptive_gamma_reset(sd_adaptive_gamma* adaptive);
 
 /* A session begins with what an earlier one has learnt. */
-void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive);
+void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading reading);
 
 /* A round of n_open sequences begins. gamma: most guesses of a sequence. Returns 1 if the round drafts, else
  * 0. */

@@ -24,6 +24,19 @@ static int bin_of(int count) {
     return bin + (quarter < 3 ? quarter : 3);
 }
 
+/* The abscissa of the line: the count and, in units of what one more costs at first (PRIOR_SLOPE), the experts
+ * that so many rows read if each chooses by itself. */
+static double work_of(const sd_cost_model* c, double count) {
+    const sd_shared_reading* r = &c->reading;
+    if (r->share <= 0.0) return count;
+    double experts = r->fresh < 1.0 ? (1.0 - pow(r->fresh, count)) / (1.0 - r->fresh) : count;
+    return count + r->share / PRIOR_SLOPE * experts;
+}
+
+static double on_line(const sd_cost_model* c, double count) {
+    return c->start + c->slope * work_of(c, count);
+}
+
 /* The line of least squares through the bins, which costs a little for each even if only one has been
  * seen. */
 static void fit(sd_cost_model* c) {
@@ -32,15 +45,20 @@ static void fit(sd_cost_model* c) {
         if (c->n[i] == 0.0) continue;
         double weight = fmin(c->n[i], WEIGHT);
         if (least <= 0.0) least = c->mean[i] / (c->at[i] > 1.0 ? c->at[i] : 1.0);
-        w += weight, x += weight * c->at[i], y += weight * c->mean[i];
+        w += weight, x += weight * work_of(c, c->at[i]), y += weight * c->mean[i];
     }
     double xx = PRIOR_WEIGHT, xy = PRIOR_WEIGHT * PRIOR_SLOPE * least;
     for (int i = 0; i < SD_COST_MODEL_BINS; i++) {
-        double weight = fmin(c->n[i], WEIGHT), dx = c->at[i] - x / w;
+        double weight = fmin(c->n[i], WEIGHT), dx = work_of(c, c->at[i]) - x / w;
         xx += weight * dx * dx, xy += weight * dx * (c->mean[i] - y / w);
     }
     c->slope = fmax(0.0, xy / xx);
     c->start = (y - c->slope * x) / w;
+}
+
+void sd_cost_model_reads(sd_cost_model* c, sd_shared_reading reading) {
+    c->reading = reading;
+    if (c->known > 0.0) fit(c);
 }
 
 void sd_cost_model_anchor(sd_cost_model* c) { c->n[0] = FIRST; }
@@ -49,7 +67,7 @@ void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
     int i = bin_of(count);
     c->known = 1;
     if (c->n[i] < FIRST) {
-        double line = c->start + c->slope * count;
+        double line = on_line(c, count);
         if (c->n[i] == 0.0) { /* where the line knows better than a first run that was very slow */
             c->mean[i] = line > 0.0 ? fmin(seconds, NEW * line) : seconds;
         } else {
@@ -74,8 +92,12 @@ void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
 double sd_cost_model_seconds(const sd_cost_model* c, int count) {
     int i = bin_of(count);
     if (!c->known) return 0.0;
-    double own = c->mean[i] + c->slope * (count - c->at[i]), line = c->start + c->slope * count;
+    double line = on_line(c, count), own = c->mean[i] + line - on_line(c, c->at[i]);
     return fmax(0.0, (c->n[i] * own + LINE * line) / (c->n[i] + LINE));
+}
+
+double sd_cost_model_step(const sd_cost_model* c, int count) {
+    return on_line(c, count + 1) - on_line(c, count);
 }
 
 double sd_cost_model_seen(const sd_cost_model* c, int low, int high) {

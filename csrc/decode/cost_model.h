@@ -8,11 +8,21 @@
 
 #define SD_COST_MODEL_BINS 56 /* counts to 32 by themselves, then four bins an octave */
 
+/* What a run reads that is not the same for every count: experts, which rows share. */
+typedef struct sd_shared_reading {
+    /* Of the seconds of a run with count 1, those of reading its experts. 0: there are none. */
+    double share;
+    /* The chance that an expert which one row goes through is not among those of another. */
+    double fresh;
+} sd_shared_reading;
+
 typedef struct sd_cost_model {
     /* 0: nothing has been seen. */
     int known;
     /* Of a line through the means. */
     double start, slope;
+    /* The line is over counts, and over the experts that so many rows read. */
+    sd_shared_reading reading;
     /* Runs in each bin. */
     double n[SD_COST_MODEL_BINS];
     /* Mean count of these runs. */
@@ -20,6 +30,9 @@ typedef struct sd_cost_model {
     /* Mean seconds of these runs. */
     double mean[SD_COST_MODEL_BINS];
 } sd_cost_model;
+
+/* Say what runs read. */
+void sd_cost_model_reads(sd_cost_model* cost, sd_shared_reading reading);
 
 /* It is known that nothing takes no time. */
 void sd_cost_model_anchor(sd_cost_model* cost);
@@ -29,6 +42,9 @@ void sd_cost_model_learn(sd_cost_model* cost, int count, double seconds);
 
 /* Seconds that a run with this count takes; 0 where nothing has been seen. */
 double sd_cost_model_seconds(const sd_cost_model* cost, int count);
+
+/* Seconds of one more than this count, by the line. */
+double sd_cost_model_step(const sd_cost_model* cost, int count);
 
 /* Runs with a count from low to high that have been seen. */
 double sd_cost_model_seen(const sd_cost_model* cost, int low, int high);

@@ -7,6 +7,7 @@
 #ifndef SD_DRAFTER_H
 #define SD_DRAFTER_H
 
+#include "cost_model.h"
 #include "proposal.h"
 
 typedef struct sd_drafter sd_drafter;
@@ -26,6 +27,8 @@ typedef struct sd_drafting {
     /* Tokens of the longest text. */
     int n_text;
     int n_threads;
+    /* What the target's forward passes read. */
+    sd_shared_reading reading;
 } sd_drafting;
 
 /* Check gamma and the sampling settings. */

@@ -19,7 +19,7 @@
 #define OUTLIER 3.0
 #define N_EXPECTED 3.0
 /* Guesses behind the next one that may make it pay. */
-#define AHEAD 8
+#define AHEAD 32
 
 void sd_drafter_policy_reset(sd_drafter_policy* p) {
     memset(p, 0, sizeof *p);
@@ -142,8 +142,8 @@ static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_row
         p->target_s[k] = sd_cost_model_seconds(&t->target, n_rows + others + k);
         p->draft_s[k] = draft_seconds(p, t, others + k);
     }
-    p->row_s = t->target.slope;
-    p->step_s = p->draft.slope;
+    p->row_s = sd_cost_model_step(&t->target, n_rows + others);
+    p->step_s = sd_cost_model_step(&p->draft, n_rows);
 }
 
 /* Guesses to explore: one more than usual, or the least number above it whose time is not known (lately). */

@@ -127,7 +127,8 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     const sd_rule rule = sd_rule_at(options->verify.rule, options->verify.sampling->temperature);
     if (status == SD_OK && drafter) status = sd_rule_check_trees(rule, drafter->tree_kind, "verify");
     if (status != SD_OK) goto fail;
-    if (options->adaptive_gamma) sd_adaptive_gamma_start(options->adaptive_gamma);
+    if (options->adaptive_gamma)
+        sd_adaptive_gamma_start(options->adaptive_gamma, sd_reading_of(&options->target->config));
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */

@@ -18,7 +18,21 @@
 /* Seconds of a round count as at most so many times what is expected. */
 #define OUTLIER 3.0
 
-void sd_throughput_start(sd_throughput* t) {
+sd_shared_reading sd_reading_of(const sd_config* c) {
+    const sd_experts* e = &c->experts;
+    double d = c->d_model, heads = 2.0 * (c->n_head + c->n_kv_head) * c->d_head;
+    double of_width = d * (c->gated ? 3.0 : 2.0), experts = 0.0, rest = d * c->n_vocab;
+    for (int i = 0; i < c->n_layer; i++) {
+        int mixture = c->layers[i].mixture;
+        rest += d * heads + of_width * (mixture ? e->shared_width : c->d_ff);
+        if (mixture) experts += of_width * e->width * e->n_chosen;
+    }
+    if (experts == 0.0) return (sd_shared_reading){0};
+    return (sd_shared_reading){experts / (experts + rest), 1.0 - (double)e->n_chosen / e->n};
+}
+
+void sd_throughput_start(sd_throughput* t, sd_shared_reading reading) {
+    sd_cost_model_reads(&t->target, reading);
     double less = t->n_drafted > N_CERTAIN ? N_CERTAIN / t->n_drafted : 1.0;
     t->tokens *= less, t->seconds *= less, t->n_drafted *= less;
     t->starting = 1;

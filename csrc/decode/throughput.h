@@ -9,6 +9,7 @@
 #ifndef SD_THROUGHPUT_H
 #define SD_THROUGHPUT_H
 
+#include "config.h"
 #include "cost_model.h"
 
 typedef struct sd_throughput {
@@ -31,8 +32,11 @@ typedef struct sd_throughput {
     double best_tokens, best_seconds;
 } sd_throughput;
 
-/* A session begins with what an earlier one has learnt. */
-void sd_throughput_start(sd_throughput* throughput);
+/* What a target's forward passes read, weight by weight. */
+sd_shared_reading sd_reading_of(const sd_config* target);
+
+/* A session begins with what an earlier one has learnt; reading: of its target. */
+void sd_throughput_start(sd_throughput* throughput, sd_shared_reading reading);
 
 /* A round of n_open sequences begins. */
 void sd_throughput_begin(sd_throughput* throughput, int n_open);

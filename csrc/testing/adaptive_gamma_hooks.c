@@ -7,6 +7,17 @@ static sd_adaptive_gamma* play(PyObject* module, PyObject* object) {
     return &((sd_adaptive_gamma_object*)object)->learnt;
 }
 
+/* (adaptive, share, fresh): the target has experts. */
+PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
+    PyObject* object;
+    sd_shared_reading reading;
+    if (!PyArg_ParseTuple(args, "Odd", &object, &reading.share, &reading.fresh)) return NULL;
+    sd_adaptive_gamma* a = play(module, object);
+    if (a == NULL) return NULL;
+    sd_cost_model_reads(&a->throughput.target, reading);
+    return Py_NewRef(Py_None);
+}
+
 /* (adaptive, n_open, gamma, n_rows=0): does the round draft? n_rows: rows of the batch, if it is one of
  * several drafters that is asked, those of earlier ones included; 0: a session's only drafter. */
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args) {

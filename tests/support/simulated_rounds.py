@@ -27,6 +27,9 @@ class World:
         independent.
     looks : bool
         Whether the draft may look at a guess before it makes it.
+    reading : (float, float)
+        Of a target with experts: their share of the seconds of one row, and the chance that an expert of one
+        row is not among those of another, as the policy is told. (0, 0): it has none.
     noise : float
         Standard deviation of the logarithm of every time; one round in 50 takes three times as long.
     """
@@ -35,6 +38,7 @@ class World:
     cost: float
     levels: list[tuple[float, float, float]]
     looks: bool = False
+    reading: tuple[float, float] = (0.0, 0.0)
     noise: float = 0.05
 
     @property
@@ -64,6 +68,8 @@ class Play:
     def __init__(self, world: World, seed: int, learnt: _core.AdaptiveGamma | None = None) -> None:
         self.world = world
         self.learnt = _core.AdaptiveGamma() if learnt is None else learnt
+        if world.reading[0]:
+            _core._adaptive_gamma_reads(self.learnt, *world.reading)  # type: ignore[attr-defined]
         self._rng = np.random.default_rng(seed)
         self.gammas: list[int] = []
         self.tokens = 0.0

@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "interrupt.h"
+#include "throughput.h"
 
 /* A sequence's inner round. */
 typedef struct inner {
@@ -279,10 +280,11 @@ static void release(sd_drafter* base) {
     sd_free(d);
 }
 
-sd_drafting sd_nested_inner(const sd_drafting* outer, int inner_gamma) {
+sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int inner_gamma) {
     sd_drafting inner = *outer;
     inner.rule = inner_rule(outer->rule);
     inner.gamma = inner_gamma;
+    inner.reading = sd_reading_of(&model->config);
     inner.n_text = outer->n_text + outer->gamma; /* the inner drafter is shown guesses of the outer one too */
     return inner;
 }

@@ -14,7 +14,7 @@ typedef struct sd_nested_options {
 } sd_nested_options;
 
 /* The session that the inner drafter drafts for: its target is the draft of the outer session. */
-sd_drafting sd_nested_inner(const sd_drafting* outer, int inner_gamma);
+sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int inner_gamma);
 
 /* Create a drafter, owned by the caller. The inner one is owned from the call on, also when it fails. */
 sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,

@@ -396,7 +396,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     d->drafting = *drafting;
     d->options = *o;
     if ((status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafters))) != SD_OK) goto fail;
-    sd_throughput_start(&d->throughput);
+    sd_throughput_start(&d->throughput, drafting->reading);
     for (int i = 0; i < o->n_drafters; i++) sd_drafter_policy_start(&d->inners[i].policy);
     d->options.gammas = NULL; /* was borrowed */
     *drafter = &d->base;
