@@ -24,8 +24,8 @@ static int bin_of(int count) {
     return bin + (quarter < 3 ? quarter : 3);
 }
 
-/* The abscissa of the line: the count and, in units of what one more costs at first (PRIOR_SLOPE), the experts
- * that so many rows read if each chooses by itself. */
+/* The abscissa of the line: the count and, in units of what one more costs at first (PRIOR_SLOPE), the
+ * experts that so many rows read if each chooses by itself. */
 static double work_of(const sd_cost_model* c, double count) {
     const sd_shared_reading* r = &c->reading;
     if (r->share <= 0.0) return count;
