@@ -32,6 +32,13 @@ def canonical(architecture: str, config: dict[str, Any], n_ctx: int | None = Non
     return family.read_config(ConfigReader(family.decoder_fields(fields), n_ctx))
 
 
+def test_the_former_name_of_an_architecture(tmp_path: Path) -> None:
+    config = CONFIGS["MptForCausalLM"]
+    weights = random_weights("MptForCausalLM", config)
+    folder = write_hf(tmp_path / "model", config | {"architectures": ["MPTForCausalLM"]}, weights)
+    assert specdec.load(folder).architecture == "MptForCausalLM"
+
+
 def test_every_architecture_has_a_folder() -> None:
     assert set(CONFIGS) == set(FAMILIES)
 

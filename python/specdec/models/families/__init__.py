@@ -80,6 +80,12 @@ _MODEL_TYPES: Final[Mapping[str, str]] = {
     "falcon": "FalconForCausalLM",
 }
 
+# Names that files have for architectures of the table.
+_ALIASES: Final[Mapping[str, str]] = {
+    "LLaMAForCausalLM": "LlamaForCausalLM",
+    "MPTForCausalLM": "MptForCausalLM",
+}
+
 # What is known and not read, by the beginning of the architecture's name.
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has recurrent layers, whose state cannot go back to an earlier token": (
@@ -114,8 +120,7 @@ def architecture_of(fields: Fields, file: Path) -> str:
         raise fields.error("architectures", "a list of names")
     supported = ", ".join(FAMILIES)
     if named:
-        name: str
-        for name in named:
+        for name in (_ALIASES.get(name, name) for name in named):
             if name in FAMILIES:
                 return name
         reason = _why_refused(named[0])
