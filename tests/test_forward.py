@@ -64,6 +64,21 @@ def test_prompts_and_steps_are_equal_and_near_the_reference(case):
     assert np.array_equal(prompt, case.alone)
 
 
+def test_soft_caps_are_tanh():
+    """Of logits around the joint of its two branches, and far from it: to 4 units in the last place."""
+    tensors = random_tensors(LLAMA)
+    ids = np.random.default_rng(8).integers(0, LLAMA["n_vocab"], 60).tolist()
+    for cap in (0.5, 3.0, 100.0):
+        plain, capped = (
+            _core.Decoder(build(config, tensors), capacity=60).prefill(ids, logits=True)
+            for config in (LLAMA, LLAMA | {"logit_softcap": cap})
+        )
+        ratio = plain / np.float32(cap)
+        expected = cap * np.tanh(ratio.astype(np.float64))
+        error = np.abs(capped - expected) / np.spacing(np.abs(expected).astype(np.float32))
+        assert error.max() < 4 and np.abs(ratio).max() > 0.01
+
+
 def test_a_long_context_costs_neither_memory_nor_bits():
     """Rotary positions are computed as far as a text reaches, not as far as the context."""
     tensors = random_tensors(LLAMA)

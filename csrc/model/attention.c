@@ -29,8 +29,8 @@ typedef struct site {
     const sd_attention_scratch* scratch;
 } site;
 
-/* The slots that some rows attend to, [first, end): none outside has a weight. `first` is that of a panel, so
- * that a slot has the same lane whatever it is. */
+/* The slots that some rows attend to, [first, end): none outside has a weight. `first` is that of a panel,
+ * so that a slot has the same lane whatever it is. */
 typedef struct span {
     int first, end;
 } span;
@@ -52,11 +52,15 @@ static int window_start(const sd_layer_config* config, int position) {
     return start > 0 ? start : 0;
 }
 
-/* The bias of the scores of a head at a distance. */
-static float distance_bias(const sd_model* model, int head, int distance) {
-    const sd_config* c = &model->config;
-    if (c->alibi != NULL) return -(c->alibi[head] * (float)distance);
-    int low = 0, high = c->n_buckets; /* the last bucket that begins at or below the distance */
+/* The bias of the scores of a head in a bucket of distances. */
+static float bucket_bias(const sd_model* model, int head, int bucket) {
+    const float* table = (const float*)(const void*)model->relative_bias.data;
+    return table[(size_t)bucket * (size_t)model->config.n_head + (size_t)head];
+}
+
+/* The last bucket that begins at or below a distance. */
+static int bucket_of(const sd_config* c, int distance) {
+    int low = 0, high = c->n_buckets;
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
         if (c->bucket_starts[middle] <= distance)
@@ -64,23 +68,40 @@ static float distance_bias(const sd_model* model, int head, int distance) {
         else
             high = middle;
     }
-    const float* table = (const float*)(const void*)model->relative_bias.data;
-    return table[(size_t)low * (size_t)c->n_head + (size_t)head];
+    return low;
+}
+
+static float distance_bias(const sd_model* model, int head, int distance) {
+    const sd_config* c = &model->config;
+    if (c->alibi != NULL) return -(c->alibi[head] * (float)distance);
+    return bucket_bias(model, head, bucket_of(c, distance));
+}
+
+/* bias [n] of committed slots first, first + 1, … for a row at `position`: distances fall slot by slot. */
+static void fill_committed(const sd_model* model, int head, int position, int first, int n, float* bias) {
+    const sd_config* c = &model->config;
+    if (c->alibi != NULL) {
+        float slope = c->alibi[head];
+        for (int i = 0; i < n; i++) bias[i] = -(slope * (float)(position - first - i));
+        return;
+    }
+    for (int i = 0, bucket = bucket_of(c, position - first); i < n; bucket--) {
+        float value = bucket_bias(model, head, bucket);
+        for (; i < n && position - first - i >= c->bucket_starts[bucket]; i++) bias[i] = value;
+    }
 }
 
 /* bias [slots of the span] for a row at `position`: of the slots that it does not attend to, any numbers. */
 static void fill_biases(const site* a, int head, int position, span s, float* bias) {
-    int n_committed = a->cache->n_committed, slot = s.first;
-    for (; slot < n_committed && slot < s.end; slot++)
-        bias[slot - s.first] = distance_bias(a->model, head, position - slot);
-    for (; slot < s.end; slot++) {
+    int n_committed = a->cache->n_committed, end = n_committed < s.end ? n_committed : s.end;
+    if (end > s.first) fill_committed(a->model, head, position, s.first, end - s.first, bias);
+    for (int slot = end > s.first ? end : s.first; slot < s.end; slot++) {
         int distance = position - n_committed - a->cache->depths[slot - n_committed];
         bias[slot - s.first] = distance_bias(a->model, head, distance > 0 ? distance : 0);
     }
 }
 
-/* What is done to the scores of a row where their order or distance does more than a factor: the factor, the
- * soft cap, the bias. */
+/* What is done to the scores of a row where more than a factor is: the factor, the soft cap, the bias. */
 static void adjust_scores(const site* a, int head, int position, float* weights, ptrdiff_t chunk, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &a->model->config;
