@@ -33,6 +33,7 @@ ATTENTION = {"FalconForCausalLM alibi": "sdpa"}
 
 # Models that are compared beyond the context before scaling: the context to load, and the prompts' length.
 LONG = {
+    "LlamaForCausalLM dynamic": 96,
     "Phi3ForCausalLM longrope": 64,
     "Phi3ForCausalLM partial longrope": 64,
 }

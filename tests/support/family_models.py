@@ -63,6 +63,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "LlamaForCausalLM linear": _like(
         "LlamaConfig", rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
     ),
+    "LlamaForCausalLM dynamic": _like(
+        "LlamaConfig", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    ),
     "LlamaForCausalLM yarn": _like("LlamaConfig", rope_parameters=dict(YARN)),
     "LlamaForCausalLM proportional": _like(
         "LlamaConfig",
