@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import drafts, engine, kernels, paper, peers, photons
+from benchmarks import drafts, engine, kernels, mixtures, paper, peers, photons
 from benchmarks.report import Report, machine_name, result_folder
 from benchmarks.turns import Options
 
@@ -17,6 +17,7 @@ from benchmarks.turns import Options
 PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable[[Options], None]]] = {
     "forward": (kernels.forward, kernels.forward_options),
     "attention": (kernels.attention, kernels.attention_options),
+    "experts": (mixtures.experts, mixtures.experts_options),
     "load": (kernels.load, kernels.load_options),
     "threads": (kernels.threads, kernels.threads_options),
     "speed": (engine.speed, engine.speed_options),

@@ -111,11 +111,25 @@ FAMILIES: dict[str, dict[str, Any]] = {
     | {"qk_norm": "head", "norm_place": "both", "activation": "gelu_tanh", "embedding_scale": 1152**0.5}
     | {"windows": [0 if i % 6 == 5 else 512 for i in range(26)]},
 }
+
+
+def _mixture(shape: dict[str, Any], n_experts: int, d_expert: int) -> dict[str, Any]:
+    """With experts in each layer, 8 for a token."""
+    return shape | {"n_experts": n_experts, "n_experts_per_token": 8, "d_expert": d_expert}
+
+
+#: Some layers of OLMoE and of Qwen3-30B-A3B, with the vocabulary of L60M, which drafts for them.
+MIXTURES: dict[str, dict[str, Any]] = {
+    "4-layers-of-OLMoE": _mixture(_llama(4, 16, 16, d_model=2048, d_ff=1024, n_vocab=32000), 64, 1024),
+    "2-layers-of-Qwen3-30B-A3B": _mixture(_llama(2, 32, 4, d_model=2048, d_ff=6144, n_vocab=32000), 128, 768)
+    | {"d_head": 128, "inv_freq": _frequencies(128), "qk_norm": "head", "router_renormalise": True},
+    "eight_of_experts": _mixture(DOUBTFUL["eight"], 16, 32),
+}
 #: Attention alone, with the heads of L1B and of paper97.
 NARROW: dict[str, dict[str, Any]] = {"32 heads on 4": _narrow(32, 4), "12 heads": _narrow(12, 12)}
 #: Those to time.
 TIMED = tuple(SHAPES)
-SHAPES |= DOUBTFUL | FAMILIES | NARROW
+SHAPES |= DOUBTFUL | FAMILIES | MIXTURES | NARROW
 
 
 def round_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:

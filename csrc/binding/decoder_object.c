@@ -200,6 +200,11 @@ static PyObject* get_n_committed(PyObject* self, void* closure) {
     return PyLong_FromLong(((decoder_object*)self)->cache.n_committed);
 }
 
+static PyObject* get_experts_read(PyObject* self, void* closure) {
+    (void)closure;
+    return PyLong_FromLong(((decoder_object*)self)->workspace.n_touched);
+}
+
 static PyMethodDef methods[] = {
     {"prefill", (PyCFunction)(void (*)(void))prefill, METH_VARARGS | METH_KEYWORDS,
      "prefill($self, /, ids, *, logits=False, finite=False)\n--\n\nAppend a prompt; with logits, return [n, "
@@ -214,6 +219,8 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getters[] = {
     {"n_committed", get_n_committed, NULL, "Tokens kept in the cache.", NULL},
+    {"experts_read", get_experts_read, NULL,
+     "Experts that all forward passes so far have read, in all layers.", NULL},
     {0},
 };
 

@@ -137,6 +137,9 @@ class Decoder:
     @property
     def n_committed(self) -> int:
         """Tokens kept in the cache."""
+    @property
+    def experts_read(self) -> int:
+        """Experts that all forward passes so far have read, counted in all layers; no shared ones."""
     def prefill(
         self, ids: Sequence[int] | NDArray[np.int32], *, logits: bool = False, finite: bool = False
     ) -> NDArray[np.float32] | None:
