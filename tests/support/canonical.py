@@ -87,6 +87,7 @@ MIXTURES: dict[str, dict[str, Any]] = {
     | _EXPERTS
     | {"router": "softmax_chosen", "router_bias": True, "mlp_bias": True, "activation": "silu_clamped",
        "activation_limit": 1.0, "attn_sinks": True, "windows": [5, 0, 5]},
+    "mixture-parallel": LLAMA | _EXPERTS | {"parallel": "one_norm", "qk_norm": "whole", "router": "sigmoid"},
     "mixture-not-gated-norms-after": LLAMA
     | _EXPERTS
     | {"gated": False, "activation": "gelu", "mlp_bias": True, "d_shared_expert": 32, "norm_place": "after",
