@@ -67,6 +67,16 @@ def test_bf16_files_give_the_same_model_as_their_values_in_f32(tmp_path: Path, a
     assert np.array_equal(one.logits(ids), other.logits(ids))
 
 
+@pytest.mark.parametrize("architecture", ["LamdaForCausalLM", "Qwen2MoeForCausalLM", "GptOssForCausalLM"])
+def test_what_a_format_costs_is_said_of_matrices_alone(tmp_path: Path, architecture: str) -> None:
+    """Not of tables; routers and gates of shared experts are not quantised."""
+    report = specdec.load(write(tmp_path, architecture), "int8").quantization_report([1, 2, 3, 4])
+    assert "relative_bias" not in {matrix.name for matrix in report.matrices}
+    for matrix in report.matrices:
+        kept = matrix.name.endswith(("router.weight", "shared_gate.weight"))
+        assert (matrix.relative_error == 0.0) == kept and (matrix.bits_per_weight == 32) == kept
+
+
 # The same model with the names of transformers 4 and 5.
 FORMER: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("LlamaForCausalLM", {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},

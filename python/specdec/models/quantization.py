@@ -153,9 +153,9 @@ def compare(
     """
     bar = reading_bar(checkpoint.n_bytes, "comparing", progress)
     # Embeddings are read by row, in f32 or bf16; a tied head is a matrix too.
-    tables = (
-        {"position_embedding"} if checkpoint.config["tied"] else {"position_embedding", "token_embedding"}
-    )
+    tables = {"position_embedding", "relative_bias"}
+    if not checkpoint.config["tied"]:
+        tables.add("token_embedding")
     matrices: list[MatrixError] = []
     all_lost = all_held = 0.0
     try:
