@@ -21,9 +21,10 @@ DEFAULTS: dict[str, Any] = {
     "family": "llama", "n_vocab": 11, "n_ctx": 64, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_model": 16,
     "d_head": 8, "d_ff": 24, "tied": False, "bias": False, "sliding_window": 0, "rope": None,
     "activation": None, "weights": 1, "spread": 0.3, "noise": 0.0, "dtype": "f32", "cache_dtype": "f32",
-    "text": False,
+    "text": False, "experts": None,
 }  # fmt: skip
-"""What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target."""
+"""What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target;
+`experts` are fields of the configuration."""
 
 
 def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
@@ -56,6 +57,18 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
             found["sliding_window"] = draws.one(1, 2, 7, 16)
         if draws.chance(0.3):
             found["rope"] = draws.one(["linear", 2.0], ["linear", 0.5], ["llama3", 8.0])
+    if draws.chance(0.3):
+        n_experts = draws.one(1, 2, 3, 8, 33)
+        found["experts"] = {
+            "n_experts": n_experts,
+            "n_experts_per_token": draws.randint(1, min(n_experts, 9)),
+            "d_expert": draws.randint(1, 40),
+            "d_shared_expert": draws.one(0, 0, 5, 33),
+            "router": draws.one("softmax", "softmax_chosen", "sigmoid"),
+            "router_bias": draws.chance(0.3),
+            "router_renormalise": draws.chance(0.5),
+        }
+        found["experts"]["shared_expert_gate"] = found["experts"]["d_shared_expert"] > 0 and draws.chance(0.5)
     found["text"] = found["n_vocab"] > 8 and draws.chance(0.4)
     found |= fixed
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
@@ -83,7 +96,7 @@ def _made(description: str) -> Model:
         "norm": "layer" if gpt else "rms", "norm_eps": 1e-5, "position": "learned" if gpt else "rotary",
         "inv_freq": [] if gpt else _frequencies(d["d_head"], d["rope"], d["n_ctx"]),
         "activation": d["activation"] or ("gelu_tanh" if gpt else "silu"), "gated": not gpt,
-        "qkv_bias": d["bias"], "out_bias": d["bias"], "mlp_bias": d["bias"],
+        "qkv_bias": d["bias"], "out_bias": d["bias"], "mlp_bias": d["bias"], **(d["experts"] or {}),
     }  # fmt: skip
     rng, blur = np.random.default_rng(d["weights"]), np.random.default_rng(d["weights"] + 1)
     tensors = []
