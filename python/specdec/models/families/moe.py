@@ -133,7 +133,7 @@ class Mxfp4(Stacked):
 _MLP = "model.layers.{i}.mlp"
 
 
-def _experts(gate: str, up: str, down: str) -> dict[str, Named]:
+def _experts(gate: str, up: str, down: str) -> dict[str, Named | Either]:
     """Experts under names of their own, as they are published, or stacked, as transformers 5 has them."""
     stacked = f"{_MLP}.experts.gate_up_proj"
     return {
@@ -164,7 +164,7 @@ _QWEN_TENSORS = (
 )
 
 
-def _gpt_oss(name: str, part: int | None) -> Named:
+def _gpt_oss(name: str, part: int | None) -> Either:
     stored = f"{_MLP}.experts.{name}"
     return Either(
         (
@@ -174,7 +174,8 @@ def _gpt_oss(name: str, part: int | None) -> Named:
     )
 
 
-_GPT_OSS_TENSORS = LLAMA_TENSORS | {
+_GPT_OSS_TENSORS: dict[str, Named | Either] = {
+    **LLAMA_TENSORS,
     "attn_sinks": Named("model.layers.{i}.self_attn.sinks"),
     "router": Named(f"{_MLP}.router"),
     "experts.mlp_gate": _gpt_oss("gate_up_proj", 0),
