@@ -114,6 +114,17 @@ def test_names_of_transformers_4_and_5(
     assert read(former) == read(present)
 
 
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_a_layer_norm_has_no_field_of_an_rms_norm(architecture: str) -> None:
+    plain = canonical(architecture, CONFIGS[architecture])
+    expected = plain if plain["norm"] == "layer" else plain | {"norm_eps": 0.25}
+    nested = FAMILIES[architecture].text_field
+    changed = CONFIGS[architecture] | {"rms_norm_eps": 0.25}
+    if nested:
+        changed = CONFIGS[architecture] | {nested: CONFIGS[architecture][nested] | {"rms_norm_eps": 0.25}}
+    assert canonical(architecture, changed) == expected
+
+
 def test_contexts(tmp_path: Path) -> None:
     """Of scalings that depend on the length of a text, and of others."""
     phi = write(tmp_path, "Phi3ForCausalLM")

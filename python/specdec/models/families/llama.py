@@ -46,13 +46,15 @@ def llama_like(
     *,
     sizes: dict[str, Any] | None = None,
     turning: tuple[Rotation, ...] | None = None,
+    eps_field: str | None = "rms_norm_eps",
     norm_eps: float = 1e-6,
     tied: bool = False,
     **switches: Any,
 ) -> dict[str, Any]:
     """A Llama block: RMSNorm before each half, rotary positions, a gated feed-forward; with other switches.
 
-    ``turning`` are the frequencies of rotary positions, ``norm_eps`` and ``tied`` what absent fields mean.
+    ``turning`` are the frequencies of rotary positions; ``eps_field`` is the field of the norms' epsilon, if
+    there is one; ``norm_eps`` and ``tied`` are what absent fields mean.
     """
     fields = reader.fields
     sizes = sizes or reader.sizes()
@@ -66,7 +68,7 @@ def llama_like(
         **sizes,
         **rotary(*turning),
         "norm": "rms",
-        "norm_eps": fields.number("rms_norm_eps", default=norm_eps) if "norm_eps" not in switches else 0.0,
+        "norm_eps": fields.number(eps_field, default=norm_eps) if eps_field else norm_eps,
         "activation": "silu",
         "gated": True,
         "tied": fields.boolean("tie_word_embeddings", default=tied),

@@ -21,6 +21,7 @@ def _read_olmo(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
         reader,
         norm="layer",
+        eps_field=None,
         norm_eps=1e-5,
         norm_weight=False,
         norm_bias=False,
@@ -32,9 +33,8 @@ def _read_olmo(reader: ConfigReader) -> dict[str, Any]:
 
 def _olmo2(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
     bias = reader.fields.boolean("attention_bias", default=False)
-    eps = reader.fields.number("rms_norm_eps", default=1e-5)
     return llama_like(
-        reader, norm_eps=eps, norm_place="after", qk_norm="whole", qkv_bias=bias, out_bias=bias, **switches
+        reader, norm_eps=1e-5, norm_place="after", qk_norm="whole", qkv_bias=bias, out_bias=bias, **switches
     )
 
 
