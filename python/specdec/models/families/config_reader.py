@@ -147,8 +147,10 @@ class ConfigReader:
         """The activation function, by the core's name."""
         return self.fields.choice(name, ACTIVATIONS, default=default)
 
-    def optional_number(self, name: str) -> float:
-        """A number above 0; 0 where it is absent or null."""
+    def optional_number(self, name: str, absent: float = 0.0) -> float:
+        """A number above 0; 0 where it is null, ``absent`` where it is absent."""
+        if not self.fields.has(name):
+            return absent
         return self.fields.number(name) if self.fields.raw(name) is not None else 0.0
 
     # ------------------------------------------------------------------------------------ layers

@@ -28,10 +28,14 @@ _GEMMA2_TENSORS = _GEMMA_TENSORS | {
 }
 
 
-def _gemma(reader: ConfigReader, absent_kv_head: int, **switches: Any) -> dict[str, Any]:
+def _sizes(reader: ConfigReader, absent_kv_head: int) -> dict[str, Any]:
+    return reader.sizes(absent_kv_head=absent_kv_head, default_d_head=256)
+
+
+def _gemma(reader: ConfigReader, sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
+    """What all three share."""
     fields = reader.fields
     fields.require("use_bidirectional_attention", False, because="a decoder attends to what came before")
-    sizes = reader.sizes(absent_kv_head=absent_kv_head, default_d_head=256)
     bias = fields.boolean("attention_bias", default=False)
     return llama_like(
         reader,
@@ -47,55 +51,62 @@ def _gemma(reader: ConfigReader, absent_kv_head: int, **switches: Any) -> dict[s
 def _read_gemma(reader: ConfigReader) -> dict[str, Any]:
     # "gelu" in the first files means the tanh form, as hidden_activation, which came later, says.
     names = {**ACTIVATIONS, "gelu": "gelu_tanh"}
-    for name in ("hidden_activation", "hidden_act"):
-        if reader.fields.raw(name) is not None:
-            return _gemma(reader, 16, activation=reader.fields.choice(name, names))
-    return _gemma(reader, 16, activation="gelu_tanh")
+    name = "hidden_activation" if reader.fields.raw("hidden_activation") is not None else "hidden_act"
+    activation = reader.fields.choice(name, names, default="gelu")
+    return _gemma(reader, _sizes(reader, 16), activation=activation)
 
 
-def _gemma2(reader: ConfigReader, period: int, **switches: Any) -> dict[str, Any]:
-    """What Gemma 2 and 3 share; windows in all layers but every ``period``-th."""
+def _layer_types(reader: ConfigReader, sizes: dict[str, Any], period: int) -> list[str]:
+    """Windows in all layers but every ``period``-th, unless the file says otherwise."""
+    return reader.layer_types(sizes["n_layer"], reader.alternating(sizes["n_layer"], period))
+
+
+def _gemma2(
+    reader: ConfigReader,
+    sizes: dict[str, Any],
+    kinds: list[str],
+    *,
+    absent_softcaps: tuple[float, float] = (0.0, 0.0),
+    **switches: Any,
+) -> dict[str, Any]:
+    """What Gemma 2 and 3 share; ``absent_softcaps`` of scores and logits are what absent fields mean."""
     fields = reader.fields
-    n_layer = fields.integer("num_hidden_layers", maximum=10_000)
-    kinds = reader.layer_types(n_layer, reader.alternating(n_layer, period))
+    of_scores, of_logits = absent_softcaps
     scale = fields.number("query_pre_attn_scalar", default=256.0) ** -0.5
-    if "turned" in switches:
-        full, sliding = switches.pop("turned")
-        switches["turning"] = (full, sliding)
-        switches["rotations"] = [0 if kind == "full_attention" else 1 for kind in kinds]
     return _gemma(
         reader,
-        4,
+        sizes,
         norm_place="both",
         activation=reader.activation("hidden_activation", "gelu_pytorch_tanh"),
-        score_scales=[scale] * n_layer,
-        attn_softcap=reader.optional_number("attn_logit_softcapping"),
-        logit_softcap=reader.optional_number("final_logit_softcapping"),
+        score_scales=[scale] * sizes["n_layer"],
+        attn_softcap=reader.optional_number("attn_logit_softcapping", of_scores),
+        logit_softcap=reader.optional_number("final_logit_softcapping", of_logits),
         **reader.windows(kinds, default=4096),
         **switches,
     )
 
 
 def _read_gemma2(reader: ConfigReader) -> dict[str, Any]:
-    config = _gemma2(reader, 2)
-    for name, canonical, default in (
-        ("attn_logit_softcapping", "attn_softcap", 50.0),
-        ("final_logit_softcapping", "logit_softcap", 30.0),
-    ):
-        if not reader.fields.has(name):
-            config[canonical] = default
-    return config
+    sizes = _sizes(reader, 4)
+    return _gemma2(reader, sizes, _layer_types(reader, sizes, 2), absent_softcaps=(50.0, 30.0))
 
 
 def _read_gemma3(reader: ConfigReader) -> dict[str, Any]:
-    fields = reader.fields
-    d_head = fields.integer("head_dim", minimum=2, maximum=65_536, default=256)
-    full = reader.rotation(d_head, layer_type="full_attention", theta=1_000_000.0)
+    """Frequencies of their own in the layers with windows; norms of queries and keys."""
+    sizes = _sizes(reader, 4)
+    kinds = _layer_types(reader, sizes, reader.fields.integer("sliding_window_pattern", default=6))
+    full = reader.rotation(sizes["d_head"], layer_type="full_attention", theta=1_000_000.0)
     sliding = reader.rotation(
-        d_head, layer_type="sliding_attention", theta_name="rope_local_base_freq", scaled=False
+        sizes["d_head"], layer_type="sliding_attention", theta_name="rope_local_base_freq", scaled=False
     )
-    period = fields.integer("sliding_window_pattern", default=6)
-    return _gemma2(reader, period, qk_norm="head", turned=(full, sliding))
+    return _gemma2(
+        reader,
+        sizes,
+        kinds,
+        qk_norm="head",
+        turning=(full, sliding),
+        rotations=[0 if kind == "full_attention" else 1 for kind in kinds],
+    )
 
 
 FAMILIES = {

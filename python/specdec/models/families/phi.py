@@ -6,6 +6,7 @@ from typing import Any
 
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, FusedRows, Half, named
+from specdec.models.families.gpt import gpt_like
 from specdec.models.families.llama import LLAMA_TENSORS, llama_like, rotary
 
 __all__ = ["FAMILIES"]
@@ -32,21 +33,15 @@ _PHI3_TENSORS = LLAMA_TENSORS | {
 def _read_phi(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes()
     fields.require("qk_layernorm", False, because="norms of queries and keys have no biases")
-    return {
-        **sizes,
+    return gpt_like(
+        sizes,
         **rotary(reader.rotation(sizes["d_head"], partial=True, fraction=0.5)),
-        "norm": "layer",
-        "norm_eps": fields.number("layer_norm_eps", default=1e-5),
-        "activation": reader.activation("hidden_act", "gelu_new"),
-        "gated": False,
-        "tied": fields.boolean("tie_word_embeddings", default=False),
-        "qkv_bias": True,
-        "out_bias": True,
-        "mlp_bias": True,
-        "head_bias": True,
-        "sliding_window": 0,
-        "parallel": "one_norm",
-    }
+        norm_eps=fields.number("layer_norm_eps", default=1e-5),
+        activation=reader.activation("hidden_act", "gelu_new"),
+        tied=fields.boolean("tie_word_embeddings", default=False),
+        head_bias=True,
+        parallel="one_norm",
+    )
 
 
 def _read_phi3(reader: ConfigReader) -> dict[str, Any]:
