@@ -116,9 +116,8 @@ def test_logits_equal_transformers(case):
     assert np.array_equal(step_by_step(model, ids), found)
 
 
+@pytest.mark.parametrize("case", LONG, indirect=True)
 def test_longer_contexts_than_before_scaling(case):
-    if case.name not in LONG:
-        return
     model, ids = specdec.load(case.folder, n_ctx=LONG[case.name]), case.prompt(LONG[case.name])
     assert_near(model.logits(ids), oracle_logits(case.network, ids))
 
