@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ def test_the_former_name_of_an_architecture(tmp_path: Path) -> None:
 
 def test_every_architecture_has_a_folder() -> None:
     assert set(CONFIGS) == set(FAMILIES)
+
+
+def test_the_page_of_the_families_lists_every_architecture() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "FAMILIES.md").read_text()
+    assert sorted(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)) == sorted(FAMILIES)
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
