@@ -21,10 +21,13 @@ DEFAULTS: dict[str, Any] = {
     "family": "llama", "n_vocab": 11, "n_ctx": 64, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_model": 16,
     "d_head": 8, "d_ff": 24, "tied": False, "bias": False, "sliding_window": 0, "rope": None,
     "activation": None, "weights": 1, "spread": 0.3, "noise": 0.0, "dtype": "f32", "cache_dtype": "f32",
-    "text": False, "experts": None,
+    "text": False, "experts": None, "switches": {},
 }  # fmt: skip
 """What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target;
-`experts` are fields of the configuration."""
+`experts` and `switches` are fields of the configuration."""
+
+_MULTIPLIERS = ("embedding_scale", "residual_scale", "logit_scale")
+_LIMITS = ("logit_softcap", "attn_softcap", "qkv_limit")
 
 
 def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
@@ -67,11 +70,70 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
             "router": draws.one("softmax", "softmax_chosen", "sigmoid"),
             "router_bias": draws.chance(0.3),
             "router_renormalise": draws.chance(0.5),
+            "routed_scale": draws.one(1.0, 2.5),
+            "mixtures": [int(draws.chance(0.7)) for _ in range(found["n_layer"])],
         }
         found["experts"]["shared_expert_gate"] = found["experts"]["d_shared_expert"] > 0 and draws.chance(0.5)
+    if draws.chance(0.6):
+        found["switches"] = _draw_switches(draws, found)
     found["text"] = found["n_vocab"] > 8 and draws.chance(0.4)
     found |= fixed
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
+
+
+def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the canonical configuration that a plain decoder leaves out, each with a small chance."""
+    n_layer, n_head, d_head = model["n_layer"], model["n_head"], model["d_head"]
+    gpt = model.get("family") == "gpt"
+    found: dict[str, Any] = {
+        name: True
+        for name in ("v_norm", "head_bias", "embedding_norm", "attn_sinks", "tied")
+        if draws.chance(0.15)
+    }
+    found |= {name: draws.one(0.3, 1.7, 5.0) for name in _MULTIPLIERS if draws.chance(0.15)}
+    found |= {name: draws.one(0.5, 2.0, 30.0) for name in _LIMITS if draws.chance(0.15)}
+    if draws.chance(0.3):
+        found["qk_norm"] = draws.one("head", "each_head", "whole")
+    if draws.chance(0.15):
+        found |= {"query_growth": draws.one(0.1, 2.0), "query_span": draws.one(1, 5, 16)}
+    if draws.chance(0.2):
+        found["norm_weight"] = False
+    if gpt and draws.chance(0.3):
+        found["norm_bias"] = False
+    if draws.chance(0.25):
+        found["norm_place"] = draws.one("after", "both")
+    elif draws.chance(0.3):
+        found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
+    if draws.chance(0.3):
+        found["activation"] = draws.one("silu", "gelu", "gelu_tanh", "relu", "relu2")
+        found["gated"] = draws.chance(0.5)
+    elif draws.chance(0.15):
+        found |= {"activation": "silu_clamped", "gated": True, "activation_limit": draws.one(0.3, 7.0)}
+    if draws.chance(0.3):
+        found["windows"] = [draws.one(0, 1, 2, 3, 9, 40, 90) for _ in range(n_layer)]
+    if draws.chance(0.2):
+        found["score_scales"] = [draws.one(0.05, 0.3, 1.0) for _ in range(n_layer)]
+    return found | _draw_positions(draws, n_layer, n_head, d_head)
+
+
+def _draw_positions(draws: Draws, n_layer: int, n_head: int, d_head: int) -> dict[str, Any]:
+    kind = draws.weighted(kept=4, rotary=2, alibi=1, buckets=1, none=0.5)
+    if kind == "kept":
+        return {}
+    if kind == "rotary":
+        most = d_head // 2
+        tables = [[1.0 / (1 + i) ** draws.one(1, 4) for i in range(draws.randint(0, most))] for _ in range(3)]
+        return {
+            "position": "rotary", "inv_freq": tables[0], "more_inv_freq": tables[1:],
+            "rotations": [draws.randint(-1, 2) for _ in range(n_layer)],
+            "rotary_factors": [draws.one(1.0, 1.3, 0.5) for _ in range(3)],
+        }  # fmt: skip
+    found: dict[str, Any] = {"position": "none", "inv_freq": []}
+    if kind == "alibi":
+        found["alibi"] = [2.0 ** -draws.randint(-1, 8) for _ in range(n_head)]
+    elif kind == "buckets":
+        found["relative_buckets"] = [0, *draws.some([1, 2, 3, 5, 9, 20, 60])]
+    return found
 
 
 def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str, Any]:
@@ -97,6 +159,7 @@ def _made(description: str) -> Model:
         "inv_freq": [] if gpt else _frequencies(d["d_head"], d["rope"], d["n_ctx"]),
         "activation": d["activation"] or ("gelu_tanh" if gpt else "silu"), "gated": not gpt,
         "qkv_bias": d["bias"], "out_bias": d["bias"], "mlp_bias": d["bias"], **(d["experts"] or {}),
+        **d["switches"],
     }  # fmt: skip
     rng, blur = np.random.default_rng(d["weights"]), np.random.default_rng(d["weights"] + 1)
     tensors = []
