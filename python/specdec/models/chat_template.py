@@ -19,6 +19,7 @@ import numpy as np
 from specdec.checks import check_flag, check_items
 from specdec.errors import CheckpointError, InputError, MissingPackageError, TokenizerError, shown
 from specdec.models.json_fields import as_json, read_json_object
+from specdec.models.template_limits import limited, limited_filter, rendered
 
 __all__ = ["ChatTemplate", "Messages", "conversations_of", "read_chat_template", "resolve_chat_template"]
 
@@ -154,7 +155,7 @@ class ChatTemplate:
             "add_generation_prompt": add,
         }
         try:
-            text: str = template.render(values)
+            text = rendered(template, values)
         except (MemoryError, InputError):
             raise
         except _refusals() as error:
@@ -348,7 +349,7 @@ def _compile(text: str, source: str) -> Any:
     jinja2 = _jinja(source)
     try:
         return _environment(jinja2).from_string(text)
-    except (jinja2.TemplateError, RecursionError, ValueError, OverflowError) as error:
+    except (jinja2.TemplateError, RecursionError, ValueError, OverflowError, SyntaxError) as error:
         raise TokenizerError(f"{source}: the chat template is not valid Jinja: {error}") from error
 
 
@@ -401,10 +402,10 @@ def _environment(jinja2: Any) -> Any:
             value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
 
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = limited(jinja2, jinja2.sandbox.ImmutableSandboxedEnvironment)(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = tojson
+    environment.filters["tojson"] = limited_filter("tojson", tojson)
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     environment.globals["dict"] = lambda *args, **values: dict(*args, **values)
