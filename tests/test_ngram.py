@@ -183,6 +183,41 @@ def test_counts_of_what_the_target_writes() -> None:
     assert out.trace.acceptance_rate > 0.5
 
 
+@pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2), (Ngram, 3)])
+def test_a_table_from_text_results_or_a_file_has_the_n_of_its_class(
+    tmp_path: Path, kind: type[Ngram], n: int
+) -> None:
+    target, _ = specdec.embedded_pair()
+    result = specdec.generate(target, None, "It was", max_new_tokens=20)
+    from_text = kind.from_text("Once upon a time there was", target, smoothing="backoff")
+    from_text.save(tmp_path / "table")
+    for table in (
+        from_text, kind.from_text("It was", target.tokenizer, n), kind.from_results(result, target),
+        kind.load(tmp_path / "table"), kind.of(from_text.counts),
+    ):  # fmt: skip
+        assert (type(table), table.n) == (kind, n)
+    assert from_text.smoothing == "backoff"
+    ids = target.tokenizer.encode("Once upon a time there was")
+    assert_same(from_text, Ngram(ids, target.config["n_vocab"], n, smoothing="backoff"))
+    assert specdec.generate(target, from_text, "It was", max_new_tokens=20).tokens == result.tokens
+
+
+@pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2)])
+def test_a_unigram_or_bigram_of_another_n_is_refused(tmp_path: Path, kind: type[Ngram], n: int) -> None:
+    target, _ = specdec.embedded_pair()
+    result = specdec.generate(target, None, "It was", max_new_tokens=5)
+    message = f"n is 3; expected {n}, as of every {kind.__name__}"
+    with pytest.raises(InputError, match=message):
+        kind.from_text("Once upon a time", target, 3)
+    with pytest.raises(InputError, match=message):
+        kind.from_results(result, target, 3)
+    with pytest.raises(InputError, match="n is 0; expected"):
+        kind.from_text("Once upon a time", target, 0)
+    Ngram([0, 1, 2, 3], 5, 3).save(tmp_path / "trigrams")
+    with pytest.raises(CheckpointError, match=f"trigrams: {message}"):
+        kind.load(tmp_path / "trigrams")
+
+
 # -------------------------------------------------------------------------------------------- files
 
 SAVED = Ngram(np.random.default_rng(5).integers(0, 12, 400) ** 2 % 20, 20, 4, smoothing="backoff")

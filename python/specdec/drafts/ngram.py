@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from specdec.progress import counted
 __all__ = ["Bigram", "Ngram", "Smoothing", "Unigram", "check_smoothing"]
 
 Text: TypeAlias = str | os.PathLike[str]
+Table = TypeVar("Table", bound="Ngram")
 
 Smoothing: TypeAlias = Literal["interpolated", "backoff"]
 """How the counts of longer and shorter contexts are joined."""
@@ -92,6 +93,9 @@ class Ngram(Draft):
     counts: NgramCounts
     smoothing: Smoothing
 
+    _only_n: ClassVar[int | None] = None
+    """The one n of a class whose tables all have the same."""
+
     def __init__(
         self,
         ids: Ids | Sequence[Ids],
@@ -106,23 +110,40 @@ class Ngram(Draft):
         min_count = min(check_integer("min_count", min_count, 1), 2**31 - 1)  # no count is larger
         self.counts = NgramCounts.count(texts, check_n_ids(n_vocab), check_n(n), min_count)
 
-    @staticmethod
-    def of(counts: NgramCounts, smoothing: Smoothing = "interpolated") -> Ngram:
-        """The draft of counts that are there already."""
-        table = object.__new__(Ngram)
+    @classmethod
+    def of(cls: type[Table], counts: NgramCounts, smoothing: Smoothing = "interpolated") -> Table:
+        """The draft of counts that are there already.
+
+        Raises
+        ------
+        InputError
+            If the class is `Unigram` or `Bigram`, and the counts are of another n.
+        """
+        cls._n_of_class(len(counts.levels) + 1)
+        table = object.__new__(cls)
         table.counts, table.smoothing = counts, check_smoothing(smoothing)
         return table
 
-    @staticmethod
+    @classmethod
+    def _n_of_class(cls, n: int | None) -> int:
+        """The default for None, else `n`, which is refused where the tables of this class have another."""
+        if n is None:
+            return 3 if cls._only_n is None else cls._only_n
+        if cls._only_n is not None and check_n(n) != cls._only_n:
+            raise InputError(f"n is {n}; expected {cls._only_n}, as of every {cls.__name__}")
+        return n
+
+    @classmethod
     def from_text(
+        cls: type[Table],
         texts: Text | Sequence[Text],
         tokenizer: Model | Tokenizer,
-        n: int = 3,
+        n: int | None = None,
         *,
         smoothing: Smoothing = "interpolated",
         min_count: int = 1,
         progress: bool = False,
-    ) -> Ngram:
+    ) -> Table:
         """Count text.
 
         Parameters
@@ -132,7 +153,9 @@ class Ngram(Draft):
             trained with it.
         tokenizer : Model or Tokenizer
             The target, or its tokenizer if that knows all of the target's ids.
-        n, smoothing, min_count
+        n : int, optional
+            As of `Ngram`. None: 3, of a `Unigram` 1, and of a `Bigram` 2, which take no other.
+        smoothing, min_count
             As of `Ngram`.
         progress : bool
             Show a bar over the texts; it needs tqdm.
@@ -142,6 +165,7 @@ class Ngram(Draft):
         InputError
             If a file cannot be read, the model has no tokenizer, or as `Ngram`.
         """
+        n = cls._n_of_class(n)
         encoder: Any = (
             tokenizer.tokenizer if isinstance(tokenizer, Model) else adapted(tokenizer) or tokenizer
         )
@@ -158,17 +182,19 @@ class Ngram(Draft):
             for text in several:
                 ids.append(encoder.encode(_read(text)))
                 done(1)
-        return Ngram(ids, n_vocab, n, smoothing=smoothing, min_count=min_count)
+        counts = Ngram(ids, n_vocab, n, smoothing=smoothing, min_count=min_count).counts
+        return cls.of(counts, smoothing)
 
-    @staticmethod
+    @classmethod
     def from_results(
+        cls: type[Table],
         results: Written | Sequence[Written],
         target: Model,
-        n: int = 3,
+        n: int | None = None,
         *,
         smoothing: Smoothing = "interpolated",
         min_count: int = 1,
-    ) -> Ngram:
+    ) -> Table:
         """Count what a target has written: then the table guesses like the target, not like some corpus.
 
         Parameters
@@ -177,7 +203,7 @@ class Ngram(Draft):
             What `specdec.generate` gave for this target. The prompts are counted too.
         target : Model
         n, smoothing, min_count
-            As of `Ngram`.
+            As of `from_text`.
 
         Raises
         ------
@@ -189,6 +215,7 @@ class Ngram(Draft):
         >>> results = specdec.generate(target, None, prompts, max_new_tokens=300)
         >>> table = drafts.Ngram.from_results(results, target, n=4)
         """
+        n = cls._n_of_class(n)
         if not isinstance(target, Model):
             raise InputError(f"target is {shown(target)}; expected a specdec.Model")
         several = [results] if isinstance(results, Written) else results
@@ -197,19 +224,22 @@ class Ngram(Draft):
             if not isinstance(result, Written):
                 raise InputError(f"results[{i}] is {shown(result)}; expected a specdec.Result")
             texts.append([*result.prompt_ids, *result.tokens])
-        return Ngram(texts, target.config["n_vocab"], n, smoothing=smoothing, min_count=min_count)
+        n_vocab = target.config["n_vocab"]
+        counts = Ngram(texts, n_vocab, n, smoothing=smoothing, min_count=min_count).counts
+        return cls.of(counts, smoothing)
 
-    @staticmethod
+    @classmethod
     def from_target(
+        cls: type[Table],
         target: Model,
         prompts: Sequence[Prompt],
-        n: int = 3,
+        n: int | None = None,
         *,
         smoothing: Smoothing = "interpolated",
         min_count: int = 1,
         draft: Any = None,
         **options: Any,
-    ) -> Ngram:
+    ) -> Table:
         """Deprecated, removed in 0.3: `specdec.generate`, then `Ngram.from_results`.
 
         Parameters
@@ -217,7 +247,7 @@ class Ngram(Draft):
         target, prompts, draft, **options
             As of `specdec.generate`.
         n, smoothing, min_count
-            As of `Ngram`.
+            As of `from_text`.
         """
         # The one import that goes up; it leaves with this method.
         from specdec.decoding.generate import generate
@@ -228,12 +258,12 @@ class Ngram(Draft):
             stacklevel=2,
         )
         check_smoothing(smoothing)
-        check_n(n)
+        n = check_n(cls._n_of_class(n))
         results = generate(target, draft, check_items("prompts", prompts, "a list of prompts"), **options)
-        return Ngram.from_results(results, target, n, smoothing=smoothing, min_count=min_count)
+        return cls.from_results(results, target, n, smoothing=smoothing, min_count=min_count)
 
-    @staticmethod
-    def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Ngram:
+    @classmethod
+    def load(cls: type[Table], path: str | os.PathLike[str], *, mmap: bool = False) -> Table:
         """Read a table that `save` wrote.
 
         Parameters
@@ -251,12 +281,12 @@ class Ngram(Draft):
         CheckpointNotFoundError
             There is no such file.
         CheckpointError
-            It is damaged, or holds something else.
+            It is damaged, or holds something else, or a table of another n than a `Unigram` or `Bigram` has.
         """
         file = check_path("path", path, CheckpointError)
         counts, smoothing = read_ngrams(file, check_flag("mmap", mmap))
         try:
-            table = Ngram.of(counts, check_smoothing(smoothing))
+            table = cls.of(counts, check_smoothing(smoothing))
             _ = table.core
         except ValueError as error:
             raise CheckpointError(f"{file}: {error}") from error
@@ -369,6 +399,8 @@ class Unigram(Ngram):
         As of `Ngram`.
     """
 
+    _only_n = 1
+
     def __init__(self, ids: Ids | Sequence[Ids], n_vocab: int) -> None:
         super().__init__(ids, n_vocab, 1)
 
@@ -386,6 +418,8 @@ class Bigram(Ngram):
     ids, n_vocab, smoothing, min_count
         As of `Ngram`.
     """
+
+    _only_n = 2
 
     def __init__(
         self,
