@@ -428,7 +428,7 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
     bare = specdec.load(make_llama("bare"))
     cases: list[tuple[specdec.Model, dict[str, Any], str]] = [
         (model, {"prompt": "a", "messages": said("b")}, "prompt and messages are both given"),
-        (model, {}, "prompt is a NoneType"),
+        (model, {}, "prompt is missing"),
         (model, {"prompt": "a", "tools": []}, "tools is given without messages"),
         (
             model,
@@ -442,6 +442,14 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
         (model, {"messages": said("a"), "chat_template_kwargs": 3}, "chat_template_kwargs is 3"),
         (model, {"messages": said("a"), "chat_template_kwargs": {"tools": 1}}, "has the key 'tools'"),
         (model, {"messages": said("a" * 2100)}, "prompt: there are"),
+        (model, {"prompt": said("a")}, "a conversation goes into messages="),
+        (model, {"prompt": [said("a"), said("b")]}, "a conversation goes into messages="),
+        (model, {"prompt": said("a")[0]}, "a conversation goes into messages="),
+        (
+            model,
+            {"messages": said("a"), "chat_template_kwargs": {"chat_template": "nosuch"}},
+            "chat_template is 'nosuch'; expected a template",
+        ),
         (plain, {"messages": said("a")}, "has no chat template"),
         (bare, {"messages": said("a")}, "loaded without tokenizer"),
     ]

@@ -462,6 +462,18 @@ def test_patterns_of_the_hub():
     assert list(filtered(there, allow_patterns=[hub._TEMPLATES])) == ["additional_chat_templates/rag.jinja"]
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1000\n" % (b"0" * 64)
+
+
+def test_git_lfs_pointers_are_named(make_llama, tmp_path):
+    folder = make_llama()
+    (folder / "model.safetensors").write_bytes(POINTER)
+    (tmp_path / "model.bin").write_bytes(POINTER)
+    for path in (folder, tmp_path / "model.bin"):
+        with pytest.raises(CheckpointError, match=r"is a Git LFS pointer.*git lfs pull"):
+            open_checkpoint(path)
+
+
 def test_hub_failures(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(CheckpointError, match=r"pip install specdec\[hub\]"):

@@ -353,7 +353,7 @@ BAD_PROMPTS: list[tuple[Any, str]] = [
     (np.zeros((1, 2, 2), int), "shape [1, 2, 2]"),
     (np.zeros((0, 2), int), "prompt is an empty list"),
     (np.zeros(3), "float64"),
-    (None, "prompt is a NoneType"),
+    (None, "prompt is missing"),
     (7, "prompt is a int"),
     (b"abc", "prompt is a bytes"),
     ({1, 2}, "prompt is a set"),
@@ -374,7 +374,8 @@ def test_bad_prompts_are_refused_and_named(pair: Pair, prompt: Any, message: str
 def test_text_without_tokenizer(tmp_path: Path) -> None:
     target, _ = write_pair(tmp_path)
     model = specdec.load(target)
-    with pytest.raises(InputError, match="without tokenizer"):
+    expected = r"no tokenizer\.json, .* was found in it; expected token ids, or tokenizer="
+    with pytest.raises(InputError, match=f"without tokenizer, as {expected}"):
         specdec.generate(model, None, "text")
     with pytest.raises(InputError, match="no tokenizer"):
         specdec.generate(model, None, PROMPT, stop="text")
@@ -382,6 +383,12 @@ def test_text_without_tokenizer(tmp_path: Path) -> None:
         specdec.stream(model, None, PROMPT)
     out = run(model, None, PROMPT, max_new_tokens=4)
     assert (out.text, len(out.tokens)) == (None, 4)
+
+
+def test_a_forgotten_draft_is_named(pair: Pair) -> None:
+    for call in (specdec.generate, specdec.stream):
+        with pytest.raises(InputError, match="the second argument is the draft, None for plain decoding"):
+            call(pair[0], "text")
 
 
 def test_wrong_models_are_refused(pair: Pair, tmp_path: Path) -> None:

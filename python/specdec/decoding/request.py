@@ -98,6 +98,8 @@ class Request:
             As `specdec.generate` says.
         """
         # What is cheap is checked before models are loaded.
+        if chat is None:
+            _check_given(prompt)
         given, is_batch = (
             (chat.conversations, chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
         )
@@ -178,6 +180,30 @@ class Request:
     def n_new_tokens(self) -> int:
         """New tokens of all sequences together, if nothing stops them early."""
         return sum(self.limit(i)[0] for i in range(len(self.prompts)))
+
+
+def _check_given(prompt: object) -> None:
+    """Name two likely slips: a call without prompt, and messages given as the prompt.
+
+    Raises
+    ------
+    InputError
+    """
+    if prompt is None:
+        raise InputError(
+            "prompt is missing; expected a text, token ids, or a list of prompts, as the third argument: the "
+            "second argument is the draft, None for plain decoding"
+        )
+    first: Any = prompt
+    for _ in range(3):  # a conversation, or several
+        if isinstance(first, dict) and "role" in first:
+            raise InputError(
+                "prompt is a message with 'role'; expected a text or token ids; a conversation goes into "
+                "messages=, as a list of messages"
+            )
+        if type(first) not in (list, tuple) or not first:
+            return
+        first = first[0]
 
 
 def _gamma(options: DecodingOptions, draft: Draft | None) -> tuple[int, AdaptiveGamma | Policy | None]:

@@ -86,12 +86,20 @@ class ChatTemplate:
         Raises
         ------
         InputError
-            None of the templates is the default.
+            None of the templates is the default, or `chat_template` is neither a name nor a template.
         """
         if chat_template is not None:
             if not isinstance(chat_template, str):
                 raise InputError(f"chat_template is {shown(chat_template)}; expected a name, or a template")
-            return self.templates.get(chat_template, chat_template)
+            if chat_template in self.templates:
+                return self.templates[chat_template]
+            if not any(mark in chat_template for mark in ("{{", "{%")):
+                names = ", ".join(map(repr, sorted(self.templates)))
+                raise InputError(
+                    f"chat_template is {shown(chat_template)}; expected a template, which has {{{{ or {{%, "
+                    f"or a name that {self.source} has" + (f": {names}" if names else "")
+                )
+            return chat_template
         if check_flag("tools", tools) and _TOOL_USE in self.templates:
             return self.templates[_TOOL_USE]
         if _DEFAULT not in self.templates:

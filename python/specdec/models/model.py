@@ -23,7 +23,7 @@ from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 from specdec.models.number_formats import CACHE_DTYPES, DTYPES, CacheDtype, Dtype
 from specdec.models.quantization import QuantizationReport
-from specdec.models.tokenizer import ByteTokenizer, Tokenizer
+from specdec.models.tokenizer import ByteTokenizer, Tokenizer, why_no_tokenizer
 from specdec.progress import reading_bar
 from specdec.threads import check_threads
 
@@ -291,9 +291,7 @@ class Model:
             Jinja is not installed: ``pip install specdec[chat]``.
         """
         if self._tokenizer is None:
-            raise InputError(
-                f"messages were given, but {self._path} was loaded without tokenizer; expected token ids"
-            )
+            raise InputError(f"messages were given, but {why_no_tokenizer(self._path)}")
         template = self._chat_template
         if template is None and variables.get("chat_template") is not None:
             template = ChatTemplate({}, source=str(self._path))
@@ -511,9 +509,7 @@ class Model:
         maximum = None if maximum is None else check_integer("maximum", maximum, 0)
         if isinstance(ids, str):
             if self._tokenizer is None:
-                raise InputError(
-                    f"a text was given, but {self._path} was loaded without tokenizer; expected token ids"
-                )
+                raise InputError(f"a text was given, but {why_no_tokenizer(self._path)}")
             ids = self._tokenizer.encode(ids)
         tokens = _as_integers(ids)
         n_vocab = self._config.n_vocab

@@ -16,6 +16,7 @@ from specdec.errors import CheckpointError, CheckpointNotFoundError
 
 __all__ = ["OpenedFile"]
 
+_LFS: Final = b"version https://git-lfs"  # how the text that Git LFS leaves in place of a file begins
 _PIECE: Final = 1 << 26  # bytes of one system call, so that Ctrl-C is heard in between
 
 
@@ -40,7 +41,7 @@ class OpenedFile:
     CheckpointNotFoundError
         There is no such file.
     CheckpointError
-        It cannot be opened, or is a folder, a pipe or a device.
+        It cannot be opened, is a folder, a pipe or a device, or a Git LFS pointer in place of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,6 +59,10 @@ class OpenedFile:
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"{path}: cannot be read: not a regular file")
         self.size = status.st_size
+        if self.size >= len(_LFS) and self.read(0, len(_LFS)).tobytes() == _LFS:
+            raise CheckpointError(
+                f"{path}: is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
+            )
 
     def read(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
         """A copy of `n_bytes` from `start` on.

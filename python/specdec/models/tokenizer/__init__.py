@@ -9,7 +9,7 @@ file formats comparable.
 from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
-from specdec.models.tokenizer.resolve import load_tokenizer, resolve_tokenizer
+from specdec.models.tokenizer.resolve import load_tokenizer, resolve_tokenizer, why_no_tokenizer
 from specdec.models.tokenizer.stream import StreamDecoder
 from specdec.models.tokenizer.vocabulary import check_same_vocabulary
 
@@ -21,4 +21,5 @@ __all__ = [
     "check_same_vocabulary",
     "load_tokenizer",
     "resolve_tokenizer",
+    "why_no_tokenizer",
 ]

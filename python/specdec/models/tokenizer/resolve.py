@@ -16,8 +16,9 @@ from specdec.models.tokenizer.objects import adapted
 from specdec.models.tokenizer.precheck import check_tokenizer_json
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
-__all__ = ["load_tokenizer", "resolve_tokenizer"]
+__all__ = ["load_tokenizer", "resolve_tokenizer", "why_no_tokenizer"]
 
+_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _NAMES = "tokenizer.json, tokenizer.model, or vocab.json with merges.txt"
 
 
@@ -117,10 +118,20 @@ def load_tokenizer(
 
 
 def _in_folder(folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None) -> Tokenizer | None:
-    for name in ("tokenizer.json", "tokenizer.model", "vocab.json"):
+    for name in _FILES:
         if (folder / name).is_file():
             return load_tokenizer(folder / name, bos_id=bos_id, eos_ids=eos_ids)
     return None
+
+
+def why_no_tokenizer(path: Path) -> str:
+    """What a message says of the model at `path` that has no tokenizer, and what helps."""
+    if path.is_dir() and not any((path / name).is_file() for name in _FILES):
+        return (
+            f"{path} was loaded without tokenizer, as no {_NAMES} was found in it; expected token ids, or "
+            "tokenizer= with the path of one when the model is loaded"
+        )
+    return f"{path} was loaded without tokenizer; expected token ids"
 
 
 def _sentencepiece(
