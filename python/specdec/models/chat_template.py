@@ -20,13 +20,13 @@ from specdec.checks import check_flag, check_items
 from specdec.errors import CheckpointError, InputError, MissingPackageError, TokenizerError, shown
 from specdec.models.json_fields import as_json, read_json_object
 from specdec.models.template_limits import limited, limited_filter, rendered
+from specdec.models.tokenizer.hf_tokenizer import SPECIAL_NAMES, content_of
 
 __all__ = ["ChatTemplate", "Messages", "conversations_of", "read_chat_template", "resolve_chat_template"]
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation: messages with "role" and "content"."""
 
-_TOKENS: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _DEFAULT: Final = "default"
 _TOOL_USE: Final = "tool_use"
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")  # one field; templates read the first
@@ -446,7 +446,9 @@ def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
         return own
     if isinstance(own, str | Mapping):
         tokens = {
-            name: str(token) for name in _TOKENS if (token := getattr(tokenizer, name, None)) is not None
+            name: str(token)
+            for name in SPECIAL_NAMES
+            if (token := getattr(tokenizer, name, None)) is not None
         }
         return ChatTemplate(own, tokens=tokens, source=f"the {type(tokenizer).__name__}")
     if isinstance(tokenizer, str | os.PathLike):
@@ -481,7 +483,7 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     if not templates:
         return None
     tokens = {**_object(folder / "special_tokens_map.json"), **settings}
-    found = {name: _content(tokens.get(name)) for name in _TOKENS}
+    found = {name: content_of(tokens.get(name)) for name in SPECIAL_NAMES}
     return ChatTemplate(
         templates,
         tokens={name: token for name, token in found.items() if token is not None},
@@ -504,13 +506,6 @@ def _named(value: Any, file: Path) -> dict[str, str]:
             )
         templates[name] = template
     return templates
-
-
-def _content(token: Any) -> str | None:
-    """A special token of a configuration: its text, or an object with it."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -14,19 +14,12 @@ from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors
 
-__all__ = ["HFTokenizer"]
+__all__ = ["SPECIAL_NAMES", "HFTokenizer", "content_of"]
 
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _END_OF_TEXT: Final = "<|endoftext|>"
-_SPECIAL_NAMES: Final = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
+SPECIAL_NAMES: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+"""What a tokenizer_config.json calls the special tokens that it names."""
 
 # How the tokenizers of byte-level BPE in two files cut a text into words: classes of transformers, types of
 # models. GPT-2's rule is the library's own.
@@ -159,7 +152,7 @@ class HFTokenizer(ByteTokenizer):
                 tokenizer.normalizer = library.normalizers.NFC()
             tokenizer.decoder = library.decoders.ByteLevel()
             _add_tokens(library, tokenizer, settings.get("added_tokens_decoder"), vocab)
-            specials = [_content(settings.get(name)) for name in _SPECIAL_NAMES]
+            specials = [content_of(settings.get(name)) for name in SPECIAL_NAMES]
             for token in [_END_OF_TEXT, *specials]:
                 if token is not None and tokenizer.token_to_id(token) is not None:
                     tokenizer.add_special_tokens([token])
@@ -175,7 +168,7 @@ class HFTokenizer(ByteTokenizer):
 
     def _named(self, settings: dict[str, Any], key: str) -> int | None:
         """Id of the token a setting names, as text or as an object with its content."""
-        value = _content(settings.get(key))
+        value = content_of(settings.get(key))
         return None if value is None else self._library.token_to_id(value)
 
     def _template_prefix(self) -> list[int]:
@@ -193,8 +186,8 @@ class HFTokenizer(ByteTokenizer):
         return ids
 
 
-def _content(token: Any) -> str | None:
-    """A token that a setting names, as text or as an object with its content."""
+def content_of(token: Any) -> str | None:
+    """The text of a token that a setting names, as text or as an object with its content; None: no token."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
