@@ -23,10 +23,9 @@ PyObject* sd_cached_text_new(PyTypeObject* type, sd_model_object* model, const s
     sd_cached_text_object* self = (sd_cached_text_object*)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->model = (sd_model_object*)Py_NewRef((PyObject*)model);
-    sd_status status;
     PyThreadState* saved_thread;
     sd_gil_release(&saved_thread);
-    status = sd_cache_copy(&self->cache, cache);
+    sd_status status = sd_cache_copy(&self->cache, cache);
     sd_gil_take(&saved_thread);
     if (status == SD_OK) return (PyObject*)self;
     Py_DECREF(self);

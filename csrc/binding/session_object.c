@@ -307,8 +307,7 @@ static PyMethodDef methods[] = {
      "has of it; return how many of its tokens are there then."},
     {"cached_text", cached_text, METH_VARARGS,
      "cached_text($self, sequence, model=None, /)\n--\n\nThe keys and values of a sequence's text so far, "
-     "as a "
-     "CachedText."},
+     "as a CachedText."},
     {"cached_size", cached_size, METH_VARARGS,
      "cached_size($self, sequence, model=None, /)\n--\n\nTokens of this CachedText, the memory that "
      "it takes, and its n_low."},

@@ -2,8 +2,7 @@
 
 #include <math.h>
 
-sd_angles sd_angles_take(sd_arena* arena, const sd_model* model, int n_positions) {
-    const sd_config* c = &model->config;
+sd_angles sd_angles_take(sd_arena* arena, const sd_config* c, int n_positions) {
     sd_angles a = {.config = c, .columns = sd_arena_take(arena, (size_t)c->n_rotations, sizeof(int))};
     for (int r = 0; r < c->n_rotations; r++) {
         if (a.columns) a.columns[r] = a.n_columns;

@@ -15,8 +15,8 @@ typedef struct sd_angles {
 } sd_angles;
 
 /* Take room for positions 0 … n_positions - 1 from the arena (which may be counting). The system makes pages
- * of it when they are written. */
-sd_angles sd_angles_take(sd_arena* arena, const sd_model* model, int n_positions);
+ * of it when they are written. The configuration is borrowed. */
+sd_angles sd_angles_take(sd_arena* arena, const sd_config* config, int n_positions);
 
 /* Compute what is missing of positions 0 … end - 1. */
 void sd_angles_extend(sd_angles* angles, int end);

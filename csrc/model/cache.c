@@ -61,9 +61,7 @@ static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hid
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden) {
     *cache = empty(model, n_slots, n_nodes, n_hidden);
     /* the memory is zero: unused slots meet weight 0 and must be finite */
-    sd_status status = SD_ARENA_BUILD(&cache->arena, lay_out(cache));
-    if (status != SD_OK) return status;
-    return SD_OK;
+    return SD_ARENA_BUILD(&cache->arena, lay_out(cache));
 }
 
 void sd_cache_free(sd_cache* cache) { sd_arena_free(&cache->arena); }
@@ -231,6 +229,12 @@ static int is_whole(const sd_cache* from, int layer, int n_slots, int n) {
     return from->model->config.layers[layer].window == 0 || (n <= n_slots && from->n_low == 0);
 }
 
+/* Of a text of n tokens copied to a cache of n_nodes: how far layers whose slots have been overwritten can be
+ * cut back. */
+static int low_of_copy(const sd_cache* from, int n, int n_nodes) {
+    return n - 2 * n_nodes > from->n_low ? n - 2 * n_nodes : from->n_low;
+}
+
 /* Copy one layer's keys and values of slots 0 … n - 1, panels as a whole: what lies behind the n slots is
  * written before it is read. */
 static void copy_layer(const sd_cache* to, const sd_cache* from, int layer, int n) {
@@ -246,7 +250,7 @@ static void copy_layer(const sd_cache* to, const sd_cache* from, int layer, int 
 /* Make the first n slots those of another cache. Of a layer whose slots have been overwritten those are
  * copied that texts of `low` tokens or more attend to. */
 static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
-    int low = n - 2 * to->n_nodes > from->n_low ? n - 2 * to->n_nodes : from->n_low, whole = 1;
+    int low = low_of_copy(from, n, to->n_nodes), whole = 1;
     memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);
     for (int layer = 0; layer < to->n_layer; layer++) {
         int window = to->model->config.layers[layer].window;
@@ -297,10 +301,10 @@ size_t sd_cache_copy_bytes(const sd_cache* cache) {
 
 int sd_cache_copy_low(const sd_cache* cache) {
     sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
-    int n = cache->n_committed,
-        low = n - 2 * copy.n_nodes > cache->n_low ? n - 2 * copy.n_nodes : cache->n_low;
+    int n = cache->n_committed;
     for (int layer = 0; layer < cache->n_layer; layer++)
-        if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n)) return low;
+        if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n))
+            return low_of_copy(cache, n, copy.n_nodes);
     return 0;
 }
 

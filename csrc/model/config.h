@@ -95,8 +95,8 @@ typedef struct sd_config {
     float attn_softcap;    /* the same of scaled scores */
     float qkv_limit;       /* queries, keys and values are clamped to ± this; 0: they are not */
     int attn_sinks;        /* a learned logit for each head among the scores, without a value */
-    double
-        query_growth; /* queries are multiplied by 1 + growth · ln(1 + ⌊position / span⌋); 0: they are not */
+    /* Queries are multiplied by 1 + growth · ln(1 + ⌊position / span⌋); growth 0: they are not. */
+    double query_growth;
     int query_span;
     sd_experts experts;
     const float* alibi;       /* [n_head] slopes: a score falls by slope · distance; NULL: none */

@@ -29,7 +29,7 @@ static void lay_out(sd_workspace* w) {
     w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_model > d_q ? d_model : d_q));
     if (c->parallel != SD_PARALLEL_NO) w->beside = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
-    w->angles = sd_angles_take(arena, w->model, sd_matrix_panels(w->max_slots) * SD_PANEL);
+    w->angles = sd_angles_take(arena, c, sd_matrix_panels(w->max_slots) * SD_PANEL);
     for (int t = 0; t < w->n_threads; t++) {
         w->projected[t] = sd_arena_take(arena, rows, 2 * SD_PANEL * sizeof(float));
         w->attention[t] = sd_attention_take(arena, c, w->max_slots);
@@ -52,9 +52,7 @@ sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_
                         .max_slots = max_slots};
     sd_status status = sd_pool_reserve(n_threads);
     if (status != SD_OK) return status;
-    status = SD_ARENA_BUILD(&w->arena, lay_out(w));
-    if (status != SD_OK) return status;
-    return SD_OK;
+    return SD_ARENA_BUILD(&w->arena, lay_out(w));
 }
 
 void sd_workspace_free(sd_workspace* w) { sd_arena_free(&w->arena); }

@@ -38,8 +38,7 @@ typedef struct sd_workspace {
     float* logits;               /* [max_logits, ld_logits] result */
     float* normed;               /* [max_rows, d_model] */
     void* prepared;              /* max_rows rows of d_model or n_head · d_head, prepared */
-    void*
-        beside; /* max_rows rows of d_model, prepared, where both halves of a layer are parallel; else NULL */
+    void* beside;                /* max_rows rows of d_model, prepared; NULL unless halves are parallel */
     /* [2, max_rows, SD_PANEL] gate and up of one group, each thread's own */
     float* projected[SD_MAX_THREADS];
     sd_attention_scratch attention[SD_MAX_THREADS];
