@@ -304,6 +304,31 @@ class TestBadWeights:
         missing = {name: v for name, v in self.config.items() if name != field}
         self.fails(f"{field} is missing", config=missing)
 
+    @pytest.mark.parametrize(
+        ("switches", "message"),
+        [({"norm_bias": True}, "norm_bias is set"), ({"qk_norm": "some"}, "qk_norm is 'some'"),
+         ({"norm_place": "after", "parallel": "one_norm"}, "parallel is set"),
+         ({"activation": "silu_clamped"}, "expected gated and an activation_limit"),
+         ({"logit_scale": 0.0}, "logit_scale is 0, expected a finite number above 0"),
+         ({"attn_softcap": -1.0}, "attn_softcap is -1, expected a finite number from 0"),
+         ({"residual_scale": np.inf}, "residual_scale is inf"),
+         ({"query_growth": 0.1}, "query_growth is 0.1 over spans of 0"),
+         ({"query_growth": 0.1, "query_span": 1.5}, "query_span is 1.5, expected an integer"),
+         ({"alibi": [1.0] * 5}, "alibi has 5 entries, expected 6"),
+         ({"alibi": [np.nan] * 6}, r"alibi\[0\]"),
+         ({"relative_buckets": [0, 3, 3]}, r"relative_buckets\[2\] is 3"),
+         ({"relative_buckets": [1, 2]}, r"relative_buckets\[0\] is 1"),
+         ({"windows": [1, 2]}, "windows has 2 entries, expected 3"),
+         ({"windows": [1, -2, 0]}, "sliding_window is -2"),
+         ({"rotations": [0, 1, 0]}, r"rotations\[1\] is 1, expected -1 to 0"),
+         ({"more_inv_freq": [[1.0] * 5]}, "inv_freq has 5 entries"),
+         ({"rotary_factors": [0.0]}, "rotary_factor is 0"),
+         ({"rotary_factors": [1.0, 1.0]}, "rotary_factors has 2 entries, expected 1"),
+         ({"score_scales": [1.0, 0.0, 1.0]}, r"score_scales\[1\] is 0")],
+    )  # fmt: skip
+    def test_switches(self, switches, message):
+        self.fails(message, config=self.config | switches)
+
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("format", ["f16", "bf16"])

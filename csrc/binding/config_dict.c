@@ -44,6 +44,13 @@ static int int_field(PyObject* dict, const char* name, int* out) {
     return value == NULL ? -1 : int_of(value, name, out);
 }
 
+/* The same where the field may be absent; *out is then left as it is. */
+static int optional_int(PyObject* dict, const char* name, int* out) {
+    PyObject* value = optional(dict, name);
+    if (value == NULL) return PyErr_Occurred() ? -1 : 0;
+    return int_of(value, name, out);
+}
+
 static int flag_field(PyObject* dict, const char* name, int* out) {
     PyObject* value = field(dict, name);
     if (value == NULL) return -1;
@@ -185,8 +192,7 @@ end:
  * experts if the model has any, and 1 / √d_head where they are absent. */
 static int layers_from(PyObject* dict, sd_config* c) {
     int window, n, result = -1;
-    int32_t *windows = NULL, *rotations = NULL;
-    int32_t* mixtures = NULL;
+    int32_t *windows = NULL, *rotations = NULL, *mixtures = NULL;
     double* scales = NULL;
     if (int_field(dict, "sliding_window", &window) < 0) return -1;
     if (c->n_layer < 1 || c->n_layer > LARGEST) return 0; /* the core says so */
@@ -287,11 +293,9 @@ static int fields_from(PyObject* dict, sd_config* c) {
         if (optional_flag(dict, switches[i].name, switches[i].value) < 0) return -1;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (optional_float(dict, numbers[i].name, numbers[i].value) < 0) return -1;
-    double span = 0.0;
     if (optional_number(dict, "query_growth", &c->query_growth) < 0 ||
-        optional_number(dict, "query_span", &span) < 0)
+        optional_int(dict, "query_span", &c->query_span) < 0)
         return -1;
-    c->query_span = span >= 0.0 && span <= LARGEST ? (int)span : 0;
     PyObject* eps = field(dict, "norm_eps");
     if (eps == NULL) return -1;
     c->norm_eps = (float)PyFloat_AsDouble(eps);
@@ -311,11 +315,8 @@ static int experts_from(PyObject* dict, sd_experts* e) {
                     {"router_bias", &e->router_bias},
                     {"router_renormalise", &e->renormalise}};
     int router = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        PyObject* value = optional(dict, sizes[i].name);
-        if (value == NULL && PyErr_Occurred()) return -1;
-        if (value != NULL && int_of(value, sizes[i].name, sizes[i].value) < 0) return -1;
-    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (optional_int(dict, sizes[i].name, sizes[i].value) < 0) return -1;
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
         if (optional_flag(dict, switches[i].name, switches[i].value) < 0) return -1;
     if (optional_choice(dict, "router", routers, &router) < 0) return -1;
