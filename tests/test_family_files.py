@@ -168,6 +168,7 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("LlamaForCausalLM", {"rope_scaling": {"type": "dynamic", "factor": 1e308}}, CheckpointError, "most"),
         ("LlamaForCausalLM", {"rope_scaling": {**YARN, "beta_fast": 1e308}}, CheckpointError, "at most 1e"),
         ("LlamaForCausalLM", {"rope_scaling": {**YARN, "rope_theta": 1.0}}, CheckpointError, "more than 1"),
+        ("MixtralForCausalLM", {"num_local_experts": 65536}, CheckpointError, "from 1 to 16384"),
         ("PhiForCausalLM", {"qk_layernorm": True}, UnsupportedModelError, "'qk_layernorm' is true"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [1]}, CheckpointError, "0 or 1 for each of 2 layers"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": "10"}, CheckpointError, "0 or 1 for each of 2 layers"),

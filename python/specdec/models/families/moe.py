@@ -66,6 +66,10 @@ class Stacked(Named):
 
 # ------------------------------------------------------------------------------------------------ MXFP4
 
+# Experts of all layers: a bound that keeps a lying config.json from costing memory before the weights' shapes
+# expose it.
+_MAX_EXPERTS: Final = 1 << 15
+
 _BLOCK: Final = 32
 _E2M1: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=np.float32)
 _CODES: Final = np.concatenate([_E2M1, -_E2M1])
@@ -191,8 +195,9 @@ def _mixture(
     fields = reader.fields
     name = "num_experts" if fields.has("num_experts") else "num_local_experts"
     width = {} if default_d_expert is None else {"default": default_d_expert}
+    most = max(1, _MAX_EXPERTS // fields.integer("num_hidden_layers"))
     return {
-        "n_experts": fields.integer(name, default=n_experts),
+        "n_experts": fields.integer(name, maximum=most, default=n_experts),
         "n_experts_per_token": fields.integer("num_experts_per_tok", default=n_chosen),
         "d_expert": fields.integer(d_expert, **width),
     }
