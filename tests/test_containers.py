@@ -158,6 +158,10 @@ def test_stop_ids_in_a_tensor(target: specdec.Model) -> None:
         ({"ids": IDS}, "expected a sequence of integers, or a text"),
         (Series(["a", "b"]), "token id at position 0 is 'a'"),
         (encoding([]), "there are 0 token ids"),
+        (encoding(IDS, 5), "attention_mask is a int where both are given; expected lists or arrays"),
+        (encoding(5, [1]), "input_ids is a int where both are given"),
+        (encoding({"a": 1}, [1]), "input_ids is a dict where both are given"),
+        (encoding([[1, 2], [3]], [1, 1]), "attention_mask is a int where both are given"),
     ],
 )
 def test_what_is_not_one_text(target: specdec.Model, given: Any, message: str) -> None:
@@ -166,10 +170,11 @@ def test_what_is_not_one_text(target: specdec.Model, given: Any, message: str) -
     assert message in str(caught.value)
 
 
-def test_a_tensor_that_cannot_be_read() -> None:
+@pytest.mark.parametrize("error", [TypeError, RuntimeError, NotImplementedError])  # PyTorch has all three
+def test_a_tensor_that_cannot_be_read(error: type[Exception]) -> None:
     class Broken:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            raise TypeError("this tensor has no storage")
+            raise error("this tensor has no storage")
 
     with pytest.raises(InputError, match="'Broken' cannot be read as an array: this tensor has no storage"):
         plain(Broken())

@@ -103,7 +103,7 @@ def _array(value: Any) -> NDArray[Any]:
     move = getattr(value, "cpu", None)
     try:
         return np.asarray(move() if callable(move) else value)
-    except CONVERSION_ERRORS as error:
+    except (*CONVERSION_ERRORS, RuntimeError) as error:  # PyTorch raises the latter
         raise InputError(f"{shown(type(value).__name__)} cannot be read as an array: {error}") from error
 
 
@@ -115,10 +115,15 @@ def _listed(array: NDArray[Any]) -> Any:
 def _unmasked(ids: Any, mask: Any) -> Any:
     """Token ids [n] or [rows, n] without padding: where the mask, if there is one, is not 0."""
     ids, mask = plain(ids), plain(mask)
-    if mask is None or not len(ids):
+    if mask is None:
         return ids
+    for name, given in (("input_ids", ids), ("attention_mask", mask)):
+        if not isinstance(given, list | tuple | np.ndarray):
+            raise InputError(
+                f"{name} is a {type(given).__name__} where both are given; expected lists or arrays"
+            )
     if len(ids) != len(mask):
         raise InputError(f"attention_mask has {len(mask)} entries for {len(ids)} of input_ids")
-    if isinstance(ids[0], list | tuple | np.ndarray):
+    if len(ids) and isinstance(ids[0], list | tuple | np.ndarray):
         return [_unmasked(row, kept) for row, kept in zip(ids, mask, strict=True)]
     return [token for token, kept in zip(ids, mask, strict=True) if kept]
