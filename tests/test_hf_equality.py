@@ -1,4 +1,6 @@
-"""Logits against Hugging Face transformers, for randomly initialised tiny models: prefill and token by token.
+"""Folders and numbers against Hugging Face transformers: formats, shards, tied matrices, scores.
+
+Tiny random models; `test_families.py` compares the architectures.
 
 The oracle runs in float32 with its "eager" attention. Weights are made larger than its initialisation would
 have them, so that attention is far from uniform and an error in any part shows in the logits.
@@ -29,13 +31,6 @@ def oracle() -> None:
 
 
 N_TOKENS = 40
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 24,
-}
 
 
 def llama(**changes: Any) -> Any:
@@ -73,19 +68,9 @@ def gpt2(**changes: Any) -> Any:
 MODELS = {
     "llama": lambda: llama(),
     "llama tied": lambda: llama(tie_word_embeddings=True),
-    "llama multi-head": lambda: llama(num_key_value_heads=6, rms_norm_eps=1e-3),
-    "llama one kv head": lambda: llama(num_key_value_heads=1),
-    "llama biases": lambda: llama(attention_bias=True, mlp_bias=True),
-    "llama head_dim": lambda: llama(head_dim=10),
-    "llama theta": lambda: llama(rope_theta=500.0),
-    "llama rope linear": lambda: llama(rope_scaling={"rope_type": "linear", "factor": 4.0}),
-    "llama rope llama3": lambda: llama(rope_scaling=dict(LLAMA3_ROPE)),
     "mistral window": lambda: mistral(),
     "mistral window of one": lambda: mistral(sliding_window=1),
-    "mistral": lambda: mistral(sliding_window=None, head_dim=12, tie_word_embeddings=True),
     "gpt2": lambda: gpt2(),
-    "gpt2 gelu": lambda: gpt2(activation_function="gelu", n_inner=72),
-    "gpt2 untied": lambda: gpt2(tie_word_embeddings=False, layer_norm_epsilon=1e-3),
 }
 
 
@@ -130,19 +115,9 @@ def step_by_step(model: specdec.Model, ids: np.ndarray) -> np.ndarray:
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_logits_equal_transformers(tmp_path, name):
+@pytest.mark.parametrize("name", ["mistral window", "mistral window of one"])
+def test_prefill_then_steps(tmp_path, name):
     network = build(MODELS[name](), tmp_path)
-    model = specdec.load(tmp_path)
-    ids = random_prompt()
-    expected = oracle_logits(network, ids)
-    assert expected.std() > 0.5  # logits with something in them
-    np.testing.assert_allclose(model.logits(ids), expected, rtol=0, atol=1e-4)
-    np.testing.assert_allclose(step_by_step(model, ids), expected, rtol=0, atol=1e-4)
-
-
-def test_prefill_then_steps(tmp_path):
-    network = build(MODELS["mistral window"](), tmp_path)
     model, ids = specdec.load(tmp_path), random_prompt()
     expected = oracle_logits(network, ids)
     decoder = _core.Decoder(model.core, capacity=N_TOKENS, n_threads=2)

@@ -59,6 +59,13 @@ _MULTI_HEAD = _without(SIZES, "num_key_value_heads")
 CASES: dict[str, Callable[[], Any]] = {
     "LlamaForCausalLM": _like("LlamaConfig"),
     "LlamaForCausalLM tied": _like("LlamaConfig", tie_word_embeddings=True),
+    "LlamaForCausalLM multi-head": _like("LlamaConfig", num_key_value_heads=6, rms_norm_eps=1e-3),
+    "LlamaForCausalLM one key/value head": _like("LlamaConfig", num_key_value_heads=1),
+    "LlamaForCausalLM biases": _like("LlamaConfig", attention_bias=True, mlp_bias=True),
+    "LlamaForCausalLM head_dim": _like("LlamaConfig", head_dim=10),
+    "LlamaForCausalLM theta": _like(
+        "LlamaConfig", rope_parameters={"rope_type": "default", "rope_theta": 500.0}
+    ),
     "LlamaForCausalLM llama3": _like("LlamaConfig", rope_parameters=dict(LLAMA3)),
     "LlamaForCausalLM linear": _like(
         "LlamaConfig", rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
@@ -228,5 +235,9 @@ CASES: dict[str, Callable[[], Any]] = {
         rope_parameters={**YARN, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
     ),
     "GPT2LMHeadModel": _of("GPT2Config", GPT_SIZES),
+    "GPT2LMHeadModel gelu": _of("GPT2Config", GPT_SIZES, activation_function="gelu", n_inner=72),
+    "GPT2LMHeadModel untied": _of(
+        "GPT2Config", GPT_SIZES, tie_word_embeddings=False, layer_norm_epsilon=1e-3
+    ),
     "GPT2LMHeadModel inverse": _of("GPT2Config", GPT_SIZES, scale_attn_by_inverse_layer_idx=True),
 }  # fmt: skip
