@@ -67,7 +67,8 @@ def limited(jinja2: Any, base: type[Any]) -> type[Any]:
             self.generic_visit(node)
             return nodes.Call(nodes.EnvironmentAttribute("join"), node.nodes, [], None, None)
 
-    class Limited(base):
+    class Limited(base):  # type: ignore[misc]
+        filters: dict[str, Any]
         intercepted_binops = frozenset({"+", "*", "**", "%"})
 
         def __init__(self, *args: Any, **values: Any) -> None:
@@ -93,7 +94,7 @@ def limited(jinja2: Any, base: type[Any]) -> type[Any]:
             _count(0)
             return super().call(context, function, *args, **values)
 
-    @jinja2.pass_context
+    @jinja2.pass_context  # type: ignore[untyped-decorator]
     def finalize(context: Any, value: Any) -> Any:
         """What is printed; with a context, so that nothing is computed before the template is rendered."""
         if isinstance(value, str):
