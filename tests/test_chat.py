@@ -441,6 +441,7 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
         (model, {"messages": [said("a"), []]}, "conversation 1: messages is []"),
         (model, {"messages": said("a"), "chat_template_kwargs": 3}, "chat_template_kwargs is 3"),
         (model, {"messages": said("a"), "chat_template_kwargs": {"tools": 1}}, "has the key 'tools'"),
+        (model, {"messages": said("a"), "chat_template_kwargs": {"self": 1}}, "has the key 'self'"),
         (model, {"messages": said("a" * 2100)}, "prompt: there are"),
         (model, {"prompt": said("a")}, "a conversation goes into messages="),
         (model, {"prompt": [said("a"), said("b")]}, "a conversation goes into messages="),

@@ -60,7 +60,7 @@ class Chat:
             )
         variables = dict(chat_template_kwargs or {})
         for name in variables:
-            if not isinstance(name, str) or name in ("messages", "tools", "documents"):
+            if not isinstance(name, str) or name in ("self", "messages", "tools", "documents"):
                 raise InputError(f"chat_template_kwargs has the key {shown(name)}; expected other names")
         return cls(*conversations_of(messages), {**variables, "tools": tools, "documents": documents})
 
