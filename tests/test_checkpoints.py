@@ -24,6 +24,7 @@ from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     InputError,
+    MissingPackageError,
     TokenizerError,
     UnsupportedModelError,
 )
@@ -327,6 +328,21 @@ def test_end_ids_outside_the_vocabulary_are_left_out(make_llama):
     ]
 
 
+def test_warnings_are_of_the_line_that_loads(make_llama):
+    folder = make_llama(eos_token_id=61)
+    for load in (specdec.load, open_checkpoint):
+        with pytest.warns(UserWarning, match="eos_token_id") as caught:
+            load(folder)
+        assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_warned_of(make_llama, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(_byte_level_json())
+    folder = make_llama(vocab_size=5)
+    with pytest.warns(UserWarning, match=r"the tokenizer given has \d+ ids; expected at most 5"):
+        specdec.load(folder, tokenizer=tmp_path)
+
+
 def test_one_warning_tells_of_ids_that_both_files_have(make_gpt2):
     """As ``transformers`` saves a GPT-2 of a small vocabulary."""
     folder = make_gpt2(eos_token_id=50256, bos_token_id=50256)
@@ -476,11 +492,12 @@ def test_git_lfs_pointers_are_named(make_llama, tmp_path):
 
 def test_hub_failures(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(CheckpointError, match=r"pip install specdec\[hub\]"):
+    with pytest.raises(CheckpointError, match=r"pip install 'specdec\[hub\]'") as caught:
         open_checkpoint("org/name")
+    assert isinstance(caught.value, MissingPackageError)
 
     def snapshot_download(name, **_):
-        raise OSError("the network is down")
+        raise OSError("the network\nis down")
 
     monkeypatch.setitem(
         sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download)
@@ -1232,8 +1249,9 @@ def test_loading_shows_a_bar(make_llama, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     specdec.load(folder)
     assert capsys.readouterr().err == ""
-    with pytest.raises(InputError, match="pip install"):
-        specdec.load(folder, progress=True)
+    for kind in (InputError, MissingPackageError):
+        with pytest.raises(kind, match=r"pip install 'specdec\[progress\]'"):
+            specdec.load(folder, progress=True)
 
 
 @pytest.mark.parametrize("n_threads", [0, -1, 65, 1.5, True, "2"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from specdec import Result, cli
 from specdec.analysis import speedup
 from specdec.analysis.speedup import TimedRuns
 from specdec.display.rounds import visible
+from specdec.errors import warn
 from toy_pair import load_pair, notice_interrupts
 
 TESTS = Path(__file__).parent
@@ -95,9 +98,34 @@ def test_by_default_it_samples_the_same_text_for_everybody(
     assert max(map(len, text.splitlines())) <= 100
     assert figure(output, "sampling") == "temperature 0.6, repetition penalty 1.2, seed 0"
     assert figure(output, "rule").startswith("coupled: equal texts")
-    assert figure(output, "greedy texts") == "specdec --temperature 0 abcab"
+    assert figure(output, "greedy texts") == "specdec --temperature 0 --max-new-tokens 40 abcab"
     plain = specdec.generate(embedded[0], None, "abcab", max_new_tokens=40, **options)
     assert plain.tokens == wanted.tokens
+
+
+def test_the_command_for_greedy_texts_keeps_the_other_options(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "load", lambda name, dtype: {"big": pair[0], "small": pair[1]}[name])
+    kept = ["--target", "big", "--draft", "small", "--dtype", "f32", "--draft-dtype", "bf16", "--gamma", "1"]
+    kept += ["--max-new-tokens", "5", "--stop", "never", "--stop", "a b"]
+    assert cli.main([*kept, "--top-k", "3", "--seed", "2", "abc"]) == 0
+    command = ["specdec", "--temperature", "0", *kept, "abc"]
+    assert shlex.split(figure(capsys.readouterr().out, "greedy texts")) == command
+
+
+def test_warnings_are_one_line(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def embedded_pair(*_: object) -> Pair:
+        warn("ids are left out")
+        return pair
+
+    monkeypatch.setattr(cli, "embedded_pair", embedded_pair)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert cli.main(["abc", "--max-new-tokens", "5"]) == 0
+    assert capsys.readouterr().err == "specdec: warning: ids are left out\n"
 
 
 def test_speed_ups_have_a_spread_and_a_bound() -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
+from specdec.errors import InputError, MissingPackageError, TokenizerError, VocabularyMismatchError
 from specdec.models.tokenizer import (
     StreamDecoder,
     Strip,
@@ -734,10 +734,11 @@ def test_missing_libraries(tmp_path, monkeypatch):
     (tmp_path / "x.model").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(TokenizerError, match="pip install tokenizers"):
-        load_tokenizer(tmp_path)
-    with pytest.raises(TokenizerError, match=r"pip install specdec\[sentencepiece\]"):
-        load_tokenizer(tmp_path / "x.model")
+    for kind in (TokenizerError, MissingPackageError):
+        with pytest.raises(kind, match="pip install tokenizers"):
+            load_tokenizer(tmp_path)
+        with pytest.raises(kind, match=r"pip install 'specdec\[sentencepiece\]'"):
+            load_tokenizer(tmp_path / "x.model")
     assert resolve_tokenizer(False, tmp_path) is None
 
 
@@ -829,6 +830,11 @@ def test_same_vocabulary(tmp_path):
             model(4, one, "T"),
             model(4, other, "D"),
             "both have 4 tokens, but id 3 is 'a' in the target and 'b' in the draft",
+        ),
+        (
+            model(4, one, "T"),
+            model(4, other, "T"),
+            "both of T, have tokenizers of different vocabularies: both",
         ),
         (model(4, one, "T"), model(5, longer, "D"), "the first 4 agree, id 4 is 'z' in the draft alone"),
         (

@@ -9,6 +9,7 @@ import shlex
 import sys
 import textwrap
 import time
+import warnings
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -30,6 +31,7 @@ __all__ = ["main"]
 _PROMPT = "It was a dark and stormy night, and"
 _TEMPERATURE, _REPETITION_PENALTY = 0.6, 1.2  # with these the embedded target's text reads best
 _PAIR_GAMMA = 2  # the fastest for the embedded pair, whose draft is right two times in three
+_MAX_NEW_TOKENS = 200
 _N_TIMED = 3
 _TIMED_S = 20.0  # after so long one timed run of each kind is enough
 _N_WARM_UP = 8  # tokens
@@ -59,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shall not end the run
     try:
-        return _compare(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _compare(arguments)
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -72,6 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = "out of memory"
     print(f"{parser.prog}: error: {message}", file=sys.stderr)
     return EXIT_ERROR
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as a line of its own, without the place in the program."""
+    print(f"specdec: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         help="drafted tokens a round, or 'auto': as many as pay "
         f"(default: {_PAIR_GAMMA} for the pair in the package, else as many as the draft asks for)",
     )  # fmt: skip
-    add("--max-new-tokens", type=int, default=200, metavar="N", help="(default: %(default)s)")
+    add("--max-new-tokens", type=int, default=_MAX_NEW_TOKENS, metavar="N", help="(default: %(default)s)")
     add("--temperature", type=float, metavar="T", help=f"0 is greedy (default: {_TEMPERATURE})")
     add(
         "--repetition-penalty",
@@ -265,9 +274,29 @@ def _settings(request: Request, shown: Result, arguments: argparse.Namespace) ->
         found.append(("rule", "coupled: equal texts; --verify rejection accepts more, and gives two samples"))
     else:
         found.append(("rule", request.rule))
-    models = [] if arguments.target is None else ["--target", arguments.target, "--draft", arguments.draft]
-    found.append(("greedy texts", shlex.join(["specdec", "--temperature", "0", *models, arguments.prompt])))
+    found.append(("greedy texts", shlex.join(_greedy(arguments))))
     return found
+
+
+def _greedy(arguments: argparse.Namespace) -> list[str]:
+    """The command for the same run at temperature 0, without what is said of sampling alone."""
+    command = ["specdec", "--temperature", "0"]
+    given = {
+        "--target": arguments.target,
+        "--draft": arguments.draft,
+        "--dtype": arguments.dtype,
+        "--draft-dtype": arguments.draft_dtype,
+        "--gamma": arguments.gamma,
+        "--max-new-tokens": None if arguments.max_new_tokens == _MAX_NEW_TOKENS else arguments.max_new_tokens,
+        "--repetition-penalty": arguments.repetition_penalty,
+        "--threads": arguments.threads,
+    }
+    for name, value in given.items():
+        if value is not None:
+            command += [name, str(value)]
+    for text in arguments.stop or ():
+        command += ["--stop", text]
+    return [*command, arguments.prompt]
 
 
 def _wrapped(text: str, width: int = 100) -> str:

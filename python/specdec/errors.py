@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 import reprlib
+import sys
+import warnings
+from types import FrameType
 from typing import Any, Final
 
 __all__ = [
     "CheckpointError",
     "CheckpointNotFoundError",
     "InputError",
+    "MissingHubError",
     "MissingPackageError",
+    "MissingProgressError",
+    "MissingTokenizerLibraryError",
     "NotFiniteError",
     "SpecdecError",
     "TokenizerError",
@@ -18,6 +24,7 @@ __all__ = [
     "VocabularyMismatchError",
     "printable",
     "shown",
+    "warn",
 ]
 
 LONGEST_VALUE: Final = 200
@@ -67,6 +74,15 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def warn(message: str) -> None:
+    """Give a UserWarning whose place is the line of the caller's program that called specdec."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2  # of the function that called this one
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "specdec":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(printable(message), stacklevel=level)
+
+
 class SpecdecError(Exception):
     """Base of every exception that specdec raises on purpose. Its text has printable characters only."""
 
@@ -99,7 +115,23 @@ class InputError(SpecdecError, ValueError):
 
 
 class MissingPackageError(SpecdecError, ImportError):
-    """Something needs a package that is not installed; the message names the extra that brings it."""
+    """Something needs a package that is not installed; the message says how to install it.
+
+    Where the package fetches a checkpoint, reads a tokenizer or draws a progress bar, the error is also a
+    `CheckpointError`, a `TokenizerError` or an `InputError`.
+    """
+
+
+class MissingHubError(MissingPackageError, CheckpointError):
+    """``huggingface_hub`` is not installed."""
+
+
+class MissingTokenizerLibraryError(MissingPackageError, TokenizerError):
+    """``tokenizers`` or ``sentencepiece`` is not installed."""
+
+
+class MissingProgressError(MissingPackageError, InputError):
+    """``tqdm`` is not installed."""
 
 
 class NotFiniteError(SpecdecError, ArithmeticError):

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from specdec.checks import check_flag
-from specdec.errors import InputError
+from specdec.errors import MissingProgressError
 
 __all__ = ["counted", "progress_bar", "reading_bar"]
 
@@ -21,13 +21,13 @@ def progress_bar(total: int, unit: str, **options: Any) -> Any:
 
     Raises
     ------
-    InputError
+    MissingPackageError, which is also an InputError
         tqdm is not installed.
     """
     try:
         from tqdm import tqdm
     except ImportError:
-        raise InputError(
+        raise MissingProgressError(
             "progress=True needs tqdm, which is not installed: pip install 'specdec[progress]'"
         ) from None
     return tqdm(total=total, unit=unit, dynamic_ncols=True, **options)

@@ -23,7 +23,7 @@ from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 from specdec.models.number_formats import CACHE_DTYPES, DTYPES, CacheDtype, Dtype
 from specdec.models.quantization import QuantizationReport
-from specdec.models.tokenizer import ByteTokenizer, Tokenizer, why_no_tokenizer
+from specdec.models.tokenizer import ByteTokenizer, Tokenizer, warn_of_ids_beyond, why_no_tokenizer
 from specdec.progress import reading_bar
 from specdec.threads import check_threads
 
@@ -288,7 +288,7 @@ class Model:
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
-            Jinja is not installed: ``pip install specdec[chat]``.
+            Jinja is not installed: ``pip install 'specdec[chat]'``.
         """
         if self._tokenizer is None:
             raise InputError(f"messages were given, but {why_no_tokenizer(self._path)}")
@@ -582,6 +582,12 @@ def load(
         For repositories that need one. True, or None where there is one: that of ``hf auth login`` or
         ``HF_TOKEN``. False: none.
 
+    Warns
+    -----
+    UserWarning
+        Of ids in ``generation_config.json`` that are no tokens, and of a ``tokenizer`` with more ids than the
+        model.
+
     Raises
     ------
     CheckpointError
@@ -606,6 +612,8 @@ def load(
     checkpoint = open_checkpoint(
         path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
     )
+    if tokenizer is not None and checkpoint.tokenizer is not None:
+        warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
     dtype = dtype or checkpoint.dtype
     cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
     progress = None if progress is None else check_flag("progress", progress)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import printable
+from specdec.errors import warn
 from specdec.models.json_fields import MAX_INT, Fields, as_json, read_json_object
 
 __all__ = ["GenerationDefaults", "read_generation_defaults"]
@@ -65,7 +64,7 @@ def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> Gene
     if outside:
         fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
         message = f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out"
-        warnings.warn(printable(message), stacklevel=2)
+        warn(message)
     return GenerationDefaults(bos[0] if bos else None, eos, _sampling(values, file))
 
 
@@ -83,7 +82,7 @@ def _sampling(values: Mapping[str, Any], file: Path) -> dict[str, float]:
             or not fits(value)
         ):
             message = f"{file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out"
-            warnings.warn(printable(message), stacklevel=2)
+            warn(message)
         elif value != neutral:
             found[name] = value if integer else float(value)
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec.checks import check_path
-from specdec.errors import CheckpointError, InputError, shown
+from specdec.errors import CheckpointError, InputError, MissingHubError, shown
 
 __all__ = ["HubOptions", "download", "is_repository_name"]
 
@@ -79,14 +79,15 @@ def download(name: str, options: HubOptions | None = None) -> Path:
     Raises
     ------
     CheckpointError
-        ``huggingface_hub`` is not installed, or the download failed.
+        The download failed, or ``huggingface_hub`` is not installed (also a MissingPackageError).
     """
     options = options or HubOptions()
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise CheckpointError(
-            f"{name}: no such file or folder; to fetch it from the Hugging Face Hub: pip install specdec[hub]"
+        raise MissingHubError(
+            f"{name}: no such file or folder; to fetch it from the Hugging Face Hub: "
+            "pip install 'specdec[hub]'"
         ) from error
     where = {"revision": options.revision, "cache_dir": options.cache_dir, "token": options.token}
     try:
@@ -99,5 +100,5 @@ def download(name: str, options: HubOptions | None = None) -> Path:
         at = "" if options.revision is None else f" at revision {shown(options.revision)}"
         raise CheckpointError(
             f"{name}: no such file or folder here, and the Hugging Face Hub did not give it{at}: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {' '.join(str(error).split())}"
         ) from error

@@ -11,7 +11,7 @@ from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.resolve import load_tokenizer, resolve_tokenizer, why_no_tokenizer
 from specdec.models.tokenizer.stream import StreamDecoder
-from specdec.models.tokenizer.vocabulary import check_same_vocabulary
+from specdec.models.tokenizer.vocabulary import check_same_vocabulary, warn_of_ids_beyond
 
 __all__ = [
     "ByteTokenizer",
@@ -21,5 +21,6 @@ __all__ = [
     "check_same_vocabulary",
     "load_tokenizer",
     "resolve_tokenizer",
+    "warn_of_ids_beyond",
     "why_no_tokenizer",
 ]

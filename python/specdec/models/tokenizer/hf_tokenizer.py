@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import TokenizerError
+from specdec.errors import MissingTokenizerLibraryError, TokenizerError
 from specdec.models.json_fields import as_json
 from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
@@ -233,7 +233,7 @@ def _import_library(path: Path) -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise TokenizerError(
+        raise MissingTokenizerLibraryError(
             f"{path}: is read by the package `tokenizers`, which is not installed: pip install tokenizers "
             f"(or tokenizer=False: ids in, ids out)"
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import TokenizerError
+from specdec.errors import MissingTokenizerLibraryError, TokenizerError
 from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors
@@ -39,10 +39,9 @@ class SentencePieceTokenizer(ByteTokenizer):
         try:
             import sentencepiece
         except ImportError as error:
-            raise TokenizerError(
-                f"{path}: is read by the package `sentencepiece`, which is not installed: pip install "
-                "specdec[sentencepiece] "
-                f"(or tokenizer=False: ids in, ids out)"
+            raise MissingTokenizerLibraryError(
+                f"{path}: is read by the package `sentencepiece`, which is not installed: "
+                "pip install 'specdec[sentencepiece]' (or tokenizer=False: ids in, ids out)"
             ) from error
         self._library = sentencepiece.SentencePieceProcessor()
         try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from specdec.errors import VocabularyMismatchError
+from specdec.errors import VocabularyMismatchError, warn
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 
-__all__ = ["check_same_vocabulary"]
+__all__ = ["check_same_vocabulary", "warn_of_ids_beyond"]
 
 
 def check_same_vocabulary(target: Any, draft: Any) -> None:
@@ -32,9 +33,10 @@ def check_same_vocabulary(target: Any, draft: Any) -> None:
     ours, theirs = target.tokenizer, draft.tokenizer
     tokens = _difference(ours, theirs)
     if tokens is not None:
-        raise VocabularyMismatchError(
-            f"target {target.path} and draft {draft.path} have different vocabularies: {tokens}"
-        )
+        pair = f"target {target.path} and draft {draft.path} have different vocabularies"
+        if target.path == draft.path:
+            pair = f"target and draft, both of {target.path}, have tokenizers of different vocabularies"
+        raise VocabularyMismatchError(f"{pair}: {tokens}")
     if n_target == n_draft:
         return
     sizes = (
@@ -49,6 +51,24 @@ def check_same_vocabulary(target: Any, draft: Any) -> None:
     if n_named > min(n_target, n_draft):
         raise VocabularyMismatchError(
             f"{sizes} both to have the {n_named} ids that their tokenizers name tokens for"
+        )
+
+
+def warn_of_ids_beyond(tokenizer: Any, n_vocab: int, path: Path) -> None:
+    """Warn of a tokenizer that names tokens for ids that the model at `path` does not have.
+
+    Parameters
+    ----------
+    tokenizer : specdec.tokenizer.Tokenizer
+    n_vocab : int
+        Ids of the model.
+    path : Path
+    """
+    n = _n_named(tokenizer)
+    if isinstance(n, int) and n > n_vocab:
+        warn(
+            f"{path}: the tokenizer given has {n} ids; expected at most {n_vocab}, those of the model; a "
+            "text that has one of the others will be refused"
         )
 
 
