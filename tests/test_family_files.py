@@ -83,6 +83,25 @@ def test_what_a_format_costs_is_said_of_matrices_alone(tmp_path: Path, architect
         assert (matrix.relative_error == 0.0) == kept and (matrix.bits_per_weight == 32) == kept
 
 
+def test_a_lamda_like_decoder_is_sampled_from_its_top_40(tmp_path: Path) -> None:
+    """As LaMDA is in section 4 of the paper (arXiv 2211.17192)."""
+    name = "LamdaForCausalLM"
+    config = CONFIGS[name] | {"vocab_size": 61, "architectures": [name]}
+    weights = random_weights(name, config)
+    target = specdec.load(write_hf(tmp_path / "target", config, weights))
+    draft = specdec.load(
+        write_hf(tmp_path / "draft", config, {n: a * np.float32(0.9) for n, a in weights.items()})
+    )
+    options: dict[str, Any] = {"temperature": 1.0, "top_k": 40, "verify": "coupled", "max_new_tokens": 20}
+    for seed in range(5):
+        plain = specdec.generate(target, None, [1, 2, 3], seed=seed, logits=True, ignore_eos=True, **options)
+        found = specdec.generate(target, draft, [1, 2, 3], seed=seed, ignore_eos=True, **options)
+        assert found.tokens == plain.tokens and len(found.tokens) == 20
+        ranks = [int((row > row[token]).sum()) for row, token in zip(plain.logits, plain.tokens, strict=True)]
+        assert max(ranks) < 40
+        assert any(round_.accepted for round_ in found.trace.rounds)
+
+
 # The same model with the names of transformers 4 and 5.
 FORMER: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("LlamaForCausalLM", {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
