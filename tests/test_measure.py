@@ -355,7 +355,6 @@ def test_tables_show_what_there_is(measured: specdec.Measurement, untimed: specd
     text = str(measured)
     for part in ("Table 2", "Table 3", "Table 4", "Table 5", "t(M) / t(1)", "Ljung-Box"):
         assert part in text
-    assert "★" in text
     html = measured._repr_html_()
     assert html.count("<table>") == 6
     assert f"{measured.rows[0].alpha:.3f}" in text and f"{measured.rows[0].alpha:.3f}" in html
@@ -397,6 +396,29 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(measured: specdec.Measur
     assert fifth.rows[0][-1].endswith("; measured 2.90X (2.10 to 3.00))")
     alone = replace(measured, rows=(wrong,)).tables()[0]
     assert alone.rows[0][2] == "1  "
+
+
+def test_a_prediction_above_the_expected_tokens_is_invalid(measured: specdec.Measurement) -> None:
+    rows = [row for row in measured.rows if row.lenience == 1.0 and row.temperature == 0.0]
+    wrong = replace(rows[0], gamma=2, alpha=0.5, c=0.1, t_ratio=0.3, predicted_speedup=1.75 / 0.5, invalid="")
+    right = replace(wrong, gamma=1, t_ratio=1.1, predicted_speedup=1.5 / 1.2)
+    reason = "invalid: 3.50 is above 1.75 tokens per run"
+    assert (wrong.invalid_prediction, right.invalid_prediction) == (reason, "")
+    lenient = [replace(row, lenience=0.5) for row in (wrong, right)]
+    tables = {table.title[:7]: table for table in replace(measured, rows=(wrong, right, *lenient)).tables()}
+    fourth = tables["Table 4"]
+    assert [row[fourth.head.index("predicted")] for row in fourth.rows] == [reason, "1.25"]
+    assert "(1.25X, γ 1" in tables["Table 5"].rows[0][-1]  # the best of those that can be
+    alone = replace(measured, rows=(wrong, lenient[0])).tables()[3]
+    assert reason in alone.rows[0][-1]
+
+
+def test_what_is_slower_than_plain_decoding_has_no_star(measured: specdec.Measurement) -> None:
+    rows = [replace(row, measured=0.5 + 0.1 * row.gamma, invalid="") for row in measured.rows]
+    exact = tuple(row for row in rows if row.lenience == 1.0)
+    table = replace(measured, rows=exact).tables()[0]
+    assert "beats plain decoding" in table.title
+    assert not any("★" in cell for row in table.rows for cell in row)
 
 
 def test_html_is_escaped() -> None:
@@ -497,6 +519,18 @@ def test_tune_prefers_plain_decoding_where_drafting_does_not_pay(
     found = specdec.tune(*pair, PROMPTS, max_gamma=2, n_tokens=40)
     assert found.gamma == 0
     assert "0 ★" in str(found)
+
+
+def test_tune_says_which_predictions_are_invalid(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two positions seem to take half the time of one."""
+    with_law(monkeypatch, 0.1, 1.0, 0.5, 1.2)
+    found = specdec.tune(*pair, PROMPTS, max_gamma=2, n_tokens=40)
+    reason = f"invalid: {(1 + found.alpha) / 0.6:.2f} is above {1 + found.alpha:.2f} tokens per run"
+    assert found.invalid_predictions == {1: reason}
+    assert [row["invalid"] for row in found.to_dict()["rows"]] == ["", reason, ""]
+    assert reason in str(found) and (found.gamma != 1 or reason in repr(found))
 
 
 def test_tune_on_a_tiny_pair(pair: tuple[specdec.Model, specdec.Model]) -> None:

@@ -151,6 +151,20 @@ def test_speed_against_a_plain_run() -> None:
     assert "not known without t(1)" in TRACE.summary()
 
 
+def test_a_prediction_above_the_expected_tokens_is_invalid() -> None:
+    """A round takes at least as long as a run that computes one row."""
+    trace = Trace([NONE], target_s=0.3)  # its round takes 0.12 s
+    assert trace.predicted_speedup == pytest.approx(trace.expected_tokens_per_call * 2.5)
+    said = (
+        f"invalid: {trace.predicted_speedup:.2f} is above {trace.expected_tokens_per_call:.2f} tokens per run"
+    )
+    assert trace.invalid_prediction == trace.to_dict()["invalid_prediction"] == said
+    assert re.search(f"^predicted speed-up +{said}$", trace.summary(), re.MULTILINE)
+    for valid in (Trace([NONE], target_s=0.11), TRACE, PLAIN, Trace([])):
+        assert valid.invalid_prediction == ""
+        assert "invalid" not in valid.summary()
+
+
 def test_the_law_of_one_gamma_as_printed() -> None:
     """E(tokens) / (gamma c + t(gamma + 1) / t(1)), as `theory.expected_speedup` has it."""
     trace = Trace([CORRECTED, BONUS, NONE], target_s=0.08)

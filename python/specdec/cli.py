@@ -24,6 +24,7 @@ from specdec.decoding.run import Run
 from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
 from specdec.errors import SpecdecError
 from specdec.models.model import Model, embedded_pair, load
+from specdec.trace import Trace
 from specdec.verification.rules import DECODING_RULES
 
 __all__ = ["main"]
@@ -35,6 +36,7 @@ _MAX_NEW_TOKENS = 200
 _N_TIMED = 3
 _TIMED_S = 20.0  # after so long one timed run of each kind is enough
 _N_WARM_UP = 8  # tokens
+_BUSY = "an error of measuring: the machine is busy"
 
 EXIT_OK, EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_READER = 0, 1, 2, 130, 141
 
@@ -249,18 +251,25 @@ def _table(plain: TimedRuns, speculative: TimedRuns) -> str:
             "ideal speed-up",
             f"{_number(trace.ideal_speedup, 2)} (Theorem 3.8: if it were as long as a plain step)",
         ),
-        ("predicted speed-up", f"{_number(trace.predicted_speedup, 2)} (from α, c and the verification)"),
+        ("predicted speed-up", _predicted(trace)),
         ("measured speed-up", _measured(plain, speculative)),
     ]
     lines = [f"{name:<18} {one:>11} {two:>11}" for name, one, two in columns]
     return "\n".join([*lines, "", *(f"{name:<18} {value}" for name, value in figures)])
 
 
+def _predicted(trace: Trace) -> str:
+    """The predicted speed-up, or why the times that it comes from cannot be."""
+    if trace.invalid_prediction:
+        return f"{trace.invalid_prediction}, {_BUSY}"
+    return f"{_number(trace.predicted_speedup, 2)} (from α, c and the verification)"
+
+
 def _measured(plain: TimedRuns, speculative: TimedRuns) -> str:
     """The speed-up and its spread; a round takes as long as a plain step at least, which bounds it."""
     speedup = speculative.over(plain)
     if speedup.invalid:
-        return f"{speedup.invalid}, an error of measuring: the machine is busy"
+        return f"{speedup.invalid}, {_BUSY}"
     return f"{speedup.median:.2f} (repetitions: {speedup.low:.2f} to {speedup.high:.2f})"
 
 

@@ -452,12 +452,22 @@ class Trace(RoundTimes):
         E(tokens) · t(1) / (γ t_draft + t(γ + 1)): `expected_tokens_per_call` times t(1) over the mean seconds
         that a round spends in both models. NaN where t(1) is not known (`target_s`): one run with a fixed
         gamma does not measure it, and `against` takes it from a plain one. NaN for trees, as
-        `expected_tokens_per_call`. 1 if nothing was drafted.
+        `expected_tokens_per_call`. 1 if nothing was drafted. It can be an error of measuring, see
+        `invalid_prediction`.
         """
         if not self.n_drafted:
             return self.expected_tokens_per_call
         round_s = _ratio(self.draft_s + self.verify_s, self.n_calls)
         return self.expected_tokens_per_call * _ratio(self.target_s, round_s)
+
+    @property
+    def invalid_prediction(self) -> str:
+        """Why `predicted_speedup` is an error of measuring; empty if it is not.
+
+        A round takes at least as long as t(1), so a prediction above `expected_tokens_per_call` comes from
+        wrong times, as on a busy machine.
+        """
+        return invalid_speedup(self.predicted_speedup, self.expected_tokens_per_call)
 
     @property
     def ideal_speedup(self) -> float:
@@ -495,6 +505,7 @@ class Trace(RoundTimes):
             "cost_coefficient": self.cost_coefficient,
             "expected_tokens_per_call": self.expected_tokens_per_call,
             "predicted_speedup": self.predicted_speedup,
+            "invalid_prediction": self.invalid_prediction,
             "ideal_speedup": self.ideal_speedup,
             "prefill_s": self.prefill_s,
             "draft_s": self.draft_s,
@@ -514,7 +525,8 @@ class Trace(RoundTimes):
         low, high = self.acceptance_interval()
         accepted = f"{self.n_accepted} of {self.n_drafted}"
         c, expected = f"{self.cost_coefficient:.3f}", f"{self.expected_tokens_per_call:.2f}"
-        predicted, ideal = f"{self.predicted_speedup:.2f}", f"{self.ideal_speedup:.2f} (Theorem 3.8)"
+        predicted = self.invalid_prediction or f"{self.predicted_speedup:.2f}"
+        ideal = f"{self.ideal_speedup:.2f} (Theorem 3.8)"
         without_t1 = bool(self.n_drafted) and math.isnan(self.target_s)
         if without_t1:
             c += " (against a run on all rows of a round, for t(1) is not known)"
@@ -553,6 +565,17 @@ class Trace(RoundTimes):
             f"n_drafted={self.n_drafted}, acceptance_rate={self.acceptance_rate:.3f}, "
             f"tokens_per_call={self.tokens_per_call:.2f}, tokens_per_s={self.tokens_per_s:.1f})"
         )
+
+
+def invalid_speedup(speedup: float, tokens_per_run: float) -> str:
+    """Why a speed-up is an error of measuring; empty if it is not, and for NaN.
+
+    A run of the target that verifies drafts takes at least as long as one that computes a token. So no
+    speed-up is above the new tokens per run.
+    """
+    if not speedup > tokens_per_run * (1.0 + 1e-9):  # sums of equal times may differ by a rounding
+        return ""
+    return f"invalid: {speedup:.2f} is above {tokens_per_run:.2f} tokens per run"
 
 
 def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec import theory
 from specdec.tables import Table, Tabular, plain
+from specdec.trace import invalid_speedup
 
 __all__ = ["Independence", "Measurement", "MeasurementRow", "tables"]
 
@@ -42,7 +44,8 @@ class MeasurementRow:
     ideal_speedup : float
         Speed-up by Theorem 3.8, which takes t_ratio as 1.
     predicted_speedup : float
-        Speed-up by the same with the measured t_ratio: what to choose gamma by.
+        Speed-up by the same with the measured t_ratio: what to choose gamma by. It can be an error of
+        measuring, see `invalid_prediction`.
     measured : float
         Speed-up found by running both, the median over all repetitions. NaN where that was not done: without
         timing, for a draft that the core does not run, and with lenience unless it was asked for.
@@ -75,6 +78,14 @@ class MeasurementRow:
     measured_high: float = math.nan
     tokens_per_call: float = math.nan
     invalid: str = ""
+
+    @property
+    def invalid_prediction(self) -> str:
+        """Why `predicted_speedup` is an error of measuring; empty if it is not.
+
+        It is above the tokens per run that equation (1) expects, as of a t_ratio much below 1.
+        """
+        return invalid_speedup(self.predicted_speedup, float(theory.expected_tokens(self.alpha, self.gamma)))
 
     @property
     def expected(self) -> float:
@@ -212,11 +223,12 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
     ran = [row for row in exact if not math.isnan(row.measured)]
     if ran:
         possible = [row for row in ran if not row.invalid]
-        fastest = {
+        best = {
             max((r for r in possible if _setting(r) == _setting(row)), key=lambda r: r.measured)
             for row in possible
         }
-        title = f"Table 2: measured speed-up of {target} (★ the fastest)"
+        fastest = {row for row in best if row.measured > 1.0}  # else plain decoding is the fastest
+        title = f"Table 2: measured speed-up of {target} (★ the fastest that beats plain decoding)"
         found.append(
             Table(
                 title,
@@ -263,7 +275,7 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
                         f"{row.alpha:.2f}",
                         f"{row.c:.3f}",
                         f"{row.t_ratio:.2f}",
-                        f"{row.predicted_speedup:.2f}",
+                        row.invalid_prediction or f"{row.predicted_speedup:.2f}",
                         _measured(row),
                         f"{row.ideal_speedup:.2f}",
                     )
@@ -292,9 +304,12 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
         for lenience in leniences:
             alike = [row for row in rows if _setting(row) == _setting(first) and row.lenience == lenience]
             timed = [row for row in alike if not math.isnan(row.predicted_speedup)]
+            possible = [row for row in timed if not row.invalid_prediction]
             cell = f"{alike[0].alpha:.2f}" if alike else ""
-            if timed:
-                best = max(timed, key=lambda row: row.predicted_speedup)
+            if timed and not possible:
+                cell += f" ({timed[0].invalid_prediction})"
+            elif possible:
+                best = max(possible, key=lambda row: row.predicted_speedup)
                 # Plain decoding is a choice too.
                 pays = best.predicted_speedup > 1.0
                 cell += f" ({best.predicted_speedup:.2f}X, γ {best.gamma}" if pays else " (1X, γ 0"

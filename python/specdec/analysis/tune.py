@@ -25,6 +25,7 @@ from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
 from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
+from specdec.trace import invalid_speedup
 from specdec.verification.sampling import Sampling
 
 __all__ = ["Tuning", "tune"]
@@ -74,6 +75,19 @@ class Tuning(OneTable):
         }
 
     @property
+    def invalid_predictions(self) -> dict[int, str]:
+        """Why a prediction is an error of measuring, by gamma; only of those that are.
+
+        No speed-up is above the expected tokens per run, since a run of the target on several positions takes
+        at least as long as on one. Where it seems to take less, the machine was busy.
+        """
+        reasons = {
+            gamma: invalid_speedup(speedup, float(theory.expected_tokens(self.alpha, gamma)))
+            for gamma, speedup in self.speedups.items()
+        }
+        return {gamma: reason for gamma, reason in reasons.items() if reason}
+
+    @property
     def speedup_intervals(self) -> dict[int, tuple[float, float]]:
         """(low, high) of each of `speedups`: at both ends of alpha's confidence interval."""
         return {
@@ -106,6 +120,7 @@ class Tuning(OneTable):
                     "gamma": gamma,
                     "verify_ratio": self.verify_ratio[gamma + 1],
                     "speedup": speedup,
+                    "invalid": self.invalid_predictions.get(gamma, ""),
                     "speedup_interval": list(self.speedup_intervals[gamma]),
                     "idealised": self.idealised[gamma],
                 }
@@ -119,7 +134,7 @@ class Tuning(OneTable):
             (
                 f"{row['gamma']}{' ★' if row['gamma'] == self.gamma else ''}",
                 f"{row['verify_ratio']:.2f}",
-                f"{row['speedup']:.2f}X",
+                row["invalid"] or f"{row['speedup']:.2f}X",
                 "{:.2f} to {:.2f}".format(*row["speedup_interval"]),
                 f"{row['idealised']:.2f}X",
             )
@@ -133,8 +148,9 @@ class Tuning(OneTable):
         return Table(title, head, rows)
 
     def __repr__(self) -> str:
+        predicted = self.invalid_predictions.get(self.gamma, f"{self.speedups[self.gamma]:.2f}")
         return (
-            f"<specdec.Tuning: gamma {self.gamma}, predicted speed-up {self.speedups[self.gamma]:.2f}, "
+            f"<specdec.Tuning: gamma {self.gamma}, predicted speed-up {predicted}, "
             f"alpha {self.alpha:.3f}, c {self.c:.3f}>"
         )
 
