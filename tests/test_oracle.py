@@ -12,7 +12,7 @@ import pytest
 import specdec
 from specdec import theory
 from specdec.analysis import oracle as oracle_module
-from specdec.analysis.oracle import outcomes, replayed
+from specdec.analysis.oracle import OracleRow, fastest, outcomes, replayed
 from specdec.analysis.timing import ForwardTimes
 from specdec.drafts import Bigram, Lookahead
 from specdec.errors import InputError
@@ -48,6 +48,57 @@ def test_a_replay_by_hand() -> None:
     # behind an accepted guess the next position is the target's own
     assert replayed(text, 1) == [(1, 2), (1, 1), (1, 2), (1, 2), (1, 1), (0, 1), (0, 1)]
     assert replayed(text, 4) == [(4, 3), (4, 5), (0, 1), (0, 1)]
+
+
+def test_the_fastest_rounds_are_those_of_an_exhaustive_search() -> None:
+    """Times with steps, so that it can pay to draft less than will be accepted."""
+
+    def least(text: list[bool | None], at: int, seconds: list[float]) -> float:
+        if at >= len(text):
+            return 0.0
+        limit = 0 if text[at] is None else min(len(seconds) - 1, len(text) - 1 - at)
+        found = []
+        for gamma in range(limit + 1):
+            n = 0
+            while n < gamma and text[at + n]:
+                n += 1
+            found.append(seconds[gamma] + least(text, at + n + 1, seconds))
+        return min(found)
+
+    rng = np.random.default_rng(7)
+    for _ in range(50):
+        text: list[bool | None] = [[True, True, False, None][k] for k in rng.integers(0, 4, 9)]
+        seconds = [*rng.uniform(0.5, 3.0, 4)]
+        rounds = fastest(text, seconds)
+        assert sum(n for _, n in rounds) == len(text)
+        assert math.fsum(seconds[g] for g, _ in rounds) == pytest.approx(least(text, 0, seconds))
+    assert fastest([True, True, False], [1.0, math.nan, 1.2]) == [(2, 3)]
+    assert fastest([], [1.0]) == []
+
+
+def test_no_fixed_gamma_is_faster_than_the_oracle() -> None:
+    """Not even where a run on four rows takes three times as long as one on three, or times are wrong."""
+    rng = np.random.default_rng(5)
+    rounds = [made(5, min(int(k), 5)) for k in rng.geometric(0.3, size=300) - 1]
+    for seconds in ([1.0, 1.1, 1.2, 3.6, 3.8, 4.0], [1.0, 1.4, 0.4, 2.0, 0.9, 1.7]):
+        times = ForwardTimes(dict(enumerate(seconds, 1)), 0.05)
+        *fixed, _, perfect, skipping = oracle_module._rows([rounds], [rounds], range(6), 0.7, times)
+        assert max(row.speedup for row in fixed) <= perfect.speedup * (1.0 + 1e-12)
+        assert skipping.speedup >= perfect.speedup or perfect.invalid
+
+
+def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = ForwardTimes({m: 1.0 if m != 3 else 0.2 for m in range(1, 50)}, 0.01)
+    monkeypatch.setattr(oracle_module, "forward_times", lambda *args, **options: wrong)
+    found = specdec.oracle(*pair, PROMPTS, max_new_tokens=40, gammas=[0, 1, 2], n_threads=1)
+    rows = {row.name: row for row in found.rows}
+    assert rows["gamma 2"].invalid and rows["oracle"].invalid
+    assert not rows["gamma 0"].invalid and not rows["gamma 1"].invalid
+    assert found.best.name == "gamma 1"
+    assert str(found).count("invalid: ") >= 2 and "gamma 2 ★" not in str(found)
+    assert rows["oracle"].invalid in repr(found)
+    reason = "invalid: 2.50 is above 2.00 tokens per run"
+    assert OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid == reason
 
 
 def test_trees_are_refused(pair: Pair) -> None:
@@ -141,3 +192,6 @@ def test_bad_arguments_are_refused(pair: Pair) -> None:
     ]:
         with pytest.raises(InputError, match=message):
             specdec.oracle(*pair, "It was", **options)
+    with pytest.raises(InputError, match="draft is a NoneType; expected .*, or an object with") as caught:
+        specdec.oracle(pair[0], None, "It was")  # type: ignore[arg-type]
+    assert "or None" not in str(caught.value)

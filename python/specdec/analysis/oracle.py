@@ -21,7 +21,7 @@ from specdec.models.model import ModelLike, Prompt, as_model
 from specdec.progress import counted
 from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
-from specdec.trace import Round
+from specdec.trace import Round, invalid_speedup
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling
 
@@ -42,7 +42,7 @@ class OracleRow:
         New tokens per run of the target, replayed; of `auto` as it ran.
     speedup : float
         Over plain decoding, all by the same measured times: t(M) of the target's runs with their rows, the
-        draft's times its steps.
+        draft's times its steps. It can be an error of measuring, see `invalid`.
     closed_tokens_per_call, closed_speedup : float
         What the paper's formulas make of the mean acceptance rate alpha and the cost coefficient c, guesses
         being independent and verification of any number of them as fast as a step: equation (1) and Theorem
@@ -54,6 +54,15 @@ class OracleRow:
     speedup: float
     closed_tokens_per_call: float
     closed_speedup: float
+
+    @property
+    def invalid(self) -> str:
+        """Why `speedup` is an error of measuring; empty if it is not.
+
+        A run of the target takes at least as long as t(1), so no speed-up is above the tokens per run. One
+        that is comes from wrong times, as on a busy machine.
+        """
+        return invalid_speedup(self.speedup, self.tokens_per_call)
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,18 +115,19 @@ class Oracle(OneTable):
 
     @property
     def best(self) -> OracleRow:
-        """The fastest fixed gamma."""
-        return max((row for row in self.rows if row.name.startswith("gamma")), key=lambda row: row.speedup)
+        """The fastest fixed gamma, of those whose speed-up is not invalid if there are any."""
+        fixed = [row for row in self.rows if row.name.startswith("gamma")]
+        return max(fixed, key=lambda row: (not row.invalid, row.speedup))
 
     def table(self) -> Table:
-        """Every way of choosing gamma; the best fixed one has a star."""
-        best, bound = self.best, self["oracle"].speedup
+        """Every way of choosing gamma; the best fixed one has a star, unless its speed-up is invalid."""
+        best, bound = self.best, self["oracle"]
         rows = [
             (
-                row.name + (" ★" if row is best else ""),
+                row.name + (" ★" if row is best and not row.invalid else ""),
                 f"{row.tokens_per_call:.2f}",
-                f"{row.speedup:.2f}X",
-                f"{row.speedup / bound:.2f}",
+                row.invalid or f"{row.speedup:.2f}X",
+                "" if row.invalid or bound.invalid else f"{row.speedup / bound.speedup:.2f}",
                 "" if math.isnan(row.closed_tokens_per_call) else f"{row.closed_tokens_per_call:.2f}",
                 "" if math.isnan(row.closed_speedup) else f"{row.closed_speedup:.2f}X",
             )
@@ -127,14 +137,13 @@ class Oracle(OneTable):
             f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: alpha "
             f"{self.alpha:.3f}, c {self.c:.3f}, {self.n_tokens} tokens"
         )
-        head = ("", "tokens/run", "speed-up", "of the oracle's", "tokens/run, formula", "speed-up, formula")
+        head = ("", "tokens/run", "speed-up", "share of oracle's", "tokens/run, formula", "speed-up, formula")
         return Table(title, head, rows)
 
     def __repr__(self) -> str:
-        return (
-            f"<specdec.Oracle: speed-up {self['auto'].speedup:.2f} with auto, {self.best.speedup:.2f} with "
-            f"{self.best.name}, {self['oracle'].speedup:.2f} with an oracle>"
-        )
+        ways = (("auto", self["auto"]), (self.best.name, self.best), ("an oracle", self["oracle"]))
+        shown = (f"{row.invalid or f'{row.speedup:.2f}'} with {way}" for way, row in ways)
+        return f"<specdec.Oracle: speed-up {', '.join(shown)}>"
 
 
 def oracle(
@@ -160,12 +169,13 @@ def oracle(
     where a round accepts n guesses, an oracle would have drafted n. In sampling, acceptance is what the run's
     own random numbers gave, not the mean beta: a round's length depends on all of its positions at once, and
     whether one is accepted does not depend on gamma, so these are the draws that any gamma would have met in
-    such a text. Then the same positions are gone through with fixed gammas, with an oracle that drafts
-    exactly what will be accepted and has it verified, and with one that does not (footnote 4). Its guesses
-    need no rows of the target then, but as many runs: there is still one for every token that is not a good
-    guess. (The keys and values of the guesses are taken to cost nothing, so this is a bound.) `auto` really
-    runs, after two runs to learn from. All are timed by the same law: t(M) and the draft's time for a guess,
-    measured.
+    such a text. Then the same positions are gone through with fixed gammas and with an oracle. It knows
+    what will be accepted, and chooses the gamma of each round so that the whole text takes least time: no
+    fixed gamma is faster. A second oracle need not have its guesses verified (footnote 4): they need no rows
+    of the target then, but as many runs, for there is still one for every token that is not a good guess.
+    (The keys and values of the guesses are taken to cost nothing, so this is a bound.) `auto` really runs,
+    after two runs to learn from. All are timed by the same law: t(M) and the draft's time for a guess,
+    measured. A speed-up above the tokens per run comes from wrong times, and is shown as invalid.
 
     Parameters
     ----------
@@ -287,11 +297,15 @@ def _rows(
         rows.append(row(f"gamma {gamma}", [r for text in bits for r in replayed(text, gamma)], closed))
     ran = [(r.n_drafted, len(r.tokens)) for rounds in auto for r in rounds]
     rows.append(row("auto", ran, (math.nan, math.nan)))
-    perfect = [(r.n_accepted, len(r.tokens)) for rounds in longest for r in rounds]
+    n_gammas = len(times.target_s)
+    verified = [g * times.draft_s + times.target_s[g + 1] for g in range(n_gammas)]
+    perfect = [r for text in bits for r in fastest(text, verified)]
     per_call = math.inf if alpha == 1.0 else 1.0 / (1.0 - alpha)
     closed = (per_call, float(theory.oracle_speedup(alpha, times.cost)))
     rows.append(row("oracle", perfect, closed))
     # in the paper's law, where rows are free, not to verify saves nothing
+    skipping = [g * times.draft_s + plain_s for g in range(n_gammas)]
+    perfect = [r for text in bits for r in fastest(text, skipping)]
     rows.append(row("oracle, not verified", perfect, closed, skip=True))
     return tuple(rows)
 
@@ -320,4 +334,27 @@ def replayed(text: Sequence[bool | None], gamma: int) -> list[tuple[int, int]]:
         n_drafted = 0 if text[at] is None else min(gamma, len(text) - 1 - at)
         rounds.append((n_drafted, n + 1))
         at += n + 1
+    return rounds
+
+
+def fastest(text: Sequence[bool | None], seconds: Sequence[float]) -> list[tuple[int, int]]:
+    """(guesses, new tokens) of each round, with the gammas that take least time for a text's outcomes.
+
+    `seconds` is what a round takes by its number of guesses; one with NaN is not chosen.
+    """
+    known = [math.inf if math.isnan(one) else one for one in seconds]
+    rest = [0.0] * (len(text) + 1)  # seconds from each position on, by the best gammas
+    chosen = [(0, 0)] * len(text)
+    run = 0  # guesses in a row that are accepted from here on; the last token is the target's own
+    for at in reversed(range(len(text))):
+        run = run + 1 if text[at] and at < len(text) - 1 else 0
+        limit = 0 if text[at] is None else min(len(known) - 1, len(text) - 1 - at)
+        totals = [known[g] + rest[at + min(g, run) + 1] for g in range(limit + 1)]
+        rest[at] = min(totals)
+        gamma = totals.index(rest[at])
+        chosen[at] = (gamma, min(gamma, run) + 1)
+    rounds, at = [], 0
+    while at < len(text):
+        rounds.append(chosen[at])
+        at += chosen[at][1]
     return rounds

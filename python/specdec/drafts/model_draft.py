@@ -74,7 +74,7 @@ class ModelDraft(Draft):
 
         self.model = as_model("model", model)
         self.tree = tree
-        self.draft = None if draft is None else as_draft(self.model, draft)
+        self.draft = None if draft is None else as_draft(self.model, draft, optional=True)
         if self.draft is not None and self.draft.in_target_cache:
             raise InputError(
                 f"draft is {shown(self.draft)}; expected one that does not work in its target's cache"
@@ -125,13 +125,13 @@ def open_draft(name: str, given: object, *, optional: bool = False) -> Draft:
     )
 
 
-def as_draft(target: Model, given: object) -> Draft:
+def as_draft(target: Model, given: object, *, optional: bool = False) -> Draft:
     """The argument `draft` as a draft that fits the target.
 
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
     """
-    draft = open_draft("draft", given, optional=True)
+    draft = open_draft("draft", given, optional=optional)
     draft.describe(target)  # refuses what does not fit
     return draft
