@@ -423,8 +423,10 @@ def test_the_length_penalty_orders_what_was_found(pair: Pair) -> None:
         ({"prompt": []}, "prompt"),
         ({"prompt": [N_VOCAB]}, f"prompt: token id at position 0 is {N_VOCAB}"),
         ({"prompt": [3] * N_CTX}, "context"),
+        ({"prompt": ["Once"]}, "prompt is a list of 1 prompt; beam_search takes one prompt"),
+        ({"prompt": [[3], [4]]}, "prompt is a list of 2 prompts; beam_search takes one prompt"),
         ({"target": None}, "target is a NoneType"),
-        ({"draft": 3}, "draft is a int"),
+        ({"draft": 3}, "draft is an int"),
         ({"draft": Unigram([3], N_VOCAB)}, "draft is a Unigram; a beam search drafts with a Model"),
     ],
 )

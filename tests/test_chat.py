@@ -266,7 +266,7 @@ for _ in range(100):
     [
         ({"messages": []}, "messages is []; expected a list of at least one message"),
         ({"messages": "Hi"}, "messages is 'Hi'"),
-        ({"messages": [3]}, "messages[0] is a int; expected a dict"),
+        ({"messages": [3]}, "messages[0] is an int; expected a dict"),
         ({"messages": [{"role": "user", "content": DEEP}]}, "nested more than 64 deep"),
         ({"messages": said("a", None)}, "the last message is to be continued, but has no text"),
         ({"messages": said("a"), "tools": [len]}, "tools[0] is a builtin_function_or_method"),
@@ -435,7 +435,7 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
             {"prompt": "a", "chat_template_kwargs": {}},
             "chat_template_kwargs is given without messages",
         ),
-        (model, {"messages": 3}, "messages is a int"),
+        (model, {"messages": 3}, "messages is an int"),
         (model, {"messages": []}, "messages is an empty list"),
         (model, {"messages": [said("a"), {}]}, "messages mixes messages with lists of them"),
         (model, {"messages": [said("a"), []]}, "conversation 1: messages is []"),

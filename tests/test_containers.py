@@ -158,10 +158,10 @@ def test_stop_ids_in_a_tensor(target: specdec.Model) -> None:
         ({"ids": IDS}, "expected a sequence of integers, or a text"),
         (Series(["a", "b"]), "token id at position 0 is 'a'"),
         (encoding([]), "there are 0 token ids"),
-        (encoding(IDS, 5), "attention_mask is a int where both are given; expected lists or arrays"),
-        (encoding(5, [1]), "input_ids is a int where both are given"),
+        (encoding(IDS, 5), "attention_mask is an int where both are given; expected lists or arrays"),
+        (encoding(5, [1]), "input_ids is an int where both are given"),
         (encoding({"a": 1}, [1]), "input_ids is a dict where both are given"),
-        (encoding([[1, 2], [3]], [1, 1]), "attention_mask is a int where both are given"),
+        (encoding([[1, 2], [3]], [1, 1]), "attention_mask is an int where both are given"),
     ],
 )
 def test_what_is_not_one_text(target: specdec.Model, given: Any, message: str) -> None:
@@ -239,7 +239,7 @@ def test_a_slow_tokenizer(tmp_path: Any) -> None:
     assert (found.bos_id, found.eos_ids, found.n_vocab) == (1, (7, 2), 300)
     assert found.encode("hi") == [1, 107, 108] and found.encode("hi", add_bos=False) == [107, 108]
     assert found.decode(found.encode(TEXT)) == TEXT
-    with pytest.raises(InputError, match="text is a int"):
+    with pytest.raises(InputError, match="text is an int"):
         found.encode(3)  # type: ignore[arg-type]
     with pytest.raises(TokenizerError, match="cannot decode these ids"):
         found.decode([10**6])

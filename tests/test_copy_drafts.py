@@ -467,7 +467,7 @@ def test_input_copy_finds_its_place_in_a_prompt() -> None:
         (lambda: ContextCopy(gamma=-1), "gamma is -1"),
         (lambda: ContextCopy("one text"), "documents is a str; expected a list of texts"),
         (lambda: ContextCopy([[1], [0.5]]), r"documents\[1\] has shape \(1,\) and dtype float64"),
-        (lambda: ContextCopy([7]), r"documents\[0\] is a int; expected a text or token ids"),
+        (lambda: ContextCopy([7]), r"documents\[0\] is an int; expected a text or token ids"),
         (lambda: InputCopy(start=-1), "start is -1"),
         (lambda: InputCopy(min_match=33), "min_match is 33; expected an integer from 1 to 32"),
         (lambda: InputCopy(n_candidates=4), "n_candidates is 4; expected an integer from 1 to 3"),

@@ -502,7 +502,7 @@ def test_arguments() -> None:
     assert out.tokens == specdec.generate(target, None, "It was", max_new_tokens=40, ignore_eos=True).tokens
     with pytest.raises(InputError, match="Ensemble has no draft"):
         Ensemble()
-    with pytest.raises(InputError, match="draft 1 of Ensemble is a int; expected a specdec.Model"):
+    with pytest.raises(InputError, match="draft 1 of Ensemble is an int; expected a specdec.Model"):
         Ensemble(draft, 3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="adaptive is 2"):
         Ensemble(draft, adaptive=2)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ import pytest
 
 import specdec
 from canonical import DTYPES
-from specdec import _core, reference
+from specdec import _core, drafts, reference
 from specdec.errors import InputError, VocabularyMismatchError
 from tiny_models import gpt2_config, llama_config, mistral_config, write_hf
 from toy_pair import (
@@ -354,7 +354,7 @@ BAD_PROMPTS: list[tuple[Any, str]] = [
     (np.zeros((0, 2), int), "prompt is an empty list"),
     (np.zeros(3), "float64"),
     (None, "prompt is missing"),
-    (7, "prompt is a int"),
+    (7, "prompt is an int"),
     (b"abc", "prompt is a bytes"),
     ({1, 2}, "prompt is a set"),
     ([3] * N_CTX, f"the context of {N_CTX} is then full"),
@@ -391,10 +391,27 @@ def test_a_forgotten_draft_is_named(pair: Pair) -> None:
             call(pair[0], "text")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("max_length", "max_new_tokens"), ("max_tokens", "max_new_tokens"), ("temprature", "temperature")],
+)
+def test_unknown_options_name_the_one_that_is_meant(pair: Pair, name: str, meant: str) -> None:
+    for call in (specdec.generate, specdec.stream):
+        with pytest.raises(TypeError, match=rf"unexpected keyword argument '{name}'; did you mean {meant}\?"):
+            call(*pair, PROMPT, **{name: 1})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'zzzz'$"):
+        specdec.generate(*pair, PROMPT, zzzz=1)
+
+
+def test_a_class_in_place_of_a_draft_is_named(pair: Pair) -> None:
+    with pytest.raises(InputError, match="draft is the class ContextCopy; expected an object"):
+        specdec.generate(pair[0], drafts.ContextCopy, PROMPT)  # type: ignore[arg-type]
+
+
 def test_wrong_models_are_refused(pair: Pair, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"target is a NoneType; expected a specdec\.Model"):
         specdec.generate(None, None, PROMPT)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="draft is a int"):
+    with pytest.raises(InputError, match="draft is an int"):
         specdec.generate(pair[0], 3, PROMPT)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
         specdec.generate(tmp_path / "nothing", None, PROMPT)
@@ -502,6 +519,13 @@ def test_a_failure_half_way_closes_the_session(pair: Pair, monkeypatch: pytest.M
     with pytest.raises(MemoryError):
         list(specdec.stream(*pair, PROMPT, ignore_eos=True))
     assert WatchedSession.closed == closed + 2
+
+
+def test_a_stream_says_how_far_it_is(pair: Pair) -> None:
+    with specdec.stream(*pair, "abc", max_new_tokens=5, ignore_eos=True) as pieces:
+        assert repr(pieces) == "<specdec.Stream, open: 0 characters>"
+        n = len("".join(pieces))
+        assert repr(pieces) == f"<specdec.Stream, ended by 'length': {n} characters>"
 
 
 def test_stream_takes_one_prompt(pair: Pair) -> None:

@@ -142,6 +142,12 @@ def test_bad_arguments_are_refused(how: dict[str, Any], message: str) -> None:
         Ngram([0, 1], 5, **how)
 
 
+@pytest.mark.parametrize("texts", ["text", ["text", "more"]])
+def test_a_text_is_for_from_text(texts: Any) -> None:
+    with pytest.raises(InputError, match="ids is a text; expected token ids .from_text"):
+        Ngram(texts, 600, 3)
+
+
 def test_a_bad_update_changes_nothing() -> None:
     table = Ngram([0, 1, 2], 5, 2)
     with pytest.raises(InputError, match=r"ids\[1\] is 5"):

@@ -725,7 +725,7 @@ def a_batch() -> Trace:
 
 
 ERRORS: dict[str, tuple[Callable[[dict[int, Result]], Any], str]] = {
-    "not a run": (lambda runs: plot.expected_tokens(3), "a run is a int; expected a Result"),
+    "not a run": (lambda runs: plot.expected_tokens(3), "a run is an int; expected a Result"),
     "an empty list": (lambda runs: plot.expected_tokens([]), r"a run is \[\]"),
     "a string": (lambda runs: plot.timeline("text"), "a run is a str"),
     "no rounds": (lambda runs: plot.timeline(Trace([])), "no round"),

@@ -330,7 +330,7 @@ def test_betas_of_a_lenient_run(pair: Any) -> None:
         ({"logit_bias": dict.fromkeys(range(61), -math.inf)}, "forbids every token"),
         ({"draft_sampling": Sampling(logit_bias={99: 0.0})}, "logit_bias has token 99"),
         ({"draft_sampling": 0.5}, "draft_sampling is a float"),
-        ({"transform": 3}, "transform is a int"),
+        ({"transform": 3}, "transform is an int"),
         ({"verify": "fair"}, "verify is 'fair'; expected one of 'rejection', 'block'"),
         ({"verify": "greedy"}, "verify is 'greedy'"),
         ({"lenience": 0.0}, "lenience is 0.0; expected a number above 0, at most 1"),

@@ -768,7 +768,7 @@ def test_fixed_acceptance_takes_chains(pair: tuple[specdec.Model, specdec.Model]
         (lambda: StaticTree((2,), parents=(0,)), "either widths or parents"),
         (lambda: StaticTree(parents=(0, 2)), r"parents\[1\] is 2; expected 0 to 1"),
         (lambda: StaticTree(parents=(0, 1, 0)), r"parents\[2\] is 0; expected 1 to 2"),
-        (lambda: drafts.ModelDraft(7), "model is a int; expected a specdec.Model"),
+        (lambda: drafts.ModelDraft(7), "model is an int; expected a specdec.Model"),
     ],
 )
 def test_what_is_no_shape(make: Callable[[], object], message: str) -> None:

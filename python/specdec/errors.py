@@ -22,6 +22,8 @@ __all__ = [
     "TokenizerError",
     "UnsupportedModelError",
     "VocabularyMismatchError",
+    "kind_of",
+    "number_of",
     "printable",
     "shown",
     "warn",
@@ -59,6 +61,19 @@ def shown(value: object) -> str:
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # no lone surrogates
     text = re.sub(r"\s*\n\s*", " ", text)  # arrays have a line a row
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in a message: "an int", or "the class Ngram" for a class itself."""
+    if issubclass(type(value), type):
+        return f"the class {getattr(value, '__name__', 'of a value')}"
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
+
+
+def number_of(n: int, noun: str) -> str:
+    """A number of things: "1 layer", "2 layers"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,7 @@ from specdec import _core, drafts, theory
 from specdec.containers import prompts_of
 from specdec.decoding.generate import generate
 from specdec.decoding.run import continuation_decoder
-from specdec.errors import InputError
+from specdec.errors import InputError, kind_of
 from specdec.models.model import Model, ModelLike, Prompt, as_model, load
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
@@ -214,7 +214,7 @@ def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, Mea
         check_same_vocabulary(target, draft)
     elif not isinstance(draft, ProbabilityDraft):
         raise InputError(
-            f"draft is a {type(draft).__name__}; expected a specdec.Model, a path, a hub name, or an object "
+            f"draft is {kind_of(draft)}; expected a specdec.Model, a path, a hub name, or an object "
             "with a method probabilities(ids)"
         )
     return target, draft

@@ -16,7 +16,7 @@ from specdec.decoding.run import SLICE_S, continuation_decoder
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, kind_of, number_of, shown
 from specdec.models.model import ModelLike, Prompt, as_model
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.progress import progress_bar
@@ -125,10 +125,14 @@ def beam_search(
     n_threads = check_threads(n_threads)
     length_penalty = check_number("length_penalty", length_penalty, "a finite number", math.isfinite)
     ignore_eos, progress = check_flag("ignore_eos", ignore_eos), check_flag("progress", progress)
+    if type(prompt) in (list, tuple) and prompt and isinstance(prompt[0], str | list | tuple):
+        raise InputError(
+            f"prompt is a list of {number_of(len(prompt), 'prompt')}; beam_search takes one prompt"
+        )
     target = as_model("target", target)
     if draft is not None:
         if isinstance(draft, Draft):
-            raise InputError(f"draft is a {type(draft).__name__}; a beam search drafts with a Model")
+            raise InputError(f"draft is {kind_of(draft)}; a beam search drafts with a Model")
         draft = as_model("draft", draft)
         check_same_vocabulary(target, draft)
     tokenizer = target.tokenizer

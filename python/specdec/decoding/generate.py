@@ -13,7 +13,7 @@ from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.run import Run
 from specdec.drafts.model_draft import DraftLike
-from specdec.errors import InputError, NotFiniteError
+from specdec.errors import InputError, NotFiniteError, number_of
 from specdec.models.chat_template import Messages
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import progress_bar
@@ -279,13 +279,18 @@ class Stream(Iterator[str]):
     def __init__(self, run: Run) -> None:
         self._pieces = _pieces(run)
         self._result: Result | None = None
+        self._n_characters = 0
+
+    def __repr__(self) -> str:
+        state = "open" if self._result is None else f"ended by {self._result.finish_reason!r}"
+        return f"<specdec.Stream, {state}: {number_of(self._n_characters, 'character')}>"
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> str:
         try:
-            return next(self._pieces)
+            piece = next(self._pieces)
         except StopIteration as end:
             if end.value is not None:  # only the first time
                 self._result = end.value
@@ -293,6 +298,8 @@ class Stream(Iterator[str]):
         except NotFiniteError as error:
             self._result = cast("Result", error.result)
             raise
+        self._n_characters += len(piece)
+        return piece
 
     @property
     def result(self) -> Result:

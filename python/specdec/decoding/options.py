@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from specdec.checks import check_flag, check_integer
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import MAX_GAMMA
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, kind_of, shown
 from specdec.threads import check_threads
 from specdec.trace import Round
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
@@ -107,18 +108,15 @@ class DecodingOptions:
         _ = self.sampling  # its settings are checked
         if self.draft_sampling is not None and not isinstance(self.draft_sampling, Sampling):
             raise InputError(
-                f"draft_sampling is a {type(self.draft_sampling).__name__}; expected a specdec.Sampling, or "
-                "None"
+                f"draft_sampling is {kind_of(self.draft_sampling)}; expected a specdec.Sampling, or None"
             )
         if self.transform is not None and not callable(self.transform):
             raise InputError(
-                f"transform is a {type(self.transform).__name__}; expected a function of (probs, tokens), or "
-                "None"
+                f"transform is {kind_of(self.transform)}; expected a function of (probs, tokens), or None"
             )
         if self.prompt_cache is not None and not isinstance(self.prompt_cache, PromptCache):
             raise InputError(
-                f"prompt_cache is a {type(self.prompt_cache).__name__}; expected a specdec.PromptCache, or "
-                "None"
+                f"prompt_cache is {kind_of(self.prompt_cache)}; expected a specdec.PromptCache, or None"
             )
         rule, lenience = check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         self._set(verify=rule, lenience=float(lenience), gamma=_check_gamma(self.gamma))
@@ -159,10 +157,26 @@ class DecodingOptions:
             As Python does, for an argument that the function does not have.
         InputError
         """
+        known = inspect.signature(function).parameters
         for name in arguments:
-            if name not in inspect.signature(function).parameters:
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+            if name not in known:
+                meant = _ELSEWHERE.get(name) or next(iter(get_close_matches(name, known, 1)), None)
+                hint = f"; did you mean {meant}?" if meant in known else ""
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
         return cls(**arguments)
+
+
+_ELSEWHERE: Final = {
+    "max_length": "max_new_tokens",
+    "max_tokens": "max_new_tokens",
+    "n_predict": "max_new_tokens",
+    "num_speculative_tokens": "gamma",
+    "num_assistant_tokens": "gamma",
+    "stop_sequences": "stop",
+    "eos_token_id": "stop",
+    "num_threads": "n_threads",
+}
+"""What options are called in other libraries."""
 
 
 def with_options(*left_out: str) -> Callable[[Function], Function]:

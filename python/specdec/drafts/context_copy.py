@@ -11,7 +11,7 @@ from specdec.checks import check_integer, check_items
 from specdec.containers import plain
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
-from specdec.errors import InputError
+from specdec.errors import InputError, kind_of
 from specdec.models.model import Model
 
 __all__ = ["MAX_CANDIDATES", "ContextCopy"]
@@ -70,7 +70,7 @@ class ContextCopy(Draft):
         if isinstance(documents, np.ndarray) and documents.ndim == 2:
             documents = list(documents)
         if documents is not None and not isinstance(documents, list | tuple):
-            raise InputError(f"documents is a {type(documents).__name__}; expected a list of texts, or None")
+            raise InputError(f"documents is {kind_of(documents)}; expected a list of texts, or None")
         texts = [] if documents is None else check_items("documents", documents, "a list of texts, or None")
         self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
         self._automaton: _core.Automaton | None = None

@@ -31,7 +31,7 @@ def check_texts(ids: Any, n_vocab: Any) -> list[NDArray[np.int64]]:
         if isinstance(ids, list | tuple)
         else []
     )
-    several = any(isinstance(text, list | tuple | np.ndarray) for text in given)
+    several = any(isinstance(text, str | list | tuple | np.ndarray) for text in given)
     texts = [check_ids(text, n_vocab) for text in (given if several else [ids])]
     if not sum(map(len, texts)):
         raise InputError("ids has no token; expected at least one to count")
@@ -40,7 +40,10 @@ def check_texts(ids: Any, n_vocab: Any) -> list[NDArray[np.int64]]:
 
 def check_ids(ids: Any, n_vocab: int) -> NDArray[np.int64]:
     """Token ids of one text, each of the vocabulary."""
-    tokens = check_array("ids", text_of(ids), "integers, [n_tokens]")
+    ids = text_of(ids)
+    if isinstance(ids, str):
+        raise InputError("ids is a text; expected token ids (from_text of the n-gram drafts takes a text)")
+    tokens = check_array("ids", ids, "integers, [n_tokens]")
     if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
         raise InputError(
             f"ids has shape {tokens.shape} and dtype {tokens.dtype}; expected integers, [n_tokens]"

@@ -9,7 +9,7 @@ from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model, ModelLike, as_model
 from specdec.models.tokenizer import check_same_vocabulary
 
@@ -67,7 +67,7 @@ class ModelDraft(Draft):
     ) -> None:
         if tree is not None and not isinstance(tree, ParallelChains | StaticTree | DynamicTree):
             raise InputError(
-                f"tree is a {type(tree).__name__}; expected ParallelChains, StaticTree, DynamicTree or None"
+                f"tree is {kind_of(tree)}; expected ParallelChains, StaticTree, DynamicTree or None"
             )
         if tree is not None and draft is not None:
             raise InputError("tree and draft are both given; a model with a draft of its own drafts a chain")
@@ -117,10 +117,12 @@ def open_draft(name: str, given: object, *, optional: bool = False) -> Draft:
         return given
     if isinstance(given, Model | str | os.PathLike):
         return ModelDraft(given)
+    if issubclass(type(given), type):
+        raise InputError(f"{name} is {kind_of(given)}; expected an object, which a call of the class gives")
     last = "an object with the method propose"
     last = f"{last}, or None" if optional else f"or {last}"
     raise InputError(
-        f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name, one of "
+        f"{name} is {kind_of(given)}; expected a specdec.Model, a path or a hub name, one of "
         f"specdec.drafts, {last}"
     )
 

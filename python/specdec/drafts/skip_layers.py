@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec.checks import as_integer, check_items
 from specdec.drafts.draft import Description, Draft
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, number_of, shown
 from specdec.models.model import Model
 
 __all__ = ["SkipLayers"]
@@ -81,7 +81,9 @@ class SkipLayers(Draft):
             if layers and layers[-1] >= n_layer:
                 raise InputError(f"{name} has layer {shown(layers[-1])}; expected 0 to {n_layer - 1}")
         if len(self.attn) == len(self.mlp) == n_layer:
-            raise InputError(f"attn and mlp skip all {n_layer} layers; expected something to be left")
+            raise InputError(
+                f"attn and mlp skip all {number_of(n_layer, 'layer')}; expected something to be left"
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SkipLayers) and (self.attn, self.mlp) == (other.attn, other.mlp)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specdec.checks import check_array
 from specdec.containers import text_of
-from specdec.errors import InputError
+from specdec.errors import InputError, kind_of
 from specdec.models.model import Model
 
 __all__ = ["Text", "check_text", "ids_of"]
@@ -29,7 +29,7 @@ def check_text(name: str, given: Any) -> str | NDArray[np.int64]:
     if isinstance(given, str):
         return given
     if not isinstance(given, list | tuple | np.ndarray):
-        raise InputError(f"{name} is a {type(given).__name__}; expected a text or token ids")
+        raise InputError(f"{name} is {kind_of(given)}; expected a text or token ids")
     ids = check_array(name, given, "a text or token ids").copy()
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise InputError(f"{name} has shape {ids.shape} and dtype {ids.dtype}; expected a text or token ids")

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from specdec.checks import check_flag, check_items
-from specdec.errors import CheckpointError, InputError, MissingPackageError, TokenizerError, shown
+from specdec.errors import CheckpointError, InputError, MissingPackageError, TokenizerError, kind_of, shown
 from specdec.models.json_fields import as_json, read_json_object
 from specdec.models.template_limits import limited, limited_filter, rendered
 from specdec.models.tokenizer.hf_tokenizer import SPECIAL_NAMES, content_of
@@ -203,7 +203,7 @@ def conversations_of(messages: Any) -> tuple[list[Any], bool]:
     """(the conversations in an argument `messages`, whether they came as several)."""
     expected = "a list of messages, or a list of these"
     if not isinstance(messages, list | tuple):
-        raise InputError(f"messages is a {type(messages).__name__}; expected {expected}")
+        raise InputError(f"messages is {kind_of(messages)}; expected {expected}")
     items = check_items("messages", messages, expected)
     if not items:
         raise InputError(f"messages is an empty list; expected {expected}")
@@ -224,7 +224,7 @@ def _checked(messages: Any) -> list[dict[str, Any]]:
         values = _plain(message)
         if not isinstance(values, dict):
             raise InputError(
-                f"messages[{i}] is a {type(message).__name__}; expected a dict with 'role' and 'content'"
+                f"messages[{i}] is {kind_of(message)}; expected a dict with 'role' and 'content'"
             )
         found.append({name: value for name, value in values.items() if value is not None})
     return found
@@ -286,7 +286,7 @@ def _schemas(name: str, given: Any) -> list[Any] | None:
     found = []
     for i, item in enumerate(check_items(name, given, "a list of dicts")):
         if not isinstance(item, Mapping):
-            raise InputError(f"{name}[{i}] is a {type(item).__name__}; expected a dict")
+            raise InputError(f"{name}[{i}] is {kind_of(item)}; expected a dict")
         found.append(_plain(item))
     return found
 

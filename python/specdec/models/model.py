@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from specdec import _core
 from specdec.checks import CONVERSION_ERRORS, as_iterator, check_choice, check_flag, check_integer
 from specdec.containers import text_of
-from specdec.errors import CheckpointError, InputError, SpecdecError, shown
+from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, number_of, shown
 from specdec.models import quantization
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
@@ -346,7 +346,7 @@ class Model:
         return (
             f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
             f"parameters in {self.dtype} ({_short(self.n_bytes, 'G')}B), "
-            f"{c.n_layer} layers, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
+            f"{number_of(c.n_layer, 'layer')}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
         )
 
     def logits(self, ids: str | ArrayLike, *, n_threads: int | None = None) -> NDArray[np.float32]:
@@ -729,8 +729,7 @@ def _as_integers(ids: Any) -> Sequence[int]:
             tokens.append(operator.index(value))
         except CONVERSION_ERRORS as error:
             raise InputError(
-                f"token id at position {position} is {shown(value)}, a {type(value).__name__}; expected "
-                "an integer"
+                f"token id at position {position} is {shown(value)}, {kind_of(value)}; expected an integer"
             ) from error
     return tokens
 
@@ -754,4 +753,4 @@ def as_model(name: str, given: object) -> Model:
         return given
     if isinstance(given, str | os.PathLike):
         return load(given)
-    raise InputError(f"{name} is a {type(given).__name__}; expected a specdec.Model, a path or a hub name")
+    raise InputError(f"{name} is {kind_of(given)}; expected a specdec.Model, a path or a hub name")

@@ -13,7 +13,7 @@ from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
 from specdec.decoding.result import Result
 from specdec.display.rounds import Figure, visible
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, kind_of, shown
 from specdec.plot.style import SEQUENTIAL, Axes, pyplot, styled
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def cells_of(
     elif isinstance(source, Result):
         cells = _run_cells(source)
     else:
-        raise InputError(f"source is a {type(source).__name__}; expected a Result or a Measurement")
+        raise InputError(f"source is {kind_of(source)}; expected a Result or a Measurement")
     if not cells:
         raise InputError("the text has no token: there is nothing to draw")
     return cells[:n_tokens]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from specdec.errors import InputError, MissingPackageError
+from specdec.errors import InputError, MissingPackageError, kind_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -126,7 +126,7 @@ def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
         axes: Axes = pyplot().subplots(figsize=size, layout="constrained")[1]
         return axes
     if not isinstance(ax, Axes):
-        raise InputError(f"ax is a {type(ax).__name__}; expected matplotlib Axes")
+        raise InputError(f"ax is {kind_of(ax)}; expected matplotlib Axes")
     return ax
 
 

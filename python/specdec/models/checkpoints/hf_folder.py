@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.errors import CheckpointError, UnsupportedModelError, number_of
 from specdec.models.chat_template import resolve_chat_template
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
 from specdec.models.checkpoints.generation_config import read_generation_defaults
@@ -147,7 +147,7 @@ def _match(
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
         raise UnsupportedModelError(
             f"{folder}: holds tensors that its config.json leaves without use: {first}{more}; "
-            f"expected only those of {config['n_layer']} layers"
+            f"expected only those of {number_of(config['n_layer'], 'layer')}"
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec.checks import check_path
-from specdec.errors import CheckpointError, InputError, MissingHubError, shown
+from specdec.errors import CheckpointError, InputError, MissingHubError, kind_of, shown
 
 __all__ = ["HubOptions", "download", "is_repository_name"]
 
@@ -65,7 +65,7 @@ class HubOptions:
         if self.cache_dir is not None:
             object.__setattr__(self, "cache_dir", check_path("cache_dir", self.cache_dir))
         if not isinstance(self.token, str | bool | None):
-            raise InputError(f"token is a {type(self.token).__name__}; expected a str, True, False or None")
+            raise InputError(f"token is {kind_of(self.token)}; expected a str, True, False or None")
 
 
 def is_repository_name(text: str) -> bool:

@@ -181,7 +181,12 @@ def open_weights(folder: Path) -> dict[str, StoredTensor]:
         )
         raise CheckpointNotFoundError(
             f"{folder}: has neither {SINGLE_NAME} nor {INDEX_NAME}"
-            + (f"; of the weights it has ({', '.join(others)}) none is read" if others else "")
+            + (
+                f"; it has {', '.join(others)}: expected the weights of the whole model in safetensors, as "
+                "save_pretrained of transformers writes them"
+                if others
+                else ""
+            )
         )
     return _read_shards(index)
 

@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from specdec.errors import InputError
+from specdec.errors import InputError, kind_of
 from specdec.models.tokenizer.byte_stream import ByteStream, Strip
 
 __all__ = ["ByteTokenizer"]
@@ -95,7 +95,7 @@ class ByteTokenizer(ABC):
             ``text`` is no str, or has a lone surrogate, which UTF-8 cannot write.
         """
         if not isinstance(text, str):
-            raise InputError(f"text is a {type(text).__name__}; expected a str")
+            raise InputError(f"text is {kind_of(text)}; expected a str")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:

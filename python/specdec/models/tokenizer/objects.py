@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specdec.errors import InputError
+from specdec.errors import InputError, kind_of
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.library import library_errors
@@ -79,7 +79,7 @@ class SlowTokenizer:
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Token ids of a text; see `Tokenizer`."""
         if not isinstance(text, str):
-            raise InputError(f"text is a {type(text).__name__}; expected a str")
+            raise InputError(f"text is {kind_of(text)}; expected a str")
         with library_errors(f"the {type(self._given).__name__} cannot encode this text"):
             return (self._prefix if add_bos else []) + self._ids(text, False)
 

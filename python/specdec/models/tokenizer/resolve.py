@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checks import check_path
-from specdec.errors import CheckpointError, TokenizerError
+from specdec.errors import CheckpointError, TokenizerError, kind_of
 from specdec.models.json_fields import read_json_object
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
@@ -56,7 +56,7 @@ def resolve_tokenizer(
     ]
     if missing:
         raise TokenizerError(
-            f"tokenizer is a {type(given).__name__} without {', '.join(missing)}; expected None, "
+            f"tokenizer is {kind_of(given)} without {', '.join(missing)}; expected None, "
             "False, a path, an "
             f"object of transformers or tokenizers, or one with the attributes of specdec.tokenizer.Tokenizer"
         )
