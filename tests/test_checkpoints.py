@@ -481,6 +481,11 @@ def test_patterns_of_the_hub():
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1000\n" % (b"0" * 64)
 
 
+@pytest.mark.parametrize(("n", "written"), [(1, " 1 layer,"), (2, " 2 layers,")])
+def test_the_number_of_layers_is_written_out(make_llama, n, written):
+    assert written in repr(specdec.load(make_llama(num_hidden_layers=n)))
+
+
 def test_git_lfs_pointers_are_named(make_llama, tmp_path):
     folder = make_llama()
     (folder / "model.safetensors").write_bytes(POINTER)
