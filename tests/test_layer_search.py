@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import statistics
 import sys
@@ -254,6 +255,23 @@ def test_ctrl_c_before_anything_was_found(target: specdec.Model, monkeypatch: py
     monkeypatch.setattr(speedup, "_timed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         search_skips(target, PROMPTS, **OPTIONS)
+
+
+def test_a_speed_up_is_that_of_its_rates(target: specdec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several repetitions, of which the machine's speed changes: the one with the median speed-up counts."""
+    timed: Callable[..., Any] = speedup._timed
+    seconds = iter([1.0, 0.5, 7.0, 4.0, 3.0, 4.0, 2.0, 0.9, 9.0, 4.6])  # plain, draft, plain, draft, ...
+    monkeypatch.setattr(speedup, "_timed", lambda *arguments: (next(seconds), timed(*arguments)[1]))
+    draft = SkipLayers([1])
+    draft.gamma = 2
+    trial = layer_search._measure(target, draft, [(PROMPTS[0], 6)], 5, 0, {"ignore_eos": True})
+    assert trial.speedup == pytest.approx(9.0 / 4.6)
+    assert trial.speedup == pytest.approx(trial.tokens_per_s / trial.plain_tokens_per_s)
+    assert trial.plain_tokens_per_s == pytest.approx(6 / 9.0)
+
+
+def test_a_search_shows_no_bar_unless_asked() -> None:
+    assert inspect.signature(search_skips).parameters["progress"].default is False
 
 
 TRIAL = SkipTrial((1,), (0, 1), 2, 1.25, 50.0, 40.0, 0.5, 1.75)

@@ -19,7 +19,7 @@ from specdec.analysis import speedup, timing
 from specdec.analysis import tune as tune_module
 from specdec.analysis.speedup import Speedup
 from specdec.analysis.timing import ForwardTimes
-from specdec.drafts import Bigram, ModelDraft, Unigram
+from specdec.drafts import Bigram, ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import N_CTX, N_VOCAB, load_pair
@@ -169,6 +169,28 @@ def test_n_gram_drafts_are_measured(pair: tuple[specdec.Model, specdec.Model]) -
         assert found.draft_s > 0.0
         assert all(row.measured > 0.0 for row in found.rows)
         assert all(0.0 <= row.alpha < 1.0 for row in found.rows)
+
+
+def test_a_table_that_learns_is_measured(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """It has seen the text so far, as when it drafts."""
+    found = specdec.measure(pair[0], OnlineNgram(2), PROMPTS, n_tokens=40, timing=False, temperatures=[1])
+    n = len(found.prompts[0])
+    text = [*found.prompts[0], *found.tokens[1][0]]
+    rows = OnlineNgram(2).probabilities(text[:-1], N_VOCAB)
+    wanted = [
+        theory.acceptance_rate(reference.distribution(logits, 1.0), row)
+        for logits, row in zip(pair[0].logits(text[:-1])[n - 1 :], rows[n - 1 :], strict=True)
+    ]
+    assert found.betas[1][0] == pytest.approx(wanted, abs=1e-4)
+    assert specdec.tune(pair[0], OnlineNgram(), PROMPTS, max_gamma=1, n_tokens=8).draft == "onlinengram"
+
+
+def test_a_draft_without_a_distribution_is_refused_with_a_hint(
+    pair: tuple[specdec.Model, specdec.Model],
+) -> None:
+    for function in (specdec.measure, specdec.tune):
+        with pytest.raises(InputError, match=r"a ContextCopy; expected .*n-gram table; specdec.oracle takes"):
+            function(pair[0], ContextCopy(), PROMPTS)
 
 
 def test_texts_end_with_the_shorter_context(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy
 
-from specdec import Round, Sampling, Trace, theory
+from specdec import Result, Round, Sampling, Trace, theory
 from specdec.display.rounds import Figure
 from specdec.errors import InputError
 
@@ -308,7 +308,12 @@ def test_every_figure_is_documented() -> None:
 def test_summary_and_repr_show_the_figures() -> None:
     summary = TRACE.summary()
     assert "7 of 13 (0.538)" in summary
-    assert "batch" not in summary
+    assert "batch" not in summary and "nan" not in PLAIN.summary() + repr(PLAIN)
+    assert "acceptance rate         none, nothing was drafted" in PLAIN.summary()
+    assert "n_drafted=0, tokens_per_call=1.00" in repr(PLAIN)
+    result = Result(None, [99] * 3, "length", None, PLAIN, [1], (0, 0))
+    assert repr(result) == "Result(text=None, n_tokens=3, finish_reason='length', n_calls=3)"
+    assert repr(dataclasses.replace(result, trace=TRACE)).endswith("n_calls=4, acceptance_rate=0.689)")
     assert "batch of  3 sequences" in Trace(TRACE.rounds, n_sequences=3).summary()
     assert repr(TRACE).startswith(
         "Trace(n_tokens=11, n_calls=4, n_accepted=7, n_drafted=13, acceptance_rate=0.689"

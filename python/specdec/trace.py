@@ -534,12 +534,17 @@ class Trace(RoundTimes):
             expected = predicted = ideal = "not defined for trees"
         elif without_t1:
             predicted = "not known without t(1), see Trace.against"
+        rate = f"{self.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f})"
+        if self.n_drafted:
+            accepted += f" ({self.draft_acceptance_rate:.3f})"
+        else:
+            rate = c = "none, nothing was drafted"
         rows = [
             ("new tokens", f"{self.n_tokens}"),
             ("runs of the target", f"{self.n_calls}"),
             ("tokens per run", f"{self.tokens_per_call:.2f} (expected: {expected})"),
-            ("acceptance rate", f"{self.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f})"),
-            ("drafts accepted", f"{accepted} ({self.draft_acceptance_rate:.3f})"),
+            ("acceptance rate", rate),
+            ("drafts accepted", accepted),
             ("mean acceptance length", f"{self.mean_acceptance_length:.2f}"),
             ("acceptance histogram", " ".join(map(str, self.acceptance_histogram))),
             ("acceptance by position", " ".join(f"{share:.2f}" for share in self.acceptance_by_position)),
@@ -560,9 +565,10 @@ class Trace(RoundTimes):
         return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
 
     def __repr__(self) -> str:
+        rate = f"acceptance_rate={self.acceptance_rate:.3f}, " if self.n_drafted else ""
         return (
             f"Trace(n_tokens={self.n_tokens}, n_calls={self.n_calls}, n_accepted={self.n_accepted}, "
-            f"n_drafted={self.n_drafted}, acceptance_rate={self.acceptance_rate:.3f}, "
+            f"n_drafted={self.n_drafted}, {rate}"
             f"tokens_per_call={self.tokens_per_call:.2f}, tokens_per_s={self.tokens_per_s:.1f})"
         )
 

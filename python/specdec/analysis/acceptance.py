@@ -166,7 +166,10 @@ def _draft_logits(
         logits = decoder.prefill(ids, logits=True, finite=True)
         assert logits is not None
         return logits[n_prompt - 1 :]
-    probs = np.asarray(draft.probabilities(ids), dtype=np.float64)
+    if isinstance(draft, drafts.OnlineNgram):  # which may have no table to say how many ids there are
+        probs = draft.probabilities(ids, target.config.n_vocab)
+    else:
+        probs = np.asarray(draft.probabilities(ids), dtype=np.float64)
     shape = (len(ids), target.config.n_vocab)
     if probs.shape != shape:
         raise InputError(f"draft.probabilities gave an array of shape {probs.shape}; expected {shape}")
@@ -215,7 +218,8 @@ def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, Mea
     elif not isinstance(draft, ProbabilityDraft):
         raise InputError(
             f"draft is {kind_of(draft)}; expected a specdec.Model, a path, a hub name, or an object "
-            "with a method probabilities(ids)"
+            "with a method probabilities(ids), such as an n-gram table; specdec.oracle takes every draft of "
+            "chains"
         )
     return target, draft
 

@@ -41,7 +41,7 @@ def search_skips(
     seed: int = 0,
     n_threads: int | None = None,
     path: str | os.PathLike[str] | None = None,
-    progress: bool = True,
+    progress: bool = False,
 ) -> SkipSearch:
     """Find the layers that a model should skip to draft for itself (arXiv 2309.08168).
 
@@ -73,7 +73,7 @@ def search_skips(
     path : str or path, optional
         A file that holds what was found so far after every trial. If it is there, the search of equal
         settings in it goes on.
-    progress : bool, default True
+    progress : bool, default False
         Show a progress bar (needs tqdm).
 
     Returns
@@ -163,16 +163,17 @@ def _measure(
     plain, drafted = TimedRuns(target, None, **options), TimedRuns(target, draft, **options)
     run_in_turns([plain, drafted], work, repeats=repeats, seed=seed)
     speedup = drafted.over(plain)
+    median = speedup.ratios.index(statistics.median_low(speedup.ratios))
     betas = [beta for result in drafted.results for one in result.trace.rounds for beta in one.betas]
     return SkipTrial(
         attn=draft.attn,
         mlp=draft.mlp,
         gamma=draft.gamma,
-        speedup=speedup.median,
-        tokens_per_s=statistics.median(drafted.tokens_per_s),
-        plain_tokens_per_s=statistics.median(plain.tokens_per_s),
+        speedup=speedup.ratios[median],
+        tokens_per_s=drafted.tokens_per_s[median],
+        plain_tokens_per_s=plain.tokens_per_s[median],
         acceptance_rate=min(1.0, statistics.fmean(betas)) if betas else math.nan,
-        tokens_per_call=statistics.fmean(speedup.tokens_per_run),
+        tokens_per_call=speedup.tokens_per_run[median],
     )
 
 

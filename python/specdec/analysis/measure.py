@@ -73,9 +73,11 @@ def measure(
     ----------
     target : Model, path or hub name
     draft : Model, path, hub name, or an object with ``probabilities(ids)``
-        The draft, or a table of `specdec.drafts`. Any other object gives [len(ids), n_vocab] float64, row i
-        the distribution of the token after ids[: i + 1]; what that takes in Python says nothing, so its cost
-        c is taken to be 0 (section 3.6: negligible cost), and no run with it is timed.
+        What is measured is the draft's distribution after each token, so it must have one: a model, or of
+        `specdec.drafts` `Ngram`, `Unigram`, `Bigram` and `OnlineNgram`. Of the other drafts, `specdec.oracle`
+        takes those of chains. Any other object gives [len(ids), n_vocab] float64, row i the distribution of
+        the token after ids[: i + 1]; what that takes in Python says nothing, so its cost c is taken to be 0
+        (section 3.6: negligible cost), and no run with it is timed.
     prompts : str, sequence of int, or a list of these
         The same prompt several times is continued differently at temperatures above 0.
     gammas : sequence of int

@@ -29,7 +29,7 @@ _SHOWN = 10  # trials in a table
 
 @dataclass(frozen=True)
 class SkipTrial:
-    """What one choice of layers and gamma gave.
+    """What one choice of layers and gamma gave; of several repetitions, the one with the median speed-up.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class SkipTrial:
         Guesses a round.
     speedup : float
         Seconds a new token of plain decoding over those with this draft, measured in turns; prefill
-        excluded.
+        excluded. `tokens_per_s` over `plain_tokens_per_s`.
     tokens_per_s, plain_tokens_per_s : float
         New tokens per second, with the draft and without.
     acceptance_rate : float
-        Alpha of Corollary 3.6; NaN if nothing was drafted.
+        Alpha of Corollary 3.6, of all repetitions; NaN if nothing was drafted.
     tokens_per_call : float
         New tokens per run of the whole target.
     """

@@ -74,7 +74,8 @@ class Result:
         shown = (
             "None" if self.text is None else repr(self.text if len(self.text) <= 40 else self.text[:39] + "…")
         )
+        rate = f", acceptance_rate={self.trace.acceptance_rate:.3f}" if self.trace.n_drafted else ""
         return (
             f"Result(text={shown}, n_tokens={len(self.tokens)}, finish_reason={self.finish_reason!r}, "
-            f"n_calls={self.trace.n_calls}, acceptance_rate={self.trace.acceptance_rate:.3f})"
+            f"n_calls={self.trace.n_calls}{rate})"
         )
