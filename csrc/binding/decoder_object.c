@@ -210,8 +210,8 @@ static PyMethodDef methods[] = {
      "prefill($self, /, ids, *, logits=False, finite=False)\n--\n\nAppend a prompt; with logits, return [n, "
      "n_vocab]."},
     {"forward", forward, METH_VARARGS,
-     "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree that hangs on the "
-     "cache."},
+     "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree behind the "
+     "text."},
     {"keep", keep, METH_O,
      "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
     {0},

@@ -377,8 +377,10 @@ sd_status sd_cache_settle(sd_cache* cache, int n) {
     for (int i = 0; i < cache->n_pending; i++) {
         int parent = cache->parents[i];
         if (i < n ? parent != i - 1 : parent < n - 1)
-            return sd_fail(SD_ERR_VALUE, "node %d hangs on %d, expected %d nodes that all others hang on", i,
-                           parent, n);
+            return sd_fail(
+                SD_ERR_VALUE,
+                "node %d has the parent %d, expected a chain of %d nodes that all others descend from", i,
+                parent, n);
     }
     for (int i = n; i < cache->n_pending; i++) {
         cache->parents[i - n] = cache->parents[i] < n ? -1 : cache->parents[i] - n;

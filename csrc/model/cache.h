@@ -116,8 +116,8 @@ int sd_cache_copy_low(const sd_cache* cache);
  * nodes[i] becomes node i. What is kept has the bits it had: they do not depend on the slot. */
 sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n);
 
-/* Commit the first n pending nodes, a chain that every other pending node hangs on (keep would drop
- * those); node i becomes node i - n. Nothing moves: the slots are those of the positions. */
+/* Commit the first n pending nodes, a chain from whose last node all other pending nodes descend (keep would
+ * drop these); node i becomes node i - n. Nothing moves: the slots are those of the positions. */
 sd_status sd_cache_settle(sd_cache* cache, int n);
 
 /* Panels of 32 that hold d_head value columns. */

@@ -19,8 +19,8 @@ typedef struct sd_expert_rows {
 
 /* The routing of one layer, and its scratch: borrowed from the arena that it was taken from. */
 typedef struct sd_routing {
-    int n_touched, n_shared,
-        n_groups;            /* experts with rows, the shared one among them, their groups of panels */
+    /* Experts with rows; the shared one among them; groups of panels of all. */
+    int n_touched, n_shared, n_groups;
     sd_expert_rows* touched; /* [n_touched] experts ascending, the shared one last */
     float* logits;           /* [max_rows, ld_logits] of the router; the caller writes them */
     ptrdiff_t ld_logits;     /* floats */
