@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.decoding.result import Result
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, kind_of, shown
 from specdec.trace import Trace
 
 Run: TypeAlias = Result | Trace | Sequence[Result | Trace]
@@ -141,4 +141,4 @@ def labels_of(labels: Sequence[str] | None, defaults: Sequence[str]) -> list[str
 
 
 def _name(value: object) -> str:
-    return repr(value) if isinstance(value, str | list | tuple) and not value else f"a {type(value).__name__}"
+    return repr(value) if isinstance(value, str | list | tuple) and not value else kind_of(value)
