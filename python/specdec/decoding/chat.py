@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specdec.errors import InputError, shown
-from specdec.models.chat_template import Messages, conversations_of
+from specdec.models.chat_template import Messages, begins_reply, conversations_of
 from specdec.models.model import Model
 
 __all__ = ["Chat"]
@@ -82,12 +82,10 @@ class Chat:
                 raise InputError(f"conversation {i}: {error}") from None
         return prompts
 
-    def continues(self, index: int) -> bool:
-        """Whether the new text goes on with the conversation's last message, not with one of its own."""
-        add = self.variables.get("add_generation_prompt")
-        if add is not None:
-            return not add
-        carry_on = self.variables.get("continue_final_message")
-        last: Any = self.conversations[index][-1]
-        role = last.get("role") if isinstance(last, Mapping) else getattr(last, "role", None)
-        return bool(carry_on) or role == "assistant"
+    def begins_reply(self, index: int) -> bool:
+        """Whether the new text is a message of its own, not the rest of the conversation's last one."""
+        return begins_reply(
+            self.conversations[index],
+            self.variables.get("add_generation_prompt"),
+            self.variables.get("continue_final_message"),
+        )

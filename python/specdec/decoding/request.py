@@ -146,7 +146,7 @@ class Request:
             description=description if drafting else None,
             prompts=[check_prompt(target, item, name) for item, name in zip(given, names, strict=True)],
             is_batch=is_batch,
-            own_text=[chat is not None and not chat.continues(i) for i in range(len(given))],
+            own_text=[chat is not None and chat.begins_reply(i) for i in range(len(given))],
             gamma=gamma if drafting else 0,
             policy=policy if drafting else None,
             sampling=sampling,

@@ -22,7 +22,14 @@ from specdec.models.json_fields import as_json, read_json_object
 from specdec.models.template_limits import limited, limited_filter, rendered
 from specdec.models.tokenizer.hf_tokenizer import SPECIAL_NAMES, content_of
 
-__all__ = ["ChatTemplate", "Messages", "conversations_of", "read_chat_template", "resolve_chat_template"]
+__all__ = [
+    "ChatTemplate",
+    "Messages",
+    "begins_reply",
+    "conversations_of",
+    "read_chat_template",
+    "resolve_chat_template",
+]
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation: messages with "role" and "content"."""
@@ -197,6 +204,13 @@ def _texts(name: str, given: Any) -> dict[str, str]:
         if not (isinstance(key, str) and isinstance(text, str)):
             raise InputError(f"{name} has {shown(key)} with {shown(text)}; expected {expected}")
     return texts
+
+
+def begins_reply(
+    messages: Any, add_generation_prompt: bool | None, continue_final_message: bool | None
+) -> bool:
+    """Whether the prompt of a conversation begins a reply; the flags are those of `ChatTemplate.render`."""
+    return _endings(_checked(messages[-1:]), add_generation_prompt, continue_final_message)[0]
 
 
 def conversations_of(messages: Any) -> tuple[list[Any], bool]:
