@@ -251,10 +251,10 @@ class Run:
                     following = next(waiting, None)
 
     def _readers(self) -> list[_core.Model]:
-        """The models that read the texts into caches of their own."""
+        """The models that read the texts into caches of their own, each once."""
         draft = self.request.draft
         of_draft = [draft.model.core] if isinstance(draft, ModelDraft) else []
-        return [*of_draft, self.request.target.core]
+        return list(dict.fromkeys([*of_draft, self.request.target.core]))
 
     def _begin(self, session: _core.Session, slot: int) -> None:
         """Begin the prompt in a slot with what the prompt cache has of it."""
@@ -273,7 +273,7 @@ class Run:
         if cache is None:
             return
         tokens = [*self.request.prompts[index], *self.sequences[index].tokens]
-        for model in dict.fromkeys(self._readers()):
+        for model in self._readers():
             n_tokens, n_bytes, n_low = session.cached_size(slot, model)
             cache.keep(model, tokens[:n_tokens], n_bytes, n_low, partial(session.cached_text, slot, model))
 
