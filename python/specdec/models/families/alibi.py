@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Family, FusedHeads, FusedRows, named
+from specdec.models.families.family import Family, fused_heads, fused_rows, named
 from specdec.models.families.gpt import gpt_like
 from specdec.models.families.llama import rotary
+from specdec.models.json_fields import Fields
 
 __all__ = ["FAMILIES"]
 
@@ -27,9 +28,7 @@ _BLOOM_TENSORS = {
         output_norm="transformer.ln_f",
         head="lm_head.weight",
     ),
-    "attn_q": FusedHeads(f"{_LAYER}.self_attention.query_key_value", 0),
-    "attn_k": FusedHeads(f"{_LAYER}.self_attention.query_key_value", 1),
-    "attn_v": FusedHeads(f"{_LAYER}.self_attention.query_key_value", 2),
+    **fused_heads(f"{_LAYER}.self_attention.query_key_value"),
 }
 _BLOCK = "transformer.blocks.{i}"
 _MPT_TENSORS = {
@@ -43,9 +42,7 @@ _MPT_TENSORS = {
         output_norm="transformer.norm_f",
         head="lm_head.weight",
     ),
-    "attn_q": FusedRows(f"{_BLOCK}.attn.Wqkv", 0),
-    "attn_k": FusedRows(f"{_BLOCK}.attn.Wqkv", 1),
-    "attn_v": FusedRows(f"{_BLOCK}.attn.Wqkv", 2),
+    **fused_rows(f"{_BLOCK}.attn.Wqkv"),
 }
 
 
@@ -66,20 +63,20 @@ def _mpt_slopes(n_head: int, bias_max: int) -> list[float]:
     return slopes if power == n_head else (slopes[1::2] + slopes[::2])[:n_head]
 
 
+def _name(fields: Fields, one: str, other: str) -> str:
+    """Which of two names a size has in this file."""
+    return one if fields.has(one) else other
+
+
 def _read_bloom(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
     fields.require(
         "apply_residual_connection_post_layernorm", False, because="the stream goes on without norms"
     )
-    width = "hidden_size" if fields.has("hidden_size") else "n_embed"
-    layers, heads = (
-        old if fields.has(old) else new
-        for old, new in (("n_layer", "num_hidden_layers"), ("n_head", "num_attention_heads"))
-    )
     sizes = reader.sizes(
-        d_model=width,
-        n_head=heads,
-        n_layer=layers,
+        d_model=_name(fields, "hidden_size", "n_embed"),
+        n_head=_name(fields, "n_head", "num_attention_heads"),
+        n_layer=_name(fields, "n_layer", "num_hidden_layers"),
         n_kv_head=None,
         d_ff="n_inner",
         default_d_ff=4,
@@ -128,7 +125,6 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
     )
 
 
-_FALCON_TENSORS = _BLOOM_TENSORS
 _FALCON_TWO_NORMS = _BLOOM_TENSORS | named(attn_norm=f"{_LAYER}.ln_attn", mlp_norm=f"{_LAYER}.ln_mlp")
 
 
@@ -148,9 +144,12 @@ def _falcon_parallel(reader: ConfigReader) -> str:
 def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
     new = fields.boolean("new_decoder_architecture", default=False)
-    width = "hidden_size" if fields.has("hidden_size") else "n_embed"
     sizes = reader.sizes(
-        d_model=width, n_kv_head="num_kv_heads", d_ff="ffn_hidden_size", default_d_ff=4, d_head=None
+        d_model=_name(fields, "hidden_size", "n_embed"),
+        n_kv_head="num_kv_heads",
+        d_ff="ffn_hidden_size",
+        default_d_ff=4,
+        d_head=None,
     )
     if not new:
         one = fields.boolean("multi_query", default=True)
@@ -185,7 +184,7 @@ def _to_bf16(value: float) -> float:
 
 
 def _falcon_tensors(config: Any) -> Any:
-    return _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _FALCON_TENSORS
+    return _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _BLOOM_TENSORS
 
 
 FAMILIES = {

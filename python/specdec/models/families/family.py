@@ -32,6 +32,8 @@ __all__ = [
     "Shape",
     "Source",
     "Transposed",
+    "fused_heads",
+    "fused_rows",
     "named",
 ]
 
@@ -250,6 +252,16 @@ class Either:
 def named(**names: str) -> dict[str, Named]:
     """Entries of a table of tensors that are kept as they are: canonical name to the file's."""
     return {canonical: Named(name) for canonical, name in names.items()}
+
+
+def fused_rows(name: str, *, transposed: bool = False) -> dict[str, Named]:
+    """Entries of queries, keys and values that are `FusedRows` of one matrix."""
+    return {f"attn_{role}": FusedRows(name, part, transposed) for part, role in enumerate("qkv")}
+
+
+def fused_heads(name: str) -> dict[str, Named]:
+    """The same of `FusedHeads`."""
+    return {f"attn_{role}": FusedHeads(name, part) for part, role in enumerate("qkv")}
 
 
 @dataclass(frozen=True)

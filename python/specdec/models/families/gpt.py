@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Family, FusedHeads, FusedRows, Offset, Transposed, named
+from specdec.models.families.family import Family, Offset, Transposed, fused_heads, fused_rows, named
 
 __all__ = ["FAMILIES", "GPT_TENSORS", "gpt_like"]
 
@@ -22,17 +22,13 @@ GPT_TENSORS = named(
     head="lm_head.weight",
 )
 _GPT2_TENSORS = GPT_TENSORS | {
-    "attn_q": FusedRows(f"{_LAYER}.attn.c_attn", 0, transposed=True),
-    "attn_k": FusedRows(f"{_LAYER}.attn.c_attn", 1, transposed=True),
-    "attn_v": FusedRows(f"{_LAYER}.attn.c_attn", 2, transposed=True),
+    **fused_rows(f"{_LAYER}.attn.c_attn", transposed=True),
     "attn_out": Transposed(f"{_LAYER}.attn.c_proj"),
     "mlp_up": Transposed(f"{_LAYER}.mlp.c_fc"),
     "mlp_down": Transposed(f"{_LAYER}.mlp.c_proj"),
 }
 _BIGCODE_TENSORS = GPT_TENSORS | {
-    "attn_q": FusedHeads(f"{_LAYER}.attn.c_attn", 0),
-    "attn_k": FusedHeads(f"{_LAYER}.attn.c_attn", 1),
-    "attn_v": FusedHeads(f"{_LAYER}.attn.c_attn", 2),
+    **fused_heads(f"{_LAYER}.attn.c_attn"),
     **named(attn_out=f"{_LAYER}.attn.c_proj"),
 }
 _NEO_TENSORS = GPT_TENSORS | named(

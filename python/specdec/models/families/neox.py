@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Family, FusedHeads, Interleaved, named
+from specdec.models.families.family import Family, Interleaved, fused_heads, named
 from specdec.models.families.gpt import GPT_TENSORS, gpt_like
 from specdec.models.families.llama import rotary
 from specdec.models.families.rotary import rotary_frequencies
@@ -24,9 +24,7 @@ _NEOX_TENSORS = {
         output_norm="gpt_neox.final_layer_norm",
         head="embed_out.weight",
     ),
-    "attn_q": FusedHeads(f"{_LAYER}.attention.query_key_value", 0),
-    "attn_k": FusedHeads(f"{_LAYER}.attention.query_key_value", 1),
-    "attn_v": FusedHeads(f"{_LAYER}.attention.query_key_value", 2),
+    **fused_heads(f"{_LAYER}.attention.query_key_value"),
 }
 _GPTJ_LAYER = "transformer.h.{i}"
 _GPTJ_TENSORS = {

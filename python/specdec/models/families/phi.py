@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Family, FusedRows, Half, named
+from specdec.models.families.family import Family, Half, fused_rows, named
 from specdec.models.families.gpt import gpt_like
 from specdec.models.families.llama import LLAMA_TENSORS, llama_like, rotary
 
@@ -22,9 +22,7 @@ _PHI_TENSORS = LLAMA_TENSORS | named(
 )
 
 _PHI3_TENSORS = LLAMA_TENSORS | {
-    "attn_q": FusedRows(f"{_LAYER}.self_attn.qkv_proj", 0),
-    "attn_k": FusedRows(f"{_LAYER}.self_attn.qkv_proj", 1),
-    "attn_v": FusedRows(f"{_LAYER}.self_attn.qkv_proj", 2),
+    **fused_rows(f"{_LAYER}.self_attn.qkv_proj"),
     "mlp_gate": Half(f"{_LAYER}.mlp.gate_up_proj", 0),
     "mlp_up": Half(f"{_LAYER}.mlp.gate_up_proj", 1),
 }
