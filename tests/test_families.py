@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import specdec
+from canonical import step_by_step
 from family_models import CASES
-from specdec import _core, reference
+from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 from specdec.models.families import FAMILIES
@@ -91,16 +92,6 @@ def oracle_logits(network: Any, ids: np.ndarray) -> np.ndarray:
         return network(torch.from_numpy(ids.astype(np.int64))[None], use_cache=False).logits[0].numpy()
 
 
-def step_by_step(model: specdec.Model, ids: np.ndarray) -> np.ndarray:
-    """The same logits from forwards of one token each."""
-    decoder = _core.Decoder(model.core, capacity=len(ids), n_threads=1)
-    rows = []
-    for token in ids:
-        rows.append(np.asarray(decoder.forward([int(token)], [-1]))[0].copy())
-        decoder.keep([0])
-    return np.stack(rows)
-
-
 def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
     assert expected.std() > 0.05 * np.abs(expected).max()  # logits with something in them
     np.testing.assert_allclose(found, expected, rtol=0, atol=RELATIVE * np.abs(expected).max())
@@ -113,7 +104,7 @@ def test_logits_equal_transformers(case):
     ids = case.prompt(min(N_TOKENS, model.config.n_ctx))
     found = model.logits(ids)
     assert_near(found, oracle_logits(case.network, ids))
-    assert np.array_equal(step_by_step(model, ids), found)
+    assert np.array_equal(step_by_step(model.core, ids), found)
 
 
 @pytest.mark.parametrize("case", LONG, indirect=True)

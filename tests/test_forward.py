@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, random_tensors
+from canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, random_tensors, step_by_step
 from grids import in_few_items
 from specdec import _core, reference
 
@@ -45,15 +45,6 @@ class Case:
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def case(request):
     return Case(*request.param)
-
-
-def step_by_step(model: _core.Model, ids: list[int]) -> np.ndarray:
-    decoder = _core.Decoder(model, capacity=len(ids))
-    rows = []
-    for token in ids:
-        rows.append(decoder.forward([token], [-1])[0])
-        decoder.keep([0])
-    return np.stack(rows)
 
 
 def test_prompts_and_steps_are_equal_and_near_the_reference(case):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import specdec
+from canonical import step_by_step
 from specdec import _core
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 
@@ -105,16 +106,6 @@ def random_prompt(n_vocab: int = 211) -> np.ndarray:
     return np.random.default_rng(3).integers(0, n_vocab, N_TOKENS)
 
 
-def step_by_step(model: specdec.Model, ids: np.ndarray) -> np.ndarray:
-    """The same logits from forwards of one token each."""
-    decoder = _core.Decoder(model.core, capacity=len(ids), n_threads=1)
-    rows = []
-    for token in ids:
-        rows.append(np.asarray(decoder.forward([int(token)], [-1]))[0].copy())
-        decoder.keep([0])
-    return np.stack(rows)
-
-
 @pytest.mark.parametrize("name", ["mistral window", "mistral window of one"])
 def test_prefill_then_steps(tmp_path, name):
     network = build(MODELS[name](), tmp_path)
@@ -152,7 +143,7 @@ def test_other_formats_are_near_transformers(tmp_path, name, dtype):
     ids = random_prompt()
     expected = oracle_logits(network, ids)
     model = specdec.load(tmp_path, dtype)
-    for found in (model.logits(ids), step_by_step(model, ids)):
+    for found in (model.logits(ids), step_by_step(model.core, ids)):
         error = np.sqrt(np.square(found - expected).mean()) / expected.std()
         assert 0.05 * RELATIVE_ERROR[dtype] < error < RELATIVE_ERROR[dtype]
 

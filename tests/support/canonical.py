@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,16 @@ def build(
 
 HAS_HOOKS = hasattr(_core, "_alloc_live")
 NO_HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)"
+
+
+def step_by_step(model: _core.Model, ids: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
+    """Logits [n_ids, n_vocab] from forwards of one token each."""
+    decoder = _core.Decoder(model, capacity=len(ids))
+    rows = []
+    for token in ids:
+        rows.append(decoder.forward([int(token)], [-1])[0])
+        decoder.keep([0])
+    return np.stack(rows)
 
 
 def fixed_acceptance(draft: Any, alpha: float, texts: list[list[int]]) -> tuple[Any, ...]:
