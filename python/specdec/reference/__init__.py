@@ -9,7 +9,7 @@ cannot hide on both sides of a comparison.
 
 from specdec.reference.beam import beam_search
 from specdec.reference.decode import decode
-from specdec.reference.decoder import logits, tree_logits
+from specdec.reference.decoder import encode, logits, tree_logits
 from specdec.reference.distributions import adjusted_logits, distribution
 from specdec.reference.formats import (
     BLOCK,
@@ -64,6 +64,7 @@ __all__ = [
     "decode",
     "dequantise",
     "distribution",
+    "encode",
     "fma",
     "greedy",
     "k_sequential",

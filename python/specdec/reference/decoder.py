@@ -1,4 +1,4 @@
-"""The forward pass: logits after every token of a sequence, or every node of a tree."""
+"""The forward pass: logits after every token of a sequence, or every node of a tree; an encoder's output."""
 
 from __future__ import annotations
 
@@ -14,11 +14,46 @@ from specdec.reference.formats import product, round_bf16
 Array = NDArray[Any]
 
 
+def encode(
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    source: Sequence[int],
+    *,
+    dtype: DTypeLike = np.float64,
+    format: str = "exact",
+    cache_format: str = "exact",
+) -> Array:
+    """What the encoder of an encoder-decoder makes of a source: what its decoder attends to.
+
+    Parameters
+    ----------
+    config : mapping
+        The canonical configuration of the whole, with that of the encoder as ``config["encoder"]``.
+    tensors : mapping of str to ndarray
+        Of the whole; those of the encoder begin with "encoder.".
+    source : sequence of int, [n_source]
+    dtype, format, cache_format
+        As in `logits`.
+
+    Returns
+    -------
+    ndarray, [n_source, d_model]
+        Behind the encoder's last norm, where it has one.
+    """
+    encoder = config["encoder"]
+    own = {name.removeprefix("encoder."): x for name, x in tensors.items() if name.startswith("encoder.")}
+    if encoder.get("shared_embedding", False):
+        own["token_embedding"] = tensors["token_embedding"]
+    parents = _chain(len(source))
+    return _forward(encoder, own, source, parents, dtype, format, cache_format, bidirectional=True)
+
+
 def logits(
     config: Mapping[str, Any],
     tensors: Mapping[str, Array],
     ids: Sequence[int],
     *,
+    source: Sequence[int] | None = None,
     dtype: DTypeLike = np.float64,
     format: str = "exact",
     cache_format: str = "exact",
@@ -32,6 +67,8 @@ def logits(
     tensors : mapping of str to ndarray
         Canonical name to weights; matrices are [n_out, n_in].
     ids : sequence of int, [n_tokens]
+    source : sequence of int, [n_source], optional
+        What the encoder of an encoder-decoder reads.
     dtype : numpy dtype
         Everything is computed in it; float64 for an oracle.
     format : {"exact", "f32", "bf16", "int8", "int4"}
@@ -44,7 +81,12 @@ def logits(
     -------
     ndarray, [n_tokens, n_vocab]
     """
-    return _forward(config, tensors, ids, _chain(len(ids)), dtype, format, cache_format)
+    encoded = (
+        None
+        if source is None
+        else encode(config, tensors, source, dtype=dtype, format=format, cache_format=cache_format)
+    )
+    return _forward(config, tensors, ids, _chain(len(ids)), dtype, format, cache_format, encoded)
 
 
 def tree_logits(
@@ -54,6 +96,7 @@ def tree_logits(
     tokens: Sequence[int],
     parents: Sequence[int],
     *,
+    source: Sequence[int] | None = None,
     skip_attn: Collection[int] = (),
     skip_mlp: Collection[int] = (),
     dtype: DTypeLike = np.float64,
@@ -71,9 +114,11 @@ def tree_logits(
         The committed tokens; may be empty.
     tokens, parents : sequence of int, [n_nodes]
         A parent is an earlier node; -1, the parent of node 0, is the end of the prefix.
+    source
+        As in `logits`.
     skip_attn, skip_mlp : collection of int
-        Layers whose attention or MLP the nodes pass by: the hidden state stays what it is. The prefix goes
-        through all of them, and the nodes attend to its keys and values.
+        Layers whose attention, to the source too, or MLP the nodes pass by: the hidden state stays what it
+        is. The prefix goes through all of them, and the nodes attend to its keys and values.
     dtype, format, cache_format
         As in `logits`.
 
@@ -83,10 +128,14 @@ def tree_logits(
     """
     n_prefix = len(prefix)
     hung = _chain(n_prefix) + [n_prefix + parent for parent in parents]
-    forward = _forward(
-        config, tensors, [*prefix, *tokens], hung, dtype, format, cache_format, n_prefix, skip_attn, skip_mlp
+    encoded = (
+        None
+        if source is None
+        else encode(config, tensors, source, dtype=dtype, format=format, cache_format=cache_format)
     )
-    return forward[n_prefix:]
+    ids = [*prefix, *tokens]
+    skipped = n_prefix, skip_attn, skip_mlp
+    return _forward(config, tensors, ids, hung, dtype, format, cache_format, encoded, *skipped)[n_prefix:]
 
 
 def _chain(n_rows: int) -> list[int]:
@@ -101,14 +150,21 @@ def _forward(
     dtype: DTypeLike,
     format: str,
     cache_format: str,
+    encoded: Array | None = None,
     n_whole: int = 0,
     skip_attn: Collection[int] = (),
     skip_mlp: Collection[int] = (),
+    *,
+    bidirectional: bool = False,
 ) -> Array:
     """The one forward: a sequence is a tree whose every node has one child.
 
-    The rows from `n_whole` on pass the attention of the layers `skip_attn` by, and the MLP of `skip_mlp`.
+    Rows attend to `encoded` [n_source, d_encoder] too, where the model has an encoder. The rows from
+    `n_whole` on pass the attention of the layers `skip_attn` by, and the MLP of `skip_mlp`. An encoder is
+    `bidirectional`: each row attends to all rows, and there is no head.
     """
+    if not bidirectional and (encoded is None) != (config.get("encoder") is None):
+        raise ValueError("a model with an encoder, and no other, has a source")
     n_rows, n_head, n_kv_head = len(ids), config["n_head"], config["n_kv_head"]
     n_layer, d_head = config["n_layer"], config["d_head"]
     settings: dict[str, Any] = {**_DEFAULTS, **config}
@@ -119,7 +175,14 @@ def _forward(
         if parent >= 0:
             visible[row] |= visible[parent]
             position[row] = position[parent] + 1
+    visible |= bidirectional
     distance = position[:, None] - position
+
+    bucket = np.zeros_like(distance)
+    if settings["relative_buckets"]:
+        nearness = np.abs(distance) if bidirectional else np.maximum(distance, 0)
+        bucket = np.searchsorted(settings["relative_buckets"], nearness, side="right") - 1
+        bucket += len(settings["relative_buckets"]) * (bidirectional & (distance < 0))
 
     # What may differ from layer to layer.
     windows = settings["windows"] or [config["sliding_window"]] * n_layer
@@ -150,7 +213,7 @@ def _forward(
     def heads(x: Array) -> Array:
         if settings["qkv_limit"]:
             x = np.clip(x, -settings["qkv_limit"], settings["qkv_limit"])
-        return x.reshape(n_rows, -1, d_head)
+        return x.reshape(len(x), -1, d_head)
 
     def normed_heads(x: Array, name: str) -> Array:
         """Queries or keys, normalised head by head."""
@@ -191,14 +254,25 @@ def _forward(
         if settings["alibi"]:
             scores = scores - np.asarray(settings["alibi"], dtype)[:, None, None] * distance
         if settings["relative_buckets"]:
-            bucket = np.searchsorted(settings["relative_buckets"], np.maximum(distance, 0), side="right") - 1
-            scores = scores + tensor("relative_bias")[bucket].transpose(2, 0, 1)
+            name = f"layers.{i}.relative_bias" if settings["relative_bias_by_layer"] else "relative_bias"
+            scores = scores + tensor(name)[bucket].transpose(2, 0, 1)
         seen = visible & (distance < windows[i]) if windows[i] else visible
         sinks = np.full(n_head, -np.inf, dtype)
         if settings["attn_sinks"]:
             sinks = tensor(f"layers.{i}.attn_sinks")
         weights = _softmax(np.where(seen, scores, -np.inf), sinks)
         return linear(np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1), f"layers.{i}.attn_out")
+
+    def cross_attention(h: Array, i: int) -> Array:
+        """To all rows of the source; their distance from a row of the text has no meaning."""
+        q = heads(linear(h, f"layers.{i}.cross_q"))
+        k, v = heads(linear(encoded, f"layers.{i}.cross_k")), heads(linear(encoded, f"layers.{i}.cross_v"))
+        if cache_format == "bf16":
+            q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
+        k, v = (np.repeat(kv, n_head // n_kv_head, axis=1) for kv in (k, v))
+        scores = np.einsum("ihd,jhd->hij", q, k) * score_scales[i]
+        weights = _softmax(scores, np.full(n_head, -np.inf, dtype))
+        return linear(np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1), f"layers.{i}.cross_out")
 
     def block(h: Array, ours: str) -> Array:
         up = linear(h, f"{ours}.mlp_up")
@@ -244,12 +318,17 @@ def _forward(
     def feed_forward(h: Array, i: int) -> Array:
         return mixture(h, i) if mixtures[i] else block(h, f"layers.{i}")
 
-    def before(x: Array, name: str) -> Array:
-        return x if settings["norm_place"] == "after" else norm(x, name)
+    place = settings["norm_place"]
 
-    def after(x: Array, name: str) -> Array:
-        x = x if settings["norm_place"] == "before" else norm(x, name)
-        return np.asarray(settings["residual_scale"] * x)
+    def before(x: Array, name: str) -> Array:
+        return norm(x, name) if place in ("before", "both") else x
+
+    def added(x: Array, y: Array, name: str) -> Array:
+        """The stream x and what a part of a layer adds to it, y."""
+        if place in ("after", "both"):
+            y = norm(y, name)
+        x = x + settings["residual_scale"] * y
+        return norm(x, name) if place == "residual" else x
 
     x = tensor("token_embedding")[np.asarray(ids, dtype=int)]
     if format in ("bf16", "int8", "int4"):
@@ -263,13 +342,22 @@ def _forward(
     for i in range(n_layer):
         ours, stream = f"layers.{i}", x
         h = before(stream, f"{ours}.attn_norm")
-        x = np.where(passing & (i in skip_attn), x, x + after(attention(h, i), f"{ours}.attn_post_norm"))
+        attended = added(x, attention(h, i), f"{ours}.attn_post_norm")
+        if encoded is not None:
+            crossed = cross_attention(before(attended, f"{ours}.cross_norm"), i)
+            attended = added(attended, crossed, f"{ours}.cross_post_norm")
+        x = np.where(passing & (i in skip_attn), x, attended)
         if settings["parallel"] == "no":
             stream = x
         if settings["parallel"] != "one_norm":
             h = before(stream, f"{ours}.mlp_norm")
-        x = np.where(passing & (i in skip_mlp), x, x + after(feed_forward(h, i), f"{ours}.mlp_post_norm"))
-    y = times(norm(x, "output_norm"), "token_embedding" if config["tied"] else "head")
+        ended = added(x, feed_forward(h, i), f"{ours}.mlp_post_norm")
+        x = np.where(passing & (i in skip_mlp), x, ended)
+    if settings["output_norm"]:
+        x = norm(x, "output_norm")
+    if bidirectional:
+        return x
+    y = times(x, "token_embedding" if config["tied"] else "head")
     if settings["head_bias"]:
         y = y + tensor("head_bias")
     return _softcap(settings["logit_scale"] * y, settings["logit_softcap"])
@@ -294,6 +382,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "query_span": 0,
     "alibi": (),
     "relative_buckets": (),
+    "relative_bias_by_layer": False,
+    "output_norm": True,
     "more_inv_freq": (),
     "rotary_factors": (),
     "windows": (),
