@@ -263,7 +263,7 @@ def _forward(
         weights = _softmax(np.where(seen, scores, -np.inf), sinks)
         return linear(np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1), f"layers.{i}.attn_out")
 
-    def cross_attention(h: Array, i: int) -> Array:
+    def cross_attention(h: Array, encoded: Array, i: int) -> Array:
         """To all rows of the source; their distance from a row of the text has no meaning."""
         q = heads(linear(h, f"layers.{i}.cross_q"))
         k, v = heads(linear(encoded, f"layers.{i}.cross_k")), heads(linear(encoded, f"layers.{i}.cross_v"))
@@ -327,8 +327,8 @@ def _forward(
         """The stream x and what a part of a layer adds to it, y."""
         if place in ("after", "both"):
             y = norm(y, name)
-        x = x + settings["residual_scale"] * y
-        return norm(x, name) if place == "residual" else x
+        total: Array = x + settings["residual_scale"] * y
+        return norm(total, name) if place == "residual" else total
 
     x = tensor("token_embedding")[np.asarray(ids, dtype=int)]
     if format in ("bf16", "int8", "int4"):
@@ -344,7 +344,7 @@ def _forward(
         h = before(stream, f"{ours}.attn_norm")
         attended = added(x, attention(h, i), f"{ours}.attn_post_norm")
         if encoded is not None:
-            crossed = cross_attention(before(attended, f"{ours}.cross_norm"), i)
+            crossed = cross_attention(before(attended, f"{ours}.cross_norm"), encoded, i)
             attended = added(attended, crossed, f"{ours}.cross_post_norm")
         x = np.where(passing & (i in skip_attn), x, attended)
         if settings["parallel"] == "no":
