@@ -330,7 +330,7 @@ def _forward(
         total: Array = x + settings["residual_scale"] * y
         return norm(total, name) if place == "residual" else total
 
-    x = tensor("token_embedding")[np.asarray(ids, dtype=int)]
+    x: Array = tensor("token_embedding")[np.asarray(ids, dtype=int)]
     if format in ("bf16", "int8", "int4"):
         x = round_bf16(x).astype(dtype)
     x = x * settings["embedding_scale"]
