@@ -19,6 +19,7 @@ from specdec.analysis import speedup, timing
 from specdec.analysis import tune as tune_module
 from specdec.analysis.speedup import Speedup
 from specdec.analysis.timing import ForwardTimes
+from specdec.decoding.beginning import Beginning
 from specdec.drafts import Bigram, ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from tiny_models import llama_config, tensors_for, write_hf
@@ -214,7 +215,7 @@ def test_the_text_that_is_timed_fits_the_drafts_context(
     config = llama_config(vocab_size=N_VOCAB, max_position_embeddings=32)
     short = specdec.load(write_hf(tmp_path / "short", config, tensors_for(config, seed=4)))
     for draft in (short, ModelDraft(short)):
-        assert timing._Rounds(pair[0], draft, [1] * N_CTX, 2, 1).draft_s() > 0.0
+        assert timing._Rounds(pair[0], draft, Beginning([1] * N_CTX, []), 2, 1).draft_s() > 0.0
 
 
 # ---------------------------------------------------------------------------------------- times and rows
@@ -471,7 +472,7 @@ def test_html_is_escaped() -> None:
         ({"prompts": []}, "prompts is an empty list"),
         ({"prompts": 7}, "prompts is an int"),
         ({"prompts": ["ab", [99]]}, "prompt 1: token id at position 0 is 99"),
-        ({"prompts": [[1] * N_CTX]}, "prompt 0: there are 96 token ids; expected at most 95"),
+        ({"prompts": [[1] * N_CTX]}, "prompt 0: there are 96 token ids; expected fewer"),
         ({"target": 5}, "target is an int"),
         ({"draft": 5}, "draft is an int"),
         ({"draft": Unigram([0], 7)}, r"ids\[\d\] is \d+; expected 0 to 6"),

@@ -195,7 +195,7 @@ def _models(arguments: argparse.Namespace) -> tuple[Model, Model]:
 
 def _show(request: Request, colour: bool) -> Result:
     """Carry the request out, printing each round when it is done."""
-    figure = Figure(request.target.tokenizer, request.prompts[0])
+    figure = Figure(request.target.tokenizer, request.beginnings[0].ids)
     print(legend(colour=colour))
     print(paint(figure.prompt, "prompt", colour), flush=True)
     run = Run(request)

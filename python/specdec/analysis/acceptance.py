@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from specdec import _core, drafts, theory
 from specdec.containers import prompts_of
+from specdec.decoding.beginning import Beginning
 from specdec.decoding.generate import generate
-from specdec.decoding.run import continuation_decoder
 from specdec.errors import InputError, kind_of
 from specdec.models.model import Model, ModelLike, Prompt, as_model, load
 from specdec.models.tokenizer import check_same_vocabulary
@@ -82,7 +82,7 @@ class Acceptance:
 def acceptance(
     target: Model,
     draft: MeasurableDraft,
-    prompts: Sequence[Sequence[int]],
+    beginnings: Sequence[Beginning],
     *,
     sampling: Sampling,
     leniences: Sequence[float],
@@ -100,7 +100,7 @@ def acceptance(
     ----------
     target : Model
     draft : Model or ProbabilityDraft
-    prompts : sequence of sequence of int
+    beginnings : sequence of Beginning
     sampling : Sampling
         Of both.
     leniences : sequence of float
@@ -116,12 +116,12 @@ def acceptance(
     tokens: list[list[int]] = []
     text: list[list[str]] | None = None if target.tokenizer is None else []
     betas: dict[float, list[Array]] = {lenience: [] for lenience in leniences}
-    for i, prompt in enumerate(prompts):
+    for i, beginning in enumerate(beginnings):
         result = generate(
             target,
             None,
-            prompt,
-            max_new_tokens=min(n_tokens, _room(target, draft, prompt, i)),
+            beginning.ids,
+            max_new_tokens=min(n_tokens, _room(target, draft, beginning, i)),
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
@@ -131,13 +131,12 @@ def acceptance(
             logits=True,
         )
         assert result.logits is not None
-        guesses = _draft_logits(draft, [*prompt, *result.tokens[:-1]], len(prompt), target, n_threads)
+        guesses = _draft_logits(draft, beginning, result.tokens, target, n_threads)
         for lenience, found in _betas(result.logits, guesses, sampling, leniences).items():
             betas[lenience].append(found)
         tokens.append(result.tokens)
-        if text is not None:
-            assert target.tokenizer is not None
-            stream = continuation_decoder(target.tokenizer, prompt)
+        stream = beginning.stream_decoder(target)
+        if text is not None and stream is not None:
             pieces = [stream.feed([token]) for token in result.tokens]
             pieces[-1] += stream.finish()
             text.append(pieces)
@@ -145,27 +144,33 @@ def acceptance(
     return Acceptance(tokens, text, betas)
 
 
-def _room(target: Model, draft: MeasurableDraft, prompt: Sequence[int], index: int) -> int:
+def _room(target: Model, draft: MeasurableDraft, beginning: Beginning, index: int) -> int:
     """New tokens that the contexts have room for; the last one needs none in the draft's."""
-    room = target.config.n_ctx - len(prompt)
+    room = beginning.room(target)
     if isinstance(draft, Model):
-        room = min(room, draft.config.n_ctx - len(prompt) + 1)
+        room = min(room, beginning.room(draft) + 1)
     if room < 1:
-        raise InputError(f"prompt {index} has {len(prompt)} tokens, which leaves no room in the context")
+        n = len(beginning.ids)
+        raise InputError(f"prompt {index} has {n} tokens, which leaves no room in the context")
     return room
 
 
 def _draft_logits(
-    draft: MeasurableDraft, ids: Sequence[int], n_prompt: int, target: Model, n_threads: int | None
+    draft: MeasurableDraft,
+    beginning: Beginning,
+    tokens: Sequence[int],
+    target: Model,
+    n_threads: int | None,
 ) -> NDArray[np.float32]:
     """The draft's logits at every position that the target generated, [n_tokens, n_vocab]."""
+    ids, first = [*beginning.ids, *tokens[:-1]], len(beginning.ids) - 1
     if isinstance(draft, Model):
         decoder = _core.Decoder(
             draft.core, capacity=len(ids), n_threads=check_threads(n_threads), n_vocab=target.config.n_vocab
         )
         logits = decoder.prefill(ids, logits=True, finite=True)
         assert logits is not None
-        return logits[n_prompt - 1 :]
+        return logits[first:]
     if isinstance(draft, drafts.OnlineNgram):  # which may have no table to say how many ids there are
         probs = draft.probabilities(ids, target.config.n_vocab)
     else:
@@ -176,7 +181,7 @@ def _draft_logits(
     if not (np.all(probs >= 0.0) and np.allclose(probs.sum(axis=1), 1.0, rtol=0.0, atol=1e-6)):
         raise InputError("draft.probabilities gave a row that is no distribution; expected sum 1")
     with np.errstate(divide="ignore"):
-        return np.log(probs[n_prompt - 1 :]).astype(np.float32)
+        return np.log(probs[first:]).astype(np.float32)
 
 
 def _betas(
@@ -236,13 +241,7 @@ def default_prompts(target: Model) -> list[str]:
     return list(PROMPTS)
 
 
-def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
-    """Token ids of each prompt; a text, or a list of integers, is one prompt."""
+def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[Beginning]:
+    """What each prompt's text begins with; a text, or a list of integers, is one prompt."""
     given, _ = prompts_of("prompts", prompts)
-    found = []
-    for i, prompt in enumerate(given):
-        try:
-            found.append(target.check_ids(prompt, minimum=1, maximum=target.config.n_ctx - 1).tolist())
-        except InputError as error:
-            raise InputError(f"prompt {i}: {error}") from None
-    return found
+    return [Beginning.of(target, prompt, f"prompt {i}") for i, prompt in enumerate(given)]

@@ -113,7 +113,8 @@ def search_skips(
     progress = check_flag("progress", progress)
     import_optuna()  # before a model is loaded
     target = as_model("target", target)
-    ids = split(target, default_prompts(target) if prompts is None else prompts)
+    beginnings = split(target, default_prompts(target) if prompts is None else prompts)
+    ids = [beginning.ids for beginning in beginnings]
     sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     settings = {
         "n_layer": target.config["n_layer"], "prompts": ids, "gammas": list(gammas),

@@ -26,6 +26,7 @@ from specdec.analysis.speedup import Speedup, speedups
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import check_flag, check_integer, check_items
+from specdec.decoding.beginning import Beginning
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, Prompt
@@ -138,32 +139,34 @@ def measure(
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     n_timed_tokens = check_integer("n_timed_tokens", n_timed_tokens, 1)
     target, opened = open_pair(target, draft)
-    ids = split(target, prompts)
+    beginnings = split(target, prompts)
     seed = check_integer("seed", seed, 0, 2**64 - 1)
     threads = check_threads(n_threads)
     timing, time_leniences = check_flag("timing", timing), check_flag("time_leniences", time_leniences)
 
-    share = -(-n_tokens // len(ids))
+    share = -(-n_tokens // len(beginnings))
     runs_draft = timing and isinstance(opened, RUN_BY_THE_CORE)
-    timed = _timed_work(target, ids, share, n_timed_tokens) if runs_draft else []
+    timed = _timed_work(target, beginnings, share, n_timed_tokens) if runs_draft else []
     timed_leniences = chosen_leniences if time_leniences else [1.0]
     n_runs = len(timed_leniences) * repeats * (len(chosen_gammas) + 1)
-    n_steps = len(ids) * share + n_runs * sum(n for _, n in timed)
+    n_steps = len(beginnings) * share + n_runs * sum(n for _, n in timed)
 
     texts: dict[float, Acceptance] = {}
     measured: dict[tuple[float, float, int], Speedup] = {}
     with counted(n_steps * len(samplings), "token", progress) as done:
         for sampling in samplings:
             texts[sampling.temperature] = acceptance(
-                target, opened, ids, sampling=sampling, leniences=all_leniences, n_tokens=share, seed=seed,
-                n_threads=threads, done=done,
+                target, opened, beginnings, sampling=sampling, leniences=all_leniences, n_tokens=share,
+                seed=seed, n_threads=threads, done=done,
             )  # fmt: skip
         times = None
         if timing:
             times = forward_times(
                 target,
                 opened if isinstance(opened, RUN_BY_THE_CORE) else None,
-                sample_text(target, ids, texts[samplings[0].temperature].tokens, max(chosen_gammas) + 1),
+                sample_text(
+                    target, beginnings, texts[samplings[0].temperature].tokens, max(chosen_gammas) + 1
+                ),
                 max_rows=max(chosen_gammas) + 1,
                 n_threads=threads,
             )
@@ -198,7 +201,7 @@ def measure(
         betas={temperature: found.betas[1.0] for temperature, found in texts.items()},
         tokens={temperature: found.tokens for temperature, found in texts.items()},
         text=text or None,
-        prompts=ids,
+        prompts=[beginning.ids for beginning in beginnings],
         seed=seed,
         n_threads=threads,
     )
@@ -257,14 +260,14 @@ def _row(
 
 
 def _timed_work(
-    target: Model, prompts: Sequence[Sequence[int]], share: int, n_tokens: int
+    target: Model, beginnings: Sequence[Beginning], share: int, n_tokens: int
 ) -> list[tuple[Sequence[int], int]]:
     work: list[tuple[Sequence[int], int]] = []
     left = n_tokens
-    for prompt in prompts:
-        n = min(share, left, target.config.n_ctx - len(prompt))
+    for beginning in beginnings:
+        n = min(share, left, beginning.room(target))
         if n > 0:
-            work.append((prompt, n))
+            work.append((beginning.ids, n))
             left -= n
     return work
 

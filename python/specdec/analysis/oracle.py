@@ -228,7 +228,7 @@ def oracle(
         raise InputError("verify is 'block', which judges chains as a whole; expected a rule for each guess")
     target = as_model("target", target)
     draft = as_draft(target, draft)
-    ids = split(target, prompts)
+    beginnings = split(target, prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     options: dict[str, Any] = {
         "max_new_tokens": n_new, "temperature": sampling.temperature, "top_k": sampling.top_k,
@@ -237,19 +237,19 @@ def oracle(
     }  # fmt: skip
     auto = AdaptiveGamma(max_gamma)
     policies: list[int | AdaptiveGamma] = [max_gamma, *[auto] * (_LEARNING + 1)]
-    with counted(len(policies) * len(ids), "run", progress) as done:
+    with counted(len(policies) * len(beginnings), "run", progress) as done:
         results: list[list[Result]] = []
         for policy in policies:
             results.append([])
-            for i, prompt in enumerate(ids):
+            for i, beginning in enumerate(beginnings):
                 key = [(seed, i)]
-                results[-1].append(generate(target, draft, prompt, gamma=policy, seed=key, **options))
+                results[-1].append(generate(target, draft, beginning.ids, gamma=policy, seed=key, **options))
                 done(1)
     longest = [result.trace.rounds for result in results[0]]
     times = forward_times(
         target,
         draft,
-        sample_text(target, ids, [result.tokens for result in results[0]], max_gamma + 1),
+        sample_text(target, beginnings, [result.tokens for result in results[0]], max_gamma + 1),
         max_rows=max_gamma + 1,
         n_threads=threads,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from specdec import _core
+from specdec.decoding.beginning import Beginning
 from specdec.decoding.run import SLICE_S
 from specdec.drafts import Draft, Unigram
 from specdec.drafts.model_draft import ModelDraft, as_draft
@@ -74,7 +75,7 @@ def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
 def forward_times(
     target: Model,
     draft: Model | Draft | None,
-    ids: Sequence[int],
+    text: Beginning,
     *,
     max_rows: int,
     n_threads: int,
@@ -89,8 +90,8 @@ def forward_times(
     target : Model
     draft : Model, Draft or None
         None counts as 0 seconds; the rounds are then drafted at random.
-    ids : sequence of int
-        A text: its beginning is the prompt.
+    text : Beginning
+        A text, of which rounds continue the first part.
     max_rows : int
     n_threads : int
 
@@ -99,7 +100,7 @@ def forward_times(
     ForwardTimes
     """
     drafting = Unigram([0], target.config["n_vocab"]) if draft is None else draft
-    rounds = {m: _Rounds(target, drafting, ids, m - 1, n_threads) for m in range(1, max_rows + 1)}
+    rounds = {m: _Rounds(target, drafting, text, m - 1, n_threads) for m in range(1, max_rows + 1)}
     jobs: dict[int, Callable[[], float]] = {m: one.verify_s for m, one in rounds.items()}
     if draft is not None:
         jobs[0] = rounds[min(_DRAFTED + 1, max_rows)].draft_s
@@ -112,7 +113,7 @@ class _Rounds:
     """Greedy rounds with so many drafts, some milliseconds of them at a time."""
 
     def __init__(
-        self, target: Model, draft: Model | Draft, ids: Sequence[int], gamma: int, n_threads: int
+        self, target: Model, draft: Model | Draft, text: Beginning, gamma: int, n_threads: int
     ) -> None:
         drafting = as_draft(target, draft)
         models = [target, drafting.model] if isinstance(drafting, ModelDraft) else [target]
@@ -122,7 +123,7 @@ class _Rounds:
             "gamma": gamma, "max_new_tokens": _N_NEW, "sampling": {"temperature": 0.0},
             "draft_sampling": {"temperature": 0.0}, "seeds": [(0, 0)], "n_threads": n_threads,
         }  # fmt: skip
-        prompt = list(ids[: max(1, n_ctx // 2)])
+        prompt = text.ids[: max(1, n_ctx // 2)]
         self._arguments = (target.core, drafting.describe(target) if gamma else None, [prompt])
         self._session: _core.Session | None = None
 
@@ -151,10 +152,12 @@ def _median(values: Iterable[float]) -> float:
 
 
 def sample_text(
-    target: Model, prompts: Sequence[Sequence[int]], tokens: Sequence[Sequence[int]], n_rows: int
-) -> list[int]:
+    target: Model, beginnings: Sequence[Beginning], tokens: Sequence[Sequence[int]], n_rows: int
+) -> Beginning:
     """A text for timing: as long as a prompt and half its continuation on average, and `n_rows` more."""
-    whole = [token for pair in zip(prompts, tokens, strict=True) for part in pair for token in part]
-    typical = round(statistics.mean(len(p) + len(t) / 2 for p, t in zip(prompts, tokens, strict=True)))
+    texts = list(zip((beginning.ids for beginning in beginnings), tokens, strict=True))
+    whole = [token for parts in texts for part in parts for token in part]
+    typical = round(statistics.mean(len(prompt) + len(new) / 2 for prompt, new in texts))
     length = min(typical, target.config.n_ctx - n_rows) + n_rows
-    return (whole * math.ceil(length / len(whole)))[:length]
+    ids = (whole * math.ceil(length / len(whole)))[:length]
+    return Beginning(ids, ids)

@@ -215,18 +215,18 @@ def tune(
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     sampling = Sampling(temperature, top_k, top_p, min_p)
     target, opened = open_pair(target, draft)
-    ids = split(target, default_prompts(target) if prompts is None else prompts)
+    beginnings = split(target, default_prompts(target) if prompts is None else prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
-    share = -(-n_tokens // len(ids))
-    with counted(len(ids) * share, "token", progress) as done:
+    share = -(-n_tokens // len(beginnings))
+    with counted(len(beginnings) * share, "token", progress) as done:
         found = acceptance(
-            target, opened, ids, sampling=sampling, leniences=[1.0], n_tokens=share, seed=seed,
+            target, opened, beginnings, sampling=sampling, leniences=[1.0], n_tokens=share, seed=seed,
             n_threads=threads, done=done,
         )  # fmt: skip
     times = forward_times(
         target,
         opened if isinstance(opened, RUN_BY_THE_CORE) else None,
-        sample_text(target, ids, found.tokens, max_gamma + 1),
+        sample_text(target, beginnings, found.tokens, max_gamma + 1),
         max_rows=max_gamma + 1,
         n_threads=threads,
     )

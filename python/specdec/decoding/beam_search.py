@@ -11,8 +11,8 @@ from typing import Any
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_items, check_number
 from specdec.containers import plain
-from specdec.decoding.request import check_prompt
-from specdec.decoding.run import SLICE_S, continuation_decoder
+from specdec.decoding.beginning import Beginning
+from specdec.decoding.run import SLICE_S
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA
@@ -138,14 +138,14 @@ def beam_search(
     tokenizer = target.tokenizer
     eos_ids = () if ignore_eos or tokenizer is None else tokenizer.eos_ids
     stop_ids = _stop_ids(stop, target.config["n_vocab"], eos_ids)
-    prompt_ids = check_prompt(target, prompt, "prompt")
-    room = target.config["n_ctx"] - len(prompt_ids)
+    beginning = Beginning.of(target, prompt, "prompt")
+    room = beginning.room(target)
     n_steps = room if max_new_tokens is None else min(room, max_new_tokens)
     limit_reason: FinishReason = "length" if n_steps == max_new_tokens else "context"
 
     bar = progress_bar(n_steps, "token") if progress else None
     search = _core.BeamSearch(
-        target.core, None if draft is None or gamma == 0 else draft.core, prompt_ids, width=width,
+        target.core, None if draft is None or gamma == 0 else draft.core, beginning.ids, width=width,
         draft_width=draft_width, gamma=gamma, max_new_tokens=n_steps, stop_ids=stop_ids, n_threads=n_threads,
     )  # fmt: skip
     rounds: list[BeamRound] = []
@@ -162,10 +162,8 @@ def beam_search(
             bar.close()
 
     def text(tokens: list[int]) -> str | None:
-        if tokenizer is None:
-            return None
-        decoder = continuation_decoder(tokenizer, prompt_ids)
-        return decoder.feed(tokens) + decoder.finish()
+        decoder = beginning.stream_decoder(target)
+        return None if decoder is None else decoder.feed(tokens) + decoder.finish()
 
     beams = [
         Beam(
@@ -178,7 +176,7 @@ def beam_search(
     ]
     if length_penalty:
         beams.sort(key=lambda beam: _log_penalised(beam, length_penalty))
-    return BeamResult(beams, BeamTrace(rounds, prefill_s), prompt_ids)
+    return BeamResult(beams, BeamTrace(rounds, prefill_s), beginning.ids)
 
 
 def _log_penalised(beam: Beam, length_penalty: float) -> float:

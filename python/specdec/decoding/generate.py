@@ -219,7 +219,7 @@ def generate(
         run.close()
         if bar is not None:
             bar.close()
-    results = [run.result(i) for i in range(len(request.prompts))]
+    results = [run.result(i) for i in range(len(request.beginnings))]
     return results if request.is_batch else results[0]
 
 
@@ -261,10 +261,8 @@ def stream(
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
     request = Request.prepare(target, draft, prompt, DecodingOptions.of_call(stream, options), chat)
     if request.is_batch:
-        raise InputError(
-            f"{'prompt' if chat is None else 'messages'} is a list of {len(request.prompts)}; stream takes "
-            "one, generate several"
-        )
+        name, n = "prompt" if chat is None else "messages", len(request.beginnings)
+        raise InputError(f"{name} is a list of {n}; stream takes one, generate several")
     if request.target.tokenizer is None:
         raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
     return Stream(Run(request, streaming=True))

@@ -13,6 +13,7 @@ from specdec import _core
 from specdec.checks import check_integer, check_items
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
+from specdec.decoding.beginning import Beginning
 from specdec.decoding.chat import Chat
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.stopping import FinishReason, StopRules
@@ -23,7 +24,7 @@ from specdec.models.model import Model, ModelLike, Prompt, as_model
 from specdec.verification.rules import Rule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["Request", "check_prompt"]
+__all__ = ["Request"]
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,10 @@ class Request:
         None where nothing is to be drafted.
     description : tuple of str and dict, or None
         The draft as the core takes it.
-    prompts : list of list of int
-        Token ids of each prompt.
+    beginnings : list of Beginning
+        What each text begins with.
     is_batch : bool
         Whether the caller gave a list of prompts and expects a list of results.
-    own_text : list of bool
-        Whether the new text of a sequence is a text by itself, as the reply in a chat is; else it goes on
-        with the prompt's.
     gamma : int
         Drafted tokens a round at most; 0 without a draft.
     policy : AdaptiveGamma, callable or None
@@ -66,9 +64,8 @@ class Request:
     target: Model
     draft: Draft | None
     description: Description | None
-    prompts: list[list[int]]
+    beginnings: list[Beginning]
     is_batch: bool
-    own_text: list[bool]
     gamma: int
     policy: AdaptiveGamma | Policy | None
     sampling: Sampling
@@ -144,9 +141,11 @@ class Request:
             target=target,
             draft=draft if drafting else None,
             description=description if drafting else None,
-            prompts=[check_prompt(target, item, name) for item, name in zip(given, names, strict=True)],
+            beginnings=[
+                Beginning.of(target, item, name, own_text=chat is not None and chat.begins_reply(i))
+                for i, (item, name) in enumerate(zip(given, names, strict=True))
+            ],
             is_batch=is_batch,
-            own_text=[chat is not None and chat.begins_reply(i) for i in range(len(given))],
             gamma=gamma if drafting else 0,
             policy=policy if drafting else None,
             sampling=sampling,
@@ -160,10 +159,15 @@ class Request:
 
     def limit(self, index: int) -> tuple[int, FinishReason]:
         """(how many new tokens a sequence may have, the finish reason when it has them)."""
-        room = self.target.config["n_ctx"] - len(self.prompts[index])
+        room = self.beginnings[index].room(self.target)
         if self.options.max_new_tokens is not None and self.options.max_new_tokens <= room:
             return self.options.max_new_tokens, "length"
         return room, "context"
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """Token ids that each new text follows."""
+        return [beginning.ids for beginning in self.beginnings]
 
     @property
     def kind(self) -> RunKind:
@@ -179,7 +183,7 @@ class Request:
     @property
     def n_new_tokens(self) -> int:
         """New tokens of all sequences together, if nothing stops them early."""
-        return sum(self.limit(i)[0] for i in range(len(self.prompts)))
+        return sum(self.limit(i)[0] for i in range(len(self.beginnings)))
 
 
 def _check_given(prompt: object) -> None:
@@ -228,25 +232,6 @@ def _target_sampling(options: DecodingOptions) -> tuple[Sampling, Rule]:
         return sampling, options.verify
     # Lenience for argmax looks at the distribution before the argmax (appendix A.5).
     return replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None), "greedy"
-
-
-def check_prompt(target: Model, prompt: Any, name: str) -> list[int]:
-    """The ids of a prompt, encoded if it is a text: at least one, and room for another in the context.
-
-    Raises
-    ------
-    InputError
-    """
-    n_ctx = target.config["n_ctx"]
-    try:
-        ids: list[int] = target.check_ids(prompt).tolist()
-        if len(ids) == n_ctx:
-            raise InputError(
-                f"there are {n_ctx} token ids; expected fewer, as the context of {n_ctx} is then full"
-            )
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
-    return ids
 
 
 def _seeds(seed: Any, n_sequences: int) -> list[tuple[int, int]]:

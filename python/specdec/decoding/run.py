@@ -17,26 +17,17 @@ from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules, StopScanner
 from specdec.drafts.model_draft import ModelDraft
 from specdec.errors import NotFiniteError
-from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
+from specdec.models.tokenizer import StreamDecoder
 from specdec.trace import Round, Trace
 
 if TYPE_CHECKING:
     from specdec._core import RoundRecord
 
-__all__ = ["Run", "SequenceState", "continuation_decoder"]
+__all__ = ["Run", "SequenceState"]
 
 SLICE_S = 0.02
 """Seconds of rounds between two looks at their records. A model's weights push the interpreter out of the
 caches, so the first record looked at takes some 50 microseconds, and those after it a few."""
-
-
-def continuation_decoder(tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> StreamDecoder:
-    """A decoder for tokens that follow a prompt: a space at their beginning stays if the prompt has text."""
-    if isinstance(tokenizer, ByteTokenizer):
-        continuing = any(tokenizer.text_bytes(token) for token in prompt_ids)
-    else:
-        continuing = bool(tokenizer.decode(prompt_ids))
-    return StreamDecoder(tokenizer, continuing=continuing)
 
 
 class SequenceState:
@@ -154,17 +145,10 @@ class Run:
     """
 
     def __init__(self, request: Request, *, streaming: bool = False) -> None:
-        tokenizer = request.target.tokenizer
         self.request = request
         self.sequences = [
-            SequenceState(
-                None
-                if tokenizer is None
-                else continuation_decoder(tokenizer, [] if request.own_text[i] else prompt),
-                request.stop,
-                *request.limit(i),
-            )
-            for i, prompt in enumerate(request.prompts)
+            SequenceState(beginning.stream_decoder(request.target), request.stop, *request.limit(i))
+            for i, beginning in enumerate(request.beginnings)
         ]
         # The core ends a text at its length and at stop ids; a stop string must be looked for each round.
         # And a caller's policy is asked before each.
@@ -192,18 +176,18 @@ class Run:
         50 ms and a forward.
         """
         request = self.request
-        n_prompts, n_slots = len(request.prompts), request.n_slots
-        limits = [request.limit(i)[0] for i in range(n_prompts)]
+        prompts, n_slots = request.prompts, request.n_slots
+        limits = [request.limit(i)[0] for i in range(len(prompts))]
         slots = self._slots
-        waiting = iter(range(n_slots, n_prompts))
+        waiting = iter(range(n_slots, len(prompts)))
         following = next(waiting, None)
         self._session = _core.Session(
             request.target.core,
             request.description,
-            request.prompts[:n_slots],
+            prompts[:n_slots],
             gamma=request.gamma,
             max_new_tokens=max(limits),
-            n_text=max(len(prompt) + limit for prompt, limit in zip(request.prompts, limits, strict=True)),
+            n_text=max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)),
             node_budget=request.node_budget or 0,
             sampling=request.sampling.core(),
             draft_sampling=request.draft_sampling.core(),
@@ -244,7 +228,7 @@ class Run:
             for slot in ended:
                 if following is not None:
                     self._keep(self._session, slot)
-                    self._session.replace(slot, request.prompts[following], request.seeds[following])
+                    self._session.replace(slot, prompts[following], request.seeds[following])
                     slots[slot] = following
                     self._begin(self._session, slot)
                     begun.append(following)
@@ -262,7 +246,7 @@ class Run:
         if cache is None:
             return
         for model in self._readers():
-            text = cache.find(model, self.request.prompts[index])
+            text = cache.find(model, self.request.beginnings[index].ids)
             n_cached = 0 if text is None else session.begin_with(slot, text)
             if model is self.request.target.core:
                 self.sequences[index].n_cached = n_cached
@@ -272,7 +256,7 @@ class Run:
         cache, index = self.request.options.prompt_cache, self._slots[slot]
         if cache is None:
             return
-        tokens = [*self.request.prompts[index], *self.sequences[index].tokens]
+        tokens = [*self.request.beginnings[index].ids, *self.sequences[index].tokens]
         for model in self._readers():
             n_tokens, n_bytes, n_low = session.cached_size(slot, model)
             cache.keep(model, tokens[:n_tokens], n_bytes, n_low, partial(session.cached_text, slot, model))
@@ -302,7 +286,7 @@ class Run:
             finish_reason=sequence.finish_reason or "error",
             stop=sequence.stop,
             trace=Trace(sequence.rounds, prefill_s=sequence.prefill_s, n_sequences=request.n_slots),
-            prompt_ids=request.prompts[index],
+            prompt_ids=request.beginnings[index].ids,
             seed=request.seeds[index],
             logits=(
                 np.concatenate([np.empty((0, n_vocab), np.float32), *sequence.logits])
