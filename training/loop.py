@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +39,18 @@ def learning_rate_factor(step: int, steps: int) -> float:
 
 
 class Optimizers:
-    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
+    """Muon for the matrices of the layers, AdamW for the embedding and the norms.
 
-    def __init__(self, model: nn.Module, matrix_lr: float, other_lr: float):
-        matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
-        others = [p for n, p in model.named_parameters() if p.dim() != 2 or "embed" in n]
+    `is_table` says by the name of a parameter of two dimensions that it is a table, such as the embedding.
+    """
+
+    def __init__(
+        self, model: nn.Module, matrix_lr: float, other_lr: float,
+        is_table: Callable[[str], bool] = lambda name: "embed" in name,
+    ):  # fmt: skip
+        named = list(model.named_parameters())
+        matrices = [p for n, p in named if p.dim() == 2 and not is_table(n)]
+        others = [p for n, p in named if p.dim() != 2 or is_table(n)]
         self.muon = torch.optim.Muon(matrices, lr=matrix_lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
         self.adamw = torch.optim.AdamW(others, lr=other_lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.base = {self.muon: matrix_lr, self.adamw: other_lr}
@@ -97,8 +105,17 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
+def divergences(target_logits: Tensor, draft_logits: Tensor) -> tuple[Tensor, Tensor]:
+    """KL(target ‖ draft) in nats and total variation, means over all positions."""
+    target = target_logits.float().log_softmax(-1)
+    draft = draft_logits.float().log_softmax(-1)
+    kl = (target.exp() * (target - draft)).sum(-1).mean()
+    variation = 1 - torch.minimum(target.exp(), draft.exp()).sum(-1).mean()
+    return kl, variation
+
+
 class LossCurve:
-    """The loss curve kept as text: one tab-separated line per entry, flushed at once.
+    """The loss curve kept as text: one tab-separated line per entry, written at once.
 
     A resumed run repeats the steps after its checkpoint, so their older lines are dropped.
     """
@@ -106,11 +123,10 @@ class LossCurve:
     def __init__(self, path: Path, header: tuple[str, ...], start: int):
         lines = path.read_text().splitlines()[1:] if start and path.exists() else []
         kept = [line for line in lines if int(line.split("\t")[0]) < start]
-        self.file = path.open("w")
-        self.file.write("\n".join(["\t".join(header), *kept]) + "\n")
-        self.file.flush()
+        self.path = path
+        path.write_text("\n".join(["\t".join(header), *kept]) + "\n")
 
     def add(self, *values: float) -> None:
         texts = [str(v) if isinstance(v, int) else f"{v:.4f}" for v in values]
-        self.file.write("\t".join(texts) + "\n")
-        self.file.flush()
+        with self.path.open("a") as file:
+            file.write("\t".join(texts) + "\n")

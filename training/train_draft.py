@@ -39,15 +39,6 @@ RAMP = (0.4, 0.6)
 VARIATION_SCALE = 4.0
 
 
-def divergences(target_logits: Tensor, draft_logits: Tensor) -> tuple[Tensor, Tensor]:
-    """KL(target ‖ draft) in nats and total variation, means over all positions."""
-    target = target_logits.float().log_softmax(-1)
-    draft = draft_logits.float().log_softmax(-1)
-    kl = (target.exp() * (target - draft)).sum(-1).mean()
-    variation = 1 - torch.minimum(target.exp(), draft.exp()).sum(-1).mean()
-    return kl, variation
-
-
 @torch.no_grad()
 def held_out_alpha(target: Decoder, draft: Decoder, ids: np.ndarray) -> tuple[float, float]:
     """Acceptance rate E[Σ min] on held-out text, and the share of equal argmaxes, at all positions."""
@@ -57,7 +48,7 @@ def held_out_alpha(target: Decoder, draft: Decoder, ids: np.ndarray) -> tuple[fl
     for chunk in rows.chunk(4):
         with torch.autocast("cpu", torch.bfloat16):
             t, d = target(chunk), draft(chunk)
-        alphas.append(1 - divergences(t, d)[1].item())
+        alphas.append(1 - loop.divergences(t, d)[1].item())
         equal.append((t.argmax(-1) == d.argmax(-1)).float().mean().item())
     return float(np.mean(alphas)), float(np.mean(equal))
 
@@ -96,7 +87,7 @@ def main() -> None:
     )
 
     def losses(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        kl, variation = divergences(target(x), draft(x))
+        kl, variation = loop.divergences(target(x), draft(x))
         return (1 - weight) * kl + weight * VARIATION_SCALE * variation, kl, variation
 
     compiled = torch.compile(losses, dynamic=False)
