@@ -1,0 +1,258 @@
+"""The training of translators (`training/`): the split, batches, resumed runs, the folders that it saves."""
+
+from __future__ import annotations
+
+import io
+import random
+import sys
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.oracle
+TRAINING = Path(__file__).parents[1] / "training"
+
+NOUNS = {"dog": "犬", "cat": "猫", "book": "本", "house": "家", "ship": "船", "tree": "木", "car": "車"}
+VERBS = {"sees": "見る", "likes": "好む", "buys": "買う", "draws": "描く", "forgets": "忘れる"}
+NUMBERS = {"one": "一", "two": "二", "three": "三", "four": "四", "five": "五", "six": "六"}
+
+
+def invented_pairs() -> list[tuple[str, str]]:
+    return [
+        (f"the {a} {verb} {number} {b}s .", f"{NOUNS[a]} は {NOUNS[b]} を {NUMBERS[number]} {VERBS[verb]} 。")
+        for a in NOUNS
+        for verb in VERBS
+        for number in NUMBERS
+        for b in NOUNS
+    ]
+
+
+@pytest.fixture(scope="module")
+def training() -> Any:
+    """The scripts as modules."""
+    sys.path.insert(0, str(TRAINING))
+    try:
+        import loop
+        import pairs
+        import train_translator
+        import train_translator_draft
+        import translations
+        import translator
+    finally:
+        sys.path.remove(str(TRAINING))
+    return SimpleNamespace(
+        loop=loop, pairs=pairs, translator=translator, translations=translations,
+        target=train_translator, draft=train_translator_draft,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def work(training: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `pairs.py` makes of an archive of invented sentences."""
+    folder = tmp_path_factory.mktemp("translation")
+    found = invented_pairs()
+    random.Random(0).shuffle(found)
+    with tarfile.open(folder / "pairs.tar.xz", "w:xz") as tar:
+        for split, part in (("train", found[:-200]), ("dev", found[-200:-100]), ("test", found[-100:])):
+            for side, language in enumerate(("en", "ja")):
+                data = "".join(pair[side] + "\n" for pair in part).encode()
+                member = tarfile.TarInfo(f"./{split}.{language}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    training.pairs.main([str(folder / "pairs.tar.xz"), "--work", str(folder), "--vocabulary", "80"])
+    return folder
+
+
+@pytest.fixture
+def small_shapes(training: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = training.translator.Shape
+    monkeypatch.setitem(training.translator.SHAPES, "target", shape(32, 64, 2, 2, 16))
+    monkeypatch.setitem(training.translator.SHAPES, "small", shape(16, 32, 1, 2, 8))
+
+
+def test_the_split_is_a_function_of_the_pair(training: Any) -> None:
+    assert [training.pairs.split_of((f"sentence {i}", f"文 {i}")) for i in (0, 21, 92)] == ["train"] * 3
+    found = [training.pairs.split_of((f"sentence {i}", f"文 {i}")) for i in range(5000)]
+    for name in ("test", "valid"):  # one in fifty, within four standard deviations
+        assert abs(found.count(name) - 100) < 40
+
+
+def test_no_sentence_is_in_two_splits(training: Any) -> None:
+    """Pairs that share a sentence: five English sentences for each Japanese one, and the reverse."""
+    found = [(f"e{i}", f"j{i // 5}") for i in range(3000)] + [(f"e{i // 5}x", f"j{i}x") for i in range(3000)]
+    splits = training.pairs.split(found)
+    random.Random(1).shuffle(found)
+    again = training.pairs.split(found)
+    assert {name: sorted(part) for name, part in splits.items()} == {
+        name: sorted(part) for name, part in again.items()
+    }
+    for side in (0, 1):
+        sentences = [{pair[side] for pair in part} for part in splits.values()]
+        assert len(set.union(*sentences)) == sum(map(len, sentences))
+    assert all(training.pairs.split_of(pair) == name for name, part in splits.items() for pair in part)
+    assert sorted(splits["test"]) == sorted(pair for pair in found if training.pairs.split_of(pair) == "test")
+
+
+def test_what_is_written_of_the_archive(training: Any, work: Path) -> None:
+    """Every pair once, with the spaces of Japanese taken out; both forms of the tokenizer agree."""
+    import sentencepiece
+    from tokenizers import Tokenizer
+
+    splits = {name: training.pairs.read_pairs(work / f"{name}.tsv") for name in ("train", "valid", "test")}
+    expected = {(english, japanese.replace(" ", "")) for english, japanese in invented_pairs()}
+    assert len(set().union(*splits.values())) == sum(map(len, splits.values()))
+    assert set().union(*splits.values()) == expected  # no two pairs share a sentence
+    library = sentencepiece.SentencePieceProcessor(str(work / "tokenizer" / "spiece.model"))
+    file = Tokenizer.from_file(str(work / "tokenizer" / "tokenizer.json"))
+    assert [library.pad_id(), library.eos_id(), library.unk_id()] == [0, 1, 2]
+    for sentence in (*splits["test"][0], *splits["valid"][0], "a ｆｕｌｌ  width,\tsentence", ""):
+        assert file.encode(sentence).ids == library.encode(sentence, add_eos=True)
+
+
+def test_batches(training: Any) -> None:
+    """Each passage has a pair once at most; a stream that begins later goes on alike."""
+    lengths = np.random.default_rng(0).integers(1, 40, 1000).tolist()
+    stream = training.translator.batches(lengths, 30, 7, 0)
+    whole = [next(stream) for _ in range(80)]
+    assert [step for step, _ in whole] == list(range(80))
+    for passage in (whole[:33], whole[33:66]):
+        rows = np.concatenate([rows for _, rows in passage])
+        assert len(rows) == len(set(rows.tolist())) == 990
+    later = training.translator.batches(lengths, 30, 7, 50)
+    for step, rows in whole[50:]:
+        found = next(later)
+        assert found[0] == step and np.array_equal(found[1], rows)
+    with pytest.raises(SystemExit, match="10 pairs are less than a batch of 30"):
+        next(training.translator.batches(lengths[:10], 30, 7, 0))
+
+
+def test_divergences_of_known_distributions(training: Any) -> None:
+    import torch
+
+    target, draft = (
+        torch.tensor([[0.5, 0.25, 0.25]] * 2),
+        torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]),
+    )
+    kl, variation = training.loop.divergences(target.log(), draft.log())
+    assert kl.item() == pytest.approx((0.5 * np.log(2) - 0.25 * np.log(2)) / 2, rel=1e-6)
+    assert variation.item() == pytest.approx(0.125, rel=1e-6)
+
+
+def run(main: Any, work: Path, *words: str) -> None:
+    main([*words, "--work", str(work), "--steps", "6", "--checkpoint-every", "2", "--threads", "1"])
+
+
+def copy_of(work: Path, to: Path) -> Path:
+    """A folder with the pairs and the tokenizer, and the target if there is one."""
+    import shutil
+
+    ignored = shutil.ignore_patterns("*.pt", "*_loss.tsv", "translations", "small")
+    shutil.copytree(work, to, ignore=ignored)
+    return to
+
+
+def interrupted_and_resumed(
+    training: Any, main: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str
+) -> None:
+    """The process ends after the second checkpoint, within a step, and the command is given again."""
+    save, saved = training.loop.save_checkpoint, []
+
+    def save_and_stop(path: Path, model: Any, optimizers: Any, step: int) -> None:
+        save(path, model, optimizers, step)
+        saved.append(step)
+        if step == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.loop, "save_checkpoint", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(main, folder, *words)
+    assert saved == [2, 4]
+    run(main, folder, *words)
+
+
+def losses(file: Path) -> list[list[str]]:
+    """The lines of a loss curve, without the seconds."""
+    return [line.split("\t")[:-1] for line in file.read_text().splitlines()]
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.usefixtures("small_shapes")
+def test_resumed_trainings_end_with_the_same_weights(
+    training: Any, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the target, with dropout, and of a draft that is distilled from it."""
+    import torch
+
+    one = copy_of(work, tmp_path / "one")
+    run(training.target.main, one, "--pairs-per-step", "64")
+    two = copy_of(work, tmp_path / "two")
+    interrupted_and_resumed(training, training.target.main, two, monkeypatch, "--pairs-per-step", "64")
+    assert losses(one / "target_loss.tsv") == losses(two / "target_loss.tsv")
+    assert [line[0] for line in losses(one / "target_loss.tsv")] == ["step", "1", "3", "5"]
+    found, expected = weights(two / "target"), weights(one / "target")
+    assert found.keys() == expected.keys() and all(torch.equal(found[k], expected[k]) for k in found)
+
+    draft = ("small", "--pairs-per-step", "64", "--sources", "200")
+    run(training.draft.main, one, *draft)
+    interrupted_and_resumed(training, training.draft.main, two, monkeypatch, *draft)
+    assert losses(one / "small_loss.tsv") == losses(two / "small_loss.tsv")
+    found, expected = weights(two / "small"), weights(one / "small")
+    assert found.keys() == expected.keys() and all(torch.equal(found[k], expected[k]) for k in found)
+
+
+@pytest.mark.usefixtures("small_shapes")
+def test_a_saved_translator_is_what_was_trained(training: Any, work: Path, tmp_path: Path) -> None:
+    """In the T5 v1.1 layout: a head of its own, whose logits are not scaled."""
+    import torch
+    from transformers import T5ForConditionalGeneration
+
+    model = training.translator.build(training.translator.SHAPES["target"], 80).bfloat16().float().eval()
+    training.translator.save_folder(model, tmp_path / "saved", work / "tokenizer")
+    read = T5ForConditionalGeneration.from_pretrained(tmp_path / "saved", dtype=torch.float32).eval()
+    assert not torch.equal(read.lm_head.weight, read.shared.weight)
+    sources, targets = torch.tensor([[5, 6, 7, 1], [8, 1, 0, 0]]), torch.tensor([[9, 3, 1], [4, 1, 0]])
+    with torch.no_grad():
+        expected = training.translator.logits(model, sources, targets)
+        # transformers makes the decoder's input of labels; padding is -100 there.
+        found = read(
+            input_ids=sources, attention_mask=sources != 0, labels=targets.masked_fill(targets == 0, -100)
+        )
+    assert torch.equal(found.logits, expected)
+    labels = targets.flatten() != 0
+    by_hand = -expected.log_softmax(-1).flatten(0, 1)[labels, targets.flatten()[labels]].mean()
+    assert training.translator.cross_entropy(model, sources, targets).item() == pytest.approx(by_hand.item())
+    assert found.loss.item() == pytest.approx(by_hand.item(), rel=1e-6)
+
+
+@pytest.mark.usefixtures("small_shapes")
+def test_translations_are_kept_in_the_order_of_their_sources(
+    training: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    model = training.translator.build(training.translator.SHAPES["target"], 80).eval()
+    torch.nn.init.normal_(model.lm_head.weight, std=1.0)
+    rng = np.random.default_rng(3)
+    sources = [np.append(rng.integers(3, 80, n), 1).astype(np.uint16) for n in (7, 2, 5, 2, 9)]
+    monkeypatch.setattr(training.translations, "BATCH", 2)
+    greedy = training.translations.written(model, sources, tmp_path / "greedy", False)
+    assert len(list((tmp_path / "greedy").iterdir())) == 3
+    assert all(1 not in row[:-1] and (row[-1] == 1 or len(row) == 64) for row in greedy)
+    for source, row in zip(sources, greedy, strict=True):
+        alone = training.translations.translate(model, [source], False, 0)[0]
+        assert np.array_equal(alone[: len(row)], row)
+    (tmp_path / "greedy" / "00001.npy").unlink()  # as if the run had ended before
+    again = training.translations.written(model, sources, tmp_path / "greedy", False)
+    assert all(map(np.array_equal, greedy, again))
+    sampled = training.translations.written(model, sources, tmp_path / "sampled", True)
+    assert not all(map(np.array_equal, greedy, sampled))
