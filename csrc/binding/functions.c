@@ -4,6 +4,7 @@
 
 #include "config_dict.h"
 #include "kernels.h"
+#include "library.h"
 #include "module.h"
 #include "rng.h"
 #include "score.h"
@@ -150,6 +151,12 @@ static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
     return list;
 }
 
+static PyObject* openblas(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    sd_status status = sd_library_load();
+    return status == SD_OK ? PyUnicode_FromString(sd_library_description()) : sd_raise(status);
+}
+
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
 PyMethodDef sd_functions[] = {
@@ -177,7 +184,9 @@ PyMethodDef sd_functions[] = {
     {"available_kernels", available_kernels, METH_NOARGS,
      "available_kernels()\n--\n\nInstruction sets of this machine, best first."},
     {"product", WITH_KEYWORDS(sd_product),
-     "product(x, weights, dtype, *, n_threads=1)\n--\n\nx · weightsᵀ by the row kernels, float32 [n_rows, "
-     "n_out]."},
+     "product(x, weights, dtype, *, engine='rows', n_threads=1)\n--\n\nx · weightsᵀ by the row kernels or by "
+     "OpenBLAS, float32 [n_rows, n_out]."},
+    {"openblas", openblas, METH_NOARGS,
+     "openblas()\n--\n\nOpenBLAS's description of itself; it is loaded if it has not been."},
     {0},
 };

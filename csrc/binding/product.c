@@ -1,7 +1,9 @@
-/* product: one matrix product by the row kernels, for tests of formats and for measurements. */
+/* product: one matrix product by the row kernels or by OpenBLAS, for tests and for measurements. */
 #include <string.h>
 
+#include "gemm.h"
 #include "kernels.h"
+#include "library.h"
 #include "module.h"
 
 typedef struct job {
@@ -16,6 +18,16 @@ static void multiply_panels(void* argument, int thread, int first, int end) {
     (void)thread;
     const job* j = argument;
     sd_matrix_multiply(j->matrix, first, end, j->n_rows, j->x, j->y + (ptrdiff_t)first * SD_PANEL, j->ldy);
+}
+
+static sd_status multiply_by_openblas(int n_rows, int n_in, int n_out, const float* x, const float* weights,
+                                      int n_threads, float* y) {
+    sd_status status = sd_pool_reserve(n_threads);
+    if (status != SD_OK) return status;
+    sd_team team = sd_team_open(n_threads);
+    sd_gemm_run(&team, &(sd_gemm){n_rows, n_out, n_in, x, n_in, weights, y, n_out});
+    sd_team_close(&team);
+    return SD_OK;
 }
 
 /* Pack, prepare and multiply; y [n_rows, n_out]. */
@@ -50,17 +62,24 @@ static sd_status multiply(sd_format format, int n_rows, int n_in, int n_out, con
 }
 
 PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"x", "weights", "dtype", "n_threads", NULL};
+    static char* names[] = {"x", "weights", "dtype", "engine", "n_threads", NULL};
     (void)module;
     Py_buffer x = {0}, weights = {0};
-    const char* dtype;
+    const char *dtype, *engine = "rows";
     int n_threads = 1;
     sd_format format;
     PyObject *x_argument, *weights_argument, *array = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOs|$i", names, &x_argument, &weights_argument, &dtype,
-                                     &n_threads))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOs|$si", names, &x_argument, &weights_argument, &dtype,
+                                     &engine, &n_threads))
         return NULL;
     if (sd_format_from(dtype, "dtype", &format) < 0) return NULL;
+    int by_openblas = strcmp(engine, "blas") == 0;
+    if (!by_openblas && strcmp(engine, "rows") != 0)
+        return PyErr_Format(PyExc_ValueError, "engine is '%s', expected 'rows' or 'blas'", engine);
+    if (by_openblas && format != SD_FORMAT_F32)
+        return PyErr_Format(PyExc_ValueError, "dtype is '%s', expected 'f32' for the engine 'blas'", dtype);
+    sd_status status = by_openblas ? sd_library_load() : SD_OK;
+    if (status != SD_OK) return sd_raise(status);
     if (sd_view(x_argument, "x", 'f', 2, &x) < 0) return NULL;
     if (sd_view(weights_argument, "weights", 'f', 2, &weights) < 0) goto done;
     if (x.shape[1] != weights.shape[1] || x.shape[0] < 1 || x.shape[1] < 1 || weights.shape[0] < 1 ||
@@ -72,10 +91,10 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     int n_rows = (int)x.shape[0], n_in = (int)x.shape[1], n_out = (int)weights.shape[0];
     float* y;
     if ((array = sd_new_array("float32", n_rows, n_out, (void**)&y)) == NULL) goto done;
-    sd_status status;
     PyThreadState* saved_thread;
     sd_gil_release(&saved_thread);
-    status = multiply(format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
+    status = by_openblas ? multiply_by_openblas(n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y)
+                         : multiply(format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
     sd_gil_take(&saved_thread);
     if (status != SD_OK) {
         Py_CLEAR(array);

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.models.number_formats import CacheDtype, Dtype
+from specdec.models.number_formats import CacheDtype, Dtype, Engine
 from specdec.verification.rules import Rule
 
 class RoundRecord(TypedDict):
@@ -366,9 +366,23 @@ def kernels() -> str:
 
 def available_kernels() -> list[str]: ...
 def product(
-    x: NDArray[np.float32], weights: NDArray[np.float32], dtype: Dtype, *, n_threads: int = 1
+    x: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    dtype: Dtype,
+    *,
+    engine: Engine = "rows",
+    n_threads: int = 1,
 ) -> NDArray[np.float32]:
-    """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out]."""
+    """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out].
+
+    The engine "rows" is the row kernels, "blas" OpenBLAS, for the dtype "f32" alone.
+    """
+
+def openblas() -> str:
+    """OpenBLAS's description of itself: its version and the processor whose kernels it uses.
+
+    It is loaded if it has not been. MissingLibraryError if it is not there.
+    """
 
 MAX_GAMMA: int
 """Guesses of a round at most."""

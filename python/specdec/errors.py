@@ -14,6 +14,7 @@ __all__ = [
     "CheckpointNotFoundError",
     "InputError",
     "MissingHubError",
+    "MissingLibraryError",
     "MissingPackageError",
     "MissingProgressError",
     "MissingTokenizerLibraryError",
@@ -135,6 +136,10 @@ class MissingPackageError(SpecdecError, ImportError):
     Where the package fetches a checkpoint, reads a tokenizer or draws a progress bar, the error is also a
     `CheckpointError`, a `TokenizerError` or an `InputError`.
     """
+
+
+class MissingLibraryError(SpecdecError, OSError):
+    """OpenBLAS, which is loaded when it is first needed, is not where it was installed or cannot be used."""
 
 
 class MissingHubError(MissingPackageError, CheckpointError):

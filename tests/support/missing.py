@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 SHARED = "needs the trained models and texts of SPECDEC_SHARED (CONTRIBUTING.md), which are not there"
+BUNDLED_OPENBLAS = "needs the bundled OpenBLAS, and this build uses the system's"
 
 REASONS = {
     SHARED,
+    BUNDLED_OPENBLAS,
     "needs Linux",
     "needs fork",
+    "needs x86-64",
     "needs nm (binutils)",
     "needs git",
     "needs the module _testcapi, which makes allocations fail and which this Python was built without",

@@ -1,0 +1,29 @@
+/* Matrix products of many rows, in f32, by OpenBLAS.
+ *
+ * A product is computed in slices, each by one call on one thread. The slices are a function of the product's
+ * shape alone, so neither the number of threads nor what else is computed changes a bit. The order of a sum
+ * is OpenBLAS's own: it depends on the kernels that OpenBLAS has for the processor, on the shape, and with
+ * some kernels on the place of a row in its slice. */
+#ifndef SD_GEMM_H
+#define SD_GEMM_H
+
+#include <stddef.h>
+
+#include "pool.h"
+
+#define SD_GEMM_ROWS 512 /* rows of a slice */
+
+/* y[m, j] = Σ_k x[m, k] · matrix[j, k]; all pointers borrowed. */
+typedef struct sd_gemm {
+    int n_rows, n_out, n_in;
+    const float* x; /* [n_rows, n_in], rows ldx apart */
+    ptrdiff_t ldx;
+    const float* matrix; /* [n_out, n_in] row-major */
+    float* y;            /* [n_rows, n_out], rows ldy apart; out */
+    ptrdiff_t ldy;
+} sd_gemm;
+
+/* Compute a product on a team. The library has been loaded. */
+void sd_gemm_run(const sd_team* team, const sd_gemm* gemm);
+
+#endif

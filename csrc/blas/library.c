@@ -1,0 +1,170 @@
+#define _GNU_SOURCE
+#include "library.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "memory.h"
+
+#ifdef __APPLE__ /* untested */
+#include <crt_externs.h>
+#define environ (*_NSGetEnviron())
+#endif
+
+/* A name with a slash in front lies beside the extension, any other is found by the loader. */
+static const char NAME[] = SD_OPENBLAS_NAME;
+
+/* cblas_sgemm; order and transpositions are enumerations of CBLAS. */
+typedef void (*sgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
+                      const float* a, int lda, const float* b, int ldb, float beta, float* c, int ldc);
+enum { ROW_MAJOR = 101, NOT_TRANSPOSED = 111, TRANSPOSED = 112 };
+
+static struct {
+    pthread_mutex_t loading;
+    pthread_rwlock_t multiplying; /* read-locked by products, write-locked by forks */
+    sgemm sgemm;                  /* NULL until the library has been loaded */
+    const char* description;
+    char** settings; /* the environment that OpenBLAS was loaded in; never freed: others may be reading it */
+} state = {.loading = PTHREAD_MUTEX_INITIALIZER};
+
+/* ------------------------------------------------------------------ the environment of the loading */
+
+/* Does the processor, and the system, have what OpenBLAS's kernels for AVX-512 use? OpenBLAS itself goes by
+ * the model number of the processor: of one that is newer than OpenBLAS it takes the kernels for AVX2. */
+static int has_avx512(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+#else
+    return 0;
+#endif
+}
+
+static int is_of(const char* entry, const char* name) {
+    size_t n = strlen(name);
+    return strncmp(entry, name, n) == 0 && entry[n] == '=';
+}
+
+/* The environment with what a bundled copy is told, in state.settings. */
+static sd_status make_settings(void) {
+    size_t n = 0;
+    int chosen = 0;
+    for (char** e = environ; e != NULL && *e != NULL; e++) {
+        chosen |= is_of(*e, "OPENBLAS_CORETYPE");
+        n++;
+    }
+    sd_free(state.settings);
+    state.settings = sd_alloc((n + 3) * sizeof *state.settings);
+    if (state.settings == NULL) return SD_ERR_MEMORY;
+    char** to = state.settings;
+    for (size_t i = 0; i < n; i++)
+        if (!is_of(environ[i], "OPENBLAS_NUM_THREADS")) *to++ = environ[i];
+    static char one_thread[] = "OPENBLAS_NUM_THREADS=1", avx512[] = "OPENBLAS_CORETYPE=SkylakeX";
+    *to++ = one_thread;
+    if (!chosen && has_avx512()) *to++ = avx512;
+    *to = NULL;
+    return SD_OK;
+}
+
+/* Load with these settings. The environment is changed as a whole, by one pointer, and not with setenv, which
+ * may free what another thread is reading. */
+static void* open_with_settings(const char* path) {
+    char** before = environ;
+    environ = state.settings;
+    void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (environ == state.settings) environ = before;
+    return handle;
+}
+
+/* ------------------------------------------------------------------ the library */
+
+/* Path of the library: beside the file that this function lies in, if it is bundled. */
+static sd_status find(char* path, size_t size) {
+    Dl_info self;
+    const char* slash = NULL;
+    int length = 0;
+    if (NAME[0] == '/') {
+        if (dladdr(&state, &self) == 0 || self.dli_fname == NULL)
+            return sd_fail(SD_ERR_LIBRARY, "OpenBLAS: the folder of the extension module is not known");
+        slash = strrchr(self.dli_fname, '/');
+        length = slash == NULL ? 1 : (int)(slash - self.dli_fname);
+    }
+    int n = snprintf(path, size, "%.*s%s", length, slash == NULL ? "." : self.dli_fname, NAME);
+    if (n < 0 || (size_t)n >= size)
+        return sd_fail(SD_ERR_LIBRARY, "OpenBLAS: the path of the extension module is too long");
+    return SD_OK;
+}
+
+/* A symbol of the library, as a function. */
+static void* symbol(void* handle, const char* name) {
+    char full[64];
+    snprintf(full, sizeof full, "%s%s", SD_OPENBLAS_PREFIX, name);
+    return dlsym(handle, full);
+}
+
+static void forbid_multiplying(void) { pthread_rwlock_wrlock(&state.multiplying); }
+static void end_fork(void) { pthread_rwlock_unlock(&state.multiplying); }
+
+/* At first, and in a forked child. A fork goes before products that have not begun. */
+static void allow_multiplying(void) {
+    pthread_rwlockattr_t forks_first;
+    pthread_rwlockattr_init(&forks_first);
+#ifdef __linux__
+    pthread_rwlockattr_setkind_np(&forks_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+#endif
+    pthread_rwlock_init(&state.multiplying, &forks_first);
+    pthread_rwlockattr_destroy(&forks_first);
+}
+
+static sd_status load(void) {
+    char path[4096];
+    sd_status status = find(path, sizeof path);
+    if (status == SD_OK && NAME[0] == '/') status = make_settings();
+    if (status != SD_OK) return status;
+    void* handle = NAME[0] == '/' ? open_with_settings(path) : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL) return sd_fail(SD_ERR_LIBRARY, "OpenBLAS cannot be loaded: %s", dlerror());
+    sgemm multiply;
+    void (*set_num_threads)(int);
+    char* (*get_config)(void);
+    *(void**)&multiply = symbol(handle, "cblas_sgemm");
+    *(void**)&set_num_threads = symbol(handle, "openblas_set_num_threads");
+    *(void**)&get_config = symbol(handle, "openblas_get_config");
+    if (multiply == NULL || set_num_threads == NULL || get_config == NULL) {
+        dlclose(handle);
+        return sd_fail(SD_ERR_LIBRARY, "%s is no OpenBLAS with CBLAS: it lacks functions", path);
+    }
+    const char* description = get_config();
+    if (strstr(description, "USE64BITINT") != NULL) {
+        status = sd_fail(SD_ERR_LIBRARY, "%s has integers of 64 bits, expected 32 (%s)", path, description);
+        dlclose(handle);
+        return status;
+    }
+    set_num_threads(1);
+    allow_multiplying();
+    pthread_atfork(forbid_multiplying, end_fork, allow_multiplying);
+    state.description = description;
+    state.sgemm = multiply;
+    return SD_OK;
+}
+
+sd_status sd_library_load(void) {
+    pthread_mutex_lock(&state.loading);
+    sd_status status = state.sgemm != NULL ? SD_OK : load();
+    pthread_mutex_unlock(&state.loading);
+    return status;
+}
+
+const char* sd_library_description(void) { return state.description; }
+
+void sd_library_multiply(int n_rows, int n_out, int n_in, const float* x, int ldx, const float* matrix,
+                         float* y, int ldy) {
+    pthread_rwlock_rdlock(&state.multiplying);
+    state.sgemm(ROW_MAJOR, NOT_TRANSPOSED, TRANSPOSED, n_rows, n_out, n_in, 1.0f, x, ldx, matrix, n_in, 0.0f,
+                y, ldy);
+    pthread_rwlock_unlock(&state.multiplying);
+}
