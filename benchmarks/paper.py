@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +83,7 @@ def _tables(found: dict[str, specdec.Measurement], report: Report) -> None:
         table.row(name, row.temperature, row.alpha, interval, row.n_tokens)
 
     if not all(math.isnan(row.measured) for _, row in exact):
-        columns = {
-            **sampling, "gamma": "d", "alpha": ".2f", "c": ".3f", "t(gamma+1)/t(1)": ".2f",
-            "measured speed-up": ".2f", "predicted": ".2f", "ideal": ".2f", "tokens per run": ".2f",
-        }  # fmt: skip
-        table = report.table(columns, "Tables 2 and 4: speed-up measured, predicted, and ideal (Theorem 3.8)")
-        for name, row in exact:
-            table.row(
-                name, row.temperature, row.gamma, row.alpha, row.c, row.t_ratio, _speedup(row),
-                row.predicted_speedup, row.ideal_speedup, row.tokens_per_call,
-            )  # fmt: skip
+        speedup_table(exact, report, "Tables 2 and 4: speed-up measured, predicted, and ideal (Theorem 3.8)")
 
     columns = {**sampling, "lenience": "g", "alpha": ".2f", "best gamma": "d", "predicted": ".2f"}
     table = report.table(
@@ -115,6 +107,20 @@ def _tables(found: dict[str, specdec.Measurement], report: Report) -> None:
             best.predicted_speedup,
             _speedup(best),
         )
+
+
+def speedup_table(rows: Iterable[tuple[str, specdec.MeasurementRow]], report: Report, title: str) -> None:
+    """Tables 2 and 4: of each draft, temperature and gamma the speed-up measured, predicted and ideal."""
+    columns = {
+        "draft": "", "temperature": "g", "gamma": "d", "alpha": ".2f", "c": ".3f", "t(gamma+1)/t(1)": ".2f",
+        "measured speed-up": ".2f", "predicted": ".2f", "ideal": ".2f", "tokens per run": ".2f",
+    }  # fmt: skip
+    table = report.table(columns, title)
+    for name, row in rows:
+        table.row(
+            name, row.temperature, row.gamma, row.alpha, row.c, row.t_ratio, _speedup(row),
+            row.predicted_speedup, row.ideal_speedup, row.tokens_per_call,
+        )  # fmt: skip
 
 
 def _speedup(row: specdec.MeasurementRow) -> Any:
