@@ -194,9 +194,11 @@ def test_resumed_trainings_end_with_the_same_weights(
     import torch
 
     one = copy_of(work, tmp_path / "one")
-    run(training.target.main, one, "--pairs-per-step", "64")
+    run(training.target.main, one, "--pairs-per-step", "64", "--eager")
     two = copy_of(work, tmp_path / "two")
-    interrupted_and_resumed(training, training.target.main, two, monkeypatch, "--pairs-per-step", "64")
+    interrupted_and_resumed(
+        training, training.target.main, two, monkeypatch, "--pairs-per-step", "64", "--eager"
+    )
     assert losses(one / "target_loss.tsv") == losses(two / "target_loss.tsv")
     assert [line[0] for line in losses(one / "target_loss.tsv")] == ["step", "1", "3", "5"]
     found, expected = weights(two / "target"), weights(one / "target")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 import loop
@@ -23,7 +24,6 @@ from pairs import WORK, read_pairs
 
 SEED = 20200710
 PAIRS_PER_STEP = 256
-DROPOUT = 0.1
 
 
 def main(words: list[str] | None = None) -> None:
@@ -31,10 +31,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, default=WORK)
     parser.add_argument("--shape", choices=translator.SHAPES, default="target")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--dropout", type=float, default=0.1, help="0 where few steps are taken")
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--pairs-per-step", type=int, default=PAIRS_PER_STEP)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--checkpoint-every", type=int, default=50)
+    parser.add_argument("--eager", action="store_true", help="without torch.compile, which takes minutes")
     args = parser.parse_args(words)
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
@@ -42,7 +44,7 @@ def main(words: list[str] | None = None) -> None:
     tokenizer = args.work / "tokenizer"
     sources, targets = translator.encode(tokenizer, read_pairs(args.work / "train.tsv"))
     held_out = translator.encode(tokenizer, read_pairs(args.work / "valid.tsv"))
-    model = translator.build(translator.SHAPES[args.shape], translator.n_vocab(tokenizer), DROPOUT)
+    model = translator.build(translator.SHAPES[args.shape], translator.n_vocab(tokenizer), args.dropout)
     optimizers = loop.Optimizers(model, args.learning_rate, args.learning_rate, translator.is_table)
     checkpoint = args.work / "target.pt"
     start = loop.load_checkpoint(checkpoint, model, optimizers)
@@ -53,6 +55,10 @@ def main(words: list[str] | None = None) -> None:
     n_parameters = sum(weight.numel() for weight in model.parameters())
     print(f"{n_parameters / 1e6:.2f} M parameters, {len(sources):,} pairs")
 
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        return translator.cross_entropy(model, x, y)
+
+    losses = loss_of if args.eager else torch.compile(loss_of, dynamic=True)
     begun, recent = time.perf_counter(), []
     stream = translator.batches([len(row) for row in targets], args.pairs_per_step, SEED, start)
     for step, rows in tqdm(stream, initial=start, total=args.steps, mininterval=10):
@@ -61,7 +67,7 @@ def main(words: list[str] | None = None) -> None:
         torch.manual_seed(SEED + step)  # of dropout: a resumed run drops what an unbroken one would
         x, y = (translator.padded([side[i] for i in rows]) for side in (sources, targets))
         with torch.autocast("cpu", torch.bfloat16):
-            loss = translator.cross_entropy(model, x, y)
+            loss = losses(x, y)
         loss.backward()
         recent.append(loss.item())
         loop.clip_gradients(model)
