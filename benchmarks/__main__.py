@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import drafts, engine, kernels, mixtures, paper, peers, photons
+from benchmarks import drafts, engine, kernels, mixtures, paper, peers, photons, translation
 from benchmarks.report import Report, machine_name, result_folder
 from benchmarks.turns import Options
 
@@ -31,6 +31,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "peers-batch": (peers.batches, peers.batches_options),
     "peers-exact": (peers.exactness, peers.exactness_options),
     "paper": (paper.paper, paper.paper_options),
+    "translation": (translation.translation, translation.translation_options),
     "speculate": (photons.speculate, photons.speculate_options),
     "machine": (kernels.machine, kernels.machine_options),
     "checkpoint": (kernels.checkpoint, kernels.checkpoint_options),
