@@ -20,12 +20,11 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
     };
 }
 
-/* What the parts of one attention share: the new nodes of a sequence, one layer, one key/value head. */
+/* What the parts of one attention share. */
 typedef struct site {
-    const sd_model* model;
+    const sd_attention* a;
     const sd_layer_config* config;
-    const sd_cache* cache;
-    int layer, kv_head;
+    const sd_layer* layer;
     const sd_attention_scratch* scratch;
 } site;
 
@@ -53,9 +52,9 @@ static int window_start(const sd_layer_config* config, int position) {
 }
 
 /* The bias of the scores of a head in a bucket of distances. */
-static float bucket_bias(const sd_model* model, int head, int bucket) {
-    const float* table = (const float*)(const void*)model->relative_bias.data;
-    return table[(size_t)bucket * (size_t)model->config.n_head + (size_t)head];
+static float bucket_bias(const site* a, int head, int bucket) {
+    const float* table = (const float*)(const void*)a->layer->relative_bias.data;
+    return table[(size_t)bucket * (size_t)a->a->model->config.n_head + (size_t)head];
 }
 
 /* The last bucket that begins at or below a distance. */
@@ -71,73 +70,79 @@ static int bucket_of(const sd_config* c, int distance) {
     return low;
 }
 
-static float distance_bias(const sd_model* model, int head, int distance) {
-    const sd_config* c = &model->config;
+static float distance_bias(const site* a, int head, int distance) {
+    const sd_config* c = &a->a->model->config;
     if (c->alibi != NULL) return -(c->alibi[head] * (float)distance);
-    return bucket_bias(model, head, bucket_of(c, distance));
+    return bucket_bias(a, head, bucket_of(c, distance));
 }
 
-/* bias [n] of committed slots first, first + 1, … for a row at `position`: distances fall slot by slot. */
-static void fill_committed(const sd_model* model, int head, int position, int first, int n, float* bias) {
-    const sd_config* c = &model->config;
+/* bias [n] of slots first, first + 1, … at or before a row at `position`, where slots are positions: distances
+ * fall slot by slot. */
+static void fill_before(const site* a, int head, int position, int first, int n, float* bias) {
+    const sd_config* c = &a->a->model->config;
     if (c->alibi != NULL) {
         float slope = c->alibi[head];
         for (int i = 0; i < n; i++) bias[i] = -(slope * (float)(position - first - i));
         return;
     }
     for (int i = 0, bucket = bucket_of(c, position - first); i < n; bucket--) {
-        float value = bucket_bias(model, head, bucket);
+        float value = bucket_bias(a, head, bucket);
         for (; i < n && position - first - i >= c->bucket_starts[bucket]; i++) bias[i] = value;
+    }
+}
+
+/* bias [n] of the n slots after that of a row, in an encoder: they have buckets of their own. */
+static void fill_after(const site* a, int head, int n, float* bias) {
+    const sd_config* c = &a->a->model->config;
+    for (int distance = 1, bucket = bucket_of(c, 1); distance <= n; bucket++) {
+        float value = bucket_bias(a, head, c->n_buckets + bucket);
+        int last = bucket + 1 == c->n_buckets;
+        for (; distance <= n && (last || distance < c->bucket_starts[bucket + 1]); distance++)
+            bias[distance - 1] = value;
     }
 }
 
 /* bias [slots of the span] for a row at `position`: of the slots that it does not attend to, any numbers. */
 static void fill_biases(const site* a, int head, int position, span s, float* bias) {
-    int n_committed = a->cache->n_committed, end = n_committed < s.end ? n_committed : s.end;
-    if (end > s.first) fill_committed(a->model, head, position, s.first, end - s.first, bias);
-    for (int slot = end > s.first ? end : s.first; slot < s.end; slot++) {
-        int distance = position - n_committed - a->cache->depths[slot - n_committed];
-        bias[slot - s.first] = distance_bias(a->model, head, distance > 0 ? distance : 0);
+    if (a->a->attended == SD_ATTEND_OWN) {
+        fill_before(a, head, position, 0, position + 1, bias);
+        fill_after(a, head, a->a->n_keys - position - 1, bias + position + 1);
+        return;
     }
+    const sd_cache* cache = a->a->cache;
+    int n_committed = cache->n_committed, end = n_committed < s.end ? n_committed : s.end;
+    if (end > s.first) fill_before(a, head, position, s.first, end - s.first, bias);
+    for (int slot = end > s.first ? end : s.first; slot < s.end; slot++) {
+        int distance = position - n_committed - cache->depths[slot - n_committed];
+        bias[slot - s.first] = distance_bias(a, head, distance > 0 ? distance : 0);
+    }
+}
+
+/* Do scores get a bias that depends on the distance of query and key? */
+static int is_biased(const site* a) {
+    return a->a->attended != SD_ATTEND_SOURCE && sd_has_distance_bias(&a->a->model->config);
 }
 
 /* What is done to the scores of a row where more than a factor is: the factor, the soft cap, the bias. */
 static void adjust_scores(const site* a, int head, int position, float* weights, ptrdiff_t chunk, span s) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_config* c = &a->model->config;
+    const sd_config* c = &a->a->model->config;
     float* bias = a->scratch->bias;
-    if (sd_has_distance_bias(c)) fill_biases(a, head, position, s, bias);
+    int biased = is_biased(a);
+    if (biased) fill_biases(a, head, position, s, bias);
     for (int slot = s.first; slot < s.end; slot += SD_PANEL) {
         float* scores = weight_at(weights, chunk, s, slot);
         int n = s.end - slot < SD_PANEL ? s.end - slot : SD_PANEL;
         k->scale(n, scores, a->config->score_scale, scores);
         if (c->attn_softcap > 0.0f) k->softcap(n, scores, c->attn_softcap);
-        if (sd_has_distance_bias(c)) k->add(1, n, scores, n, bias + slot - s.first, n);
+        if (biased) k->add(1, n, scores, n, bias + slot - s.first, n);
     }
 }
 
-/* Turn one row of scores over the slots of a span into unnormalised weights: exp(scale (s − max))
- * for the committed positions in the window and for the node's ancestors and itself, 0 elsewhere.
- * Returns 1 / their sum.
- *
- * The sum runs in the order of positions, whatever slots the ancestors lie in: position p adds to
- * lane p % SD_LANES, ascending. Zero weights change no sum. That is why a node of a tree has the
- * bits of the same token decoded alone. A sink is added last. */
-static float softmax(const site* a, int node, int head, float* weights, ptrdiff_t chunk, span s) {
-    const sd_kernels* k = sd_kernels_get();
-    const sd_config* c = &a->model->config;
-    const sd_cache* cache = a->cache;
-    int n_committed = cache->n_committed, depth = cache->depths[node];
-    int position = n_committed + depth, start = window_start(a->config, position);
-    float scale = a->config->score_scale;
-    if (c->attn_softcap > 0.0f || sd_has_distance_bias(c)) {
-        adjust_scores(a, head, position, weights, chunk, s);
-        scale = 1.0f;
-    }
-
-    /* Mask the slots of the tree that are not on the way up from the node, and what lies before
-     * the window. The way up meets slots in descending order, so the gaps fill as it goes. */
-    int masked_from = s.end;
+/* Mask the slots of the tree that are not on the way up from the node, and what lies before the window. The
+ * way up meets slots in descending order, so the gaps fill as it goes. */
+static void mask_others(const sd_cache* cache, int node, int start, float* weights, ptrdiff_t chunk, span s) {
+    int n_committed = cache->n_committed, masked_from = s.end;
     for (int up = node; up >= 0; up = cache->parents[up]) {
         int slot = n_committed + up, in_window = n_committed + cache->depths[up] >= start;
         mask(weights, chunk, s, slot + in_window, masked_from);
@@ -145,11 +150,13 @@ static float softmax(const site* a, int node, int head, float* weights, ptrdiff_
     }
     mask(weights, chunk, s, n_committed, masked_from);
     mask(weights, chunk, s, 0, start < n_committed ? start : n_committed);
+}
 
-    float lanes[SD_LANES];
-    int n_before = n_committed > s.first ? n_committed - s.first : 0;
-    float largest = k->softmax(s.end - s.first, weights, chunk, scale, n_before, lanes);
-    /* Ancestors from the root down: their depths are 0, 1, … so each is found by walking up. */
+/* Add the weights of a node and its ancestors from position `start` on to the lanes of their positions, from
+ * the root down: their depths are 0, 1, … so each is found by walking up. */
+static void add_ancestors(const sd_cache* cache, int node, int start, float* weights, ptrdiff_t chunk, span s,
+                          float* lanes) {
+    int n_committed = cache->n_committed, depth = cache->depths[node];
     float by_depth[64];
     for (int low = start > n_committed ? start - n_committed : 0; low <= depth; low += 64) {
         for (int up = node; up >= 0; up = cache->parents[up]) {
@@ -159,11 +166,40 @@ static float softmax(const site* a, int node, int head, float* weights, ptrdiff_
         for (int d = low; d <= depth && d < low + 64; d++)
             lanes[(n_committed + d) % SD_LANES] += by_depth[d - low];
     }
+}
+
+/* The pending node that a row of a text is. */
+static int node_of(const site* a, int row) { return a->a->cache->n_pending - a->a->n_rows + row; }
+
+/* Turn one row of scores over the slots of a span into unnormalised weights: exp(scale (s − max)) for the
+ * positions that the row attends to, 0 elsewhere. Returns 1 / their sum.
+ *
+ * The sum runs in the order of positions, whatever slots the ancestors lie in: position p adds to
+ * lane p % SD_LANES, ascending. Zero weights change no sum. That is why a node of a tree has the
+ * bits of the same token decoded alone. A sink is added last. */
+static float softmax(const site* a, int row, int head, float* weights, ptrdiff_t chunk, span s) {
+    const sd_kernels* k = sd_kernels_get();
+    const sd_attention* at = a->a;
+    const sd_cache* cache = at->cache;
+    int node = cache ? node_of(a, row) : 0;
+    int position = cache ? cache->n_committed + cache->depths[node] : at->position + row;
+    int start = cache ? window_start(a->config, position) : 0;
+    float scale = a->config->score_scale, lanes[SD_LANES];
+    if (at->model->config.attn_softcap > 0.0f || is_biased(a)) {
+        adjust_scores(a, head, position, weights, chunk, s);
+        scale = 1.0f;
+    }
+    int n_whole = s.end - s.first; /* slots whose number is that of their position */
+    if (cache) {
+        mask_others(cache, node, start, weights, chunk, s);
+        n_whole = cache->n_committed > s.first ? cache->n_committed - s.first : 0;
+    }
+    float largest = k->softmax(s.end - s.first, weights, chunk, scale, n_whole, lanes);
+    if (cache) add_ancestors(cache, node, start, weights, chunk, s, lanes);
     float total = sdk_tree_sum(lanes);
-    const float* sinks = a->model->layers[a->layer].sinks;
-    if (sinks != NULL) {
+    if (a->layer->sinks != NULL && at->attended != SD_ATTEND_SOURCE) {
         double weight;
-        k->weigh(1, &sinks[head], largest * scale, 1.0f, &weight);
+        k->weigh(1, &a->layer->sinks[head], largest * scale, 1.0f, &weight);
         total += (float)weight;
     }
     return 1.0f / total;
@@ -177,112 +213,105 @@ static void norm_head(const sd_model* model, float* x, const float* weight, int 
     sd_model_norm(model, c->d_head, x, weight, model->zeros, x);
 }
 
-/* Norm and rotate queries and keys of the group in place, and store keys and values. */
-static void rotate_and_store(const site* a, int n_new, const sd_angles* angles, float* qkv, ptrdiff_t ldq) {
-    const sd_config* c = &a->model->config;
-    const sd_layer* layer = &a->model->layers[a->layer];
-    const sd_cache* cache = a->cache;
+void sd_attention_store(const sd_model* model, int i, int kv_head, const sd_angles* angles, int position,
+                        float* row, const sd_key_values* keys, int slot) {
+    const sd_config* c = &model->config;
+    const sd_layer* layer = &model->layers[i];
     const sd_kernels* k = sd_kernels_get();
-    int group = c->n_head / c->n_kv_head, rotation = a->config->rotation, kv_head = a->kv_head;
+    int group = c->n_head / c->n_kv_head, rotation = c->layers[i].rotation;
     int n_freq = rotation < 0 ? 0 : c->rotations[rotation].n_freq;
-    for (int i = 0; i < n_new; i++, qkv += ldq) {
-        int node = cache->n_pending - n_new + i, position = cache->n_committed + cache->depths[node];
-        float* query = qkv + (ptrdiff_t)kv_head * group * c->d_head;
-        float* key = qkv + sd_keys_column(c) + (ptrdiff_t)kv_head * c->d_head;
-        float* value = qkv + sd_values_column(c) + (ptrdiff_t)kv_head * c->d_head;
-        for (int h = 0; h < group; h++)
-            norm_head(a->model, query + (ptrdiff_t)h * c->d_head, layer->q_norm, kv_head * group + h);
-        norm_head(a->model, key, layer->k_norm, kv_head);
-        if (c->v_norm) k->rms_norm(c->d_head, value, a->model->ones, c->norm_eps, value);
-        if (n_freq > 0) {
-            const float *cosine = sd_angles_row(angles, rotation, position), *sine = cosine + n_freq;
-            for (int h = 0; h < group; h++) k->rotate(n_freq, query + (ptrdiff_t)h * c->d_head, cosine, sine);
-            k->rotate(n_freq, key, cosine, sine);
-        }
-        float factor = sd_angles_query_factor(angles, position);
-        if (factor != 1.0f) k->scale(group * c->d_head, query, factor, query);
-        sd_cache_store(cache, a->layer, kv_head, cache->n_committed + node, key, value);
+    float* query = row + (ptrdiff_t)kv_head * group * c->d_head;
+    float* key = row + sd_keys_column(c) + (ptrdiff_t)kv_head * c->d_head;
+    float* value = row + sd_values_column(c) + (ptrdiff_t)kv_head * c->d_head;
+    for (int h = 0; h < group; h++)
+        norm_head(model, query + (ptrdiff_t)h * c->d_head, layer->q_norm, kv_head * group + h);
+    norm_head(model, key, layer->k_norm, kv_head);
+    if (c->v_norm) k->rms_norm(c->d_head, value, model->ones, c->norm_eps, value);
+    if (n_freq > 0) {
+        const float *cosine = sd_angles_row(angles, rotation, position), *sine = cosine + n_freq;
+        for (int h = 0; h < group; h++) k->rotate(n_freq, query + (ptrdiff_t)h * c->d_head, cosine, sine);
+        k->rotate(n_freq, key, cosine, sine);
     }
+    float factor = sd_angles_query_factor(angles, position);
+    if (factor != 1.0f) k->scale(group * c->d_head, query, factor, query);
+    sd_key_values_store(keys, kv_head, slot, key, value);
 }
 
 /* Scores of the prepared queries against the slots of a span, each one dot product over d_head. */
 static void score(const site* a, int n_rows, span s) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_cache* cache = a->cache;
+    const sd_key_values* keys = a->a->keys;
     float* to = a->scratch->weights;
     for (int p = s.first / SD_PANEL; p < sd_matrix_panels(s.end); p++, to += (ptrdiff_t)n_rows * SD_PANEL)
-        k->panel[cache->format](n_rows, a->scratch->prepared, sd_cache_keys(cache, a->layer, a->kv_head, p),
-                                cache->d_head, 0, to, SD_PANEL);
+        k->panel[keys->format](n_rows, a->scratch->prepared, sd_key_panel(keys, a->a->kv_head, p),
+                               keys->d_head, 0, to, SD_PANEL);
 }
 
 /* output [n_rows, …] = Σ weight · value, one chain over the slots per column. */
 static void weigh(const site* a, int n_rows, span s) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_cache* cache = a->cache;
+    const sd_key_values* keys = a->a->keys;
     void (*add_values)(int, const float*, const void*, int, float*, ptrdiff_t) =
-        cache->format == SD_FORMAT_F32 ? k->add_values_f32 : k->add_values_bf16;
-    int n_panels = sd_value_panels(cache->d_head);
+        keys->format == SD_FORMAT_F32 ? k->add_values_f32 : k->add_values_bf16;
+    int n_panels = sd_value_panels(keys->d_head);
     ptrdiff_t ldo = (ptrdiff_t)n_panels * SD_PANEL;
     memset(a->scratch->output, 0, (size_t)n_rows * (size_t)ldo * sizeof(float));
     for (int slot = s.first, n; slot < s.end; slot += n) {
-        int run = sd_cache_run(cache, a->layer, slot);
+        int run = sd_key_values_run(keys, slot);
         n = run < VALUE_SLOTS ? run : VALUE_SLOTS;
         if (s.end - slot < n) n = s.end - slot;
         for (int p = 0; p < n_panels; p++)
             add_values(n_rows, a->scratch->weights + (ptrdiff_t)(slot - s.first) * n_rows,
-                       sd_cache_values(cache, a->layer, a->kv_head, p, slot), n,
+                       sd_value_rows(keys, a->a->kv_head, p, slot), n,
                        a->scratch->output + (ptrdiff_t)p * SD_PANEL, ldo);
     }
 }
 
-/* What nodes [first, last] of the pending ones attend to. */
+/* What rows [first, last] attend to. */
 static span span_of(const site* a, int first, int last) {
-    const sd_cache* cache = a->cache;
+    const sd_cache* cache = a->a->cache;
+    if (cache == NULL) return (span){0, a->a->n_keys};
     int start = INT_MAX;
-    for (int node = first; node <= last; node++) {
-        int here = window_start(a->config, cache->n_committed + cache->depths[node]);
+    for (int row = first; row <= last; row++) {
+        int here = window_start(a->config, cache->n_committed + cache->depths[node_of(a, row)]);
         if (here < start) start = here;
     }
     /* a position is in a slot at or after its own number; later nodes are no ancestors here */
-    return (span){start / SD_PANEL * SD_PANEL, cache->n_committed + last + 1};
+    return (span){start / SD_PANEL * SD_PANEL, cache->n_committed + node_of(a, last) + 1};
 }
 
-void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new,
-                  const sd_angles* angles, float* qkv, ptrdiff_t ldq, float* out, ptrdiff_t ldo,
-                  const sd_attention_scratch* scratch) {
-    const sd_config* c = &model->config;
+void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratch) {
+    const sd_config* c = &at->model->config;
     const sd_kernels* k = sd_kernels_get();
-    const site a = {model, &c->layers[layer], cache, layer, kv_head, scratch};
+    const site a = {at, &c->layers[at->layer], &at->model->layers[at->layer], scratch};
     int group = c->n_head / c->n_kv_head;
-    ptrdiff_t first_query = (ptrdiff_t)kv_head * group * c->d_head;
+    ptrdiff_t first_query = (ptrdiff_t)at->kv_head * group * c->d_head;
     ptrdiff_t ld_output = (ptrdiff_t)sd_value_panels(c->d_head) * SD_PANEL;
     size_t row_bytes = (size_t)c->d_head * sizeof(float);
 
-    rotate_and_store(&a, n_new, angles, qkv, ldq);
-
-    /* Rows are (node, query head of the group) pairs, a few at a time. */
-    int n_rows = n_new * group, first_new = cache->n_pending - n_new;
-    for (int first = 0; first < n_rows; first += SD_ATTENTION_ROWS) {
-        int rows = n_rows - first < SD_ATTENTION_ROWS ? n_rows - first : SD_ATTENTION_ROWS;
-        span s = span_of(&a, first_new + first / group, first_new + (first + rows - 1) / group);
-        for (int r = 0; r < rows; r++) {
+    /* A few (row, query head of the group) pairs at a time. */
+    int n_pairs = at->n_rows * group;
+    for (int first = 0; first < n_pairs; first += SD_ATTENTION_ROWS) {
+        int n = n_pairs - first < SD_ATTENTION_ROWS ? n_pairs - first : SD_ATTENTION_ROWS;
+        span s = span_of(&a, first / group, (first + n - 1) / group);
+        for (int r = 0; r < n; r++) {
             int i = (first + r) / group, h = (first + r) % group;
             memcpy(scratch->queries + (ptrdiff_t)r * c->d_head,
-                   qkv + i * ldq + first_query + (ptrdiff_t)h * c->d_head, row_bytes);
+                   at->queries + i * at->ldq + first_query + (ptrdiff_t)h * c->d_head, row_bytes);
         }
-        k->prepare[cache->format]((sd_part){rows, 0, rows, 0, c->d_head}, scratch->queries, c->d_head,
-                                  c->d_head, scratch->prepared);
-        score(&a, rows, s);
+        k->prepare[at->keys->format]((sd_part){n, 0, n, 0, c->d_head}, scratch->queries, c->d_head, c->d_head,
+                                     scratch->prepared);
+        score(&a, n, s);
         float normaliser[SD_ATTENTION_ROWS];
-        for (int r = 0; r < rows; r++) {
-            int node = first_new + (first + r) / group, head = kv_head * group + (first + r) % group;
-            normaliser[r] = softmax(&a, node, head, scratch->weights + (ptrdiff_t)r * SD_PANEL,
-                                    (ptrdiff_t)rows * SD_PANEL, s);
+        for (int r = 0; r < n; r++) {
+            int head = at->kv_head * group + (first + r) % group;
+            normaliser[r] = softmax(&a, (first + r) / group, head, scratch->weights + (ptrdiff_t)r * SD_PANEL,
+                                    (ptrdiff_t)n * SD_PANEL, s);
         }
-        weigh(&a, rows, s);
-        for (int r = 0; r < rows; r++) {
+        weigh(&a, n, s);
+        for (int r = 0; r < n; r++) {
             int i = (first + r) / group, h = (first + r) % group;
-            float* to = out + i * ldo + first_query + (ptrdiff_t)h * c->d_head;
+            float* to = at->out + i * at->ldo + first_query + (ptrdiff_t)h * c->d_head;
             k->scale(c->d_head, scratch->output + r * ld_output, normaliser[r], to);
         }
     }

@@ -1,4 +1,6 @@
-/* Attention of the new nodes of one sequence and one key/value head. */
+/* Attention of rows of one layer and key/value head. There is one, for its three uses: nodes of a text attend
+ * to its committed tokens, to their ancestors and to themselves; rows of a source to all of it; nodes of a
+ * text to all of a source. */
 #ifndef SD_ATTENTION_H
 #define SD_ATTENTION_H
 
@@ -18,15 +20,38 @@ typedef struct sd_attention_scratch {
     float* bias;    /* [n_slots in whole panels] biases of one row's scores; NULL where scores have none */
 } sd_attention_scratch;
 
-/* Take the scratch for caches of up to n_slots from the arena (which may be counting). */
+/* Take the scratch for up to n_slots keys from the arena (which may be counting). */
 sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config, int n_slots);
 
-/* Norm, rotate and store keys and values of the last n_new pending nodes of `cache`, then attend. qkv
- * [n_new, ...] rows ldq apart, queries, keys and values of all heads from the columns that weights.h says,
- * rotated in place by `angles`, which knows their positions; out [n_new, n_head · d_head] rows ldo apart;
- * only the query heads of kv_head are touched. */
-void sd_attention(const sd_model* model, const sd_cache* cache, int layer, int kv_head, int n_new,
-                  const sd_angles* angles, float* qkv, ptrdiff_t ldq, float* out, ptrdiff_t ldo,
-                  const sd_attention_scratch* scratch);
+/* Whose keys the rows attend to. */
+typedef enum sd_attended {
+    SD_ATTEND_TEXT,   /* rows are the last pending nodes of `cache` */
+    SD_ATTEND_OWN,    /* rows and keys are those of one source */
+    SD_ATTEND_SOURCE, /* nodes of a text attend to a source: distances have no meaning */
+} sd_attended;
+
+/* Rows that attend, in one layer, with the query heads that share one key/value head. Borrowed. */
+typedef struct sd_attention {
+    sd_attended attended;
+    const sd_model* model;
+    int layer, kv_head;
+    const sd_key_values* keys; /* of the layer; keys are rotated where the layer has a rotation */
+    const sd_cache* cache;     /* SD_ATTEND_TEXT: the keys are this cache's; else NULL */
+    int n_keys;                /* SD_ATTEND_OWN, SD_ATTEND_SOURCE: all of these are attended to */
+    int position;              /* SD_ATTEND_OWN: of the first row */
+    int n_rows;
+    const float* queries; /* [n_rows, n_head · d_head] rows ldq apart, of all heads, rotated */
+    ptrdiff_t ldq;
+    float* out; /* [n_rows, n_head · d_head] rows ldo apart; the query heads of kv_head are written */
+    ptrdiff_t ldo;
+} sd_attention;
+
+void sd_attention_run(const sd_attention* attention, const sd_attention_scratch* scratch);
+
+/* Norm and rotate, in place, the queries and keys of one key/value head of a row at `position`, and store key
+ * and value in slot `slot` of the layer's keys. row: queries, keys and values of all heads from the columns
+ * that weights.h says; the angles know the position. */
+void sd_attention_store(const sd_model* model, int layer, int kv_head, const sd_angles* angles, int position,
+                        float* row, const sd_key_values* keys, int slot);
 
 #endif

@@ -2,14 +2,15 @@
 
 #include "kernels.h"
 
-/* Attention of (sequence, key/value head) pairs. */
-typedef struct attention {
+/* The attention of one layer. */
+typedef struct block {
     const sd_pass* pass;
     int layer;
-} attention;
+} block;
 
+/* (sequence, key/value head) pairs. */
 static void attend_pairs(void* argument, int thread, int pair, int end) {
-    const attention* a = argument;
+    const block* a = argument;
     const sd_pass* pass = a->pass;
     sd_workspace* w = pass->w;
     const sd_config* c = &w->model->config;
@@ -18,16 +19,33 @@ static void attend_pairs(void* argument, int thread, int pair, int end) {
         const sd_branch* branch = &pass->branches[pair / c->n_kv_head];
         ptrdiff_t row = 0;
         for (const sd_branch* before = pass->branches; before < branch; before++) row += before->n_new;
-        sd_attention(w->model, branch->cache, a->layer, pair % c->n_kv_head, branch->n_new, &w->angles,
-                     w->qkv + row * w->ld_qkv, w->ld_qkv, w->attended + row * d_q, d_q,
-                     &w->attention[thread]);
+        const sd_cache* cache = branch->cache;
+        float* qkv = w->qkv + row * w->ld_qkv;
+        int kv_head = pair % c->n_kv_head, first_node = cache->n_pending - branch->n_new;
+        for (int i = 0; i < branch->n_new; i++) {
+            int node = first_node + i, position = cache->n_committed + cache->depths[node];
+            sd_attention_store(w->model, a->layer, kv_head, &w->angles, position, qkv + i * w->ld_qkv,
+                               &cache->layers[a->layer], cache->n_committed + node);
+        }
+        sd_attention_run(&(sd_attention){.attended = SD_ATTEND_TEXT,
+                                         .model = w->model,
+                                         .layer = a->layer,
+                                         .kv_head = kv_head,
+                                         .keys = &cache->layers[a->layer],
+                                         .cache = cache,
+                                         .n_rows = branch->n_new,
+                                         .queries = qkv,
+                                         .ldq = w->ld_qkv,
+                                         .out = w->attended + row * d_q,
+                                         .ldo = d_q},
+                         &w->attention[thread]);
     }
 }
 
 /* What is done to whole rows of queries, keys and values before they are split into heads. */
 static void norm_and_limit(void* argument, int thread, int first, int end) {
     (void)thread;
-    const attention* a = argument;
+    const block* a = argument;
     const sd_workspace* w = a->pass->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
@@ -46,7 +64,7 @@ void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
     sd_workspace* w = pass->w;
     const sd_config* c = &w->model->config;
     const sd_layer* layer = &w->model->layers[i];
-    attention a = {pass, i};
+    block a = {pass, i};
     sd_pass_multiply(pass, (sd_product){.matrix = &layer->qkv,
                                         .bias = layer->qkv_bias,
                                         .n_rows = pass->n_rows,

@@ -2,19 +2,6 @@
 
 #include <string.h>
 
-#include "kernels.h"
-
-static size_t element_bytes(const sd_cache* c) { return c->format == SD_FORMAT_F32 ? 4 : 2; }
-static size_t key_panel_bytes(const sd_cache* c) { return sd_panel_bytes(c->format, (size_t)c->d_head); }
-
-/* Bytes of the keys of one head in a layer with as many slots, and of its values. */
-static size_t keys_of_head(const sd_cache* c, int n_slots) {
-    return (size_t)n_slots / SD_PANEL * key_panel_bytes(c);
-}
-static size_t values_of_head(const sd_cache* c, int n_slots) {
-    return (size_t)sd_value_panels(c->d_head) * (size_t)n_slots * SD_PANEL * element_bytes(c);
-}
-
 /* The slots that a layer has: all, or those of its window, of pending nodes, and of as many tokens that may
  * be taken back. */
 static int slots_of_layer(const sd_cache* c, int layer) {
@@ -26,19 +13,19 @@ static int slots_of_layer(const sd_cache* c, int layer) {
 }
 
 static void lay_out(sd_cache* c) {
+    const sd_config* config = &c->model->config;
     c->tokens = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->tokens);
     c->parents = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->parents);
     c->depths = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->depths);
     c->layers = sd_arena_take(&c->arena, (size_t)c->n_layer, sizeof *c->layers);
     for (int i = 0; i < c->n_layer; i++) {
         int n_slots = slots_of_layer(c, i);
-        size_t heads = (size_t)c->n_kv_head;
-        char* keys = sd_arena_take(&c->arena, heads, keys_of_head(c, n_slots));
-        char* values = sd_arena_take(&c->arena, heads, values_of_head(c, n_slots));
-        if (c->layers) c->layers[i] = (sd_cache_layer){n_slots, keys, values};
+        sd_key_values kv = sd_key_values_take(&c->arena, c->model->numbers.cache, config->n_kv_head,
+                                              config->d_head, n_slots);
+        if (c->layers) c->layers[i] = kv;
         if (n_slots < c->n_window_slots) c->n_window_slots = n_slots;
     }
-    size_t d_model = (size_t)c->model->config.d_model;
+    size_t d_model = (size_t)config->d_model;
     c->hidden = sd_arena_take(&c->arena, (size_t)c->n_hidden, d_model * sizeof *c->hidden);
 }
 
@@ -47,10 +34,7 @@ static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hid
     const sd_config* c = &model->config;
     int padded = sd_matrix_panels(n_slots) * SD_PANEL;
     return (sd_cache){.model = model,
-                      .format = model->numbers.cache,
                       .n_layer = c->n_layer,
-                      .n_kv_head = c->n_kv_head,
-                      .d_head = c->d_head,
                       .n_slots = padded,
                       .n_nodes = n_nodes > SD_PROMPT_SLICE ? n_nodes : SD_PROMPT_SLICE,
                       .n_window_slots = padded,
@@ -98,80 +82,10 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
     return SD_OK;
 }
 
-/* The panel of a layer's keys that has panel p of the cache's slots. */
-static char* key_panel(const sd_cache* c, int layer, int head, int p) {
-    const sd_cache_layer* l = &c->layers[layer];
-    size_t at = (size_t)(p % (l->n_slots / SD_PANEL)) * key_panel_bytes(c);
-    return l->keys + (size_t)head * keys_of_head(c, l->n_slots) + at;
-}
-
-/* The 32 value columns of panel p in a slot. */
-static char* value_row(const sd_cache* c, int layer, int head, int p, int slot) {
-    const sd_cache_layer* l = &c->layers[layer];
-    size_t row = (size_t)p * (size_t)l->n_slots + (size_t)(slot % l->n_slots);
-    return l->values + (size_t)head * values_of_head(c, l->n_slots) + row * SD_PANEL * element_bytes(c);
-}
-
-const char* sd_cache_keys(const sd_cache* c, int layer, int head, int p) {
-    return key_panel(c, layer, head, p);
-}
-
-const char* sd_cache_values(const sd_cache* c, int layer, int head, int p, int slot) {
-    return value_row(c, layer, head, p, slot);
-}
-
-int sd_cache_run(const sd_cache* c, int layer, int slot) {
-    return c->layers[layer].n_slots - slot % c->layers[layer].n_slots;
-}
-
-/* Element d of a slot's key, in its panel. */
-static float* key_f32(char* panel, int slot, int d) {
-    return (float*)(void*)panel + (size_t)d * SD_PANEL + slot % SD_PANEL;
-}
-static uint16_t* key_bf16(char* panel, int slot, int d) {
-    return (uint16_t*)(void*)panel + ((size_t)(d / 2) * SD_PANEL + (size_t)(slot % SD_PANEL)) * 2 + d % 2;
-}
-
-void sd_cache_store(const sd_cache* c, int layer, int head, int slot, const float* key, const float* value) {
-    char* panel = key_panel(c, layer, head, slot / SD_PANEL);
-    if (c->format == SD_FORMAT_F32) {
-        for (int d = 0; d < c->d_head; d++) *key_f32(panel, slot, d) = key[d];
-        for (int d = 0; d < c->d_head; d += SD_PANEL) {
-            int n = c->d_head - d < SD_PANEL ? c->d_head - d : SD_PANEL;
-            memcpy(value_row(c, layer, head, d / SD_PANEL, slot), value + d, (size_t)n * sizeof *value);
-        }
-        return;
-    }
-    const sd_kernels* k = sd_kernels_get();
-    for (int d = 0; d < c->d_head; d += SD_PANEL) {
-        int n = c->d_head - d < SD_PANEL ? c->d_head - d : SD_PANEL;
-        uint16_t rounded[SD_PANEL];
-        k->to_bf16(n, key + d, rounded);
-        for (int i = 0; i < n; i++) *key_bf16(panel, slot, d + i) = rounded[i];
-        k->to_bf16(n, value + d, (uint16_t*)(void*)value_row(c, layer, head, d / SD_PANEL, slot));
-    }
-}
-
-/* Copy keys and values of one layer from a slot of a cache to one of another, or of the same. */
-static void copy_slot(const sd_cache* c, int layer, int from, const sd_cache* other, int to) {
-    for (int head = 0; head < c->n_kv_head; head++) {
-        char* source = key_panel(c, layer, head, from / SD_PANEL);
-        char* target = key_panel(other, layer, head, to / SD_PANEL);
-        for (int d = 0; d < c->d_head; d++) {
-            if (c->format == SD_FORMAT_F32)
-                *key_f32(target, to, d) = *key_f32(source, from, d);
-            else
-                *key_bf16(target, to, d) = *key_bf16(source, from, d);
-        }
-        for (int p = 0; p < sd_value_panels(c->d_head); p++)
-            memcpy(value_row(other, layer, head, p, to), value_row(c, layer, head, p, from),
-                   SD_PANEL * element_bytes(c));
-    }
-}
-
 static void move_slot(const sd_cache* c, int from, int to) {
     c->tokens[to] = c->tokens[from];
-    for (int layer = 0; layer < c->n_layer; layer++) copy_slot(c, layer, from, c, to);
+    for (int layer = 0; layer < c->n_layer; layer++)
+        sd_key_values_copy_slot(&c->layers[layer], from, &c->layers[layer], to);
 }
 
 /* No node is pending. */
@@ -235,18 +149,6 @@ static int low_of_copy(const sd_cache* from, int n, int n_nodes) {
     return n - 2 * n_nodes > from->n_low ? n - 2 * n_nodes : from->n_low;
 }
 
-/* Copy one layer's keys and values of slots 0 … n - 1, panels as a whole: what lies behind the n slots is
- * written before it is read. */
-static void copy_layer(const sd_cache* to, const sd_cache* from, int layer, int n) {
-    size_t key_bytes = (size_t)sd_matrix_panels(n) * key_panel_bytes(to);
-    size_t value_bytes = (size_t)n * SD_PANEL * element_bytes(to);
-    for (int head = 0; head < to->n_kv_head; head++) {
-        memcpy(key_panel(to, layer, head, 0), key_panel(from, layer, head, 0), key_bytes);
-        for (int p = 0; p < sd_value_panels(to->d_head); p++)
-            memcpy(value_row(to, layer, head, p, 0), value_row(from, layer, head, p, 0), value_bytes);
-    }
-}
-
 /* Make the first n slots those of another cache. Of a layer whose slots have been overwritten those are
  * copied that texts of `low` tokens or more attend to. */
 static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
@@ -255,12 +157,13 @@ static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
     for (int layer = 0; layer < to->n_layer; layer++) {
         int window = to->model->config.layers[layer].window;
         if (is_whole(from, layer, to->layers[layer].n_slots, n)) {
-            copy_layer(to, from, layer, n);
+            sd_key_values_copy(&to->layers[layer], &from->layers[layer], n);
             continue;
         }
         whole = 0;
         int first = low - window + 1 > 0 ? low - window + 1 : 0;
-        for (int slot = first; slot < n; slot++) copy_slot(from, layer, slot, to, slot);
+        for (int slot = first; slot < n; slot++)
+            sd_key_values_copy_slot(&from->layers[layer], slot, &to->layers[layer], slot);
     }
     to->n_low = whole ? 0 : low;
     to->n_committed = n;

@@ -18,27 +18,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "key_values.h"
 #include "weights.h"
 
 /* A prompt is read in slices of this many tokens: enough that arithmetic outweighs reading the
  * weights. It changes no bits. */
 #define SD_PROMPT_SLICE 64
 
-/* The keys and values of one layer. */
-typedef struct sd_cache_layer {
-    int n_slots;  /* a multiple of SD_PANEL: those of the cache, or fewer */
-    char* keys;   /* [n_kv_head, n_slots / 32] panels of d_head inputs (format.h), rotated */
-    char* values; /* [n_kv_head, value panels, n_slots, 32] f32 or bf16 */
-} sd_cache_layer;
-
 typedef struct sd_cache {
     /* Whose keys and values these are; borrowed. */
     const sd_model* model;
     /* Owns the arrays below. */
     sd_arena arena;
-    /* Of keys and values: f32 or bf16. */
-    sd_format format;
-    int n_layer, n_kv_head, d_head;
+    int n_layer;
     /* Capacity, a multiple of SD_PANEL. */
     int n_slots;
     /* The fewest slots of a layer. */
@@ -60,8 +52,8 @@ typedef struct sd_cache {
     int32_t* parents;
     /* [n_slots] depths of the pending nodes; 0 where the parent is -1. */
     int32_t* depths;
-    /* [n_layer] */
-    sd_cache_layer* layers;
+    /* [n_layer] keys (rotated) and values; a layer's slots are those of the cache, or fewer. */
+    sd_key_values* layers;
     /* Pending nodes that may wait to be finished. */
     int n_hidden;
     /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
@@ -119,20 +111,5 @@ sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n);
 /* Commit the first n pending nodes, a chain from whose last node all other pending nodes descend (keep would
  * drop these); node i becomes node i - n. Nothing moves: the slots are those of the positions. */
 sd_status sd_cache_settle(sd_cache* cache, int n);
-
-/* Panels of 32 that hold d_head value columns. */
-static inline int sd_value_panels(int d_head) { return sd_matrix_panels(d_head); }
-
-/* One layer and head: panel p of the keys, that of slots 32p … 32p + 31; panel p of the values,
- * [n_slots, 32], from `slot` on. */
-const char* sd_cache_keys(const sd_cache* cache, int layer, int head, int p);
-const char* sd_cache_values(const sd_cache* cache, int layer, int head, int p, int slot);
-
-/* How many slots from `slot` on lie one after the other in a layer. */
-int sd_cache_run(const sd_cache* cache, int layer, int slot);
-
-/* Store the key and value rows [d_head] of a slot. */
-void sd_cache_store(const sd_cache* cache, int layer, int head, int slot, const float* key,
-                    const float* value);
 
 #endif

@@ -5,18 +5,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "attention_block.h"
-#include "feed_forward.h"
 #include "interrupt.h"
-
-static void embed_rows(void* argument, int thread, int first, int end) {
-    (void)thread;
-    const sd_workspace* w = ((const sd_pass*)argument)->w;
-    int last = w->model->config.n_vocab - 1;
-    for (int m = first; m < end; m++)
-        sd_model_embed(w->model, w->tokens[m] < last ? w->tokens[m] : last, w->positions[m],
-                       w->hidden + (ptrdiff_t)m * w->model->config.d_model);
-}
+#include "layer.h"
 
 /* The rows of hidden that need logits, [n_logits, d_model], in the order of branches and nodes. */
 static void gather(const sd_pass* pass, float* to) {
@@ -43,33 +33,6 @@ static void copy_hidden(const sd_pass* pass, int to_caches) {
     }
 }
 
-/* Both halves of layer i, less what is skipped. Where they are parallel the second reads the stream as it was
- * before the first was added. */
-static void run_layer(const sd_pass* pass, int i, unsigned skipped) {
-    sd_workspace* w = pass->w;
-    const sd_config* c = &w->model->config;
-    const sd_layer* layer = &w->model->layers[i];
-    sd_norm_weights attn_norm = {layer->attn_norm, layer->attn_norm_bias};
-    sd_norm_weights mlp_norm = {layer->mlp_norm, layer->mlp_norm_bias};
-    const void *attn_input = w->prepared, *mlp_input = w->prepared;
-    if (c->parallel != SD_PARALLEL_NO) {
-        sd_norm_weights norm = c->parallel == SD_PARALLEL_ONE_NORM ? attn_norm : mlp_norm;
-        sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, norm, w->beside);
-        mlp_input = w->beside;
-        if (c->parallel == SD_PARALLEL_ONE_NORM) attn_input = w->beside;
-    }
-    if (!(skipped & SD_SKIP_ATTN)) {
-        if (attn_input == w->prepared)
-            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
-        sd_attention_block_run(pass, i, attn_input);
-    }
-    if (!(skipped & SD_SKIP_MLP)) {
-        if (mlp_input == w->prepared)
-            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
-        sd_feed_forward_run(pass, i, mlp_input);
-    }
-}
-
 static void run_layers(sd_pass* pass) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
@@ -77,12 +40,12 @@ static void run_layers(sd_pass* pass) {
     if (pass->first > 0)
         copy_hidden(pass, 0);
     else
-        sd_pass_loop_rows(pass, pass->n_rows, embed_rows, pass);
+        sd_pass_embed(pass);
 
     for (int i = pass->first; i < pass->end; i++) {
         unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
         if (i == pass->keep) copy_hidden(pass, 1);
-        run_layer(pass, i, skipped);
+        sd_layer_run(pass, i, skipped);
     }
     if (pass->keep == pass->end) copy_hidden(pass, 1);
     if (pass->n_logits == 0) return;

@@ -12,10 +12,6 @@
  * ld_logits floats each. On failure no cache has changed. */
 sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
-/* What is passed by of a layer, as bits. */
-#define SD_SKIP_ATTN 1u
-#define SD_SKIP_MLP 2u
-
 /* As sd_forward, past some layers: skipped [n_layer] of these bits, one at least set. The nodes stay pending,
  * to be finished; the caches keep their residual stream before the first layer that is not whole, so that
  * layers before it need not be computed again. Whatever is pending must have come the same way. */

@@ -9,6 +9,17 @@ void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argu
         sd_team_run(&pass->team, n_rows, SD_ROW_GRAIN, loop, argument);
 }
 
+static void embed_rows(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const sd_workspace* w = ((const sd_pass*)argument)->w;
+    int last = w->model->config.n_vocab - 1;
+    for (int m = first; m < end; m++)
+        sd_model_embed(w->model, w->tokens[m] < last ? w->tokens[m] : last, w->positions[m],
+                       w->hidden + (ptrdiff_t)m * w->model->config.d_model);
+}
+
+void sd_pass_embed(const sd_pass* pass) { sd_pass_loop_rows(pass, pass->n_rows, embed_rows, (void*)pass); }
+
 typedef struct preparation {
     sd_workspace* w;
     const float* x; /* [n_rows, n] */

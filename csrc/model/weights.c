@@ -105,16 +105,17 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     sd_format format = model->numbers.weights;
     int layer_norm = c->norm == SD_NORM_LAYER, learned = c->position == SD_POSITION_LEARNED;
     model->is_set = sd_arena_take(arena, (size_t)sd_tensor_count(c), 1);
+    model->relative_bias = sd_table_take(arena, SD_F32, c->n_buckets, c->n_head);
     model->layers = sd_arena_take(arena, (size_t)c->n_layer, sizeof(sd_layer));
     for (int i = 0; i < c->n_layer; i++) {
         sd_layer layer = take_layer(arena, c, format, c->layers[i].mixture);
+        layer.relative_bias = model->relative_bias;
         if (model->layers) model->layers[i] = layer;
     }
     model->head = sd_matrix_take(arena, format, c->n_vocab, c->d_model, 1);
     sd_number embedded = format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
     model->token_embedding = sd_table_take(arena, embedded, c->n_vocab, c->d_model);
     model->position_embedding = sd_table_take(arena, SD_F32, learned ? c->n_ctx : 0, c->d_model);
-    model->relative_bias = sd_table_take(arena, SD_F32, c->n_buckets, c->n_head);
     model->embedding_norm = take_vector(arena, c->d_model, c->embedding_norm);
     model->embedding_norm_bias = take_vector(arena, c->d_model, c->embedding_norm && layer_norm);
     model->output_norm = take_vector(arena, c->d_model, 1);

@@ -24,6 +24,7 @@ typedef struct sd_layer {
     float *mlp_norm, *mlp_norm_bias, *mlp_post_norm, *mlp_post_norm_bias;
     float *q_norm, *k_norm; /* [d_head], or [heads · d_head]; NULL: none */
     float* sinks;           /* [n_head]; NULL: none */
+    sd_table relative_bias; /* that of the model, borrowed */
     sd_matrix qkv;          /* queries, keys, values, each from a whole panel on: [outputs, d_model] */
     sd_matrix attn_out;     /* [d_model, n_head · d_head] */
     float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */

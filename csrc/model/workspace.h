@@ -5,6 +5,10 @@
 #include "attention.h"
 #include "routing.h"
 
+/* What is passed by of a layer, as bits. */
+#define SD_SKIP_ATTN 1u
+#define SD_SKIP_MLP 2u
+
 /* New nodes of one sequence. */
 typedef struct sd_branch {
     sd_cache* cache;        /* of the model of the forward; borrowed. The nodes become pending. */

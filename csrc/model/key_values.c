@@ -1,0 +1,96 @@
+#include "key_values.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels.h"
+
+static size_t element_bytes(const sd_key_values* kv) { return kv->format == SD_FORMAT_F32 ? 4 : 2; }
+static size_t key_panel_bytes(const sd_key_values* kv) {
+    return sd_panel_bytes(kv->format, (size_t)kv->d_head);
+}
+
+/* Bytes of the keys of one head, and of its values. */
+static size_t keys_of_head(const sd_key_values* kv) {
+    return (size_t)kv->n_slots / SD_PANEL * key_panel_bytes(kv);
+}
+static size_t values_of_head(const sd_key_values* kv) {
+    return (size_t)sd_value_panels(kv->d_head) * (size_t)kv->n_slots * SD_PANEL * element_bytes(kv);
+}
+
+sd_key_values sd_key_values_take(sd_arena* arena, sd_format format, int n_kv_head, int d_head, int n_slots) {
+    sd_key_values kv = {.format = format, .n_kv_head = n_kv_head, .d_head = d_head, .n_slots = n_slots};
+    kv.keys = sd_arena_take(arena, (size_t)n_kv_head, keys_of_head(&kv));
+    kv.values = sd_arena_take(arena, (size_t)n_kv_head, values_of_head(&kv));
+    return kv;
+}
+
+static char* key_panel(const sd_key_values* kv, int head, int p) {
+    size_t at = (size_t)(p % (kv->n_slots / SD_PANEL)) * key_panel_bytes(kv);
+    return kv->keys + (size_t)head * keys_of_head(kv) + at;
+}
+
+/* The 32 value columns of panel p in a slot. */
+static char* value_row(const sd_key_values* kv, int head, int p, int slot) {
+    size_t row = (size_t)p * (size_t)kv->n_slots + (size_t)(slot % kv->n_slots);
+    return kv->values + (size_t)head * values_of_head(kv) + row * SD_PANEL * element_bytes(kv);
+}
+
+const char* sd_key_panel(const sd_key_values* kv, int head, int p) { return key_panel(kv, head, p); }
+
+const char* sd_value_rows(const sd_key_values* kv, int head, int p, int slot) {
+    return value_row(kv, head, p, slot);
+}
+
+/* Element d of a slot's key, in its panel. */
+static float* key_f32(char* panel, int slot, int d) {
+    return (float*)(void*)panel + (size_t)d * SD_PANEL + slot % SD_PANEL;
+}
+static uint16_t* key_bf16(char* panel, int slot, int d) {
+    return (uint16_t*)(void*)panel + ((size_t)(d / 2) * SD_PANEL + (size_t)(slot % SD_PANEL)) * 2 + d % 2;
+}
+
+void sd_key_values_store(const sd_key_values* kv, int head, int slot, const float* key, const float* value) {
+    char* panel = key_panel(kv, head, slot / SD_PANEL);
+    if (kv->format == SD_FORMAT_F32) {
+        for (int d = 0; d < kv->d_head; d++) *key_f32(panel, slot, d) = key[d];
+        for (int d = 0; d < kv->d_head; d += SD_PANEL) {
+            int n = kv->d_head - d < SD_PANEL ? kv->d_head - d : SD_PANEL;
+            memcpy(value_row(kv, head, d / SD_PANEL, slot), value + d, (size_t)n * sizeof *value);
+        }
+        return;
+    }
+    const sd_kernels* k = sd_kernels_get();
+    for (int d = 0; d < kv->d_head; d += SD_PANEL) {
+        int n = kv->d_head - d < SD_PANEL ? kv->d_head - d : SD_PANEL;
+        uint16_t rounded[SD_PANEL];
+        k->to_bf16(n, key + d, rounded);
+        for (int i = 0; i < n; i++) *key_bf16(panel, slot, d + i) = rounded[i];
+        k->to_bf16(n, value + d, (uint16_t*)(void*)value_row(kv, head, d / SD_PANEL, slot));
+    }
+}
+
+void sd_key_values_copy_slot(const sd_key_values* kv, int from, const sd_key_values* other, int to) {
+    for (int head = 0; head < kv->n_kv_head; head++) {
+        char* source = key_panel(kv, head, from / SD_PANEL);
+        char* target = key_panel(other, head, to / SD_PANEL);
+        for (int d = 0; d < kv->d_head; d++) {
+            if (kv->format == SD_FORMAT_F32)
+                *key_f32(target, to, d) = *key_f32(source, from, d);
+            else
+                *key_bf16(target, to, d) = *key_bf16(source, from, d);
+        }
+        for (int p = 0; p < sd_value_panels(kv->d_head); p++)
+            memcpy(value_row(other, head, p, to), value_row(kv, head, p, from), SD_PANEL * element_bytes(kv));
+    }
+}
+
+void sd_key_values_copy(const sd_key_values* to, const sd_key_values* from, int n) {
+    size_t key_bytes = (size_t)sd_matrix_panels(n) * key_panel_bytes(to);
+    size_t value_bytes = (size_t)n * SD_PANEL * element_bytes(to);
+    for (int head = 0; head < to->n_kv_head; head++) {
+        memcpy(key_panel(to, head, 0), key_panel(from, head, 0), key_bytes);
+        for (int p = 0; p < sd_value_panels(to->d_head); p++)
+            memcpy(value_row(to, head, p, 0), value_row(from, head, p, 0), value_bytes);
+    }
+}

@@ -1,0 +1,30 @@
+#include "layer.h"
+
+#include "attention_block.h"
+#include "feed_forward.h"
+
+/* Where the halves are parallel the second reads the stream as it was before the first was added. */
+void sd_layer_run(const sd_pass* pass, int i, unsigned skipped) {
+    sd_workspace* w = pass->w;
+    const sd_config* c = &w->model->config;
+    const sd_layer* layer = &w->model->layers[i];
+    sd_norm_weights attn_norm = {layer->attn_norm, layer->attn_norm_bias};
+    sd_norm_weights mlp_norm = {layer->mlp_norm, layer->mlp_norm_bias};
+    const void *attn_input = w->prepared, *mlp_input = w->prepared;
+    if (c->parallel != SD_PARALLEL_NO) {
+        sd_norm_weights norm = c->parallel == SD_PARALLEL_ONE_NORM ? attn_norm : mlp_norm;
+        sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, norm, w->beside);
+        mlp_input = w->beside;
+        if (c->parallel == SD_PARALLEL_ONE_NORM) attn_input = w->beside;
+    }
+    if (!(skipped & SD_SKIP_ATTN)) {
+        if (attn_input == w->prepared)
+            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
+        sd_attention_block_run(pass, i, attn_input);
+    }
+    if (!(skipped & SD_SKIP_MLP)) {
+        if (mlp_input == w->prepared)
+            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
+        sd_feed_forward_run(pass, i, mlp_input);
+    }
+}
