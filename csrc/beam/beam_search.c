@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "encoder.h"
 #include "interrupt.h"
 #include "tree.h"
 
@@ -22,6 +23,7 @@ struct sd_beam_search {
     int32_t* step_tokens;  /* [max_steps, width] of each step: what sd_beam says */
     int32_t* step_parents; /* [max_steps, width] */
     int32_t* stop_ids;     /* [options.n_stop_ids] */
+    int32_t* source;       /* [options.n_source] */
 };
 
 static void lay_out(sd_beam_search* s) {
@@ -36,6 +38,7 @@ static void lay_out(sd_beam_search* s) {
     s->step_tokens = sd_arena_take(arena, steps, width * sizeof *s->step_tokens);
     s->step_parents = sd_arena_take(arena, steps, width * sizeof *s->step_parents);
     s->stop_ids = sd_arena_take(arena, (size_t)o->n_stop_ids, sizeof *s->stop_ids);
+    s->source = sd_arena_take(arena, (size_t)o->n_source, sizeof *s->source);
 }
 
 static sd_status check(const sd_beam_options* o, const int32_t* prompt, int n) {
@@ -56,7 +59,9 @@ static sd_status check(const sd_beam_options* o, const int32_t* prompt, int n) {
         if (prompt[i] < 0 || prompt[i] >= c->n_vocab)
             return sd_fail(SD_ERR_VALUE, "prompt: token %d is %d, expected 0 to %d", i, (int)prompt[i],
                            c->n_vocab - 1);
-    return SD_OK;
+    if (o->draft != NULL && o->draft->encoder != NULL && o->target->encoder == NULL)
+        return sd_fail(SD_ERR_VALUE, "the draft has an encoder, expected a target that has one too");
+    return sd_source_check(o->target, o->source, o->n_source);
 }
 
 static int larger(int a, int b) { return a > b ? a : b; }
@@ -86,6 +91,12 @@ static sd_status create_parts(sd_beam_search* s) {
     return status;
 }
 
+/* Has the draft room for a prompt of n tokens and the source? */
+static int has_room(const sd_beam_options* o, int n) {
+    const sd_model* encoder = o->draft->encoder;
+    return n <= o->draft->config.n_ctx && (encoder == NULL || o->n_source <= encoder->config.n_ctx);
+}
+
 sd_status sd_beam_search_create(const sd_beam_options* options, const int32_t* prompt, int n,
                                 sd_beam_search** out) {
     sd_beam_search* s = NULL;
@@ -98,10 +109,12 @@ sd_status sd_beam_search_create(const sd_beam_options* options, const int32_t* p
     s->n_prompt = n;
     s->max_steps = options->max_new_tokens < room ? options->max_new_tokens : room;
     s->tree.drafting =
-        options->draft != NULL && options->gamma > 0 && s->max_steps > 1 && n <= options->draft->config.n_ctx;
+        options->draft != NULL && options->gamma > 0 && s->max_steps > 1 && has_room(options, n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     memcpy(s->prompt, prompt, (size_t)n * sizeof *prompt);
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
+    if (options->n_source > 0)
+        memcpy(s->source, options->source, (size_t)options->n_source * sizeof *s->source);
     s->n_beams = 1;
     s->beams[0] = (sd_beam){.token = prompt[n - 1], .node = -1, .parent_node = -1};
     if ((status = create_parts(s)) != SD_OK) goto fail;
@@ -121,9 +134,26 @@ void sd_beam_search_free(sd_beam_search* s) {
     sd_free(s);
 }
 
+/* Does a cache lack the source that it attends to? */
+static int lacks_source(const sd_cache* cache) {
+    return cache->model->encoder != NULL && cache->encoded == NULL;
+}
+
+static sd_status encode(const sd_beam_search* s, sd_cache* cache, const char* name) {
+    sd_encoded* encoded;
+    sd_status status =
+        sd_encode(cache->model, s->source, s->options.n_source, s->options.n_threads, name, &encoded);
+    if (status != SD_OK) return status;
+    sd_cache_attend(cache, encoded);
+    sd_encoded_release(encoded);
+    return SD_OK;
+}
+
 sd_status sd_beam_search_prefill(sd_beam_search* s, int* done) {
     *done = 0;
     int n = s->n_prompt - 1;
+    if (lacks_source(&s->tree.target)) return encode(s, &s->tree.target, s->target.name);
+    if (s->tree.drafting && lacks_source(&s->tree.draft)) return encode(s, &s->tree.draft, s->draft.name);
     if (s->n_target_read < n)
         return sd_forward_slice(&s->target, &s->tree.target, s->prompt, n, &s->n_target_read, 0);
     if (s->tree.drafting && s->n_draft_read < n)

@@ -25,6 +25,10 @@ typedef struct sd_beam_options {
                               * search is created */
     int n_stop_ids;
     int n_threads;
+    const int32_t*
+        source; /* [n_source] of a target with an encoder; borrowed while the search is created; NULL:
+                            * there is none */
+    int n_source;
 } sd_beam_options;
 
 /* What one round did. */
@@ -43,7 +47,7 @@ sd_status sd_beam_search_create(const sd_beam_options* options, const int32_t* p
                                 sd_beam_search** search);
 void sd_beam_search_free(sd_beam_search* search);
 
-/* Read one slice of the prompt; *done is set when target and draft have all of it. */
+/* Encode the source, or read one slice of the prompt; *done is set when target and draft have all of it. */
 sd_status sd_beam_search_prefill(sd_beam_search* search, int* done);
 
 /* One round; *ended is set when there is none to make, because all hypotheses have ended or have

@@ -20,16 +20,17 @@ static int enter(beam_object* self) {
 static void leave(beam_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"target", "draft",          "prompt",   "width",     "draft_width",
-                            "gamma",  "max_new_tokens", "stop_ids", "n_threads", NULL};
+    static char* names[] = {"target",         "draft",    "prompt",    "width",  "draft_width", "gamma",
+                            "max_new_tokens", "stop_ids", "n_threads", "source", NULL};
     beam_object* self = (beam_object*)base;
-    PyObject *target_argument, *draft_argument, *prompt_argument, *stop_argument = NULL;
+    PyObject *target_argument, *draft_argument, *prompt_argument, *stop_argument = NULL,
+                                                                  *source_argument = NULL;
     sd_beam_options o = {.gamma = -1, .n_threads = 1}; /* what is not given is refused by the core */
-    int32_t *prompt = NULL, *stop_ids = NULL;
+    int32_t *prompt = NULL, *stop_ids = NULL, *source = NULL;
     int n = 0, result = -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiiiOi", names, &target_argument, &draft_argument,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiiiOiO", names, &target_argument, &draft_argument,
                                      &prompt_argument, &o.width, &o.draft_width, &o.gamma, &o.max_new_tokens,
-                                     &stop_argument, &o.n_threads))
+                                     &stop_argument, &o.n_threads, &source_argument))
         return -1;
     sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
     sd_model_object *target = sd_model_from(state, target_argument, "target"), *draft = NULL;
@@ -43,6 +44,8 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (stop_argument != NULL && sd_ids_from(stop_argument, "stop_ids", &stop_ids, &o.n_stop_ids) < 0)
         goto end;
     o.stop_ids = stop_ids;
+    if (sd_optional_ids_from(source_argument, "source", &source, &o.n_source) < 0) goto end;
+    o.source = source;
     sd_status status = sd_beam_search_create(&o, prompt, n, &self->search);
     if (status != SD_OK) {
         sd_raise(status);
@@ -54,6 +57,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
 end:
     PyMem_Free(prompt);
     PyMem_Free(stop_ids);
+    PyMem_Free(source);
     leave(self);
     return result;
 }

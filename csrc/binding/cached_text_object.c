@@ -47,6 +47,16 @@ static PyObject* get_tokens(PyObject* base, void* ignored) {
     return array;
 }
 
+static PyObject* get_source(PyObject* base, void* ignored) {
+    (void)ignored;
+    const sd_encoded* encoded = ((sd_cached_text_object*)base)->cache.encoded;
+    void* ids;
+    if (encoded == NULL) return Py_NewRef(Py_None);
+    PyObject* array = sd_new_array("int32", encoded->n, -1, &ids);
+    if (array != NULL) memcpy(ids, encoded->source, (size_t)encoded->n * sizeof *encoded->source);
+    return array;
+}
+
 static PyObject* get_model(PyObject* base, void* ignored) {
     (void)ignored;
     return Py_NewRef((PyObject*)((sd_cached_text_object*)base)->model);
@@ -54,7 +64,7 @@ static PyObject* get_model(PyObject* base, void* ignored) {
 
 static PyObject* get_n_bytes(PyObject* base, void* ignored) {
     (void)ignored;
-    return PyLong_FromSize_t(((sd_cached_text_object*)base)->cache.arena.size);
+    return PyLong_FromSize_t(sd_cache_bytes(&((sd_cached_text_object*)base)->cache));
 }
 
 static PyObject* get_n_low(PyObject* base, void* ignored) {
@@ -64,6 +74,8 @@ static PyObject* get_n_low(PyObject* base, void* ignored) {
 
 static PyGetSetDef getters[] = {
     {"tokens", get_tokens, NULL, "The token ids of the text [n_tokens], int32; a copy.", NULL},
+    {"source", get_source, NULL,
+     "The ids of the source that the text has, int32, a copy; None for a model without an encoder.", NULL},
     {"model", get_model, NULL, "Whose keys and values these are.", NULL},
     {"n_low", get_n_low, NULL, "Texts that agree with fewer tokens than these cannot begin with it.", NULL},
     {"n_bytes", get_n_bytes, NULL, "Memory that they take.", NULL},

@@ -243,7 +243,7 @@ static int distance_biases_from(PyObject* dict, sd_config* c) {
 
 static int fields_from(PyObject* dict, sd_config* c) {
     static const char* const norms[] = {"rms", "layer", NULL};
-    static const char* const places[] = {"before", "after", "both", NULL};
+    static const char* const places[] = {"before", "after", "both", "residual", NULL};
     static const char* const positions[] = {"rotary", "learned", "none", NULL};
     static const char* const activations[] = {"silu",  "gelu",         "gelu_tanh", "relu",
                                               "relu2", "silu_clamped", NULL};
@@ -267,7 +267,10 @@ static int fields_from(PyObject* dict, sd_config* c) {
                     {"v_norm", &c->v_norm},
                     {"head_bias", &c->head_bias},
                     {"embedding_norm", &c->embedding_norm},
-                    {"attn_sinks", &c->attn_sinks}};
+                    {"attn_sinks", &c->attn_sinks},
+                    {"output_norm", &c->output_norm},
+                    {"relative_bias_by_layer", &c->bias_by_layer},
+                    {"shared_embedding", &c->shared_embedding}};
     const struct {
         const char* name;
         float* value;
@@ -324,25 +327,60 @@ static int experts_from(PyObject* dict, sd_experts* e) {
     return optional_float(dict, "routed_scale", &e->scale);
 }
 
-int sd_config_from(PyObject* dict, sd_config* c) {
+static int config_from(PyObject* dict, int is_encoder, sd_config* c);
+
+/* The configuration of the encoder, if there is one. */
+static int encoder_from(PyObject* dict, sd_config* c) {
+    PyObject *value = optional(dict, "encoder"), *own = NULL;
+    if (value == NULL) return PyErr_Occurred() ? -1 : 0;
+    if (c->bidirectional) {
+        PyErr_SetString(PyExc_ValueError, "config: encoder: has an encoder, expected none");
+        return -1;
+    }
+    if (!PyDict_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "config: encoder: expected a dict");
+        return -1;
+    }
+    sd_config* encoder = PyMem_Calloc(1, sizeof *encoder);
+    if (encoder == NULL) PyErr_NoMemory();
+    /* a dict of our own: to convert a value may run the caller's code, which may change the caller's */
+    int result = encoder != NULL && (own = PyDict_New()) != NULL && PyDict_Update(own, value) == 0 &&
+                         config_from(own, 1, encoder) == 0 && PyDict_SetItemString(dict, "encoder", own) == 0
+                     ? 0
+                     : -1;
+    c->encoder = encoder;
+    Py_XDECREF(own);
+    return result;
+}
+
+static int config_from(PyObject* dict, int is_encoder, sd_config* c) {
     *c = (sd_config){.norm_weight = 1,
+                     .output_norm = 1,
                      .embedding_scale = 1.0f,
                      .residual_scale = 1.0f,
                      .logit_scale = 1.0f,
-                     .experts = {.scale = 1.0f}};
-    if (!PyDict_Check(dict)) {
-        PyErr_SetString(PyExc_TypeError, "config: expected a dict");
-        return -1;
-    }
+                     .experts = {.scale = 1.0f},
+                     .bidirectional = is_encoder};
     if (fields_from(dict, c) == 0 && (c->position != SD_POSITION_ROTARY || rotations_from(dict, c) == 0) &&
         distance_biases_from(dict, c) == 0 && experts_from(dict, &c->experts) == 0 &&
-        layers_from(dict, c) == 0)
+        layers_from(dict, c) == 0 && encoder_from(dict, c) == 0)
         return 0;
     sd_config_free(c);
     return -1;
 }
 
+int sd_config_from(PyObject* dict, sd_config* c) {
+    *c = (sd_config){0};
+    if (!PyDict_Check(dict)) {
+        PyErr_SetString(PyExc_TypeError, "config: expected a dict");
+        return -1;
+    }
+    return config_from(dict, 0, c);
+}
+
 void sd_config_free(sd_config* c) {
+    if (c->encoder) sd_config_free((sd_config*)c->encoder);
+    PyMem_Free((sd_config*)c->encoder);
     for (int r = 0; r < c->n_rotations; r++) PyMem_Free((double*)c->rotations[r].inv_freq);
     PyMem_Free((sd_rotation*)c->rotations);
     PyMem_Free((sd_layer_config*)c->layers);

@@ -93,6 +93,11 @@ fail:
     return -1;
 }
 
+int sd_optional_ids_from(PyObject* object, const char* name, int32_t** out, int* n) {
+    *out = NULL, *n = 0;
+    return object == NULL || object == Py_None ? 0 : sd_ids_from(object, name, out, n);
+}
+
 int sd_floats_from(PyObject* object, const char* name, double** out, int* n) {
     PyObject* items = sd_items_from(object, "expected a sequence of numbers");
     if (items == NULL) return -1;

@@ -24,6 +24,9 @@ PyObject* sd_items_from(PyObject* object, const char* expected);
  * (PyMem_Free), also when *n is 0; `name` is for messages. Returns 0, or -1 with an exception. */
 int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n);
 
+/* The same of an argument that may be None, or NULL, not given: *out is then NULL. */
+int sd_optional_ids_from(PyObject* object, const char* name, int32_t** out, int* n);
+
 /* Numbers of a sequence, as double, in the same way. */
 int sd_floats_from(PyObject* object, const char* name, double** out, int* n);
 

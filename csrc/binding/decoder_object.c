@@ -1,6 +1,7 @@
 /* Decoder: one cache over a model, and the forward pass itself. */
 #include <string.h>
 
+#include "encoder.h"
 #include "exclusive.h"
 #include "forward.h"
 #include "module.h"
@@ -20,12 +21,13 @@ static int enter(decoder_object* self) {
 static void leave(decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"model", "capacity", "max_nodes", "n_threads", "n_vocab", NULL};
+    static char* names[] = {"model", "capacity", "max_nodes", "n_threads", "n_vocab", "source", NULL};
     decoder_object* self = (decoder_object*)base;
-    PyObject* model_argument;
-    int capacity = 0 /* required: 0 is refused below */, max_nodes = 1, n_threads = 1, n_vocab = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiii", names, &model_argument, &capacity, &max_nodes,
-                                     &n_threads, &n_vocab))
+    PyObject *model_argument, *source_argument = NULL;
+    int32_t* source;
+    int capacity = 0 /* required: 0 is refused below */, max_nodes = 1, n_threads = 1, n_vocab = 0, n_source;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiiiO", names, &model_argument, &capacity, &max_nodes,
+                                     &n_threads, &n_vocab, &source_argument))
         return -1;
     sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
     sd_model_object* model = sd_model_from(state, model_argument, "model");
@@ -43,14 +45,25 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
                      max_nodes, largest);
         return -1;
     }
-    if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Decoder") < 0) return -1;
+    if (sd_optional_ids_from(source_argument, "source", &source, &n_source) < 0) return -1;
+    if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Decoder") < 0) {
+        PyMem_Free(source);
+        return -1;
+    }
     int rows = max_nodes > SD_PROMPT_SLICE ? max_nodes : SD_PROMPT_SLICE;
     sd_cache cache = {0};
     sd_workspace workspace = {0};
-    sd_status status = sd_cache_create(&cache, model->model, capacity + max_nodes, max_nodes, 0);
+    sd_status status = sd_source_check(model->model, source, n_source);
+    if (status == SD_OK) status = sd_cache_create(&cache, model->model, capacity + max_nodes, max_nodes, 0);
     if (status == SD_OK)
         status = sd_workspace_create_for(&workspace, model->model, n_vocab, n_threads, rows, rows,
                                          capacity + max_nodes);
+    if (status == SD_OK && source != NULL) {
+        sd_gil_release(&self->exclusive.saved_thread);
+        status = sd_encode(model->model, source, n_source, n_threads, "the model", &cache.encoded);
+        sd_gil_take(&self->exclusive.saved_thread);
+    }
+    PyMem_Free(source);
     if (status != SD_OK) {
         sd_cache_free(&cache);
         sd_workspace_free(&workspace);
@@ -226,8 +239,8 @@ static PyGetSetDef getters[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0)\n--\n\nOne sequence's KV cache over a "
-     "model."},
+     "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None)\n--\n\nOne sequence's KV "
+     "cache over a model."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},

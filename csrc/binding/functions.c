@@ -36,17 +36,22 @@ end:
 }
 
 static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"model", "ids", "n_threads", NULL};
-    PyObject *model_argument, *argument, *array = NULL;
-    int n_threads = 1, n = 0;
-    int32_t* ids = NULL;
+    static char* names[] = {"model", "ids", "n_threads", "source", NULL};
+    PyObject *model_argument, *argument, *source_argument = NULL, *array = NULL;
+    int n_threads = 1, n = 0, n_source;
+    int32_t *ids = NULL, *source;
     double* log_probs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$i", names, &model_argument, &argument, &n_threads))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$iO", names, &model_argument, &argument, &n_threads,
+                                     &source_argument))
         return NULL;
     sd_model_object* model = sd_model_from(PyModule_GetState(module), model_argument, "model");
     if (model == NULL || sd_ids_from(argument, "ids", &ids, &n) < 0) return NULL;
+    if (sd_optional_ids_from(source_argument, "source", &source, &n_source) < 0) {
+        PyMem_Free(ids);
+        return NULL;
+    }
     sd_score text;
-    sd_status status = sd_score_create(&text, model->model, ids, n, n_threads);
+    sd_status status = sd_score_create(&text, model->model, ids, n, source, n_source, n_threads);
     if (status == SD_OK)
         array = sd_new_array("float64", n - 1, -1, (void**)&log_probs);
     else
@@ -60,6 +65,7 @@ static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
         if (status != SD_OK || PyErr_CheckSignals() < 0) Py_CLEAR(array);
     }
     sd_score_free(&text);
+    PyMem_Free(source);
     PyMem_Free(ids);
     return array;
 }
@@ -163,7 +169,9 @@ PyMethodDef sd_functions[] = {
     {"tensor_shapes", tensor_shapes, METH_O,
      "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration needs, by canonical name."},
     {"score", WITH_KEYWORDS(score),
-     "score(model, ids, *, n_threads=1)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 [len(ids) - 1]."},
+     "score(model, ids, *, n_threads=1, source=None)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 "
+     "[len(ids) - "
+     "1]."},
     {"distribution", WITH_KEYWORDS(distribution),
      "distribution(logits, *, temperature, top_k=0, top_p=1.0, min_p=0.0)\n--\n\nStandardised probabilities, "
      "float64 "

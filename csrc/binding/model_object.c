@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "config_dict.h"
+#include "encoder.h"
 #include "module.h"
 
 /* A tensor argument (name, array, format) as a source; the view must be released. */
@@ -165,7 +166,7 @@ static PyObject* get_config(PyObject* self, void* closure) {
 static PyObject* get_n_bytes(PyObject* self, void* closure) {
     (void)closure;
     const sd_model* model = ((sd_model_object*)self)->model;
-    return PyLong_FromSize_t(model ? model->arena.size : 0);
+    return PyLong_FromSize_t(model ? sd_model_bytes(model) : 0);
 }
 
 static PyObject* get_n_parameters(PyObject* self, void* closure) {
@@ -212,7 +213,34 @@ static PyObject* matrix(PyObject* base, PyObject* argument) {
     return sd_raise(status);
 }
 
+static PyObject* encode(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"ids", "n_threads", NULL};
+    const sd_model* model = ((sd_model_object*)base)->model;
+    PyObject *argument, *array = NULL;
+    int n_threads = 1, n;
+    int32_t* ids;
+    float* rows;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$i", names, &argument, &n_threads)) return NULL;
+    if (model == NULL || model->encoder == NULL)
+        return PyErr_Format(PyExc_ValueError, "the model has no encoder");
+    if (sd_ids_from(argument, "ids", &ids, &n) < 0) return NULL;
+    sd_status status = sd_source_check(model, ids, n);
+    if (status == SD_OK) array = sd_new_array("float32", n, model->encoder->config.d_model, (void**)&rows);
+    if (array != NULL) {
+        PyThreadState* saved_thread;
+        sd_gil_release(&saved_thread);
+        status = sd_encoder_output(model, ids, n, n_threads, "the model", rows);
+        sd_gil_take(&saved_thread);
+    }
+    PyMem_Free(ids);
+    if (status == SD_OK) return array;
+    Py_XDECREF(array);
+    return sd_raise(status);
+}
+
 static PyMethodDef methods[] = {
+    {"encode", (PyCFunction)(void (*)(void))encode, METH_VARARGS | METH_KEYWORDS,
+     "encode($self, ids, *, n_threads=1)\n--\n\nThe encoder's output for a source, float32 [n, d_model]."},
     {"matrix", matrix, METH_O,
      "matrix($self, name, /)\n--\n\nA packed matrix as it is computed with, float32 [n_rows, n_cols]."},
     {0},

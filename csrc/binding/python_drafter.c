@@ -255,9 +255,9 @@ static sd_status tell(python_drafter* d, PyObject* method, int sequence, const i
     return failed ? SD_ERR_CALLBACK : SD_OK;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     python_drafter* d = (python_drafter*)base;
-    return tell(d, d->begin, sequence, prompt, n_prompt);
+    return tell(d, d->begin, sequence, prompt->tokens, prompt->n);
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {

@@ -2,12 +2,17 @@
 
 /* The prompts of a batch as the core takes them; free with free_prompts. */
 static void free_prompts(sd_prompt* prompts, int n) {
-    for (int i = 0; prompts != NULL && i < n; i++) PyMem_Free((void*)prompts[i].tokens);
+    for (int i = 0; prompts != NULL && i < n; i++) sd_prompt_free(&prompts[i]);
     PyMem_Free(prompts);
 }
 
-int sd_prompt_from(PyObject* ids, PyObject* key, sd_prompt* prompt) {
-    int32_t* tokens;
+void sd_prompt_free(const sd_prompt* prompt) {
+    PyMem_Free((void*)prompt->tokens);
+    PyMem_Free((void*)prompt->source);
+}
+
+int sd_prompt_from(PyObject* ids, PyObject* key, PyObject* source_argument, sd_prompt* prompt) {
+    int32_t *tokens, *source;
     unsigned long long seed;
     unsigned int sequence;
     if (!PyTuple_Check(key)) {
@@ -16,14 +21,21 @@ int sd_prompt_from(PyObject* ids, PyObject* key, sd_prompt* prompt) {
     }
     if (!PyArg_ParseTuple(key, "KI;seeds: expected (seed, sequence)", &seed, &sequence)) return -1;
     if (sd_ids_from(ids, "prompt", &tokens, &prompt->n) < 0) return -1;
+    if (sd_optional_ids_from(source_argument, "source", &source, &prompt->n_source) < 0) {
+        PyMem_Free(tokens);
+        return -1;
+    }
     prompt->tokens = tokens;
+    prompt->source = source;
     prompt->stream = (sd_stream){seed, sequence};
     return 0;
 }
 
-static sd_prompt* prompts_from(PyObject* list, PyObject* seeds, int* n) {
+/* sources: one for each prompt, or NULL or None: there are none. */
+static sd_prompt* prompts_from(PyObject* list, PyObject* seeds, PyObject* sources, int* n) {
     PyObject* items = sd_items_from(list, "prompts: expected a sequence of sequences of ids");
     PyObject* keys = items ? sd_items_from(seeds, "seeds: expected a sequence of (seed, sequence)") : NULL;
+    PyObject* texts = NULL;
     sd_prompt* prompts = NULL;
     *n = 0;
     if (keys == NULL) goto fail;
@@ -33,19 +45,32 @@ static sd_prompt* prompts_from(PyObject* list, PyObject* seeds, int* n) {
                      size, PyTuple_GET_SIZE(keys), 1 << 20);
         goto fail;
     }
+    if (sources != NULL && sources != Py_None) {
+        texts = sd_items_from(sources,
+                              "sources: expected a sequence of sequences of ids, or None for each prompt");
+        if (texts == NULL) goto fail;
+        if (PyTuple_GET_SIZE(texts) != size) {
+            PyErr_Format(PyExc_ValueError, "%zd sources, expected one for each of %zd prompts",
+                         PyTuple_GET_SIZE(texts), size);
+            goto fail;
+        }
+    }
     if ((prompts = PyMem_Calloc((size_t)size + 1, sizeof *prompts)) == NULL) {
         PyErr_NoMemory();
         goto fail;
     }
     for (; *n < size; ++*n)
-        if (sd_prompt_from(PyTuple_GET_ITEM(items, *n), PyTuple_GET_ITEM(keys, *n), &prompts[*n]) < 0)
+        if (sd_prompt_from(PyTuple_GET_ITEM(items, *n), PyTuple_GET_ITEM(keys, *n),
+                           texts ? PyTuple_GET_ITEM(texts, *n) : NULL, &prompts[*n]) < 0)
             goto fail;
     Py_DECREF(items);
     Py_DECREF(keys);
+    Py_XDECREF(texts);
     return prompts;
 fail:
     Py_XDECREF(items);
     Py_XDECREF(keys);
+    Py_XDECREF(texts);
     free_prompts(prompts, *n);
     return NULL;
 }
@@ -73,7 +98,8 @@ static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_samp
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
                               sd_session_borrowed* borrowed, sd_session_arguments* a) {
     PyObject *target_argument, *prompts, *sampling, *seeds;
-    PyObject *draft_sampling = NULL, *transform = Py_None, *stop_ids = NULL, *adaptive = Py_None;
+    PyObject *draft_sampling = NULL, *transform = Py_None, *stop_ids = NULL, *adaptive = Py_None,
+             *sources = NULL;
     const char* rule = "rejection";
     *a = (sd_session_arguments){.options = {.verify = {.lenience = 1.0}}};
     sd_session_options* o = &a->options;
@@ -92,6 +118,7 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
         {"n_text", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->n_text},
         {"node_budget", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->node_budget},
         {"adaptive_gamma", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &adaptive},
+        {"sources", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &sources},
     };
     if (!PyArg_ParseTuple(args, "OOO:Session", &target_argument, &a->draft, &prompts)) return -1;
     if ((a->own = kwargs ? PyDict_Copy(kwargs) : PyDict_New()) == NULL) return -1;
@@ -101,7 +128,7 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     o->target = target->model;
     if (a->draft == Py_None) a->draft = NULL;
     if (rules_from(rule, sampling, draft_sampling, transform, borrowed, a) < 0) return -1;
-    if ((a->prompts = prompts_from(prompts, seeds, &a->n_prompts)) == NULL) return -1;
+    if ((a->prompts = prompts_from(prompts, seeds, sources, &a->n_prompts)) == NULL) return -1;
     if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a->stop_ids, &o->n_stop_ids) < 0) return -1;
     o->stop_ids = a->stop_ids;
     borrowed->is_adaptive = adaptive != Py_None;
@@ -150,6 +177,7 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
                          .n_sequences = a->n_prompts,
                          .n_text = n_text,
                          .n_threads = o->n_threads,
+                         .has_sources = o->target->encoder != NULL,
                          .reading = sd_reading_of(&o->target->config)},
             .state = state,
             .target = o->target,
@@ -206,6 +234,7 @@ PyObject* sd_check_draft(PyObject* module, PyObject* args, PyObject* kwargs) {
                      .n_sequences = 1,
                      .n_text = 1,
                      .n_threads = 1,
+                     .has_sources = target->model->encoder != NULL,
                      .reading = sd_reading_of(&target->model->config)},
         .state = state,
         .target = target->model,

@@ -40,9 +40,10 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
                               sd_session_borrowed* borrowed, sd_session_arguments* arguments);
 void sd_session_arguments_free(sd_session_arguments* arguments);
 
-/* A prompt of ids and its seed, (seed, sequence). Its tokens are the caller's, to be freed with PyMem_Free.
- * Returns 0, or -1 with an exception. */
-int sd_prompt_from(PyObject* ids, PyObject* seed, sd_prompt* prompt);
+/* A prompt of ids, its seed, (seed, sequence), and the ids of its source; NULL or None: there is none. Its arrays
+ * are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and nothing owned. */
+int sd_prompt_from(PyObject* ids, PyObject* seed, PyObject* source, sd_prompt* prompt);
+void sd_prompt_free(const sd_prompt* prompt);
 
 /* The module's function `check_draft`: can a drafter of this description be made for a target, and can the
  * rule judge its trees? Returns None, or NULL with an exception. */

@@ -188,20 +188,22 @@ static PyObject* finish(PyObject* base, PyObject* argument) {
     return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
 }
 
-static PyObject* replace(PyObject* base, PyObject* args) {
+static PyObject* replace(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"", "", "", "source", NULL};
     session_object* self = (session_object*)base;
     int sequence;
-    PyObject *ids, *seed;
+    PyObject *ids, *seed, *source = NULL;
     sd_prompt prompt;
-    if (!PyArg_ParseTuple(args, "iOO", &sequence, &ids, &seed)) return NULL;
-    if (sd_prompt_from(ids, seed, &prompt) < 0) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOO|$O", names, &sequence, &ids, &seed, &source))
+        return NULL;
+    if (sd_prompt_from(ids, seed, source, &prompt) < 0) return NULL;
     PyObject* result = NULL;
     if (enter(self) == 0) {
         sd_status status = sd_session_replace(self->session, sequence, &prompt);
         leave(self);
         result = status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
     }
-    PyMem_Free((void*)prompt.tokens);
+    sd_prompt_free(&prompt);
     return result;
 }
 
@@ -299,8 +301,9 @@ static PyMethodDef methods[] = {
      "round($self, seconds=0.0, *, until_end=False, gammas=None)\n--\n\nRounds for every unfinished "
      "sequence: one, and more within `seconds`."},
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
-    {"replace", replace, METH_VARARGS,
-     "replace($self, sequence, prompt, seed, /)\n--\n\nGive a finished sequence's batch slot to another "
+    {"replace", (PyCFunction)(void (*)(void))replace, METH_VARARGS | METH_KEYWORDS,
+     "replace($self, sequence, prompt, seed, /, *, source=None)\n--\n\nGive a finished sequence's batch slot "
+     "to another "
      "prompt."},
     {"begin_with", begin_with, METH_VARARGS,
      "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "

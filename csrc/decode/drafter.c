@@ -19,8 +19,8 @@ int sd_slice_take(int n, int n_read, int* room) {
     return n_here;
 }
 
-sd_status sd_drafter_begin(sd_drafter* d, int sequence, const int32_t* prompt, int n_prompt) {
-    return d->begin ? d->begin(d, sequence, prompt, n_prompt) : SD_OK;
+sd_status sd_drafter_begin(sd_drafter* d, int sequence, const sd_prompt* prompt) {
+    return d->begin ? d->begin(d, sequence, prompt) : SD_OK;
 }
 
 sd_status sd_drafter_read(sd_drafter* d, int* done) {

@@ -9,6 +9,7 @@
 
 #include "cost_model.h"
 #include "proposal.h"
+#include "sequence.h"
 
 typedef struct sd_drafter sd_drafter;
 
@@ -27,6 +28,8 @@ typedef struct sd_drafting {
     /* Tokens of the longest text. */
     int n_text;
     int n_threads;
+    /* Prompts come with sources: the target has an encoder. */
+    int has_sources;
     /* What the target's forward passes read. */
     sd_shared_reading reading;
 } sd_drafting;
@@ -52,11 +55,11 @@ struct sd_drafter {
     /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or
      * no caches of its own. */
     sd_cache* caches;
-    /* A sequence begins with a prompt [n_prompt], which stays where it is until it has been read. begin
-     * clears memory and takes some nanoseconds a token at most: read does the longer work. A sequence may
+    /* A sequence begins with a prompt, whose tokens stay where they are until they have been read,
+     * and its source as long as the sequence does not begin again; its stream has no meaning here. begin clears memory and takes some nanoseconds a token at most: read does the longer work. A sequence may
      * begin again, with another prompt when the text it had has ended, or with the same when the call
      * failed. */
-    sd_status (*begin)(sd_drafter* self, int sequence, const int32_t* prompt, int n_prompt);
+    sd_status (*begin)(sd_drafter* self, int sequence, const sd_prompt* prompt);
     /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
      * all of them have been read; then a call does nothing. */
     sd_status (*read)(sd_drafter* self, int* done);
@@ -85,7 +88,7 @@ int sd_slice_take(int n, int n_read, int* room);
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter);
 
 /* The operations that may be NULL. */
-sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const int32_t* prompt, int n_prompt);
+sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);
 sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* tokens, int n_tokens);
 

@@ -1,8 +1,20 @@
 #include "sequence.h"
 
+#include <stdio.h>
 #include <string.h>
 
-sd_status sd_prompt_check(const sd_prompt* prompt, int index, int n_ctx, int n_vocab) {
+#include "encoder.h"
+
+static sd_status check_source(const sd_prompt* prompt, int index, const sd_model* model) {
+    sd_status status = sd_source_check(model, prompt->source, prompt->n_source);
+    if (status == SD_OK) return SD_OK;
+    char message[SD_MESSAGE_SIZE];
+    snprintf(message, sizeof message, "%s", sd_message());
+    return sd_fail(status, "prompt %d: %s", index, message);
+}
+
+sd_status sd_prompt_check(const sd_prompt* prompt, int index, const sd_model* model) {
+    int n_ctx = model->config.n_ctx, n_vocab = model->config.n_vocab;
     if (prompt->n < 1 || prompt->n >= n_ctx)
         return sd_fail(SD_ERR_CONTEXT, "prompt %d has %d tokens, expected 1 to %d (the context is %d)", index,
                        prompt->n, n_ctx - 1, n_ctx);
@@ -10,17 +22,18 @@ sd_status sd_prompt_check(const sd_prompt* prompt, int index, int n_ctx, int n_v
         if (prompt->tokens[i] < 0 || prompt->tokens[i] >= n_vocab)
             return sd_fail(SD_ERR_VALUE, "prompt %d: token %d is %d, expected 0 to %d", index, i,
                            (int)prompt->tokens[i], n_vocab - 1);
-    return SD_OK;
+    return check_source(prompt, index, model);
 }
 
 void sd_sequence_begin(sd_sequence* q, const sd_prompt* prompt, int max_text) {
     memcpy(q->text, prompt->tokens, (size_t)prompt->n * sizeof *q->text);
+    if (prompt->n_source > 0) memcpy(q->source, prompt->source, (size_t)prompt->n_source * sizeof *q->source);
     *q = (sd_sequence){.text = q->text,
-
                        .n_text = prompt->n,
                        .max_text = max_text,
-
-                       .stream = prompt->stream};
+                       .stream = prompt->stream,
+                       .source = q->source,
+                       .n_source = prompt->n_source};
 }
 
 void sd_sequence_append(sd_sequence* q, int32_t token, const int32_t* stop_ids, int n_stop_ids) {

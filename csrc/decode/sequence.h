@@ -3,16 +3,20 @@
 #define SD_SEQUENCE_H
 
 #include "rng.h"
-#include "status.h"
+#include "weights.h"
 
 typedef struct sd_prompt {
     const int32_t* tokens; /* [n] borrowed for the call */
     int n;                 /* ≥ 1 and below the target's context */
     sd_stream stream;      /* random numbers of this sequence */
+    const int32_t*
+        source; /* [n_source] what a model with an encoder reads beside it, borrowed for the call; NULL:
+                            * there is none */
+    int n_source;
 } sd_prompt;
 
 /* Is it one that a model can go on with? `index` is its name in the message. */
-sd_status sd_prompt_check(const sd_prompt* prompt, int index, int n_ctx, int n_vocab);
+sd_status sd_prompt_check(const sd_prompt* prompt, int index, const sd_model* model);
 
 typedef struct sd_sequence {
     int32_t* text;   /* prompt and new tokens; room for max_text; owned by the session's arena */
@@ -21,6 +25,9 @@ typedef struct sd_sequence {
     int draft_begun; /* the drafter has been told of the prompt */
     int finished;
     sd_stream stream;
+    int32_t*
+        source; /* [n_source] with room for the longest; owned by the session's arena; NULL: there is none */
+    int n_source;
 } sd_sequence;
 
 /* Begin with a prompt, in a text of max_text tokens at most. */

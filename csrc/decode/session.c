@@ -43,6 +43,7 @@ static void lay_out(sd_session* s) {
     size_t n = (size_t)s->n_sequences, nodes = (size_t)s->max_nodes;
     size_t n_vocab = (size_t)s->options.target->config.n_vocab;
     int dense = s->drafter != NULL && !s->drafter->points;
+    const sd_model* encoder = s->options.target->encoder;
     s->sequences = sd_arena_take(arena, n, sizeof *s->sequences);
     s->caches = sd_arena_take(arena, n, sizeof *s->caches);
     s->prefills = sd_arena_take(arena, n, sizeof *s->prefills);
@@ -56,6 +57,8 @@ static void lay_out(sd_session* s) {
     sd_verifier_take(&s->verifier, arena, s->max_nodes, s->n_text);
     for (size_t i = 0; i < n; i++) {
         int32_t* text = sd_arena_take(arena, (size_t)s->n_text, sizeof *text);
+        int32_t* source =
+            encoder ? sd_arena_take(arena, (size_t)encoder->config.n_ctx, sizeof *source) : NULL;
         sd_distribution* drawn_from = sd_arena_take(arena, nodes, sizeof *drawn_from);
         int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
         double* path_prob = sd_arena_take(arena, nodes, sizeof *path_prob);
@@ -63,6 +66,7 @@ static void lay_out(sd_session* s) {
         double* weights = sd_arena_take(arena, dense ? nodes * n_vocab : 0, sizeof *weights);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
+        s->sequences[i].source = source;
         s->proposals[i].tree.drawn_from = drawn_from;
         s->proposals[i].depths = depths;
         s->proposals[i].path_prob = path_prob;
@@ -94,8 +98,7 @@ sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts
     if (o->node_budget != 0 && o->node_budget < n)
         return sd_fail(SD_ERR_VALUE, "node_budget is %d, expected at least a row for each of %d sequences",
                        o->node_budget, n);
-    for (int i = 0; i < n && status == SD_OK; i++)
-        status = sd_prompt_check(&prompts[i], i, c->n_ctx, c->n_vocab);
+    for (int i = 0; i < n && status == SD_OK; i++) status = sd_prompt_check(&prompts[i], i, o->target);
     if (status == SD_OK) status = sd_sampling_check(o->verify.sampling, c->n_vocab);
     return status == SD_OK ? sd_rule_check(o->verify.rule, o->verify.lenience) : status;
 }
@@ -117,7 +120,7 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
     sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
     /* the last token of the prompt is the root of the first round */
-    s->prefills[i] = (sd_prefill){q->text, q->n_text - 1, -1};
+    s->prefills[i] = (sd_prefill){q->text, q->n_text - 1, -1, q->source, q->n_source};
 }
 
 sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
@@ -178,7 +181,8 @@ static sd_status begin_drafts(sd_session* s) {
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
         if (q->draft_begun) continue;
-        sd_status status = sd_drafter_begin(s->drafter, i, q->text, q->n_text);
+        const sd_prompt prompt = {q->text, q->n_text, q->stream, q->source, q->n_source};
+        sd_status status = sd_drafter_begin(s->drafter, i, &prompt);
         if (status != SD_OK) return status;
         q->draft_begun = 1;
         if ((status = sd_interrupted()) != SD_OK) return status;
@@ -406,6 +410,11 @@ static sd_status fail_model(void) {
     return sd_fail(SD_ERR_VALUE, "the model is neither the target nor the model that drafts");
 }
 
+static int begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n) {
+    sd_cache_attend(cache, known->encoded);
+    return sd_cache_begin_with(cache, known, text, n);
+}
+
 sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* known, int* n) {
     sd_status status = check_sequence(s, sequence);
     if (status != SD_OK) return status;
@@ -413,13 +422,16 @@ sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* kno
     if (prefill->n_read >= 0) return sd_fail(SD_ERR_STATE, "sequence %d has begun to be read", sequence);
     sd_cache* caches = draft_caches(s, known->model);
     if (caches == NULL && known->model != s->options.target) return fail_model();
+    *n = 0;
+    int n_source = known->model->encoder ? prefill->n_source : 0;
+    if (!sd_encoded_is_of(known->encoded, prefill->source, n_source)) return SD_OK;
     if (caches != NULL) { /* which may have less room than the target's */
         sd_cache* cache = &caches[sequence];
         int most = prefill->n < cache->n_slots ? prefill->n : cache->n_slots;
-        *n = sd_cache_begin_with(cache, known, prefill->text, most);
+        *n = begin_with(cache, known, prefill->text, most);
     }
     if (known->model == s->options.target)
-        *n = sd_cache_begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
+        *n = begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
     return SD_OK;
 }
 
@@ -438,11 +450,10 @@ sd_status sd_session_finish(sd_session* s, int sequence) {
 }
 
 sd_status sd_session_replace(sd_session* s, int sequence, const sd_prompt* prompt) {
-    const sd_config* c = &s->options.target->config;
     sd_status status = check_sequence(s, sequence);
     if (status != SD_OK) return status;
     if (!s->sequences[sequence].finished) return sd_fail(SD_ERR_STATE, "sequence %d has not ended", sequence);
-    if ((status = sd_prompt_check(prompt, 0, c->n_ctx, c->n_vocab)) != SD_OK) return status;
+    if ((status = sd_prompt_check(prompt, 0, s->options.target)) != SD_OK) return status;
     int n_text = text_room(&s->options, prompt);
     if (n_text > s->n_text)
         return sd_fail(SD_ERR_CONTEXT, "the text may have %d tokens, expected at most n_text, %d", n_text,

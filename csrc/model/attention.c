@@ -9,12 +9,20 @@
 /* Slots whose weights and values are multiplied for all rows before the next: 16 KiB of f32 values. */
 #define VALUE_SLOTS 128
 
+/* Sources up to this length have room for the scores of all rows that are computed together. */
+#define SHORT_SOURCE 4096
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
 sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int n_slots) {
     size_t rows = SD_ATTENTION_ROWS, padded = (size_t)sd_matrix_panels(n_slots) * SD_PANEL;
+    size_t source = c->encoder ? (size_t)sd_matrix_panels(c->encoder->n_ctx) * SD_PANEL : 0;
+    size_t room = larger(rows * larger(padded, source < SHORT_SOURCE ? source : SHORT_SOURCE), source);
     return (sd_attention_scratch){
         .queries = sd_arena_take(arena, rows, (size_t)c->d_head * sizeof(float)),
         .prepared = sd_arena_take(arena, rows, sd_prepared_bytes((size_t)c->d_head)),
-        .weights = sd_arena_take(arena, rows, padded * sizeof(float)),
+        .weights = sd_arena_take(arena, room, sizeof(float)),
+        .room = (ptrdiff_t)room,
         .output = sd_arena_take(arena, rows, (size_t)sd_value_panels(c->d_head) * SD_PANEL * sizeof(float)),
         .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, padded, sizeof(float)) : NULL,
     };
@@ -280,6 +288,13 @@ static span span_of(const site* a, int first, int last) {
     return (span){start / SD_PANEL * SD_PANEL, cache->n_committed + node_of(a, last) + 1};
 }
 
+/* How many rows the scratch has room for. */
+static int rows_together(const sd_attention* at, const sd_attention_scratch* scratch) {
+    if (at->attended != SD_ATTEND_SOURCE) return SD_ATTENTION_ROWS;
+    ptrdiff_t rows = scratch->room / ((ptrdiff_t)sd_matrix_panels(at->n_keys) * SD_PANEL);
+    return rows < SD_ATTENTION_ROWS ? (int)rows : SD_ATTENTION_ROWS;
+}
+
 void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratch) {
     const sd_config* c = &at->model->config;
     const sd_kernels* k = sd_kernels_get();
@@ -290,9 +305,9 @@ void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratc
     size_t row_bytes = (size_t)c->d_head * sizeof(float);
 
     /* A few (row, query head of the group) pairs at a time. */
-    int n_pairs = at->n_rows * group;
-    for (int first = 0; first < n_pairs; first += SD_ATTENTION_ROWS) {
-        int n = n_pairs - first < SD_ATTENTION_ROWS ? n_pairs - first : SD_ATTENTION_ROWS;
+    int n_pairs = at->n_rows * group, together = rows_together(at, scratch);
+    for (int first = 0; first < n_pairs; first += together) {
+        int n = n_pairs - first < together ? n_pairs - first : together;
         span s = span_of(&a, first / group, (first + n - 1) / group);
         for (int r = 0; r < n; r++) {
             int i = (first + r) / group, h = (first + r) % group;

@@ -15,12 +15,14 @@
 typedef struct sd_attention_scratch {
     float* queries; /* [SD_ATTENTION_ROWS, d_head] */
     void* prepared; /* the same, prepared for the products with keys */
-    float* weights; /* [n_slots / 32][rows][32] scores, then their exponentials; up to 48 rows */
+    float* weights; /* [n_slots / 32][rows][32] scores, then their exponentials; up to 48 rows, or fewer where
+                     * a source has more slots */
+    ptrdiff_t room; /* floats of `weights` */
     float* output;  /* [SD_ATTENTION_ROWS, SD_PANEL · value panels] */
     float* bias;    /* [n_slots in whole panels] biases of one row's scores; NULL where scores have none */
 } sd_attention_scratch;
 
-/* Take the scratch for up to n_slots keys from the arena (which may be counting). */
+/* Take the scratch for up to n_slots keys of texts, and for any source of the encoder, from the arena (which may be counting). */
 sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config, int n_slots);
 
 /* Whose keys the rows attend to. */

@@ -1,5 +1,6 @@
 #include "attention_block.h"
 
+#include "encoded.h"
 #include "kernels.h"
 
 /* The attention of one layer. */
@@ -8,48 +9,107 @@ typedef struct block {
     int layer;
 } block;
 
-/* (sequence, key/value head) pairs. */
-static void attend_pairs(void* argument, int thread, int pair, int end) {
-    const block* a = argument;
-    const sd_pass* pass = a->pass;
-    sd_workspace* w = pass->w;
-    const sd_config* c = &w->model->config;
-    ptrdiff_t d_q = (ptrdiff_t)c->n_head * c->d_head;
+/* The first row of a branch. */
+static ptrdiff_t row_of(const sd_pass* pass, const sd_branch* branch) {
+    ptrdiff_t row = 0;
+    for (const sd_branch* before = pass->branches; before < branch; before++) row += before->n_new;
+    return row;
+}
+
+/* The attention of rows from `row` on with one key/value head: queries from w->qkv, to w->attended. */
+static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, ptrdiff_t row, int n_rows) {
+    sd_workspace* w = b->pass->w;
+    ptrdiff_t d_q = (ptrdiff_t)w->model->config.n_head * w->model->config.d_head;
+    return (sd_attention){.attended = attended,
+                          .model = w->model,
+                          .layer = b->layer,
+                          .kv_head = kv_head,
+                          .n_rows = n_rows,
+                          .queries = w->qkv + row * w->ld_qkv,
+                          .ldq = w->ld_qkv,
+                          .out = w->attended + row * d_q,
+                          .ldo = d_q};
+}
+
+/* Nodes of texts: (sequence, key/value head) pairs. */
+static void attend_to_texts(void* argument, int thread, int pair, int end) {
+    const block* b = argument;
+    sd_workspace* w = b->pass->w;
+    int n_kv_head = w->model->config.n_kv_head;
     for (; pair < end; pair++) {
-        const sd_branch* branch = &pass->branches[pair / c->n_kv_head];
-        ptrdiff_t row = 0;
-        for (const sd_branch* before = pass->branches; before < branch; before++) row += before->n_new;
+        const sd_branch* branch = &b->pass->branches[pair / n_kv_head];
         const sd_cache* cache = branch->cache;
-        float* qkv = w->qkv + row * w->ld_qkv;
-        int kv_head = pair % c->n_kv_head, first_node = cache->n_pending - branch->n_new;
-        for (int i = 0; i < branch->n_new; i++) {
-            int node = first_node + i, position = cache->n_committed + cache->depths[node];
-            sd_attention_store(w->model, a->layer, kv_head, &w->angles, position, qkv + i * w->ld_qkv,
-                               &cache->layers[a->layer], cache->n_committed + node);
-        }
-        sd_attention_run(&(sd_attention){.attended = SD_ATTEND_TEXT,
-                                         .model = w->model,
-                                         .layer = a->layer,
-                                         .kv_head = kv_head,
-                                         .keys = &cache->layers[a->layer],
-                                         .cache = cache,
-                                         .n_rows = branch->n_new,
-                                         .queries = qkv,
-                                         .ldq = w->ld_qkv,
-                                         .out = w->attended + row * d_q,
-                                         .ldo = d_q},
-                         &w->attention[thread]);
+        const sd_key_values* keys = &cache->layers[b->layer];
+        int kv_head = pair % n_kv_head, first = cache->n_pending - branch->n_new;
+        ptrdiff_t row = row_of(b->pass, branch);
+        for (int i = 0; i < branch->n_new; i++)
+            sd_attention_store(w->model, b->layer, kv_head, &w->angles,
+                               cache->n_committed + cache->depths[first + i], w->qkv + (row + i) * w->ld_qkv,
+                               keys, cache->n_committed + first + i);
+        sd_attention attention = rows_of(b, SD_ATTEND_TEXT, kv_head, row, branch->n_new);
+        attention.keys = keys;
+        attention.cache = cache;
+        sd_attention_run(&attention, &w->attention[thread]);
+    }
+}
+
+/* Rows of a source. */
+static void store_source(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const block* b = argument;
+    sd_workspace* w = b->pass->w;
+    for (int m = first; m < end; m++)
+        for (int kv_head = 0; kv_head < w->model->config.n_kv_head; kv_head++)
+            sd_attention_store(w->model, b->layer, kv_head, &w->angles, m, w->qkv + m * w->ld_qkv,
+                               b->pass->source, m);
+}
+
+/* Rows of a source that one piece of work attends with: as many as are computed together. */
+static int rows_together(const sd_config* c) {
+    int rows = SD_ATTENTION_ROWS / (c->n_head / c->n_kv_head);
+    return rows > 1 ? rows : 1;
+}
+
+/* Rows of a source: (key/value head, some rows) pairs. */
+static void attend_to_source(void* argument, int thread, int pair, int end) {
+    const block* b = argument;
+    sd_workspace* w = b->pass->w;
+    int together = rows_together(&w->model->config), n_rows = b->pass->n_rows;
+    int n_pieces = (n_rows + together - 1) / together;
+    for (; pair < end; pair++) {
+        int row = pair % n_pieces * together, n = n_rows - row < together ? n_rows - row : together;
+        sd_attention attention = rows_of(b, SD_ATTEND_OWN, pair / n_pieces, row, n);
+        attention.keys = b->pass->source;
+        attention.n_keys = n_rows;
+        attention.position = row;
+        sd_attention_run(&attention, &w->attention[thread]);
+    }
+}
+
+/* Nodes of texts, to the sources of these: (sequence, key/value head) pairs. */
+static void attend_to_encoded(void* argument, int thread, int pair, int end) {
+    const block* b = argument;
+    sd_workspace* w = b->pass->w;
+    int n_kv_head = w->model->config.n_kv_head;
+    for (; pair < end; pair++) {
+        const sd_branch* branch = &b->pass->branches[pair / n_kv_head];
+        const sd_encoded* encoded = branch->cache->encoded;
+        sd_attention attention =
+            rows_of(b, SD_ATTEND_SOURCE, pair % n_kv_head, row_of(b->pass, branch), branch->n_new);
+        attention.keys = &encoded->layers[b->layer];
+        attention.n_keys = encoded->n;
+        sd_attention_run(&attention, &w->attention[thread]);
     }
 }
 
 /* What is done to whole rows of queries, keys and values before they are split into heads. */
 static void norm_and_limit(void* argument, int thread, int first, int end) {
     (void)thread;
-    const block* a = argument;
-    const sd_workspace* w = a->pass->w;
+    const block* b = argument;
+    const sd_workspace* w = b->pass->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
-    const sd_layer* layer = &model->layers[a->layer];
+    const sd_layer* layer = &model->layers[b->layer];
     for (int m = first; m < end; m++) {
         float *query = w->qkv + m * w->ld_qkv, *key = query + sd_keys_column(c);
         if (c->qk_norm == SD_QK_NORM_WHOLE) {
@@ -60,23 +120,50 @@ static void norm_and_limit(void* argument, int thread, int first, int end) {
     }
 }
 
-void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
-    sd_workspace* w = pass->w;
-    const sd_config* c = &w->model->config;
-    const sd_layer* layer = &w->model->layers[i];
-    block a = {pass, i};
-    sd_pass_multiply(pass, (sd_product){.matrix = &layer->qkv,
-                                        .bias = layer->qkv_bias,
+/* w->qkv = input · matrixᵀ + bias. */
+static void project(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input) {
+    sd_pass_multiply(pass, (sd_product){.matrix = matrix,
+                                        .bias = bias,
                                         .n_rows = pass->n_rows,
                                         .x = input,
-                                        .y = w->qkv,
-                                        .ldy = w->ld_qkv,
+                                        .y = pass->w->qkv,
+                                        .ldy = pass->w->ld_qkv,
                                         .factor = 1.0f});
-    if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
-        sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &a);
-    sd_team_run(&pass->team, pass->n_branches * c->n_kv_head, 1, attend_pairs, &a);
+}
+
+/* Add w->attended, projected back, to the residual stream. */
+static void project_back(const sd_pass* pass, const sd_matrix* matrix, const float* bias,
+                         sd_norm_weights norm) {
+    sd_workspace* w = pass->w;
+    const sd_config* c = &w->model->config;
     sd_pass_prepare(pass, pass->n_rows, w->attended, c->n_head * c->d_head, (sd_norm_weights){0},
                     w->prepared);
-    sd_pass_add_product(pass, &layer->attn_out, layer->attn_out_bias, w->prepared,
-                        (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
+    sd_pass_add_product(pass, matrix, bias, w->prepared, norm);
+}
+
+void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
+    const sd_config* c = &pass->w->model->config;
+    const sd_layer* layer = &pass->w->model->layers[i];
+    block b = {pass, i};
+    project(pass, &layer->qkv, layer->qkv_bias, input);
+    if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
+        sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
+    if (pass->source) {
+        int together = rows_together(c), n_pieces = (pass->n_rows + together - 1) / together;
+        sd_team_run(&pass->team, pass->n_rows, SD_PANEL, store_source, &b);
+        sd_team_run(&pass->team, n_pieces * c->n_kv_head, 1, attend_to_source, &b);
+    } else {
+        sd_team_run(&pass->team, pass->n_branches * c->n_kv_head, 1, attend_to_texts, &b);
+    }
+    project_back(pass, &layer->attn_out, layer->attn_out_bias,
+                 (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
+}
+
+void sd_cross_attention_run(const sd_pass* pass, int i, const void* input) {
+    const sd_layer* layer = &pass->w->model->layers[i];
+    block b = {pass, i};
+    project(pass, &layer->cross_q, layer->cross_q_bias, input);
+    sd_team_run(&pass->team, pass->n_branches * pass->w->model->config.n_kv_head, 1, attend_to_encoded, &b);
+    project_back(pass, &layer->cross_out, layer->cross_out_bias,
+                 (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias});
 }

@@ -48,7 +48,18 @@ sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, i
     return SD_ARENA_BUILD(&cache->arena, lay_out(cache));
 }
 
-void sd_cache_free(sd_cache* cache) { sd_arena_free(&cache->arena); }
+void sd_cache_free(sd_cache* cache) {
+    sd_encoded_release(cache->encoded);
+    cache->encoded = NULL;
+    sd_arena_free(&cache->arena);
+}
+
+void sd_cache_attend(sd_cache* cache, sd_encoded* encoded) {
+    if (sd_encoded_equal(cache->encoded, encoded)) return;
+    sd_cache_cut(cache, 0);
+    sd_encoded_release(cache->encoded);
+    cache->encoded = sd_encoded_share(encoded);
+}
 
 /* Do some layers have fewer slots than the cache? */
 static int has_windows(const sd_cache* c) { return c->n_window_slots < c->n_slots; }
@@ -124,9 +135,10 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     return SD_OK;
 }
 
-/* How many committed tokens are the beginning of text [n] and could be gone on from. */
-static int agreement(const sd_cache* c, const int32_t* text, int n) {
+/* How many committed tokens are the beginning of text [n] with this source and could be gone on from. */
+static int agreement(const sd_cache* c, const sd_encoded* encoded, const int32_t* text, int n) {
     int at = 0;
+    if (!sd_encoded_equal(c->encoded, encoded)) return 0;
     while (at < c->n_committed && at < n && c->tokens[at] == text[at]) at++;
     return at >= c->n_low ? at : 0;
 }
@@ -174,14 +186,15 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
     sd_cache_follow(&caches[which], text, n);
     int longest = caches[which].n_committed, from = which;
     for (int i = 0; i < n_caches; i++) {
-        int agreed = agreement(&caches[i], text, n);
+        int agreed = agreement(&caches[i], caches[which].encoded, text, n);
         if (agreed > longest) longest = agreed, from = i;
     }
     if (from != which) copy_slots(&caches[which], &caches[from], longest);
 }
 
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n) {
-    int there = agreement(cache, text, n), agreed = agreement(known, text, n);
+    int there = agreement(cache, cache->encoded, text, n);
+    int agreed = agreement(known, cache->encoded, text, n);
     if (agreed <= there) return there;
     copy_slots(cache, known, agreed);
     return agreed;
@@ -192,14 +205,18 @@ static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n
 
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
     sd_status status = sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
-    if (status == SD_OK) copy_slots(copy, cache, cache->n_committed);
-    return status;
+    if (status != SD_OK) return status;
+    sd_cache_attend(copy, cache->encoded);
+    copy_slots(copy, cache, cache->n_committed);
+    return SD_OK;
 }
+
+size_t sd_cache_bytes(const sd_cache* cache) { return cache->arena.size + sd_encoded_bytes(cache->encoded); }
 
 size_t sd_cache_copy_bytes(const sd_cache* cache) {
     sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
     lay_out(&copy); /* without memory: it counts */
-    return copy.arena.used;
+    return copy.arena.used + sd_encoded_bytes(cache->encoded);
 }
 
 int sd_cache_copy_low(const sd_cache* cache) {
@@ -211,10 +228,10 @@ int sd_cache_copy_low(const sd_cache* cache) {
     return 0;
 }
 
-int sd_cache_known(const sd_cache* caches, int n_caches, const int32_t* text, int n) {
+int sd_cache_known(const sd_cache* caches, int n_caches, int which, const int32_t* text, int n) {
     int longest = 0;
     for (int i = 0; i < n_caches; i++) {
-        int agreed = agreement(&caches[i], text, n);
+        int agreed = agreement(&caches[i], caches[which].encoded, text, n);
         if (agreed > longest) longest = agreed;
     }
     return longest;

@@ -18,8 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "key_values.h"
-#include "weights.h"
+#include "encoded.h"
 
 /* A prompt is read in slices of this many tokens: enough that arithmetic outweighs reading the
  * weights. It changes no bits. */
@@ -28,6 +27,9 @@
 typedef struct sd_cache {
     /* Whose keys and values these are; borrowed. */
     const sd_model* model;
+    /* The source of the text, that layers attend to: a counted reference. NULL: none yet, or the model has no
+     * encoder. */
+    sd_encoded* encoded;
     /* Owns the arrays below. */
     sd_arena arena;
     int n_layer;
@@ -66,6 +68,10 @@ typedef struct sd_cache {
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden);
 void sd_cache_free(sd_cache* cache);
 
+/* Let the cache's texts attend to a source from now on, by a reference of the cache's own. What it has of a text
+ * with another source is dropped. */
+void sd_cache_attend(sd_cache* cache, sd_encoded* encoded);
+
 /* Append nodes to the pending tree: parents [n] of tokens [n] are indices of pending nodes (older ones
  * too), or -1. Refuses a parent that is not earlier, and more nodes than there are slots or positions. */
 sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_ctx);
@@ -84,23 +90,27 @@ void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
  * attend to has been overwritten. */
 void sd_cache_cut(sd_cache* cache, int n);
 
-/* Begin text [n] in caches[which]: what any of caches [n_caches], all of one model, has committed of its
- * beginning is kept or copied, and the rest of the cache dropped. A row's bits are those of its tokens, so
- * a copy is what computing it would give. */
+/* Begin text [n] in caches[which]: what any of caches [n_caches], all of one model, with the same source has
+ * committed of its beginning is kept or copied, and the rest of the cache dropped. A row's bits are those of
+ * its tokens and its source, so a copy is what computing it would give. */
 void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n);
 
 /* How many tokens of a text [n] that would spare. */
-int sd_cache_known(const sd_cache* caches, int n_caches, const int32_t* text, int n);
+int sd_cache_known(const sd_cache* caches, int n_caches, int which, const int32_t* text, int n);
 
-/* As sd_cache_begin of `cache` with a text [n], where `known`, of the same model, is the one other cache:
+/* As sd_cache_begin of `cache` with a text [n], where `known`, of the same model and source, is the one other cache:
  * its tokens are copied if the cache has not as many of the text itself. Returns how many tokens of it are
  * there. */
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n);
 
-/* Make `copy` a cache of the committed tokens of `cache`, with no room for more. It owns its memory. */
+/* Make `copy` a cache of the committed tokens of `cache`, with no room for more. It owns its memory, and shares
+ * the source. */
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache);
 
-/* Bytes that a copy takes, and the n_low that it has. */
+/* Bytes of keys and values, those of the source among them. */
+size_t sd_cache_bytes(const sd_cache* cache);
+
+/* The same of a copy, and the n_low that it has. */
 size_t sd_cache_copy_bytes(const sd_cache* cache);
 int sd_cache_copy_low(const sd_cache* cache);
 

@@ -2,6 +2,8 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 /* Far above any model, and small enough that products of two fit 64 bits with room. */
 #define LARGEST (1 << 26)
@@ -132,6 +134,44 @@ static sd_status check_switches(const sd_config* c) {
     if (c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f))
         return sd_fail(SD_ERR_VALUE,
                        "config: activation is \"silu_clamped\", expected gated and an activation_limit");
+    if (c->shared_embedding && !c->bidirectional)
+        return sd_fail(SD_ERR_VALUE, "config: shared_embedding is set, expected it in an encoder");
+    if (c->bias_by_layer && c->n_buckets == 0)
+        return sd_fail(SD_ERR_VALUE,
+                       "config: relative_bias_by_layer is set, expected relative_buckets with it");
+    return SD_OK;
+}
+
+/* What an encoder has that a decoder need not have. */
+static sd_status check_bidirectional(const sd_config* c) {
+    if (c->encoder != NULL)
+        return sd_fail(SD_ERR_VALUE, "config: encoder is set, expected none in an encoder");
+    if (c->alibi != NULL) return sd_fail(SD_ERR_VALUE, "config: alibi is set, expected none in an encoder");
+    for (int i = 0; i < c->n_layer; i++)
+        if (c->layers[i].window > 0)
+            return sd_fail(SD_ERR_VALUE, "config: layer %d has a window of %d, expected none in an encoder",
+                           i, c->layers[i].window);
+    return SD_OK;
+}
+
+static sd_status check_encoder(const sd_config* c) {
+    const sd_config* e = c->encoder;
+    sd_status status = sd_config_check(e);
+    if (status != SD_OK) {
+        char message[SD_MESSAGE_SIZE];
+        const char* said = sd_message();
+        size_t prefix = strlen("config: ");
+        snprintf(message, sizeof message, "%s", strncmp(said, "config: ", prefix) ? said : said + prefix);
+        return sd_fail(status, "config: encoder: %s", message);
+    }
+    if (c->parallel != SD_PARALLEL_NO)
+        return sd_fail(SD_ERR_VALUE, "config: parallel is set, expected no encoder with it");
+    if (e->shared_embedding && (e->d_model != c->d_model || e->n_vocab != c->n_vocab))
+        return sd_fail(
+            SD_ERR_VALUE,
+            "config: encoder: shared_embedding is set for a table [%d, %d], expected [%d, %d] as the "
+            "decoder's",
+            e->n_vocab, e->d_model, c->n_vocab, c->d_model);
     return SD_OK;
 }
 
@@ -141,5 +181,7 @@ sd_status sd_config_check(const sd_config* c) {
     if (status == SD_OK) status = check_rotations(c);
     if (status == SD_OK) status = check_experts(c);
     if (status == SD_OK) status = check_switches(c);
+    if (status == SD_OK && c->bidirectional) status = check_bidirectional(c);
+    if (status == SD_OK && c->encoder != NULL) status = check_encoder(c);
     return status;
 }

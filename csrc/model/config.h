@@ -1,4 +1,4 @@
-/* What a decoder looks like: one description for all families, made of switches. */
+/* What a decoder, or an encoder, looks like: one description for all families, made of switches. */
 #ifndef SD_CONFIG_H
 #define SD_CONFIG_H
 
@@ -7,8 +7,14 @@
 #include "status.h"
 
 typedef enum sd_norm { SD_NORM_RMS, SD_NORM_LAYER } sd_norm;
-/* Norms of the input of a half of a layer, of its output before it is added, or of both. */
-typedef enum sd_norm_place { SD_NORM_BEFORE, SD_NORM_AFTER, SD_NORM_BOTH } sd_norm_place;
+/* Norms of the input of a half of a layer, of its output before it is added, of both, or of the stream after it
+ * has been added. */
+typedef enum sd_norm_place {
+    SD_NORM_BEFORE,
+    SD_NORM_AFTER,
+    SD_NORM_BOTH,
+    SD_NORM_RESIDUAL,
+} sd_norm_place;
 typedef enum sd_position { SD_POSITION_ROTARY, SD_POSITION_LEARNED, SD_POSITION_NONE } sd_position;
 typedef enum sd_activation {
     SD_ACT_SILU,
@@ -77,6 +83,7 @@ typedef struct sd_config {
     float norm_eps;
     sd_norm_place norm_place;
     int norm_weight, norm_bias; /* have the norms of the stream weights, and biases (LayerNorm only)? */
+    int output_norm;            /* a norm of the stream after the last layer */
     sd_qk_norm qk_norm;
     int v_norm; /* values of each head pass an RMSNorm without weight */
     sd_parallel parallel;
@@ -102,6 +109,12 @@ typedef struct sd_config {
     const float* alibi;       /* [n_head] slopes: a score falls by slope · distance; NULL: none */
     int n_buckets;            /* of distances, each with a learned bias of the scores of a head; 0: none */
     const int* bucket_starts; /* [n_buckets] ascending from 0: distances of a bucket from the start on */
+    int bias_by_layer;        /* each layer has biases of its own for the buckets */
+    /* This is an encoder: rows attend to all rows of their source, there is no head, n_ctx is the longest
+     * source, and keys after a row have n_buckets biases of their own. */
+    int bidirectional;
+    int shared_embedding;            /* of an encoder: it embeds by the token table of its decoder */
+    const struct sd_config* encoder; /* layers attend to its output too; NULL: there is none */
     int n_rotations;
     const sd_rotation* rotations;  /* [n_rotations] */
     const sd_layer_config* layers; /* [n_layer] */
@@ -117,7 +130,19 @@ static inline int sd_has_distance_bias(const sd_config* config) {
 }
 
 /* Does a half of a layer have a norm of its input, of its output? */
-static inline int sd_norms_input(const sd_config* config) { return config->norm_place != SD_NORM_AFTER; }
-static inline int sd_norms_output(const sd_config* config) { return config->norm_place != SD_NORM_BEFORE; }
+static inline int sd_norms_input(const sd_config* config) {
+    return config->norm_place == SD_NORM_BEFORE || config->norm_place == SD_NORM_BOTH;
+}
+static inline int sd_norms_output(const sd_config* config) {
+    return config->norm_place == SD_NORM_AFTER || config->norm_place == SD_NORM_BOTH;
+}
+
+/* Has it a norm behind it, of its output or of the stream? */
+static inline int sd_has_post_norm(const sd_config* config) { return config->norm_place != SD_NORM_BEFORE; }
+
+/* Rows of a table of biases: in an encoder those of later keys come behind the others. */
+static inline int sd_bucket_rows(const sd_config* config) {
+    return config->bidirectional ? 2 * config->n_buckets : config->n_buckets;
+}
 
 #endif

@@ -83,6 +83,8 @@ static sd_status check(sd_pass* pass) {
     int n_vocab = w->n_vocab;
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_branch* branch = &pass->branches[b];
+        if (w->model->encoder && branch->cache->encoded == NULL)
+            return sd_fail(SD_ERR_STATE, "the model has an encoder, expected a source before its text");
         assert(branch->n_new >= 1 && branch->n_logits >= 0 && branch->n_logits <= branch->n_new);
         for (int i = 0; i < branch->n_new; i++) {
             if (branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab)
@@ -257,16 +259,6 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
 
 /* ------------------------------------------------------------------------------- numbers that overflow */
 
-static int all_finite(const float* x, int n) {
-    uint32_t found = 0; /* the sign is set by an exponent of all ones */
-    for (int i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        found |= (bits & 0x7fffffffu) + 0x00800000u;
-    }
-    return !(found >> 31);
-}
-
 /* The residual stream [n_new, d_model] of a branch of the last forward after the first n_layers layers, in
  * w->hidden. Keys and values of the branch's nodes are written once more, with the bits that they had. Other
  * branches stay out: their nodes may have been committed since. */
@@ -293,13 +285,13 @@ static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
         run_again(w, branch, middle);
-        if (all_finite(w->hidden, branch->n_new * d_model))
+        if (sd_all_finite(w->hidden, branch->n_new * d_model))
             low = middle;
         else
             high = middle;
     }
     run_again(w, branch, high);
-    while (i < branch->n_new - 1 && all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
+    while (i < branch->n_new - 1 && sd_all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
     const char* name = w->name ? w->name : "the model";
     int position = position_of(branch, i);
     if (high == 0)
@@ -320,8 +312,8 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
             const float* of_row = logits;
             if (has_logits) logits += w->ld_logits;
             if (row < first || row - first >= n) continue;
-            if (!all_finite(hidden, c->d_model)) return fail_in_layer(w, branch);
-            if (has_logits && !all_finite(of_row, c->n_vocab))
+            if (!sd_all_finite(hidden, c->d_model)) return fail_in_layer(w, branch);
+            if (has_logits && !sd_all_finite(of_row, c->n_vocab))
                 return sd_fail(
                     SD_ERR_OVERFLOW,
                     "%s: the logits are not finite after position %d; the output of all layers is, "

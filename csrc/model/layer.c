@@ -21,6 +21,11 @@ void sd_layer_run(const sd_pass* pass, int i, unsigned skipped) {
         if (attn_input == w->prepared)
             sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
         sd_attention_block_run(pass, i, attn_input);
+        if (c->encoder) {
+            sd_norm_weights cross_norm = {layer->cross_norm, layer->cross_norm_bias};
+            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, cross_norm, w->prepared);
+            sd_cross_attention_run(pass, i, w->prepared);
+        }
     }
     if (!(skipped & SD_SKIP_MLP)) {
         if (mlp_input == w->prepared)

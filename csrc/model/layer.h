@@ -1,4 +1,4 @@
-/* One layer: its halves, one after the other or side by side. */
+/* One layer: its halves, one after the other or side by side. Cross-attention belongs to the first. */
 #ifndef SD_LAYER_H
 #define SD_LAYER_H
 

@@ -1,5 +1,7 @@
 #include "pass.h"
 
+#include <string.h>
+
 #include "kernels.h"
 
 void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument) {
@@ -85,12 +87,14 @@ static void add_rows(void* argument, int thread, int first, int end) {
     sd_workspace* w = a->w;
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &w->model->config;
-    int d = c->d_model;
+    int d = c->d_model, of_output = a->norm.weight && sd_norms_output(c);
     for (int m = first; m < end; m++) {
         float *x = w->update + m * w->ld_update, *hidden = w->hidden + (ptrdiff_t)m * d;
-        if (a->norm.weight) sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x);
+        if (of_output) sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x);
         if (c->residual_scale != 1.0f) k->scale(d, x, c->residual_scale, x);
         k->add(1, d, hidden, d, x, d);
+        if (a->norm.weight && !of_output)
+            sd_model_norm(w->model, d, hidden, a->norm.weight, a->norm.bias, hidden);
     }
 }
 
@@ -101,6 +105,7 @@ void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm) {
 void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
                          sd_norm_weights norm) {
     sd_workspace* w = pass->w;
+    /* a norm needs whole rows; without one each panel is added as it is computed */
     sd_product product = {.matrix = matrix,
                           .bias = bias,
                           .n_rows = pass->n_rows,
@@ -111,4 +116,14 @@ void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const flo
                           .factor = norm.weight ? 1.0f : w->model->config.residual_scale};
     sd_pass_multiply(pass, product);
     if (norm.weight) sd_pass_add_update(pass, norm);
+}
+
+int sd_all_finite(const float* x, int n) {
+    uint32_t found = 0; /* the sign is set by an exponent of all ones */
+    for (int i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        found |= (bits & 0x7fffffffu) + 0x00800000u;
+    }
+    return !(found >> 31);
 }

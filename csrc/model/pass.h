@@ -14,6 +14,9 @@ typedef struct sd_pass {
     sd_workspace* w;           /* borrowed */
     const sd_branch* branches; /* [n_branches] borrowed */
     int n_branches, n_rows, n_logits;
+    /* An encoder's pass: its rows are all rows of one source, there are no branches, and the keys and values of
+     * the layer that runs go here. NULL: the rows are nodes of texts. */
+    const sd_key_values* source;
     int first, end;               /* layers [first, end); from a later one on with rows of the caches */
     const unsigned char* skipped; /* [n_layer] what is passed by; NULL: nothing; borrowed */
     int keep;                     /* before this layer the rows are kept with their caches; -1: nowhere */
@@ -49,15 +52,20 @@ typedef struct sd_product {
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product);
 
-/* The end of a half of a layer: hidden += residual_scale · norm(x · matrixᵀ + bias); x is prepared. */
+/* The end of a half of a layer: hidden += residual_scale · norm(x · matrixᵀ + bias), or hidden = norm(hidden +
+ * residual_scale · (x · matrixᵀ + bias)) where the norm is that of the stream; x is prepared. */
 void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
                          sd_norm_weights norm);
 
-/* hidden += residual_scale · norm(update), for all rows of the pass. */
+/* The same of w->update: hidden += residual_scale · norm(update), or hidden = norm(hidden + residual_scale ·
+ * update), for all rows of the pass. */
 void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm);
 
 /* Run `loop` over the rows of a pass: on the team where they are many. */
 void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument);
+
+/* Are x [n] finite? */
+int sd_all_finite(const float* x, int n);
 
 /* y += bias for all rows of n columns; without bias nothing happens. */
 void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias);

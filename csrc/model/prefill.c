@@ -1,11 +1,21 @@
 #include "prefill.h"
 
+#include <string.h>
+
+#include "encoder.h"
+
 /* Tokens in common that are worth waiting for: fewer are read again, with others in the same forward. */
 #define WORTH_WAITING 16
 
 static int being_read(const sd_prefill* prefill) { return prefill->n_read >= 0 && !sd_prefill_done(prefill); }
 
+static int same_source(const sd_prefill* a, const sd_prefill* b) {
+    return a->n_source == b->n_source &&
+           (a->n_source == 0 || memcmp(a->source, b->source, (size_t)a->n_source * sizeof *a->source) == 0);
+}
+
 static int in_common(const sd_prefill* a, const sd_prefill* b) {
+    if (!same_source(a, b)) return 0;
     int at = 0, n = a->n < b->n ? a->n : b->n;
     while (at < n && a->text[at] == b->text[at]) at++;
     return at;
@@ -20,9 +30,28 @@ static void begin(sd_cache* caches, sd_prefill* prefills, int n, int i) {
         int common = in_common(prefill, &prefills[other]);
         if (common > longest) longest = common;
     }
-    if (longest - sd_cache_known(caches, n, prefill->text, prefill->n) >= WORTH_WAITING) return;
+    if (longest - sd_cache_known(caches, n, i, prefill->text, prefill->n) >= WORTH_WAITING) return;
     sd_cache_begin(caches, n, i, prefill->text, prefill->n);
     prefill->n_read = caches[i].n_committed;
+}
+
+/* Let the cache of text i attend to its source: another cache may have it, else it is encoded, and *encoded is
+ * set. */
+static sd_status attend(const sd_workspace* w, sd_cache* caches, const sd_prefill* prefills, int n, int i,
+                        int* encoded) {
+    const sd_prefill* prefill = &prefills[i];
+    for (int other = 0; other < n; other++) {
+        if (!sd_encoded_is_of(caches[other].encoded, prefill->source, prefill->n_source)) continue;
+        sd_cache_attend(&caches[i], caches[other].encoded);
+        return SD_OK;
+    }
+    sd_encoded* made;
+    sd_status status = sd_encode(w->model, prefill->source, prefill->n_source, w->n_threads, w->name, &made);
+    if (status != SD_OK) return status;
+    sd_cache_attend(&caches[i], made);
+    sd_encoded_release(made);
+    *encoded = 1;
+    return SD_OK;
 }
 
 /* A text waits only for a text that is being read; so where none is being read, all are done. */
@@ -38,7 +67,12 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
     for (int i = 0; i < SD_PROMPT_SLICE; i++) parents[i] = i - 1, path[i] = i;
     sd_branch branches[SD_PROMPT_SLICE];
     int read[SD_PROMPT_SLICE]; /* the prefill of each branch */
-    int n_branches = 0, room = SD_PROMPT_SLICE;
+    int n_branches = 0, room = SD_PROMPT_SLICE, encoded = 0;
+    for (int i = 0; i < n && w->model->encoder != NULL; i++) {
+        if (prefills[i].n_read >= 0) continue;
+        sd_status status = attend(w, caches, prefills, n, i, &encoded);
+        if (status != SD_OK || encoded) return status;
+    }
     for (int i = 0; i < n && room > 0; i++) {
         sd_prefill* prefill = &prefills[i];
         if (prefill->n_read < 0) begin(caches, prefills, n, i);

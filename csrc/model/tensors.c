@@ -30,6 +30,19 @@ static const char* const names[SD_N_ROLES] = {
     [SD_ATTN_OUT_BIAS] = "attn_out.bias",
     [SD_ATTN_POST_NORM] = "attn_post_norm.weight",
     [SD_ATTN_POST_NORM_BIAS] = "attn_post_norm.bias",
+    [SD_LAYER_RELATIVE_BIAS] = "relative_bias",
+    [SD_CROSS_NORM] = "cross_norm.weight",
+    [SD_CROSS_NORM_BIAS] = "cross_norm.bias",
+    [SD_CROSS_Q] = "cross_q.weight",
+    [SD_CROSS_K] = "cross_k.weight",
+    [SD_CROSS_V] = "cross_v.weight",
+    [SD_CROSS_Q_BIAS] = "cross_q.bias",
+    [SD_CROSS_K_BIAS] = "cross_k.bias",
+    [SD_CROSS_V_BIAS] = "cross_v.bias",
+    [SD_CROSS_OUT] = "cross_out.weight",
+    [SD_CROSS_OUT_BIAS] = "cross_out.bias",
+    [SD_CROSS_POST_NORM] = "cross_post_norm.weight",
+    [SD_CROSS_POST_NORM_BIAS] = "cross_post_norm.bias",
     [SD_MLP_NORM] = "mlp_norm.weight",
     [SD_MLP_NORM_BIAS] = "mlp_norm.bias",
     [SD_MLP_GATE] = "mlp_gate.weight",
@@ -83,27 +96,47 @@ static int mlp_shape(const sd_config* c, int place, int width, int* n_rows, int*
 static int shape_of(const sd_config* c, int mixture, sd_tensor_role role, int* n_rows, int* n_cols) {
     int d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
     int own_mlp_norm = sd_norms_input(c) && c->parallel != SD_PARALLEL_ONE_NORM;
+    int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
     int rows = 0, cols = 0, there = 1;
     switch (role) {
-    case SD_TOKEN_EMBEDDING: rows = c->n_vocab, cols = c->d_model; break;
+    case SD_TOKEN_EMBEDDING: rows = c->n_vocab, cols = c->d_model, there = !c->shared_embedding; break;
     case SD_POSITION_EMBEDDING:
         rows = c->n_ctx, cols = c->d_model, there = c->position == SD_POSITION_LEARNED;
         break;
     case SD_EMBEDDING_NORM: rows = c->d_model, there = c->embedding_norm && c->norm_weight; break;
     case SD_EMBEDDING_NORM_BIAS: rows = c->d_model, there = c->embedding_norm && c->norm_bias; break;
-    case SD_RELATIVE_BIAS: rows = c->n_buckets, cols = c->n_head, there = c->n_buckets > 0; break;
-    case SD_HEAD: rows = c->n_vocab, cols = c->d_model, there = !c->tied; break;
-    case SD_HEAD_BIAS: rows = c->n_vocab, there = c->head_bias; break;
-    case SD_OUTPUT_NORM: rows = c->d_model, there = c->norm_weight; break;
-    case SD_OUTPUT_NORM_BIAS: rows = c->d_model, there = c->norm_bias; break;
+    case SD_RELATIVE_BIAS:
+        rows = sd_bucket_rows(c), cols = c->n_head, there = rows > 0 && !c->bias_by_layer;
+        break;
+    case SD_LAYER_RELATIVE_BIAS: rows = sd_bucket_rows(c), cols = c->n_head, there = c->bias_by_layer; break;
+    case SD_HEAD: rows = c->n_vocab, cols = c->d_model, there = !c->tied && !c->bidirectional; break;
+    case SD_HEAD_BIAS: rows = c->n_vocab, there = c->head_bias && !c->bidirectional; break;
+    case SD_OUTPUT_NORM: rows = c->d_model, there = c->output_norm && c->norm_weight; break;
+    case SD_OUTPUT_NORM_BIAS: rows = c->d_model, there = c->output_norm && c->norm_bias; break;
     case SD_ATTN_NORM: rows = c->d_model, there = sd_norms_input(c) && c->norm_weight; break;
     case SD_ATTN_NORM_BIAS: rows = c->d_model, there = sd_norms_input(c) && c->norm_bias; break;
     case SD_MLP_NORM: rows = c->d_model, there = own_mlp_norm && c->norm_weight; break;
     case SD_MLP_NORM_BIAS: rows = c->d_model, there = own_mlp_norm && c->norm_bias; break;
     case SD_ATTN_POST_NORM:
-    case SD_MLP_POST_NORM: rows = c->d_model, there = sd_norms_output(c) && c->norm_weight; break;
+    case SD_MLP_POST_NORM: rows = c->d_model, there = sd_has_post_norm(c) && c->norm_weight; break;
     case SD_ATTN_POST_NORM_BIAS:
-    case SD_MLP_POST_NORM_BIAS: rows = c->d_model, there = sd_norms_output(c) && c->norm_bias; break;
+    case SD_MLP_POST_NORM_BIAS: rows = c->d_model, there = sd_has_post_norm(c) && c->norm_bias; break;
+    case SD_CROSS_NORM: rows = c->d_model, there = crosses && sd_norms_input(c) && c->norm_weight; break;
+    case SD_CROSS_NORM_BIAS: rows = c->d_model, there = crosses && sd_norms_input(c) && c->norm_bias; break;
+    case SD_CROSS_POST_NORM:
+        rows = c->d_model, there = crosses && sd_has_post_norm(c) && c->norm_weight;
+        break;
+    case SD_CROSS_POST_NORM_BIAS:
+        rows = c->d_model, there = crosses && sd_has_post_norm(c) && c->norm_bias;
+        break;
+    case SD_CROSS_Q: rows = d_q, cols = c->d_model, there = crosses; break;
+    case SD_CROSS_K:
+    case SD_CROSS_V: rows = d_kv, cols = d_source, there = crosses; break;
+    case SD_CROSS_Q_BIAS: rows = d_q, there = crosses && c->qkv_bias; break;
+    case SD_CROSS_K_BIAS:
+    case SD_CROSS_V_BIAS: rows = d_kv, there = crosses && c->qkv_bias; break;
+    case SD_CROSS_OUT: rows = c->d_model, cols = d_q, there = crosses; break;
+    case SD_CROSS_OUT_BIAS: rows = c->d_model, there = crosses && c->out_bias; break;
     case SD_ATTN_Q: rows = d_q, cols = c->d_model; break;
     case SD_ATTN_K:
     case SD_ATTN_V: rows = d_kv, cols = c->d_model; break;
@@ -174,13 +207,21 @@ static int layer_start(const sd_config* c, const counts* n, int layer) {
     return start;
 }
 
-int sd_tensor_count(const sd_config* config) {
+/* Those of the model without its encoder. */
+static int count_own(const sd_config* config) {
     counts n = count_tensors(config);
     return layer_start(config, &n, config->n_layer);
 }
 
+int sd_tensor_count(const sd_config* config) {
+    return count_own(config) + (config->encoder ? count_own(config->encoder) : 0);
+}
+
+#define OF_ENCODER "encoder."
+
 static void write_name(sd_tensor_spec* spec) {
     char *to = spec->name, *end = spec->name + sizeof spec->name;
+    if (spec->of_encoder) to += snprintf(to, (size_t)(end - to), OF_ENCODER);
     if (spec->layer >= 0) to += snprintf(to, (size_t)(end - to), "layers.%d.", spec->layer);
     if (spec->expert >= 0) to += snprintf(to, (size_t)(end - to), "experts.%d.", spec->expert);
     snprintf(to, (size_t)(end - to), "%s", names[spec->role]);
@@ -188,6 +229,11 @@ static void write_name(sd_tensor_spec* spec) {
 
 void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec) {
     assert(index >= 0 && index < sd_tensor_count(config));
+    spec->of_encoder = config->encoder != NULL && index >= count_own(config);
+    if (spec->of_encoder) {
+        index -= count_own(config);
+        config = config->encoder;
+    }
     counts n = count_tensors(config);
     int layer = -1, mixture = 0, expert = -1, role = 0, nth = index;
     if (index >= n.outside) {
@@ -222,14 +268,21 @@ static int read_number(const char** name, const char* prefix, int end) {
 }
 
 int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* spec) {
-    counts n = count_tensors(config);
     const char* rest = name;
+    int before = 0;
+    spec->of_encoder = config->encoder != NULL && strncmp(name, OF_ENCODER, strlen(OF_ENCODER)) == 0;
+    if (spec->of_encoder) {
+        rest += strlen(OF_ENCODER);
+        before = count_own(config);
+        config = config->encoder;
+    }
+    counts n = count_tensors(config);
     int layer = read_number(&rest, "layers.", config->n_layer);
     int mixture = layer >= 0 && config->layers[layer].mixture;
     int expert = mixture ? read_number(&rest, "experts.", config->experts.n) : -1;
     int first = expert >= 0 ? SD_EXPERT_GATE : layer >= 0 ? SD_ATTN_NORM : 0;
     int end = expert >= 0 ? SD_N_ROLES : layer >= 0 ? SD_EXPERT_GATE : SD_ATTN_NORM;
-    int index = layer < 0 ? 0 : layer_start(config, &n, layer);
+    int index = before + (layer < 0 ? 0 : layer_start(config, &n, layer));
     if (expert >= 0) index += n.per_layer[1] - (config->experts.n - expert) * n.per_expert;
     for (int role = first; role < end; role++) {
         if (!shape_of(config, mixture, role, &spec->n_rows, &spec->n_cols)) continue;

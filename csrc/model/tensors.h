@@ -29,6 +29,19 @@ typedef enum sd_tensor_role {
     SD_ATTN_OUT_BIAS,
     SD_ATTN_POST_NORM,
     SD_ATTN_POST_NORM_BIAS,
+    SD_LAYER_RELATIVE_BIAS,
+    SD_CROSS_NORM,
+    SD_CROSS_NORM_BIAS,
+    SD_CROSS_Q,
+    SD_CROSS_K,
+    SD_CROSS_V,
+    SD_CROSS_Q_BIAS,
+    SD_CROSS_K_BIAS,
+    SD_CROSS_V_BIAS,
+    SD_CROSS_OUT,
+    SD_CROSS_OUT_BIAS,
+    SD_CROSS_POST_NORM,
+    SD_CROSS_POST_NORM_BIAS,
     SD_MLP_NORM,
     SD_MLP_NORM_BIAS,
     SD_MLP_GATE,
@@ -59,14 +72,15 @@ typedef enum sd_tensor_role {
 
 typedef struct sd_tensor_spec {
     sd_tensor_role role;
-    int layer;     /* -1 outside the layers */
-    int expert;    /* -1 where it belongs to no expert, or to the shared one */
-    int n_rows;    /* outputs; the length of a vector */
-    int n_cols;    /* inputs; 0 for a vector */
-    char name[64]; /* "layers.3.attn_q.weight" */
+    int of_encoder; /* the layer, the expert and the role are those of the encoder */
+    int layer;      /* -1 outside the layers */
+    int expert;     /* -1 where it belongs to no expert, or to the shared one */
+    int n_rows;     /* outputs; the length of a vector */
+    int n_cols;     /* inputs; 0 for a vector */
+    char name[64];  /* "layers.3.attn_q.weight", of an encoder "encoder.layers.3.attn_q.weight" */
 } sd_tensor_spec;
 
-/* How many tensors a model of this configuration needs. */
+/* How many tensors a model of this configuration needs, those of its encoder, the last, among them. */
 int sd_tensor_count(const sd_config* config);
 
 /* The index-th of them, 0 ≤ index < count. */

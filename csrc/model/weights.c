@@ -16,6 +16,9 @@ int sd_values_column(const sd_config* c) {
 int sd_shared_gate_output(const sd_config* c) { return whole_panels(c->experts.n); }
 int sd_qkv_outputs(const sd_config* c) { return sd_values_column(c) + c->n_kv_head * c->d_head; }
 
+int sd_cross_values_column(const sd_config* c) { return whole_panels(c->n_kv_head * c->d_head); }
+int sd_cross_outputs(const sd_config* c) { return sd_cross_values_column(c) + c->n_kv_head * c->d_head; }
+
 static float* take_vector(sd_arena* arena, int n, int there) {
     return there ? sd_arena_take(arena, (size_t)n, sizeof(float)) : NULL;
 }
@@ -69,20 +72,35 @@ static void take_experts(sd_arena* arena, const sd_config* c, sd_format format, 
     }
 }
 
+static void take_cross_attention(sd_arena* arena, const sd_config* c, sd_format format, sd_layer* layer) {
+    int d = c->d_model, d_q = c->n_head * c->d_head, outputs = sd_cross_outputs(c);
+    int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), behind = sd_has_post_norm(c);
+    layer->cross_norm = take_vector(arena, d, input);
+    layer->cross_norm_bias = take_vector(arena, d, input && layer_norm);
+    layer->cross_post_norm = take_vector(arena, d, behind);
+    layer->cross_post_norm_bias = take_vector(arena, d, behind && layer_norm);
+    layer->cross_q = sd_matrix_take(arena, format, d_q, d, 1);
+    layer->cross_kv = sd_matrix_take(arena, format, outputs, c->encoder->d_model, 1);
+    layer->cross_out = sd_matrix_take(arena, format, d, d_q, 1);
+    layer->cross_q_bias = take_vector(arena, d_q, c->qkv_bias);
+    layer->cross_kv_bias = take_vector(arena, outputs, c->qkv_bias);
+    layer->cross_out_bias = take_vector(arena, d, c->out_bias);
+}
+
 static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format, int mixture) {
     int d = c->d_model, d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
-    int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), output = sd_norms_output(c);
+    int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), behind = sd_has_post_norm(c);
     int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
     sd_layer layer = {
         .attn_norm = take_vector(arena, d, input),
         .attn_norm_bias = take_vector(arena, d, input && layer_norm),
-        .attn_post_norm = take_vector(arena, d, output),
-        .attn_post_norm_bias = take_vector(arena, d, output && layer_norm),
+        .attn_post_norm = take_vector(arena, d, behind),
+        .attn_post_norm_bias = take_vector(arena, d, behind && layer_norm),
         .mlp_norm = take_vector(arena, d, own_mlp_norm),
         .mlp_norm_bias = take_vector(arena, d, own_mlp_norm && layer_norm),
-        .mlp_post_norm = take_vector(arena, d, output),
-        .mlp_post_norm_bias = take_vector(arena, d, output && layer_norm),
+        .mlp_post_norm = take_vector(arena, d, behind),
+        .mlp_post_norm_bias = take_vector(arena, d, behind && layer_norm),
         .q_norm = take_vector(arena, shared ? c->d_head : d_q, qk_norm),
         .k_norm = take_vector(arena, shared ? c->d_head : d_kv, qk_norm),
         .sinks = take_vector(arena, c->n_head, c->attn_sinks),
@@ -91,6 +109,8 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format
         .qkv_bias = take_vector(arena, sd_qkv_outputs(c), c->qkv_bias),
         .attn_out_bias = take_vector(arena, d, c->out_bias),
     };
+    if (c->bias_by_layer) layer.relative_bias = sd_table_take(arena, SD_F32, sd_bucket_rows(c), c->n_head);
+    if (c->encoder) take_cross_attention(arena, c, format, &layer);
     if (mixture)
         take_experts(arena, c, format, &layer);
     else
@@ -105,22 +125,23 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     sd_format format = model->numbers.weights;
     int layer_norm = c->norm == SD_NORM_LAYER, learned = c->position == SD_POSITION_LEARNED;
     model->is_set = sd_arena_take(arena, (size_t)sd_tensor_count(c), 1);
-    model->relative_bias = sd_table_take(arena, SD_F32, c->n_buckets, c->n_head);
+    int n_biases = c->bias_by_layer ? 0 : sd_bucket_rows(c);
+    model->relative_bias = sd_table_take(arena, SD_F32, n_biases, c->n_head);
     model->layers = sd_arena_take(arena, (size_t)c->n_layer, sizeof(sd_layer));
     for (int i = 0; i < c->n_layer; i++) {
         sd_layer layer = take_layer(arena, c, format, c->layers[i].mixture);
-        layer.relative_bias = model->relative_bias;
+        if (!c->bias_by_layer) layer.relative_bias = model->relative_bias;
         if (model->layers) model->layers[i] = layer;
     }
-    model->head = sd_matrix_take(arena, format, c->n_vocab, c->d_model, 1);
+    if (!c->bidirectional) model->head = sd_matrix_take(arena, format, c->n_vocab, c->d_model, 1);
     sd_number embedded = format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
-    model->token_embedding = sd_table_take(arena, embedded, c->n_vocab, c->d_model);
+    model->token_embedding = sd_table_take(arena, embedded, c->shared_embedding ? 0 : c->n_vocab, c->d_model);
     model->position_embedding = sd_table_take(arena, SD_F32, learned ? c->n_ctx : 0, c->d_model);
     model->embedding_norm = take_vector(arena, c->d_model, c->embedding_norm);
     model->embedding_norm_bias = take_vector(arena, c->d_model, c->embedding_norm && layer_norm);
-    model->output_norm = take_vector(arena, c->d_model, 1);
-    model->output_norm_bias = take_vector(arena, c->d_model, layer_norm);
-    model->head_bias = take_vector(arena, c->n_vocab, c->head_bias);
+    model->output_norm = take_vector(arena, c->d_model, c->output_norm);
+    model->output_norm_bias = take_vector(arena, c->d_model, c->output_norm && layer_norm);
+    model->head_bias = take_vector(arena, c->n_vocab, c->head_bias && !c->bidirectional);
     model->ones = take_vector(arena, c->d_head, c->v_norm);
     model->zeros = take_vector(arena, c->n_head * c->d_head, layer_norm && c->qk_norm != SD_QK_NORM_NONE);
 }
@@ -138,20 +159,25 @@ static void fill_norms(sd_model* model) {
     fill_ones(model->output_norm, c->d_model);
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer* layer = &model->layers[i];
-        float* norms[] = {layer->attn_norm, layer->attn_post_norm, layer->mlp_norm, layer->mlp_post_norm};
-        for (int n = 0; n < 4; n++) fill_ones(norms[n], c->d_model);
+        float* norms[] = {layer->attn_norm,       layer->attn_post_norm, layer->cross_norm,
+                          layer->cross_post_norm, layer->mlp_norm,       layer->mlp_post_norm};
+        for (int n = 0; n < 6; n++) fill_ones(norms[n], c->d_model);
     }
 }
 
-sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model** out) {
-    sd_status status = sd_config_check(config);
-    if (status != SD_OK) return status;
+static void free_model(sd_model* model) {
+    sd_arena_free(&model->arena);
+    sd_free(model);
+}
+
+/* A model without its encoder. */
+static sd_status create(const sd_config* config, sd_numbers numbers, sd_model** out) {
     sd_model* model = sd_alloc(sizeof *model);
     if (model == NULL) return SD_ERR_MEMORY;
     model->numbers = numbers;
-    status = SD_ARENA_BUILD(&model->arena, lay_out(model, &model->arena, config));
+    sd_status status = SD_ARENA_BUILD(&model->arena, lay_out(model, &model->arena, config));
     if (status != SD_OK) {
-        sd_model_free(model);
+        free_model(model);
         return status;
     }
     fill_norms(model);
@@ -159,10 +185,32 @@ sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model*
     return SD_OK;
 }
 
+sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model** out) {
+    sd_model *model = NULL, *encoder = NULL;
+    sd_status status = sd_config_check(config);
+    if (status == SD_OK && config->encoder) status = create(config->encoder, numbers, &encoder);
+    if (status == SD_OK) status = create(config, numbers, &model);
+    if (status != SD_OK) {
+        sd_model_free(encoder);
+        return status;
+    }
+    if (encoder) {
+        model->encoder = encoder;
+        model->config.encoder = &encoder->config;
+        if (encoder->config.shared_embedding) encoder->token_embedding = model->token_embedding;
+    }
+    *out = model;
+    return SD_OK;
+}
+
 void sd_model_free(sd_model* model) {
     if (model == NULL) return;
-    sd_arena_free(&model->arena);
-    sd_free(model);
+    if (model->encoder) free_model(model->encoder);
+    free_model(model);
+}
+
+size_t sd_model_bytes(const sd_model* model) {
+    return model->arena.size + (model->encoder ? model->encoder->arena.size : 0);
 }
 
 /* Where a tensor goes: a vector, a table, rows of a packed matrix; the embedding of a tied model to
@@ -181,16 +229,19 @@ static sd_mlp* mlp_of(const sd_config* c, sd_layer* layer, const sd_tensor_spec*
 }
 
 static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
+    if (spec->of_encoder) model = model->encoder;
     const sd_config* c = &model->config;
     sd_layer* layer = spec->layer < 0 ? NULL : &model->layers[spec->layer];
     sd_rows all = {0, 1}, keys = {sd_keys_column(c), 1}, values = {sd_values_column(c), 1};
+    sd_rows cross_values = {sd_cross_values_column(c), 1};
     sd_rows shared_gate = {sd_shared_gate_output(c), 1};
     sd_rows gate = {0, 2}, up = {c->gated ? SD_PANEL : 0, c->gated ? 2 : 1};
     sd_mlp* mlp = layer ? mlp_of(c, layer, spec) : NULL;
     switch (spec->role) {
     case SD_TOKEN_EMBEDDING:
-        return (destination){
-            .table = &model->token_embedding, .matrix = c->tied ? &model->head : NULL, .rows = all};
+        return (destination){.table = &model->token_embedding,
+                             .matrix = c->tied && !c->bidirectional ? &model->head : NULL,
+                             .rows = all};
     case SD_POSITION_EMBEDDING: return (destination){.table = &model->position_embedding};
     case SD_EMBEDDING_NORM: return (destination){.vector = model->embedding_norm};
     case SD_EMBEDDING_NORM_BIAS: return (destination){.vector = model->embedding_norm_bias};
@@ -214,6 +265,19 @@ static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     case SD_ATTN_OUT_BIAS: return (destination){.vector = layer->attn_out_bias};
     case SD_ATTN_POST_NORM: return (destination){.vector = layer->attn_post_norm};
     case SD_ATTN_POST_NORM_BIAS: return (destination){.vector = layer->attn_post_norm_bias};
+    case SD_LAYER_RELATIVE_BIAS: return (destination){.table = &layer->relative_bias};
+    case SD_CROSS_NORM: return (destination){.vector = layer->cross_norm};
+    case SD_CROSS_NORM_BIAS: return (destination){.vector = layer->cross_norm_bias};
+    case SD_CROSS_POST_NORM: return (destination){.vector = layer->cross_post_norm};
+    case SD_CROSS_POST_NORM_BIAS: return (destination){.vector = layer->cross_post_norm_bias};
+    case SD_CROSS_Q: return (destination){.matrix = &layer->cross_q, .rows = all};
+    case SD_CROSS_K: return (destination){.matrix = &layer->cross_kv, .rows = all};
+    case SD_CROSS_V: return (destination){.matrix = &layer->cross_kv, .rows = cross_values};
+    case SD_CROSS_Q_BIAS: return (destination){.vector = layer->cross_q_bias};
+    case SD_CROSS_K_BIAS: return (destination){.vector = layer->cross_kv_bias};
+    case SD_CROSS_V_BIAS: return (destination){.vector = layer->cross_kv_bias, .rows = cross_values};
+    case SD_CROSS_OUT: return (destination){.matrix = &layer->cross_out, .rows = all};
+    case SD_CROSS_OUT_BIAS: return (destination){.vector = layer->cross_out_bias};
     case SD_MLP_NORM: return (destination){.vector = layer->mlp_norm};
     case SD_MLP_NORM_BIAS: return (destination){.vector = layer->mlp_norm_bias};
     case SD_MLP_GATE:

@@ -24,9 +24,15 @@ typedef struct sd_layer {
     float *mlp_norm, *mlp_norm_bias, *mlp_post_norm, *mlp_post_norm_bias;
     float *q_norm, *k_norm; /* [d_head], or [heads · d_head]; NULL: none */
     float* sinks;           /* [n_head]; NULL: none */
-    sd_table relative_bias; /* that of the model, borrowed */
-    sd_matrix qkv;          /* queries, keys, values, each from a whole panel on: [outputs, d_model] */
-    sd_matrix attn_out;     /* [d_model, n_head · d_head] */
+    /* [bucket rows, n_head] f32: its own, or that of the model */
+    sd_table relative_bias;
+    /* Cross-attention, of a model with an encoder; vectors as above. Queries [n_head · d_head, d_model]; keys and
+     * values, each from a whole panel on, [outputs, d_model of the encoder]; [d_model, n_head · d_head] */
+    float *cross_norm, *cross_norm_bias, *cross_post_norm, *cross_post_norm_bias;
+    sd_matrix cross_q, cross_kv, cross_out;
+    float *cross_q_bias, *cross_kv_bias, *cross_out_bias;
+    sd_matrix qkv;      /* queries, keys, values, each from a whole panel on: [outputs, d_model] */
+    sd_matrix attn_out; /* [d_model, n_head · d_head] */
     float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */
     sd_mlp mlp;                      /* of a dense layer */
     /* Of a layer with experts; its inputs are not rounded. The shared expert's logit is the output
@@ -48,15 +54,18 @@ typedef struct sd_model {
     sd_arena arena;                              /* owns everything below */
     sd_layer* layers;                            /* [n_layer] */
     sd_matrix head;                              /* [n_vocab, d_model] */
-    sd_table token_embedding;                    /* [n_vocab, d_model] f32 in an f32 model, else bf16 */
+    sd_table token_embedding;                    /* [n_vocab, d_model] f32 in an f32 model, else bf16; of an
+                                                  * encoder its own, or its decoder's */
     sd_table position_embedding;                 /* [n_ctx, d_model] f32, no rows where none are learned */
-    sd_table relative_bias;                      /* [n_buckets, n_head] f32 */
+    sd_table relative_bias;                      /* [bucket rows, n_head] f32; no rows where layers have
+                                                  * their own */
     float *embedding_norm, *embedding_norm_bias; /* [d_model]; NULL: none */
-    float *output_norm, *output_norm_bias;       /* [d_model] */
+    float *output_norm, *output_norm_bias;       /* [d_model]; NULL: none */
     float* head_bias;                            /* [n_vocab]; NULL: none */
     float *ones, *zeros;   /* [n_head · d_head] for norms of heads without weight or bias */
     unsigned char* is_set; /* [sd_tensor_count] which tensors have been given */
     int finished;
+    struct sd_model* encoder; /* owned; NULL: none. It has no head */
 } sd_model;
 
 /* Allocate an empty model; the arrays of the configuration are copied. On success *model is owned by the
@@ -74,10 +83,17 @@ sd_status sd_model_finish(sd_model* model);
 
 void sd_model_free(sd_model* model);
 
+/* Bytes of its weights, those of its encoder among them. */
+size_t sd_model_bytes(const sd_model* model);
+
 /* Where keys and values begin among the outputs of qkv, and how many outputs there are. */
 int sd_keys_column(const sd_config* config);
 int sd_values_column(const sd_config* config);
 int sd_qkv_outputs(const sd_config* config);
+
+/* The same of the matrix of cross-attention's keys and values. */
+int sd_cross_values_column(const sd_config* config);
+int sd_cross_outputs(const sd_config* config);
 
 /* Where the shared expert's logit is among the outputs of a router. */
 int sd_shared_gate_output(const sd_config* config);

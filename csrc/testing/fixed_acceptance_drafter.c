@@ -16,15 +16,15 @@ typedef struct fixed_acceptance_drafter {
     int32_t** imagined;
 } fixed_acceptance_drafter;
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
     const sd_known_text* known = &d->known[sequence];
-    size_t n = (size_t)(n_prompt < known->n ? n_prompt : known->n);
-    if (memcmp(known->tokens, prompt, n * sizeof *prompt) != 0)
+    size_t n = (size_t)(prompt->n < known->n ? prompt->n : known->n);
+    if (memcmp(known->tokens, prompt->tokens, n * sizeof *prompt->tokens) != 0)
         return sd_fail(SD_ERR_VALUE,
                        "fixed_acceptance: the text of sequence %d does not begin with its prompt", sequence);
-    memcpy(d->imagined[sequence], prompt, (size_t)n_prompt * sizeof *prompt);
-    return sd_drafter_begin(d->inner, sequence, prompt, n_prompt);
+    memcpy(d->imagined[sequence], prompt->tokens, (size_t)prompt->n * sizeof *prompt->tokens);
+    return sd_drafter_begin(d->inner, sequence, prompt);
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {

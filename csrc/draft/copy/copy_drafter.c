@@ -45,15 +45,15 @@ static sd_status read_on(copy_drafter* d, sequence_state* r, const int32_t* toke
     return SD_OK;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     copy_drafter* d = (copy_drafter*)base;
     sequence_state* r = &d->states[sequence];
     sd_automaton_clear(&r->text);
     r->in_documents = (sd_match){0, 0};
     sd_odds_clear(&r->text_odds);
     sd_odds_clear(&r->document_odds);
-    r->prompt = prompt;
-    r->n_prompt = n_prompt;
+    r->prompt = prompt->tokens;
+    r->n_prompt = prompt->n;
     return SD_OK;
 }
 

@@ -21,7 +21,7 @@ typedef struct alignment {
 } alignment;
 
 typedef struct sequence_state {
-    const int32_t* source; /* [n_source] the options' or `prompt` */
+    const int32_t* source; /* [n_source] the options', the prompt's or `prompt` */
     int n_source;
     int32_t* prompt; /* [n_text] owned by the arena; of prompts that are their own source */
     int n_prompt;    /* where the output begins */
@@ -32,6 +32,7 @@ typedef struct sequence_state {
 typedef struct input_drafter {
     sd_drafter base; /* must stay first */
     sd_input_options options;
+    int n_vocab;            /* of the target */
     sd_arena arena;         /* owns the arrays below */
     int32_t* source;        /* [options.n_source] */
     sequence_state* states; /* [options.n_sequences] */
@@ -87,19 +88,29 @@ static sd_status follow(const sequence_state* r, const int32_t* tokens, int n_to
     return SD_OK;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+/* Tokens of a prompt's source up to the first that the target has not: the vocabulary of an encoder may be another. */
+static int n_known(const sd_prompt* prompt, int n_vocab) {
+    int n = 0;
+    while (n < prompt->n_source && prompt->source[n] < n_vocab) n++;
+    return n;
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     const input_drafter* d = (const input_drafter*)base;
     sequence_state* r = &d->states[sequence];
     r->source = d->source;
     r->n_source = d->options.n_source;
-    if (d->options.source == NULL) {
-        memcpy(r->prompt, prompt, (size_t)n_prompt * sizeof *prompt);
+    if (d->options.source == NULL && prompt->source != NULL) {
+        r->source = prompt->source;
+        r->n_source = n_known(prompt, d->n_vocab);
+    } else if (d->options.source == NULL) {
+        memcpy(r->prompt, prompt->tokens, (size_t)prompt->n * sizeof *r->prompt);
         r->source = r->prompt;
-        r->n_source = n_prompt;
+        r->n_source = prompt->n;
     }
-    r->n_prompt = n_prompt;
+    r->n_prompt = prompt->n;
     int start = d->options.start < r->n_source ? d->options.start : r->n_source;
-    r->committed = (alignment){.n_text = n_prompt, .at = start};
+    r->committed = (alignment){.n_text = prompt->n, .at = start};
     sd_odds_clear(&r->odds);
     return SD_OK;
 }
@@ -157,7 +168,7 @@ static void lay_out(input_drafter* d, const sd_drafting* drafting) {
     const sd_input_options* o = &d->options;
     d->source = sd_arena_take(&d->arena, (size_t)o->n_source, sizeof *d->source);
     d->states = sd_arena_take(&d->arena, (size_t)drafting->n_sequences, sizeof *d->states);
-    for (int i = 0; i < drafting->n_sequences && o->source == NULL; i++) {
+    for (int i = 0; i < drafting->n_sequences && o->source == NULL && !drafting->has_sources; i++) {
         int32_t* prompt = sd_arena_take(&d->arena, (size_t)drafting->n_text, sizeof *prompt);
         if (d->arena.base != NULL) d->states[i].prompt = prompt;
     }
@@ -180,6 +191,7 @@ sd_status sd_input_drafter_create(const sd_drafting* drafting, const sd_input_op
                            .commit = commit,
                            .free = release};
     d->options = *options;
+    d->n_vocab = drafting->n_vocab;
     sd_status status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
     if (status == SD_OK && options->n_source > 0)
         memcpy(d->source, options->source, (size_t)options->n_source * sizeof *d->source);

@@ -33,8 +33,8 @@ typedef struct lookahead_drafter {
 
 static double estimate(sd_mean mean) { return sd_mean_of(mean, 0.5, 1.0); }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
-    (void)prompt, (void)n_prompt;
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
+    (void)prompt;
     window* w = &((lookahead_drafter*)base)->windows[sequence];
     w->n_text = w->n_columns = 0;
     sd_ngram_pool_empty(&w->pool);

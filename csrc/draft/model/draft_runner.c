@@ -13,12 +13,15 @@ static void lay_out(sd_draft_runner* r) {
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
     r->tokens = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->tokens);
     r->parents = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->parents);
+    r->reads = sd_arena_take(arena, n, sizeof *r->reads);
 }
 
 sd_status sd_draft_runner_create(sd_draft_runner* r, const sd_draft_runner_options* options) {
     const sd_model* model = options->model;
     *r = (sd_draft_runner){.options = *options, .row_room = options->n_rows + CATCH_UP - 1};
     int n = options->n_sequences, n_ctx = model->config.n_ctx;
+    if (model->encoder != NULL && !options->has_sources)
+        return sd_fail(SD_ERR_VALUE, "the draft has an encoder, expected a target that has one too");
     sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r));
     if (status != SD_OK) return status;
     int n_slots = (options->n_text < n_ctx ? options->n_text : n_ctx) + options->gamma + CATCH_UP;
@@ -42,12 +45,18 @@ void sd_draft_runner_free(sd_draft_runner* r) {
 }
 
 /* The cache takes part of the text until that outgrows the model's context. */
-static int fits(const sd_draft_runner* r, int n_text) { return n_text <= r->options.model->config.n_ctx; }
+static int fits(const sd_draft_runner* r, int sequence, int n_text) {
+    return r->reads[sequence] && n_text <= r->options.model->config.n_ctx;
+}
 
-void sd_draft_runner_begin(sd_draft_runner* r, int sequence, const int32_t* prompt, int n_prompt) {
-    int reads = r->options.skipped == NULL && fits(r, n_prompt);
-    /* the last token of the prompt is the root of the first round */
-    r->prefills[sequence] = reads ? (sd_prefill){prompt, n_prompt - 1, -1} : (sd_prefill){0};
+void sd_draft_runner_begin(sd_draft_runner* r, int sequence, const sd_prompt* prompt) {
+    const sd_model* encoder = r->options.model->encoder;
+    r->reads[sequence] = encoder == NULL || prompt->n_source <= encoder->config.n_ctx;
+    sd_prefill prefill = {prompt->tokens, prompt->n - 1,
+                          -1}; /* the last token is the root of the first round */
+    if (encoder != NULL) prefill.source = prompt->source, prefill.n_source = prompt->n_source;
+    int reads = r->options.skipped == NULL && fits(r, sequence, prompt->n);
+    r->prefills[sequence] = reads ? prefill : (sd_prefill){0};
 }
 
 static int all_read(const sd_draft_runner* r) {
@@ -81,7 +90,7 @@ static sd_cache* cache_of(const sd_draft_runner* r, const sd_proposal* p) {
 sd_status sd_draft_runner_follow(sd_draft_runner* r, sd_proposal* p) {
     sd_cache* cache = cache_of(r, p);
     /* the last guess in a row is not read, so the context may be full when it is drawn */
-    int room = fits(r, p->n_text) ? r->options.model->config.n_ctx - p->n_text + 1 : 0;
+    int room = fits(r, p->sequence, p->n_text) ? r->options.model->config.n_ctx - p->n_text + 1 : 0;
     if (p->depth > room) p->depth = room;
     if (p->budget == 0 || p->depth == 0) return SD_OK;
     if (r->options.skipped) return follow_in_target(r, cache, p->n_text);

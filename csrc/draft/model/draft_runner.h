@@ -18,6 +18,8 @@ typedef struct sd_draft_runner_options {
     int gamma;  /* guesses a round at most */
     int n_rows; /* nodes of one sequence that are read at once, at most */
     int n_threads;
+    int has_sources; /* prompts come with sources. A model with an encoder reads them, another has no use for
+                      * them */
     const unsigned char* skipped; /* [n_layer] what the target passes by (forward.h), borrowed; must outlive
                                    * the runner. NULL: this is another model, with caches of its own */
 } sd_draft_runner_options;
@@ -32,6 +34,7 @@ typedef struct sd_draft_runner {
     sd_branch* branches;    /* [n_sequences] */
     int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of one run */
     int row_room;
+    unsigned char* reads; /* [n_sequences] the model has room for the source of the sequence */
 } sd_draft_runner;
 
 /* Nodes of one proposal that are to be read: their parents have been, or stand before them. */
@@ -45,9 +48,9 @@ typedef struct sd_draft_nodes {
 sd_status sd_draft_runner_create(sd_draft_runner* runner, const sd_draft_runner_options* options);
 void sd_draft_runner_free(sd_draft_runner* runner);
 
-/* begin and read of drafters: be told of a prompt; read the next slice of all that have begun. A prompt that
- * the model's context has no room for is not read. */
-void sd_draft_runner_begin(sd_draft_runner* runner, int sequence, const int32_t* prompt, int n_prompt);
+/* begin and read of drafters: be told of a prompt; read the next slice of all that have begun. A prompt is not
+ * read where the model's context has no room for it, or its encoder for the source. */
+void sd_draft_runner_begin(sd_draft_runner* runner, int sequence, const sd_prompt* prompt);
 sd_status sd_draft_runner_prefill(sd_draft_runner* runner, int* done);
 
 /* Before a sequence's first run of a round: bring its cache to the text but for the last tokens,

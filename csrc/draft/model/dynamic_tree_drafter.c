@@ -55,8 +55,8 @@ static void lay_out(dynamic_tree_drafter* d, const sd_drafting* drafting) {
     }
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
-    sd_draft_runner_begin(&((dynamic_tree_drafter*)base)->runner, sequence, prompt, n_prompt);
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
+    sd_draft_runner_begin(&((dynamic_tree_drafter*)base)->runner, sequence, prompt);
     return SD_OK;
 }
 
@@ -204,6 +204,7 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, const sd_m
         .gamma = most_reads(dynamic),
         .n_rows = dynamic->width,
         .n_threads = drafting->n_threads,
+        .has_sources = drafting->has_sources,
     };
     if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
     if (status == SD_OK) d->base.caches = d->runner.caches;

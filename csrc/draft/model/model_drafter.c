@@ -55,8 +55,8 @@ static void lay_out(model_drafter* d, const sd_drafting* drafting, const sd_shap
     }
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
-    sd_draft_runner_begin(&((model_drafter*)base)->runner, sequence, prompt, n_prompt);
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
+    sd_draft_runner_begin(&((model_drafter*)base)->runner, sequence, prompt);
     return SD_OK;
 }
 
@@ -205,6 +205,7 @@ sd_status sd_model_drafter_create(const sd_drafting* drafting, const sd_model_dr
         .gamma = drafting->gamma,
         .n_rows = d->shape.widest > 0 ? d->shape.widest : 1,
         .n_threads = drafting->n_threads,
+        .has_sources = drafting->has_sources,
         .skipped = options->skipped,
     };
     if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);

@@ -80,10 +80,10 @@ static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
     for (size_t i = 0; arena->base != NULL && i < nodes; i++) d->all[i] = (int32_t)i;
 }
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     nested_drafter* d = (nested_drafter*)base;
-    sd_draft_runner_begin(&d->runner, sequence, prompt, n_prompt);
-    return sd_drafter_begin(d->drafter, sequence, prompt, n_prompt);
+    sd_draft_runner_begin(&d->runner, sequence, prompt);
+    return sd_drafter_begin(d->drafter, sequence, prompt);
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
@@ -317,6 +317,7 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_d
         .gamma = d->inner_gamma,
         .n_rows = d->inner_gamma + 1,
         .n_threads = drafting->n_threads,
+        .has_sources = drafting->has_sources,
     };
     if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
     if (status == SD_OK) d->base.caches = d->runner.caches;

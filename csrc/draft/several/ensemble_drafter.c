@@ -36,12 +36,12 @@ typedef struct ensemble_drafter {
     int shows_guesses; /* a nested drafter asks: the text may go on with guesses, before any commit */
 } ensemble_drafter;
 
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     ensemble_drafter* d = (ensemble_drafter*)base;
     sd_status status = SD_OK;
     for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++) {
         d->inners[i].slots[sequence] = -1;
-        status = sd_drafter_begin(d->inners[i].drafter, sequence, prompt, n_prompt);
+        status = sd_drafter_begin(d->inners[i].drafter, sequence, prompt);
     }
     d->n_text[sequence] = 0;
     return status;

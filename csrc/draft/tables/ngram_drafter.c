@@ -226,10 +226,10 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
 }
 
 /* Some nanoseconds a token, so the prompt is not left to read. */
-static sd_status begin(sd_drafter* base, int sequence, const int32_t* prompt, int n_prompt) {
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     ngram_drafter* d = (ngram_drafter*)base;
     clear(&d->counts[sequence], d->options.table);
-    return commit(base, sequence, prompt, n_prompt);
+    return commit(base, sequence, prompt->tokens, prompt->n);
 }
 
 static void release(sd_drafter* base) {

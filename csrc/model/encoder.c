@@ -1,0 +1,162 @@
+#include "encoder.h"
+
+#include <string.h>
+
+#include "interrupt.h"
+#include "layer.h"
+
+/* A source on its way through the encoder. */
+typedef struct encoder {
+    const sd_model* model; /* with an encoder; borrowed */
+    sd_workspace w;        /* of the encoder, for all rows at once; its `prepared` are the output */
+    sd_pass pass;
+    sd_arena arena;     /* owns what is below */
+    sd_key_values keys; /* of the layer that runs */
+    float* projected;   /* [n_rows, ld_projected] keys and values of one layer of the decoder */
+    ptrdiff_t ld_projected;
+} encoder;
+
+sd_status sd_source_check(const sd_model* model, const int32_t* source, int n) {
+    if (model->encoder == NULL && source == NULL) return SD_OK;
+    if (model->encoder == NULL)
+        return sd_fail(SD_ERR_VALUE, "a source is given, but the model has no encoder");
+    if (source == NULL) return sd_fail(SD_ERR_VALUE, "the model has an encoder, expected a source");
+    const sd_config* c = &model->encoder->config;
+    if (n < 1 || n > c->n_ctx)
+        return sd_fail(SD_ERR_CONTEXT, "the source has %d tokens, expected 1 to %d", n, c->n_ctx);
+    for (int i = 0; i < n; i++)
+        if (source[i] < 0 || source[i] >= c->n_vocab)
+            return sd_fail(SD_ERR_VALUE, "the source: token %d is %d, expected 0 to %d", i, (int)source[i],
+                           c->n_vocab - 1);
+    return SD_OK;
+}
+
+static void lay_out(encoder* e, int n, int projects) {
+    const sd_config* c = &e->model->encoder->config;
+    e->keys = sd_key_values_take(&e->arena, e->model->numbers.cache, c->n_kv_head, c->d_head,
+                                 sd_matrix_panels(n) * SD_PANEL);
+    e->ld_projected = (ptrdiff_t)SD_PANEL * sd_matrix_panels(sd_cross_outputs(&e->model->config));
+    e->projected =
+        sd_arena_take(&e->arena, projects ? (size_t)n : 0, (size_t)e->ld_projected * sizeof(float));
+}
+
+static void release(encoder* e) {
+    sd_workspace_free(&e->w);
+    sd_arena_free(&e->arena);
+}
+
+/* Is the residual stream finite? layer: the one that it has gone through last, -1 for none. */
+static sd_status check(const encoder* e, int layer, const char* name) {
+    const sd_config* c = &e->model->encoder->config;
+    for (int m = 0; m < e->pass.n_rows; m++) {
+        if (sd_all_finite(e->w.hidden + (ptrdiff_t)m * c->d_model, c->d_model)) continue;
+        if (layer < 0)
+            return sd_fail(SD_ERR_OVERFLOW, "%s: the embedding of position %d of the source is not finite",
+                           name, m);
+        return sd_fail(
+            SD_ERR_OVERFLOW,
+            "%s: the output of layer %d (of 0 to %d) of the encoder at position %d is not finite; that "
+            "of the layers before it is",
+            name, layer, c->n_layer - 1, m);
+    }
+    return SD_OK;
+}
+
+/* Other callers may take the pool between two steps. */
+static void step(encoder* e, int layer) {
+    e->pass.team = sd_team_open(e->w.n_threads);
+    if (layer < 0)
+        sd_pass_embed(&e->pass);
+    else
+        sd_layer_run(&e->pass, layer, 0);
+    sd_team_close(&e->pass.team);
+}
+
+/* Run source [n] through the layers; the output, prepared, is then in e->w.prepared. After a failure too the
+ * encoder is to be released. */
+static sd_status run(encoder* e, const sd_model* model, const int32_t* source, int n, int n_threads,
+                     int projects, const char* name) {
+    const sd_model* own = model->encoder;
+    *e = (encoder){.model = model};
+    sd_status status = sd_workspace_create(&e->w, own, n_threads, n, 0, n);
+    if (status == SD_OK) status = SD_ARENA_BUILD(&e->arena, lay_out(e, n, projects));
+    if (status != SD_OK) return status;
+    e->pass = (sd_pass){.w = &e->w, .n_rows = n, .end = own->config.n_layer, .source = &e->keys, .keep = -1};
+    memcpy(e->w.tokens, source, (size_t)n * sizeof *source);
+    for (int i = 0; i < n; i++) e->w.positions[i] = i;
+    sd_angles_extend(&e->w.angles, n);
+    for (int layer = -1; layer < own->config.n_layer && status == SD_OK; layer++) {
+        step(e, layer);
+        status = name ? check(e, layer, name) : SD_OK;
+        if (status == SD_OK) status = sd_interrupted();
+    }
+    if (status != SD_OK) return status;
+    e->pass.team = sd_team_open(e->w.n_threads);
+    sd_pass_prepare(&e->pass, n, e->w.hidden, own->config.d_model,
+                    (sd_norm_weights){own->output_norm, own->output_norm_bias}, e->w.prepared);
+    sd_team_close(&e->pass.team);
+    return SD_OK;
+}
+
+/* Rows of the keys and values of one layer on their way into an sd_encoded. */
+typedef struct storing {
+    const encoder* e;
+    const sd_key_values* to;
+} storing;
+
+static void store(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const storing* s = argument;
+    const sd_config* c = &s->e->model->config;
+    for (int m = first; m < end; m++) {
+        const float* keys = s->e->projected + m * s->e->ld_projected;
+        const float* values = keys + sd_cross_values_column(c);
+        for (int head = 0; head < c->n_kv_head; head++)
+            sd_key_values_store(s->to, head, m, keys + (ptrdiff_t)head * c->d_head,
+                                values + (ptrdiff_t)head * c->d_head);
+    }
+}
+
+/* The keys and values of layer i of the decoder. */
+static void project(encoder* e, int i, const sd_key_values* to) {
+    const sd_layer* layer = &e->model->layers[i];
+    e->pass.team = sd_team_open(e->w.n_threads);
+    sd_pass_multiply(&e->pass, (sd_product){.matrix = &layer->cross_kv,
+                                            .bias = layer->cross_kv_bias,
+                                            .n_rows = e->pass.n_rows,
+                                            .x = e->w.prepared,
+                                            .y = e->projected,
+                                            .ldy = e->ld_projected,
+                                            .factor = 1.0f});
+    sd_team_run(&e->pass.team, e->pass.n_rows, SD_PANEL, store, &(storing){e, to});
+    sd_team_close(&e->pass.team);
+}
+
+sd_status sd_encode(const sd_model* model, const int32_t* source, int n, int n_threads, const char* name,
+                    sd_encoded** out) {
+    encoder e;
+    sd_encoded* encoded = NULL;
+    sd_status status = sd_encoded_create(model, source, n, &encoded);
+    if (status != SD_OK) return status;
+    status = run(&e, model, source, n, n_threads, 1, name);
+    for (int i = 0; i < model->config.n_layer && status == SD_OK; i++) {
+        project(&e, i, &encoded->layers[i]);
+        status = sd_interrupted();
+    }
+    release(&e);
+    if (status == SD_OK)
+        *out = encoded;
+    else
+        sd_encoded_release(encoded);
+    return status;
+}
+
+sd_status sd_encoder_output(const sd_model* model, const int32_t* source, int n, int n_threads,
+                            const char* name, float* out) {
+    encoder e;
+    sd_status status = run(&e, model, source, n, n_threads, 0, name);
+    const float* rows = model->encoder->output_norm ? e.w.normed : e.w.hidden;
+    if (status == SD_OK) memcpy(out, rows, (size_t)n * (size_t)model->encoder->config.d_model * sizeof *out);
+    release(&e);
+    return status;
+}
