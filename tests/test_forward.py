@@ -11,7 +11,17 @@ import time
 import numpy as np
 import pytest
 
-from canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, random_tensors, step_by_step
+from canonical import (
+    DTYPES,
+    ENCODER_DECODERS,
+    FORMATS,
+    LLAMA,
+    VARIANTS,
+    build,
+    random_source,
+    random_tensors,
+    step_by_step,
+)
 from grids import in_few_items
 from specdec import _core, reference
 
@@ -27,19 +37,25 @@ TOLERANCE = {"f32": 2e-5, "bf16": 0.06, "int8": 0.2, "int4": 0.2}
 ODD = ["llama-window-bias-tied", "llama-wide-head", "gpt-gelu", "mixture-not-gated-norms-after"]
 CASES = [(variant, *FORMATS[0]) for variant in VARIANTS]
 CASES += [(variant, *formats) for formats in FORMATS[1:] for variant in ODD]
+CASES += [(variant, *FORMATS[0]) for variant in ENCODER_DECODERS]
+CASES += [("biases-by-layer-other-sizes", *formats) for formats in FORMATS[1:]]
 
 
 class Case:
     """A model, a text, and the text's logits from forwards of one token each."""
 
     def __init__(self, variant: str, dtype: str, cache_dtype: str) -> None:
-        self.config = VARIANTS[variant]
+        self.config = (VARIANTS | ENCODER_DECODERS)[variant]
         self.tensors = random_tensors(self.config)
         self.model = build(self.config, self.tensors, dtype=dtype, cache_dtype=cache_dtype)
         self.formats = {"format": dtype if dtype != "f32" else "exact", "cache_format": cache_dtype}
+        self.source = random_source(self.config)
         self.ids = np.random.default_rng(7).integers(0, self.config["n_vocab"], N_IDS).tolist()
         self.tolerance = max(TOLERANCE[dtype], TOLERANCE[cache_dtype])
-        self.alone = step_by_step(self.model, self.ids)
+        self.alone = step_by_step(self.model, self.ids, self.source)
+
+    def decoder(self, **options: int) -> _core.Decoder:
+        return _core.Decoder(self.model, source=self.source, **options)
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
@@ -48,8 +64,8 @@ def case(request):
 
 
 def test_prompts_and_steps_are_equal_and_near_the_reference(case):
-    expected = reference.logits(case.config, case.tensors, case.ids, **case.formats)
-    prompt = _core.Decoder(case.model, capacity=N_IDS).prefill(case.ids, logits=True)
+    expected = reference.logits(case.config, case.tensors, case.ids, source=case.source, **case.formats)
+    prompt = case.decoder(capacity=N_IDS).prefill(case.ids, logits=True)
     assert prompt.shape == (N_IDS, case.config["n_vocab"]) and prompt.dtype == np.float32
     np.testing.assert_allclose(prompt, expected, atol=case.tolerance)
     assert np.array_equal(prompt, case.alone)
@@ -103,9 +119,11 @@ def test_many_layers_are_set_in_time_that_grows_with_their_number():
 def test_most_tokens_differ_from_the_reference_by_rounding_alone(case):
     """Tokens without history, so that what one rounds differently does not reach the others."""
     tokens = range(60)
-    decoder = _core.Decoder(case.model, capacity=1)
+    decoder = case.decoder(capacity=1)
     found = np.stack([decoder.forward([token], [-1])[0] for token in tokens])
-    expected = reference.tree_logits(case.config, case.tensors, [], tokens, [-1] * 60, **case.formats)
+    expected = reference.tree_logits(
+        case.config, case.tensors, [], tokens, [-1] * 60, source=case.source, **case.formats
+    )
     assert np.median(np.abs(found - expected).max(axis=1)) < 2e-5
 
 
@@ -113,7 +131,7 @@ def test_most_tokens_differ_from_the_reference_by_rounding_alone(case):
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize("n_nodes", [2, 3, 5, 9, 12, 13, 25, 64])
 def test_rows_together_have_the_bits_of_rows_alone(case, n_nodes, n_threads):
-    decoder = _core.Decoder(case.model, capacity=N_IDS, max_nodes=n_nodes, n_threads=n_threads)
+    decoder = case.decoder(capacity=N_IDS, max_nodes=n_nodes, n_threads=n_threads)
     rows = []
     for first in range(0, N_IDS, n_nodes):
         chain = case.ids[first : first + n_nodes]
@@ -125,7 +143,7 @@ def test_rows_together_have_the_bits_of_rows_alone(case, n_nodes, n_threads):
 def test_nodes_of_a_tree_have_the_bits_of_their_path(case):
     """Random trees grow beside the text; the kept path moves through the cache. Reference, too."""
     ids, rng = case.ids, np.random.default_rng(3)
-    decoder = _core.Decoder(case.model, capacity=N_IDS, max_nodes=24, n_threads=2)
+    decoder = case.decoder(capacity=N_IDS, max_nodes=24, n_threads=2)
     first = 0
     while first < N_IDS - 8:
         length = int(rng.integers(1, 7))
@@ -141,7 +159,7 @@ def test_nodes_of_a_tree_have_the_bits_of_their_path(case):
         assert np.array_equal(logits[path], case.alone[first : first + length])
         if first % 5 == 0:
             expected = reference.tree_logits(
-                case.config, case.tensors, ids[:first], tokens, parents, **case.formats
+                case.config, case.tensors, ids[:first], tokens, parents, source=case.source, **case.formats
             )
             np.testing.assert_allclose(logits, expected, atol=case.tolerance)
         decoder.keep(path)
@@ -152,8 +170,7 @@ def test_nodes_of_a_tree_have_the_bits_of_their_path(case):
 
 def test_prompt_bits_do_not_depend_on_threads(case):
     one, two, three = (
-        _core.Decoder(case.model, capacity=N_IDS, n_threads=n).prefill(case.ids, logits=True)
-        for n in (1, 2, 3)
+        case.decoder(capacity=N_IDS, n_threads=n).prefill(case.ids, logits=True) for n in (1, 2, 3)
     )
     assert np.array_equal(one, two) and np.array_equal(one, three)
 
@@ -184,9 +201,9 @@ def digests_of_all_variants() -> list[str]:
     digests = []
     for dtype, cache_dtype in FORMATS:
         digest = hashlib.sha256()
-        for config in VARIANTS.values():
+        for config in (VARIANTS | ENCODER_DECODERS).values():
             model = build(config, random_tensors(config), dtype=dtype, cache_dtype=cache_dtype)
-            decoder = _core.Decoder(model, capacity=64, max_nodes=7)
+            decoder = _core.Decoder(model, capacity=64, max_nodes=7, source=random_source(config))
             for token in range(40):
                 decoder.forward([token % config["n_vocab"]], [-1])
                 decoder.keep([0])
@@ -208,11 +225,12 @@ def test_an_instruction_set_that_the_machine_lacks_is_refused():
 
 def test_score_is_the_log_softmax_of_the_logits(case):
     model, ids = case.model, case.ids
-    logits = _core.Decoder(model, capacity=N_IDS).prefill(ids, logits=True).astype(np.float64)
+    logits = case.decoder(capacity=N_IDS).prefill(ids, logits=True).astype(np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     expected = log_probs[np.arange(N_IDS - 1), ids[1:]]
-    np.testing.assert_allclose(_core.score(model, ids), expected, atol=1e-9)
-    np.testing.assert_array_equal(_core.score(model, ids), _core.score(model, ids, n_threads=2))
+    one, two = (_core.score(model, ids, n_threads=n, source=case.source) for n in (1, 2))
+    np.testing.assert_allclose(one, expected, atol=1e-9)
+    np.testing.assert_array_equal(one, two)
 
 
 class TestBadInput:

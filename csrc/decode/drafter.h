@@ -55,10 +55,10 @@ struct sd_drafter {
     /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or
      * no caches of its own. */
     sd_cache* caches;
-    /* A sequence begins with a prompt, whose tokens stay where they are until they have been read,
-     * and its source as long as the sequence does not begin again; its stream has no meaning here. begin clears memory and takes some nanoseconds a token at most: read does the longer work. A sequence may
-     * begin again, with another prompt when the text it had has ended, or with the same when the call
-     * failed. */
+    /* A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
+     * source as long as the sequence does not begin again; its stream has no meaning here. begin clears
+     * memory and takes some nanoseconds a token at most: read does the longer work. A sequence may begin
+     * again, with another prompt when the text it had has ended, or with the same when the call failed. */
     sd_status (*begin)(sd_drafter* self, int sequence, const sd_prompt* prompt);
     /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
      * all of them have been read; then a call does nothing. */

@@ -88,8 +88,8 @@ const sd_record* sd_session_records(const sd_session* session, int* n);
 const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
 
 /* Let a prompt that has not begun to be read begin with what `known`, a cache of the target or of the model
- * that drafts, has of it, if it has the prompt's source: that is copied, and sd_session_prefill reads the rest. *n: how many of the prompt's
- * tokens that model has then. */
+ * that drafts, has of it, if it has the prompt's source: that is copied, and sd_session_prefill reads the
+ * rest. *n: how many of the prompt's tokens that model has then. */
 sd_status sd_session_begin_with(sd_session* session, int sequence, const sd_cache* known, int* n);
 
 /* The cache of a sequence with its text, but for the last tokens, as the target has read it or the model that

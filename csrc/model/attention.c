@@ -84,8 +84,8 @@ static float distance_bias(const site* a, int head, int distance) {
     return bucket_bias(a, head, bucket_of(c, distance));
 }
 
-/* bias [n] of slots first, first + 1, … at or before a row at `position`, where slots are positions: distances
- * fall slot by slot. */
+/* bias [n] of slots first, first + 1, … at or before a row at `position`, where slots are positions:
+ * distances fall slot by slot. */
 static void fill_before(const site* a, int head, int position, int first, int n, float* bias) {
     const sd_config* c = &a->a->model->config;
     if (c->alibi != NULL) {
@@ -126,17 +126,12 @@ static void fill_biases(const site* a, int head, int position, span s, float* bi
     }
 }
 
-/* Do scores get a bias that depends on the distance of query and key? */
-static int is_biased(const site* a) {
-    return a->a->attended != SD_ATTEND_SOURCE && sd_has_distance_bias(&a->a->model->config);
-}
-
 /* What is done to the scores of a row where more than a factor is: the factor, the soft cap, the bias. */
 static void adjust_scores(const site* a, int head, int position, float* weights, ptrdiff_t chunk, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &a->a->model->config;
     float* bias = a->scratch->bias;
-    int biased = is_biased(a);
+    int biased = sd_has_distance_bias(c);
     if (biased) fill_biases(a, head, position, s, bias);
     for (int slot = s.first; slot < s.end; slot += SD_PANEL) {
         float* scores = weight_at(weights, chunk, s, slot);
@@ -193,7 +188,8 @@ static float softmax(const site* a, int row, int head, float* weights, ptrdiff_t
     int position = cache ? cache->n_committed + cache->depths[node] : at->position + row;
     int start = cache ? window_start(a->config, position) : 0;
     float scale = a->config->score_scale, lanes[SD_LANES];
-    if (at->model->config.attn_softcap > 0.0f || is_biased(a)) {
+    int adjusted = at->model->config.attn_softcap > 0.0f || sd_has_distance_bias(&at->model->config);
+    if (adjusted && at->attended != SD_ATTEND_SOURCE) {
         adjust_scores(a, head, position, weights, chunk, s);
         scale = 1.0f;
     }

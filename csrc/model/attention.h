@@ -22,14 +22,17 @@ typedef struct sd_attention_scratch {
     float* bias;    /* [n_slots in whole panels] biases of one row's scores; NULL where scores have none */
 } sd_attention_scratch;
 
-/* Take the scratch for up to n_slots keys of texts, and for any source of the encoder, from the arena (which may be counting). */
+/* Take the scratch for up to n_slots keys of texts, and for any source of the encoder, from the arena (which
+ * may be counting). */
 sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config, int n_slots);
 
 /* Whose keys the rows attend to. */
 typedef enum sd_attended {
-    SD_ATTEND_TEXT,   /* rows are the last pending nodes of `cache` */
-    SD_ATTEND_OWN,    /* rows and keys are those of one source */
-    SD_ATTEND_SOURCE, /* nodes of a text attend to a source: distances have no meaning */
+    SD_ATTEND_TEXT, /* rows are the last pending nodes of `cache` */
+    SD_ATTEND_OWN,  /* rows and keys are those of one source */
+    /* Nodes of a text attend to a source. Scores have a factor; what a model does beyond that (biases of
+     * distances, a soft cap, sinks) it does in attention to its own text. */
+    SD_ATTEND_SOURCE,
 } sd_attended;
 
 /* Rows that attend, in one layer, with the query heads that share one key/value head. Borrowed. */

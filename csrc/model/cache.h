@@ -68,8 +68,8 @@ typedef struct sd_cache {
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden);
 void sd_cache_free(sd_cache* cache);
 
-/* Let the cache's texts attend to a source from now on, by a reference of the cache's own. What it has of a text
- * with another source is dropped. */
+/* Let the cache's texts attend to a source from now on, by a reference of the cache's own. What it has of a
+ * text with another source is dropped. */
 void sd_cache_attend(sd_cache* cache, sd_encoded* encoded);
 
 /* Append nodes to the pending tree: parents [n] of tokens [n] are indices of pending nodes (older ones
@@ -98,13 +98,13 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
 /* How many tokens of a text [n] that would spare. */
 int sd_cache_known(const sd_cache* caches, int n_caches, int which, const int32_t* text, int n);
 
-/* As sd_cache_begin of `cache` with a text [n], where `known`, of the same model and source, is the one other cache:
- * its tokens are copied if the cache has not as many of the text itself. Returns how many tokens of it are
- * there. */
+/* As sd_cache_begin of `cache` with a text [n], where `known`, of the same model and source, is the one other
+ * cache: its tokens are copied if the cache has not as many of the text itself. Returns how many tokens of it
+ * are there. */
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n);
 
-/* Make `copy` a cache of the committed tokens of `cache`, with no room for more. It owns its memory, and shares
- * the source. */
+/* Make `copy` a cache of the committed tokens of `cache`, with no room for more. It owns its memory, and
+ * shares the source. */
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache);
 
 /* Bytes of keys and values, those of the source among them. */

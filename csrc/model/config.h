@@ -7,8 +7,8 @@
 #include "status.h"
 
 typedef enum sd_norm { SD_NORM_RMS, SD_NORM_LAYER } sd_norm;
-/* Norms of the input of a half of a layer, of its output before it is added, of both, or of the stream after it
- * has been added. */
+/* Norms of the input of a half of a layer, of its output before it is added, of both, or of the stream after
+ * it has been added. */
 typedef enum sd_norm_place {
     SD_NORM_BEFORE,
     SD_NORM_AFTER,

@@ -14,8 +14,8 @@ typedef struct sd_pass {
     sd_workspace* w;           /* borrowed */
     const sd_branch* branches; /* [n_branches] borrowed */
     int n_branches, n_rows, n_logits;
-    /* An encoder's pass: its rows are all rows of one source, there are no branches, and the keys and values of
-     * the layer that runs go here. NULL: the rows are nodes of texts. */
+    /* An encoder's pass: its rows are all rows of one source, there are no branches, and the keys and values
+     * of the layer that runs go here. NULL: the rows are nodes of texts. */
     const sd_key_values* source;
     int first, end;               /* layers [first, end); from a later one on with rows of the caches */
     const unsigned char* skipped; /* [n_layer] what is passed by; NULL: nothing; borrowed */
@@ -28,8 +28,8 @@ typedef struct sd_norm_weights {
     const float *weight, *bias;
 } sd_norm_weights;
 
-/* Begin the residual stream with the embeddings of w->tokens at w->positions. Ids past the model's vocabulary are
- * read as its last token. */
+/* Begin the residual stream with the embeddings of w->tokens at w->positions. Ids past the model's vocabulary
+ * are read as its last token. */
 void sd_pass_embed(const sd_pass* pass);
 
 /* Make the n_rows rows x [n_rows, n], normalised, the input of products: `out`, borrowed, prepared for the
@@ -52,8 +52,8 @@ typedef struct sd_product {
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product);
 
-/* The end of a half of a layer: hidden += residual_scale · norm(x · matrixᵀ + bias), or hidden = norm(hidden +
- * residual_scale · (x · matrixᵀ + bias)) where the norm is that of the stream; x is prepared. */
+/* The end of a half of a layer: hidden += residual_scale · norm(x · matrixᵀ + bias), or hidden = norm(hidden
+ * + residual_scale · (x · matrixᵀ + bias)) where the norm is that of the stream; x is prepared. */
 void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
                          sd_norm_weights norm);
 

@@ -35,8 +35,8 @@ static void begin(sd_cache* caches, sd_prefill* prefills, int n, int i) {
     prefill->n_read = caches[i].n_committed;
 }
 
-/* Let the cache of text i attend to its source: another cache may have it, else it is encoded, and *encoded is
- * set. */
+/* Let the cache of text i attend to its source: another cache may have it, else it is encoded, and *encoded
+ * is set. */
 static sd_status attend(const sd_workspace* w, sd_cache* caches, const sd_prefill* prefills, int n, int i,
                         int* encoded) {
     const sd_prefill* prefill = &prefills[i];

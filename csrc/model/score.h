@@ -15,13 +15,14 @@ typedef struct sd_score {
     sd_workspace workspace;
 } sd_score;
 
-/* Prepare to score tokens [n], n ≥ 2, after source [n_source], which is NULL for a model without an encoder. The score owns its memory; after a failure too it is to be freed. */
+/* Prepare to score tokens [n], n ≥ 2, after source [n_source], which is NULL for a model without an encoder.
+ * The score owns its memory; after a failure too it is to be freed. */
 sd_status sd_score_create(sd_score* score, const sd_model* model, const int32_t* tokens, int n,
                           const int32_t* source, int n_source, int n_threads);
 void sd_score_free(sd_score* score);
 
-/* Encode the source and score the first slice, or score one slice more: log_probs [n - 1] f64, out, borrowed; entry i is ln p(tokens[i + 1] | tokens[0 … i]).
- * *done is set to whether that was the last slice. */
+/* Encode the source and score the first slice, or score one slice more: log_probs [n - 1] f64, out, borrowed;
+ * entry i is ln p(tokens[i + 1] | tokens[0 … i]). *done is set to whether that was the last slice. */
 sd_status sd_score_slice(sd_score* score, double* log_probs, int* done);
 
 #endif

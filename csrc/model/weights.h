@@ -26,8 +26,9 @@ typedef struct sd_layer {
     float* sinks;           /* [n_head]; NULL: none */
     /* [bucket rows, n_head] f32: its own, or that of the model */
     sd_table relative_bias;
-    /* Cross-attention, of a model with an encoder; vectors as above. Queries [n_head · d_head, d_model]; keys and
-     * values, each from a whole panel on, [outputs, d_model of the encoder]; [d_model, n_head · d_head] */
+    /* Cross-attention, of a model with an encoder; vectors as above. Queries [n_head · d_head, d_model]; keys
+     * and values, each from a whole panel on, [outputs, d_model of the encoder]; [d_model, n_head ·
+     * d_head] */
     float *cross_norm, *cross_norm_bias, *cross_post_norm, *cross_post_norm_bias;
     sd_matrix cross_q, cross_kv, cross_out;
     float *cross_q_bias, *cross_kv_bias, *cross_out_bias;

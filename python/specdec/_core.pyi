@@ -74,6 +74,8 @@ class Model:
         cache_dtype: CacheDtype = "f32",
         n_threads: int = 1,
     ) -> None: ...
+    def encode(self, ids: Sequence[int] | NDArray[np.int32], *, n_threads: int = 1) -> NDArray[np.float32]:
+        """What the encoder makes of a source, after its last norm: [len(ids), d_model]."""
     def matrix(self, name: str) -> NDArray[np.float32]:
         """A packed matrix, by canonical name, as it is computed with: [n_rows, n_cols]."""
     @property
@@ -128,11 +130,19 @@ class Decoder:
     """One sequence's KV cache and scratch over a model: the forward pass, without any decoding rule."""
 
     def __init__(
-        self, model: Model, *, capacity: int, max_nodes: int = 1, n_threads: int = 1, n_vocab: int = 0
+        self,
+        model: Model,
+        *,
+        capacity: int,
+        max_nodes: int = 1,
+        n_threads: int = 1,
+        n_vocab: int = 0,
+        source: Sequence[int] | NDArray[np.int32] | None = None,
     ) -> None:
         """`n_vocab`: ids of another model that this one guesses for; 0: its own.
 
-        What the model lacks has the logit -inf, and is read as the model's last token.
+        What the model lacks has the logit -inf, and is read as the model's last token. A model with an
+        encoder needs a `source`, which is encoded here; another takes none.
         """
     @property
     def n_committed(self) -> int:
@@ -158,6 +168,9 @@ class CachedText:
     @property
     def tokens(self) -> NDArray[np.int32]:
         """The token ids of the text, [n_tokens]; a copy."""
+    @property
+    def source(self) -> NDArray[np.int32] | None:
+        """The ids of the source that the text has; a copy. None for a model without an encoder."""
     @property
     def model(self) -> Model:
         """Whose keys and values these are."""
@@ -192,8 +205,12 @@ class Session:
         n_text: int = 0,
         node_budget: int = 0,
         adaptive_gamma: AdaptiveGamma | None = None,
+        sources: Sequence[Sequence[int] | None] | None = None,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
+
+        `sources`, one for each prompt, are what a target with an encoder reads beside the prompts; a draft
+        with an encoder reads them too.
 
         `n_text` is room for texts of `replace` that are longer than those of `prompts`, in tokens; 0: there
         are none. `node_budget` is how many rows the target is run on in a round at most, at least one for
@@ -213,8 +230,8 @@ class Session:
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.
 
-        What a prompt has in common with the beginning of another sequence's text, or of its predecessor's, is
-        copied.
+        Sources are encoded first, equal ones once. What a prompt has in common with the beginning of another
+        sequence's text, or of its predecessor's, with the same source is copied.
         """
     def round(
         self, seconds: float = 0.0, *, until_end: bool = False, gammas: Sequence[int] | None = None
@@ -228,8 +245,8 @@ class Session:
     def begin_with(self, sequence: int, text: CachedText, /) -> int:
         """Begin a prompt that is not read yet with what a text has of it.
 
-        The text is one of the target or of the model that drafts. It is copied, and `prefill` reads
-        the rest. Returns how many of the prompt's tokens are there then.
+        The text is one of the target or of the model that drafts, and has the prompt's source. It is copied,
+        and `prefill` reads the rest. Returns how many of the prompt's tokens are there then.
         """
     def cached_text(self, sequence: int, model: Model | None = None, /) -> CachedText:
         """The keys and values of a sequence's text so far, but for its last tokens; a copy.
@@ -243,7 +260,15 @@ class Session:
         """A copy of what the session has learnt of its rounds; None if it was made without."""
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence."""
-    def replace(self, sequence: int, prompt: Sequence[int], seed: tuple[int, int], /) -> None:
+    def replace(
+        self,
+        sequence: int,
+        prompt: Sequence[int],
+        seed: tuple[int, int],
+        /,
+        *,
+        source: Sequence[int] | None = None,
+    ) -> None:
         """Give a finished sequence's batch slot to another prompt, with a (seed, sequence) of its own.
 
         `prefill` must be called before the next round.
@@ -280,6 +305,7 @@ class BeamSearch:
         max_new_tokens: int,
         stop_ids: Sequence[int] = (),
         n_threads: int = 1,
+        source: Sequence[int] | None = None,
     ) -> None: ...
     def prefill(self) -> float:
         """Run the prompt through target and draft; return seconds. Ctrl-C is noticed between slices."""
@@ -293,8 +319,14 @@ class BeamSearch:
 def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Every tensor a model of this configuration needs, by canonical name."""
 
-def score(model: Model, ids: Sequence[int] | NDArray[np.int32], *, n_threads: int = 1) -> NDArray[np.float64]:
-    """ln p(ids[i + 1] | ids[: i + 1]) for each i, shape (len(ids) - 1,)."""
+def score(
+    model: Model,
+    ids: Sequence[int] | NDArray[np.int32],
+    *,
+    n_threads: int = 1,
+    source: Sequence[int] | NDArray[np.int32] | None = None,
+) -> NDArray[np.float64]:
+    """ln p(ids[i + 1] | ids[: i + 1]) for each i, shape (len(ids) - 1,); after a source, with an encoder."""
 
 def distribution(
     logits: NDArray[np.float32], *, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0

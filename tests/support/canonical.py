@@ -96,6 +96,35 @@ MIXTURES: dict[str, dict[str, Any]] = {
 SWITCHES |= MIXTURES
 VARIANTS |= SWITCHES
 
+_T5: dict[str, Any] = LLAMA | {
+    "position": "none", "inv_freq": [], "n_kv_head": 6, "score_scales": [0.5] * 3, "activation": "gelu_tanh",
+    "relative_buckets": [0, 1, 2, 3, 5, 9, 20, 60],
+}  # fmt: skip
+
+_BART: dict[str, Any] = GPT | {"norm_place": "residual", "output_norm": False, "embedding_norm": True}
+
+# Models with an encoder: every switch of these, sizes of encoder and decoder that differ, heads in groups.
+ENCODER_DECODERS: dict[str, dict[str, Any]] = {
+    "shared-embedding-relative-positions": _T5
+    | {"encoder": _T5 | {"n_ctx": 130, "shared_embedding": True, "n_layer": 2, "score_scales": [0.5] * 2}},
+    "biases-by-layer-other-sizes": _T5
+    | {"relative_bias_by_layer": True, "n_kv_head": 2, "tied": True, "logit_scale": 0.3}
+    | {"encoder": _T5 | {"relative_bias_by_layer": True, "relative_buckets": [0, 1, 4], "n_vocab": 77,
+                         "d_model": 40, "n_head": 4, "n_kv_head": 2, "d_head": 12, "d_ff": 33}},
+    "norms-of-the-stream": _BART
+    | {"head_bias": True, "encoder": _BART | {"n_layer": 1, "shared_embedding": True, "n_ctx": 90}},
+    "norms-before-rotary-wide-head": LLAMA
+    | {"n_head": 2, "n_kv_head": 1, "d_head": 40, "inv_freq": [10000.0 ** (-i / 20) for i in range(20)],
+       "windows": [9, 0, 40], "qkv_bias": True, "out_bias": True, "norm_place": "both", "attn_sinks": True,
+       "attn_softcap": 3.0, "qkv_limit": 0.7, "qk_norm": "head"}
+    | {"encoder": LLAMA | {"norm": "layer", "qk_norm": "whole", "attn_softcap": 3.0, "v_norm": True,
+                           "parallel": "one_norm"}},
+    "norms-after-mixture": LLAMA
+    | _EXPERTS
+    | {"norm_place": "after", "residual_scale": 0.7}
+    | {"encoder": GPT | _EXPERTS | {"mixtures": [0, 1, 0], "norm_place": "residual", "residual_scale": 0.7}},
+}  # fmt: skip
+
 
 def random_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
     """Weights large enough that the logits of different tokens differ clearly."""
@@ -124,9 +153,18 @@ HAS_HOOKS = hasattr(_core, "_alloc_live")
 NO_HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)"
 
 
-def step_by_step(model: _core.Model, ids: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
+def random_source(config: dict[str, Any], n: int = 75, seed: int = 0) -> list[int] | None:
+    """What the encoder of such a model reads; None where it has none."""
+    if config.get("encoder") is None:
+        return None
+    return np.random.default_rng(seed).integers(0, config["encoder"]["n_vocab"], n).tolist()
+
+
+def step_by_step(
+    model: _core.Model, ids: Sequence[int] | NDArray[Any], source: Sequence[int] | None = None
+) -> NDArray[np.float32]:
     """Logits [n_ids, n_vocab] from forwards of one token each."""
-    decoder = _core.Decoder(model, capacity=len(ids))
+    decoder = _core.Decoder(model, capacity=len(ids), source=source)
     rows = []
     for token in ids:
         rows.append(decoder.forward([int(token)], [-1])[0])
@@ -162,6 +200,7 @@ def run_session(
     lenience: float = 1.0,
     transform: Callable[..., Any] | None = None,
     draft_sampling: dict[str, Any] | None = None,
+    sources: Sequence[Sequence[int] | None] | None = None,
     **sampling: Any,
 ) -> tuple[list[list[int]], list[NDArray[np.float32]], list[_core.RoundRecord]]:
     """New tokens and their logits for each prompt, and all records. `sampling` is of both models."""
@@ -170,7 +209,7 @@ def run_session(
         sampling={"temperature": 0.0} | sampling,
         draft_sampling={"temperature": 0.0} | sampling if draft_sampling is None else draft_sampling,
         seeds=seeds or [(1, i) for i in range(len(prompts))], n_threads=n_threads, keep_logits=True,
-        rule=rule, lenience=lenience, transform=transform,
+        rule=rule, lenience=lenience, transform=transform, sources=sources,
     )  # fmt: skip
     session.prefill()
     tokens: list[list[int]] = [[] for _ in prompts]

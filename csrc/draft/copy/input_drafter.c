@@ -88,7 +88,8 @@ static sd_status follow(const sequence_state* r, const int32_t* tokens, int n_to
     return SD_OK;
 }
 
-/* Tokens of a prompt's source up to the first that the target has not: the vocabulary of an encoder may be another. */
+/* Tokens of a prompt's source up to the first that the target has not: the vocabulary of an encoder may be
+ * another. */
 static int n_known(const sd_prompt* prompt, int n_vocab) {
     int n = 0;
     while (n < prompt->n_source && prompt->source[n] < n_vocab) n++;

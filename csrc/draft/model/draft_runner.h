@@ -48,8 +48,8 @@ typedef struct sd_draft_nodes {
 sd_status sd_draft_runner_create(sd_draft_runner* runner, const sd_draft_runner_options* options);
 void sd_draft_runner_free(sd_draft_runner* runner);
 
-/* begin and read of drafters: be told of a prompt; read the next slice of all that have begun. A prompt is not
- * read where the model's context has no room for it, or its encoder for the source. */
+/* begin and read of drafters: be told of a prompt; read the next slice of all that have begun. A prompt is
+ * not read where the model's context has no room for it, or its encoder for the source. */
 void sd_draft_runner_begin(sd_draft_runner* runner, int sequence, const sd_prompt* prompt);
 sd_status sd_draft_runner_prefill(sd_draft_runner* runner, int* done);
 

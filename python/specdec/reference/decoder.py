@@ -265,8 +265,10 @@ def _forward(
 
     def cross_attention(h: Array, encoded: Array, i: int) -> Array:
         """To all rows of the source; their distance from a row of the text has no meaning."""
-        q = heads(linear(h, f"layers.{i}.cross_q"))
-        k, v = heads(linear(encoded, f"layers.{i}.cross_k")), heads(linear(encoded, f"layers.{i}.cross_v"))
+        q = linear(h, f"layers.{i}.cross_q").reshape(n_rows, -1, d_head)
+        k, v = (
+            linear(encoded, f"layers.{i}.cross_{part}").reshape(len(encoded), -1, d_head) for part in "kv"
+        )
         if cache_format == "bf16":
             q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
         k, v = (np.repeat(kv, n_head // n_kv_head, axis=1) for kv in (k, v))

@@ -1,0 +1,540 @@
+"""Models with an encoder: the encoder's output, and texts with sources of their own."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allocations import fail_each_allocation, needs_hooks, nothing_leaks
+from canonical import (
+    ENCODER_DECODERS,
+    FORMATS,
+    LLAMA,
+    build,
+    perturbed,
+    random_source,
+    random_tensors,
+    run_session,
+    step_by_step,
+    with_drafts,
+)
+from descriptions import by_method
+from specdec import _core, reference
+from specdec.errors import NotFiniteError
+
+RELATIVE = ENCODER_DECODERS["shared-embedding-relative-positions"]
+OTHER_SIZES = ENCODER_DECODERS["biases-by-layer-other-sizes"]
+
+
+def source_of(config: dict[str, Any], n: int = 75, seed: int = 0) -> list[int]:
+    source = random_source(config, n, seed)
+    assert source is not None
+    return source
+
+
+def ids_of(config: dict[str, Any], n: int, seed: int = 7) -> list[int]:
+    return np.random.default_rng(seed).integers(0, config["n_vocab"], n).tolist()
+
+
+def session_of(
+    target: _core.Model,
+    prompts: Any,
+    sources: Any,
+    draft: Any = None,
+    *,
+    temperature: float = 0.0,
+    **options: Any,
+) -> Any:
+    sampling = {"temperature": temperature}
+    return _core.Session(
+        target, draft, prompts, sampling=sampling, draft_sampling=sampling, n_threads=1, sources=sources,
+        seeds=[(0, i) for i in range(len(prompts))], keep_logits=True,
+        **({"gamma": 3, "max_new_tokens": 8} | options),
+    )  # fmt: skip
+
+
+# ── The encoder
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 75])
+def test_the_output_is_near_the_reference_and_does_not_depend_on_threads(name, n):
+    config = ENCODER_DECODERS[name]
+    tensors = random_tensors(config)
+    model, source = build(config, tensors), source_of(config, n)
+    one, two, three = (model.encode(source, n_threads=k) for k in (1, 2, 3))
+    assert one.shape == (n, config["encoder"]["d_model"]) and one.dtype == np.float32
+    assert np.array_equal(one, two) and np.array_equal(one, three)
+    np.testing.assert_allclose(one, reference.encode(config, tensors, source), atol=3e-5)
+
+
+@pytest.mark.parametrize(("dtype", "cache_dtype"), FORMATS[1:])
+def test_most_sources_differ_from_the_reference_by_rounding_alone(dtype, cache_dtype):
+    """Sources of a few tokens, so that what one rounds differently does not reach the others."""
+    tensors = random_tensors(OTHER_SIZES)
+    model = build(OTHER_SIZES, tensors, dtype=dtype, cache_dtype=cache_dtype)
+    formats = {"format": dtype if dtype != "f32" else "exact", "cache_format": cache_dtype}
+    errors = []
+    for seed in range(30):
+        source = source_of(OTHER_SIZES, 3, seed)
+        expected = reference.encode(OTHER_SIZES, tensors, source, **formats)
+        errors.append(np.abs(model.encode(source) - expected).max())
+    assert np.median(errors) < 2e-5
+
+
+def test_every_row_of_a_source_reaches_every_row_of_the_output():
+    """There is no mask: a token changed anywhere changes the first row and the last."""
+    model, source = build(RELATIVE, random_tensors(RELATIVE)), source_of(RELATIVE, 70)
+    whole = model.encode(source)
+    for at in (0, 33, 69):
+        other = model.encode([*source[:at], (source[at] + 1) % 101, *source[at + 1 :]])
+        assert (other != whole).any(axis=1).all()
+
+
+def test_a_source_that_is_longer_than_any_text_is_attended_to_in_the_same_order():
+    """More keys than the scratch has room for 48 rows of: fewer rows are computed together."""
+    config = RELATIVE | {"n_ctx": 64, "encoder": RELATIVE["encoder"] | {"n_ctx": 9000}}
+    tensors = random_tensors(config)
+    model, source = build(config, tensors), source_of(config, 8500)
+    ids = ids_of(config, 40)
+    prompt = _core.Decoder(model, capacity=40, source=source).prefill(ids, logits=True)
+    assert np.array_equal(prompt, step_by_step(model, ids, source))
+
+
+def test_tensors_have_names_of_their_own():
+    shapes = _core.tensor_shapes(OTHER_SIZES)
+    assert shapes["encoder.token_embedding"] == (77, 40)
+    assert shapes["encoder.layers.2.relative_bias"] == (2 * 3, 4)
+    assert shapes["layers.0.relative_bias"] == (8, 6) and "relative_bias" not in shapes
+    assert shapes["layers.1.cross_k.weight"] == (2 * 8, 40)
+    assert "encoder.head" not in shapes
+    assert "encoder.token_embedding" not in _core.tensor_shapes(RELATIVE)
+    stream = _core.tensor_shapes(ENCODER_DECODERS["norms-of-the-stream"])
+    assert not {"output_norm.weight", "encoder.output_norm.weight"} & stream.keys()
+    assert {"layers.0.cross_post_norm.bias", "encoder.layers.0.mlp_post_norm.weight"} <= stream.keys()
+    tensors = random_tensors(OTHER_SIZES)
+    model = build(OTHER_SIZES, tensors)
+    assert model.n_parameters == sum(tensor.size for tensor in tensors.values())
+    for name in ("encoder.layers.0.attn_k.weight", "layers.2.cross_v.weight", "layers.0.cross_out.weight"):
+        assert np.array_equal(model.matrix(name), tensors[name])
+
+
+# ── Texts with sources
+# ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class World:
+    """A target, a draft of its shape, texts with sources, and what plain decoding makes of each alone."""
+
+    def __init__(self, config: dict[str, Any], **formats: Any) -> None:
+        tensors = random_tensors(config)
+        self.target = build(config, tensors, **formats)
+        self.draft = build(config, perturbed(tensors), **formats)
+        lone = {"n_ctx": 256, "n_vocab": config["n_vocab"]}
+        self.decoder = build(LLAMA | lone, random_tensors(LLAMA | lone), **formats)
+        self.sources = [source_of(config, n, seed) for seed, n in enumerate((5, 40, 61, 33))]
+        self.sources.append(list(self.sources[1]))
+        self.prompts = [ids_of(config, n, seed) for seed, n in enumerate((1, 70, 3, 1, 70))]
+        self.prompts[3] = self.prompts[0]  # one beginning, two sources
+        self.plain = [
+            run_session(self.target, None, [prompt], sources=[source], max_new_tokens=12)[:2]
+            for prompt, source in zip(self.prompts, self.sources, strict=True)
+        ]
+
+    def check(self, draft: Any, **options: Any) -> None:
+        tokens, logits, _ = run_session(
+            self.target, draft, self.prompts, sources=self.sources, max_new_tokens=12, **options
+        )
+        for i, (alone, rows) in enumerate(self.plain):
+            assert tokens[i] == alone[0] and np.array_equal(logits[i], rows[0])
+
+
+@pytest.fixture(scope="module", params=ENCODER_DECODERS)
+def world(request):
+    return World(ENCODER_DECODERS[request.param])
+
+
+def test_texts_with_sources_differ(world):
+    assert world.plain[0][0] != world.plain[3][0]
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_a_batch_has_the_bits_of_each_text_alone(world, n_threads):
+    world.check(None, n_threads=n_threads)
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_a_draft_with_an_encoder_changes_no_bit(world, gamma):
+    world.check(world.draft, gamma=gamma)
+
+
+def test_a_draft_without_an_encoder_changes_no_bit(world):
+    world.check(world.decoder)
+
+
+METHODS = {
+    "parallel_chains": lambda w: by_method("parallel_chains", w.draft, 2),
+    "static_tree": lambda w: by_method("static_tree", w.draft, [0, 0, 1, 2], "top-k"),
+    "dynamic_tree": lambda w: by_method("dynamic_tree", w.draft, 2, 3, 1.0),
+    "nested": lambda w: by_method("nested", w.draft, by_method("model", w.decoder), 2),
+    "ensemble": lambda w: by_method(
+        "ensemble", False, [4, 4], (by_method("model", w.draft), by_method("context_copy", None, 1, 1))
+    ),
+    "lookahead": lambda w: by_method("lookahead", 4, 3, 4),
+    "context_copy": lambda w: by_method("context_copy", None, 1, 1),
+    "input_copy": lambda w: by_method("input_copy", None, 0, 1, 3),
+    "early_exit": lambda w: by_method("skip_layers", bytes([0, 3, 3])),
+    "skip_layers": lambda w: by_method("skip_layers", bytes([1, 2, 0])),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_way_to_draft_changes_a_bit(world, method):
+    world.check(METHODS[method](world), n_threads=2)
+
+
+def test_the_input_that_is_copied_is_the_source():
+    target = build(RELATIVE, random_tensors(RELATIVE))
+    for source, drafted in ((list(range(50, 90)), list(range(50, 56))), ([7, 8], [7, 8])):
+        session = session_of(target, [[3, 4, 5]], [source], by_method("input_copy", None, 0, 1, 1), gamma=6)
+        session.prefill()
+        assert session.round()[0]["drafted"] == drafted
+
+
+def test_what_the_target_has_not_is_not_copied():
+    """An encoder's vocabulary may be larger."""
+    config = RELATIVE | {"encoder": RELATIVE["encoder"] | {"shared_embedding": False, "n_vocab": 200}}
+    target = build(config, random_tensors(config))
+    session = session_of(target, [[3]], [[100, 99, 101, 98]], by_method("input_copy", None, 0, 1, 1))
+    session.prefill()
+    assert session.round()[0]["drafted"] == [100, 99]
+
+
+def test_skipped_layers_skip_attention_to_the_source_too():
+    config = RELATIVE
+    tensors, source, prompt = random_tensors(config), source_of(config, 20), ids_of(config, 9)
+    target = build(config, tensors)
+    session = session_of(
+        target, [prompt], [source], by_method("skip_layers", bytes([0, 1, 2])), max_new_tokens=20,
+        temperature=1.0,
+    )  # fmt: skip
+    with_drafts(session)
+    session.prefill()
+    text = list(prompt)
+    while records := session.round():
+        (record,) = records
+        *prefix, root = text
+        logits = reference.tree_logits(
+            config, tensors, prefix, [root, *record["drafted"]], [-1, *record["parents"]], source=source,
+            skip_attn=[1], skip_mlp=[2],
+        )  # fmt: skip
+        for row, expected in zip(record["draft_probs"][1:], logits[:-1], strict=True):
+            np.testing.assert_allclose(row, reference.distribution(expected, 1.0), rtol=2e-3, atol=1e-6)
+        text += record["tokens"]
+    assert len(text) == len(prompt) + 20
+
+
+def test_a_draft_that_has_no_room_for_a_source_does_not_guess():
+    """As with a prompt that is too long for it; the other texts of the batch are guessed for."""
+    tensors = random_tensors(RELATIVE)
+    draft = build(RELATIVE | {"encoder": RELATIVE["encoder"] | {"n_ctx": 30}}, tensors)
+    sources = [source_of(RELATIVE, 31), source_of(RELATIVE, 30)]
+    records = run_session(
+        build(RELATIVE, tensors), draft, [[1, 2], [1, 2]], sources=sources, max_new_tokens=8
+    )[2]
+    drafted = {i: sum(len(r["drafted"]) for r in records if r["sequence"] == i) for i in (0, 1)}
+    assert drafted[0] == 0 and drafted[1] > 0
+
+
+@pytest.mark.parametrize(("dtype", "cache_dtype"), FORMATS[1:])
+def test_no_format_changes_that(dtype, cache_dtype):
+    world = World(OTHER_SIZES, dtype=dtype, cache_dtype=cache_dtype)
+    world.check(world.draft, n_threads=2)
+
+
+# ── What texts share
+# ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def finish(session: _core.Session) -> tuple[list[int], Any]:
+    """New tokens and logits of sequence 0."""
+    tokens, logits = [], []
+    while records := session.round():
+        for record in records:
+            if record["sequence"] == 0:
+                tokens += record["tokens"]
+                logits.append(record["logits"])
+    return tokens, np.concatenate(logits)
+
+
+@needs_hooks
+def test_equal_sources_are_encoded_once():
+    """An encoded source is two blocks of memory. A draft makes keys and values of its own."""
+    target = build(RELATIVE, random_tensors(RELATIVE))
+    one, other = source_of(RELATIVE, 40), source_of(RELATIVE, 40, 1)
+    n_blocks = []
+    for sources in ([one, one, one], [one, other, one]):
+        for draft in (None, target):
+            with nothing_leaks():
+                before = _core._alloc_live()
+                session = session_of(target, [[1], [2], [3]], sources, draft)
+                made = _core._alloc_live()
+                session.prefill()
+                n_blocks.append(_core._alloc_live() - made)
+                assert made > before
+                session.close()
+    assert n_blocks == [2, 4, 4, 8]
+
+
+def test_a_text_with_another_source_begins_anew():
+    """In the batch slot of a text with the same prompt, and with a CachedText of it."""
+    target = build(RELATIVE, random_tensors(RELATIVE))
+    one, other = source_of(RELATIVE, 40), source_of(RELATIVE, 40, 1)
+    prompt = ids_of(RELATIVE, 90)
+    alone = {
+        id(s): run_session(target, None, [prompt], sources=[s], max_new_tokens=8)[:2] for s in (one, other)
+    }
+    session = session_of(target, [prompt], [one])
+    session.prefill()
+    finish(session)
+    text = session.cached_text(0)
+    assert text.source is not None and text.source.tolist() == one and len(text.tokens) == 97
+    for source, n_known in ((other, 0), (one, 89), (other, 0)):
+        fresh = session_of(target, [prompt], [source])
+        assert fresh.begin_with(0, text) == n_known
+        session.replace(0, prompt, (0, 0), source=source)
+        for each in (session, fresh):
+            each.prefill()
+            tokens, logits = finish(each)
+            assert tokens == alone[id(source)][0][0] and np.array_equal(logits, alone[id(source)][1][0])
+
+
+def test_a_draft_begins_with_a_cached_text_of_its_own():
+    tensors = random_tensors(RELATIVE)
+    target, draft = build(RELATIVE, tensors), build(RELATIVE, perturbed(tensors))
+    one, other = source_of(RELATIVE, 40), source_of(RELATIVE, 40, 1)
+    prompt = ids_of(RELATIVE, 90)
+    session = session_of(target, [prompt], [one], draft)
+    session.prefill()
+    wanted = finish(session)
+    texts = session.cached_text(0), session.cached_text(0, draft)
+    for source, n_known in ((one, [89, 89]), (other, [0, 0])):
+        fresh = session_of(target, [prompt], [source], draft)
+        assert [fresh.begin_with(0, text) for text in texts] == n_known
+        fresh.prefill()
+        found = finish(fresh)
+        assert (found[0] == wanted[0] and np.array_equal(found[1], wanted[1])) == (source is one)
+
+
+@needs_hooks
+def test_a_cached_text_keeps_its_source_and_counts_it():
+    target = build(RELATIVE, random_tensors(RELATIVE))
+    with nothing_leaks():
+        session = session_of(target, [[1, 2, 3]], [source_of(RELATIVE, 100)])
+        session.prefill()
+        text, size = session.cached_text(0), session.cached_size(0)
+        session.close()
+        del session
+        assert text.n_bytes == size[1] > 3 * 2 * 100 * 48 * 4  # keys and values of the source in three layers
+        fresh = session_of(target, [[1, 2, 3, 4]], [source_of(RELATIVE, 100)])
+        assert fresh.begin_with(0, text) == 2
+        before = _core._alloc_live()
+        fresh.prefill()
+        assert _core._alloc_live() == before  # nothing was encoded
+        del text, fresh
+
+
+@needs_hooks
+def test_rounds_allocate_nothing():
+    tensors = random_tensors(RELATIVE)
+    session = session_of(
+        build(RELATIVE, tensors), [[1, 2]], [source_of(RELATIVE)], build(RELATIVE, perturbed(tensors))
+    )
+    session.prefill()
+    _core._alloc_fail_after(0)
+    try:
+        assert len(finish(session)[0]) == 8
+    finally:
+        _core._alloc_fail_after(-1)
+
+
+# ── Beams
+# ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def beams(target: _core.Model, draft: Any, source: Any, **options: Any) -> list[tuple[list[int], float]]:
+    options = {"width": 3, "draft_width": 4, "gamma": 3, "max_new_tokens": 10} | options
+    search = _core.BeamSearch(target, draft, [1, 2], source=source, **options)
+    search.prefill()
+    while search.round():
+        pass
+    return [(beam["tokens"], beam["score"]) for beam in search.beams()]
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_speculative_beams_are_the_plain_ones(name):
+    config = ENCODER_DECODERS[name]
+    tensors = random_tensors(config)
+    target, draft = build(config, tensors), build(config, perturbed(tensors))
+    for seed in (0, 1):
+        source = source_of(config, 50, seed)
+        plain = beams(target, None, source)
+        assert beams(target, draft, source) == plain
+        assert beams(target, build(LLAMA, random_tensors(LLAMA)), source) == plain
+        tokens, score = plain[0]
+        scored = _core.score(target, [1, 2, *tokens], source=source)[1:]
+        assert score == pytest.approx(scored.sum(), abs=1e-4)
+
+
+# ── What is refused
+# ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[_core.Model, _core.Model]:
+    """With an encoder, and without."""
+    return build(OTHER_SIZES, random_tensors(OTHER_SIZES)), build(LLAMA, random_tensors(LLAMA))
+
+
+def test_sources_that_a_model_cannot_read_are_named(models):
+    model, plain = models
+    uses = {
+        "decoder": lambda source, m=model: _core.Decoder(m, capacity=4, source=source),
+        "session": lambda source, m=model: session_of(m, [[1]], None if source is None else [source]),
+        "beam": lambda source, m=model: beams(m, None, source),
+        "score": lambda source, m=model: _core.score(m, [1, 2, 3], source=source),
+    }
+    for use in uses.values():
+        with pytest.raises(ValueError, match="the model has an encoder, expected a source"):
+            use(None)
+        with pytest.raises(ValueError, match="the source has 0 tokens, expected 1 to 256"):
+            use([])
+        with pytest.raises(ValueError, match="the source has 257 tokens, expected 1 to 256"):
+            use([1] * 257)
+        with pytest.raises(ValueError, match="the source: token 1 is 77, expected 0 to 76"):
+            use([1, 77])
+        with pytest.raises(ValueError, match="the source: token 0 is -1, expected 0 to 76"):
+            use([-1])
+        with pytest.raises(ValueError, match="a source is given, but the model has no encoder"):
+            use([1, 2], plain)
+        with pytest.raises(TypeError):
+            use(3)
+    for ids, message in (([], "0 tokens"), ([1] * 257, "257 tokens"), ([77], "token 0 is 77")):
+        with pytest.raises(ValueError, match=message):
+            model.encode(ids)
+    with pytest.raises(ValueError, match="the model has no encoder"):
+        plain.encode([1])
+    with pytest.raises(ValueError, match="prompt 1: the model has an encoder, expected a source"):
+        session_of(model, [[1], [2]], [[1], None])
+    with pytest.raises(ValueError, match="1 sources, expected one for each of 2 prompts"):
+        session_of(model, [[1], [2]], [[1]])
+    with pytest.raises(ValueError, match="the draft has an encoder, expected a target that has one too"):
+        session_of(plain, [[1]], None, model)
+    with pytest.raises(ValueError, match="the draft has an encoder, expected a target that has one too"):
+        beams(plain, model, None)
+    session = session_of(model, [[1]], [[1]])
+    session.finish(0)
+    with pytest.raises(ValueError, match="the model has an encoder, expected a source"):
+        session.replace(0, [1], (0, 0))
+    session.replace(0, [1], (0, 0), source=[4] * 256)
+
+
+def with_encoder(**changes: Any) -> dict[str, Any]:
+    return OTHER_SIZES | {"encoder": OTHER_SIZES["encoder"] | changes}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (with_encoder(n_layer=0), "config: encoder: n_layer is 0"),
+        (with_encoder(sliding_window=4), "config: encoder: layer 0 has a window of 4, expected none"),
+        (with_encoder(alibi=[1.0] * 4), "config: encoder: alibi is set, expected none"),
+        (with_encoder(encoder=dict(LLAMA)), "config: encoder: has an encoder, expected none"),
+        (with_encoder(relative_buckets=[]), "relative_bias_by_layer is set, expected relative_buckets"),
+        (with_encoder(shared_embedding=True), r"shared_embedding is set for a table \[77, 40\]"),
+        (with_encoder(d_ff="x"), "d_ff is 'x', expected an integer"),
+        (OTHER_SIZES | {"parallel": "one_norm"}, "parallel is set, expected no encoder with it"),
+        (LLAMA | {"shared_embedding": True}, "shared_embedding is set, expected it in an encoder"),
+        (LLAMA | {"norm_place": "residual", "parallel": "one_norm"}, 'expected norm_place "before" with it'),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        _core.tensor_shapes(config)
+
+
+def test_an_encoder_is_a_dict():
+    for encoder in (3, [], "x"):
+        with pytest.raises(TypeError, match="config: encoder: expected a dict"):
+            _core.tensor_shapes(LLAMA | {"encoder": encoder})
+    circle = dict(OTHER_SIZES)
+    circle["encoder"] = circle
+    with pytest.raises(ValueError, match="has an encoder, expected none"):
+        _core.tensor_shapes(circle)
+
+
+def test_tensors_of_an_encoder_are_checked():
+    tensors = random_tensors(OTHER_SIZES)
+    name = "encoder.layers.1.attn_q.weight"
+    with pytest.raises(ValueError, match=f"tensor {name}: missing"):
+        build(OTHER_SIZES, {n: t for n, t in tensors.items() if n != name})
+    with pytest.raises(ValueError, match=rf"tensor {name}: shape is \(2, 2\), expected \(48, 40\)"):
+        build(OTHER_SIZES, tensors | {name: np.zeros((2, 2), np.float32)})
+    with pytest.raises(ValueError, match="tensor encoder.head: not part of a model"):
+        build(OTHER_SIZES, tensors | {"encoder.head": np.zeros((77, 40), np.float32)})
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_an_encoder_that_overflows_is_named(layer):
+    tensors = random_tensors(OTHER_SIZES)
+    tensors[f"encoder.layers.{layer}.mlp_down.weight"][:] = 3e38
+    model = build(OTHER_SIZES, tensors)
+    message = rf"output of layer {layer} \(of 0 to 2\) of the encoder at position 0 is not finite"
+    with pytest.raises(NotFiniteError, match=f"the model: the {message}"):
+        model.encode([1, 2, 3])
+    session = session_of(model, [[1]], [[1, 2, 3]])
+    with pytest.raises(NotFiniteError, match=f"the target: the {message}"):
+        session.prefill()
+
+
+@needs_hooks
+def test_every_allocation_may_fail():
+    tensors, source = random_tensors(OTHER_SIZES), source_of(OTHER_SIZES, 20)
+    model, draft = build(OTHER_SIZES, tensors), build(OTHER_SIZES, perturbed(tensors))
+
+    def decode() -> None:
+        session = session_of(model, [[1, 2], [1, 3]], [source, source[:5]], draft)
+        session.prefill()
+        finish(session)
+        session.cached_text(0)
+
+    assert fail_each_allocation(lambda: build(OTHER_SIZES, tensors)) >= 4
+    assert fail_each_allocation(lambda: model.encode(source)) >= 2
+    assert fail_each_allocation(lambda: _core.Decoder(model, capacity=4, source=source)) >= 6
+    assert fail_each_allocation(decode) > 20
+    assert fail_each_allocation(lambda: beams(model, draft, source)) > 10
+    assert fail_each_allocation(lambda: _core.score(model, [1, 2, 3], source=source)) >= 6
+
+
+def test_threads_may_share_a_model():
+    """Encoders of several threads take turns layer by layer."""
+    model = build(RELATIVE, random_tensors(RELATIVE))
+    sources = [source_of(RELATIVE, 20 + 30 * i, i) for i in range(4)]
+    wanted = [model.encode(source) for source in sources]
+    found: list[Any] = [None] * 4
+
+    def work(i: int) -> None:
+        for _ in range(20):
+            found[i] = model.encode(sources[i], n_threads=2)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one, other in zip(found, wanted, strict=True):
+        assert np.array_equal(one, other)
