@@ -241,3 +241,47 @@ CASES: dict[str, Callable[[], Any]] = {
     ),
     "GPT2LMHeadModel inverse": _of("GPT2Config", GPT_SIZES, scale_attn_by_inverse_layer_idx=True),
 }  # fmt: skip
+
+_T5: dict[str, Any] = {
+    "vocab_size": 211, "d_model": 48, "d_kv": 10, "d_ff": 80, "num_layers": 3, "num_decoder_layers": 2,
+    "num_heads": 6, "relative_attention_num_buckets": 16, "relative_attention_max_distance": 30,
+    "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
+}  # fmt: skip
+_BART: dict[str, Any] = {
+    "vocab_size": 211, "d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_attention_heads": 6,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 72, "decoder_ffn_dim": 80, "max_position_embeddings": 80,
+    "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
+_MARIAN = _BART | {
+    "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 150, "decoder_start_token_id": 150,
+    "forced_eos_token_id": 0, "activation_function": "swish", "scale_embedding": True,
+}  # fmt: skip
+_DEEP = {"num_layers": 4, "num_decoder_layers": 1}
+
+# The same of models with an encoder. "own head": the head is not the token embedding, as in T5 1.1.
+ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
+    "T5ForConditionalGeneration": _of("T5Config", _T5),
+    "T5ForConditionalGeneration own head": _of(
+        "T5Config", _T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False
+    ),
+    "T5ForConditionalGeneration far": _of(
+        "T5Config", _T5, relative_attention_num_buckets=32, relative_attention_max_distance=128
+    ),
+    "T5ForConditionalGeneration bytes own head": _of(
+        "T5Config", _T5, vocab_size=384, feed_forward_proj="gated-gelu", tie_word_embeddings=False, **_DEEP
+    ),
+    "MT5ForConditionalGeneration own head": _of("MT5Config", _T5),
+    "UMT5ForConditionalGeneration": _of("UMT5Config", _T5),
+    "UMT5ForConditionalGeneration own head": _of("UMT5Config", _T5, feed_forward_proj="gated-silu"),
+    "BartForConditionalGeneration": _of("BartConfig", _BART),
+    "BartForConditionalGeneration scaled": _of(
+        "BartConfig", _BART, scale_embedding=True, activation_function="relu", forced_bos_token_id=7
+    ),
+    "BartForConditionalGeneration own tables": _of("BartConfig", _BART, tie_word_embeddings=False),
+    "MBartForConditionalGeneration": _of("MBartConfig", _BART, scale_embedding=True),
+    "MarianMTModel": _of("MarianConfig", _MARIAN),
+    "MarianMTModel own vocabularies": _of(
+        "MarianConfig", _MARIAN, share_encoder_decoder_embeddings=False, decoder_vocab_size=173
+    ),
+    "M2M100ForConditionalGeneration": _of("M2M100Config", _BART, forced_bos_token_id=9),
+}

@@ -65,7 +65,10 @@ class ModelConfig(Mapping[str, Any]):
     sliding_window : int
         Positions a token attends to, itself included; 0 for all.
     norm_place : str
-        "before" (of the input of each half of a layer), "after" (of its output) or "both".
+        "before" (of the input of each half of a layer), "after" (of its output), "both", or "residual" (of
+        the stream after the output has been added).
+    output_norm : bool
+        The stream is normalised behind the last layer.
     norm_weight, norm_bias : bool
         What norms have. ``norm_bias`` None: biases for "layer", none for "rms".
     qk_norm : str
@@ -89,7 +92,10 @@ class ModelConfig(Mapping[str, Any]):
     alibi : tuple of float
         Slope of each head: a score falls by slope times distance.
     relative_buckets : tuple of int
-        First distance of each bucket, with a learned bias of each head.
+        First distance of each bucket, with a learned bias of each head; in an encoder with one for keys
+        before a row and one for keys behind it.
+    relative_bias_by_layer : bool
+        Each layer has biases of its own.
     windows, rotations : tuple of int
         For each layer, where they differ: its window, and its frequencies: 0 for ``inv_freq``, i for
         ``more_inv_freq[i - 1]``, -1 for none.
@@ -115,6 +121,11 @@ class ModelConfig(Mapping[str, Any]):
         Factor of these weights.
     mixtures : tuple of int
         For each layer 1 if it has experts, else 0; empty: all layers have, where ``n_experts`` is not 0.
+    encoder : ModelConfig or None
+        Of an encoder-decoder: what its encoder is, whose ``n_ctx`` is the longest source. The fields beside
+        it are the decoder's, whose layers attend to the encoder's output too.
+    shared_embedding : bool
+        Of an encoder: it embeds by the decoder's token table.
     """
 
     n_vocab: int
@@ -171,6 +182,10 @@ class ModelConfig(Mapping[str, Any]):
     router_renormalise: bool = False
     routed_scale: float = 1.0
     mixtures: tuple[int, ...] = ()
+    output_norm: bool = True
+    relative_bias_by_layer: bool = False
+    encoder: ModelConfig | None = None
+    shared_embedding: bool = False
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:
@@ -179,6 +194,8 @@ class ModelConfig(Mapping[str, Any]):
             name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
         }
         frozen["more_inv_freq"] = tuple(tuple(inv_freq) for inv_freq in config.get("more_inv_freq", ()))
+        if config.get("encoder") is not None:
+            frozen["encoder"] = cls.from_canonical(config["encoder"])
         return cls(**frozen)
 
     def __getitem__(self, name: str) -> Any:

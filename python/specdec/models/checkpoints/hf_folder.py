@@ -41,6 +41,8 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     _check_quantisation(fields, family)
     config = family.read_config(ConfigReader(family.decoder_fields(fields), n_ctx))
     tensors = _held(folder, family)
+    if family.settled is not None:
+        config = family.settled(config, tensors)
     try:
         sources = list(family.sources(config, tensors))
     except ValueError as error:  # the core's checks name the field of the canonical configuration
@@ -65,7 +67,7 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
                 arrays = []  # before the next is read
                 at = source.stored, index
                 arrays = [tensors[name].array(index, source.numbers) for name in source.stored]
-            form = "" if source.numbers else tensors[source.stored[0]].format
+            form = "" if source.numbers or not source.stored else tensors[source.stored[0]].format
             yield (source.canonical, *source.take(arrays, form))
 
     return Checkpoint(

@@ -9,6 +9,7 @@ from typing import Final
 from specdec.errors import UnsupportedModelError
 from specdec.models.families import (
     alibi,
+    bart,
     cohere,
     gemma,
     gpt,
@@ -20,6 +21,7 @@ from specdec.models.families import (
     phi,
     qwen,
     stablelm,
+    t5,
 )
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source
@@ -40,6 +42,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     **alibi.FAMILIES,
     **moe.FAMILIES,
     **lamda.FAMILIES,
+    **t5.FAMILIES,
+    **bart.FAMILIES,
 }
 """Every architecture, by the name that ``architectures`` has for it."""
 
@@ -78,6 +82,13 @@ _MODEL_TYPES: Final[Mapping[str, str]] = {
     "bloom": "BloomForCausalLM",
     "mpt": "MptForCausalLM",
     "falcon": "FalconForCausalLM",
+    "t5": "T5ForConditionalGeneration",
+    "mt5": "MT5ForConditionalGeneration",
+    "umt5": "UMT5ForConditionalGeneration",
+    "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
+    "marian": "MarianMTModel",
+    "m2m_100": "M2M100ForConditionalGeneration",
 }
 
 # Names that files have for architectures of the table.
@@ -96,7 +107,13 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
         "Dbrx", "Jetmoe", "Glm4Moe", "Ernie4_5_Moe",
     ),
-    "has an encoder": ("T5", "MT5", "UMT5", "Bart", "MBart", "Pegasus", "Whisper", "Blenderbot", "M2M100"),
+    "has an encoder and another block than those that are read": (
+        "Pegasus", "Blenderbot", "SwitchTransformers", "LongT5", "ProphetNet", "LED", "BigBird", "T5Gemma",
+    ),
+    "reads sound or images": ("Whisper", "Speech2Text", "VisionEncoderDecoder", "Moonshine"),
+    "is a part of an encoder-decoder, or one with another head": (
+        "T5", "MT5", "UMT5", "Bart", "MBart", "Marian", "M2M100",
+    ),
     "shares keys and values between layers": ("Gemma3n", "Gemma4"),
     "has towers for images or sound beside its decoder": (
         "Llava", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Idefics", "PaliGemma", "Mllama", "InternVL", "Llama4",

@@ -26,6 +26,7 @@ __all__ = ["ACTIVATIONS", "ConfigReader", "Rotation"]
 _MAX_LAYERS: Final = 10_000
 _MAX_D_HEAD: Final = 65_536
 _MAX_SCALE: Final = 1e6
+_MAX_CONTEXT: Final = 1 << 20
 
 # Several names in transformers are one function here: gelu_new, gelu_fast, gelu_accurate and the *_tanh
 # ones are the tanh form of GELU (Hendrycks and Gimpel 2016) with the same constants.
@@ -128,6 +129,10 @@ class ConfigReader:
         """The context of a model whose positions have no scaling that depends on the length of a text."""
         n_max: int = self.fields.integer(name, default=default)
         return self._chosen_context(n_max, n_max)
+
+    def free_context(self, default: int) -> int:
+        """The context of a model whose positions have no end: the one asked for, or ``default``."""
+        return self._chosen_context(default, _MAX_CONTEXT)
 
     def whole_context(self, name: str) -> int:
         """The context of a model with learned positions, which cannot be cut."""

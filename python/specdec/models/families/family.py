@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,10 @@ from specdec.models.families.config_reader import ConfigReader
 from specdec.models.json_fields import Fields
 
 __all__ = [
+    "ENCODER",
     "SEEING",
     "Array",
+    "Computed",
     "Config",
     "Either",
     "Family",
@@ -29,6 +31,7 @@ __all__ = [
     "Named",
     "Offset",
     "PlusOne",
+    "Row",
     "Shape",
     "Source",
     "Transposed",
@@ -36,6 +39,9 @@ __all__ = [
     "fused_rows",
     "named",
 ]
+
+ENCODER = "encoder."
+"""What the canonical names of an encoder's tensors begin with."""
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -175,6 +181,39 @@ class Offset(Named):
         return array[self.n_rows :]
 
 
+class Row(Named):
+    """A vector that the file keeps as the one row of a matrix."""
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        return (1, *shape)
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor; see `Named`."""
+        return array.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Computed(Named):
+    """A table that no file holds, as it is a function of the configuration.
+
+    Attributes
+    ----------
+    make : callable
+        From the shape to the table, f32.
+    """
+
+    make: Callable[[Shape], Array]
+
+    def stored_names(self, suffix: str, config: Config) -> list[str]:
+        """None; see `Named`."""
+        return []
+
+    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
+        """The table and its format; see `Named`."""
+        return self.make(shape), "f32"
+
+
 class PlusOne(Named):
     """The weights of a norm, less 1."""
 
@@ -290,7 +329,8 @@ class Family:
     read_config : callable
         From a config.json to the canonical configuration.
     tensors : mapping, or callable
-        Canonical name, without "layers.{i}.", ".weight" and ".bias", to where the file keeps it; or a
+        Canonical name, without "layers.{i}.", ".weight" and ".bias", to where the file keeps it, those of an
+        encoder after "encoder."; or a
         function of the canonical configuration that gives it.
     prefix : str
         Module prefix that checkpoints of the bare model leave out; added to names that lack it.
@@ -304,6 +344,10 @@ class Family:
         Prefixes of the file's names to what they stand for.
     left_out : tuple of str
         Prefixes of tensors that are not the decoder's.
+    settled : callable, optional
+        From the canonical configuration of a config.json, and the tensors that the files hold, to the
+        configuration that both mean: where the presence of a tensor says what the fields do not. It may take
+        copies out of the tensors.
     """
 
     read_config: Callable[[ConfigReader], dict[str, Any]]
@@ -314,6 +358,7 @@ class Family:
     quantised: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    settled: Callable[[dict[str, Any], MutableMapping[str, Any]], dict[str, Any]] | None = None
 
     def sources(self, config: Config, held: Container[str] = ()) -> Iterator[Source]:
         """Where each tensor of the decoder comes from, in the order in which the core names them.
@@ -333,19 +378,20 @@ class Family:
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():
             layer, expert, base, suffix = _split(canonical)
+            of = config["encoder"] if base.startswith(ENCODER) else config
             listed = table[base]
             options = listed.options if isinstance(listed, Either) else (listed,)
             found: list[tuple[Named, list[str]]] = []
             for entry in options:
                 one = entry.of_expert(expert) if expert else entry
-                stored = [name.replace("{i}", layer) for name in one.stored_names(suffix, config)]
+                stored = [name.replace("{i}", layer) for name in one.stored_names(suffix, of)]
                 found.append((one, stored))
                 if all(name in held for name in stored):
                     break
             else:
                 one, stored = found[0]
-            shapes = one.stored_shapes(suffix, shape, config)
-            yield Source(canonical, shape, stored, shapes, one.numbers(suffix), one, config)
+            shapes = one.stored_shapes(suffix, shape, of)
+            yield Source(canonical, shape, stored, shapes, one.numbers(suffix), one, of)
 
     def decoder_fields(self, fields: Fields) -> Fields:
         """The fields that describe the decoder; whether its head is tied stands beside them.
@@ -394,14 +440,17 @@ def _split(canonical: str) -> tuple[str, str, str, str]:
     """Layer, expert, name and suffix of a canonical name.
 
     "3", "", "attn_q" and ".weight" of "layers.3.attn_q.weight"; "3", "7", "experts.mlp_up" and ".weight" of
-    "layers.3.experts.7.mlp_up.weight".
+    "layers.3.experts.7.mlp_up.weight"; "3", "", "encoder.attn_q" and ".weight" of
+    "encoder.layers.3.attn_q.weight".
     """
-    layer, expert, base = "", "", canonical
-    if canonical.startswith("layers."):
-        _, layer, base = canonical.split(".", 2)
+    stack = ENCODER if canonical.startswith(ENCODER) else ""
+    layer, expert, base = "", "", canonical.removeprefix(stack)
+    if base.startswith("layers."):
+        _, layer, base = base.split(".", 2)
     if base.startswith("experts."):
         _, expert, base = base.split(".", 2)
         base = f"experts.{base}"
+    base = stack + base
     for suffix in (".weight", ".bias"):
         if base.endswith(suffix):
             return layer, expert, base.removesuffix(suffix), suffix

@@ -1,0 +1,121 @@
+"""Every encoder-decoder against transformers: tiny random models, saved by it and loaded as they are.
+
+The oracle runs in float32 with its "eager" attention, one text without padding at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from family_models import ENCODER_DECODERS
+from specdec import reference
+from specdec.checkpoints import open_checkpoint
+from specdec.models.families import FAMILIES
+
+pytestmark = pytest.mark.oracle
+
+RELATIVE = 2e-5
+"""Of the largest number."""
+
+# Tokens of sources and texts: one, some, and more than the furthest distance that a bucket begins at.
+LENGTHS = [(1, 5), (60, 1), (9, 44), (70, 60)]
+FAR = [(150, 20), (20, 150)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def oracle() -> None:
+    """The libraries, imported only when these tests run: to import them takes seconds."""
+    global torch, transformers
+    import torch
+    import transformers
+
+
+def build(name: str, folder: Path) -> Any:
+    """A random model, every parameter away from its initial value, saved by transformers."""
+    torch.manual_seed(7)
+    kind = getattr(transformers, name.split()[0])
+    network = kind._from_config(ENCODER_DECODERS[name](), attn_implementation="eager").float().eval()
+    if "own head" in name:
+        network.lm_head.weight = torch.nn.Parameter(torch.zeros_like(network.lm_head.weight))
+    with torch.no_grad():
+        for part, parameter in network.named_parameters():
+            if "embed_positions" in part and name.startswith("Marian"):
+                continue  # sines
+            if parameter.ndim == 1 or "norm" in part:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+            else:
+                # Scores of T5 have no factor.
+                parameter.copy_(torch.randn_like(parameter) * (0.1 if ".q." in part else 0.2))
+        if "final_logits_bias" in dict(network.named_buffers()):
+            network.final_logits_bias.copy_(torch.randn_like(network.final_logits_bias))
+    copy.deepcopy(network).save_pretrained(folder)
+    return network
+
+
+class Case:
+    """A model of transformers, and the folder that it was saved to."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self.network = build(name, folder)
+        self.checkpoint = open_checkpoint(folder)
+        self.config = self.checkpoint.config
+        self.tensors = {name: array for name, array, _ in self.checkpoint.tensors()}
+        self.lengths = LENGTHS + (FAR if self.config["position"] == "none" else [])
+
+    def source(self, n: int) -> np.ndarray:
+        return np.random.default_rng(n).integers(3, self.config["encoder"]["n_vocab"], n)
+
+    def text(self, n: int) -> np.ndarray:
+        """Without padding tokens, which M2M-100 gives no position."""
+        return np.random.default_rng(n + 1).integers(3, self.config["n_vocab"], n)
+
+
+@pytest.fixture(scope="module", params=ENCODER_DECODERS)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(request.param, tmp_path_factory.mktemp("model"))
+
+
+def ids_of(ids: np.ndarray) -> Any:
+    return torch.from_numpy(ids.astype(np.int64))[None]
+
+
+def oracle_encoded(network: Any, source: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return network.get_encoder()(input_ids=ids_of(source)).last_hidden_state[0].numpy()
+
+
+def oracle_logits(network: Any, source: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        found = network(input_ids=ids_of(source), decoder_input_ids=ids_of(ids), use_cache=False)
+    return found.logits[0].numpy()
+
+
+def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
+    assert expected.std() > 0.05 * np.abs(expected).max()  # numbers with something in them
+    np.testing.assert_allclose(found, expected, rtol=0, atol=RELATIVE * np.abs(expected).max())
+
+
+def test_every_architecture_with_an_encoder_has_a_case() -> None:
+    with_encoder = {name for name, family in FAMILIES.items() if family.settled is not None}
+    assert {name.split()[0] for name in ENCODER_DECODERS} == with_encoder
+
+
+def test_the_reference_encodes_as_transformers(case: Case) -> None:
+    assert case.checkpoint.architecture == case.name.split()[0]
+    for n_source, _ in case.lengths:
+        source = case.source(n_source)
+        found = reference.encode(case.config, case.tensors, source.tolist())
+        assert_near(found, oracle_encoded(case.network, source))
+
+
+def test_the_logits_of_the_reference_equal_transformers(case: Case) -> None:
+    for n_source, n_text in case.lengths:
+        source, ids = case.source(n_source), case.text(n_text)
+        found = reference.logits(case.config, case.tensors, ids.tolist(), source=source.tolist())
+        assert_near(found, oracle_logits(case.network, source, ids))
