@@ -23,7 +23,13 @@ from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 from specdec.models.number_formats import CACHE_DTYPES, DTYPES, CacheDtype, Dtype
 from specdec.models.quantization import QuantizationReport
-from specdec.models.tokenizer import ByteTokenizer, Tokenizer, warn_of_ids_beyond, why_no_tokenizer
+from specdec.models.tokenizer import (
+    ByteTokenizer,
+    SourceTokenizer,
+    Tokenizer,
+    warn_of_ids_beyond,
+    why_no_tokenizer,
+)
 from specdec.progress import reading_bar
 from specdec.threads import check_threads
 
@@ -232,8 +238,10 @@ class Model:
         path: Path,
         architecture: str,
         *,
-        default_sampling: Mapping[str, float] | None = None,
+        default_sampling: Mapping[str, Any] | None = None,
         chat_template: ChatTemplate | None = None,
+        source_tokenizer: SourceTokenizer | None = None,
+        decoder_start: Sequence[int] = (),
     ) -> None:
         self._core = core
         self._config = config
@@ -242,6 +250,8 @@ class Model:
         self._architecture = architecture
         self._default_sampling = dict(default_sampling or {})
         self._chat_template = chat_template
+        self._source_tokenizer = source_tokenizer
+        self._decoder_start = tuple(decoder_start)
 
     @property
     def core(self) -> _core.Model:
@@ -257,6 +267,92 @@ class Model:
     def tokenizer(self) -> Tokenizer | None:
         """Text to ids and back; None: ids in, ids out."""
         return self._tokenizer
+
+    @property
+    def source_tokenizer(self) -> SourceTokenizer | None:
+        """Of an encoder-decoder: from a source to the ids that its encoder reads; None: ids in."""
+        return self._source_tokenizer
+
+    @property
+    def decoder_start(self) -> tuple[int, ...]:
+        """Of an encoder-decoder: the ids that its decoder's texts begin with, which are not generated.
+
+        ``decoder_start_token_id`` of the files, then ``forced_bos_token_id`` or the token of a target
+        language, where there is one. Empty for other models, and where the files name none.
+        """
+        return self._decoder_start
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The codes of the languages that a multilingual translation model has tokens for."""
+        return () if self._source_tokenizer is None else tuple(self._source_tokenizer.languages)
+
+    def with_languages(self, *, src_lang: str | None = None, tgt_lang: str | None = None) -> Model:
+        """The same model for sources in one language and texts in another; it shares the weights.
+
+        Parameters
+        ----------
+        src_lang, tgt_lang : str, optional
+            Codes among :attr:`languages`. None: what it was.
+
+        Raises
+        ------
+        InputError
+            The model has no such language, or none at all, or no tokenizer.
+
+        Examples
+        --------
+        >>> model = specdec.load("path/to/nllb").with_languages(src_lang="eng_Latn", tgt_lang="deu_Latn")
+        """
+        source, start = self._source_tokenizer, self._decoder_start
+        if source is None:
+            raise InputError(
+                f"{self._path} has no tokenizer of sources; expected a translation model with one"
+            )
+        if src_lang is not None:
+            source = source.in_language(src_lang)
+        if tgt_lang is not None:
+            ours, known = source.language_id("tgt_lang", tgt_lang), set(source.languages.values())
+            start = (*(token for token in start if token not in known), ours)
+        return Model(
+            self._core,
+            self._config,
+            self._tokenizer,
+            self._path,
+            self._architecture,
+            default_sampling=self._default_sampling,
+            chat_template=self._chat_template,
+            source_tokenizer=source,
+            decoder_start=start,
+        )
+
+    def source_ids(self, source: str | ArrayLike) -> NDArray[np.int32]:
+        """The ids of a source, as the core takes them.
+
+        Parameters
+        ----------
+        source : str or sequence of int
+            A text, which :attr:`source_tokenizer` encodes, or ids, taken as they are.
+
+        Returns
+        -------
+        ndarray of int32, shape (n_source,)
+
+        Raises
+        ------
+        InputError
+            A model without encoder, a text without tokenizer, no ids, more than the encoder reads, or one out
+            of range.
+        """
+        encoder = self._config.encoder
+        if encoder is None:
+            raise InputError(f"a source was given, but {self._path} has no encoder; expected none")
+        source = text_of(source)
+        if isinstance(source, str):
+            if self._source_tokenizer is None:
+                raise InputError(f"a text was given, but {why_no_tokenizer(self._path)}")
+            source = self._source_tokenizer.encode(source)
+        return self._checked(source, "source has", 1, None, encoder)
 
     @property
     def path(self) -> Path:
@@ -508,7 +604,8 @@ class Model:
         Parameters
         ----------
         ids : str or sequence of int
-            A text is encoded with BOS, where the model has one.
+            A text is encoded with BOS, where the model has one; the text of a decoder with an encoder begins
+            with :attr:`decoder_start`.
         minimum, maximum : int
             How many tokens; ``maximum`` None: the context, ``n_ctx``.
 
@@ -527,15 +624,24 @@ class Model:
         if isinstance(ids, str):
             if self._tokenizer is None:
                 raise InputError(f"a text was given, but {why_no_tokenizer(self._path)}")
-            ids = self._tokenizer.encode(ids)
+            if self._config.encoder is None:
+                ids = self._tokenizer.encode(ids)
+            else:
+                ids = [*self._decoder_start, *self._tokenizer.encode(ids, add_bos=False)]
+        return self._checked(ids, "there are", minimum, maximum, self._config)
+
+    def _checked(
+        self, ids: Any, found: str, minimum: int, maximum: int | None, config: ModelConfig
+    ) -> NDArray[np.int32]:
+        """The ids, of the decoder or the encoder; ``found`` begins a message about their number."""
         tokens = _as_integers(ids)
-        n_vocab = self._config.n_vocab
-        limit = self._config.n_ctx if maximum is None else maximum
+        n_vocab = config.n_vocab
+        limit = config.n_ctx if maximum is None else maximum
         if len(tokens) < minimum:
-            raise InputError(f"there are {len(tokens)} token ids; expected at least {shown(minimum)}")
+            raise InputError(f"{found} {len(tokens)} token ids; expected at least {shown(minimum)}")
         if len(tokens) > limit:
             raise InputError(
-                f"there are {len(tokens)} token ids; expected at most {shown(limit)}"
+                f"{found} {len(tokens)} token ids; expected at most {shown(limit)}"
                 + (f", the context of {self._path}" if maximum is None else "")
             )
         for position, token in enumerate(tokens):
@@ -659,6 +765,8 @@ def load(
         checkpoint.architecture,
         default_sampling=checkpoint.default_sampling,
         chat_template=checkpoint.chat_template,
+        source_tokenizer=checkpoint.source_tokenizer,
+        decoder_start=checkpoint.decoder_start,
     )
 
 

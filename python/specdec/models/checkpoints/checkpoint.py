@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specdec.models.chat_template import ChatTemplate
 from specdec.models.number_formats import Dtype
-from specdec.models.tokenizer import Tokenizer
+from specdec.models.tokenizer import SourceTokenizer, Tokenizer
 
 __all__ = ["CanonicalTensor", "Checkpoint"]
 
@@ -43,6 +43,10 @@ class Checkpoint:
         The sampling settings that the checkpoint's authors name; see `specdec.Model.default_sampling`.
     chat_template : ChatTemplate or None
         The chat templates of the checkpoint, or of the tokenizer asked for.
+    source_tokenizer : SourceTokenizer or None
+        Of an encoder-decoder with a tokenizer: what encodes its sources.
+    decoder_start : tuple of int
+        Of an encoder-decoder: what the files name as the beginning of the decoder's text.
     """
 
     path: Path
@@ -52,8 +56,10 @@ class Checkpoint:
     dtype: Dtype
     n_bytes: int
     _tensors: Callable[[], Iterator[CanonicalTensor]] = field(repr=False)
-    default_sampling: Mapping[str, float] = field(default_factory=dict)
+    default_sampling: Mapping[str, Any] = field(default_factory=dict)
     chat_template: ChatTemplate | None = None
+    source_tokenizer: SourceTokenizer | None = None
+    decoder_start: tuple[int, ...] = ()
 
     def tensors(self) -> Iterator[CanonicalTensor]:
         """Every weight once, read from the file when its turn comes.

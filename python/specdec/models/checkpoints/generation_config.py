@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +37,15 @@ class GenerationDefaults:
         None: the files do not say.
     sampling : dict
         Keyword arguments of ``specdec.generate``; see `specdec.Model.default_sampling`.
+    decoder_start : tuple of int
+        What a decoder with an encoder begins with: ``decoder_start_token_id``, then ``forced_bos_token_id``;
+        those that the files name.
     """
 
     bos_id: int | None
     eos_ids: tuple[int, ...] | None
-    sampling: Mapping[str, float]
+    sampling: Mapping[str, Any]
+    decoder_start: tuple[int, ...] = ()
 
 
 def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> GenerationDefaults:
@@ -61,17 +66,36 @@ def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> Gene
         return next((ids for source in sources if (ids := source.token_ids(name, n_vocab, outside))), ())
 
     bos, eos = first("bos_token_id"), first("eos_token_id") or None
+    start = (*first("decoder_start_token_id")[:1], *first("forced_bos_token_id")[:1])
     if outside:
         fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
         message = f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out"
         warn(message)
-    return GenerationDefaults(bos[0] if bos else None, eos, _sampling(values, file))
+    sampling = _sampling(values, file) | _forbidden(sources, n_vocab)
+    return GenerationDefaults(bos[0] if bos else None, eos, sampling, start)
 
 
-def _sampling(values: Mapping[str, Any], file: Path) -> dict[str, float]:
+def _forbidden(sources: list[Fields], n_vocab: int) -> dict[str, Any]:
+    """``bad_words_ids`` of one token each, such as Marian's padding, as a bias of logits.
+
+    Longer ones are left out, as other settings are that depend on the text so far.
+    """
+    found = next((words for source in sources if (words := source.raw("bad_words_ids")) is not None), None)
+    tokens = [word[0] for word in found if _is_id(word, n_vocab)] if isinstance(found, list) else []
+    return {"logit_bias": dict.fromkeys(tokens, -math.inf)} if tokens else {}
+
+
+def _is_id(word: Any, n_vocab: int) -> bool:
+    """Whether an entry of ``bad_words_ids`` is a list of one id."""
+    if not isinstance(word, list) or len(word) != 1 or isinstance(word[0], bool):
+        return False
+    return isinstance(word[0], int) and 0 <= word[0] < n_vocab
+
+
+def _sampling(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """The settings that the file names; with ``do_sample`` false, the default, those of greedy decoding."""
     samples = values.get("do_sample") is True
-    found: dict[str, float] = {"temperature": 1.0} if samples else {}
+    found: dict[str, Any] = {"temperature": 1.0} if samples else {}
     for name, (integer, expected, fits, neutral) in _SAMPLING.items():
         value = values.get(name)
         if value is None or not (samples or name in _ALWAYS):

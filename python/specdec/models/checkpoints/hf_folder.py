@@ -27,7 +27,7 @@ from specdec.models.checkpoints.generation_config import read_generation_default
 from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights
 from specdec.models.families import FAMILIES, ConfigReader, Family, Source, architecture_of
 from specdec.models.json_fields import Fields, as_json, read_json_object
-from specdec.models.tokenizer import resolve_tokenizer
+from specdec.models.tokenizer import resolve_tokenizer, source_side
 
 __all__ = ["open_folder"]
 
@@ -70,16 +70,20 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
             form = "" if source.numbers or not source.stored else tensors[source.stored[0]].format
             yield (source.canonical, *source.take(arrays, form))
 
+    found = resolve_tokenizer(tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids)
+    with_encoder = config.get("encoder") is not None
     return Checkpoint(
         path=folder,
         architecture=architecture,
         config=config,
-        tokenizer=resolve_tokenizer(tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids),
+        tokenizer=found,
         dtype="bf16" if matrices == {"bf16"} else "f32",
         n_bytes=sum(tensors[stored].n_bytes for stored in used),
         _tensors=canonical,
         default_sampling=defaults.sampling,
         chat_template=resolve_chat_template(tokenizer, folder),
+        source_tokenizer=source_side(found) if with_encoder else None,
+        decoder_start=defaults.decoder_start if with_encoder else (),
     )
 
 

@@ -10,17 +10,20 @@ from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.resolve import load_tokenizer, resolve_tokenizer, why_no_tokenizer
+from specdec.models.tokenizer.source import SourceTokenizer, source_side
 from specdec.models.tokenizer.stream import StreamDecoder
 from specdec.models.tokenizer.vocabulary import check_same_vocabulary, warn_of_ids_beyond
 
 __all__ = [
     "ByteTokenizer",
+    "SourceTokenizer",
     "StreamDecoder",
     "Strip",
     "Tokenizer",
     "check_same_vocabulary",
     "load_tokenizer",
     "resolve_tokenizer",
+    "source_side",
     "warn_of_ids_beyond",
     "why_no_tokenizer",
 ]

@@ -36,6 +36,12 @@ class ByteTokenizer(ABC):
     reads_special_tokens = False
     """Whether `encode` takes the name of a special token in a text for this token."""
 
+    before: tuple[int, ...] = ()
+    """The ids before a source, where an encoder expects some."""
+
+    after: tuple[int, ...] = ()
+    """The ids behind a source."""
+
     def __init__(
         self,
         source: str,

@@ -30,9 +30,11 @@ _SPLITS: Final[Mapping[str, str | None]] = {
 }
 _CLASSES: Final[Mapping[str, str]] = {
     "GPT2Tokenizer": "gpt2",
+    "BartTokenizer": "gpt2",
     "CodeGenTokenizer": "gpt2",
     "Qwen2Tokenizer": "qwen2",
 }
+_BETWEEN: Final = ("BartTokenizer", "BartTokenizerFast")
 
 # What a small file may cost. Vocabularies have few ids without token, or none; decoders a handful of steps.
 _MAX_UNUSED: Final = 1 << 20
@@ -100,6 +102,7 @@ class HFTokenizer(ByteTokenizer):
             adds_bos=adds_bos,
         )
         self.added_ids = frozenset(added)
+        self.before, self.after = self._template
 
     def _read_ends(
         self, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None
@@ -110,7 +113,8 @@ class HFTokenizer(ByteTokenizer):
         if eos_ids is None:
             eos = self._named(settings, "eos_token")
             eos_ids = () if eos is None else (eos,)
-        prefix = self._template_prefix()
+        self._template = self._read_template()
+        prefix = self._template[0]
         if prefix:
             # What the template puts in front is what the model saw; its configuration may name another BOS.
             bos_id = prefix[0]
@@ -158,6 +162,8 @@ class HFTokenizer(ByteTokenizer):
                     tokenizer.add_special_tokens([token])
             if split is not None:
                 tokenizer.add_special_tokens([_END_OF_TEXT])
+            if settings.get("tokenizer_class") in _BETWEEN or model_type == "bart":
+                tokenizer.post_processor = _between(library, tokenizer, specials, vocab)
             end = tokenizer.token_to_id(_END_OF_TEXT)
         if end is not None and split is None:
             if options.get("bos_id") is None:
@@ -171,14 +177,14 @@ class HFTokenizer(ByteTokenizer):
         value = content_of(settings.get(key))
         return None if value is None else self._library.token_to_id(value)
 
-    def _template_prefix(self) -> list[int]:
-        """The special tokens that the file's post-processor puts in front of a text."""
+    def _read_template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that the file's post-processor puts in front of a text, and behind it."""
         plain = self._library.encode("a", add_special_tokens=False).ids
         whole: list[int] = self._library.encode("a", add_special_tokens=True).ids
         for at in range(len(whole) - len(plain) + 1):
             if whole[at : at + len(plain)] == plain:
-                return whole[:at]
-        return []
+                return tuple(whole[:at]), tuple(whole[at + len(plain) :])
+        return (), ()
 
     def _encode(self, text: str) -> list[int]:
         with library_errors(f"{self.source}: `tokenizers` cannot encode this text"):
@@ -191,6 +197,16 @@ def content_of(token: Any) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
+
+
+def _between(library: Any, tokenizer: Any, specials: list[str | None], vocab: Path) -> Any:
+    """A template that puts a text between BOS and EOS, which the settings name, as BART has it."""
+    first, last = specials[0] or "<s>", specials[1] or "</s>"
+    ids = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
+    for token, token_id in ids:
+        if token_id is None:
+            raise TokenizerError(f"{vocab}: has no token {token!r}; expected it, as texts stand between two")
+    return library.processors.TemplateProcessing(single=f"{first} $A {last}", special_tokens=ids)
 
 
 def _split_of(tokenizer_class: Any, model_type: str | None, vocab: Path) -> str | None:

@@ -66,6 +66,8 @@ class SlowTokenizer:
             self.n_vocab = len(given)
         starts = [at for at in range(len(whole) + 1) if whole[at : at + len(inner)] == inner]
         self._prefix = whole[: starts[0]] if starts else []
+        self.before = tuple(self._prefix)
+        self.after = tuple(whole[starts[0] + len(inner) :]) if starts else ()
         self.bos_id: int | None = self._prefix[0] if self._prefix else bos_id
 
     @property

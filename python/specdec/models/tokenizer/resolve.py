@@ -12,14 +12,19 @@ from specdec.models.json_fields import read_json_object
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
+from specdec.models.tokenizer.numbered_pieces import open_m2m, open_marian
 from specdec.models.tokenizer.objects import adapted
 from specdec.models.tokenizer.precheck import check_tokenizer_json
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
+from specdec.models.tokenizer.utf8_tokenizer import Utf8Tokenizer
 
 __all__ = ["load_tokenizer", "resolve_tokenizer", "why_no_tokenizer"]
 
-_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-_NAMES = "tokenizer.json, tokenizer.model, or vocab.json with merges.txt"
+_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json")
+_NAMES = (
+    "tokenizer.json, tokenizer.model, spiece.model, or vocab.json with merges.txt, with "
+    "sentencepiece.bpe.model or with source.spm and target.spm"
+)
 
 
 def resolve_tokenizer(
@@ -72,9 +77,10 @@ def load_tokenizer(
     Parameters
     ----------
     path : path-like
-        A folder with tokenizer.json, tokenizer.model, or vocab.json and merges.txt (tried in this order),
-        or one file: tokenizer.json, GPT-2's vocab.json (merges.txt is looked for beside it, with "merges"
-        in place of "vocab" in its name), a SentencePiece ``.model``, or a llama2.c ``.bin``.
+        A folder with tokenizer.json, tokenizer.model, spiece.model, or vocab.json and merges.txt (tried in
+        this order), or with the files of Marian, M2M-100 or ByT5; or one file: tokenizer.json, GPT-2's
+        vocab.json (merges.txt is looked for beside it, with "merges" in place of "vocab" in its name), a
+        SentencePiece ``.model``, or a llama2.c ``.bin``.
     bos_id, eos_ids
         What the model's configuration says; None: the tokenizer's own.
 
@@ -118,9 +124,18 @@ def load_tokenizer(
 
 
 def _in_folder(folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None) -> Tokenizer | None:
+    ends: dict[str, Any] = {"bos_id": bos_id, "eos_ids": eos_ids}
     for name in _FILES:
-        if (folder / name).is_file():
-            return load_tokenizer(folder / name, bos_id=bos_id, eos_ids=eos_ids)
+        if not (folder / name).is_file():
+            continue
+        if name == "vocab.json" and (folder / "source.spm").is_file():
+            return open_marian(folder, **ends)
+        if name == "vocab.json" and (folder / "sentencepiece.bpe.model").is_file():
+            return open_m2m(folder, _settings(folder), **ends)
+        return load_tokenizer(folder / name, **ends)
+    settings = _settings(folder)
+    if settings.get("tokenizer_class") == "ByT5Tokenizer":
+        return Utf8Tokenizer(str(folder / "tokenizer_config.json"), settings, **ends)
     return None
 
 

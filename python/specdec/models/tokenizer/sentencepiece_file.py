@@ -10,9 +10,9 @@ from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors
 
-__all__ = ["SentencePieceTokenizer"]
+__all__ = ["META", "SentencePieceTokenizer", "open_sentencepiece"]
 
-_META: Final = "\u2581"  # "▁", the visible space
+META: Final = "\u2581"  # "▁", the visible space
 
 
 class SentencePieceTokenizer(ByteTokenizer):
@@ -36,20 +36,8 @@ class SentencePieceTokenizer(ByteTokenizer):
         eos_ids: tuple[int, ...] | None = None,
         adds_bos: bool = True,
     ) -> None:
-        try:
-            import sentencepiece
-        except ImportError as error:
-            raise MissingTokenizerLibraryError(
-                f"{path}: is read by the package `sentencepiece`, which is not installed: "
-                "pip install 'specdec[sentencepiece]' (or tokenizer=False: ids in, ids out)"
-            ) from error
-        self._library = sentencepiece.SentencePieceProcessor()
-        try:
-            model = path.read_bytes()
-        except OSError as error:
-            raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
+        self._library = open_sentencepiece(path)
         with library_errors(f"{path}: not a SentencePiece model"):
-            self._library.LoadFromSerializedProto(model)
             n_vocab = self._library.vocab_size()
             if n_vocab < 1:
                 raise TokenizerError(f"{path}: has no tokens; expected a SentencePiece model")
@@ -77,7 +65,7 @@ class SentencePieceTokenizer(ByteTokenizer):
         piece: str = self._library.id_to_piece(token_id)
         if self._library.is_byte(token_id):
             return bytes.fromhex(piece[3:5])  # "<0x0A>"
-        return piece.replace(_META, " ").encode("utf-8")
+        return piece.replace(META, " ").encode("utf-8")
 
     def _encode(self, text: str) -> list[int]:
         with library_errors(f"{self.source}: `sentencepiece` cannot encode this text"):
@@ -85,7 +73,31 @@ class SentencePieceTokenizer(ByteTokenizer):
         return ids
 
 
+def open_sentencepiece(path: Path) -> Any:
+    """The model at a path, by the ``sentencepiece`` library.
+
+    Raises
+    ------
+    TokenizerError
+    """
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise MissingTokenizerLibraryError(
+            f"{path}: is read by the package `sentencepiece`, which is not installed: "
+            "pip install 'specdec[sentencepiece]' (or tokenizer=False: ids in, ids out)"
+        ) from error
+    library = sentencepiece.SentencePieceProcessor()
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with library_errors(f"{path}: not a SentencePiece model"):
+        library.LoadFromSerializedProto(model)
+    return library
+
+
 def _strip_of(library: Any) -> Strip:
     """What the library drops at the beginning of a text: tried out, as its Python face hides the setting."""
-    spaces = library.decode_pieces([_META, _META, "x"])
+    spaces = library.decode_pieces([META, META, "x"])
     return {2: Strip.NOTHING, 1: Strip.ONE_SPACE, 0: Strip.ALL_SPACES}[len(spaces) - 1]

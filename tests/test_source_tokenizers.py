@@ -1,0 +1,219 @@
+"""The tokenizers of encoder-decoders, for sources and for texts, against those of transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec.errors import InputError, TokenizerError
+from specdec.models.tokenizer import load_tokenizer, source_side
+
+pytestmark = pytest.mark.oracle
+
+TEXTS = [
+    "Once upon a time",
+    "One day, Lily's dog found a big, red ball.",
+    "a",
+    "naïve café, 日本語",
+    "tabs\tand  two spaces",
+]
+GERMAN = ["Es war einmal ein kleiner Frosch.", "der rote Ball", "einen"]
+WORDS = [
+    "Once upon a time there was a little girl who had a red ball.",
+    "One day she found a big dog, and the dog's name was Max!",
+    "Es war einmal ein kleiner Frosch, der einen roten Ball hatte.",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def oracle() -> None:
+    """The libraries, imported only when these tests run: to import them takes seconds."""
+    global sentencepiece, transformers
+    sentencepiece = pytest.importorskip("sentencepiece")
+    import transformers
+
+
+def trained(path: Path, seed: int = 0, **settings: Any) -> Path:
+    """A SentencePiece model of a few hundred words, without a normaliser."""
+    words = [f"{text} {i * (seed + 1)}" for i in range(40) for text in WORDS[seed:]]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(words), model_prefix=str(path.with_suffix("")), vocab_size=90,
+        minloglevel=2, hard_vocab_limit=False,
+        normalization_rule_name="identity", **settings,
+    )  # fmt: skip
+    path.with_suffix(".model").rename(path)
+    return path
+
+
+def pieces(path: Path) -> list[tuple[str, float]]:
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [(model.id_to_piece(i), model.get_score(i)) for i in range(model.vocab_size())]
+
+
+def plain(text: str) -> str:
+    """As the tokenizers of words leave it: single spaces."""
+    return " ".join(text.split())
+
+
+def check(folder: Path, given: Any, *, texts: list[str] = TEXTS) -> None:
+    """Sources, texts and what ids mean, of the folder and of the tokenizer of transformers."""
+    tokenizer = load_tokenizer(folder)
+    source = source_side(tokenizer)
+    for text in texts:
+        expected = given(text).input_ids
+        assert source.encode(text) == expected, text
+        inner = given(text, add_special_tokens=False).input_ids
+        assert tokenizer.encode(text, add_bos=False) == inner, text
+        said = given.decode(inner, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert tokenizer.decode(expected).strip() == said.strip()
+
+
+def test_t5_by_its_tokenizer_json_and_its_sentencepiece_file(tmp_path: Path) -> None:
+    model = trained(tmp_path / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    given = transformers.T5Tokenizer(vocab=pieces(model))
+    given.save_pretrained(tmp_path / "saved")
+    check(tmp_path / "saved", given)
+    assert source_side(load_tokenizer(tmp_path / "saved")).encode("a<extra_id_0>b")[-1] == 1
+    files = load_tokenizer(model)
+    for text in map(plain, TEXTS):
+        assert source_side(files).encode(text) == given(text).input_ids
+        known = [token for token in files.encode(text) if token != 2]  # each has its own text of <unk>
+        assert files.decode(known) == load_tokenizer(tmp_path / "saved").decode(known)
+
+
+def test_t5_small(shared: Path) -> None:
+    file = shared / "data" / "tokenizers" / "t5-small.tokenizer.json"
+    source = source_side(load_tokenizer(file))
+    given = transformers.PreTrainedTokenizerFast(tokenizer_file=str(file))
+    for text in TEXTS:
+        assert source.encode(text) == given(text).input_ids
+    assert source.encode("Das Haus ist wunderbar.") == [644, 4598, 229, 19250, 5, 1]
+
+
+def test_byt5(tmp_path: Path) -> None:
+    given = transformers.ByT5Tokenizer()
+    given.save_pretrained(tmp_path)
+    check(tmp_path, given)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.n_vocab == len(given) == 384
+    assert tokenizer.decode([0, 198, 172, 259, 1]) == "é"
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("separate", [False, True])
+def test_marian_has_two_sides(tmp_path: Path, separate: bool) -> None:
+    source, target = trained(tmp_path / "source.spm"), trained(tmp_path / "target.spm", seed=2)
+    sides = [[piece for piece, _ in pieces(model)] for model in (source, target)]
+    joint = ["</s>", "<unk>", ">>de<<", ">>nl<<", *sides[0], *sides[1]]
+    settings: dict[str, Any] = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+    ours = {piece: i for i, piece in enumerate(dict.fromkeys([*joint, "<pad>"]))}
+    if separate:
+        own = ["</s>", "<unk>", *sides[1], "<pad>"]
+        (tmp_path / "target_vocab.json").write_text(
+            json.dumps({piece: i for i, piece in enumerate(dict.fromkeys(own))})
+        )
+        settings["target_vocab_file"] = str(tmp_path / "target_vocab.json")
+    (tmp_path / "vocab.json").write_text(json.dumps(ours))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    given = transformers.MarianTokenizer.from_pretrained(tmp_path)
+    given.save_pretrained(tmp_path / "saved")
+    for folder in (tmp_path, tmp_path / "saved"):
+        tokenizer = load_tokenizer(folder)
+        side = source_side(tokenizer)
+        for text in TEXTS:
+            assert side.encode(text) == given(text).input_ids
+        if not separate:
+            assert side.encode(">>nl<<Once") == given(">>nl<<Once").input_ids
+        for text in GERMAN:
+            expected = given(text_target=text).input_ids
+            assert [*tokenizer.encode(text), *tokenizer.eos_ids] == expected
+            assert tokenizer.decode(expected) == text
+
+
+def test_m2m_has_language_tokens(tmp_path: Path) -> None:
+    model = trained(tmp_path / "sentencepiece.bpe.model")
+    known = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces(model))])
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(known)}))
+    given = transformers.M2M100Tokenizer.from_pretrained(tmp_path, src_lang="de")
+    given.save_pretrained(tmp_path / "saved")
+    given.src_lang = "de"
+    for folder in (tmp_path, tmp_path / "saved"):
+        source = source_side(load_tokenizer(folder))
+        assert source.languages == given.lang_code_to_id
+        for text in TEXTS:
+            assert source.in_language("de").encode(text) == given(text).input_ids
+    check(tmp_path / "saved", given)  # whose tokenizer_config.json names the language
+    with pytest.raises(InputError, match="src_lang is 'xx'; expected one of the 100 languages"):
+        source.in_language("xx")
+
+
+def languages(name: str, tmp_path: Path) -> Any:
+    model = trained(tmp_path / "some.model")
+    known = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *pieces(model)[3:]]
+    if name == "NllbTokenizer":
+        return transformers.NllbTokenizer(vocab={p: i for i, (p, _) in enumerate(known)}, merges=[])
+    if name == "MBartTokenizer":
+        codes = transformers.models.mbart.tokenization_mbart.FAIRSEQ_LANGUAGE_CODES
+        return transformers.MBartTokenizer(vocab=[*known, *((code, 0.0) for code in codes), ("<mask>", 0.0)])
+    return transformers.MBart50Tokenizer(vocab=pieces(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [
+        ("NllbTokenizer", ["deu_Latn", "zho_Hans", "eng_Latn"]),
+        ("MBartTokenizer", ["de_DE", "en_XX"]),
+        ("MBart50Tokenizer", ["de_DE", "sl_SI", "en_XX"]),
+    ],
+)
+def test_languages_of_a_tokenizer_json(tmp_path: Path, name: str, codes: list[str]) -> None:
+    given = languages(name, tmp_path)
+    given.save_pretrained(tmp_path / "saved")
+    check(tmp_path / "saved", given)
+    source = source_side(load_tokenizer(tmp_path / "saved"))
+    for code in codes:
+        given.src_lang = code
+        assert source.languages[code] == given.convert_tokens_to_ids(code)
+        for text in TEXTS:
+            assert source.in_language(code).encode(text) == given(text).input_ids
+    assert len(source.languages) == {"NllbTokenizer": 202, "MBartTokenizer": 25, "MBart50Tokenizer": 52}[name]
+
+
+def test_bart_stands_between_two_tokens(tmp_path: Path, shared: Path) -> None:
+    """vocab.json and merges.txt of GPT-2 with BART's special tokens, and its tokenizer.json."""
+    folder = shared / "data" / "tokenizers"
+    vocab = json.loads((folder / "gpt2_vocab.json").read_text(encoding="utf-8"))
+    specials = {"<s>": 50257, "<pad>": 50258, "</s>": 50259, "<unk>": 50260, "<mask>": 50261}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab | specials))
+    shutil.copy(folder / "gpt2_merges.txt", tmp_path / "merges.txt")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BartTokenizer"}))
+    given = transformers.BartTokenizer.from_pretrained(tmp_path)
+    given.save_pretrained(tmp_path / "saved")
+    for text in TEXTS:
+        expected = given(text).input_ids
+        assert expected[0] == 50257 and expected[-1] == 50259
+        for place in (tmp_path, tmp_path / "saved"):
+            assert source_side(load_tokenizer(place)).encode(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("vocab", "message"),
+    [
+        ({"a": 0}, "'<unk>'"),
+        ({"<unk>": 0, "a": 0}, "a whole number that no other has"),
+        ({"<unk>": 0, "a": -1}, "a whole number that no other has"),
+        ({"<unk>": 0, "a": True}, "a whole number that no other has"),
+        ({"<unk>": 0, "a": 10**12}, "without large gaps"),
+        ([], "expected an object"),
+    ],
+)
+def test_what_is_wrong_in_a_vocabulary_of_pieces(tmp_path: Path, vocab: Any, message: str) -> None:
+    for name in ("source.spm", "target.spm"):
+        trained(tmp_path / name)
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    with pytest.raises(TokenizerError, match=message):
+        load_tokenizer(tmp_path)
