@@ -23,6 +23,16 @@ _GPT: dict[str, Any] = {
     "vocab_size": 17, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "bos_token_id": 1,
     "eos_token_id": 2,
 }  # fmt: skip
+_T5: dict[str, Any] = {
+    "vocab_size": 17, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "decoder_start_token_id": 0,
+    "eos_token_id": 1,
+}  # fmt: skip
+_BART: dict[str, Any] = {
+    "vocab_size": 17, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_position_embeddings": 32,
+    "decoder_start_token_id": 2, "eos_token_id": 2,
+}  # fmt: skip
 _MIXED = ["sliding_attention", "full_attention"]
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
 _LONG = {"type": "longrope", "short_factor": [1.0] * 3, "long_factor": [2.0, 3.0, 4.0]}
@@ -101,6 +111,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "LamdaForCausalLM": _HF
     | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20},
+    "T5ForConditionalGeneration": _T5 | {"num_decoder_layers": 1},
+    "MT5ForConditionalGeneration": _T5 | {"tie_word_embeddings": False},
+    "UMT5ForConditionalGeneration": _T5,
+    "BartForConditionalGeneration": _BART,
+    "MBartForConditionalGeneration": _BART | {"scale_embedding": True},
+    "MarianMTModel": _BART | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 13},
+    "M2M100ForConditionalGeneration": _BART | {"forced_bos_token_id": 3},
 }  # fmt: skip
 """The config.json of each architecture, less ``architectures``."""
 

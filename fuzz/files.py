@@ -354,5 +354,17 @@ def _target(n_vocab: int) -> specdec.Model:
 
 
 def _decode(target: specdec.Model, draft: Any) -> None:
+    if target.config.encoder is not None:
+        _read(target)
+        return
     prompt = [token % target.config["n_vocab"] for token in (0, 1)]
     str(specdec.generate(target, draft, prompt, max_new_tokens=4, n_threads=1))
+
+
+def _read(model: specdec.Model) -> None:
+    """A source and a short text, by a model with an encoder."""
+    encoder = model.config.encoder
+    assert encoder is not None
+    source = [token % encoder.n_vocab for token in (0, 1, 2)][: encoder.n_ctx]
+    ids = [*model.decoder_start, 0][: model.config.n_ctx]
+    model.logits(ids, source, n_threads=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,12 @@ def canonical(architecture: str, config: dict[str, Any], n_ctx: int | None = Non
     return family.read_config(ConfigReader(family.decoder_fields(fields), n_ctx))
 
 
+def source_for(model: specdec.Model) -> list[int] | None:
+    """What the encoder of a model reads, if it has one: past a bucket's furthest distance."""
+    encoder = model.config.encoder
+    return None if encoder is None else np.random.default_rng(3).integers(0, encoder.n_vocab, 29).tolist()
+
+
 def test_the_former_name_of_an_architecture(tmp_path: Path) -> None:
     config = CONFIGS["MptForCausalLM"]
     weights = random_weights("MptForCausalLM", config)
@@ -56,9 +63,11 @@ def test_logits_are_those_of_the_reference(tmp_path: Path, architecture: str) ->
     model = specdec.load(folder)
     checkpoint = open_checkpoint(folder)
     tensors = {name: array for name, array, _ in checkpoint.tensors()}
-    ids = np.random.default_rng(2).integers(0, 17, min(24, model.config.n_ctx)).tolist()
-    expected = reference.logits(checkpoint.config, tensors, ids)
-    np.testing.assert_allclose(model.logits(ids), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    ids = np.random.default_rng(2).integers(0, checkpoint.config["n_vocab"], min(24, model.config.n_ctx))
+    source = source_for(model)
+    expected = reference.logits(checkpoint.config, tensors, ids.tolist(), source=source)
+    found = model.logits(ids, source)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
@@ -70,14 +79,22 @@ def test_bf16_files_give_the_same_model_as_their_values_in_f32(tmp_path: Path, a
     ids = list(range(12))
     one = specdec.load(write_hf(tmp_path / "f32", config, halves), "f32")
     other = specdec.load(write_hf(tmp_path / "bf16", config, halves, dtype="BF16"), "f32")
-    assert np.array_equal(one.logits(ids), other.logits(ids))
+    source = source_for(one)
+    assert np.array_equal(one.logits(ids, source), other.logits(ids, source))
 
 
-@pytest.mark.parametrize("architecture", ["LamdaForCausalLM", "Qwen2MoeForCausalLM", "GptOssForCausalLM"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["LamdaForCausalLM", "Qwen2MoeForCausalLM", "GptOssForCausalLM", "MarianMTModel",
+     "UMT5ForConditionalGeneration"],
+)  # fmt: skip
 def test_what_a_format_costs_is_said_of_matrices_alone(tmp_path: Path, architecture: str) -> None:
     """Not of tables; routers and gates of shared experts are not quantised."""
-    report = specdec.load(write(tmp_path, architecture), "int8").quantization_report([1, 2, 3, 4])
-    assert "relative_bias" not in {matrix.name for matrix in report.matrices}
+    model = specdec.load(write(tmp_path, architecture), "int8")
+    report = model.quantization_report([1, 2, 3, 4], source_for(model))
+    assert report.n_tokens == 3
+    tables = ("relative_bias", "position_embedding", "encoder.token_embedding")
+    assert not [matrix.name for matrix in report.matrices if matrix.name.endswith(tables)]
     for matrix in report.matrices:
         kept = matrix.name.endswith(("router.weight", "shared_gate.weight"))
         assert (matrix.relative_error == 0.0) == kept and (matrix.bits_per_weight == 32) == kept
@@ -142,7 +159,8 @@ def test_names_of_transformers_4_and_5(
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_a_layer_norm_has_no_field_of_an_rms_norm(architecture: str) -> None:
     plain = canonical(architecture, CONFIGS[architecture])
-    expected = plain if plain["norm"] == "layer" else plain | {"norm_eps": 0.25}
+    other = plain["norm"] == "layer" or plain.get("encoder") is not None  # T5 calls the field otherwise
+    expected = plain if other else plain | {"norm_eps": 0.25}
     nested = FAMILIES[architecture].text_field
     changed = CONFIGS[architecture] | {"rms_norm_eps": 0.25}
     if nested:
@@ -201,6 +219,15 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("GPTJForCausalLM", {"rotary_dim": 3}, CheckpointError, "'rotary_dim' is 3; expected an even number"),
         ("LamdaForCausalLM", {"relative_attention_max_distance": 5}, CheckpointError, "no bucket empty"),
         ("GraniteForCausalLM", {"logits_scaling": 0}, CheckpointError, "'logits_scaling' is 0"),
+        ("T5ForConditionalGeneration", {"relative_attention_num_buckets": 6}, CheckpointError, "multiple of"),
+        ("T5ForConditionalGeneration", {"relative_attention_max_distance": 5}, CheckpointError, "no bucket"),
+        ("T5ForConditionalGeneration", {"feed_forward_proj": "gated"}, UnsupportedModelError, "gated-gelu"),
+        ("T5ForConditionalGeneration", {"d_kv": 4}, CheckpointError, r"SelfAttention.q.weight' has shape"),
+        ("T5ForConditionalGeneration", {"num_decoder_layers": 3}, CheckpointError, "block.1.* is missing"),
+        ("BartForConditionalGeneration", {"tie_word_embeddings": False}, CheckpointError, "lm_head.weight'"),
+        ("BartForConditionalGeneration", {"encoder_layers": 2}, CheckpointError, "layers.1.* is missing"),
+        ("MarianMTModel", {"decoder_vocab_size": 12}, CheckpointError, "'model.shared.weight' has shape"),
+        ("M2M100ForConditionalGeneration", {"pad_token_id": 0}, UnsupportedModelError, "begin behind it"),
         ("Ministral3ForCausalLM", {"rope_parameters": ...}, CheckpointError, "'rope_parameters' is missing"),
         ("Mistral3ForConditionalGeneration", {"text_config": {"model_type": "x"}}, CheckpointError, "text"),
         ("Olmo2ForCausalLM", {"num_key_value_heads": 2}, CheckpointError, r"k_proj.* has shape \[8, 16\]"),
@@ -212,3 +239,107 @@ def test_what_is_wrong_is_named(
 ) -> None:
     with pytest.raises(error, match=message):
         specdec.load(write(tmp_path, architecture, **changes))
+
+
+def t5_logits(folder: Path, **options: Any) -> np.ndarray:
+    return specdec.load(folder, **options).logits([0, 5, 6], [3, 4, 1])
+
+
+def test_tables_that_a_file_names_more_than_once(tmp_path: Path) -> None:
+    """As files of transformers 4 do, with a table that nothing reads; and a file without the shared name."""
+    name = "T5ForConditionalGeneration"
+    config = CONFIGS[name] | {"architectures": [name]}
+    weights = random_weights(name, config)
+    expected = t5_logits(write_hf(tmp_path / "one", config, weights))
+    copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]
+    unused = {
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": np.ones((8, 2), "<f4")
+    }
+    many = weights | dict.fromkeys(copies, weights["shared.weight"]) | unused
+    assert np.array_equal(t5_logits(write_hf(tmp_path / "many", config, many)), expected)
+    only = {key: array for key, array in weights.items() if key != "shared.weight"}
+    only |= dict.fromkeys(copies[:2], weights["shared.weight"])
+    assert np.array_equal(t5_logits(write_hf(tmp_path / "only", config, only)), expected)
+    other = many | {"encoder.embed_tokens.weight": weights["shared.weight"][::-1]}
+    model = specdec.load(write_hf(tmp_path / "other", config, other))
+    assert not model.config.encoder.shared_embedding
+    turned = model.logits([0, 5, 6], [16 - token for token in (3, 4, 1)])
+    assert np.array_equal(turned, expected)
+
+
+def test_a_head_counts_where_it_is_there_and_scaling_is_a_field_of_its_own(tmp_path: Path) -> None:
+    """T5 1.1 as transformers 4 wrote it, with ``tie_word_embeddings`` false, and as 5 writes it."""
+    name = "T5ForConditionalGeneration"
+    former = CONFIGS[name] | {"architectures": [name], "tie_word_embeddings": False}
+    weights = random_weights(name, former)
+    assert "lm_head.weight" in weights
+    one = specdec.load(write_hf(tmp_path / "former", former, weights))
+    present = former | {"tie_word_embeddings": True, "scale_decoder_outputs": False}
+    other = specdec.load(write_hf(tmp_path / "present", present, weights))
+    assert one.config == other.config
+    assert (one.config.tied, one.config.logit_scale) == (False, 1.0)
+    scaled = former | {"tie_word_embeddings": True}
+    assert specdec.load(write_hf(tmp_path / "scaled", scaled, weights)).config.logit_scale == 16**-0.5
+    no_head = {key: array for key, array in weights.items() if key != "lm_head.weight"}
+    assert specdec.load(write_hf(tmp_path / "tied", former, no_head)).config.tied
+
+
+def test_a_bart_without_a_bias_of_logits(tmp_path: Path) -> None:
+    name = "BartForConditionalGeneration"
+    config = CONFIGS[name] | {"architectures": [name]}
+    weights = random_weights(name, config)
+    zeros = weights | {"final_logits_bias": np.zeros_like(weights["final_logits_bias"])}
+    absent = {key: array for key, array in weights.items() if key != "final_logits_bias"}
+    one, other = (
+        specdec.load(write_hf(tmp_path / folder, config, held))
+        for folder, held in (("zeros", zeros), ("absent", absent))
+    )
+    assert (one.config.head_bias, other.config.head_bias) == (True, False)
+    assert np.array_equal(one.logits([2, 3], [4, 5]), other.logits([2, 3], [4, 5]))
+
+
+def test_a_t5_reads_as_far_as_it_is_asked_to(tmp_path: Path) -> None:
+    folder = write(tmp_path, "T5ForConditionalGeneration")
+    model = specdec.load(folder)
+    assert model.config.n_ctx == model.config.encoder.n_ctx == 2048
+    short = specdec.load(folder, n_ctx=9)
+    assert short.config.encoder.n_ctx == 9
+    with pytest.raises(InputError, match="source has 10 token ids; expected at most 9, the context of"):
+        short.logits([0], [3] * 10)
+    assert specdec.load(folder, n_ctx=5000).logits([0], [3] * 4999).shape == (1, 17)
+
+
+def test_sources_are_for_models_with_an_encoder(tmp_path: Path) -> None:
+    t5 = specdec.load(write(tmp_path / "t5", "T5ForConditionalGeneration"))
+    with pytest.raises(InputError, match="source is None, but .* has an encoder"):
+        t5.logits([0, 1])
+    with pytest.raises(InputError, match="source is None, but .* has an encoder"):
+        t5.score([0, 1])
+    with pytest.raises(InputError, match="token id at position 1 is 17; expected 0 to 16"):
+        t5.score([0, 1], [3, 17])
+    with pytest.raises(InputError, match="a text was given"):
+        t5.logits([0, 1], "a text")
+    llama = specdec.load(write(tmp_path / "llama", "LlamaForCausalLM"))
+    with pytest.raises(InputError, match="has no encoder; expected none"):
+        llama.logits([0, 1], [3])
+    assert llama.decoder_start == () and llama.source_tokenizer is None and llama.languages == ()
+    ids = [0, 5, 6, 1]
+    rows = t5.logits(ids, [3, 4]).astype(np.float64)
+    log_probs = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(t5.score(ids, [3, 4]), log_probs[[0, 1, 2], ids[1:]], rtol=0, atol=1e-5)
+
+
+def test_what_a_decoder_begins_with(tmp_path: Path) -> None:
+    """generation_config.json before config.json; what a file forbids is offered, not applied."""
+    folder = write(tmp_path, "M2M100ForConditionalGeneration")
+    assert specdec.load(folder).decoder_start == (2, 3)
+    (folder / "generation_config.json").write_text(
+        json.dumps(
+            {"decoder_start_token_id": 4, "forced_bos_token_id": 5, "bad_words_ids": [[1], [2, 3], [99]]}
+        )
+    )
+    model = specdec.load(folder)
+    assert model.decoder_start == (4, 5)
+    assert model.default_sampling == {"logit_bias": {1: -np.inf}}
+    with pytest.raises(InputError, match="has no tokenizer of sources"):
+        model.with_languages(src_lang="en")

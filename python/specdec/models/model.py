@@ -462,13 +462,17 @@ class Model:
             f"{number_of(c.n_layer, 'layer')}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
         )
 
-    def logits(self, ids: str | ArrayLike, *, n_threads: int | None = None) -> NDArray[np.float32]:
+    def logits(
+        self, ids: str | ArrayLike, source: str | ArrayLike | None = None, *, n_threads: int | None = None
+    ) -> NDArray[np.float32]:
         """The logits of the next token after each of some tokens.
 
         Parameters
         ----------
         ids : str or sequence of int
-            At least one token, at most ``n_ctx``. A text is encoded with BOS, where the model has one.
+            At least one token, at most ``n_ctx``. A text is encoded as by :meth:`check_ids`.
+        source : str or sequence of int, optional
+            What the encoder reads, of a model that has one.
         n_threads : int, optional
             None: :func:`specdec.threads.default_threads`. It does not change a bit of the result.
 
@@ -479,25 +483,30 @@ class Model:
         Raises
         ------
         InputError
-            No tokens, too many, one out of range (the message names its position), or a text without
-            tokenizer.
+            No tokens, too many, one out of range (the message names its position), a text without
+            tokenizer, or no source for a model with an encoder.
         NotFiniteError
             A number that is not finite; the message names the layer and the position.
         """
         tokens = self.check_ids(ids, minimum=1)
+        read = self._source(source)
         threads = check_threads(n_threads)
-        decoder = _core.Decoder(self._core, capacity=len(tokens), n_threads=threads)
+        decoder = _core.Decoder(self._core, capacity=len(tokens), n_threads=threads, source=read)
         logits = decoder.prefill(tokens, logits=True, finite=True)
         assert logits is not None
         return logits
 
-    def score(self, ids: str | ArrayLike, *, n_threads: int | None = None) -> NDArray[np.float64]:
+    def score(
+        self, ids: str | ArrayLike, source: str | ArrayLike | None = None, *, n_threads: int | None = None
+    ) -> NDArray[np.float64]:
         """The log-probability of each token but the first, given those before it.
 
         Parameters
         ----------
         ids : str or sequence of int
-            At least two tokens, at most ``n_ctx``. A text is encoded with BOS, where the model has one.
+            At least two tokens, at most ``n_ctx``. A text is encoded as by :meth:`check_ids`.
+        source
+            As in :meth:`logits`.
         n_threads : int, optional
             None: :func:`specdec.threads.default_threads`.
 
@@ -512,11 +521,23 @@ class Model:
             As in :meth:`logits`.
         """
         tokens = self.check_ids(ids, minimum=2)
-        return _core.score(self._core, tokens, n_threads=check_threads(n_threads))
+        read = self._source(source)
+        return _core.score(self._core, tokens, n_threads=check_threads(n_threads), source=read)
+
+    def _source(self, source: str | ArrayLike | None) -> NDArray[np.int32] | None:
+        """The ids of a source that a model with an encoder needs; None for any other, which takes none."""
+        if source is not None:
+            return self.source_ids(source)
+        if self._config.encoder is not None:
+            raise InputError(
+                f"source is None, but {self._path} has an encoder; expected a text, or token ids"
+            )
+        return None
 
     def quantization_report(
         self,
         ids: str | ArrayLike | None = None,
+        source: str | ArrayLike | None = None,
         *,
         n_threads: int | None = None,
         progress: bool | None = None,
@@ -531,7 +552,10 @@ class Model:
         ----------
         ids : str or sequence of int, optional
             At least two tokens; what exceeds the context, ``n_ctx``, is read in pieces of that length, each
-            by itself. None: a page of an English novel for a model with a tokenizer, no text for one without.
+            by itself. None: a page of an English novel for a model with a tokenizer, no text for one without
+            or with an encoder.
+        source
+            As in :meth:`logits`, where there are ids.
         n_threads : int, optional
             None: :func:`specdec.threads.default_threads`.
         progress : bool, optional
@@ -557,16 +581,17 @@ class Model:
         """
         n_threads = check_threads(n_threads)
         progress = None if progress is None else check_flag("progress", progress)
-        if ids is None and self.tokenizer is not None:
+        if ids is None and self.tokenizer is not None and self.config.encoder is None:
             ids = quantization.TEXT
         tokens = None if ids is None else self.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
+        read = None if ids is None else self._source(source)
         checkpoint = open_checkpoint(self.path, tokenizer=False, n_ctx=self.config.n_ctx)
         if self.config != self.config.from_canonical(checkpoint.config):
             raise CheckpointError(f"{self.path}: has another configuration than when this model was loaded")
         matrices, relative_error = quantization.compare(checkpoint, self.dtype, self.core.matrix, progress)
         ours = f32 = None
         if tokens is not None:
-            ours = f32 = self._log_probs(tokens, n_threads)
+            ours = f32 = self._log_probs(tokens, read, n_threads)
             if (self.dtype, self.cache_dtype) != ("f32", "f32"):
                 exact = load(
                     self.path,
@@ -577,7 +602,7 @@ class Model:
                     n_threads=n_threads,
                     progress=progress,
                 )
-                f32 = exact._log_probs(tokens, n_threads)
+                f32 = exact._log_probs(tokens, read, n_threads)
         return QuantizationReport(
             path=self.path,
             dtype=self.dtype,
@@ -590,11 +615,14 @@ class Model:
             cross_entropy_f32=None if f32 is None else -float(f32.mean()),
         )
 
-    def _log_probs(self, tokens: NDArray[np.int32], n_threads: int) -> NDArray[np.float64]:
+    def _log_probs(
+        self, tokens: NDArray[np.int32], source: NDArray[np.int32] | None, n_threads: int
+    ) -> NDArray[np.float64]:
         """Of a text in pieces of the context; the first token of each piece is given."""
         n_ctx = self.config.n_ctx
         pieces = [tokens[first : first + n_ctx] for first in range(0, len(tokens), n_ctx)]
-        return np.concatenate([self.score(piece, n_threads=n_threads) for piece in pieces if len(piece) > 1])
+        scores = [self.score(piece, source, n_threads=n_threads) for piece in pieces if len(piece) > 1]
+        return np.concatenate(scores)
 
     def check_ids(
         self, ids: str | ArrayLike, *, minimum: int = 1, maximum: int | None = None

@@ -152,15 +152,11 @@ def compare(
         Whether to show a bar; None: if it takes long.
     """
     bar = reading_bar(checkpoint.n_bytes, "comparing", progress)
-    # Embeddings are read by row, in f32 or bf16; a tied head is a matrix too.
-    tables = {"position_embedding", "relative_bias"}
-    if not checkpoint.config["tied"]:
-        tables.add("token_embedding")
     matrices: list[MatrixError] = []
     all_lost = all_held = 0.0
     try:
         for name, array, form in checkpoint.tensors():
-            if array.ndim == 2 and name not in tables:
+            if array.ndim == 2 and not _is_table(name, checkpoint.config["tied"]):
                 lost, held, largest = _difference(array, form, matrix(name))
                 matrices.append(
                     MatrixError(
@@ -174,6 +170,13 @@ def compare(
         if bar is not None:
             bar.close()
     return matrices, _root(all_lost, all_held)
+
+
+def _is_table(name: str, tied: bool) -> bool:
+    """Whether a tensor is read by row, in f32 or bf16; the table of a tied head is a matrix too."""
+    if name.rpartition(".")[2] in ("position_embedding", "relative_bias"):
+        return True
+    return name == "encoder.token_embedding" or (name == "token_embedding" and not tied)
 
 
 def _difference(stored: NDArray[Any], form: str, packed: NDArray[np.float32]) -> tuple[float, float, float]:
