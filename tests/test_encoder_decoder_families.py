@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import specdec
+from canonical import run_session, step_by_step
 from family_models import ENCODER_DECODERS
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
@@ -65,6 +67,7 @@ class Case:
         self.network = build(name, folder)
         self.checkpoint = open_checkpoint(folder)
         self.config = self.checkpoint.config
+        self.model = specdec.load(folder)
         self.tensors = {name: array for name, array, _ in self.checkpoint.tensors()}
         self.lengths = LENGTHS + (FAR if self.config["position"] == "none" else [])
 
@@ -119,3 +122,40 @@ def test_the_logits_of_the_reference_equal_transformers(case: Case) -> None:
         source, ids = case.source(n_source), case.text(n_text)
         found = reference.logits(case.config, case.tensors, ids.tolist(), source=source.tolist())
         assert_near(found, oracle_logits(case.network, source, ids))
+
+
+def test_the_core_encodes_as_transformers(case: Case) -> None:
+    for n_source, _ in case.lengths:
+        source = case.source(n_source)
+        assert_near(case.model.core.encode(source), oracle_encoded(case.network, source))
+
+
+def test_logits_equal_transformers(case: Case) -> None:
+    """A prompt at once, and token by token."""
+    for n_source, n_text in case.lengths:
+        source, ids = case.source(n_source), case.text(n_text)
+        found = case.model.logits(ids, source)
+        assert_near(found, oracle_logits(case.network, source, ids))
+        assert np.array_equal(step_by_step(case.model.core, ids, source), found)
+
+
+def test_greedy_texts_equal_transformers(case: Case) -> None:
+    """Sources of unequal lengths in one batch; the first tokens are those that the files name."""
+    start = list(case.model.decoder_start)
+    named = case.network.generation_config
+    assert start == [
+        token for token in (named.decoder_start_token_id, named.forced_bos_token_id) if token is not None
+    ]
+    sources = [case.source(n).tolist() for n in (3, 21, 40)]
+    found, _, _ = run_session(case.model.core, None, [start] * 3, sources=sources, max_new_tokens=24, gamma=0)
+    for source, tokens in zip(sources, found, strict=True):
+        with torch.no_grad():
+            expected = case.network.generate(
+                torch.tensor([source]),
+                max_new_tokens=24 + len(start) - 1,
+                do_sample=False,
+                eos_token_id=None,
+                forced_eos_token_id=None,
+                pad_token_id=named.pad_token_id,
+            )
+        assert [*start, *tokens] == expected[0].tolist()
