@@ -2,6 +2,7 @@
 
 from specdec.models.tokenizer import (
     ByteTokenizer,
+    SourceTokenizer,
     StreamDecoder,
     Strip,
     Tokenizer,
@@ -12,6 +13,7 @@ from specdec.models.tokenizer import (
 
 __all__ = [
     "ByteTokenizer",
+    "SourceTokenizer",
     "StreamDecoder",
     "Strip",
     "Tokenizer",

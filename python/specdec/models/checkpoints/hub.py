@@ -28,6 +28,10 @@ _WANTED = [
     "*.safetensors.index.json",
     "*.json",
     "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "target.spm",
     "merges.txt",
     "chat_template.jinja",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ def check_same_vocabulary(target: Any, draft: Any) -> None:
 
     The acceptance rule compares the two models' probabilities of one token, so each id must be the same
     token in both. Where the models have different numbers of ids, as padding makes them, no tokenizer may
-    name what one of them lacks: the draft never guesses such an id, and gives it probability 0.
+    name what one of them lacks: the draft never guesses such an id, and gives it probability 0. Where both
+    models have an encoder, both read the same source, so what is said of texts holds of sources too.
 
     Parameters
     ----------
@@ -29,20 +31,39 @@ def check_same_vocabulary(target: Any, draft: Any) -> None:
     VocabularyMismatchError
         Says how they differ: the numbers of ids, or the first id that stands for different tokens.
     """
-    n_target, n_draft = target.config["n_vocab"], draft.config["n_vocab"]
-    ours, theirs = target.tokenizer, draft.tokenizer
+    texts = "vocabularies", "gives probabilities to", "to"
+    _check_side(target, draft, texts, (target.tokenizer, draft.tokenizer), (target.config, draft.config))
+    encoders = target.config.get("encoder"), draft.config.get("encoder")
+    if encoders[0] is not None and encoders[1] is not None:
+        sides = [model.source_tokenizer for model in (target, draft)]
+        tokenizers = [None if side is None else side.tokenizer for side in sides]
+        sources = "vocabularies of sources", "reads sources of", "of"
+        _check_side(target, draft, sources, tokenizers, encoders)
+
+
+def _check_side(
+    target: Any,
+    draft: Any,
+    words: tuple[str, str, str],
+    tokenizers: Sequence[Any],
+    configs: Sequence[Mapping[str, Any]],
+) -> None:
+    """The same of texts, or of sources: of a pair of tokenizers, and of what has their ids.
+
+    ``words``: what differs, what a model does to its ids, and what another one does, for messages.
+    """
+    what, does, likewise = words
+    n_target, n_draft = (config["n_vocab"] for config in configs)
+    ours, theirs = tokenizers
     tokens = _difference(ours, theirs)
     if tokens is not None:
-        pair = f"target {target.path} and draft {draft.path} have different vocabularies"
+        pair = f"target {target.path} and draft {draft.path} have different {what}"
         if target.path == draft.path:
-            pair = f"target and draft, both of {target.path}, have tokenizers of different vocabularies"
+            pair = f"target and draft, both of {target.path}, have tokenizers of different {what}"
         raise VocabularyMismatchError(f"{pair}: {tokens}")
     if n_target == n_draft:
         return
-    sizes = (
-        f"target {target.path} gives probabilities to {n_target} ids, draft {draft.path} to {n_draft}; "
-        "expected"
-    )
+    sizes = f"target {target.path} {does} {n_target} ids, draft {draft.path} {likewise} {n_draft}; expected"
     if ours is None or theirs is None:
         raise VocabularyMismatchError(
             f"{sizes} as many, or tokenizers for both, which say that the others are no tokens"
