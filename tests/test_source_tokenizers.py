@@ -7,10 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from specdec.errors import InputError, TokenizerError
-from specdec.models.tokenizer import load_tokenizer, source_side
+import specdec
+from fuzz.family_files import CONFIGS, random_weights
+from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
+from specdec.models.tokenizer import check_same_vocabulary, load_tokenizer, source_side
+from tiny_models import write_hf
 
 pytestmark = pytest.mark.oracle
 
@@ -217,3 +221,72 @@ def test_what_is_wrong_in_a_vocabulary_of_pieces(tmp_path: Path, vocab: Any, mes
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(tmp_path)
+
+
+def with_model(folder: Path, architecture: str, **fields: Any) -> specdec.Model:
+    """A tiny random model beside a tokenizer, with an id for each of its tokens."""
+    config = CONFIGS[architecture] | {"vocab_size": load_tokenizer(folder).n_vocab} | fields
+    weights = random_weights(architecture, config)
+    return specdec.load(write_hf(folder, config | {"architectures": [architecture]}, weights))
+
+
+def test_languages_of_a_model(tmp_path: Path) -> None:
+    """M2M-100 begins with end of text, then the language; the first mBART with the language alone."""
+    model = trained(tmp_path / "sentencepiece.bpe.model")
+    known = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces(model))])
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(known)}))
+    given = transformers.M2M100Tokenizer.from_pretrained(tmp_path, src_lang="fr")
+    m2m = with_model(tmp_path, "M2M100ForConditionalGeneration", forced_bos_token_id=None)
+    assert m2m.decoder_start == (2,) and m2m.languages[:3] == ("af", "am", "ar")
+    french = m2m.with_languages(src_lang="fr", tgt_lang="de")
+    assert french.decoder_start == (2, given.get_lang_id("de")) and french.core is m2m.core
+    assert french.with_languages(tgt_lang="en").decoder_start == (2, given.get_lang_id("en"))
+    assert french.source_ids("the red ball").tolist() == given("the red ball").input_ids
+    assert m2m.source_ids("the red ball")[0] == given.get_lang_id("en")
+    text = french.check_ids("der rote Ball").tolist()
+    assert text == [2, given.get_lang_id("de"), *given("der rote Ball", add_special_tokens=False).input_ids]
+    assert np.array_equal(
+        french.logits("der rote Ball", "the red ball"), m2m.logits(text, given("the red ball")["input_ids"])
+    )
+    with pytest.raises(InputError, match="tgt_lang is 'de_DE'; expected one of the 100 languages"):
+        m2m.with_languages(tgt_lang="de_DE")
+
+    (tmp_path / "mbart").mkdir()
+    given = languages("MBartTokenizer", tmp_path)
+    given.save_pretrained(tmp_path / "mbart")
+    mbart = with_model(tmp_path / "mbart", "MBartForConditionalGeneration", decoder_start_token_id=None)
+    assert mbart.decoder_start == ()
+    german = mbart.with_languages(src_lang="de_DE", tgt_lang="ro_RO")
+    assert german.decoder_start == (given.convert_tokens_to_ids("ro_RO"),)
+    given.src_lang = "de_DE"
+    assert german.source_ids("der rote Ball").tolist() == given("der rote Ball").input_ids
+
+
+def test_a_model_without_languages(tmp_path: Path) -> None:
+    transformers.ByT5Tokenizer().save_pretrained(tmp_path)
+    model = with_model(tmp_path, "T5ForConditionalGeneration")
+    assert model.languages == () and model.source_ids("a").tolist() == [100, 1]
+    with pytest.raises(InputError, match="src_lang is 'en', but the tokenizer has no languages"):
+        model.with_languages(src_lang="en")
+    assert specdec.load(tmp_path, tokenizer=False).source_tokenizer is None
+
+
+def test_pairs_of_models_read_the_same_sources(tmp_path: Path) -> None:
+    """Marian's sides may agree in texts and differ in sources."""
+    found = []
+    for seed in (0, 1):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        source, target = trained(folder / "source.spm", seed=seed), trained(folder / "target.spm", seed=2)
+        for name, model in (("vocab.json", source), ("target_vocab.json", target)):
+            known = dict.fromkeys(["</s>", "<unk>", *(piece for piece, _ in pieces(model)), "<pad>"])
+            (folder / name).write_text(json.dumps({piece: i for i, piece in enumerate(known)}))
+        tokenizer = load_tokenizer(folder)
+        sizes = {
+            "vocab_size": source_side(tokenizer).tokenizer.n_vocab,
+            "decoder_vocab_size": tokenizer.n_vocab,
+        }
+        found.append(with_model(folder, "MarianMTModel", **sizes))
+    check_same_vocabulary(found[0], found[0])
+    with pytest.raises(VocabularyMismatchError, match="have different vocabularies of sources"):
+        check_same_vocabulary(*found)
