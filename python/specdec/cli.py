@@ -93,7 +93,17 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Without --target and --draft the trained pair in the package is used.",
     )
     add = parser.add_argument
-    add("prompt", nargs="?", default=_PROMPT, help="text to continue (default: %(default)r)")
+    add(
+        "prompt",
+        nargs="?",
+        default=_PROMPT,
+        help="text to continue (default: %(default)r); of an encoder-decoder the source",
+    )
+    add(
+        "--decoder-prompt",
+        metavar="TEXT",
+        help="of an encoder-decoder: what the new text goes on with (default: nothing)",
+    )
     add("--target", metavar="MODEL", help="path or hub name of the model whose text this is")
     add("--draft", metavar="MODEL", help="path or hub name of the model that guesses ahead")
     formats: dict[str, Any] = {"choices": ("f32", "bf16", "int8", "int4"), "metavar": "FORMAT"}
@@ -171,11 +181,14 @@ def _compare(arguments: argparse.Namespace) -> int:
     if gamma is None and arguments.target is None:
         gamma = _PAIR_GAMMA
     settings = DecodingOptions(gamma=gamma, **options)
-    request = Request.prepare(target, draft, arguments.prompt, settings)
+    request = Request.prepare(
+        target, draft, arguments.prompt, settings, decoder_prompt=arguments.decoder_prompt
+    )
     shown = _show(request, colour)
     if shown.text is not None:
-        print(f"\n{_wrapped(arguments.prompt + shown.text)}")
-    options["seed"] = [shown.seed]
+        before = arguments.prompt if shown.source_ids is None else arguments.decoder_prompt or ""
+        print(f"\n{_wrapped(before + shown.text)}")
+    options |= {"seed": [shown.seed], "decoder_prompt": arguments.decoder_prompt}
     plain, speculative = _time(target, draft, arguments.prompt, gamma, options)
     print()
     print(_table(plain, speculative))
@@ -195,7 +208,8 @@ def _models(arguments: argparse.Namespace) -> tuple[Model, Model]:
 
 def _show(request: Request, colour: bool) -> Result:
     """Carry the request out, printing each round when it is done."""
-    figure = Figure(request.target.tokenizer, request.beginnings[0].ids)
+    beginning = request.beginnings[0]
+    figure = Figure(request.target.tokenizer, beginning.ids, beginning.source)
     print(legend(colour=colour))
     print(paint(figure.prompt, "prompt", colour), flush=True)
     run = Run(request)
@@ -296,6 +310,7 @@ def _greedy(arguments: argparse.Namespace) -> list[str]:
         "--dtype": arguments.dtype,
         "--draft-dtype": arguments.draft_dtype,
         "--gamma": arguments.gamma,
+        "--decoder-prompt": arguments.decoder_prompt,
         "--max-new-tokens": None if arguments.max_new_tokens == _MAX_NEW_TOKENS else arguments.max_new_tokens,
         "--repetition-penalty": arguments.repetition_penalty,
         "--threads": arguments.threads,

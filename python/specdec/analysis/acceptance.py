@@ -14,9 +14,9 @@ from specdec import _core, drafts, theory
 from specdec.containers import prompts_of
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.generate import generate
+from specdec.drafts.model_draft import check_model
 from specdec.errors import InputError, kind_of
 from specdec.models.model import Model, ModelLike, Prompt, as_model, load
-from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
 from specdec.verification.sampling import Sampling
 from specdec.verification.verify import distribution
@@ -120,7 +120,7 @@ def acceptance(
         result = generate(
             target,
             None,
-            beginning.ids,
+            beginning.given,
             max_new_tokens=min(n_tokens, _room(target, draft, beginning, i)),
             temperature=sampling.temperature,
             top_k=sampling.top_k,
@@ -166,7 +166,11 @@ def _draft_logits(
     ids, first = [*beginning.ids, *tokens[:-1]], len(beginning.ids) - 1
     if isinstance(draft, Model):
         decoder = _core.Decoder(
-            draft.core, capacity=len(ids), n_threads=check_threads(n_threads), n_vocab=target.config.n_vocab
+            draft.core,
+            capacity=len(ids),
+            n_threads=check_threads(n_threads),
+            n_vocab=target.config.n_vocab,
+            source=beginning.source_of(draft),
         )
         logits = decoder.prefill(ids, logits=True, finite=True)
         assert logits is not None
@@ -219,7 +223,7 @@ def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, Mea
     if isinstance(draft, str | os.PathLike):
         draft = load(draft)
     if isinstance(draft, Model):
-        check_same_vocabulary(target, draft)
+        check_model(target, draft)
     elif not isinstance(draft, ProbabilityDraft):
         raise InputError(
             f"draft is {kind_of(draft)}; expected a specdec.Model, a path, a hub name, or an object "

@@ -55,8 +55,8 @@ def search_skips(
     ----------
     target : Model, path or hub name
     prompts : str, sequence of int, or a list of these, optional
-        What is continued: give what resembles your use. None: some beginnings of English sentences, for a
-        target with a tokenizer.
+        What is continued: give what resembles your use; for an encoder-decoder sources. None: some beginnings
+        of English sentences, for a target with a tokenizer.
     n_trials : int, default 60
         Choices that are tried, among them those of an earlier search in `path`.
     gamma : int or sequence of int, default (1, 2, 4, 6)
@@ -114,7 +114,7 @@ def search_skips(
     import_optuna()  # before a model is loaded
     target = as_model("target", target)
     beginnings = split(target, default_prompts(target) if prompts is None else prompts)
-    ids = [beginning.ids for beginning in beginnings]
+    ids = [beginning.given for beginning in beginnings]
     sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     settings = {
         "n_layer": target.config["n_layer"], "prompts": ids, "gammas": list(gammas),

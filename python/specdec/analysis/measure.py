@@ -80,7 +80,8 @@ def measure(
         the token after ids[: i + 1]; what that takes in Python says nothing, so its cost c is taken to be 0
         (section 3.6: negligible cost), and no run with it is timed.
     prompts : str, sequence of int, or a list of these
-        The same prompt several times is continued differently at temperatures above 0.
+        The same prompt several times is continued differently at temperatures above 0. For an
+        encoder-decoder they are sources.
     gammas : sequence of int
         Drafted tokens a round, each 1 to 1024.
     temperatures : sequence of float
@@ -201,7 +202,7 @@ def measure(
         betas={temperature: found.betas[1.0] for temperature, found in texts.items()},
         tokens={temperature: found.tokens for temperature, found in texts.items()},
         text=text or None,
-        prompts=[beginning.ids for beginning in beginnings],
+        prompts=[beginning.given for beginning in beginnings],
         seed=seed,
         n_threads=threads,
     )
@@ -267,7 +268,7 @@ def _timed_work(
     for beginning in beginnings:
         n = min(share, left, beginning.room(target))
         if n > 0:
-            work.append((beginning.ids, n))
+            work.append((beginning.given, n))
             left -= n
     return work
 

@@ -153,7 +153,7 @@ class Measurement(Tabular):
         The same as text, a piece for each token; the pieces of a prompt add up to its text. A token that ends
         within a character has an empty piece. None if the target has no tokenizer.
     prompts : list of list of int
-        Token ids of the prompts.
+        Token ids of the prompts; of an encoder-decoder those of the sources.
     seed : int
         Prompt i was continued with the key (seed, i).
     n_threads : int

@@ -183,6 +183,7 @@ def oracle(
     draft : Model, path, hub name or Draft
         One that drafts chains.
     prompts : str, sequence of int, or a list of these
+        Of an encoder-decoder the sources.
     gammas : sequence of int
         Fixed ones to compare with, 0 to `max_gamma`.
     max_gamma : int, default 16
@@ -243,7 +244,9 @@ def oracle(
             results.append([])
             for i, beginning in enumerate(beginnings):
                 key = [(seed, i)]
-                results[-1].append(generate(target, draft, beginning.ids, gamma=policy, seed=key, **options))
+                results[-1].append(
+                    generate(target, draft, beginning.given, gamma=policy, seed=key, **options)
+                )
                 done(1)
     longest = [result.trace.rounds for result in results[0]]
     times = forward_times(

@@ -125,6 +125,7 @@ class _Rounds:
         }  # fmt: skip
         prompt = text.ids[: max(1, n_ctx // 2)]
         self._arguments = (target.core, drafting.describe(target) if gamma else None, [prompt])
+        self._options["sources"] = [text.source]
         self._session: _core.Session | None = None
 
     def verify_s(self) -> float:
@@ -154,10 +155,14 @@ def _median(values: Iterable[float]) -> float:
 def sample_text(
     target: Model, beginnings: Sequence[Beginning], tokens: Sequence[Sequence[int]], n_rows: int
 ) -> Beginning:
-    """A text for timing: as long as a prompt and half its continuation on average, and `n_rows` more."""
+    """A text for timing: as long as a prompt and half its continuation on average, and `n_rows` more.
+
+    Its source, if the prompts are sources, is the one of median length.
+    """
     texts = list(zip((beginning.ids for beginning in beginnings), tokens, strict=True))
     whole = [token for parts in texts for part in parts for token in part]
     typical = round(statistics.mean(len(prompt) + len(new) / 2 for prompt, new in texts))
     length = min(typical, target.config.n_ctx - n_rows) + n_rows
     ids = (whole * math.ceil(length / len(whole)))[:length]
-    return Beginning(ids, ids)
+    sources = sorted((one.source for one in beginnings if one.source is not None), key=len)
+    return Beginning(ids, ids, sources[len(sources) // 2] if sources else None)

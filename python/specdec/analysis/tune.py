@@ -181,8 +181,8 @@ def tune(
     draft : Model, path, hub name, or an object with ``probabilities(ids)``
         As in `specdec.measure`.
     prompts : str, sequence of int, or a list of these, optional
-        What the target continues to measure the acceptance rate: give what resembles your use. None: some
-        beginnings of English sentences, for a target with a tokenizer.
+        What the target continues to measure the acceptance rate: give what resembles your use; for an
+        encoder-decoder sources. None: some beginnings of English sentences, for a target with a tokenizer.
     max_gamma : int, default 8
         The largest gamma looked at.
     temperature, top_k, top_p, min_p

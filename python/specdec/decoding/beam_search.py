@@ -11,14 +11,14 @@ from typing import Any
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_items, check_number
 from specdec.containers import plain
-from specdec.decoding.beginning import Beginning
+from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.run import SLICE_S
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA
+from specdec.drafts.model_draft import check_model
 from specdec.errors import InputError, kind_of, number_of, shown
 from specdec.models.model import ModelLike, Prompt, as_model
-from specdec.models.tokenizer import check_same_vocabulary
 from specdec.progress import progress_bar
 from specdec.threads import check_threads
 from specdec.trace import RoundTimes
@@ -33,6 +33,7 @@ def beam_search(
     draft: ModelLike | None,
     prompt: Prompt,
     *,
+    decoder_prompt: Prompt | None = None,
     width: int = 4,
     draft_width: int | None = None,
     gamma: int = 1,
@@ -59,7 +60,9 @@ def beam_search(
     draft : Model, path, hub name or None
         The model that guesses ahead, with the target's vocabulary. None: plain beam search.
     prompt : str or sequence of int
-        One prompt.
+        One prompt; for an encoder-decoder one source.
+    decoder_prompt : str or sequence of int, optional
+        What the text of an encoder-decoder goes on with, as in `specdec.generate`.
     width : int, default 4
         Hypotheses kept after each step (w), 1 to 1024; 1 is greedy decoding.
     draft_width : int, optional
@@ -134,11 +137,12 @@ def beam_search(
         if isinstance(draft, Draft):
             raise InputError(f"draft is {kind_of(draft)}; a beam search drafts with a Model")
         draft = as_model("draft", draft)
-        check_same_vocabulary(target, draft)
+        check_model(target, draft)
     tokenizer = target.tokenizer
     eos_ids = () if ignore_eos or tokenizer is None else tokenizer.eos_ids
     stop_ids = _stop_ids(stop, target.config["n_vocab"], eos_ids)
-    beginning = Beginning.of(target, prompt, "prompt")
+    (start,) = decoder_prompts_of(target, decoder_prompt, 1, False)
+    beginning = Beginning.of(target, prompt, "prompt", decoder_prompt=start)
     room = beginning.room(target)
     n_steps = room if max_new_tokens is None else min(room, max_new_tokens)
     limit_reason: FinishReason = "length" if n_steps == max_new_tokens else "context"
@@ -147,6 +151,7 @@ def beam_search(
     search = _core.BeamSearch(
         target.core, None if draft is None or gamma == 0 else draft.core, beginning.ids, width=width,
         draft_width=draft_width, gamma=gamma, max_new_tokens=n_steps, stop_ids=stop_ids, n_threads=n_threads,
+        source=beginning.source,
     )  # fmt: skip
     rounds: list[BeamRound] = []
     try:
@@ -176,7 +181,7 @@ def beam_search(
     ]
     if length_penalty:
         beams.sort(key=lambda beam: _log_penalised(beam, length_penalty))
-    return BeamResult(beams, BeamTrace(rounds, prefill_s), beginning.ids)
+    return BeamResult(beams, BeamTrace(rounds, prefill_s), beginning.ids, beginning.source)
 
 
 def _log_penalised(beam: Beam, length_penalty: float) -> float:
@@ -322,12 +327,16 @@ class BeamResult:
     trace : BeamTrace
         What every round did.
     prompt_ids : list of int
-        The prompt as the models saw it.
+        The prompt as the models saw it. In an encoder-decoder: the ids that each of its texts begins with,
+        then those of the `decoder_prompt`.
+    source_ids : list of int or None
+        What the encoder of an encoder-decoder read; None for other targets.
     """
 
     beams: list[Beam]
     trace: BeamTrace
     prompt_ids: list[int]
+    source_ids: list[int] | None = None
 
     @property
     def best(self) -> Beam:

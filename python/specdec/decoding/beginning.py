@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.errors import InputError
+from specdec.containers import prompts_of, text_of
+from specdec.errors import InputError, number_of
 from specdec.models.model import Model
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder
 
-__all__ = ["Beginning"]
+__all__ = ["Beginning", "decoder_prompts_of"]
 
 
 @dataclass(frozen=True)
@@ -19,25 +20,34 @@ class Beginning:
     Attributes
     ----------
     ids : list of int
-        Token ids that the new text follows, at least one.
+        Token ids that the new text follows, at least one. In an encoder-decoder the ids that each text of the
+        model begins with come first.
     text_ids : list of int
         Of them those whose text the new text goes on with; none where the new text is a text by itself, as
         the reply in a chat is.
+    source : list of int or None
+        What the encoder of an encoder-decoder reads.
     """
 
     ids: list[int]
     text_ids: list[int]
+    source: list[int] | None = None
 
     @classmethod
-    def of(cls, target: Model, prompt: Any, name: str, *, own_text: bool = False) -> Beginning:
+    def of(
+        cls, target: Model, prompt: Any, name: str, *, decoder_prompt: Any = None, own_text: bool = False
+    ) -> Beginning:
         """The beginning that a prompt makes, checked; a text is encoded.
 
         Parameters
         ----------
         target : Model
         prompt : str or sequence of int
+            What the new text goes on with; the source, if the target is an encoder-decoder.
         name : str
             What the prompt is called in messages.
+        decoder_prompt : str, sequence of int or None
+            What the new text of an encoder-decoder goes on with.
         own_text : bool, default False
             Whether the new text is a text by itself.
 
@@ -46,20 +56,34 @@ class Beginning:
         InputError
             For a prompt without ids, or one that leaves no room for another in the context.
         """
-        n_ctx = target.config["n_ctx"]
-        try:
-            ids: list[int] = target.check_ids(prompt).tolist()
-            if len(ids) == n_ctx:
-                raise InputError(
-                    f"there are {n_ctx} token ids; expected fewer, as the context of {n_ctx} is then full"
-                )
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from None
+        if target.config.encoder is not None:
+            return cls._with_source(target, prompt, name, decoder_prompt)
+        ids = _ids_with_room(target, prompt, name)
         return cls(ids, [] if own_text else ids)
+
+    @classmethod
+    def _with_source(cls, target: Model, source: Any, name: str, decoder_prompt: Any) -> Beginning:
+        try:
+            read: list[int] = target.source_ids(source).tolist()
+        except InputError as error:
+            raise InputError(f"{name}, the source: {error}") from None
+        text_ids: list[int] = []
+        if decoder_prompt is not None:
+            text_ids = _ids_with_room(target, decoder_prompt, f"decoder_prompt of {name}")
+        return cls([*target.decoder_start, *text_ids], text_ids, read)
+
+    @property
+    def given(self) -> list[int]:
+        """What `specdec.generate` takes as its prompt for this beginning, without a decoder_prompt."""
+        return self.ids if self.source is None else self.source
 
     def room(self, model: Model) -> int:
         """New tokens that a model's context has room for."""
         return model.config.n_ctx - len(self.ids)
+
+    def source_of(self, model: Model) -> list[int] | None:
+        """What a model reads beside the text: the source, if the model has an encoder."""
+        return None if model.config.encoder is None else self.source
 
     def stream_decoder(self, model: Model) -> StreamDecoder | None:
         """From the new tokens to their text; None where the model has no tokenizer.
@@ -74,3 +98,46 @@ class Beginning:
         else:
             continuing = bool(tokenizer.decode(self.text_ids))
         return StreamDecoder(tokenizer, continuing=continuing)
+
+
+def _ids_with_room(target: Model, prompt: Any, name: str) -> list[int]:
+    """The ids of a prompt, without those of `Model.decoder_start`, with room for another in the context."""
+    n_ctx, start = target.config.n_ctx, target.decoder_start
+    try:
+        ids: list[int] = target.check_ids(prompt, minimum=0 if start else 1).tolist()
+        if isinstance(text_of(prompt), str):
+            ids = ids[len(start) :]
+        n = len(start) + len(ids)
+        if n >= n_ctx:
+            raise InputError(
+                f"there are {n} token ids; expected fewer, as the context of {n_ctx} is then full"
+            )
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    return ids
+
+
+def decoder_prompts_of(target: Model, decoder_prompt: Any, n_sources: int, is_batch: bool) -> list[Any]:
+    """What each text of an encoder-decoder goes on with: one for all, or one for each source.
+
+    Raises
+    ------
+    InputError
+        For a target without an encoder, and another number than that of the sources.
+    """
+    if decoder_prompt is None:
+        return [None] * n_sources
+    if target.config.encoder is None:
+        raise InputError(
+            f"decoder_prompt is given, but {target.path} has no encoder; expected None: a text goes on "
+            "with its prompt"
+        )
+    given, several = prompts_of("decoder_prompt", decoder_prompt)
+    if not several:
+        return given * n_sources
+    if not is_batch or len(given) != n_sources:
+        raise InputError(
+            f"decoder_prompt is a list of {len(given)} for {number_of(n_sources, 'source')}; expected one, "
+            "or one for each source of a list"
+        )
+    return given

@@ -72,6 +72,11 @@ class Chat:
         InputError, TokenizerError, MissingPackageError
             As `specdec.Model.chat_ids`.
         """
+        if target.config.encoder is not None:
+            raise InputError(
+                f"messages are given, but {target.path} is an encoder-decoder; expected a source, as the "
+                "third argument"
+            )
         prompts = []
         for i, messages in enumerate(self.conversations):
             try:

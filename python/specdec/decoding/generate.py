@@ -28,15 +28,30 @@ __all__ = ["Stream", "generate", "stream"]
 
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
-    target: ModelLike, draft: DraftLike | None, prompt: Prompt, **options: Unpack[BatchOptions]
+    target: ModelLike,
+    draft: DraftLike | None,
+    prompt: Prompt,
+    *,
+    decoder_prompt: Prompt | Container | None = None,
+    **options: Unpack[BatchOptions],
 ) -> Result: ...
 @overload
 def generate(
-    target: ModelLike, draft: DraftLike | None, prompt: Sequence[Prompt], **options: Unpack[BatchOptions]
+    target: ModelLike,
+    draft: DraftLike | None,
+    prompt: Sequence[Prompt],
+    *,
+    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
+    **options: Unpack[BatchOptions],
 ) -> list[Result]: ...
 @overload
 def generate(
-    target: ModelLike, draft: DraftLike | None, prompt: Container, **options: Unpack[BatchOptions]
+    target: ModelLike,
+    draft: DraftLike | None,
+    prompt: Container,
+    *,
+    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
+    **options: Unpack[BatchOptions],
 ) -> Result | list[Result]: ...
 @overload
 def generate(
@@ -68,6 +83,7 @@ def generate(
     draft: DraftLike | None,
     prompt: Prompt | Sequence[Prompt] | Container | None = None,
     *,
+    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
     messages: Messages | Sequence[Messages] | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
@@ -93,6 +109,13 @@ def generate(
         prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
         it. Tensors, a BatchEncoding of transformers (without its padding) and a Series of pandas are taken
         too; what has two dimensions is several prompts.
+
+        If the target is an encoder-decoder, this is the source, or several: what is translated or summarised.
+        It goes through the encoders of target and draft, and the new text begins with the target's own
+        `Model.decoder_start`.
+    decoder_prompt : str, sequence of int, or a list of these, optional
+        Of an encoder-decoder: what the new text goes on with, one for all sources or one for each. A text is
+        encoded without special tokens.
     messages : list of dict, or a list of these
         In place of a prompt: a conversation, messages with "role" and "content", or several that are decoded
         together. The model's chat template makes the prompt of it (`Model.chat_template`, extra
@@ -157,7 +180,8 @@ def generate(
         Go on past the tokenizer's end-of-text ids.
     prompt_cache : PromptCache, optional
         Texts that were read before: what a prompt has in common with the beginning of one of them is copied,
-        not computed, and this text becomes one of them. It changes no result.
+        not computed, and this text becomes one of them. It changes no result. In an encoder-decoder it is a
+        source that is read once.
     batch_size : int, optional
         How many prompts are decoded at once, at least 1, by default 16. When a text ends, the next prompt
         takes its slot in the batch, and what that prompt has in common with the beginning of a text that is
@@ -182,8 +206,9 @@ def generate(
     InputError
         If an argument is out of range, a callable gamma or a transform returns something else than it may, a
         penalty or bias makes a logit infinite or leaves no token, a prompt is empty, holds an id that the
-        target does not have, or fills the context. The message names the argument, its value and what is
-        expected.
+        target does not have, or fills the context, a `decoder_prompt` is given to a target without an encoder
+        or messages to one with an encoder, or the draft has an encoder and the target has none. The message
+        names the argument, its value and what is expected.
     VocabularyMismatchError
         If target and draft have different vocabularies.
     CheckpointError, TokenizerError
@@ -201,10 +226,11 @@ def generate(
     >>> out.trace.tokens_per_call > 1
     True
     >>> out = specdec.generate(chat_model, draft, messages=[{"role": "user", "content": "Hello!"}])
+    >>> out = specdec.generate(t5, small_t5, "translate English to German: The house is wonderful.")
     """
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
     settings = DecodingOptions.of_call(generate, options)
-    request = Request.prepare(target, draft, prompt, settings, chat)
+    request = Request.prepare(target, draft, prompt, settings, chat, decoder_prompt)
     bar = progress_bar(request.n_new_tokens, "token") if settings.progress else None
     run = Run(request)
     try:
@@ -229,6 +255,7 @@ def stream(
     draft: DraftLike | None,
     prompt: Prompt | Container | None = None,
     *,
+    decoder_prompt: Prompt | Container | None = None,
     messages: Messages | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
@@ -259,7 +286,8 @@ def stream(
     ...     print(piece, end="", flush=True)
     """
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-    request = Request.prepare(target, draft, prompt, DecodingOptions.of_call(stream, options), chat)
+    settings = DecodingOptions.of_call(stream, options)
+    request = Request.prepare(target, draft, prompt, settings, chat, decoder_prompt)
     if request.is_batch:
         name, n = "prompt" if chat is None else "messages", len(request.beginnings)
         raise InputError(f"{name} is a list of {n}; stream takes one, generate several")

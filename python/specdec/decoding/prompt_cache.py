@@ -23,15 +23,16 @@ class _Entry:
     text: _core.CachedText
     tokens: NDArray[np.int32]  # [n_tokens] of the text
     n_bytes: int
+    source: tuple[int, ...] | None  # what its tokens attend to beside the text
 
-    def begins(self, model: _core.Model, tokens: NDArray[np.int32]) -> int:
+    def begins(self, model: _core.Model, tokens: NDArray[np.int32], source: tuple[int, ...] | None) -> int:
         """How many tokens of a text of the model can be copied from this text."""
-        n_common = self.n_common(model, tokens)
+        n_common = self.n_common(model, tokens, source)
         return n_common if n_common >= self.text.n_low else 0
 
-    def n_common(self, model: _core.Model, tokens: NDArray[np.int32]) -> int:
-        """How many tokens of a text of the model this text begins with."""
-        if self.text.model is not model:
+    def n_common(self, model: _core.Model, tokens: NDArray[np.int32], source: tuple[int, ...] | None) -> int:
+        """How many tokens of a text of the model, with its source, this text begins with."""
+        if self.text.model is not model or self.source != source:
             return 0
         n = min(len(tokens), len(self.tokens))
         different = np.flatnonzero(self.tokens[:n] != tokens[:n])
@@ -44,7 +45,8 @@ class PromptCache:
     Given as ``generate(..., prompt_cache=cache)``, every text is kept when its run ends, prompt and new
     tokens, and the next prompt is read from where it agrees with none of them: of the next turn of a chat the
     new message, of the next question on a document the question. That changes no bit of any result, as the
-    keys and values of a text do not depend on how it was read. A draft that is a model (`drafts.ModelDraft`)
+    keys and values of a text do not depend on how it was read. In an encoder-decoder a text is one of the
+    same source, which is then not read again either. A draft that is a model (`drafts.ModelDraft`)
     keeps its texts there too; within an `Ensemble` it reads the prompt as ever.
 
     A layer that attends to a window keeps the end of a text alone: a prompt that leaves such a text more than
@@ -106,14 +108,17 @@ class PromptCache:
         with self._lock:
             self._entries.clear()
 
-    def find(self, model: _core.Model, prompt: Sequence[int]) -> _core.CachedText | None:
+    def find(
+        self, model: _core.Model, prompt: Sequence[int], source: Sequence[int] | None = None
+    ) -> _core.CachedText | None:
         """The text that agrees longest with a prompt of a model; None if none begins like it.
 
-        `specdec.generate` calls it, and :meth:`keep`.
+        `specdec.generate` calls it, and :meth:`keep`. `source` is what the model's encoder reads, if it has
+        one.
         """
-        tokens = np.asarray(prompt, np.int32)
+        tokens, read = np.asarray(prompt, np.int32), None if source is None else tuple(source)
         with self._lock:
-            agreed = [entry.begins(model, tokens) for entry in self._entries]
+            agreed = [entry.begins(model, tokens, read) for entry in self._entries]
             longest = max(agreed, default=0)
             if longest == 0:
                 return None
@@ -129,6 +134,7 @@ class PromptCache:
         n_bytes: int,
         n_low: int,
         copy: Callable[[], _core.CachedText],
+        source: Sequence[int] | None = None,
     ) -> None:
         """Keep a text, unless one that is kept has it or there is no room for it.
 
@@ -141,13 +147,15 @@ class PromptCache:
             What the copy takes, and the fewest tokens that another text must begin with to be copied from it.
         copy : callable
             Makes the copy that is kept.
+        source : sequence of int or None
+            What the model's encoder read, if it has one.
         """
-        known = np.asarray(tokens, np.int32)
+        known, read = np.asarray(tokens, np.int32), None if source is None else tuple(source)
         if not len(known):
             return
         with self._lock:
             for at, entry in enumerate(self._entries):
-                if entry.begins(model, known) == len(known):
+                if entry.begins(model, known, read) == len(known):
                     self._entries.append(self._entries.pop(at))
                     return
             if n_bytes > self._max_bytes - self._promised:
@@ -155,7 +163,7 @@ class PromptCache:
             self._entries = [
                 entry
                 for entry in self._entries
-                if not n_low <= entry.n_common(model, known) == len(entry.tokens)
+                if not n_low <= entry.n_common(model, known, read) == len(entry.tokens)
             ]
             while self._used() + n_bytes > self._max_bytes:
                 del self._entries[0]
@@ -169,7 +177,7 @@ class PromptCache:
             with self._lock:
                 self._promised -= n_bytes
                 if text is not None:
-                    self._entries.append(_Entry(text, text.tokens, n_bytes))
+                    self._entries.append(_Entry(text, text.tokens, n_bytes, read))
 
     def _used(self) -> int:
         return self._promised + sum(entry.n_bytes for entry in self._entries)

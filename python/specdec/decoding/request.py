@@ -13,7 +13,7 @@ from specdec import _core
 from specdec.checks import check_integer, check_items
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
-from specdec.decoding.beginning import Beginning
+from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.chat import Chat
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.stopping import FinishReason, StopRules
@@ -84,10 +84,12 @@ class Request:
         prompt: Prompt | Sequence[Prompt] | Container | None,
         options: DecodingOptions,
         chat: Chat | None = None,
+        decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
     ) -> Request:
         """Check the options against prompts and models; load models given by path, and encode the prompts.
 
-        The prompts are those of the `chat`, where there is one, else those in `prompt`.
+        The prompts are those of the `chat`, where there is one, else those in `prompt`: sources, if the
+        target is an encoder-decoder, whose texts go on with `decoder_prompt`.
 
         Raises
         ------
@@ -122,6 +124,7 @@ class Request:
                 draft_sampling=draft_sampling.core(),
             )
         tokenizer = target.tokenizer
+        starts = decoder_prompts_of(target, decoder_prompt, len(given), is_batch)
         if chat is not None:
             given = chat.prompts(target)
         ends = () if options.ignore_eos or tokenizer is None else tokenizer.eos_ids
@@ -134,6 +137,16 @@ class Request:
             eos_ids=ends,
         )
         names = [f"prompt {i}" for i in range(len(given))] if is_batch else ["prompt"]
+        beginnings = [
+            Beginning.of(
+                target,
+                item,
+                name,
+                decoder_prompt=start,
+                own_text=chat is not None and chat.begins_reply(i),
+            )
+            for i, (item, name, start) in enumerate(zip(given, names, starts, strict=True))
+        ]
         gamma, policy = _gamma(options, draft)
         drafting = draft is not None and gamma > 0
         return cls(
@@ -141,10 +154,7 @@ class Request:
             target=target,
             draft=draft if drafting else None,
             description=description if drafting else None,
-            beginnings=[
-                Beginning.of(target, item, name, own_text=chat is not None and chat.begins_reply(i))
-                for i, (item, name) in enumerate(zip(given, names, strict=True))
-            ],
+            beginnings=beginnings,
             is_batch=is_batch,
             gamma=gamma if drafting else 0,
             policy=policy if drafting else None,

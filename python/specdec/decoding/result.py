@@ -41,7 +41,8 @@ class Result:
     trace : Trace
         What every round did, and the figures that follow.
     prompt_ids : list of int
-        The prompt as the models saw it.
+        The prompt as the models saw it. In an encoder-decoder: the ids that each of its texts begins with,
+        then those of the `decoder_prompt`.
     seed : tuple of (int, int)
         The key (seed, sequence) of the random numbers: `generate(..., prompt, seed=[result.seed])` gives this
         sequence again, alone or in any batch.
@@ -51,6 +52,8 @@ class Result:
         The target's, for the figure.
     n_cached_tokens : int
         Tokens of the prompt that were copied from the `prompt_cache`, not computed.
+    source_ids : list of int or None
+        What the encoder of an encoder-decoder read; None for other targets.
     """
 
     text: str | None
@@ -63,6 +66,7 @@ class Result:
     logits: NDArray[np.float32] | None = None
     tokenizer: Tokenizer | None = None
     n_cached_tokens: int = 0
+    source_ids: list[int] | None = None
 
     def __str__(self) -> str:
         return terminal(self)

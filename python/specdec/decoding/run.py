@@ -17,6 +17,7 @@ from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules, StopScanner
 from specdec.drafts.model_draft import ModelDraft
 from specdec.errors import NotFiniteError
+from specdec.models.model import Model
 from specdec.models.tokenizer import StreamDecoder
 from specdec.trace import Round, Trace
 
@@ -176,18 +177,19 @@ class Run:
         50 ms and a forward.
         """
         request = self.request
-        prompts, n_slots = request.prompts, request.n_slots
-        limits = [request.limit(i)[0] for i in range(len(prompts))]
+        beginnings, n_slots = request.beginnings, request.n_slots
+        limits = [request.limit(i)[0] for i in range(len(beginnings))]
         slots = self._slots
-        waiting = iter(range(n_slots, len(prompts)))
+        waiting = iter(range(n_slots, len(beginnings)))
         following = next(waiting, None)
         self._session = _core.Session(
             request.target.core,
             request.description,
-            prompts[:n_slots],
+            [beginning.ids for beginning in beginnings[:n_slots]],
+            sources=[beginning.source for beginning in beginnings[:n_slots]],
             gamma=request.gamma,
             max_new_tokens=max(limits),
-            n_text=max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)),
+            n_text=max(len(one.ids) + limit for one, limit in zip(beginnings, limits, strict=True)),
             node_budget=request.node_budget or 0,
             sampling=request.sampling.core(),
             draft_sampling=request.draft_sampling.core(),
@@ -228,27 +230,31 @@ class Run:
             for slot in ended:
                 if following is not None:
                     self._keep(self._session, slot)
-                    self._session.replace(slot, prompts[following], request.seeds[following])
+                    beginning = beginnings[following]
+                    self._session.replace(
+                        slot, beginning.ids, request.seeds[following], source=beginning.source
+                    )
                     slots[slot] = following
                     self._begin(self._session, slot)
                     begun.append(following)
                     following = next(waiting, None)
 
-    def _readers(self) -> list[_core.Model]:
+    def _readers(self) -> list[Model]:
         """The models that read the texts into caches of their own, each once."""
         draft = self.request.draft
-        of_draft = [draft.model.core] if isinstance(draft, ModelDraft) else []
-        return list(dict.fromkeys([*of_draft, self.request.target.core]))
+        of_draft = [draft.model] if isinstance(draft, ModelDraft) else []
+        return list({model.core: model for model in [*of_draft, self.request.target]}.values())
 
     def _begin(self, session: _core.Session, slot: int) -> None:
         """Begin the prompt in a slot with what the prompt cache has of it."""
         cache, index = self.request.options.prompt_cache, self._slots[slot]
         if cache is None:
             return
+        beginning = self.request.beginnings[index]
         for model in self._readers():
-            text = cache.find(model, self.request.beginnings[index].ids)
+            text = cache.find(model.core, beginning.ids, beginning.source_of(model))
             n_cached = 0 if text is None else session.begin_with(slot, text)
-            if model is self.request.target.core:
+            if model.core is self.request.target.core:
                 self.sequences[index].n_cached = n_cached
 
     def _keep(self, session: _core.Session, slot: int) -> None:
@@ -256,10 +262,12 @@ class Run:
         cache, index = self.request.options.prompt_cache, self._slots[slot]
         if cache is None:
             return
-        tokens = [*self.request.beginnings[index].ids, *self.sequences[index].tokens]
+        beginning = self.request.beginnings[index]
+        tokens = [*beginning.ids, *self.sequences[index].tokens]
         for model in self._readers():
-            n_tokens, n_bytes, n_low = session.cached_size(slot, model)
-            cache.keep(model, tokens[:n_tokens], n_bytes, n_low, partial(session.cached_text, slot, model))
+            n_tokens, n_bytes, n_low = session.cached_size(slot, model.core)
+            copy = partial(session.cached_text, slot, model.core)
+            cache.keep(model.core, tokens[:n_tokens], n_bytes, n_low, copy, source=beginning.source_of(model))
 
     def _gammas(self, slots: Sequence[int]) -> list[int] | None:
         """What the caller's policy says of the next round of the sequence in each slot."""
@@ -287,6 +295,7 @@ class Run:
             stop=sequence.stop,
             trace=Trace(sequence.rounds, prefill_s=sequence.prefill_s, n_sequences=request.n_slots),
             prompt_ids=request.beginnings[index].ids,
+            source_ids=request.beginnings[index].source,
             seed=request.seeds[index],
             logits=(
                 np.concatenate([np.empty((0, n_vocab), np.float32), *sequence.logits])

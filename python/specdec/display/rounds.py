@@ -106,6 +106,11 @@ class DecodedText(Protocol):
         ...
 
     @property
+    def source_ids(self) -> list[int] | None:
+        """What the encoder of an encoder-decoder read."""
+        ...
+
+    @property
     def tokenizer(self) -> Tokenizer | None:
         """The target's tokenizer."""
         ...
@@ -146,21 +151,30 @@ class Figure:
         None shows ids.
     prompt_ids : sequence of int
         What the first round continues.
+    source_ids : sequence of int, optional
+        What the encoder of an encoder-decoder read.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, prompt_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        prompt_ids: Sequence[int],
+        source_ids: Sequence[int] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._prompt_ids = list(prompt_ids)
+        self._source_ids = None if source_ids is None else list(source_ids)
         self._context = list(prompt_ids)[-_N_CONTEXT:]
         self._decoder = self._branch()
 
     @property
     def prompt(self) -> str:
-        """The end of the prompt as text, or as ids without a tokenizer."""
-        if self._tokenizer is None:
-            text = " ".join(map(str, self._prompt_ids))
-        else:
-            text = self._tokenizer.decode(self._prompt_ids)
+        """The end of the prompt as text, or as ids without a tokenizer; after that of the source, if any."""
+        text = self._end_of(self._prompt_ids)
+        return text if self._source_ids is None else f"{self._end_of(self._source_ids)} → {text}"
+
+    def _end_of(self, ids: list[int]) -> str:
+        text = " ".join(map(str, ids)) if self._tokenizer is None else self._tokenizer.decode(ids)
         return visible(text if len(text) <= _N_PROMPT else "…" + text[-_N_PROMPT:])
 
     def pieces(self, round_: Round) -> list[Piece]:
@@ -299,7 +313,7 @@ def terminal(result: DecodedText, *, colour: bool | None = None) -> str:
         cut off {braced}. By default what `use_colour` says.
     """
     colour = use_colour() if colour is None else colour
-    figure = Figure(result.tokenizer, result.prompt_ids)
+    figure = Figure(result.tokenizer, result.prompt_ids, result.source_ids)
     prompt = paint(figure.prompt, "prompt", colour)
     if not result.trace.n_drafted:
         text = _paragraph(result)
@@ -331,7 +345,7 @@ def closing(result: DecodedText) -> str:
 def html(result: DecodedText) -> str:
     """Figure 1 of a result as an HTML fragment, for light and dark pages, with a tooltip on each token."""
     escape = html_escapes.escape
-    figure = Figure(result.tokenizer, result.prompt_ids)
+    figure = Figure(result.tokenizer, result.prompt_ids, result.source_ids)
     prompt = f'<span class="specdec-prompt">{escape(figure.prompt)}</span>'
     if result.trace.n_drafted:
         key = " ".join(f'<span class="specdec-{kind}">{escape(_MEANINGS[kind])}</span>' for kind in _LEGEND)

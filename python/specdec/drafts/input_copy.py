@@ -5,6 +5,7 @@ from __future__ import annotations
 from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.texts import Text, check_text, ids_of
+from specdec.errors import InputError
 from specdec.models.model import Model
 
 __all__ = ["InputCopy"]
@@ -29,7 +30,7 @@ class InputCopy(Draft):
     ----------
     source : str or sequence of int, optional
         The input; a text is encoded with the target's tokenizer, without BOS. None: of each sequence its
-        prompt.
+        prompt, or the source where the target is an encoder-decoder.
     start : int, optional
         Index of the token in the source with which the output is expected to begin: behind an instruction,
         for example. If it begins elsewhere, the draft finds the match by itself.
@@ -67,6 +68,12 @@ class InputCopy(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
+        encoder, n_vocab = target.config.encoder, target.config.n_vocab
+        if self._source is None and encoder is not None and encoder.n_vocab != n_vocab:
+            raise InputError(
+                f"InputCopy has no source, and the encoder of {target.path} has a vocabulary of its own, of "
+                f"{encoder.n_vocab} tokens; expected a source in the decoder's, of {n_vocab}"
+            )
         source = None if self._source is None else ids_of("source", self._source, target)
         return "input_copy", {
             "source": source,
@@ -76,7 +83,7 @@ class InputCopy(Draft):
         }
 
     def __repr__(self) -> str:
-        source = "the prompt" if self._source is None else "a given source"
+        source = "the input" if self._source is None else "a given source"
         return (
             f"<specdec.drafts.InputCopy from {source}, start {self.start}, min_match {self.min_match}, "
             f"n_candidates {self.n_candidates}>"

@@ -456,10 +456,13 @@ class Model:
 
     def __repr__(self) -> str:
         c = self._config
+        layers = number_of(c.n_layer, "layer")
+        if c.encoder is not None:
+            layers = f"{number_of(c.encoder.n_layer, 'layer')} of an encoder, {c.n_layer} of a decoder"
         return (
             f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
             f"parameters in {self.dtype} ({_short(self.n_bytes, 'G')}B), "
-            f"{number_of(c.n_layer, 'layer')}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
+            f"{layers}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
         )
 
     def logits(

@@ -203,7 +203,7 @@ def cells_of(
 def _run_cells(result: Result) -> list[Cell]:
     if not result.trace.n_drafted:
         raise InputError("the run drafted nothing (plain decoding): its tokens have no beta")
-    figure = Figure(result.tokenizer, result.prompt_ids)
+    figure = Figure(result.tokenizer, result.prompt_ids, result.source_ids)
     cells = []
     for round_ in result.trace.rounds:
         pieces = [piece for piece in figure.pieces(round_) if piece.kind not in ("rejected", "unseen")]

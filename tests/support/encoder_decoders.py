@@ -1,0 +1,90 @@
+"""Small random encoder-decoders, from canonical configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specdec
+from canonical import Tensors, build, perturbed, random_tensors
+from specdec.models.model import ModelConfig
+from toy_pair import ToyTokenizer
+
+SIZES: dict[str, Any] = {
+    "n_vocab": 61, "n_ctx": 96, "n_layer": 2, "n_head": 4, "n_kv_head": 4, "d_model": 24, "d_head": 6,
+    "d_ff": 40, "norm_eps": 1e-5, "inv_freq": [], "sliding_window": 0,
+}  # fmt: skip
+
+T5: dict[str, Any] = SIZES | {
+    "norm": "rms", "position": "none", "activation": "gelu_tanh", "gated": True, "tied": False,
+    "qkv_bias": False, "out_bias": False, "mlp_bias": False, "score_scales": [1.0, 1.0],
+    "relative_buckets": [0, 1, 2, 3, 5, 9, 20],
+}  # fmt: skip
+
+BART: dict[str, Any] = SIZES | {
+    "norm": "layer", "position": "learned", "activation": "gelu", "gated": False, "tied": True,
+    "qkv_bias": True, "out_bias": True, "mlp_bias": True, "norm_place": "residual", "output_norm": False,
+    "embedding_norm": True, "head_bias": True,
+}  # fmt: skip
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "t5": T5 | {"encoder": T5 | {"tied": False, "shared_embedding": True, "n_ctx": 128}},
+    "bart": BART | {"encoder": BART | {"tied": False, "shared_embedding": True, "head_bias": False}},
+    "two vocabularies": BART
+    | {"encoder": BART | {"tied": False, "head_bias": False, "n_vocab": 67, "n_layer": 1}},
+}
+"""Relative positions and norms before each half; learned ones and norms of the stream; other source ids."""
+
+START = [0]
+
+
+class EncoderDecoder:
+    """A target and a draft that is like it, with the weights of the target."""
+
+    def __init__(
+        self, name: str = "t5", *, blur: float = 0.05, text: bool = False, n_vocab: int | None = None
+    ) -> None:
+        config = CONFIGS[name]
+        if n_vocab is not None:
+            encoder = config["encoder"] | {"n_vocab": n_vocab, "n_ctx": 32}
+            config = config | {"n_vocab": n_vocab, "n_ctx": 32, "encoder": encoder}
+        self.config: dict[str, Any] = config
+        self.tensors: Tensors = random_tensors(config)
+        tokenizer = ToyTokenizer() if text else None
+        self.target = model_of(config, self.tensors, tokenizer)
+        self.draft = model_of(config, perturbed(self.tensors, blur), tokenizer)
+
+    @property
+    def n_source_vocab(self) -> int:
+        return self.config["encoder"]["n_vocab"]
+
+    def sources(self, *lengths: int, seed: int = 3) -> list[list[int]]:
+        """Random sources of these lengths."""
+        rng = np.random.default_rng(seed)
+        return [rng.integers(3, self.n_source_vocab, n).tolist() for n in lengths]
+
+
+def model_of(
+    config: dict[str, Any], tensors: Tensors, tokenizer: Any = None, start: Sequence[int] = START, **formats: Any
+) -> specdec.Model:
+    core = build(config, tensors, **formats)
+    start = start if config.get("encoder") else ()
+    return specdec.Model(
+        core, ModelConfig.from_canonical(config), tokenizer, Path("random"), "random", decoder_start=start
+    )
+
+
+def decoder_only(n_vocab: int = SIZES["n_vocab"], tokenizer: Any = None) -> specdec.Model:
+    """A model without an encoder, with random weights."""
+    config = T5 | {"n_vocab": n_vocab}
+    return model_of(config, random_tensors(config, seed=5), tokenizer)
+
+
+def spread(row: NDArray[Any]) -> NDArray[np.float64]:
+    """ln p of each token, from logits."""
+    shifted = np.asarray(row, np.float64) - np.max(row)
+    return shifted - np.log(np.exp(shifted).sum())
