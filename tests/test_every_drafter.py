@@ -1,7 +1,7 @@
 """What is promised of every draft, of every draft: section 3.6, appendix A.1, and contracts 1 to 3.
 
-- Greedy and coupled output is plain output, tokens and logits, to the last bit: on the embedded pair and on
-  checkpoints trained elsewhere, alone and in a batch, wherever the text ends.
+- Greedy and coupled output is plain output, tokens and logits, to the last bit: on the embedded pair, on
+  checkpoints trained elsewhere and on an encoder-decoder, alone and in a batch, wherever the text ends.
 - Rejection is exact for the trees that the draft really proposes, drawn from what it says that it draws from:
   summed over all of them, and over every random number of the compiled rule.
 """
@@ -20,6 +20,7 @@ import scipy
 import specdec
 from canonical import SWITCHES, build, perturbed, random_tensors, with_drafts
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
+from encoder_decoders import EncoderDecoder
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
 from laws import embedded_llama2c, first_layers
@@ -63,11 +64,14 @@ def with_switches(name: str) -> World:
     return World(models[0], models[1], ids)
 
 
-@pytest.fixture(scope="module", params=["small", "mixture", *LARGER])
+@pytest.fixture(scope="module", params=["small", "mixture", "encoder-decoder", *LARGER])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     if request.param.startswith("switches "):
         return with_switches(request.param.removeprefix("switches "))
     text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
+    if request.param == "encoder-decoder":
+        pair = EncoderDecoder("t5", n_ctx=200)
+        return World(pair.target, pair.draft, [3 + ord(letter) % 29 for letter in text])
     if request.param == "embedded":
         target, draft = specdec.embedded_pair()
         return World(target, draft, target.tokenizer.encode(text))
@@ -97,10 +101,29 @@ def prompts_of(world: World) -> list[list[int]]:
     return [ids[:1], ids[:9], ids[20:60] + ids[20:50] * 2]
 
 
+def run(world: World, draft: Any, prompt: Any, **options: Any) -> Any:
+    """What `specdec.generate` makes of a prompt, or of several.
+
+    In an encoder-decoder they are what the decoder's text goes on with, each with a source of its own.
+    """
+    if world.target.config.encoder is None:
+        return specdec.generate(world.target, draft, prompt, **options)
+    several = isinstance(prompt[0], list)
+    sources = [source_of(one) for one in (prompt if several else [prompt])]
+    return specdec.generate(
+        world.target, draft, sources if several else sources[0], decoder_prompt=prompt, **options
+    )
+
+
+def source_of(prompt: list[int]) -> list[int]:
+    """Of another length for a prompt of another length; drafts that copy find some of the text in it."""
+    return [*prompt[::-1][:30], *prompt[3:40]]
+
+
 @cache
 def plain(world: World, how: str, max_new_tokens: int | None = N_NEW) -> list[specdec.Result]:
     options = HOW[how] | {"max_new_tokens": max_new_tokens, "ignore_eos": True, "logits": True}
-    return specdec.generate(world.target, None, prompts_of(world), **options)
+    return run(world, None, prompts_of(world), **options)
 
 
 World.__hash__ = object.__hash__  # type: ignore[method-assign]  # by identity: models cannot be compared
@@ -127,13 +150,11 @@ def assert_plain_output(world: World, name: str, how: str) -> None:
     wanted = plain(world, how)
     n_accepted = n_rejected = 0
     for gamma, prompt, one in zip((None, 1, 7), prompts_of(world), wanted, strict=True):
-        got = specdec.generate(
-            world.target, draft, prompt, gamma=gamma, **options | {"seed": [one.seed]}, n_threads=1
-        )
+        got = run(world, draft, prompt, gamma=gamma, **options | {"seed": [one.seed]}, n_threads=1)
         assert_equal(got, one)
         n_accepted += got.trace.n_accepted
         n_rejected += got.trace.n_drafted - got.trace.n_accepted
-    batch = specdec.generate(world.target, draft, prompts_of(world), **options, n_threads=2, batch_size=2)
+    batch = run(world, draft, prompts_of(world), **options, n_threads=2, batch_size=2)
     for got, one in zip(batch, wanted, strict=True):
         assert_equal(got, one)
         n_accepted += got.trace.n_accepted
@@ -149,16 +170,16 @@ def test_texts_end_where_plain_texts_end(world: World, name: str) -> None:
     options: dict[str, Any] = {"ignore_eos": True, "logits": True}
     for prompt, whole in zip(prompts_of(world), plain(world, "greedy"), strict=True):
         for n in (1, 2, 3):
-            assert_equal(specdec.generate(world.target, draft, prompt, max_new_tokens=n, **options), whole, n)
+            assert_equal(run(world, draft, prompt, max_new_tokens=n, **options), whole, n)
         for stop in dict.fromkeys(whole.tokens[5:12]):
-            got = specdec.generate(world.target, draft, prompt, max_new_tokens=N_NEW, stop=stop, **options)
+            got = run(world, draft, prompt, max_new_tokens=N_NEW, stop=stop, **options)
             assert got.finish_reason == "stop" and got.stop == stop
             assert_equal(got, whole, whole.tokens.index(stop) + 1)
-    n_ctx = world.target.config["n_ctx"]
+    n_ctx = world.target.config["n_ctx"] - len(world.target.decoder_start)
     for room in (1, 2, 5, 11):
         prompt = (world.ids * n_ctx)[: n_ctx - room]
-        full = specdec.generate(world.target, None, prompt, max_new_tokens=None, **options)
-        got = specdec.generate(world.target, draft, prompt, max_new_tokens=None, **options)
+        full = run(world, None, prompt, max_new_tokens=None, **options)
+        got = run(world, draft, prompt, max_new_tokens=None, **options)
         assert got.finish_reason == full.finish_reason == "context" and len(got.tokens) == room
         assert_equal(got, full)
 
@@ -168,15 +189,11 @@ def test_a_sampled_run_follows_from_its_seed(world: World, name: str) -> None:
     """Contract 3 of the rejection rule; the draft made anew, so that nothing is left over from a run."""
     options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "ignore_eos": True, "seed": 3}
     runs = [
-        specdec.generate(
-            world.target, DRAFTS[name](world), prompts_of(world), n_threads=n, batch_size=1 + n, **options
-        )
+        run(world, DRAFTS[name](world), prompts_of(world), n_threads=n, batch_size=1 + n, **options)
         for n in (1, 2)
     ]
     assert [one.tokens for one in runs[0]] == [one.tokens for one in runs[1]]
-    last = specdec.generate(
-        world.target, DRAFTS[name](world), prompts_of(world)[2], **options | {"seed": [runs[0][2].seed]}
-    )
+    last = run(world, DRAFTS[name](world), prompts_of(world)[2], **options | {"seed": [runs[0][2].seed]})
     assert last.tokens == runs[0][2].tokens
 
 
@@ -184,12 +201,16 @@ def test_a_sampled_run_follows_from_its_seed(world: World, name: str) -> None:
 
 TINY = {"vocab_size": 3, "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 32}
 PROMPT = [1, 2, 0, 1, 2, 0, 2, 1, 2, 1, 2]  # drafts that copy find repetitions, its end is one piece twice
+SOURCE = [2, 1, 1, 0, 2, 1, 0, 2]
 N_RUNS = 3000
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> World:
+@pytest.fixture(scope="module", params=["decoder", "encoder-decoder"])
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Three tokens: every tree of drafts can be listed."""
+    if request.param == "encoder-decoder":
+        pair = EncoderDecoder("t5", n_vocab=3, n_ctx=32, blur=0.05)
+        return World(pair.target, pair.draft, PROMPT * 3)
     folder = tmp_path_factory.mktemp("tiny")
     settings = llama_config(**TINY)
     tensors = {name: array * 1.5 for name, array in tensors_for(settings, seed=3).items()}
@@ -205,16 +226,19 @@ def open_session(
     world: World, draft: Any, n: int, gamma: int, *, n_new: int, **options: Any
 ) -> _core.Session:
     """`n` sequences of one prompt that differ in their seeds."""
+    has_source = world.target.config.encoder is not None
     request = Request.prepare(
-        world.target, draft, [PROMPT] * n,
+        world.target, draft, [SOURCE if has_source else PROMPT] * n,
         DecodingOptions(
             gamma=gamma, max_new_tokens=n_new, temperature=1.0, seed=7, n_threads=1, **options
         ),
+        decoder_prompt=PROMPT if has_source else None,
     )  # fmt: skip
     session = _core.Session(
         world.target.core,
         request.draft.describe(world.target),
         request.prompts,
+        sources=[beginning.source for beginning in request.beginnings],
         gamma=request.gamma,
         max_new_tokens=n_new,
         sampling=request.sampling.core(),
@@ -285,7 +309,8 @@ def test_verification_is_exact_for_what_is_proposed(
 
     @cache
     def target(prefix: Tokens) -> Any:
-        return reference.distribution(tiny.target.logits([*PROMPT, *prefix])[-1], 1.0)
+        source = None if tiny.target.config.encoder is None else SOURCE
+        return reference.distribution(tiny.target.logits([*PROMPT, *prefix], source)[-1], 1.0)
 
     depth = 0
     outputs: Counter[Tokens] = Counter()
@@ -351,7 +376,7 @@ def test_a_session_judges_as_the_reference_does(
     gamma = 2 if name in CHAINS else 5
     options: dict[str, Any] = {"verify": rule, "lenience": lenience, "transform": transform}
     session = open_session(tiny, DRAFTS[name](tiny), n, gamma, n_new=12, **options)
-    texts = [list(PROMPT) for _ in range(n)]
+    texts = [[*tiny.target.decoder_start, *PROMPT] for _ in range(n)]
     n_drafted = 0
     while records := session.round():
         for record in records:

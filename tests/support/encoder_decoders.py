@@ -26,16 +26,15 @@ T5: dict[str, Any] = SIZES | {
 }  # fmt: skip
 
 BART: dict[str, Any] = SIZES | {
-    "norm": "layer", "position": "learned", "activation": "gelu", "gated": False, "tied": True,
+    "norm": "layer", "position": "learned", "activation": "gelu", "gated": False, "tied": False,
     "qkv_bias": True, "out_bias": True, "mlp_bias": True, "norm_place": "residual", "output_norm": False,
     "embedding_norm": True, "head_bias": True,
 }  # fmt: skip
 
 CONFIGS: dict[str, dict[str, Any]] = {
-    "t5": T5 | {"encoder": T5 | {"tied": False, "shared_embedding": True, "n_ctx": 128}},
-    "bart": BART | {"encoder": BART | {"tied": False, "shared_embedding": True, "head_bias": False}},
-    "two vocabularies": BART
-    | {"encoder": BART | {"tied": False, "head_bias": False, "n_vocab": 67, "n_layer": 1}},
+    "t5": T5 | {"encoder": T5 | {"shared_embedding": True, "n_ctx": 128}},
+    "bart": BART | {"encoder": BART | {"shared_embedding": True, "head_bias": False}},
+    "two vocabularies": BART | {"encoder": BART | {"head_bias": False, "n_vocab": 67, "n_layer": 1}},
 }
 """Relative positions and norms before each half; learned ones and norms of the stream; other source ids."""
 
@@ -45,15 +44,11 @@ START = [0]
 class EncoderDecoder:
     """A target and a draft that is like it, with the weights of the target."""
 
-    def __init__(
-        self, name: str = "t5", *, blur: float = 0.05, text: bool = False, n_vocab: int | None = None
-    ) -> None:
+    def __init__(self, name: str = "t5", *, blur: float = 0.01, text: bool = False, **changes: Any) -> None:
         config = CONFIGS[name]
-        if n_vocab is not None:
-            encoder = config["encoder"] | {"n_vocab": n_vocab, "n_ctx": 32}
-            config = config | {"n_vocab": n_vocab, "n_ctx": 32, "encoder": encoder}
-        self.config: dict[str, Any] = config
-        self.tensors: Tensors = random_tensors(config)
+        self.config: dict[str, Any] = config | changes | {"encoder": config["encoder"] | changes}
+        config = self.config
+        self.tensors = lively_tensors(config)
         tokenizer = ToyTokenizer() if text else None
         self.target = model_of(config, self.tensors, tokenizer)
         self.draft = model_of(config, perturbed(self.tensors, blur), tokenizer)
@@ -69,7 +64,11 @@ class EncoderDecoder:
 
 
 def model_of(
-    config: dict[str, Any], tensors: Tensors, tokenizer: Any = None, start: Sequence[int] = START, **formats: Any
+    config: dict[str, Any],
+    tensors: Tensors,
+    tokenizer: Any = None,
+    start: Sequence[int] = START,
+    **formats: Any,
 ) -> specdec.Model:
     core = build(config, tensors, **formats)
     start = start if config.get("encoder") else ()
@@ -78,10 +77,23 @@ def model_of(
     )
 
 
+def lively_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
+    """Random weights with which a text depends on its tokens and on its source."""
+    tensors = random_tensors(config, seed)
+    for name, tensor in tensors.items():
+        if name.endswith(".bias"):
+            tensors[name] = tensor * np.float32(0.1)
+        elif "embedding.weight" in name:
+            tensors[name] = tensor * np.float32(6.0)
+        elif "_out.weight" in name or "_down.weight" in name:
+            tensors[name] = tensor * np.float32(3.0)
+    return tensors
+
+
 def decoder_only(n_vocab: int = SIZES["n_vocab"], tokenizer: Any = None) -> specdec.Model:
     """A model without an encoder, with random weights."""
     config = T5 | {"n_vocab": n_vocab}
-    return model_of(config, random_tensors(config, seed=5), tokenizer)
+    return model_of(config, lively_tensors(config, seed=5), tokenizer)
 
 
 def spread(row: NDArray[Any]) -> NDArray[np.float64]:
