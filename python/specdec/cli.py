@@ -209,7 +209,7 @@ def _models(arguments: argparse.Namespace) -> tuple[Model, Model]:
 def _show(request: Request, colour: bool) -> Result:
     """Carry the request out, printing each round when it is done."""
     beginning = request.beginnings[0]
-    figure = Figure(request.target.tokenizer, beginning.ids, beginning.source)
+    figure = Figure(request.target.tokenizer, beginning.ids, beginning.source_text(request.target))
     print(legend(colour=colour))
     print(paint(figure.prompt, "prompt", colour), flush=True)
     run = Run(request)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import specdec
 from canonical import Tensors, build, perturbed, random_tensors
 from specdec.models.model import ModelConfig
-from toy_pair import ToyTokenizer
+from specdec.models.tokenizer import SourceTokenizer
+from toy_pair import EOS, ToyTokenizer
 
 SIZES: dict[str, Any] = {
     "n_vocab": 61, "n_ctx": 96, "n_layer": 2, "n_head": 4, "n_kv_head": 4, "d_model": 24, "d_head": 6,
@@ -38,7 +37,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 """Relative positions and norms before each half; learned ones and norms of the stream; other source ids."""
 
-START = [0]
+START = (0,)
 
 
 class EncoderDecoder:
@@ -64,16 +63,19 @@ class EncoderDecoder:
 
 
 def model_of(
-    config: dict[str, Any],
-    tensors: Tensors,
-    tokenizer: Any = None,
-    start: Sequence[int] = START,
-    **formats: Any,
+    config: dict[str, Any], tensors: Tensors, tokenizer: Any = None, **formats: Any
 ) -> specdec.Model:
-    core = build(config, tensors, **formats)
-    start = start if config.get("encoder") else ()
+    """The model of some weights; the sources of one with an encoder end with the tokenizer's end of text."""
+    has_encoder = config.get("encoder") is not None
+    source_tokenizer = SourceTokenizer(tokenizer, (), (EOS,), {}) if has_encoder and tokenizer else None
     return specdec.Model(
-        core, ModelConfig.from_canonical(config), tokenizer, Path("random"), "random", decoder_start=start
+        build(config, tensors, **formats),
+        ModelConfig.from_canonical(config),
+        tokenizer,
+        Path("random"),
+        "random",
+        source_tokenizer=source_tokenizer,
+        decoder_start=START if has_encoder else (),
     )
 
 
@@ -94,9 +96,3 @@ def decoder_only(n_vocab: int = SIZES["n_vocab"], tokenizer: Any = None) -> spec
     """A model without an encoder, with random weights."""
     config = T5 | {"n_vocab": n_vocab}
     return model_of(config, lively_tensors(config, seed=5), tokenizer)
-
-
-def spread(row: NDArray[Any]) -> NDArray[np.float64]:
-    """ln p of each token, from logits."""
-    shifted = np.asarray(row, np.float64) - np.max(row)
-    return shifted - np.log(np.exp(shifted).sum())

@@ -66,7 +66,7 @@ class Beginning:
         try:
             read: list[int] = target.source_ids(source).tolist()
         except InputError as error:
-            raise InputError(f"{name}, the source: {error}") from None
+            raise InputError(f"{name}: {error}") from None
         text_ids: list[int] = []
         if decoder_prompt is not None:
             text_ids = _ids_with_room(target, decoder_prompt, f"decoder_prompt of {name}")
@@ -84,6 +84,12 @@ class Beginning:
     def source_of(self, model: Model) -> list[int] | None:
         """What a model reads beside the text: the source, if the model has an encoder."""
         return None if model.config.encoder is None else self.source
+
+    def source_text(self, target: Model) -> str | None:
+        """The source as text; None where there is none, or no tokenizer of sources."""
+        if self.source is None or target.source_tokenizer is None:
+            return None
+        return target.source_tokenizer.tokenizer.decode(self.source)
 
     def stream_decoder(self, model: Model) -> StreamDecoder | None:
         """From the new tokens to their text; None where the model has no tokenizer.

@@ -54,6 +54,8 @@ class Result:
         Tokens of the prompt that were copied from the `prompt_cache`, not computed.
     source_ids : list of int or None
         What the encoder of an encoder-decoder read; None for other targets.
+    source_text : str or None
+        Its text, None without a tokenizer of sources.
     """
 
     text: str | None
@@ -67,6 +69,7 @@ class Result:
     tokenizer: Tokenizer | None = None
     n_cached_tokens: int = 0
     source_ids: list[int] | None = None
+    source_text: str | None = None
 
     def __str__(self) -> str:
         return terminal(self)

@@ -287,6 +287,7 @@ class Run:
         request, sequence = self.request, self.sequences[index]
         if sequence.finish_reason is None and not unfinished:
             raise RuntimeError(f"sequence {index} has not ended")
+        beginning = request.beginnings[index]
         n_vocab = request.target.config["n_vocab"]
         return Result(
             text=sequence.text,
@@ -294,8 +295,9 @@ class Run:
             finish_reason=sequence.finish_reason or "error",
             stop=sequence.stop,
             trace=Trace(sequence.rounds, prefill_s=sequence.prefill_s, n_sequences=request.n_slots),
-            prompt_ids=request.beginnings[index].ids,
-            source_ids=request.beginnings[index].source,
+            prompt_ids=beginning.ids,
+            source_ids=beginning.source,
+            source_text=beginning.source_text(request.target),
             seed=request.seeds[index],
             logits=(
                 np.concatenate([np.empty((0, n_vocab), np.float32), *sequence.logits])

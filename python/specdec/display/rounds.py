@@ -20,7 +20,10 @@ from typing import Protocol, TextIO
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
 
-__all__ = ["DecodedText", "Figure", "Piece", "html", "legend", "line", "paint", "terminal", "use_colour"]
+__all__ = [
+    "DecodedText", "Figure", "Piece", "html", "legend", "line", "paint", "source_of", "terminal",
+    "use_colour",
+]  # fmt: skip
 
 _ANSI = {
     "accepted": "\x1b[32m",
@@ -111,6 +114,11 @@ class DecodedText(Protocol):
         ...
 
     @property
+    def source_text(self) -> str | None:
+        """Its text; None without a tokenizer of sources."""
+        ...
+
+    @property
     def tokenizer(self) -> Tokenizer | None:
         """The target's tokenizer."""
         ...
@@ -151,7 +159,7 @@ class Figure:
         None shows ids.
     prompt_ids : sequence of int
         What the first round continues.
-    source_ids : sequence of int, optional
+    source : str, optional
         What the encoder of an encoder-decoder read.
     """
 
@@ -159,23 +167,22 @@ class Figure:
         self,
         tokenizer: Tokenizer | None,
         prompt_ids: Sequence[int],
-        source_ids: Sequence[int] | None = None,
+        source: str | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._prompt_ids = list(prompt_ids)
-        self._source_ids = None if source_ids is None else list(source_ids)
+        self._source = source
         self._context = list(prompt_ids)[-_N_CONTEXT:]
         self._decoder = self._branch()
 
     @property
     def prompt(self) -> str:
-        """The end of the prompt as text, or as ids without a tokenizer; after that of the source, if any."""
-        text = self._end_of(self._prompt_ids)
-        return text if self._source_ids is None else f"{self._end_of(self._source_ids)} → {text}"
-
-    def _end_of(self, ids: list[int]) -> str:
-        text = " ".join(map(str, ids)) if self._tokenizer is None else self._tokenizer.decode(ids)
-        return visible(text if len(text) <= _N_PROMPT else "…" + text[-_N_PROMPT:])
+        """The end of the prompt as text, or as ids without a tokenizer; behind the end of the source."""
+        if self._tokenizer is None:
+            text = _ids(self._prompt_ids)
+        else:
+            text = self._tokenizer.decode(self._prompt_ids)
+        return _end(text) if self._source is None else f"{_end(self._source)} → {_end(text)}"
 
     def pieces(self, round_: Round) -> list[Piece]:
         """The pieces of the next round: accepted drafts, the other drafts, the target's own token."""
@@ -242,6 +249,19 @@ class Figure:
 
     def _remember(self, token: int) -> None:
         self._context = [*self._context, token][-_N_CONTEXT:]
+
+
+def source_of(result: DecodedText) -> str | None:
+    """The source of a result as text, or as ids without a tokenizer; None where there is none."""
+    return result.source_text if result.source_ids is None or result.source_text else _ids(result.source_ids)
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+def _end(text: str) -> str:
+    return visible(text if len(text) <= _N_PROMPT else "…" + text[-_N_PROMPT:])
 
 
 def visible(text: str, *, keep_lines: bool = False) -> str:
@@ -313,7 +333,7 @@ def terminal(result: DecodedText, *, colour: bool | None = None) -> str:
         cut off {braced}. By default what `use_colour` says.
     """
     colour = use_colour() if colour is None else colour
-    figure = Figure(result.tokenizer, result.prompt_ids, result.source_ids)
+    figure = Figure(result.tokenizer, result.prompt_ids, source_of(result))
     prompt = paint(figure.prompt, "prompt", colour)
     if not result.trace.n_drafted:
         text = _paragraph(result)
@@ -345,7 +365,7 @@ def closing(result: DecodedText) -> str:
 def html(result: DecodedText) -> str:
     """Figure 1 of a result as an HTML fragment, for light and dark pages, with a tooltip on each token."""
     escape = html_escapes.escape
-    figure = Figure(result.tokenizer, result.prompt_ids, result.source_ids)
+    figure = Figure(result.tokenizer, result.prompt_ids, source_of(result))
     prompt = f'<span class="specdec-prompt">{escape(figure.prompt)}</span>'
     if result.trace.n_drafted:
         key = " ".join(f'<span class="specdec-{kind}">{escape(_MEANINGS[kind])}</span>' for kind in _LEGEND)

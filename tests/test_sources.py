@@ -1,0 +1,442 @@
+"""Encoder-decoders: the source goes through both encoders, and everything else is as for other targets.
+
+What every draft must keep is tested on an encoder-decoder too, in test_every_drafter.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+
+import specdec
+from encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, model_of
+from specdec import PromptCache, drafts, reference
+from specdec.errors import InputError, VocabularyMismatchError
+from toy_pair import EOS, ToyTokenizer
+
+OPTIONS: dict[str, Any] = {"max_new_tokens": 20, "ignore_eos": True, "logits": True}
+LENGTHS = (1, 9, 40, 17, 2)
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def pair(request: pytest.FixtureRequest) -> EncoderDecoder:
+    return EncoderDecoder(request.param)
+
+
+@pytest.fixture(scope="module")
+def t5() -> EncoderDecoder:
+    return EncoderDecoder("t5")
+
+
+@pytest.fixture(scope="module")
+def texts() -> EncoderDecoder:
+    """With a tokenizer."""
+    return EncoderDecoder("t5", text=True)
+
+
+def logits_of(pair: EncoderDecoder, text: list[int], source: list[int]) -> np.ndarray:
+    """By the specification: [len(text), n_vocab]."""
+    return reference.logits(pair.config, pair.tensors, text, source=source)
+
+
+def assert_equal(one: specdec.Result, other: specdec.Result) -> None:
+    assert (one.tokens, one.text, one.finish_reason) == (other.tokens, other.text, other.finish_reason)
+    assert (one.prompt_ids, one.source_ids) == (other.prompt_ids, other.source_ids)
+    assert np.array_equal(one.logits, other.logits)  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------- greedy text
+
+
+def test_greedy_text_is_that_of_the_specification(pair: EncoderDecoder) -> None:
+    """Token for token, where the two best logits are not too close for f32."""
+    source = pair.sources(23)[0]
+    text, found = list(START), specdec.generate(pair.target, pair.draft, pair.sources(23)[0], **OPTIONS)
+    for token, row in zip(found.tokens, found.logits, strict=True):  # type: ignore[arg-type]
+        wanted = logits_of(pair, text, source)[-1]
+        assert np.allclose(row, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+        second, best = np.sort(wanted)[-2:]
+        assert token == wanted.argmax() or best - second < 1e-4
+        text.append(token)
+    assert found.prompt_ids == list(START) and found.source_ids == source
+    assert found.trace.prefill_s > 0.0
+
+
+def test_a_text_depends_on_its_source(pair: EncoderDecoder) -> None:
+    one, other = (specdec.generate(pair.target, None, s, **OPTIONS) for s in pair.sources(9, 9))
+    assert one.source_ids != other.source_ids
+    assert not np.array_equal(one.logits[0], other.logits[0])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_batch_is_its_single_runs(pair: EncoderDecoder, temperature: float) -> None:
+    """Sources of unequal lengths, two of them equal; slots are taken by the next source; threads."""
+    sources = [*pair.sources(*LENGTHS), pair.sources(*LENGTHS)[1]]
+    options = OPTIONS | {"temperature": temperature, "verify": "coupled"}
+    plain = [
+        specdec.generate(pair.target, None, source, seed=[(3, i)], **options)
+        for i, source in enumerate(sources)
+    ]
+    for batch_size, n_threads, draft in itertools.product((2, 6), (1, 2), (None, pair.draft)):
+        batch = specdec.generate(
+            pair.target, draft, sources, seed=3, batch_size=batch_size, n_threads=n_threads, **options
+        )
+        for one, other in zip(batch, plain, strict=True):
+            assert_equal(one, other)
+    if temperature == 0.0:
+        assert plain[1].tokens == plain[-1].tokens
+
+
+def test_every_way_to_draft_for_a_text(texts: EncoderDecoder) -> None:
+    """gamma="auto", a policy, a stop string and a stop id: the text is the plain one."""
+    source = "ab é a"
+    whole = specdec.generate(texts.target, None, source, max_new_tokens=30, ignore_eos=True)
+    assert whole.text == ToyTokenizer().decode(whole.tokens)
+    assert whole.source_ids == [*ToyTokenizer().encode(source, add_bos=False), EOS]
+    assert whole.source_text == source
+    for gamma in ("auto", 0, 1, 7, lambda rounds: len(rounds) % 4):
+        found = specdec.generate(
+            texts.target, texts.draft, source, max_new_tokens=30, ignore_eos=True, gamma=gamma
+        )
+        assert (found.text, found.tokens) == (whole.text, whole.tokens)
+    stop = whole.text[7:9]
+    for draft in (None, texts.draft):
+        found = specdec.generate(texts.target, draft, source, max_new_tokens=30, ignore_eos=True, stop=stop)
+        assert found.stop == stop and found.text == whole.text[: whole.text.index(stop)]
+        found = specdec.generate(
+            texts.target, draft, source, max_new_tokens=30, ignore_eos=True, stop=whole.tokens[5]
+        )
+        assert found.tokens == whole.tokens[: whole.tokens.index(whole.tokens[5]) + 1]
+
+
+def test_a_stream_is_the_text(texts: EncoderDecoder) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 25, "ignore_eos": True}
+    for decoder_prompt in (None, "ab"):
+        whole = specdec.generate(texts.target, None, "a b", decoder_prompt=decoder_prompt, **options)
+        with specdec.stream(
+            texts.target, texts.draft, "a b", decoder_prompt=decoder_prompt, **options
+        ) as stream:
+            assert "".join(stream) == whole.text
+        assert stream.result.source_ids == whole.source_ids
+
+
+# ------------------------------------------------------------------------------------------ decoder_prompt
+
+
+def test_decoder_prompt_continues_a_text(pair: EncoderDecoder) -> None:
+    """By the tokens that the target wrote: one for all sources, or one for each."""
+    sources = pair.sources(*LENGTHS)
+    whole = specdec.generate(pair.target, None, sources, **OPTIONS)
+    for draft in (None, pair.draft, drafts.ContextCopy(min_match=1)):
+        begun = [one.tokens[:i] for i, one in enumerate(whole)]  # the first is empty
+        for got, one, n in zip(
+            specdec.generate(pair.target, draft, sources, decoder_prompt=begun, **OPTIONS),
+            whole,
+            range(len(whole)),
+            strict=True,
+        ):
+            assert got.prompt_ids == [*START, *one.tokens[:n]]
+            assert got.tokens[: 20 - n] == one.tokens[n:]
+            assert np.array_equal(got.logits[: 20 - n], one.logits[n:])
+        same = specdec.generate(pair.target, draft, sources[:2], decoder_prompt=[7, 8], **OPTIONS)
+        alone = specdec.generate(pair.target, None, sources[1], decoder_prompt=np.array([7, 8]), **OPTIONS)
+        assert same[0].prompt_ids == [*START, 7, 8]
+        assert_equal(same[1], alone)
+
+
+def test_decoder_prompt_is_a_text(texts: EncoderDecoder) -> None:
+    tokenizer = ToyTokenizer()
+    source = tokenizer.encode("ab", add_bos=False)
+    several = specdec.generate(
+        texts.target, texts.draft, ["ab", source], decoder_prompt=["xa", "b"], **OPTIONS
+    )
+    assert [one.prompt_ids for one in several] == [
+        [*START, *tokenizer.encode(text, add_bos=False)] for text in ("xa", "b")
+    ]
+    assert [one.source_ids for one in several] == [[*source, EOS], source]  # ids are taken as they are
+    assert several[0].text == tokenizer.decode(several[0].tokens, continuing=True)
+
+
+def test_a_space_begins_a_text_only_behind_text(texts: EncoderDecoder) -> None:
+    """As for other targets: the first space is the tokenizer's where nothing stands before it."""
+    space = ToyTokenizer().encode(" ", add_bos=False)[0]
+    start = specdec.generate(
+        texts.target, None, "ab", logit_bias={space: 1000.0}, max_new_tokens=3, ignore_eos=True
+    )
+    after = specdec.generate(
+        texts.target, None, "ab", decoder_prompt="a", logit_bias={space: 1000.0}, max_new_tokens=3,
+        ignore_eos=True,
+    )  # fmt: skip
+    assert start.tokens == after.tokens == [space] * 3
+    assert after.text == "   " and start.text == ToyTokenizer().decode([space] * 3)
+
+
+def test_the_context_is_the_decoders(t5: EncoderDecoder) -> None:
+    """A source may be as long as the encoder reads, whatever the decoder's text has room for."""
+    n_ctx = t5.target.config.n_ctx
+    source = t5.sources(t5.target.config.encoder.n_ctx)[0]  # type: ignore[union-attr]
+    found = specdec.generate(t5.target, t5.draft, source, max_new_tokens=None, ignore_eos=True)
+    assert found.finish_reason == "context" and len(found.tokens) == n_ctx - len(START)
+    for room in (1, 4):
+        begun = found.tokens[: n_ctx - len(START) - room]
+        rest = specdec.generate(
+            t5.target, t5.draft, source, decoder_prompt=begun, max_new_tokens=None, ignore_eos=True
+        )
+        assert rest.tokens == found.tokens[-room:] and rest.finish_reason == "context"
+
+
+# ---------------------------------------------------------------------------------------- logits and scores
+
+
+def test_logits_and_scores(pair: EncoderDecoder) -> None:
+    source = pair.sources(12)[0]
+    found = specdec.generate(pair.target, None, source, **OPTIONS)
+    text = [*found.prompt_ids, *found.tokens]
+    logits = pair.target.logits(text[:-1], source)
+    assert np.array_equal(logits, found.logits)
+    wanted = logits_of(pair, text[:-1], source)
+    ln_p = wanted - np.log(np.exp(wanted).sum(axis=1, keepdims=True))
+    scores = pair.target.score(text, source)
+    assert scores == pytest.approx(ln_p[np.arange(len(found.tokens)), found.tokens], abs=1e-4)
+
+
+def test_a_text_is_scored_behind_the_start_ids(texts: EncoderDecoder) -> None:
+    ids = ToyTokenizer().encode("abba", add_bos=False)
+    source = [*ToyTokenizer().encode("a b", add_bos=False), EOS]
+    assert np.array_equal(texts.target.score("abba", "a b"), texts.target.score([*START, *ids], source))
+    assert len(texts.target.score("abba", "a b")) == len(ids)
+    assert np.array_equal(texts.target.logits("abba", "a b"), texts.target.logits([*START, *ids], source))
+
+
+# ----------------------------------------------------------------------------------------------- drafts
+
+
+def test_input_copy_takes_the_source(t5: EncoderDecoder) -> None:
+    """The guesses of the first round are the source; the text is the plain one."""
+    sources = t5.sources(12, 30)
+    plain = specdec.generate(t5.target, None, sources, **OPTIONS)
+    for start in (0, 4):
+        found = specdec.generate(t5.target, drafts.InputCopy(start=start), sources, gamma=6, **OPTIONS)
+        for one, other, source in zip(found, plain, sources, strict=True):
+            assert_equal(one, other)
+            assert list(one.trace.rounds[0].drafted) == source[start : start + 6]
+
+
+def test_a_source_in_another_vocabulary_is_not_copied() -> None:
+    pair = EncoderDecoder("two vocabularies")
+    source = pair.sources(12)[0]
+    with pytest.raises(InputError, match="InputCopy has no source.*vocabulary of its own, of 67 tokens"):
+        specdec.generate(pair.target, drafts.InputCopy(), source)
+    plain = specdec.generate(pair.target, None, source, **OPTIONS)
+    assert_equal(specdec.generate(pair.target, drafts.InputCopy([5, 6, 7]), source, **OPTIONS), plain)
+
+
+def test_a_draft_without_an_encoder(pair: EncoderDecoder) -> None:
+    """It guesses from the decoder's text alone, as a chain and as a draft's draft; one sits out no source."""
+    sources = pair.sources(*LENGTHS)
+    small = decoder_only()
+    plain = specdec.generate(pair.target, None, sources, **OPTIONS)
+    for draft in (small, drafts.ModelDraft(pair.draft, draft=small)):
+        found = specdec.generate(pair.target, draft, sources, batch_size=2, **OPTIONS)
+        assert sum(one.trace.n_drafted for one in found) > 0
+        for one, other in zip(found, plain, strict=True):
+            assert_equal(one, other)
+
+
+def test_a_draft_without_room_for_a_source_drafts_nothing(t5: EncoderDecoder) -> None:
+    encoder = t5.config["encoder"] | {"n_ctx": 10}
+    draft = model_of(t5.config | {"encoder": encoder}, t5.tensors)
+    sources = t5.sources(10, 11)
+    found = specdec.generate(t5.target, draft, sources, **OPTIONS)
+    assert found[0].trace.n_drafted > 0 and found[1].trace.n_drafted == 0
+    for one, other in zip(found, specdec.generate(t5.target, None, sources, **OPTIONS), strict=True):
+        assert_equal(one, other)
+
+
+def test_tables_count_what_a_target_has_written(t5: EncoderDecoder) -> None:
+    sources = t5.sources(*LENGTHS)
+    plain = specdec.generate(t5.target, None, sources, **OPTIONS)
+    table = drafts.Ngram.from_results(plain, t5.target, n=3)
+    found = specdec.generate(t5.target, table, sources, **OPTIONS)
+    assert sum(one.trace.n_accepted for one in found) > 20
+    for one, other in zip(found, plain, strict=True):
+        assert_equal(one, other)
+
+
+# ------------------------------------------------------------------------------------------ prompt cache
+
+
+@pytest.mark.parametrize("config", ["t5", "bart"])
+def test_a_prompt_cache_knows_the_source(config: str) -> None:
+    """The same text after another source is not the same text; a hit changes no bit."""
+    pair = EncoderDecoder(config)
+    one, other = pair.sources(9, 9)
+    cache = PromptCache()
+    for draft in (None, pair.draft, decoder_only()):
+        for source, decoder_prompt in itertools.product((one, other, one), ([5, 6, 7, 8], [5, 6, 7, 9, 9])):
+            wanted = specdec.generate(pair.target, None, source, decoder_prompt=decoder_prompt, **OPTIONS)
+            found = specdec.generate(
+                pair.target, draft, source, decoder_prompt=decoder_prompt, prompt_cache=cache, **OPTIONS
+            )
+            assert_equal(found, wanted)
+    again = specdec.generate(
+        pair.target, None, other, decoder_prompt=[5, 6, 7, 8, 1], prompt_cache=cache, **OPTIONS
+    )
+    assert again.n_cached_tokens == 5
+    third = pair.sources(9, seed=8)[0]
+    fresh = specdec.generate(
+        pair.target, None, third, decoder_prompt=[5, 6, 7, 8], prompt_cache=cache, **OPTIONS
+    )
+    assert fresh.n_cached_tokens == 0
+
+
+# ------------------------------------------------------------------------------------------- beam search
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_beam_search(pair: EncoderDecoder, width: int) -> None:
+    source = pair.sources(14)[0]
+    options: dict[str, Any] = {"width": width, "max_new_tokens": 6, "ignore_eos": True}
+    plain = specdec.beam_search(pair.target, None, source, **options)
+    for draft, gamma in ((pair.draft, 1), (pair.draft, 3), (pair.target, 2), (decoder_only(), 2)):
+        found = specdec.beam_search(pair.target, draft, source, gamma=gamma, **options)
+        assert found.beams == plain.beams and found.source_ids == source
+    wanted = reference.beam_search(
+        lambda text: logits_of(pair, text, source)[-1], list(START), width, options["max_new_tokens"]
+    )
+    for beam, (tokens, score, _) in zip(plain.beams, wanted, strict=True):
+        assert beam.tokens == tokens and beam.score == pytest.approx(score, abs=1e-4)
+    begun = specdec.beam_search(
+        pair.target, pair.draft, source, decoder_prompt=plain.best.tokens[:2], **options | {"width": 1}
+    )
+    assert begun.prompt_ids == [*START, *plain.best.tokens[:2]]
+
+
+# --------------------------------------------------------------------------------------------------- laws
+
+
+@pytest.mark.parametrize("verify", ["rejection", "block"])
+def test_sampled_texts_have_the_targets_law(verify: str) -> None:
+    """Every text of three tokens, of a vocabulary of three, against the specification: chi-square."""
+    pair = EncoderDecoder("t5", n_vocab=3, n_ctx=32, blur=0.1)
+    source, n = [2, 1, 1, 0, 2], 3000
+    results = specdec.generate(
+        pair.target, pair.draft, [source] * n, temperature=1.0, max_new_tokens=3, gamma=2, seed=11,
+        ignore_eos=True, verify=verify, batch_size=100,
+    )  # fmt: skip
+    found = Counter(tuple(one.tokens) for one in results)
+    law = {}
+    for text in itertools.product(range(3), repeat=3):
+        rows = logits_of(pair, [*START, *text[:-1]], source)
+        rows = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+        law[text] = float(np.exp(rows[np.arange(3), text].sum()))
+    common = [text for text, p in law.items() if p * n >= 5]
+    counts = [found[text] for text in common]
+    expected = np.array([law[text] for text in common])
+    assert 1.0 - expected.sum() < 0.05
+    assert scipy.stats.chisquare(counts, expected / expected.sum() * sum(counts)).pvalue > 1e-4
+
+
+# ----------------------------------------------------------------------------------------------- analysis
+
+
+def test_what_is_measured(texts: EncoderDecoder) -> None:
+    """Acceptance is that of the two models' own distributions behind the source."""
+    source = ToyTokenizer().encode("a bb", add_bos=False)
+    found = specdec.measure(
+        texts.target, texts.draft, [source, "ab"], gammas=[2], temperatures=[1.0], leniences=[1.0],
+        n_tokens=40, n_timed_tokens=10, repeats=1,
+    )  # fmt: skip
+    assert found.prompts[0] == source
+    tokens, betas = found.tokens[1.0][0], found.betas[1.0][0]
+    text = [*START, *tokens[:-1]]
+    rows = [reference.distribution(row, 1.0) for row in texts.target.logits(text, source)]
+    guessed = [reference.distribution(row, 1.0) for row in texts.draft.logits(text, source)]
+    assert betas == pytest.approx([np.minimum(p, q).sum() for p, q in zip(rows, guessed, strict=True)])
+    assert found.rows[0].c > 0.0 and found.verify_ratio[3] > 0.0
+    table = specdec.measure(
+        texts.target, drafts.Bigram(tokens, 61), source, gammas=[1], temperatures=[0.0], leniences=[1.0],
+        n_tokens=10, timing=False,
+    )  # fmt: skip
+    assert 0.0 <= table.rows[0].alpha <= 1.0
+    alone = specdec.measure(
+        texts.target, decoder_only(), source, gammas=[1], temperatures=[0.0], n_tokens=10, timing=False
+    )
+    assert 0.0 <= alone.rows[0].alpha <= 1.0
+
+
+def test_tuning_and_oracle(texts: EncoderDecoder) -> None:
+    assert specdec.tune(texts.target, texts.draft, ["ab", "a"], n_tokens=20, max_gamma=2).gamma in (0, 1, 2)
+    found = specdec.oracle(texts.target, texts.draft, "ab", gammas=[1, 2], max_gamma=2, max_new_tokens=10)
+    assert found.n_tokens == 10
+
+
+def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) -> None:
+    shown = specdec.generate(texts.target, texts.draft, "a bb", decoder_prompt="ab", max_new_tokens=3)
+    assert "a bb → ab" in str(shown) and "a bb → ab" in shown._repr_html_()
+    ids = specdec.generate(t5.target, None, [5, 6], max_new_tokens=2, ignore_eos=True)
+    assert str(ids).startswith("5 6 → 0")
+    assert "2 layers of an encoder, 2 of a decoder" in repr(t5.target)
+
+
+# ------------------------------------------------------------------------------------------------- errors
+
+
+def test_what_is_refused(t5: EncoderDecoder, texts: EncoderDecoder) -> None:
+    plain, source = decoder_only(tokenizer=ToyTokenizer()), [5, 6]
+    asked: list[dict[str, Any]] = [{"role": "user", "content": "a"}]
+    for call in (specdec.generate, specdec.stream, specdec.beam_search):
+        with pytest.raises(InputError, match="decoder_prompt is given, but random has no encoder"):
+            call(plain, None, source, decoder_prompt=[1])
+    for call in (specdec.generate, specdec.stream):
+        with pytest.raises(InputError, match="messages are given, but random is an encoder-decoder"):
+            call(texts.target, None, messages=asked)
+    for draft in (t5.draft, drafts.ModelDraft(t5.draft), drafts.Ensemble(t5.draft)):
+        with pytest.raises(InputError, match="draft random has an encoder and target random has none"):
+            specdec.generate(plain, draft, source)
+    with pytest.raises(InputError, match="draft random has an encoder and target random has none"):
+        specdec.beam_search(plain, t5.draft, source)
+    with pytest.raises(InputError, match="draft random has an encoder and target random has none"):
+        specdec.measure(plain, t5.draft, source)
+    with pytest.raises(InputError, match="draft random has an encoder and target random has none"):
+        drafts.ModelDraft(plain, draft=t5.draft)
+    small = EncoderDecoder("t5", n_vocab=50)
+    with pytest.raises(VocabularyMismatchError):
+        specdec.generate(t5.target, small.draft, source)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": []}, "prompt is an empty list"),
+        ({"prompt": [[5], []]}, "prompt 1: source has 0 token ids; expected at least 1"),
+        ({"prompt": [61]}, "prompt: token id at position 0 is 61; expected 0 to 60"),
+        ({"prompt": [5] * 129}, "prompt: source has 129 token ids; expected at most 128"),
+        ({"prompt": "a"}, "prompt: a text was given, but"),
+        ({"prompt": [5], "decoder_prompt": [61]}, "decoder_prompt of prompt: token id at position 0 is 61"),
+        ({"prompt": [5], "decoder_prompt": [5] * 95}, "decoder_prompt of prompt: there are 96 token ids"),
+        ({"prompt": [5], "decoder_prompt": [[5], [6]]}, "decoder_prompt is a list of 2 for 1 source"),
+        ({"prompt": [[5]], "decoder_prompt": [[5], [6]]}, "decoder_prompt is a list of 2 for 1 source"),
+        ({"prompt": [[5], [6]], "decoder_prompt": [[5]]}, "decoder_prompt is a list of 1 for 2 sources"),
+        ({"prompt": [5], "decoder_prompt": 3}, "decoder_prompt is an int; expected text, token ids"),
+        ({"prompt": [[5], [6]], "decoder_prompt": [[5], 6]}, "decoder_prompt mixes prompts with token ids"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(t5: EncoderDecoder, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        specdec.generate(t5.target, None, **arguments)
+    assert message in str(caught.value)
+
+
+def test_a_source_for_logits(t5: EncoderDecoder) -> None:
+    for method in (t5.target.logits, t5.target.score):
+        with pytest.raises(InputError, match="source is missing; expected what the encoder of random reads"):
+            method([0, 5])
+    for method in (decoder_only().logits, decoder_only().score):
+        with pytest.raises(InputError, match="a source was given, but random has no encoder"):
+            method([0, 5], [5])
