@@ -15,7 +15,7 @@ import scipy
 
 import specdec
 from encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, model_of
-from specdec import PromptCache, drafts, reference
+from specdec import PromptCache, cli, drafts, reference
 from specdec.errors import InputError, VocabularyMismatchError
 from toy_pair import EOS, ToyTokenizer
 
@@ -382,6 +382,27 @@ def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) ->
     ids = specdec.generate(t5.target, None, [5, 6], max_new_tokens=2, ignore_eos=True)
     assert str(ids).startswith("5 6 → 0")
     assert "2 layers of an encoder, 2 of a decoder" in repr(t5.target)
+
+
+# ------------------------------------------------------------------------------------------- command line
+
+
+def test_the_command_line(
+    texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = {"target": texts.target, "draft": texts.draft, "plain": decoder_only(tokenizer=ToyTokenizer())}
+    monkeypatch.setattr(cli, "load", lambda name, dtype: models[name])
+    pair = ["--target", "target", "--draft", "draft", "--max-new-tokens", "6", "--threads", "1"]
+    for prompt in ([], ["ba"]):
+        assert cli.main([*pair, "--source", "a bb", "--no-color", *prompt]) == 0
+        output, errors = capsys.readouterr()
+        assert f"a bb → {''.join(prompt)}" in output and "identical, all 6 tokens" in output and not errors
+        (greedy,) = [line for line in output.splitlines() if line.startswith("greedy texts")]
+        assert "--source 'a bb'" in greedy and greedy.endswith(" ".join(["--threads 1", *prompt]))
+    assert cli.main([*pair, "a bb"]) == 2
+    assert "--source is missing; expected what the encoder of random reads" in capsys.readouterr().err
+    assert cli.main(["--target", "plain", "--draft", "plain", "--source", "ab"]) == 2
+    assert "--source is given, but random has no encoder" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------- errors

@@ -74,8 +74,8 @@ def test_type_checkers_see_every_keyword_argument_of_generate() -> None:
     assert BatchOptions.__optional_keys__ == {field.name for field in fields(DecodingOptions)}
     parameters = inspect.signature(specdec.stream).parameters.values()
     by_keyword = {entry.name for entry in parameters if entry.kind is entry.KEYWORD_ONLY}
-    of_a_chat = {"messages", "tools", "documents", "chat_template_kwargs"}
-    assert Options.__optional_keys__ == by_keyword - of_a_chat
+    of_prompts = {"decoder_prompt", "messages", "tools", "documents", "chat_template_kwargs"}
+    assert Options.__optional_keys__ == by_keyword - of_prompts
 
 
 def public_callables() -> Iterator[tuple[str, Callable[..., object]]]:

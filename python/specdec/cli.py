@@ -22,7 +22,7 @@ from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.run import Run
 from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
-from specdec.errors import SpecdecError
+from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model, embedded_pair, load
 from specdec.trace import Trace
 from specdec.verification.rules import DECODING_RULES
@@ -93,17 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Without --target and --draft the trained pair in the package is used.",
     )
     add = parser.add_argument
-    add(
-        "prompt",
-        nargs="?",
-        default=_PROMPT,
-        help="text to continue (default: %(default)r); of an encoder-decoder the source",
-    )
-    add(
-        "--decoder-prompt",
-        metavar="TEXT",
-        help="of an encoder-decoder: what the new text goes on with (default: nothing)",
-    )
+    add("prompt", nargs="?", help=f"text to continue (default: {_PROMPT!r}; with --source: none)")
+    add("--source", metavar="TEXT", help="what the encoder of an encoder-decoder reads, which needs it")
     add("--target", metavar="MODEL", help="path or hub name of the model whose text this is")
     add("--draft", metavar="MODEL", help="path or hub name of the model that guesses ahead")
     formats: dict[str, Any] = {"choices": ("f32", "bf16", "int8", "int4"), "metavar": "FORMAT"}
@@ -181,15 +172,14 @@ def _compare(arguments: argparse.Namespace) -> int:
     if gamma is None and arguments.target is None:
         gamma = _PAIR_GAMMA
     settings = DecodingOptions(gamma=gamma, **options)
-    request = Request.prepare(
-        target, draft, arguments.prompt, settings, decoder_prompt=arguments.decoder_prompt
-    )
+    given, decoder_prompt = _given(arguments, target)
+    request = Request.prepare(target, draft, given, settings, decoder_prompt=decoder_prompt)
     shown = _show(request, colour)
     if shown.text is not None:
-        before = arguments.prompt if shown.source_ids is None else arguments.decoder_prompt or ""
+        before = given if target.config.encoder is None else decoder_prompt or ""
         print(f"\n{_wrapped(before + shown.text)}")
-    options |= {"seed": [shown.seed], "decoder_prompt": arguments.decoder_prompt}
-    plain, speculative = _time(target, draft, arguments.prompt, gamma, options)
+    options |= {"seed": [shown.seed], "decoder_prompt": decoder_prompt}
+    plain, speculative = _time(target, draft, given, gamma, options)
     print()
     print(_table(plain, speculative))
     verdict, same = _verdict(plain.results[-1], speculative.results[-1], request)
@@ -198,6 +188,22 @@ def _compare(arguments: argparse.Namespace) -> int:
         for name, value in _settings(request, shown, arguments):
             print(f"{name:<18} {value}")
     return EXIT_OK if same else EXIT_DIFFERENT
+
+
+def _given(arguments: argparse.Namespace, target: Model) -> tuple[str, str | None]:
+    """(prompt and decoder_prompt as `specdec.generate` takes them)."""
+    if target.config.encoder is not None:
+        if arguments.source is None:
+            raise InputError(f"--source is missing; expected what the encoder of {target.path} reads")
+        return arguments.source, arguments.prompt
+    if arguments.source is not None:
+        raise InputError(f"--source is given, but {target.path} has no encoder; expected a prompt alone")
+    return _prompt(arguments), None
+
+
+def _prompt(arguments: argparse.Namespace) -> str:
+    prompt: str | None = arguments.prompt
+    return _PROMPT if prompt is None else prompt
 
 
 def _models(arguments: argparse.Namespace) -> tuple[Model, Model]:
@@ -310,7 +316,7 @@ def _greedy(arguments: argparse.Namespace) -> list[str]:
         "--dtype": arguments.dtype,
         "--draft-dtype": arguments.draft_dtype,
         "--gamma": arguments.gamma,
-        "--decoder-prompt": arguments.decoder_prompt,
+        "--source": arguments.source,
         "--max-new-tokens": None if arguments.max_new_tokens == _MAX_NEW_TOKENS else arguments.max_new_tokens,
         "--repetition-penalty": arguments.repetition_penalty,
         "--threads": arguments.threads,
@@ -320,7 +326,9 @@ def _greedy(arguments: argparse.Namespace) -> list[str]:
             command += [name, str(value)]
     for text in arguments.stop or ():
         command += ["--stop", text]
-    return [*command, arguments.prompt]
+    if arguments.source is None or arguments.prompt is not None:
+        command.append(_prompt(arguments))
+    return command
 
 
 def _wrapped(text: str, width: int = 100) -> str:
