@@ -454,9 +454,18 @@ def test_what_is_wrong_is_named(t5: EncoderDecoder, arguments: dict[str, Any], m
     assert message in str(caught.value)
 
 
+def test_a_model_that_names_no_start_needs_a_decoder_prompt(t5: EncoderDecoder) -> None:
+    core, config = t5.target.core, t5.target.config
+    model = specdec.Model(core, config, None, t5.target.path, "random")
+    with pytest.raises(InputError, match="prompt: random names no ids that its texts begin with"):
+        specdec.generate(model, None, [5])
+    wanted = specdec.generate(t5.target, None, [5], **OPTIONS)
+    assert specdec.generate(model, None, [5], decoder_prompt=START, **OPTIONS).tokens == wanted.tokens
+
+
 def test_a_source_for_logits(t5: EncoderDecoder) -> None:
     for method in (t5.target.logits, t5.target.score):
-        with pytest.raises(InputError, match="source is missing; expected what the encoder of random reads"):
+        with pytest.raises(InputError, match="source is None, but random has an encoder"):
             method([0, 5])
     for method in (decoder_only().logits, decoder_only().score):
         with pytest.raises(InputError, match="a source was given, but random has no encoder"):
