@@ -18,10 +18,12 @@ def check_beams(case: dict[str, Any]) -> str:
     draft = target
     if name != "target":
         draft = make_model(draft_description(case["target"], case["models"][name]))
-    options = {"n_threads": 1} | case["settings"]
-    found = specdec.beam_search(target, draft, case["prompt"], **options)
+    options, given = {"n_threads": 1} | case["settings"], case["prompt"]
+    if "source" in case:
+        given, options["decoder_prompt"] = case["source"], given
+    found = specdec.beam_search(target, draft, given, **options)
     plain = {name: value for name, value in options.items() if name not in ("draft_width", "gamma")}
-    expected = specdec.beam_search(target, None, case["prompt"], **plain | {"n_threads": 1})
+    expected = specdec.beam_search(target, None, given, **plain | {"n_threads": 1})
     for i, (one, other) in enumerate(zip(found.beams, expected.beams, strict=True)):
         if one != other:
             raise Failure("difference", f"beam {i} is {one}, and {other} in plain beam search")

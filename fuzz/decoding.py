@@ -9,7 +9,7 @@ import numpy as np
 import specdec
 from fuzz.drafts import descriptions, is_adaptive, is_stateful, make_draft, may_branch
 from fuzz.failures import Failure
-from fuzz.models import make_model
+from fuzz.models import make_model, source_vocab
 from fuzz.objects import ProposerError
 from fuzz.settings import distribution_after, is_extreme, keywords, plain_keywords
 from fuzz.traces import check_result
@@ -34,7 +34,7 @@ def check_decoding(case: dict[str, Any]) -> str:
     options = keywords(settings)
     try:
         draft = make_draft(case["draft"], case["target"], case["models"])
-        results = specdec.generate(target, draft, case["prompts"], **options)
+        results = _generate(target, draft, case, **options)
     except (InputError, ProposerError):
         if may_be_refused(case):
             return "refused"
@@ -53,6 +53,24 @@ def check_decoding(case: dict[str, Any]) -> str:
     return "passed"
 
 
+def _generate(
+    target: specdec.Model, draft: Any, case: dict[str, Any], **options: Any
+) -> list[specdec.Result]:
+    """The texts of all prompts, which go on after the start of an encoder-decoder's texts."""
+    if "sources" not in case:
+        return specdec.generate(target, draft, case["prompts"], **options)
+    return specdec.generate(target, draft, case["sources"], decoder_prompt=case["prompts"], **options)
+
+
+def _alone(target: specdec.Model, draft: Any, result: specdec.Result, **options: Any) -> specdec.Result:
+    """The text of a result's prompt, and of its source if it has one, once more and by itself."""
+    prompt, source = result.prompt_ids, result.source_ids
+    if source is None:
+        return specdec.generate(target, draft, [prompt], **options)[0]
+    begun = prompt[len(target.decoder_start) :]
+    return specdec.generate(target, draft, [source], decoder_prompt=[begun], **options)[0]
+
+
 def may_be_refused(case: dict[str, Any]) -> bool:
     """Whether a case has something that the documentation says is refused."""
     settings, draft = case["settings"], case["draft"]
@@ -66,6 +84,9 @@ def may_be_refused(case: dict[str, Any]) -> bool:
         return True
     if is_extreme(settings):
         return True
+    if "encoder" in case["target"] and source_vocab(case["target"]) != case["target"].get("n_vocab", 11):
+        if any(one["kind"] == "input" and one["source"] is None for one in found):
+            return True
     own_layers = ("exit", "skip")  # they cannot draft for a draft
     return any(part["kind"] in own_layers for one in found if "draft" in one for part in descriptions(one))
 
@@ -75,7 +96,7 @@ def _compare_with_plain(
 ) -> None:
     for i, result in enumerate(results):
         options = plain_keywords(settings) | {"seed": [result.seed]}
-        plain = specdec.generate(target, None, [result.prompt_ids], **options)[0]
+        plain = _alone(target, None, result, **options)
         _compare(result, plain, f"plain decoding, prompt {i}")
 
 
@@ -97,7 +118,7 @@ def _check_possible(target: specdec.Model, results: list[specdec.Result], settin
             continue
         text = [*result.prompt_ids, *result.tokens]
         first = len(result.prompt_ids)
-        rows = target.logits(text[:-1], n_threads=1)[first - 1 :]
+        rows = target.logits(text[:-1], result.source_ids, n_threads=1)[first - 1 :]
         if not np.array_equal(rows, result.logits):
             raise Failure("difference", "logits not those of the text's forward")
         for i, (row, token) in enumerate(zip(rows, result.tokens, strict=True)):
@@ -116,16 +137,15 @@ def _compare_again(case: dict[str, Any], target: specdec.Model, results: list[sp
         return
     if case.get("again") == "repeat":
         options = keywords(settings | {"n_threads": 1})
-        again = specdec.generate(
-            target, make_draft(draft, case["target"], case["models"]), case["prompts"], **options
-        )
+        made = make_draft(draft, case["target"], case["models"])
+        again = _generate(target, made, case, **options)
         for result, other in zip(results, again, strict=True):
             _compare(result, other, "the same run again")
     elif case.get("again") == "alone" and "node_budget" not in settings:
         for i, result in enumerate(results[:3]):
             options = keywords(settings) | {"seed": [result.seed], "batch_size": None}
             made = make_draft(draft, case["target"], case["models"])
-            alone = specdec.generate(target, made, [result.prompt_ids], **options)[0]
+            alone = _alone(target, made, result, **options)
             _compare(result, alone, f"prompt {i} alone")
 
 
@@ -134,7 +154,10 @@ def _compare_stream(case: dict[str, Any], target: specdec.Model, result: specdec
     settings, draft = case["settings"], case["draft"]
     options = keywords({n: v for n, v in settings.items() if n not in ("batch_size", "node_budget")})
     made = make_draft(draft, case["target"], case["models"])
-    stream = specdec.stream(target, made, case["prompts"][0], **options | {"seed": [result.seed]})
+    options["seed"] = [result.seed]
+    if "sources" in case:
+        options["decoder_prompt"] = case["prompts"][0] or ""
+    stream = specdec.stream(target, made, case.get("sources", case["prompts"])[0], **options)
     text = "".join(stream)
     if text != stream.result.text:
         raise Failure("difference", f"the pieces of a stream are {text!r}, its text {stream.result.text!r}")

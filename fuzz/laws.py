@@ -47,7 +47,10 @@ def _compare(case: dict[str, Any], n: int, look: int, level: float) -> None:
     target = make_model(case["target"])
     draft = make_draft(case["draft"], case["target"], case["models"])
     options = keywords(settings) | {"seed": settings["seed"] + look, "max_new_tokens": length}
-    results = specdec.generate(target, draft, [case["prompt"]] * n, batch_size=32, **options)
+    given = case["prompt"]
+    if "source" in case:
+        given, options["decoder_prompt"] = case["source"], given
+    results = specdec.generate(target, draft, [given] * n, batch_size=32, **options)
     found = Counter(tuple(result.tokens) for result in results)
     law = _law(target, case)
     bound = settings.get("lenience", 1.0) ** -length
@@ -84,8 +87,9 @@ def _law(target: specdec.Model, case: dict[str, Any]) -> dict[Tokens, float]:
             if probability == 0.0:
                 longer |= {(*new, token): 0.0 for token in range(n_vocab)}
                 continue
-            text = [*case["prompt"], *new]
-            row = distribution_after(settings, target.logits(text, n_threads=1)[-1], text)
+            text = [*target.decoder_start, *case["prompt"], *new]
+            logits = target.logits(text, case.get("source"), n_threads=1)
+            row = distribution_after(settings, logits[-1], text)
             longer |= {(*new, token): probability * float(row[token]) for token in range(n_vocab)}
         law = longer
     return law

@@ -13,18 +13,24 @@ from fuzz.draws import Draws
 from specdec import _core
 from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
 from specdec.models.model import Model, ModelConfig
-from specdec.models.tokenizer import ByteTokenizer, Strip
+from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Strip
 
-__all__ = ["DEFAULTS", "PieceTokenizer", "draft_description", "draw_model", "make_model"]
+__all__ = [
+    "DEFAULTS", "PieceTokenizer", "draft_description", "draw_model", "make_model", "source_vocab",
+    "with_sources_of",
+]  # fmt: skip
 
 DEFAULTS: dict[str, Any] = {
     "family": "llama", "n_vocab": 11, "n_ctx": 64, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_model": 16,
     "d_head": 8, "d_ff": 24, "tied": False, "bias": False, "sliding_window": 0, "rope": None,
     "activation": None, "weights": 1, "spread": 0.3, "noise": 0.0, "dtype": "f32", "cache_dtype": "f32",
-    "text": False, "experts": None, "switches": {},
+    "text": False, "experts": None, "switches": {}, "encoder": None,
 }  # fmt: skip
 """What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target;
-`experts` and `switches` are fields of the configuration."""
+`experts` and `switches` are fields of the configuration; `encoder` is a description too."""
+
+START = 0
+"""The id that texts of an encoder-decoder begin with."""
 
 _MULTIPLIERS = ("embedding_scale", "residual_scale", "logit_scale")
 _LIMITS = ("logit_softcap", "attn_softcap", "qkv_limit")
@@ -78,7 +84,46 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
         found["switches"] = _draw_switches(draws, found)
     found["text"] = found["n_vocab"] > 8 and draws.chance(0.4)
     found |= fixed
+    if "encoder" not in fixed and draws.chance(0.3):
+        found["encoder"] = _draw_encoder(draws, found)
+    if found.get("encoder") is not None:
+        found["switches"] = {n: v for n, v in found.get("switches", {}).items() if n != "parallel"}
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
+
+
+def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
+    """A description of an encoder: without what reads one way alone, with the decoder's table or its own."""
+    found = draw_model(draws, encoder=None, text=False, sliding_window=0)
+    kept = found.get("switches", {})
+    found["switches"] = {name: kept[name] for name in kept if name not in ("alibi", "windows", "head_bias")}
+    found["switches"] |= {"tied": False, "output_norm": draws.chance(0.7)}
+    if "relative_buckets" in kept and draws.chance(0.4):
+        found["switches"]["relative_bias_by_layer"] = True
+    if draws.chance(0.5):
+        found |= {"n_vocab": decoder["n_vocab"], "d_model": decoder["d_model"]}
+        found["switches"]["shared_embedding"] = True
+    elif decoder["text"]:
+        found["n_vocab"] = max(found.get("n_vocab", DEFAULTS["n_vocab"]), decoder["n_vocab"])
+    return found
+
+
+def source_vocab(model: dict[str, Any]) -> int:
+    """How many ids the sources of a description with an encoder have."""
+    n_vocab: int = model["encoder"].get("n_vocab", DEFAULTS["n_vocab"])
+    return n_vocab
+
+
+def with_sources_of(model: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
+    """A description whose encoder, if there is one, reads what a target's does, if that has one."""
+    if "encoder" not in model:
+        return model
+    encoder = model["encoder"]
+    if "encoder" not in target:
+        return {name: value for name, value in model.items() if name != "encoder"}
+    n_vocab, switches = source_vocab(target), dict(encoder["switches"])
+    if n_vocab != model.get("n_vocab", DEFAULTS["n_vocab"]):
+        switches.pop("shared_embedding", None)
+    return model | {"encoder": encoder | {"n_vocab": n_vocab, "switches": switches}}
 
 
 def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +146,7 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
     if gpt and draws.chance(0.3):
         found["norm_bias"] = False
     if draws.chance(0.25):
-        found["norm_place"] = draws.one("after", "both")
+        found["norm_place"] = draws.one("after", "both", "residual")
     elif draws.chance(0.3):
         found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
     if draws.chance(0.3):
@@ -151,16 +196,9 @@ def make_model(description: dict[str, Any]) -> Model:
 @functools.lru_cache(maxsize=16)
 def _made(description: str) -> Model:
     d = json.loads(description)
-    gpt = d["family"] == "gpt"
-    config = {
-        **{name: d[name] for name in ("n_vocab", "n_ctx", "n_layer", "n_head", "n_kv_head")},
-        **{name: d[name] for name in ("d_model", "d_head", "d_ff", "tied", "sliding_window")},
-        "norm": "layer" if gpt else "rms", "norm_eps": 1e-5, "position": "learned" if gpt else "rotary",
-        "inv_freq": [] if gpt else _frequencies(d["d_head"], d["rope"], d["n_ctx"]),
-        "activation": d["activation"] or ("gelu_tanh" if gpt else "silu"), "gated": not gpt,
-        "qkv_bias": d["bias"], "out_bias": d["bias"], "mlp_bias": d["bias"], **(d["experts"] or {}),
-        **d["switches"],
-    }  # fmt: skip
+    config = _config(d)
+    if d["encoder"] is not None:
+        config["encoder"] = _config(DEFAULTS | d["encoder"])
     rng, blur = np.random.default_rng(d["weights"]), np.random.default_rng(d["weights"] + 1)
     tensors = []
     for name, shape in _core.tensor_shapes(config).items():
@@ -171,7 +209,30 @@ def _made(description: str) -> Model:
         tensors.append((name, weight.astype(np.float32), "f32"))
     core = _core.Model(config, tensors, dtype=d["dtype"], cache_dtype=d["cache_dtype"])
     tokenizer = PieceTokenizer(d["n_vocab"]) if d["text"] else None
-    return Model(core, ModelConfig.from_canonical(config), tokenizer, Path("random"), d["family"])
+    has_encoder = d["encoder"] is not None
+    return Model(
+        core,
+        ModelConfig.from_canonical(config),
+        tokenizer,
+        Path("random"),
+        d["family"],
+        source_tokenizer=SourceTokenizer(tokenizer, (), (2,), {}) if has_encoder and tokenizer else None,
+        decoder_start=(START,) if has_encoder else (),
+    )
+
+
+def _config(d: dict[str, Any]) -> dict[str, Any]:
+    """The canonical configuration of a whole description, without its encoder."""
+    gpt = d["family"] == "gpt"
+    return {
+        **{name: d[name] for name in ("n_vocab", "n_ctx", "n_layer", "n_head", "n_kv_head")},
+        **{name: d[name] for name in ("d_model", "d_head", "d_ff", "tied", "sliding_window")},
+        "norm": "layer" if gpt else "rms", "norm_eps": 1e-5, "position": "learned" if gpt else "rotary",
+        "inv_freq": [] if gpt else _frequencies(d["d_head"], d["rope"], d["n_ctx"]),
+        "activation": d["activation"] or ("gelu_tanh" if gpt else "silu"), "gated": not gpt,
+        "qkv_bias": d["bias"], "out_bias": d["bias"], "mlp_bias": d["bias"], **(d["experts"] or {}),
+        **d["switches"],
+    }  # fmt: skip
 
 
 def _frequencies(d_head: int, rope: list[Any] | None, n_ctx: int) -> list[float]:

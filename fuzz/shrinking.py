@@ -73,16 +73,14 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield _with(case, mutations=case["mutations"][:i] + case["mutations"][i + 1 :])
         return
     if case["check"] == "decoding":
-        prompts = case["prompts"]
-        if len(prompts) > 1:
-            yield from (
-                _with(case, prompts=part)
-                for part in (prompts[:1], prompts[-1:], prompts[: len(prompts) // 2])
-            )
-            yield _with(case, prompts=prompts[:-1])
-        longest = max(map(len, prompts))
-        for n in {1, longest // 2, longest - 1} - {0, longest}:
-            yield _with(case, prompts=[prompt[:n] for prompt in prompts])
+        lists = {name: case[name] for name in ("prompts", "sources") if name in case}
+        n = len(case["prompts"])
+        for part in (slice(1), slice(n - 1, n), slice(n // 2), slice(n - 1)) if n > 1 else ():
+            yield _with(case, **{name: texts[part] for name, texts in lists.items()})
+        for name, texts in lists.items():
+            longest = max(map(len, texts))
+            for length in {1, longest // 2, longest - 1} - {0, longest}:
+                yield _with(case, **{name: [text[:length] for text in texts]})
     if "stream" in case:
         yield _with(case, stream=False)
     for name, value in case["settings"].items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from fuzz.drafts import Description, descriptions, draw_draft
 from fuzz.draws import Draws
-from fuzz.models import draw_model
+from fuzz.models import draw_model, source_vocab, with_sources_of
 from fuzz.settings import draw_sampling, draw_settings
 
 __all__ = ["PER_WORLD", "Case", "case", "world"]
@@ -38,6 +38,7 @@ def world(seed: int, number: int) -> Case:
     target = draw_model(draws)
     alike = {"noise": draws.one(0.0, 0.02, 0.1, 0.3), "dtype": draws.one("f32", "bf16", "int8", "int4")}
     other = draw_model(draws, n_vocab=target.get("n_vocab", 11), text=target.get("text", False))
+    other = with_sources_of(other, target)
     return {"target": target, "models": {"a": alike, "b": other | {"own": True}}}
 
 
@@ -46,9 +47,13 @@ def _decoding(draws: Draws, models: Case) -> Case:
     n_vocab, n_ctx = target.get("n_vocab", 11), target.get("n_ctx", 64)
     n_prompts = draws.one(1, 1, 2, 3, 5, 9)
     common = draws.ids(draws.randint(1, n_ctx // 2), n_vocab)
+    has_source = "encoder" in target
+    most = n_ctx - 1 - has_source  # texts of an encoder-decoder begin with an id
     prompts = []
     for _ in range(n_prompts):
-        length = draws.one(1, 2, draws.randint(1, 12), draws.randint(1, n_ctx - 1), n_ctx - 1)
+        length = draws.one(1, 2, draws.randint(1, 12), draws.randint(1, most), most)
+        if has_source and draws.chance(0.5):
+            length = 0
         ids = draws.ids(length, n_vocab)
         if draws.chance(0.4):
             ids = (common + ids)[:length] if length > 2 else ids
@@ -61,9 +66,25 @@ def _decoding(draws: Draws, models: Case) -> Case:
         "check": "decoding", **_used(models, draft), "draft": draft, "prompts": prompts,
         "settings": draw_settings(draws, target, n_prompts), "again": draws.one("alone", "repeat"),
     }  # fmt: skip
+    if has_source:
+        found["sources"] = _draw_sources(draws, target, n_prompts)
     if n_prompts == 1 and target.get("text") and draws.chance(0.5):
         found["stream"] = True
         found["settings"].pop("node_budget", None)
+    return found
+
+
+def _draw_sources(draws: Draws, target: Description, n: int) -> list[Any]:
+    """Some of them equal; a text now and then."""
+    n_ctx, found = target["encoder"].get("n_ctx", 64), []
+    for _ in range(n):
+        if found and draws.chance(0.3):
+            found.append(draws.choice(found))
+        elif target.get("text") and draws.chance(0.2):
+            found.append("ab" * draws.randint(0, 4))
+        else:
+            length = draws.one(1, 2, draws.randint(1, 12), draws.randint(1, n_ctx), n_ctx)
+            found.append(draws.ids(length, source_vocab(target)))
     return found
 
 
@@ -76,7 +97,8 @@ def _law(draws: Draws, alarm: float) -> Case:
         "target": target,
         "models": {
             "a": {"noise": draws.one(0.05, 0.2, 0.5)},
-            "b": draw_model(draws, n_vocab=n_vocab, n_ctx=24, text=False) | {"own": True},
+            "b": with_sources_of(draw_model(draws, n_vocab=n_vocab, n_ctx=24, text=False), target)
+            | {"own": True},
         },
     }
     draft = draw_draft(draws, target)
@@ -101,11 +123,14 @@ def _law(draws: Draws, alarm: float) -> Case:
         settings["draft_sampling"] = (
             {"temperature": 0.0} if draws.chance(0.4) else draw_sampling(draws, n_vocab)
         )
-    return {
+    found = {
         "check": "law", **_used(models, draft), "draft": draft,
         "prompt": draws.ids(draws.randint(1, 12), n_vocab), "length": length, "settings": settings,
         "alarm": alarm,
     }  # fmt: skip
+    if "encoder" in target:
+        found["source"] = _draw_sources(draws, target, 1)[0]
+    return found
 
 
 def _beams(draws: Draws, models: Case) -> Case:
@@ -126,13 +151,17 @@ def _beams(draws: Draws, models: Case) -> Case:
         settings["n_threads"] = draws.randint(2, 3)
     if draws.chance(0.2):
         settings["ignore_eos"] = True
-    prompt = draws.ids(draws.one(1, draws.randint(1, n_ctx - 1), n_ctx - 1), n_vocab)
+    most = n_ctx - 1 - ("encoder" in target)
+    prompt = draws.ids(draws.one(1, draws.randint(1, most), most), n_vocab)
     model = draws.one("a", "b", "target")
     kept = {} if model == "target" else {model: models["models"][model]}
-    return {
+    found = {
         "check": "beams", "target": target, "models": kept, "draft": model, "prompt": prompt,
         "settings": settings,
     }  # fmt: skip
+    if "encoder" in target:
+        found["source"] = _draw_sources(draws, target, 1)[0]
+    return found
 
 
 def _used(models: Case, draft: Description) -> Case:
