@@ -6,7 +6,9 @@ What every draft must keep is tested on an encoder-decoder too, in test_every_dr
 from __future__ import annotations
 
 import itertools
+import types
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ import pytest
 import scipy
 
 import specdec
-from encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, model_of
+from encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, lively_tensors, model_of
 from specdec import PromptCache, cli, drafts, reference
 from specdec.errors import InputError, VocabularyMismatchError
+from specdec.models.tokenizer.utf8_tokenizer import Utf8Tokenizer
 from toy_pair import EOS, ToyTokenizer
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 20, "ignore_eos": True, "logits": True}
@@ -382,6 +385,19 @@ def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) ->
     ids = specdec.generate(t5.target, None, [5, 6], max_new_tokens=2, ignore_eos=True)
     assert str(ids).startswith("5 6 → 0")
     assert "2 layers of an encoder, 2 of a decoder" in repr(t5.target)
+
+
+def test_the_snippet_of_the_readme_runs() -> None:
+    """With random models of bytes, as ByT5 is one of."""
+    config, tokenizer = EncoderDecoder("t5", n_vocab=384).config, Utf8Tokenizer("bytes", {})
+    target, draft = (model_of(config, lively_tensors(config, seed), tokenizer) for seed in (1, 2))
+    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (snippet,) = [part for part in page.split("```") if "decoder_prompt" in part and part.startswith("py\n")]
+    given = {"path/to/t5-large": target, "path/to/t5-small": draft}
+    library = types.SimpleNamespace(load=given.get, generate=specdec.generate, drafts=drafts)
+    names: dict[str, Any] = {"specdec": library}
+    exec(snippet.removeprefix("py\n"), names)
+    assert names["out"].source_text == names["source"]
 
 
 # ------------------------------------------------------------------------------------------- command line

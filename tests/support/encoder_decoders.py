@@ -11,7 +11,7 @@ import specdec
 from canonical import Tensors, build, perturbed, random_tensors
 from specdec.models.model import ModelConfig
 from specdec.models.tokenizer import SourceTokenizer
-from toy_pair import EOS, ToyTokenizer
+from toy_pair import ToyTokenizer
 
 SIZES: dict[str, Any] = {
     "n_vocab": 61, "n_ctx": 96, "n_layer": 2, "n_head": 4, "n_kv_head": 4, "d_model": 24, "d_head": 6,
@@ -67,7 +67,9 @@ def model_of(
 ) -> specdec.Model:
     """The model of some weights; the sources of one with an encoder end with the tokenizer's end of text."""
     has_encoder = config.get("encoder") is not None
-    source_tokenizer = SourceTokenizer(tokenizer, (), (EOS,), {}) if has_encoder and tokenizer else None
+    source_tokenizer = (
+        SourceTokenizer(tokenizer, (), tokenizer.eos_ids, {}) if has_encoder and tokenizer else None
+    )
     return specdec.Model(
         build(config, tensors, **formats),
         ModelConfig.from_canonical(config),
