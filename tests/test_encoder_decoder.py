@@ -136,10 +136,11 @@ class World:
         self.draft = build(config, perturbed(tensors), **formats)
         lone = {"n_ctx": 256, "n_vocab": config["n_vocab"]}
         self.decoder = build(LLAMA | lone, random_tensors(LLAMA | lone), **formats)
-        self.sources = [source_of(config, n, seed) for seed, n in enumerate((5, 40, 61, 33))]
-        self.sources.append(list(self.sources[1]))
-        self.prompts = [ids_of(config, n, seed) for seed, n in enumerate((1, 70, 3, 1, 70))]
-        self.prompts[3] = self.prompts[0]  # one beginning, two sources
+        # Texts that begin alike: of one source, and of two.
+        one, two, three = (source_of(config, n, seed) for seed, n in enumerate((5, 61, 33)))
+        short, long = ids_of(config, 1), ids_of(config, 70)
+        self.sources = [one, two, three, two, list(two)]
+        self.prompts = [short, long, long, short, [*long[:40], 1, 2]]
         self.plain = [
             run_session(self.target, None, [prompt], sources=[source], max_new_tokens=12)[:2]
             for prompt, source in zip(self.prompts, self.sources, strict=True)
@@ -158,8 +159,9 @@ def world(request):
     return World(ENCODER_DECODERS[request.param])
 
 
-def test_texts_with_sources_differ(world):
-    assert world.plain[0][0] != world.plain[3][0]
+def test_the_source_reaches_the_logits(world):
+    (_, (one,)), (_, (other,)) = world.plain[0], world.plain[3]
+    assert (one[0] != other[0]).all()
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])

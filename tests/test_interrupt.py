@@ -76,6 +76,11 @@ def score():
     target = slow_draft()
     return lambda: _core.score(target, [1] * 4000)
 
+def encode():
+    encoder = sizes(n_layer=64, d_model=256, d_ff=512, n_ctx=8000)
+    target = model(sizes(d_model=256) | {"encoder": encoder})
+    return lambda: target.encode([1] * 8000)
+
 run = globals()[sys.argv[2]]()
 sent = []
 
@@ -102,7 +107,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    "case", ["pack", "one_round", "one_nested_round", "one_beam_round", "automaton", "score"]
+    "case", ["pack", "one_round", "one_nested_round", "one_beam_round", "automaton", "score", "encode"]
 )
 def test_ctrl_c_ends_one_call_of_the_core(case: str) -> None:
     run = subprocess.run(
