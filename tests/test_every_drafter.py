@@ -310,7 +310,8 @@ def test_verification_is_exact_for_what_is_proposed(
     @cache
     def target(prefix: Tokens) -> Any:
         source = None if tiny.target.config.encoder is None else SOURCE
-        return reference.distribution(tiny.target.logits([*PROMPT, *prefix], source)[-1], 1.0)
+        text = [*tiny.target.decoder_start, *PROMPT, *prefix]
+        return reference.distribution(tiny.target.logits(text, source)[-1], 1.0)
 
     depth = 0
     outputs: Counter[Tokens] = Counter()
