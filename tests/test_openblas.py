@@ -22,7 +22,7 @@ needs_hooks = pytest.mark.skipif(
     not hasattr(_core, "_alloc_fail_after"),
     reason="needs a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
 )
-ROWS_OF_A_SLICE = 512
+ROWS_OF_A_SLICE = 256
 
 Array = NDArray[np.float32]
 

@@ -79,13 +79,14 @@ static sd_status create_parts(sd_beam_search* s) {
                        s->max_steps, 1 << 28);
     sd_status status = sd_beam_tree_create(&s->tree, o->target, draft, s->n_prompt, (int)n_nodes);
     if (status == SD_OK)
-        status = sd_workspace_create(&s->target, o->target, o->n_threads, larger((int)rows, SD_PROMPT_SLICE),
-                                     (int)rows, s->n_prompt + (int)n_nodes);
+        status = sd_workspace_create(&s->target, o->target, o->n_threads,
+                                     larger((int)rows, sd_prompt_slice(o->target)), (int)rows,
+                                     s->n_prompt + (int)n_nodes);
     /* its first forward of a round reads up to `width` nodes that the last round left, and as many
      * last tokens; the others a step of its search each */
     if (status == SD_OK && draft)
         status = sd_workspace_create_for(&s->draft, draft, o->target->config.n_vocab, o->n_threads,
-                                         larger(larger(2 * o->width, o->draft_width), SD_PROMPT_SLICE),
+                                         larger(larger(2 * o->width, o->draft_width), sd_prompt_slice(draft)),
                                          o->draft_width, s->n_prompt + (int)n_nodes);
     s->target.name = "the target"; /* the draft's has none: a draft that overflows guesses nothing here */
     return status;

@@ -50,7 +50,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         PyMem_Free(source);
         return -1;
     }
-    int rows = max_nodes > SD_PROMPT_SLICE ? max_nodes : SD_PROMPT_SLICE;
+    int slice = sd_prompt_slice(model->model), rows = max_nodes > slice ? max_nodes : slice;
     sd_cache cache = {0};
     sd_workspace workspace = {0};
     sd_status status = sd_source_check(model->model, source, n_source);

@@ -3,6 +3,7 @@
 
 #include "config_dict.h"
 #include "encoder.h"
+#include "library.h"
 #include "module.h"
 
 /* A tensor argument (name, array, format) as a source; the view must be released. */
@@ -71,7 +72,14 @@ int sd_format_from(const char* name, const char* argument, sd_format* format) {
     return -1;
 }
 
-static int numbers_from(const char* dtype, const char* cache_dtype, sd_numbers* numbers) {
+static int numbers_from(const char* dtype, const char* cache_dtype, const char* prefill,
+                        sd_numbers* numbers) {
+    int blas = strcmp(prefill, "blas") == 0;
+    if (!blas && strcmp(prefill, "rows") != 0) {
+        PyErr_Format(PyExc_ValueError, "prefill is \"%s\", expected \"rows\" or \"blas\"", prefill);
+        return -1;
+    }
+    numbers->prefill = blas ? SD_ENGINE_BLAS : SD_ENGINE_ROWS;
     if (sd_format_from(dtype, "dtype", &numbers->weights) < 0) return -1;
     if (strcmp(cache_dtype, "f32") != 0 && strcmp(cache_dtype, "bf16") != 0) {
         PyErr_Format(PyExc_ValueError, "cache_dtype is \"%s\", expected \"f32\" or \"bf16\"", cache_dtype);
@@ -81,16 +89,16 @@ static int numbers_from(const char* dtype, const char* cache_dtype, sd_numbers* 
 }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"config", "tensors", "dtype", "cache_dtype", "n_threads", NULL};
+    static char* names[] = {"config", "tensors", "dtype", "cache_dtype", "prefill", "n_threads", NULL};
     sd_model_object* self = (sd_model_object*)base;
     PyObject *mapping, *tensors;
-    const char *dtype = "f32", *cache_dtype = "f32";
+    const char *dtype = "f32", *cache_dtype = "f32", *prefill = "rows";
     int n_threads = 1;
     sd_numbers numbers;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$ssi", names, &mapping, &tensors, &dtype, &cache_dtype,
-                                     &n_threads))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$sssi", names, &mapping, &tensors, &dtype,
+                                     &cache_dtype, &prefill, &n_threads))
         return -1;
-    if (numbers_from(dtype, cache_dtype, &numbers) < 0) return -1;
+    if (numbers_from(dtype, cache_dtype, prefill, &numbers) < 0) return -1;
     if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Model") < 0) return -1;
     sd_model* model = NULL;
     PyObject *config = PyDict_New(), *iterator = NULL, *item;
@@ -98,6 +106,10 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     sd_status status;
     if (config == NULL || PyDict_Update(config, mapping) < 0) goto fail;
     if (sd_config_from(config, &c) < 0) goto fail;
+    if (numbers.prefill == SD_ENGINE_BLAS && (status = sd_library_load()) != SD_OK) {
+        sd_raise(status);
+        goto fail;
+    }
     if ((status = sd_model_create(&c, numbers, &model)) != SD_OK) {
         sd_raise(status);
         goto fail;
@@ -193,6 +205,12 @@ static PyObject* get_cache_dtype(PyObject* self, void* closure) {
     return PyUnicode_FromString(model ? sd_format_names[model->numbers.cache] : "");
 }
 
+static PyObject* get_prefill(PyObject* self, void* closure) {
+    (void)closure;
+    const sd_model* model = ((sd_model_object*)self)->model;
+    return PyUnicode_FromString(model && model->numbers.prefill == SD_ENGINE_BLAS ? "blas" : "rows");
+}
+
 static PyObject* matrix(PyObject* base, PyObject* argument) {
     const sd_model* model = ((sd_model_object*)base)->model;
     const char* name = PyUnicode_AsUTF8(argument);
@@ -249,6 +267,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef getters[] = {
     {"dtype", get_dtype, NULL, "Number format of the matrices.", NULL},
     {"cache_dtype", get_cache_dtype, NULL, "Number format of keys and values.", NULL},
+    {"prefill", get_prefill, NULL, "What multiplies the rows of prompts and sources.", NULL},
     {"config", get_config, NULL, "Copy of the canonical configuration.", NULL},
     {"n_bytes", get_n_bytes, NULL, "Bytes of packed weights held.", NULL},
     {"n_parameters", get_n_parameters, NULL, "Number of weights.", NULL},
@@ -257,7 +276,7 @@ static PyGetSetDef getters[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "Model(config, tensors, *, dtype='f32', cache_dtype='f32', n_threads=1)\n--\n\n"
+     "Model(config, tensors, *, dtype='f32', cache_dtype='f32', prefill='rows', n_threads=1)\n--\n\n"
      "Immutable, packed weights."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},

@@ -40,7 +40,7 @@ static sd_status multiply(sd_format format, int n_rows, int n_in, int n_out, con
     ptrdiff_t ldy = (ptrdiff_t)SD_PANEL * sd_matrix_panels(n_out);
     sd_status status = sd_pool_reserve(n_threads);
     for (int pass = 0; pass < 2 && status == SD_OK; pass++) { /* count, then hand out */
-        matrix = sd_matrix_take(&arena, format, n_out, n_in, 1);
+        matrix = sd_matrix_take(&arena, format, SD_LAYOUT_PANELS, n_out, n_in, 1);
         prepared = sd_arena_take(&arena, (size_t)n_rows, sd_prepared_bytes((size_t)n_in));
         padded = sd_arena_take(&arena, (size_t)n_rows, (size_t)ldy * sizeof(float));
         if (pass == 0) status = sd_arena_commit(&arena);

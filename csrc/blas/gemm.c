@@ -3,34 +3,44 @@
 #include "library.h"
 
 #define MIN_COLUMNS 64
-#define MAX_COLUMNS 256
-
-/* Outputs of a slice: enough of them that packing rows is little work beside multiplying, and few enough that
- * there are slices for several threads. */
-static int slice_columns(int n_out) {
-    int n = (n_out / 8 + MIN_COLUMNS - 1) / MIN_COLUMNS * MIN_COLUMNS;
-    return n < MIN_COLUMNS ? MIN_COLUMNS : n > MAX_COLUMNS ? MAX_COLUMNS : n;
-}
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
-static void multiply_slices(void* argument, int thread, int first, int end) {
+/* Outputs of a slice: enough of them that packing rows is little work beside multiplying, and few enough that
+ * there are slices for several threads. */
+static int slice_columns(const sd_gemm* g) {
+    int n = (g->n_out / 4 + MIN_COLUMNS - 1) / MIN_COLUMNS * MIN_COLUMNS;
+    return n < MIN_COLUMNS ? MIN_COLUMNS : smaller(n, SD_GEMM_COLUMNS);
+}
+
+static int slices_beside(const sd_gemm* g) {
+    int columns = slice_columns(g);
+    return (g->n_out + columns - 1) / columns;
+}
+
+int sd_gemm_slices(const sd_gemm* g) {
+    return (g->n_rows + SD_GEMM_ROWS - 1) / SD_GEMM_ROWS * slices_beside(g);
+}
+
+sd_gemm_slice sd_gemm_slice_at(const sd_gemm* g, int i) {
+    int columns = slice_columns(g), n_beside = slices_beside(g);
+    int row = i / n_beside * SD_GEMM_ROWS, column = i % n_beside * columns;
+    return (sd_gemm_slice){row, smaller(SD_GEMM_ROWS, g->n_rows - row), column,
+                           smaller(columns, g->n_out - column)};
+}
+
+void sd_gemm_compute(const sd_gemm* g, sd_gemm_slice s) {
+    sd_library_multiply(s.n_rows, s.n_columns, g->n_in, g->x + s.row * g->ldx, (int)g->ldx,
+                        g->matrix + (ptrdiff_t)s.column * g->n_in, g->y + s.row * g->ldy + s.column,
+                        (int)g->ldy);
+}
+
+static void compute_slices(void* argument, int thread, int first, int end) {
     (void)thread;
-    const sd_gemm* g = argument;
-    int columns = slice_columns(g->n_out), n_beside = (g->n_out + columns - 1) / columns;
-    for (int i = first; i < end; i++) {
-        int row = i / n_beside * SD_GEMM_ROWS, column = i % n_beside * columns;
-        sd_library_multiply(smaller(SD_GEMM_ROWS, g->n_rows - row), smaller(columns, g->n_out - column),
-                            g->n_in, g->x + row * g->ldx, (int)g->ldx,
-                            g->matrix + (ptrdiff_t)column * g->n_in, g->y + row * g->ldy + column,
-                            (int)g->ldy);
-    }
+    for (int i = first; i < end; i++) sd_gemm_compute(argument, sd_gemm_slice_at(argument, i));
 }
 
 void sd_gemm_run(const sd_team* team, const sd_gemm* gemm) {
-    int columns = slice_columns(gemm->n_out);
-    int n_below = (gemm->n_rows + SD_GEMM_ROWS - 1) / SD_GEMM_ROWS;
-    int n_beside = (gemm->n_out + columns - 1) / columns;
     sd_gemm borrowed = *gemm;
-    sd_team_run(team, n_below * n_beside, 1, multiply_slices, &borrowed);
+    sd_team_run(team, sd_gemm_slices(gemm), 1, compute_slices, &borrowed);
 }

@@ -11,9 +11,11 @@
 
 #include "pool.h"
 
-#define SD_GEMM_ROWS 512 /* rows of a slice */
+/* Rows and outputs of a slice at most. */
+#define SD_GEMM_ROWS 256
+#define SD_GEMM_COLUMNS 256
 
-/* y[m, j] = Σ_k x[m, k] · matrix[j, k]; all pointers borrowed. */
+/* y[m, j] = Σ_k x[m, k] · matrix[j, k]; all pointers borrowed. The library has been loaded. */
 typedef struct sd_gemm {
     int n_rows, n_out, n_in;
     const float* x; /* [n_rows, n_in], rows ldx apart */
@@ -23,7 +25,16 @@ typedef struct sd_gemm {
     ptrdiff_t ldy;
 } sd_gemm;
 
-/* Compute a product on a team. The library has been loaded. */
+/* Rows and outputs that one call computes. */
+typedef struct sd_gemm_slice {
+    int row, n_rows, column, n_columns;
+} sd_gemm_slice;
+
+int sd_gemm_slices(const sd_gemm* gemm);
+sd_gemm_slice sd_gemm_slice_at(const sd_gemm* gemm, int i);
+void sd_gemm_compute(const sd_gemm* gemm, sd_gemm_slice slice);
+
+/* Compute all slices on a team. */
 void sd_gemm_run(const sd_team* team, const sd_gemm* gemm);
 
 #endif

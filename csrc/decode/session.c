@@ -150,11 +150,10 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                                  drafter ? s->max_nodes : 0);
         if (status != SD_OK) goto fail;
     }
-    int rows = n * s->max_nodes, budget = options->node_budget;
+    int rows = n * s->max_nodes, budget = options->node_budget, slice = sd_prompt_slice(options->target);
     if (budget > 0 && budget < rows) rows = budget;
-    status =
-        sd_workspace_create(&s->workspace, options->target, options->n_threads,
-                            rows > SD_PROMPT_SLICE ? rows : SD_PROMPT_SLICE, rows, s->n_text + s->max_nodes);
+    status = sd_workspace_create(&s->workspace, options->target, options->n_threads,
+                                 rows > slice ? rows : slice, rows, s->n_text + s->max_nodes);
     if (status != SD_OK) goto fail;
     s->workspace.name = "the target";
     *out = s;

@@ -32,11 +32,11 @@ static void lay_out(sd_cache* c) {
 /* A cache of this size before it has memory. */
 static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hidden) {
     const sd_config* c = &model->config;
-    int padded = sd_matrix_panels(n_slots) * SD_PANEL;
+    int padded = sd_matrix_panels(n_slots) * SD_PANEL, slice = sd_prompt_slice(model);
     return (sd_cache){.model = model,
                       .n_layer = c->n_layer,
                       .n_slots = padded,
-                      .n_nodes = n_nodes > SD_PROMPT_SLICE ? n_nodes : SD_PROMPT_SLICE,
+                      .n_nodes = n_nodes > slice ? n_nodes : slice,
                       .n_window_slots = padded,
                       .n_through = c->n_layer,
                       .n_hidden = n_hidden};
@@ -140,13 +140,20 @@ static int agreement(const sd_cache* c, const sd_encoded* encoded, const int32_t
     int at = 0;
     if (!sd_encoded_equal(c->encoded, encoded)) return 0;
     while (at < c->n_committed && at < n && c->tokens[at] == text[at]) at++;
+    if (sd_prefills_by_blas(c->model) && at > c->n_sliced) at = c->n_sliced;
+    if (sd_prefills_by_blas(c->model)) at -= at % SD_BLAS_SLICE;
     return at >= c->n_low ? at : 0;
+}
+
+void sd_cache_sliced(sd_cache* c, int n) {
+    if (n == SD_BLAS_SLICE && c->n_sliced == c->n_committed - n) c->n_sliced = c->n_committed;
 }
 
 void sd_cache_cut(sd_cache* c, int n) {
     if (n < c->n_low) n = 0;
     if (n == 0) c->n_low = 0;
     c->n_committed = n;
+    if (c->n_sliced > n) c->n_sliced = n - n % SD_BLAS_SLICE;
     clear(c);
 }
 
@@ -179,11 +186,14 @@ static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
     }
     to->n_low = whole ? 0 : low;
     to->n_committed = n;
+    to->n_sliced = from->n_sliced < n ? from->n_sliced : n - n % SD_BLAS_SLICE;
     clear(to);
 }
 
 void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n) {
     sd_cache_follow(&caches[which], text, n);
+    if (sd_prefills_by_blas(caches[which].model) && caches[which].n_committed > caches[which].n_sliced)
+        sd_cache_cut(&caches[which], caches[which].n_sliced);
     int longest = caches[which].n_committed, from = which;
     for (int i = 0; i < n_caches; i++) {
         int agreed = agreement(&caches[i], caches[which].encoded, text, n);

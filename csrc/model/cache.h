@@ -19,10 +19,17 @@
 #include <stdint.h>
 
 #include "encoded.h"
+#include "gemm.h"
 
 /* A prompt is read in slices of this many tokens: enough that arithmetic outweighs reading the
  * weights. It changes no bits. */
 #define SD_PROMPT_SLICE 64
+/* The same for OpenBLAS, whose bits depend on the slices: they begin at multiples of it. */
+#define SD_BLAS_SLICE SD_GEMM_ROWS
+
+static inline int sd_prompt_slice(const sd_model* model) {
+    return sd_prefills_by_blas(model) ? SD_BLAS_SLICE : SD_PROMPT_SLICE;
+}
 
 typedef struct sd_cache {
     /* Whose keys and values these are; borrowed. */
@@ -43,6 +50,9 @@ typedef struct sd_cache {
     int n_committed;
     /* The text can be cut back to this many tokens, or to none. */
     int n_low;
+    /* The first of these, in whole slices of SD_BLAS_SLICE, that were read as prompts by OpenBLAS. Where
+     * prompts are, another text begins with these alone: other tokens have bits of their own. */
+    int n_sliced;
     /* Nodes computed and not yet kept or dropped. */
     int n_pending;
     /* Layers that the pending nodes have gone through as in the whole model: n_layer, or fewer for nodes that
@@ -62,7 +72,17 @@ typedef struct sd_cache {
     float* hidden;
 } sd_cache;
 
-/* Make room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least SD_PROMPT_SLICE)
+/* How many of the next n tokens of a prompt are the next slice. */
+static inline int sd_slice_length(const sd_cache* cache, int n) {
+    int most = sd_prompt_slice(cache->model);
+    if (sd_prefills_by_blas(cache->model)) most -= cache->n_committed % most;
+    return n < most ? n : most;
+}
+
+/* A slice of a prompt has been kept: its tokens, n of them, are the last. */
+void sd_cache_sliced(sd_cache* cache, int n);
+
+/* Make room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least a slice)
  * are nodes that are pending at once, of which n_hidden may wait to be finished. The cache owns its
  * memory. */
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden);

@@ -14,6 +14,12 @@ static void activate_groups(void* argument, int thread, int first, int end) {
     sd_mlp_activate(a->pass->w, a->mlp, a->pass->n_rows, a->input, thread, first, end, a->pass->w->activated);
 }
 
+static void activate_slices(void* argument, int thread, int first, int end) {
+    const activation* a = argument;
+    sd_mlp_activate_slices(a->pass->w, a->mlp, a->pass->n_rows, a->input, thread, first, end,
+                           a->pass->w->activated);
+}
+
 void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     const sd_mlp* mlp = &layer->mlp;
@@ -22,8 +28,12 @@ void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
         sd_mixture_run(pass, i, sd_norms_input(&w->model->config) ? w->normed : w->hidden, input);
         return;
     }
-    sd_team_run(&pass->team, sd_mlp_groups(mlp), sd_matrix_grain(&mlp->in, &pass->team) / mlp->in.group,
-                activate_groups, &(activation){pass, mlp, input});
+    activation a = {pass, mlp, input};
+    if (pass->blas)
+        sd_team_run(&pass->team, sd_mlp_slices(mlp, pass->n_rows), 1, activate_slices, &a);
+    else
+        sd_team_run(&pass->team, sd_mlp_groups(mlp), sd_matrix_grain(&mlp->in, &pass->team) / mlp->in.group,
+                    activate_groups, &a);
     sd_pass_add_product(pass, &mlp->down, mlp->down_bias, pass->w->activated,
                         (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
 }

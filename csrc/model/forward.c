@@ -151,6 +151,7 @@ static void start(sd_pass* pass) {
     pass->w->last_branches = pass->branches;
     pass->w->n_last_branches = pass->n_branches;
     pass->w->last_skipped = pass->skipped;
+    pass->w->last_blas = pass->blas;
     run(pass);
 }
 
@@ -169,14 +170,24 @@ static sd_status check_through(const sd_cache* c, int n_through) {
                    n_through);
 }
 
-sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
+static sd_status forward(sd_workspace* w, const sd_branch* branches, int n_branches, int blas) {
     int n_layer = w->model->config.n_layer;
     for (int b = 0; b < n_branches; b++) {
         sd_status status = check_through(branches[b].cache, n_layer);
         if (status != SD_OK) return status;
     }
-    return run_new(
-        &(sd_pass){.w = w, .branches = branches, .n_branches = n_branches, .end = n_layer, .keep = -1});
+    return run_new(&(sd_pass){
+        .w = w, .branches = branches, .n_branches = n_branches, .end = n_layer, .blas = blas, .keep = -1});
+}
+
+sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
+    return forward(w, branches, n_branches, 0);
+}
+
+sd_status sd_forward_prompt(sd_workspace* w, const sd_branch* branches, int n_branches) {
+    int blas = sd_prefills_by_blas(w->model);
+    assert(!blas || n_branches == 1);
+    return forward(w, branches, n_branches, blas);
 }
 
 static sd_status check_hidden(const sd_cache* cache, int n) {
@@ -269,6 +280,7 @@ static void run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
                     .n_rows = branch->n_new,
                     .end = n_layers,
                     .skipped = w->last_skipped,
+                    .blas = w->last_blas,
                     .keep = -1};
     for (int i = 0; i < branch->n_new; i++) {
         w->tokens[i] = branch->tokens[i];
@@ -326,17 +338,19 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
 
 sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
                            int logits) {
-    int32_t parents[SD_PROMPT_SLICE], path[SD_PROMPT_SLICE];
-    int n_here = n - *n_done < SD_PROMPT_SLICE ? n - *n_done : SD_PROMPT_SLICE;
+    int32_t parents[SD_BLAS_SLICE], path[SD_BLAS_SLICE];
+    int n_here = sd_slice_length(cache, n - *n_done);
     for (int i = 0; i < n_here; i++) parents[i] = i - 1, path[i] = i;
     const sd_branch branch = {cache, tokens + *n_done, parents, n_here, logits ? n_here : 0};
-    sd_status status = sd_forward(w, &branch, 1);
+    sd_status status = sd_forward_prompt(w, &branch, 1);
     if (status != SD_OK) return status;
     if (w->name && (status = sd_forward_check(w, 0, n_here)) != SD_OK) {
         sd_cache_keep(cache, NULL, 0);
         return status;
     }
     status = sd_cache_keep(cache, path, n_here);
-    if (status == SD_OK) *n_done += n_here;
-    return status;
+    if (status != SD_OK) return status;
+    sd_cache_sliced(cache, n_here);
+    *n_done += n_here;
+    return SD_OK;
 }

@@ -12,6 +12,10 @@
  * ld_logits floats each. On failure no cache has changed. */
 sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
+/* As sd_forward, of nodes that are slices of prompts. Where prompts go through OpenBLAS there is one branch: a
+ * chain of as many tokens as sd_slice_length says. */
+sd_status sd_forward_prompt(sd_workspace* workspace, const sd_branch* branches, int n_branches);
+
 /* As sd_forward, past some layers: skipped [n_layer] of these bits, one at least set. The nodes stay pending,
  * to be finished; the caches keep their residual stream before the first layer that is not whole, so that
  * layers before it need not be computed again. Whatever is pending must have come the same way. */
@@ -35,7 +39,7 @@ sd_status sd_forward_check(sd_workspace* workspace, int first, int n);
 long sd_forward_count(void);
 long sd_forward_work(void);
 
-/* Append tokens [n] to a cache as committed text, in slices of SD_PROMPT_SLICE; *n_done counts
+/* Append tokens [n] to a cache as committed text, in slices of sd_prompt_slice(model); *n_done counts
  * the tokens already in, and one call computes one slice. With `logits` the slice's rows are left
  * in workspace->logits. All rows are checked if the workspace has a name. */
 sd_status sd_forward_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,

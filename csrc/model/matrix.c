@@ -1,16 +1,22 @@
 #include "matrix.h"
 
+#include <string.h>
+
 #include "half.h"
 #include "kernels.h"
 
 /* What the last level of cache has on the machines that were measured. */
 #define SHARED_CACHE ((size_t)32 << 20)
 
-sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, int n_out, int n_in, int group) {
+sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, int n_out, int n_in,
+                         int group) {
     size_t per_panel = sd_panel_bytes(format, (size_t)n_in);
-    char* panels = sd_arena_take(arena, (size_t)sd_matrix_panels(n_out), per_panel);
+    size_t n_panels = layout & SD_LAYOUT_PANELS ? (size_t)sd_matrix_panels(n_out) : 0;
+    size_t n_plain = layout & SD_LAYOUT_PLAIN ? (size_t)n_out : 0;
+    char* panels = n_panels > 0 ? sd_arena_take(arena, n_panels, per_panel) : NULL;
+    float* plain = n_plain > 0 ? sd_arena_take(arena, n_plain, (size_t)n_in * sizeof(float)) : NULL;
     int near = arena->base != NULL && arena->size < SHARED_CACHE;
-    return (sd_matrix){n_out, n_in, group, format, near, panels};
+    return (sd_matrix){n_out, n_in, group, format, near, panels, plain};
 }
 
 char* sd_matrix_panel(const sd_matrix* matrix, int panel) {
@@ -33,6 +39,10 @@ static float int4_at(const uint8_t* panel, int j, int k) {
 }
 
 void sd_matrix_row(const sd_matrix* matrix, int r, float* out) {
+    if (matrix->panels == NULL) {
+        memcpy(out, matrix->plain + (ptrdiff_t)r * matrix->n_in, (size_t)matrix->n_in * sizeof *out);
+        return;
+    }
     const void* panel = sd_matrix_panel(matrix, r / SD_PANEL);
     int j = r % SD_PANEL;
     for (int k = 0; k < matrix->n_in; k++) {

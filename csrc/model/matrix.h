@@ -1,4 +1,5 @@
-/* A packed weight matrix: panels of SD_PANEL outputs interleaved along the inputs (format.h).
+/* A weight matrix: packed for the row kernels, as panels of SD_PANEL outputs interleaved along the inputs
+ * (format.h), or plain, for OpenBLAS, or both.
  *
  * Row r is output r % 32 of panel r / 32. Rows past n_out in the last panel are zero. */
 #ifndef SD_MATRIX_H
@@ -8,19 +9,24 @@
 #include "memory.h"
 #include "pool.h"
 
+/* How the weights lie in memory, as bits. */
+typedef enum sd_layout { SD_LAYOUT_PANELS = 1, SD_LAYOUT_PLAIN = 2, SD_LAYOUT_BOTH = 3 } sd_layout;
+
 typedef struct sd_matrix {
     int n_out, n_in;
     int group; /* panels that one thread computes together: 2 for gate and up, else 1 */
     sd_format format;
     int near;     /* the whole model is so small that it stays in a cache between forwards */
-    char* panels; /* [n_panels] of sd_panel_bytes each, owned by the model's arena */
+    char* panels; /* [n_panels] of sd_panel_bytes each, owned by the model's arena; NULL: it is only plain */
+    float* plain; /* [n_out, n_in] row-major, owned by the model's arena; NULL: it is only packed */
 } sd_matrix;
 
 /* Panels of a matrix with n_out outputs. */
 static inline int sd_matrix_panels(int n_out) { return (n_out + SD_PANEL - 1) / SD_PANEL; }
 
-/* Take room for an empty matrix from the arena of its model (which may be counting). */
-sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, int n_out, int n_in, int group);
+/* Take room for an empty matrix from the arena of its model (which may be counting). What is
+ * plain is f32. */
+sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, int n_out, int n_in, int group);
 
 /* First byte of a panel. */
 char* sd_matrix_panel(const sd_matrix* matrix, int panel);

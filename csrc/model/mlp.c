@@ -1,5 +1,8 @@
 #include "mlp.h"
 
+#include <string.h>
+
+#include "gemm.h"
 #include "kernels.h"
 
 /* gate = act(gate) · up, or act(gate) where there is no up; gate, up [n]. */
@@ -37,5 +40,49 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, int n_rows, const
         int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
         const sd_part part = {n_rows, 0, n_rows, column, n};
         k->prepare[w->model->numbers.weights](part, projected, SD_PANEL, mlp->width, activated);
+    }
+}
+
+/* Groups of panels that one call multiplies: as many as a slice has outputs. */
+static int groups_together(const sd_mlp* mlp) { return SD_GEMM_COLUMNS / SD_PANEL / mlp->in.group; }
+
+int sd_mlp_slices(const sd_mlp* mlp, int n_rows) {
+    int together = groups_together(mlp);
+    return (n_rows + SD_GEMM_ROWS - 1) / SD_GEMM_ROWS * ((sd_mlp_groups(mlp) + together - 1) / together);
+}
+
+/* The activations of one row and some groups of panels; y: their outputs, as they lie in the matrix. */
+static void activate_row(const sd_config* c, const sd_mlp* mlp, int group, int n_groups, float* y,
+                         float* to) {
+    for (int g = group; g < group + n_groups; g++, y += mlp->in.group * SD_PANEL) {
+        int column = g * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
+        activate(c, n, y, c->gated ? y + SD_PANEL : NULL);
+        memcpy(to + column, y, (size_t)n * sizeof *to);
+    }
+}
+
+void sd_mlp_activate_slices(const sd_workspace* w, const sd_mlp* mlp, int n_rows, const float* input,
+                            int thread, int first, int end, float* activated) {
+    const sd_config* c = &w->model->config;
+    int together = groups_together(mlp), n_groups = sd_mlp_groups(mlp);
+    int n_beside = (n_groups + together - 1) / together;
+    for (int i = first; i < end; i++) {
+        int row = i / n_beside * SD_GEMM_ROWS, group = i % n_beside * together;
+        int n = n_rows - row < SD_GEMM_ROWS ? n_rows - row : SD_GEMM_ROWS;
+        int n_here = n_groups - group < together ? n_groups - group : together;
+        int column = group * mlp->in.group * SD_PANEL, n_columns = n_here * mlp->in.group * SD_PANEL;
+        if (column + n_columns > mlp->in.n_out) n_columns = mlp->in.n_out - column;
+        float* y = w->projected[thread];
+        const sd_gemm gemm = {.n_in = mlp->in.n_in,
+                              .x = input + (ptrdiff_t)row * mlp->in.n_in,
+                              .ldx = mlp->in.n_in,
+                              .matrix = mlp->in.plain + (ptrdiff_t)column * mlp->in.n_in,
+                              .y = y,
+                              .ldy = SD_GEMM_COLUMNS};
+        sd_gemm_compute(&gemm, (sd_gemm_slice){0, n, 0, n_columns});
+        if (mlp->in_bias) sd_kernels_get()->add(n, n_columns, y, SD_GEMM_COLUMNS, mlp->in_bias + column, 0);
+        for (int m = 0; m < n; m++)
+            activate_row(c, mlp, group, n_here, y + m * SD_GEMM_COLUMNS,
+                         activated + (ptrdiff_t)(row + m) * mlp->width);
     }
 }

@@ -10,4 +10,10 @@
 void sd_mlp_activate(const sd_workspace* workspace, const sd_mlp* mlp, int n_rows, const void* input,
                      int thread, int first, int end, void* activated);
 
+/* The same by OpenBLAS, in slices that are a function of n_rows and the block alone: how many there are, and
+ * slices [first, end) of them. input [n_rows, d_model], activated [n_rows, width], borrowed. */
+int sd_mlp_slices(const sd_mlp* mlp, int n_rows);
+void sd_mlp_activate_slices(const sd_workspace* workspace, const sd_mlp* mlp, int n_rows, const float* input,
+                            int thread, int first, int end, float* activated);
+
 #endif

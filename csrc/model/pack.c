@@ -218,6 +218,17 @@ static int same_words(const sd_matrix* matrix, const sd_source* source) {
            matrix->n_in % 2 == 0;
 }
 
+/* Rows r … r + n_rows of the source to the rows of the plain matrix from `row` on. */
+static void copy_plain(job* j, int r, int row, int n_rows) {
+    int n_in = j->matrix->n_in;
+    for (int i = 0; i < n_rows; i++) {
+        float* to = j->matrix->plain + (ptrdiff_t)(row + i) * n_in;
+        sd_source_read(j->source, r + i, 0, n_in, to);
+        for (int k = 0; k < n_in; k++)
+            if (!is_finite(to[k])) report(j, (long)(r + i) * n_in + k);
+    }
+}
+
 static void pack_panels(void* argument, int thread, int first, int end) {
     (void)thread;
     job* j = argument;
@@ -226,6 +237,8 @@ static void pack_panels(void* argument, int thread, int first, int end) {
         int r = group * SD_PANEL, n_rows = j->n_rows - r < SD_PANEL ? j->n_rows - r : SD_PANEL;
         int row = j->rows.first + r * j->rows.step;
         assert(row % SD_PANEL == 0 && row + n_rows <= j->matrix->n_out);
+        if (j->matrix->plain) copy_plain(j, r, row, n_rows);
+        if (j->matrix->panels == NULL) continue;
         char* panel = sd_matrix_panel(j->matrix, row / SD_PANEL);
         if (copied)
             pack_by_words(j, panel, r, n_rows);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "gemm.h"
 #include "kernels.h"
 
 void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument) {
@@ -23,7 +24,7 @@ static void embed_rows(void* argument, int thread, int first, int end) {
 void sd_pass_embed(const sd_pass* pass) { sd_pass_loop_rows(pass, pass->n_rows, embed_rows, (void*)pass); }
 
 typedef struct preparation {
-    sd_workspace* w;
+    const sd_pass* pass;
     const float* x; /* [n_rows, n] */
     int n_rows, n;
     sd_norm_weights norm;
@@ -33,13 +34,18 @@ typedef struct preparation {
 static void prepare_rows(void* argument, int thread, int first, int end) {
     (void)thread;
     const preparation* p = argument;
-    const sd_model* model = p->w->model;
+    const sd_model* model = p->pass->w->model;
     const float* x = p->x + (ptrdiff_t)first * p->n;
     if (p->norm.weight) {
-        float* normed = p->w->normed + (ptrdiff_t)first * p->n;
+        float* normed = p->pass->w->normed + (ptrdiff_t)first * p->n;
         for (int m = first; m < end; m++, x += p->n, normed += p->n)
             sd_model_norm(model, p->n, x, p->norm.weight, p->norm.bias, normed);
-        x = p->w->normed + (ptrdiff_t)first * p->n;
+        x = p->pass->w->normed + (ptrdiff_t)first * p->n;
+    }
+    if (p->pass->blas) {
+        size_t row = (size_t)p->n * sizeof *x;
+        memcpy((char*)p->out + (size_t)first * row, x, (size_t)(end - first) * row);
+        return;
     }
     const sd_part part = {p->n_rows, first, end - first, 0, p->n};
     sd_kernels_get()->prepare[model->numbers.weights](part, x, p->n, p->n, p->out);
@@ -47,30 +53,57 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
 
 void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm,
                      void* out) {
-    sd_pass_loop_rows(pass, n_rows, prepare_rows, &(preparation){pass->w, x, n_rows, n, norm, out});
+    sd_pass_loop_rows(pass, n_rows, prepare_rows, &(preparation){pass, x, n_rows, n, norm, out});
 }
 
 void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) {
     if (bias != NULL) sd_kernels_get()->add(n_rows, n, y, ldy, bias, 0);
 }
 
+/* What is done to rows [row, end) and outputs [first, first + n) of a product once they are multiplied. */
+static void complete(const sd_product* p, int row, int end, int first, int n) {
+    const sd_kernels* k = sd_kernels_get();
+    float* y = p->y + row * p->ldy + first;
+    sd_add_bias(end - row, n, y, p->ldy, p->bias ? p->bias + first : NULL);
+    for (int m = 0; p->factor != 1.0f && m < end - row; m++)
+        k->scale(n, y + m * p->ldy, p->factor, y + m * p->ldy);
+    for (int m = 0; p->softcap > 0.0f && m < end - row; m++) k->softcap(n, y + m * p->ldy, p->softcap);
+    ptrdiff_t n_out = p->matrix->n_out;
+    if (p->hidden) k->add(end - row, n, p->hidden + row * n_out + first, n_out, y, p->ldy);
+}
+
 static void multiply_panels(void* argument, int thread, int panel, int panel_end) {
     (void)thread;
     const sd_product* p = argument;
-    const sd_kernels* k = sd_kernels_get();
     int n_out = p->matrix->n_out, first = panel * SD_PANEL;
     int end = panel_end * SD_PANEL < n_out ? panel_end * SD_PANEL : n_out;
-    float* y = p->y + first;
-    sd_matrix_multiply(p->matrix, panel, panel_end, p->n_rows, p->x, y, p->ldy);
-    sd_add_bias(p->n_rows, end - first, y, p->ldy, p->bias ? p->bias + first : NULL);
-    for (int m = 0; p->factor != 1.0f && m < p->n_rows; m++)
-        k->scale(end - first, y + m * p->ldy, p->factor, y + m * p->ldy);
-    for (int m = 0; p->softcap > 0.0f && m < p->n_rows; m++)
-        k->softcap(end - first, y + m * p->ldy, p->softcap);
-    if (p->hidden) k->add(p->n_rows, end - first, p->hidden + first, n_out, y, p->ldy);
+    sd_matrix_multiply(p->matrix, panel, panel_end, p->n_rows, p->x, p->y + first, p->ldy);
+    complete(p, 0, p->n_rows, first, end - first);
+}
+
+/* The product as OpenBLAS computes it. */
+static sd_gemm gemm_of(const sd_product* p) {
+    return (sd_gemm){
+        p->n_rows, p->matrix->n_out, p->matrix->n_in, p->x, p->matrix->n_in, p->matrix->plain, p->y, p->ldy};
+}
+
+static void multiply_slices(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const sd_product* p = argument;
+    const sd_gemm gemm = gemm_of(p);
+    for (int i = first; i < end; i++) {
+        sd_gemm_slice s = sd_gemm_slice_at(&gemm, i);
+        sd_gemm_compute(&gemm, s);
+        complete(p, s.row, s.row + s.n_rows, s.column, s.n_columns);
+    }
 }
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product) {
+    if (pass->blas) {
+        const sd_gemm gemm = gemm_of(&product);
+        sd_team_run(&pass->team, sd_gemm_slices(&gemm), 1, multiply_slices, &product);
+        return;
+    }
     sd_team_run(&pass->team, sd_matrix_panels(product.matrix->n_out),
                 sd_matrix_grain(product.matrix, &pass->team), multiply_panels, &product);
 }

@@ -19,6 +19,7 @@ typedef struct sd_pass {
     const sd_key_values* source;
     int first, end;               /* layers [first, end); from a later one on with rows of the caches */
     const unsigned char* skipped; /* [n_layer] what is passed by; NULL: nothing; borrowed */
+    int blas;                     /* rows of a prompt or source are multiplied by OpenBLAS */
     int keep;                     /* before this layer the rows are kept with their caches; -1: nowhere */
     sd_team team;
 } sd_pass;
@@ -33,7 +34,7 @@ typedef struct sd_norm_weights {
 void sd_pass_embed(const sd_pass* pass);
 
 /* Make the n_rows rows x [n_rows, n], normalised, the input of products: `out`, borrowed, prepared for the
- * model's number format. */
+ * model's number format; for OpenBLAS as they are, [n_rows, n]. */
 void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm, void* out);
 
 /* A product of prepared rows with a matrix; all pointers borrowed. y = softcap(factor · (x · matrixᵀ +

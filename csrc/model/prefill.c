@@ -63,31 +63,34 @@ static sd_status check_done(const sd_prefill* prefills, int n) {
 }
 
 sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefills, int n) {
-    int32_t parents[SD_PROMPT_SLICE], path[SD_PROMPT_SLICE]; /* of every chain the same */
-    for (int i = 0; i < SD_PROMPT_SLICE; i++) parents[i] = i - 1, path[i] = i;
+    int32_t parents[SD_BLAS_SLICE], path[SD_BLAS_SLICE]; /* of every chain the same */
+    for (int i = 0; i < SD_BLAS_SLICE; i++) parents[i] = i - 1, path[i] = i;
     sd_branch branches[SD_PROMPT_SLICE];
     int read[SD_PROMPT_SLICE]; /* the prefill of each branch */
-    int n_branches = 0, room = SD_PROMPT_SLICE, encoded = 0;
+    int n_branches = 0, room = sd_prompt_slice(w->model), encoded = 0;
+    int most = sd_prefills_by_blas(w->model) ? 1 : SD_PROMPT_SLICE; /* texts in a forward */
     for (int i = 0; i < n && w->model->encoder != NULL; i++) {
         if (prefills[i].n_read >= 0) continue;
         sd_status status = attend(w, caches, prefills, n, i, &encoded);
         if (status != SD_OK || encoded) return status;
     }
-    for (int i = 0; i < n && room > 0; i++) {
+    for (int i = 0; i < n && room > 0 && n_branches < most; i++) {
         sd_prefill* prefill = &prefills[i];
         if (prefill->n_read < 0) begin(caches, prefills, n, i);
         if (!being_read(prefill)) continue;
-        int left = prefill->n - prefill->n_read, n_here = left < room ? left : room;
+        int n_here = sd_slice_length(&caches[i], prefill->n - prefill->n_read);
+        if (n_here > room) n_here = room;
         branches[n_branches] = (sd_branch){&caches[i], prefill->text + prefill->n_read, parents, n_here, 0};
         read[n_branches++] = i;
         room -= n_here;
     }
     if (n_branches == 0) return check_done(prefills, n);
-    sd_status status = sd_forward(w, branches, n_branches);
-    if (status == SD_OK && w->name && (status = sd_forward_check(w, 0, SD_PROMPT_SLICE)) != SD_OK)
+    sd_status status = sd_forward_prompt(w, branches, n_branches);
+    if (status == SD_OK && w->name && (status = sd_forward_check(w, 0, SD_BLAS_SLICE)) != SD_OK)
         for (int b = 0; b < n_branches; b++) sd_cache_keep(branches[b].cache, NULL, 0);
     for (int b = 0; b < n_branches && status == SD_OK; b++) {
         status = sd_cache_keep(branches[b].cache, path, branches[b].n_new);
+        if (status == SD_OK) sd_cache_sliced(branches[b].cache, branches[b].n_new);
         prefills[read[b]].n_read += branches[b].n_new;
     }
     return status;

@@ -15,7 +15,7 @@ static double log_prob(const float* logits, int n_vocab, int32_t token) {
 
 sd_status sd_score_create(sd_score* s, const sd_model* model, const int32_t* tokens, int n,
                           const int32_t* source, int n_source, int n_threads) {
-    int n_vocab = model->config.n_vocab;
+    int n_vocab = model->config.n_vocab, slice = sd_prompt_slice(model);
     *s = (sd_score){.tokens = tokens, .n = n, .source = source, .n_source = n_source};
     if (n < 2) return sd_fail(SD_ERR_VALUE, "ids: %d tokens, expected at least 2", n);
     if (tokens[n - 1] < 0 || tokens[n - 1] >= n_vocab) /* the others are checked by the forward */
@@ -23,8 +23,7 @@ sd_status sd_score_create(sd_score* s, const sd_model* model, const int32_t* tok
                        n_vocab - 1);
     sd_status status = sd_source_check(model, source, n_source);
     if (status == SD_OK) status = sd_cache_create(&s->cache, model, n, 0, 0);
-    if (status == SD_OK)
-        status = sd_workspace_create(&s->workspace, model, n_threads, SD_PROMPT_SLICE, SD_PROMPT_SLICE, n);
+    if (status == SD_OK) status = sd_workspace_create(&s->workspace, model, n_threads, slice, slice, n);
     s->workspace.name = "the model";
     return status;
 }

@@ -48,46 +48,64 @@ static sd_config take_config(sd_arena* arena, const sd_config* from) {
     return c;
 }
 
-static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, sd_format format, int width) {
+/* How the matrices of a model are stored. */
+typedef struct packing {
+    sd_format format;
+    sd_layout layout, of_sources; /* of its matrices; of those that rows of a source are multiplied with */
+} packing;
+
+static packing packing_of(const sd_config* c, sd_numbers numbers) {
+    int blas = numbers.prefill == SD_ENGINE_BLAS;
+    sd_layout of_sources = blas ? SD_LAYOUT_PLAIN : SD_LAYOUT_PANELS;
+    if (c->bidirectional) return (packing){numbers.weights, of_sources, of_sources};
+    return (packing){numbers.weights, blas && c->encoder == NULL ? SD_LAYOUT_BOTH : SD_LAYOUT_PANELS,
+                     of_sources};
+}
+
+static sd_matrix take_matrix(sd_arena* arena, packing p, int n_out, int n_in, int group) {
+    return sd_matrix_take(arena, p.format, p.layout, n_out, n_in, group);
+}
+
+static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, packing p, int width) {
     int outputs = c->gated ? 2 * whole_panels(width) : width;
     return (sd_mlp){
         .width = width,
-        .in = sd_matrix_take(arena, format, outputs, c->d_model, c->gated ? 2 : 1),
-        .down = sd_matrix_take(arena, format, c->d_model, width, 1),
+        .in = take_matrix(arena, p, outputs, c->d_model, c->gated ? 2 : 1),
+        .down = take_matrix(arena, p, c->d_model, width, 1),
         .in_bias = take_vector(arena, outputs, c->mlp_bias),
         .down_bias = take_vector(arena, c->d_model, c->mlp_bias),
     };
 }
 
 /* What a layer with experts has in place of a feed-forward block. */
-static void take_experts(sd_arena* arena, const sd_config* c, sd_format format, sd_layer* layer) {
+static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_layer* layer) {
     const sd_experts* e = &c->experts;
     int n = e->n + (e->shared_width > 0), outputs = e->shared_gate ? sd_shared_gate_output(c) + 1 : e->n;
-    layer->router = sd_matrix_take(arena, SD_FORMAT_F32, outputs, c->d_model, 1);
+    layer->router = sd_matrix_take(arena, SD_FORMAT_F32, SD_LAYOUT_PANELS, outputs, c->d_model, 1);
     layer->router_bias = take_vector(arena, outputs, e->router_bias);
     layer->experts = sd_arena_take(arena, (size_t)n, sizeof *layer->experts);
     for (int i = 0; i < n; i++) {
-        sd_mlp expert = take_mlp(arena, c, format, i < e->n ? e->width : e->shared_width);
+        sd_mlp expert = take_mlp(arena, c, p, i < e->n ? e->width : e->shared_width);
         if (layer->experts) layer->experts[i] = expert;
     }
 }
 
-static void take_cross_attention(sd_arena* arena, const sd_config* c, sd_format format, sd_layer* layer) {
+static void take_cross_attention(sd_arena* arena, const sd_config* c, packing p, sd_layer* layer) {
     int d = c->d_model, d_q = c->n_head * c->d_head, outputs = sd_cross_outputs(c);
     int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), behind = sd_has_post_norm(c);
     layer->cross_norm = take_vector(arena, d, input);
     layer->cross_norm_bias = take_vector(arena, d, input && layer_norm);
     layer->cross_post_norm = take_vector(arena, d, behind);
     layer->cross_post_norm_bias = take_vector(arena, d, behind && layer_norm);
-    layer->cross_q = sd_matrix_take(arena, format, d_q, d, 1);
-    layer->cross_kv = sd_matrix_take(arena, format, outputs, c->encoder->d_model, 1);
-    layer->cross_out = sd_matrix_take(arena, format, d, d_q, 1);
+    layer->cross_q = take_matrix(arena, p, d_q, d, 1);
+    layer->cross_kv = sd_matrix_take(arena, p.format, p.of_sources, outputs, c->encoder->d_model, 1);
+    layer->cross_out = take_matrix(arena, p, d, d_q, 1);
     layer->cross_q_bias = take_vector(arena, d_q, c->qkv_bias);
     layer->cross_kv_bias = take_vector(arena, outputs, c->qkv_bias);
     layer->cross_out_bias = take_vector(arena, d, c->out_bias);
 }
 
-static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format, int mixture) {
+static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, int mixture) {
     int d = c->d_model, d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
     int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), behind = sd_has_post_norm(c);
     int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
@@ -104,17 +122,17 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format
         .q_norm = take_vector(arena, shared ? c->d_head : d_q, qk_norm),
         .k_norm = take_vector(arena, shared ? c->d_head : d_kv, qk_norm),
         .sinks = take_vector(arena, c->n_head, c->attn_sinks),
-        .qkv = sd_matrix_take(arena, format, sd_qkv_outputs(c), d, 1),
-        .attn_out = sd_matrix_take(arena, format, d, d_q, 1),
+        .qkv = take_matrix(arena, p, sd_qkv_outputs(c), d, 1),
+        .attn_out = take_matrix(arena, p, d, d_q, 1),
         .qkv_bias = take_vector(arena, sd_qkv_outputs(c), c->qkv_bias),
         .attn_out_bias = take_vector(arena, d, c->out_bias),
     };
     if (c->bias_by_layer) layer.relative_bias = sd_table_take(arena, SD_F32, sd_bucket_rows(c), c->n_head);
-    if (c->encoder) take_cross_attention(arena, c, format, &layer);
+    if (c->encoder) take_cross_attention(arena, c, p, &layer);
     if (mixture)
-        take_experts(arena, c, format, &layer);
+        take_experts(arena, c, p, &layer);
     else
-        layer.mlp = take_mlp(arena, c, format, c->d_ff);
+        layer.mlp = take_mlp(arena, c, p, c->d_ff);
     return layer;
 }
 
@@ -122,20 +140,23 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, sd_format format
 static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     model->config = take_config(arena, config);
     const sd_config* c = config;
-    sd_format format = model->numbers.weights;
+    packing p = packing_of(c, model->numbers);
     int layer_norm = c->norm == SD_NORM_LAYER, learned = c->position == SD_POSITION_LEARNED;
     model->is_set = sd_arena_take(arena, (size_t)sd_tensor_count(c), 1);
     int n_biases = c->bias_by_layer ? 0 : sd_bucket_rows(c);
     model->relative_bias = sd_table_take(arena, SD_F32, n_biases, c->n_head);
     model->layers = sd_arena_take(arena, (size_t)c->n_layer, sizeof(sd_layer));
     for (int i = 0; i < c->n_layer; i++) {
-        sd_layer layer = take_layer(arena, c, format, c->layers[i].mixture);
+        sd_layer layer = take_layer(arena, c, p, c->layers[i].mixture);
         if (!c->bias_by_layer) layer.relative_bias = model->relative_bias;
         if (model->layers) model->layers[i] = layer;
     }
-    if (!c->bidirectional) model->head = sd_matrix_take(arena, format, c->n_vocab, c->d_model, 1);
-    sd_number embedded = format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
+    packing of_head = p;
+    if (c->tied) of_head.layout = SD_LAYOUT_PANELS; /* the table is plain */
+    if (!c->bidirectional) model->head = take_matrix(arena, of_head, c->n_vocab, c->d_model, 1);
+    sd_number embedded = p.format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
     model->token_embedding = sd_table_take(arena, embedded, c->shared_embedding ? 0 : c->n_vocab, c->d_model);
+    if (c->tied && p.layout == SD_LAYOUT_BOTH) model->head.plain = (float*)(void*)model->token_embedding.data;
     model->position_embedding = sd_table_take(arena, SD_F32, learned ? c->n_ctx : 0, c->d_model);
     model->embedding_norm = take_vector(arena, c->d_model, c->embedding_norm);
     model->embedding_norm_bias = take_vector(arena, c->d_model, c->embedding_norm && layer_norm);
@@ -185,9 +206,21 @@ static sd_status create(const sd_config* config, sd_numbers numbers, sd_model** 
     return SD_OK;
 }
 
+/* Can the engine compute such a model? */
+static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
+    if (numbers.prefill != SD_ENGINE_BLAS) return SD_OK;
+    if (numbers.weights != SD_FORMAT_F32)
+        return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which is for models in f32, not in %s",
+                       sd_format_names[numbers.weights]);
+    if (c->experts.n > 0)
+        return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which is not for mixtures of experts");
+    return c->encoder ? check_engine(c->encoder, numbers) : SD_OK;
+}
+
 sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model** out) {
     sd_model *model = NULL, *encoder = NULL;
     sd_status status = sd_config_check(config);
+    if (status == SD_OK) status = check_engine(config, numbers);
     if (status == SD_OK && config->encoder) status = create(config->encoder, numbers, &encoder);
     if (status == SD_OK) status = create(config, numbers, &model);
     if (status != SD_OK) {

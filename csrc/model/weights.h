@@ -43,10 +43,15 @@ typedef struct sd_layer {
     sd_mlp* experts;    /* [n_experts], and the shared one, if there is one; NULL in a dense layer */
 } sd_layer;
 
-/* Which numbers a model computes with. */
+/* What multiplies the rows of prompts, and of sources: the row kernels, as everything else, or OpenBLAS. */
+typedef enum sd_engine { SD_ENGINE_ROWS, SD_ENGINE_BLAS } sd_engine;
+
+/* Which numbers a model computes with, and by what. */
 typedef struct sd_numbers {
     sd_format weights; /* of the matrices */
     sd_format cache;   /* of keys and values: SD_FORMAT_F32 or SD_FORMAT_BF16 */
+    sd_engine prefill; /* of an encoder-decoder: that of its encoder, keys and values of cross-attention among
+                        * it; its texts are short. SD_ENGINE_BLAS needs f32 weights, and no mixtures */
 } sd_numbers;
 
 typedef struct sd_model {
@@ -69,8 +74,13 @@ typedef struct sd_model {
     struct sd_model* encoder; /* owned; NULL: none. It has no head */
 } sd_model;
 
+/* Do prompts, or sources, go through OpenBLAS? */
+static inline int sd_prefills_by_blas(const sd_model* model) {
+    return model->numbers.prefill == SD_ENGINE_BLAS && model->config.encoder == NULL;
+}
+
 /* Allocate an empty model; the arrays of the configuration are copied. On success *model is owned by the
- * caller. */
+ * caller. For SD_ENGINE_BLAS the library has been loaded. */
 sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model** model);
 
 /* Give one tensor by canonical name, packed with n_threads threads; its shape [n_rows, n_cols]

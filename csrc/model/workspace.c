@@ -1,5 +1,7 @@
 #include "workspace.h"
 
+#include "gemm.h"
+
 /* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
  * apart would share few places of the first-level cache, so they get a panel more. */
 static ptrdiff_t row_stride(int n) {
@@ -30,8 +32,10 @@ static void lay_out(sd_workspace* w) {
     w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_model > d_q ? d_model : d_q));
     if (c->parallel != SD_PARALLEL_NO) w->beside = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
     w->angles = sd_angles_take(arena, c, sd_matrix_panels(w->max_slots) * SD_PANEL);
+    size_t projected = rows * 2 * SD_PANEL, slice = (size_t)SD_GEMM_ROWS * SD_GEMM_COLUMNS;
+    if (sd_prefills_by_blas(w->model) && slice > projected) projected = slice;
     for (int t = 0; t < w->n_threads; t++) {
-        w->projected[t] = sd_arena_take(arena, rows, 2 * SD_PANEL * sizeof(float));
+        w->projected[t] = sd_arena_take(arena, projected, sizeof(float));
         w->attention[t] = sd_attention_take(arena, c, w->max_slots);
     }
 }

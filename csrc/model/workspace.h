@@ -32,6 +32,7 @@ typedef struct sd_workspace {
     const sd_branch* last_branches;
     int n_last_branches;
     const unsigned char* last_skipped;
+    int last_blas;
     int32_t *tokens, *positions; /* [max_rows] */
     sd_branch* parts;            /* [max_rows] what sd_forward_finish has to begin */
     float* hidden;               /* [max_rows, d_model] the residual stream */
@@ -43,7 +44,7 @@ typedef struct sd_workspace {
     float* normed;               /* [max_rows, d_model] */
     void* prepared;              /* max_rows rows of d_model or n_head · d_head, prepared */
     void* beside;                /* max_rows rows of d_model, prepared; NULL unless halves are parallel */
-    /* [2, max_rows, SD_PANEL] gate and up of one group, each thread's own */
+    /* [2, max_rows, SD_PANEL] gate and up of one group, or a slice of OpenBLAS, each thread's own */
     float* projected[SD_MAX_THREADS];
     sd_attention_scratch attention[SD_MAX_THREADS];
     sd_routing routing; /* of the layer with experts that runs, or has run last */

@@ -72,6 +72,7 @@ class Model:
         *,
         dtype: Dtype = "f32",
         cache_dtype: CacheDtype = "f32",
+        prefill: Engine = "rows",
         n_threads: int = 1,
     ) -> None: ...
     def encode(self, ids: Sequence[int] | NDArray[np.int32], *, n_threads: int = 1) -> NDArray[np.float32]:
@@ -81,6 +82,9 @@ class Model:
     @property
     def dtype(self) -> Dtype:
         """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
+    @property
+    def prefill(self) -> Engine:
+        """What multiplies the rows of prompts, or of an encoder's sources."""
     @property
     def cache_dtype(self) -> CacheDtype:
         """Number format of keys and values: "f32" or "bf16"."""

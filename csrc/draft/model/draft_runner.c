@@ -29,10 +29,9 @@ sd_status sd_draft_runner_create(sd_draft_runner* r, const sd_draft_runner_optio
         if ((status = sd_cache_create(&r->caches[i], model, n_slots, options->gamma + CATCH_UP, 0)) != SD_OK)
             return status;
     }
-    int n_rows = n * r->row_room;
+    int n_rows = n * r->row_room, slice = sd_prompt_slice(model);
     status = sd_workspace_create_for(&r->workspace, model, options->n_vocab, options->n_threads,
-                                     n_rows > SD_PROMPT_SLICE ? n_rows : SD_PROMPT_SLICE, n * options->n_rows,
-                                     n_slots);
+                                     n_rows > slice ? n_rows : slice, n * options->n_rows, n_slots);
     r->workspace.name = "the draft";
     return status;
 }
