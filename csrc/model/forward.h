@@ -12,8 +12,8 @@
  * ld_logits floats each. On failure no cache has changed. */
 sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
-/* As sd_forward, of nodes that are slices of prompts. Where prompts go through OpenBLAS there is one branch: a
- * chain of as many tokens as sd_slice_length says. */
+/* As sd_forward, of nodes that are slices of prompts. Where prompts go through OpenBLAS there is one branch:
+ * a chain of as many tokens as sd_slice_length says. */
 sd_status sd_forward_prompt(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
 /* As sd_forward, past some layers: skipped [n_layer] of these bits, one at least set. The nodes stay pending,

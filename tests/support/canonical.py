@@ -143,10 +143,15 @@ def perturbed(tensors: Tensors, scale: float = 0.02, seed: int = 1) -> Tensors:
 
 
 def build(
-    config: dict[str, Any], tensors: Tensors, *, dtype: str = "f32", cache_dtype: str = "f32"
+    config: dict[str, Any],
+    tensors: Tensors,
+    *,
+    dtype: str = "f32",
+    cache_dtype: str = "f32",
+    prefill: str = "rows",
 ) -> _core.Model:
     given = ((name, tensor, "f32") for name, tensor in tensors.items())
-    return _core.Model(config, given, dtype=dtype, cache_dtype=cache_dtype)
+    return _core.Model(config, given, dtype=dtype, cache_dtype=cache_dtype, prefill=prefill)
 
 
 HAS_HOOKS = hasattr(_core, "_alloc_live")

@@ -49,6 +49,9 @@ class PromptCache:
     same source, which is then not read again either. A draft that is a model (`drafts.ModelDraft`)
     keeps its texts there too; within an `Ensemble` it reads the prompt as ever.
 
+    Of a model whose prompts go through OpenBLAS (``specdec.load(..., prefill="blas")``) a prompt begins with
+    whole slices of 256 tokens of another prompt, not with generated tokens.
+
     A layer that attends to a window keeps the end of a text alone: a prompt that leaves such a text more than
     some 128 tokens before its end is read from its beginning, unless it begins like another one.
 

@@ -21,7 +21,7 @@ from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, n
 from specdec.models import quantization
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
-from specdec.models.number_formats import CACHE_DTYPES, DTYPES, CacheDtype, Dtype
+from specdec.models.number_formats import CACHE_DTYPES, DTYPES, ENGINES, CacheDtype, Dtype, Engine
 from specdec.models.quantization import QuantizationReport
 from specdec.models.tokenizer import (
     ByteTokenizer,
@@ -445,6 +445,11 @@ class Model:
         return self._core.cache_dtype
 
     @property
+    def prefill(self) -> Engine:
+        """What multiplies the rows of prompts or sources: "rows", the row kernels, or "blas", OpenBLAS."""
+        return self._core.prefill
+
+    @property
     def n_bytes(self) -> int:
         """Memory that the packed weights take."""
         return self._core.n_bytes
@@ -693,6 +698,7 @@ def load(
     dtype: Dtype | None = None,
     *,
     cache_dtype: CacheDtype | None = None,
+    prefill: Engine = "rows",
     tokenizer: Tokenizer | str | os.PathLike[str] | bool | Any | None = None,
     n_ctx: int | None = None,
     n_threads: int | None = None,
@@ -716,6 +722,12 @@ def load(
         activations to int8 by rows and blocks. :meth:`Model.quantization_report` says what a format costs.
     cache_dtype : {None, "f32", "bf16"}
         The number format of cached keys and values. None: f32 for a model in f32, else bf16.
+    prefill : {"rows", "blas"}
+        What multiplies the rows of prompts and of texts that are scored, or, in an encoder-decoder, of
+        sources: the row kernels, which compute everything else, or OpenBLAS, for models in f32 without
+        mixtures of experts. With OpenBLAS a prompt has bits of its own, which differ between kinds of
+        processors (docs/NUMERICS.md), and the matrices of a decoder-only model take twice the memory; those
+        of an encoder take no more.
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
         one at that path. An object of ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``:
@@ -762,6 +774,7 @@ def load(
     """
     check_choice("dtype", dtype, DTYPES, optional=True)
     check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
+    check_choice("prefill", prefill, ENGINES)
     threads = check_threads(n_threads)
     checkpoint = open_checkpoint(
         path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
@@ -778,6 +791,7 @@ def load(
             _counted(_checked(checkpoint), bar),
             dtype=dtype,
             cache_dtype=cache_dtype,
+            prefill=prefill,
             n_threads=threads,
         )
     except SpecdecError:

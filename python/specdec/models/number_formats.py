@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-__all__ = ["CACHE_DTYPES", "DTYPES", "CacheDtype", "Dtype", "Engine"]
+__all__ = ["CACHE_DTYPES", "DTYPES", "ENGINES", "CacheDtype", "Dtype", "Engine"]
 
 Dtype: TypeAlias = Literal["f32", "bf16", "int8", "int4"]
 """A number format of the matrices of a model."""
@@ -14,3 +14,4 @@ Engine: TypeAlias = Literal["rows", "blas"]
 """What multiplies matrices: the row kernels, or OpenBLAS."""
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 CACHE_DTYPES: tuple[CacheDtype, ...] = get_args(CacheDtype)
+ENGINES: tuple[Engine, ...] = get_args(Engine)

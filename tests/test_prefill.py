@@ -1,0 +1,333 @@
+"""Prompts, scores and sources that OpenBLAS multiplies: near the row kernels, with bits of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specdec
+from allocations import fail_each_allocation, needs_hooks, nothing_leaks
+from canonical import (
+    ENCODER_DECODERS,
+    LLAMA,
+    MIXTURES,
+    VARIANTS,
+    build,
+    perturbed,
+    random_source,
+    random_tensors,
+    run_session,
+)
+from specdec import _core
+from specdec.errors import InputError, NotFiniteError
+from tiny_models import llama_config, write_hf
+
+SLICE = 256
+"""Tokens of a slice of a prompt."""
+
+LONG = {"n_ctx": 1100}
+# Sums so long that OpenBLAS takes them in parts: its bits are then others than those of the row kernels.
+WIDE = LLAMA | LONG | {"d_ff": 1300}
+DENSE = {name: config | LONG for name, config in VARIANTS.items() if name not in MIXTURES}
+DENSE_ENCODERS = {name: config for name, config in ENCODER_DECODERS.items() if "mixture" not in name}
+
+Ids = list[int]
+
+
+def ids_of(n: int, seed: int = 0) -> Ids:
+    return np.random.default_rng(seed).integers(0, 101, n).tolist()
+
+
+def pair(config: dict[str, Any], scale: float = 0.02) -> tuple[_core.Model, _core.Model]:
+    """A target and a draft whose prompts go through OpenBLAS."""
+    tensors = random_tensors(config)
+    return build(config, tensors, prefill="blas"), build(config, perturbed(tensors, scale), prefill="blas")
+
+
+def logits_of(model: _core.Model, ids: Ids, n_threads: int = 1) -> NDArray[np.float32]:
+    decoder = _core.Decoder(model, capacity=len(ids), n_threads=n_threads)
+    logits = decoder.prefill(ids, logits=True)
+    assert logits is not None
+    return logits
+
+
+def assert_near(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 2e-5) -> None:
+    assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
+
+
+# -------------------------------------------------------------------------------------- prompts
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_prompts_are_near_those_of_the_row_kernels(name: str) -> None:
+    config = DENSE[name]
+    tensors = random_tensors(config)
+    rows, blas = build(config, tensors), build(config, tensors, prefill="blas")
+    assert (rows.prefill, blas.prefill) == ("rows", "blas")
+    for n in (1, 33, 2 * SLICE + 40):
+        ids = ids_of(n)
+        found = logits_of(blas, ids)
+        assert_near(found, logits_of(rows, ids))
+        assert np.array_equal(found, logits_of(blas, ids, n_threads=3))
+
+
+def test_it_is_openblas_that_multiplies() -> None:
+    tensors = random_tensors(WIDE)
+    rows, blas = build(WIDE, tensors), build(WIDE, tensors, prefill="blas")
+    ids = ids_of(300)
+    assert not np.array_equal(logits_of(rows, ids), logits_of(blas, ids))
+    # a token at a time, as texts go on, is computed by the row kernels of both
+    steps = []
+    for model in (rows, blas):
+        decoder = _core.Decoder(model, capacity=1)
+        steps.append(decoder.forward([5], [-1]))
+    assert np.array_equal(*steps)
+
+
+def test_scores_are_near_and_do_not_depend_on_threads() -> None:
+    tensors = random_tensors(WIDE)
+    rows, blas = build(WIDE, tensors), build(WIDE, tensors, prefill="blas")
+    ids = ids_of(600)
+    found = _core.score(blas, ids)
+    np.testing.assert_allclose(found, _core.score(rows, ids), atol=1e-4)
+    assert np.array_equal(found, _core.score(blas, ids, n_threads=3))
+
+
+def texts_of(run: Any) -> list[tuple[Ids, bytes]]:
+    """Tokens and bits of the logits of each sequence."""
+    tokens, logits, _ = run
+    return [(text, rows.tobytes()) for text, rows in zip(tokens, logits, strict=True)]
+
+
+PROMPTS: list[Ids] = [
+    ids_of(2 * SLICE + 30),
+    ids_of(5, seed=1),
+    ids_of(2 * SLICE + 30)[: SLICE + 100] + ids_of(60, seed=2),  # begins like the first
+    ids_of(SLICE + 1, seed=3),  # all but its last token are a slice
+    ids_of(2 * SLICE + 30),
+    ids_of(2 * SLICE + 30)[:SLICE],
+]
+
+
+@pytest.mark.parametrize("windows", [[0, 0, 0], [9, 0, 300]], ids=str)
+def test_neither_batch_nor_draft_nor_threads_change_a_bit(windows: Sequence[int]) -> None:
+    target, draft = pair(WIDE | {"windows": windows})
+    alone = [texts_of(run_session(target, None, [prompt], seeds=[(0, 0)]))[0] for prompt in PROMPTS]
+    seeds = [(0, 0)] * len(PROMPTS)
+    for n_threads in (1, 3):
+        assert texts_of(run_session(target, None, PROMPTS, seeds=seeds, n_threads=n_threads)) == alone
+    assert texts_of(run_session(target, draft, PROMPTS, seeds=seeds, gamma=3)) == alone
+    assert texts_of(run_session(target, draft, PROMPTS[::-1], seeds=seeds, gamma=5)) == alone[::-1]
+
+
+def read(session: _core.Session) -> tuple[Ids, bytes]:
+    session.prefill()
+    tokens, logits = [], []
+    while batch := session.round():
+        for record in batch:
+            tokens += record["tokens"]
+            logits.append(record["logits"])
+    return tokens, np.concatenate(logits).tobytes()
+
+
+def session_of(target: _core.Model, prompt: Ids) -> _core.Session:
+    sampling = {"temperature": 0.0}
+    return _core.Session(
+        target, None, [prompt], sampling=sampling, draft_sampling=sampling, gamma=3, max_new_tokens=20,
+        n_threads=1, seeds=[(0, 0)], keep_logits=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("windows", [[0, 0, 0], [9, 0, 300]], ids=str)
+def test_a_prompt_begins_with_whole_slices_of_a_cached_text(windows: Sequence[int]) -> None:
+    """Neither with a part of one, nor with tokens that were generated: their bits are others."""
+    target, _ = pair(WIDE | {"windows": windows})
+    first = session_of(target, PROMPTS[0])
+    reply, _ = read(first)
+    text = first.cached_text(0)
+    for prompt in ([*PROMPTS[0], *reply[:-1], *ids_of(50, seed=5)], PROMPTS[2], PROMPTS[1]):
+        expected = read(session_of(target, prompt))
+        again = session_of(target, prompt)
+        n_copied = again.begin_with(0, text)
+        n = min(len(prompt), len(text.tokens))
+        n_common = int(np.cumprod(text.tokens[:n] == np.asarray(prompt[:n])).sum())
+        assert n_copied % SLICE == 0
+        if windows == [0, 0, 0]:
+            assert n_copied == min(n_common, len(PROMPTS[0]) - 1) // SLICE * SLICE
+        assert read(again) == expected
+
+
+def test_a_sequence_that_takes_the_place_of_another_has_its_own_bits() -> None:
+    target, _ = pair(WIDE)
+    expected = [read(session_of(target, prompt)) for prompt in PROMPTS]
+    session = session_of(target, PROMPTS[0])
+    assert read(session) == expected[0]
+    for prompt, text in zip(PROMPTS[1:], expected[1:], strict=True):
+        session.replace(0, prompt, (0, 0))
+        assert read(session) == text
+
+
+def test_beams_of_speculation_are_the_plain_ones() -> None:
+    target, draft = pair(WIDE)
+
+    def beams(model: _core.Model | None) -> list[tuple[Ids, float]]:
+        search = _core.BeamSearch(
+            target, model, PROMPTS[2], width=3, draft_width=4, gamma=3, max_new_tokens=10
+        )
+        search.prefill()
+        while search.round():
+            pass
+        return [(beam["tokens"], beam["score"]) for beam in search.beams()]
+
+    assert beams(None) == beams(draft)
+
+
+# -------------------------------------------------------------------------------------- sources
+
+
+@pytest.mark.parametrize("name", DENSE_ENCODERS)
+@pytest.mark.parametrize("n", [1, 2, 31, 33, 75])
+def test_sources_are_near_those_of_the_row_kernels(name: str, n: int) -> None:
+    config = DENSE_ENCODERS[name]
+    tensors, source = random_tensors(config), random_source(config, n)
+    assert source is not None
+    rows, blas = build(config, tensors), build(config, tensors, prefill="blas")
+    found = blas.encode(source)
+    assert_near(found, rows.encode(source))
+    assert np.array_equal(found, blas.encode(source, n_threads=3))
+    for tensor in ("encoder.layers.0.mlp_up.weight", "layers.0.cross_k.weight"):
+        assert np.array_equal(blas.matrix(tensor), tensors[tensor])
+    decoders = [_core.Decoder(model, capacity=9, source=source) for model in (rows, blas)]
+    expected, logits = (decoder.prefill([1, 2, 3, 4], logits=True) for decoder in decoders)
+    assert expected is not None and logits is not None
+    assert_near(logits, expected)
+
+
+def test_a_source_of_several_slices() -> None:
+    config = ENCODER_DECODERS["norms-before-rotary-wide-head"]
+    config |= {"encoder": config["encoder"] | {"n_ctx": 700, "d_ff": 1300}}
+    tensors, source = random_tensors(config), random_source(config, 600)
+    assert source is not None
+    rows, blas = build(config, tensors), build(config, tensors, prefill="blas")
+    found, expected = blas.encode(source), rows.encode(source)
+    assert_near(found, expected)
+    assert not np.array_equal(found, expected)
+    assert np.array_equal(found, blas.encode(source, n_threads=2))
+
+
+@pytest.mark.parametrize("name", DENSE_ENCODERS)
+def test_neither_batch_nor_draft_change_a_bit_of_texts_with_sources(name: str) -> None:
+    config = DENSE_ENCODERS[name]
+    target, draft = pair(config)
+    sources = [random_source(config, n, seed=n) for n in (40, 3, 88, 40)]
+    prompts = [[7], [7, 8], [7], [9]]
+    alone = [
+        texts_of(run_session(target, None, [prompt], seeds=[(0, 0)], sources=[source]))[0]
+        for prompt, source in zip(prompts, sources, strict=True)
+    ]
+    seeds = [(0, 0)] * 4
+    for model, n_threads in ((None, 2), (draft, 1)):
+        run = run_session(target, model, prompts, seeds=seeds, sources=sources, n_threads=n_threads)
+        assert texts_of(run) == alone
+
+
+def test_what_it_takes_of_memory() -> None:
+    """Matrices of a decoder twice, an untied head too; those that sources alone go through once."""
+    filled = LLAMA | {"n_head": 8, "n_kv_head": 4, "d_ff": 96}  # matrices that fill their panels
+    for config in (filled, filled | {"tied": True}, *DENSE_ENCODERS.values()):
+        tensors = random_tensors(config)
+        rows, blas = (build(config, tensors, prefill=prefill).n_bytes for prefill in ("rows", "blas"))
+        if config.get("encoder"):
+            assert blas <= rows
+            continue
+        matrices = sum(t.nbytes for name, t in tensors.items() if t.ndim == 2 and name.startswith("layers."))
+        head = 0 if config["tied"] else tensors["head"].nbytes
+        assert blas - rows == matrices + head
+
+
+# -------------------------------------------------------------------------------------- the rest
+
+
+INSTRUCTION_SETS = """
+import hashlib, sys
+from test_prefill import WIDE, ids_of, logits_of, pair
+print(hashlib.sha256(logits_of(pair(WIDE)[0], ids_of(300)).tobytes()).hexdigest())
+"""
+
+
+def test_the_row_kernels_instruction_set_changes_no_bit() -> None:
+    """With the same kernels of OpenBLAS."""
+    digests = set()
+    for kernels in {_core.available_kernels()[0], "ref"}:
+        done = subprocess.run(
+            [sys.executable, "-c", INSTRUCTION_SETS],
+            capture_output=True, text=True, timeout=120, env=os.environ | {"SPECDEC_KERNELS": kernels},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+def test_a_number_that_overflows_is_named() -> None:
+    tensors = random_tensors(WIDE)
+    tensors["layers.1.mlp_down.weight"] = tensors["layers.1.mlp_down.weight"] * np.float32(3e38)
+    tensors["layers.1.mlp_up.weight"] = tensors["layers.1.mlp_up.weight"] * np.float32(1e10)
+    model = build(WIDE, np_finite(tensors), prefill="blas")
+    with pytest.raises(NotFiniteError, match="the output of layer 1 "):
+        _core.score(model, ids_of(300))
+
+
+def np_finite(tensors: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """With the largest numbers in the place of infinite ones."""
+    largest = np.float32(3e38)
+    return {name: np.clip(tensor, -largest, largest) for name, tensor in tensors.items()}
+
+
+def test_weights_that_are_not_finite_are_named() -> None:
+    config = DENSE_ENCODERS["norms-of-the-stream"]
+    tensors = random_tensors(config)
+    tensors["encoder.layers.0.attn_q.weight"][5, 7] = np.nan
+    with pytest.raises(ValueError, match=r"encoder.layers.0.attn_q.weight: element \[5, 7\] is nan"):
+        build(config, tensors, prefill="blas")
+
+
+def test_what_it_is_not_for_is_refused(tmp_path: Path) -> None:
+    tensors = random_tensors(LLAMA)
+    for dtype in ("bf16", "int8", "int4"):
+        with pytest.raises(
+            InputError, match=f"prefill is 'blas', which is for models in f32, not in {dtype}"
+        ):
+            build(LLAMA, tensors, dtype=dtype, prefill="blas")
+    mixture = MIXTURES["mixture-softmax"]
+    with pytest.raises(InputError, match="not for mixtures of experts"):
+        build(mixture, random_tensors(mixture), prefill="blas")
+    with pytest.raises(ValueError, match='prefill is "mkl", expected "rows" or "blas"'):
+        build(LLAMA, tensors, prefill="mkl")
+    folder = write_hf(tmp_path, llama_config(), seed=0)
+    with pytest.raises(InputError, match="prefill"):
+        specdec.load(folder, prefill="mkl")  # type: ignore[arg-type]
+    model = specdec.load(folder, "f32", prefill="blas")
+    assert model.prefill == "blas"
+    assert specdec.load(folder, "f32").prefill == "rows"
+    assert_near(model.logits([1, 2, 3]), specdec.load(folder, "f32").logits([1, 2, 3]))
+
+
+@needs_hooks
+def test_an_allocation_that_fails() -> None:
+    _core.openblas()
+    config = DENSE_ENCODERS["biases-by-layer-other-sizes"]
+    tensors, source = random_tensors(config), random_source(config, 20)
+    assert source is not None
+    assert fail_each_allocation(lambda: build(config, tensors, prefill="blas").encode(source)) > 3
+    model = build(LLAMA, random_tensors(LLAMA), prefill="blas")
+    with nothing_leaks():
+        logits_of(model, ids_of(40))
+    assert fail_each_allocation(lambda: logits_of(model, ids_of(40))) > 1
