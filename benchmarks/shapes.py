@@ -101,7 +101,8 @@ DOUBTFUL: dict[str, dict[str, Any]] = {
     "L25M": _llama(n_layer=8, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
     "L25M-draft": _llama(n_layer=7, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
 }
-#: Models that are downloaded much, as docs/FAMILIES.md has their switches.
+#: Models that are downloaded much, as docs/FAMILIES.md has their switches. One table of rotary positions is
+#: that of all layers.
 FAMILIES: dict[str, dict[str, Any]] = {
     "SmolLM2-360M": _tied(32, 15, 5, d_head=64, d_model=960, d_ff=2560, n_vocab=49152),
     "Qwen3-0.6B": _tied(28, 16, 8, d_head=128, d_model=1024, d_ff=3072, n_vocab=151936) | {"qk_norm": "head"},
@@ -111,6 +112,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     | {"qk_norm": "head", "norm_place": "both", "activation": "gelu_tanh", "embedding_scale": 1152**0.5}
     | {"windows": [0 if i % 6 == 5 else 512 for i in range(26)]},
 }
+#: Their model types, as other engines name them.
+MODEL_TYPES = {
+    "SmolLM2-360M": "llama",
+    "Qwen3-0.6B": "qwen3",
+    "Qwen2.5-1.5B": "qwen2",
+    "Gemma-3-1B": "gemma3_text",
+}
+
+
+def model_type(name: str) -> str:
+    """The model type that a shape has in a config.json: that of a family, or of the common layouts."""
+    return MODEL_TYPES.get(name, "llama" if SHAPES[name]["position"] == "rotary" else "gpt2")
 
 
 def _mixture(shape: dict[str, Any], n_experts: int, d_expert: int) -> dict[str, Any]:
@@ -197,7 +210,11 @@ _LLAMA_NAMES = {
     "head": "lm_head.weight", "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_out": "self_attn.o_proj",
     "mlp_norm": "post_attention_layernorm", "mlp_gate": "mlp.gate_proj", "mlp_up": "mlp.up_proj",
-    "mlp_down": "mlp.down_proj",
+    "mlp_down": "mlp.down_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+}  # fmt: skip
+_GEMMA_NAMES = _LLAMA_NAMES | {
+    "attn_post_norm": "post_attention_layernorm", "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_post_norm": "post_feedforward_layernorm",
 }  # fmt: skip
 _GPT2_NAMES = {
     "token_embedding": "transformer.wte.weight", "position_embedding": "transformer.wpe.weight",
@@ -209,15 +226,18 @@ _GPT2_NAMES = {
 
 def _as_stored(name: str, tensors: Iterable[Tensor]) -> Iterator[tuple[str, NDArray[np.uint16]]]:
     """The tensors by the names, and in the layouts, of the Hugging Face architecture."""
-    llama = SHAPES[name]["position"] == "rotary"
+    layout = model_type(name)
+    names = {"gpt2": _GPT2_NAMES, "gemma3_text": _GEMMA_NAMES}.get(layout, _LLAMA_NAMES)
     qkv: dict[str, list[NDArray[np.uint16]]] = {"weight": [], "bias": []}
     for canonical, array, _ in tensors:
+        if layout == "gemma3_text" and canonical.endswith("norm.weight"):  # stored less 1
+            array = round_to_bf16((array.astype(np.uint32) << 16).view(np.float32) - 1)
         if not canonical.startswith("layers."):
-            yield (_LLAMA_NAMES if llama else _GPT2_NAMES)[canonical], array
+            yield names[canonical], array
             continue
         _, layer, role, kind = canonical.split(".")
-        if llama:
-            yield f"model.layers.{layer}.{_LLAMA_NAMES[role]}.{kind}", array
+        if layout != "gpt2":
+            yield f"model.layers.{layer}.{names[role]}.{kind}", array
         elif role in ("attn_q", "attn_k", "attn_v"):  # one c_attn there; all come before another role does
             qkv[kind].append(array)
             if len(qkv[kind]) == 3:
@@ -227,20 +247,37 @@ def _as_stored(name: str, tensors: Iterable[Tensor]) -> Iterator[tuple[str, NDAr
             yield f"transformer.h.{layer}.{_GPT2_NAMES[role]}.{kind}", array.T  # Conv1D: [n_in, n_out]
 
 
-def _hf_config(c: Mapping[str, Any], number: str) -> dict[str, Any]:
+#: The architectures of model types, and what their configurations have beyond the fields of Llama's.
+_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {}),
+    "qwen2": ("Qwen2ForCausalLM", {}),
+    "qwen3": ("Qwen3ForCausalLM", {}),
+    "gemma3_text": (
+        "Gemma3ForCausalLM",
+        {
+            "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 512,
+            "rope_local_base_freq": 10_000.0,
+        },
+    ),
+}  # fmt: skip
+
+
+def _hf_config(name: str, number: str) -> dict[str, Any]:
+    c, layout = SHAPES[name], model_type(name)
     end = c["n_vocab"] - 1
     common = {
         "vocab_size": c["n_vocab"], "tie_word_embeddings": c["tied"], "torch_dtype": {"f32": "float32",
         "bf16": "bfloat16"}[number], "bos_token_id": end, "eos_token_id": end,
     }  # fmt: skip
-    if c["position"] == "rotary":
+    if layout in _ARCHITECTURES:
+        architecture, more = _ARCHITECTURES[layout]
         return common | {
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": c["d_model"],
-            "intermediate_size": c["d_ff"], "num_hidden_layers": c["n_layer"],
+            "architectures": [architecture], "model_type": layout, "hidden_size": c["d_model"],
+            "intermediate_size": c["d_ff"], "num_hidden_layers": c["n_layer"], "head_dim": c["d_head"],
             "num_attention_heads": c["n_head"], "num_key_value_heads": c["n_kv_head"],
             "max_position_embeddings": c["n_ctx"], "hidden_act": "silu", "rms_norm_eps": c["norm_eps"],
             "rope_theta": 10_000.0,
-        }  # fmt: skip
+        } | more  # fmt: skip
     return common | {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": c["d_model"],
         "n_inner": c["d_ff"], "n_layer": c["n_layer"], "n_head": c["n_head"], "n_positions": c["n_ctx"],
@@ -289,17 +326,17 @@ def write_checkpoint(
     alpha : float
         See :func:`random_model`.
     """
-    if name in FAMILIES:
-        raise SystemExit(f"{name} is a shape in memory only; expected one of {', '.join(TIMED)}")
+    if name in MIXTURES:
+        raise SystemExit(f"{name} is a shape in memory only; expected none of {', '.join(MIXTURES)}")
     folder, config = Path(folder), SHAPES[name]
-    said = {"version": 4, "shape": name, "number": number, "alpha": alpha, "config": config}
+    said = {"version": 5, "shape": name, "number": number, "alpha": alpha, "config": config}
     stamp = folder / "shape.json"
     if stamp.exists() and json.loads(stamp.read_text()) == said:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     for file, content in {
-        "config.json": _hf_config(config, number),
+        "config.json": _hf_config(name, number),
         "generation_config.json": {
             "bos_token_id": config["n_vocab"] - 1,
             "eos_token_id": config["n_vocab"] - 1,
@@ -314,10 +351,10 @@ def write_checkpoint(
         (folder / file).write_text(json.dumps(content, ensure_ascii=False))
 
     shapes = _core.tensor_shapes(config)
-    empty = ((tensor, np.empty(shape, np.uint16), "bf16") for tensor, shape in shapes.items())
+    unset = ((tensor, np.zeros(shape, np.uint16), "bf16") for tensor, shape in shapes.items())
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end, width = 0, {"bf16": 2, "f32": 4}[number]
-    for stored, array in _as_stored(name, empty):
+    for stored, array in _as_stored(name, unset):
         begin, end = end, end + array.size * width
         header[stored] = {"dtype": number.upper(), "shape": array.shape, "data_offsets": [begin, end]}
     encoded = json.dumps(header).encode()

@@ -22,13 +22,14 @@ from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
 from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
-from benchmarks.shapes import random_tensors, vocabulary
+from benchmarks.shapes import model_type, random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
 _NAMES = {
     "token_embedding": "token_embd.weight", "position_embedding": "position_embd.weight",
     "head": "output.weight", "attn_out": "attn_output", "mlp_norm": "ffn_norm", "mlp_gate": "ffn_gate",
     "mlp_up": "ffn_up", "mlp_down": "ffn_down",
+    "attn_post_norm": "post_attention_norm", "mlp_post_norm": "post_ffw_norm",
 }  # fmt: skip
 
 
@@ -272,8 +273,8 @@ def gguf_file(job: Job) -> Path:
 
 def _write_gguf(path: Path, job: Job) -> None:
     c = job.config
-    llama_like = c["position"] == "rotary"
-    out = gguf.GGUFWriter(path, "llama" if llama_like else "gpt2")
+    kind_of_model = model_type(job.shape)
+    out = gguf.GGUFWriter(path, kind_of_model.removesuffix("_text"))
     out.add_context_length(c["n_ctx"])
     out.add_embedding_length(c["d_model"])
     out.add_block_count(c["n_layer"])
@@ -281,12 +282,16 @@ def _write_gguf(path: Path, job: Job) -> None:
     out.add_head_count(c["n_head"])
     out.add_head_count_kv(c["n_kv_head"])
     out.add_vocab_size(c["n_vocab"])
-    if llama_like:
+    if kind_of_model == "gpt2":
+        out.add_layer_norm_eps(c["norm_eps"])
+    else:
         out.add_layer_norm_rms_eps(c["norm_eps"])
+        out.add_key_length(c["d_head"])
+        out.add_value_length(c["d_head"])
         out.add_rope_dimension_count(c["d_head"])
         out.add_rope_freq_base(10_000.0)
-    else:
-        out.add_layer_norm_eps(c["norm_eps"])
+    if "windows" in c:
+        out.add_sliding_window(max(c["windows"]))
     n = c["n_vocab"]
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("default")
@@ -303,15 +308,13 @@ def _write_gguf(path: Path, job: Job) -> None:
         stored = _NAMES.get(name, name)
         if name.startswith("layers."):
             _, layer, role, kind = name.split(".")
-            if not llama_like and role in ("attn_q", "attn_k", "attn_v"):
+            if kind_of_model == "gpt2" and role in ("attn_q", "attn_k", "attn_v"):
                 qkv[kind].append(array)
                 if len(qkv[kind]) < 3:
                     continue
                 array, role, qkv[kind] = np.concatenate(qkv[kind]), "attn_qkv", []
-            elif role in (
-                "attn_q",
-                "attn_k",
-            ):  # pairs that rotary positions turn: halves there, neighbours here
+            elif kind_of_model == "llama" and role in ("attn_q", "attn_k"):
+                # pairs that rotary positions turn: halves there, neighbours here
                 n_head = len(array) // c["d_head"]
                 array = array.reshape(n_head, 2, c["d_head"] // 2, -1).swapaxes(1, 2).reshape(array.shape)
             stored = f"blk.{layer}.{_NAMES.get(role, role)}.{kind}"
