@@ -19,7 +19,7 @@ Only names of specdec that every build since the first version has are used here
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
