@@ -42,12 +42,17 @@ class Machine:
     n_threads : int
         Threads that read or compute together, each on a core of its own. The calling thread is the first
         of them, and stays on the first core from then on.
-    buffer_mib, probe_mib : int
-        Each read takes the next ``probe_mib`` of a buffer in pages of 2 MiB, so that nothing it reads is in a
-        cache: the buffer should be several times the largest cache.
+    buffer_mib : int, optional
+        The size of a buffer in pages of 2 MiB. It should be several times the largest cache, so that nothing
+        that is read of it in turn is in a cache; without a number it is four times.
+    probe_mib : int
+        Each read takes so much of the buffer.
     """
 
-    def __init__(self, n_threads: int = 2, buffer_mib: int = 512, probe_mib: int = 64) -> None:
+    def __init__(self, n_threads: int = 2, buffer_mib: int | None = None, probe_mib: int = 64) -> None:
+        self._n_cache = largest_cache()
+        if buffer_mib is None:
+            buffer_mib = max(512, 4 * (self._n_cache >> 20))
         self.n_threads = n_threads
         self._cores = allowed_cores()[:n_threads]
         self._library = _compile()
@@ -71,10 +76,10 @@ class Machine:
     def bandwidth_again(self, n_bytes: int) -> float:
         """Bytes per second of reading the same ``n_bytes`` again and again, as decoding reads a model.
 
-        Faster than :meth:`bandwidth` where a cache holds some of them. A quarter of the buffer is taken to
-        be more than any cache holds: then the two are the same, and this one reads no more than that one.
+        Faster than :meth:`bandwidth` where a cache holds some of them, as it may of twice its size. Above that,
+        and above what the buffer has, the two are the same, and this one reads no more than that one.
         """
-        if n_bytes > self._n_bytes // 4:
+        if n_bytes > min(self._n_bytes, max(2 * self._n_cache, self._n_bytes // 4)):
             return self.bandwidth()
         for _ in range(2):
             self._read(0, n_bytes)
@@ -115,6 +120,12 @@ class Machine:
         tasks = sorted(int(task.name) for task in Path("/proc/self/task").iterdir())
         for index, task in enumerate(task for task in tasks if task != os.getpid()):
             os.sched_setaffinity(task, {others[index % len(others)]})
+
+
+def largest_cache() -> int:
+    """Bytes of the largest cache that the system tells of; 0 where it tells of none."""
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    return max((int(size.read_text().strip().removesuffix("K")) << 10 for size in sizes), default=0)
 
 
 @dataclass(frozen=True)
