@@ -76,8 +76,8 @@ class Machine:
     def bandwidth_again(self, n_bytes: int) -> float:
         """Bytes per second of reading the same ``n_bytes`` again and again, as decoding reads a model.
 
-        Faster than :meth:`bandwidth` where a cache holds some of them, as it may of twice its size. Above that,
-        and above what the buffer has, the two are the same, and this one reads no more than that one.
+        Faster than :meth:`bandwidth` where a cache holds some of them, as it may of twice its size. Above
+        that, and above what the buffer has, the two are the same, and this one reads no more than that one.
         """
         if n_bytes > min(self._n_bytes, max(2 * self._n_cache, self._n_bytes // 4)):
             return self.bandwidth()
