@@ -53,15 +53,18 @@ static void attend_to_texts(void* argument, int thread, int pair, int end) {
     }
 }
 
-/* Rows of a source. */
-static void store_source(void* argument, int thread, int first, int end) {
+/* Rows of a source: (key/value head, panel of slots) pairs. */
+static void store_source(void* argument, int thread, int pair, int end) {
     (void)thread;
     const block* b = argument;
     sd_workspace* w = b->pass->w;
-    for (int m = first; m < end; m++)
-        for (int kv_head = 0; kv_head < w->model->config.n_kv_head; kv_head++)
-            sd_attention_store(w->model, b->layer, kv_head, &w->angles, m, w->qkv + m * w->ld_qkv,
+    int n_panels = sd_matrix_panels(b->pass->n_rows);
+    for (; pair < end; pair++) {
+        int first = pair % n_panels * SD_PANEL, behind = first + SD_PANEL;
+        for (int m = first; m < behind && m < b->pass->n_rows; m++)
+            sd_attention_store(w->model, b->layer, pair / n_panels, &w->angles, m, w->qkv + m * w->ld_qkv,
                                b->pass->source, m);
+    }
 }
 
 /* Rows of a source that one piece of work attends with: as many as are computed together. */
@@ -150,7 +153,7 @@ void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
         sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
     if (pass->source) {
         int together = rows_together(c), n_pieces = (pass->n_rows + together - 1) / together;
-        sd_team_run(&pass->team, pass->n_rows, SD_PANEL, store_source, &b);
+        sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows) * c->n_kv_head, 1, store_source, &b);
         sd_team_run(&pass->team, n_pieces * c->n_kv_head, 1, attend_to_source, &b);
     } else {
         sd_team_run(&pass->team, pass->n_branches * c->n_kv_head, 1, attend_to_texts, &b);

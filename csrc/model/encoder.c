@@ -105,16 +105,19 @@ typedef struct storing {
     const sd_key_values* to;
 } storing;
 
-static void store(void* argument, int thread, int first, int end) {
+/* (Key/value head, panel of slots) pairs. */
+static void store(void* argument, int thread, int pair, int end) {
     (void)thread;
     const storing* s = argument;
-    const sd_config* c = &s->e->model->config;
-    for (int m = first; m < end; m++) {
-        const float* keys = s->e->projected + m * s->e->ld_projected;
-        const float* values = keys + sd_cross_values_column(c);
-        for (int head = 0; head < c->n_kv_head; head++)
-            sd_key_values_store(s->to, head, m, keys + (ptrdiff_t)head * c->d_head,
-                                values + (ptrdiff_t)head * c->d_head);
+    const encoder* e = s->e;
+    const sd_config* c = &e->model->config;
+    int n_rows = e->pass.n_rows, n_panels = sd_matrix_panels(n_rows);
+    for (; pair < end; pair++) {
+        int head = pair / n_panels, first = pair % n_panels * SD_PANEL, behind = first + SD_PANEL;
+        for (int m = first; m < behind && m < n_rows; m++) {
+            const float* key = e->projected + m * e->ld_projected + (ptrdiff_t)head * c->d_head;
+            sd_key_values_store(s->to, head, m, key, key + sd_cross_values_column(c));
+        }
     }
 }
 
@@ -129,7 +132,8 @@ static void project(encoder* e, int i, const sd_key_values* to) {
                                             .y = e->projected,
                                             .ldy = e->ld_projected,
                                             .factor = 1.0f});
-    sd_team_run(&e->pass.team, e->pass.n_rows, SD_PANEL, store, &(storing){e, to});
+    int n_pairs = sd_matrix_panels(e->pass.n_rows) * e->model->config.n_kv_head;
+    sd_team_run(&e->pass.team, n_pairs, 1, store, &(storing){e, to});
     sd_team_close(&e->pass.team);
 }
 
