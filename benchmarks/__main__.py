@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import drafts, engine, kernels, mixtures, paper, peers, photons, translation
+from benchmarks import drafts, engine, kernels, mixtures, paper, peers, photons, prefill, translation
 from benchmarks.report import Report, machine_name, result_folder
 from benchmarks.turns import Options
 
@@ -18,6 +18,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "forward": (kernels.forward, kernels.forward_options),
     "attention": (kernels.attention, kernels.attention_options),
     "experts": (mixtures.experts, mixtures.experts_options),
+    "prefill": (prefill.prefill, prefill.prefill_options),
     "load": (kernels.load, kernels.load_options),
     "threads": (kernels.threads, kernels.threads_options),
     "speed": (engine.speed, engine.speed_options),
