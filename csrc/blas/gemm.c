@@ -2,14 +2,15 @@
 
 #include "library.h"
 
-#define MIN_COLUMNS 64
+#define MIN_COLUMNS 128
+#define UNIT 64 /* of their number */
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* Outputs of a slice: enough of them that packing rows is little work beside multiplying, and few enough that
  * there are slices for several threads. */
 static int slice_columns(const sd_gemm* g) {
-    int n = (g->n_out / 4 + MIN_COLUMNS - 1) / MIN_COLUMNS * MIN_COLUMNS;
+    int n = (g->n_out / 8 + UNIT - 1) / UNIT * UNIT;
     return n < MIN_COLUMNS ? MIN_COLUMNS : smaller(n, SD_GEMM_COLUMNS);
 }
 

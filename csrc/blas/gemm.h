@@ -13,7 +13,7 @@
 
 /* Rows and outputs of a slice at most. */
 #define SD_GEMM_ROWS 256
-#define SD_GEMM_COLUMNS 256
+#define SD_GEMM_COLUMNS 512
 
 /* y[m, j] = Σ_k x[m, k] · matrix[j, k]; all pointers borrowed. The library has been loaded. */
 typedef struct sd_gemm {
