@@ -261,6 +261,43 @@ def test_a_draft_without_room_for_a_source_drafts_nothing(t5: EncoderDecoder) ->
         assert_equal(one, other)
 
 
+class FromSource:
+    """Guesses the source from its beginning on; told of it anew where a slot goes to another prompt."""
+
+    def __init__(self) -> None:
+        self.sources: dict[int, list[int] | None] = {}
+        self.told: list[list[int] | None] = []
+
+    def begin(self, sequence: int, prompt: memoryview, *, source: memoryview | None) -> None:
+        assert list(prompt) == list(START) or source is None
+        self.sources[sequence] = None if source is None else list(source)
+        self.told.append(self.sources[sequence])
+
+    def propose(self, sequence: int, tokens: memoryview, budget: int) -> list[int]:
+        return (self.sources[sequence] or [])[:budget]
+
+
+def test_an_object_is_told_the_source(t5: EncoderDecoder) -> None:
+    sources = t5.sources(*LENGTHS)
+    draft = FromSource()
+    found = specdec.generate(t5.target, draft, sources, batch_size=2, **OPTIONS)
+    assert sorted(map(len, draft.told)) == sorted(LENGTHS)
+    for one, other, source in zip(
+        found, specdec.generate(t5.target, None, sources, **OPTIONS), sources, strict=True
+    ):
+        assert_equal(one, other)
+        assert list(one.trace.rounds[0].drafted) == source[:4]
+    specdec.generate(decoder_only(), draft, [5, 6], max_new_tokens=2)
+    assert draft.told[-1] is None
+
+    class Early:
+        def begin(self, source: Any, sequence: int) -> None: ...
+        def propose(self, sequence: int, tokens: memoryview, budget: int) -> list[int]: ...
+
+    with pytest.raises(InputError, match="begin of the draft Early has source as parameter 1"):
+        specdec.generate(t5.target, Early(), [5])
+
+
 def test_tables_count_what_a_target_has_written(t5: EncoderDecoder) -> None:
     sources = t5.sources(*LENGTHS)
     plain = specdec.generate(t5.target, None, sources, **OPTIONS)

@@ -13,6 +13,7 @@ typedef struct python_drafter {
     PyThreadState** saved_thread; /* borrowed */
     /* Borrowed from the arguments; begin, commit and generator may be None. */
     PyObject *name, *propose, *begin, *commit, *proposal_type, *generator;
+    int reads_source; /* begin has a parameter of that name */
     int n_vocab;
     sd_rule rule;   /* that judges what is proposed */
     sd_arena arena; /* owns the arrays below */
@@ -241,14 +242,26 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 
-/* method(sequence, tokens), if there is that method. */
-static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* tokens,
-                      int n_tokens) {
+/* {"source": what the encoder of the target reads beside a prompt, or None}, or NULL with an exception. */
+static PyObject* source_of(const sd_prompt* prompt) {
+    PyObject* source = prompt->source ? view_of(prompt->source, prompt->n_source) : Py_NewRef(Py_None);
+    PyObject* keywords = source ? Py_BuildValue("{sO}", "source", source) : NULL;
+    Py_XDECREF(source);
+    return keywords;
+}
+
+/* method(sequence, tokens), if there is that method; with the source of a prompt too, if that is not NULL. */
+static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* tokens, int n_tokens,
+                      const sd_prompt* prompt) {
     if (method == Py_None) return SD_OK;
     sd_gil_take(d->saved_thread);
-    PyObject* ids = view_of(tokens, n_tokens);
-    PyObject* ignored = ids ? PyObject_CallFunction(method, "iO", sequence, ids) : NULL;
+    PyObject *ids = view_of(tokens, n_tokens), *keywords = prompt ? source_of(prompt) : NULL, *ignored = NULL;
+    PyObject* arguments = ids ? Py_BuildValue("iO", sequence, ids) : NULL;
+    if (arguments != NULL && (keywords != NULL || prompt == NULL))
+        ignored = PyObject_Call(method, arguments, keywords);
     int failed = ignored == NULL;
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
     Py_XDECREF(ids);
     Py_XDECREF(ignored);
     sd_gil_release(d->saved_thread);
@@ -257,12 +270,12 @@ static sd_status tell(python_drafter* d, PyObject* method, int sequence, const i
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     python_drafter* d = (python_drafter*)base;
-    return tell(d, d->begin, sequence, prompt->tokens, prompt->n);
+    return tell(d, d->begin, sequence, prompt->tokens, prompt->n, d->reads_source ? prompt : NULL);
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     python_drafter* d = (python_drafter*)base;
-    return tell(d, d->commit, sequence, tokens, n_tokens);
+    return tell(d, d->commit, sequence, tokens, n_tokens, NULL);
 }
 
 static void release(sd_drafter* base) {
@@ -278,7 +291,7 @@ static void lay_out(python_drafter* d, int gamma) {
 
 int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter) {
     PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *generator;
-    int trees;
+    int trees, reads_source = 0;
     const sd_field fields[] = {
         {"name", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &name},
         {"propose", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &propose_method},
@@ -287,6 +300,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
         {"proposal_type", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &proposal_type},
         {"generator", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &generator},
         {"trees", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &trees},
+        {"reads_source", SD_FIELD_FLAG, SD_FIELD_OPTIONAL, &reads_source},
     };
     if (SD_FIELDS_FROM(arguments, "python", fields) < 0) return -1;
     if (!PyUnicode_Check(name) || !PyCallable_Check(propose_method) || !PyType_Check(proposal_type)) {
@@ -311,6 +325,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
     d->propose = propose_method;
     d->begin = begin_method;
     d->commit = commit_method;
+    d->reads_source = reads_source;
     d->proposal_type = proposal_type;
     d->generator = generator;
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, context->drafting.gamma));

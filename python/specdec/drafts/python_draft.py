@@ -66,7 +66,9 @@ class Drafter(Protocol):
     a text as ``propose`` gets it:
 
     ``begin(sequence, prompt)``
-        Before the first round of a sequence, and again when its slot in a batch goes to another prompt.
+        Before the first round of a sequence, and again when its slot in a batch goes to another prompt. With
+        a third parameter named ``source`` it is told the ids that the encoder of the target reads too; None
+        where the target has no encoder.
     ``commit(sequence, tokens)``
         After each round; the whole text, prompt included. It stays.
 
@@ -144,8 +146,9 @@ class PythonDraft(Draft):
     Raises
     ------
     InputError
-        If the object has no method ``propose``, or one with ``rng`` among its first three parameters, its
-        ``gamma`` is no integer from 0 to 1024, or its ``trees`` neither True nor False.
+        If the object has no method ``propose``, or one with ``rng`` among its first three parameters, or
+        ``source`` is among the first two of ``begin``, its ``gamma`` is no integer from 0 to 1024, or its
+        ``trees`` neither True nor False.
     """
 
     def __init__(self, drafter: Drafter) -> None:
@@ -158,7 +161,11 @@ class PythonDraft(Draft):
         of = f"of the draft {type(drafter).__name__}"
         self.gamma = check_integer(f"gamma {of}", getattr(drafter, "gamma", Draft.gamma), 0, MAX_GAMMA)
         self._trees = check_flag(f"trees {of}", getattr(drafter, "trees", False))
-        self._draws = _takes_rng(drafter.propose, of)
+        self._draws = _takes(drafter.propose, "rng", f"propose {of}", ("sequence", "tokens", "budget"))
+        begin = getattr(drafter, "begin", None)
+        self._reads_source = begin is not None and _takes(
+            begin, "source", f"begin {of}", ("sequence", "prompt")
+        )
         self.drafter = drafter
 
     def describe(self, target: Model) -> Description:
@@ -172,6 +179,7 @@ class PythonDraft(Draft):
             "proposal_type": Proposal,
             "generator": _generator if self._draws else None,
             "trees": self._trees,
+            "reads_source": self._reads_source,
         }
 
     @property
@@ -187,20 +195,22 @@ class PythonDraft(Draft):
         return f"<specdec.drafts.PythonDraft of {self.drafter!r}>"
 
 
-def _takes_rng(propose: Any, of: str) -> bool:
-    """Whether the method has a parameter named rng, which must not replace another."""
+def _takes(method: Any, name: str, of: str, others: tuple[str, ...]) -> bool:
+    """Whether a method has a parameter of that name, which must not replace one of the others.
+
+    ``of``: the method in messages.
+    """
     try:
-        parameters = inspect.signature(propose).parameters
+        parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):  # some callables of C have no signature
         return False
-    found = parameters.get("rng")
+    found = parameters.get(name)
     if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
         return False
-    index = list(parameters).index("rng")
-    if found.kind == found.POSITIONAL_OR_KEYWORD and index < 3:
-        raise InputError(
-            f"propose {of} has rng as parameter {index + 1}; expected it after sequence, tokens and budget"
-        )
+    index = list(parameters).index(name)
+    if found.kind == found.POSITIONAL_OR_KEYWORD and index < len(others):
+        expected = f"{', '.join(others[:-1])} and {others[-1]}"
+        raise InputError(f"{of} has {name} as parameter {index + 1}; expected it after {expected}")
     return True
 
 
