@@ -18,9 +18,9 @@ import pytest
 import scipy
 
 import specdec
-from canonical import SWITCHES, build, perturbed, random_tensors, with_drafts
+from canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
 from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
-from encoder_decoders import EncoderDecoder
+from encoder_decoders import EncoderDecoder, model_of
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
 from laws import embedded_llama2c, first_layers
@@ -28,7 +28,6 @@ from mixture_models import qwen3_moe_config, qwen3_moe_tensors, write_arrays
 from specdec import _core, reference
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
-from specdec.models.model import ModelConfig
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from weights import VerifyWeights
@@ -44,22 +43,22 @@ HOW: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": COUPLED}
 # -------------------------------------------------------------------------------------------- worlds
 
 
+ALL_SWITCHES = SWITCHES | {
+    name: config
+    for name, config in ENCODER_DECODERS.items()
+    if config["encoder"]["n_vocab"] == config["n_vocab"]  # else sources are not copied
+}
 LARGER = [
     pytest.param(name, marks=pytest.mark.slow)
-    for name in ("embedded", "stories260K", "chars105", *(f"switches {name}" for name in SWITCHES))
+    for name in ("embedded", "stories260K", "chars105", *(f"switches {name}" for name in ALL_SWITCHES))
 ]
 
 
 def with_switches(name: str) -> World:
     """Random models of one configuration with switches of the families, and a text that repeats itself."""
-    config = SWITCHES[name]
+    config = ALL_SWITCHES[name]
     tensors = random_tensors(config)
-    models = [
-        specdec.Model(
-            build(config, weights), ModelConfig.from_canonical(config), None, Path(name), "random weights"
-        )
-        for weights in (tensors, perturbed(tensors, 0.03))
-    ]
+    models = [model_of(config, weights) for weights in (tensors, perturbed(tensors, 0.03))]
     ids = np.random.default_rng(1).integers(0, config["n_vocab"], 25).tolist() * 10
     return World(models[0], models[1], ids)
 
