@@ -240,11 +240,15 @@ def test_a_source_in_another_vocabulary_is_not_copied() -> None:
 
 
 def test_a_draft_without_an_encoder(pair: EncoderDecoder) -> None:
-    """It guesses from the decoder's text alone, as a chain and as a draft's draft; one sits out no source."""
+    """It guesses from the decoder's text alone: by itself, for a draft with an encoder, drafted by one."""
     sources = pair.sources(*LENGTHS)
     small = decoder_only()
     plain = specdec.generate(pair.target, None, sources, **OPTIONS)
-    for draft in (small, drafts.ModelDraft(pair.draft, draft=small)):
+    for draft in (
+        small,
+        drafts.ModelDraft(pair.draft, draft=small),
+        drafts.ModelDraft(small, draft=pair.draft),
+    ):
         found = specdec.generate(pair.target, draft, sources, batch_size=2, **OPTIONS)
         assert sum(one.trace.n_drafted for one in found) > 0
         for one, other in zip(found, plain, strict=True):
@@ -470,15 +474,14 @@ def test_what_is_refused(t5: EncoderDecoder, texts: EncoderDecoder) -> None:
     for call in (specdec.generate, specdec.stream):
         with pytest.raises(InputError, match="messages are given, but random is an encoder-decoder"):
             call(texts.target, None, messages=asked)
-    for draft in (t5.draft, drafts.ModelDraft(t5.draft), drafts.Ensemble(t5.draft)):
-        with pytest.raises(InputError, match="draft random has an encoder and target random has none"):
+    nested = drafts.ModelDraft(plain, draft=t5.draft)
+    for draft in (t5.draft, drafts.ModelDraft(t5.draft), drafts.Ensemble(t5.draft), nested):
+        with pytest.raises(InputError, match="the draft has an encoder and target random has none"):
             specdec.generate(plain, draft, source)
-    with pytest.raises(InputError, match="draft random has an encoder and target random has none"):
+    with pytest.raises(InputError, match="the draft has an encoder and target random has none"):
         specdec.beam_search(plain, t5.draft, source)
-    with pytest.raises(InputError, match="draft random has an encoder and target random has none"):
+    with pytest.raises(InputError, match="the draft has an encoder and target random has none"):
         specdec.measure(plain, t5.draft, source)
-    with pytest.raises(InputError, match="draft random has an encoder and target random has none"):
-        drafts.ModelDraft(plain, draft=t5.draft)
     small = EncoderDecoder("t5", n_vocab=50)
     with pytest.raises(VocabularyMismatchError):
         specdec.generate(t5.target, small.draft, source)

@@ -14,9 +14,10 @@ from specdec import _core, drafts, theory
 from specdec.containers import prompts_of
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.generate import generate
-from specdec.drafts.model_draft import check_model
+from specdec.drafts.draft import check_source
 from specdec.errors import InputError, kind_of
 from specdec.models.model import Model, ModelLike, Prompt, as_model, load
+from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
 from specdec.verification.sampling import Sampling
 from specdec.verification.verify import distribution
@@ -223,7 +224,8 @@ def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, Mea
     if isinstance(draft, str | os.PathLike):
         draft = load(draft)
     if isinstance(draft, Model):
-        check_model(target, draft)
+        check_same_vocabulary(target, draft)
+        check_source(draft.config.encoder is not None, target)
     elif not isinstance(draft, ProbabilityDraft):
         raise InputError(
             f"draft is {kind_of(draft)}; expected a specdec.Model, a path, a hub name, or an object "

@@ -15,10 +15,10 @@ from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.run import SLICE_S
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
-from specdec.drafts.draft import MAX_GAMMA
-from specdec.drafts.model_draft import check_model
+from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.errors import InputError, kind_of, number_of, shown
 from specdec.models.model import ModelLike, Prompt, as_model
+from specdec.models.tokenizer import check_same_vocabulary
 from specdec.progress import progress_bar
 from specdec.threads import check_threads
 from specdec.trace import RoundTimes
@@ -137,7 +137,8 @@ def beam_search(
         if isinstance(draft, Draft):
             raise InputError(f"draft is {kind_of(draft)}; a beam search drafts with a Model")
         draft = as_model("draft", draft)
-        check_model(target, draft)
+        check_same_vocabulary(target, draft)
+        check_source(draft.config.encoder is not None, target)
     tokenizer = target.tokenizer
     eos_ids = () if ignore_eos or tokenizer is None else tokenizer.eos_ids
     stop_ids = _stop_ids(stop, target.config["n_vocab"], eos_ids)

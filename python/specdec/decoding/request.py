@@ -17,7 +17,7 @@ from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.chat import Chat
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.stopping import FinishReason, StopRules
-from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, Prompt, as_model
@@ -111,6 +111,7 @@ class Request:
         target = as_model("target", target)
         draft = None if draft is None else open_draft("draft", draft, optional=True)
         description = None if draft is None else draft.describe(target)  # refuses what does not fit
+        check_source(draft is not None and draft.reads_source, target)
         sampling, rule = _target_sampling(options)
         draft_sampling = options.draft_sampling or options.sampling
         for settings in (sampling, draft_sampling):

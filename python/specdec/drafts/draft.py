@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from typing import TypeAlias
 
 from specdec import _core
-from specdec.errors import VocabularyMismatchError
+from specdec.errors import InputError, VocabularyMismatchError
 from specdec.models.model import Model
 
-__all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab"]
+__all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab", "check_source"]
 
 MAX_GAMMA = _core.MAX_GAMMA
 """Guesses of a round at most."""
@@ -47,12 +47,30 @@ class Draft(ABC):
         """
 
     @property
+    def reads_source(self) -> bool:
+        """Whether a model that drafts has an encoder, which reads the source of an encoder-decoder."""
+        return False
+
+    @property
     def identity(self) -> object:
         """What stands for this draft in what is learnt of it: itself, or the object that it only wraps.
 
         A caller's model or object is wrapped anew in each call of `specdec.generate`.
         """
         return self
+
+
+def check_source(reads_source: bool, target: Model) -> None:
+    """Refuse a draft that reads a source where the target has none.
+
+    Raises
+    ------
+    InputError
+    """
+    if reads_source and target.config.encoder is None:
+        raise InputError(
+            f"the draft has an encoder and target {target.path} has none; expected a draft without an encoder"
+        )
 
 
 def check_n_vocab(n_vocab: int, target: Model) -> None:

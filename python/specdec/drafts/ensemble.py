@@ -74,6 +74,11 @@ class Ensemble(Draft):
         drafts = [draft.describe(target) for draft in self.drafts]
         return "ensemble", {"adaptive": self.adaptive, "gammas": self._gammas, "drafts": drafts}
 
+    @property
+    def reads_source(self) -> bool:
+        """See `Draft.reads_source`."""
+        return any(draft.reads_source for draft in self.drafts)
+
     def __repr__(self) -> str:
         given = ", ".join(map(repr, self.drafts))
         return f"Ensemble({given}{'' if self.adaptive else ', adaptive=False'})"

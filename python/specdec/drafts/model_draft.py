@@ -13,7 +13,7 @@ from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model, ModelLike, as_model
 from specdec.models.tokenizer import check_same_vocabulary
 
-__all__ = ["DraftLike", "ModelDraft", "as_draft", "check_model", "open_draft"]
+__all__ = ["DraftLike", "ModelDraft", "as_draft", "open_draft"]
 
 DraftLike: TypeAlias = Model | Draft | Drafter | str | os.PathLike[str]
 """What `as_draft` takes."""
@@ -89,12 +89,18 @@ class ModelDraft(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        check_model(target, self.model)
+        check_same_vocabulary(target, self.model)
         if self.draft is not None:
             inner = self.draft.describe(target)  # of whose ids this model's are
             return "nested", {"model": self.model.core, "draft": inner, "gamma": self.draft.gamma}
         method, shape = ("model", {}) if self.tree is None else self.tree.describe()
         return method, {"model": self.model.core, **shape}
+
+    @property
+    def reads_source(self) -> bool:
+        """See `Draft.reads_source`."""
+        inner = self.draft is not None and self.draft.reads_source
+        return inner or self.model.config.encoder is not None
 
     @property
     def identity(self) -> Model | ModelDraft:
@@ -105,23 +111,6 @@ class ModelDraft(Draft):
         more = f", tree={self.tree!r}" if self.tree is not None else ""
         more += f", draft={self.draft!r}" if self.draft is not None else ""
         return f"<specdec.drafts.ModelDraft {self.model!r}{more}>"
-
-
-def check_model(target: Model, model: Model) -> None:
-    """Refuse a model that cannot draft for a target.
-
-    Raises
-    ------
-    VocabularyMismatchError
-    InputError
-        For one with an encoder where the target has none: there is no source for it.
-    """
-    check_same_vocabulary(target, model)
-    if model.config.encoder is not None and target.config.encoder is None:
-        raise InputError(
-            f"draft {model.path} has an encoder and target {target.path} has none; expected a draft without "
-            "encoder, as there is no source"
-        )
 
 
 def open_draft(name: str, given: object, *, optional: bool = False) -> Draft:
