@@ -239,6 +239,41 @@ print("OPENBLAS_NUM_THREADS" in os.environ)
     assert run_script(script) == ["MemoryError", "True", "False"]
 
 
+LITTLE_MEMORY = """
+import resource, sys
+import numpy as np
+from specdec import _core
+
+def allow(n_bytes):
+    status = open("/proc/self/status").read()
+    now = int(status.split("VmSize:")[1].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_AS, (now + n_bytes, resource.RLIM_INFINITY))
+
+def multiply(n_threads=1):
+    try:
+        print(_core.product(x, x, "f32", engine="blas", n_threads=n_threads)[0, 0])
+    except MemoryError as error:
+        print(error)
+
+x = np.ones((300, 64), np.float32)
+_core.product(x, x, "f32", n_threads=3)
+allow(20 << 20)
+multiply()
+allow(110 << 20)
+multiply()
+multiply(3)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_too_little_memory_for_its_buffers_is_an_error() -> None:
+    """It would end the process."""
+    first, second, third = run_script(LITTLE_MEMORY)
+    assert re.fullmatch(r"no \d+ bytes of memory for OpenBLAS", first)
+    assert second == "64.0"
+    assert re.fullmatch(r"no \d+ bytes of memory for OpenBLAS", third)
+
+
 FORKS = """
 import os, threading
 import numpy as np

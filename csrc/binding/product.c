@@ -23,6 +23,7 @@ static void multiply_panels(void* argument, int thread, int first, int end) {
 static sd_status multiply_by_openblas(int n_rows, int n_in, int n_out, const float* x, const float* weights,
                                       int n_threads, float* y) {
     sd_status status = sd_pool_reserve(n_threads);
+    if (status == SD_OK) status = sd_library_reserve(n_threads);
     if (status != SD_OK) return status;
     sd_team team = sd_team_open(n_threads);
     sd_gemm_run(&team, &(sd_gemm){n_rows, n_out, n_in, x, n_in, weights, y, n_out});

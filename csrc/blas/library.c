@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "memory.h"
@@ -27,7 +28,8 @@ static struct {
     pthread_rwlock_t multiplying; /* read-locked by products, write-locked by forks */
     sgemm sgemm;                  /* NULL until the library has been loaded */
     const char* description;
-    char** settings; /* the environment that OpenBLAS was loaded in; never freed: others may be reading it */
+    int n_reserved;  /* threads for whose buffers there was memory */
+    char** settings; /* the environment that OpenBLAS is loaded in; kept, for others may be reading it */
 } state = {.loading = PTHREAD_MUTEX_INITIALIZER};
 
 /* ------------------------------------------------------------------ the environment of the loading */
@@ -83,6 +85,26 @@ static void* open_with_settings(const char* path) {
 
 /* ------------------------------------------------------------------ the library */
 
+/* OpenBLAS maps so much for a thread that multiplies, and, with its code, while it is being loaded. */
+#define BUFFER_BYTES ((size_t)33 << 20)
+#define LOADING_BYTES ((size_t)64 << 20)
+
+static sd_status check_memory(size_t bytes) {
+    void* there = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (there == MAP_FAILED) return sd_fail(SD_ERR_MEMORY, "no %zu bytes of memory for OpenBLAS", bytes);
+    munmap(there, bytes);
+    return SD_OK;
+}
+
+sd_status sd_library_reserve(int n_threads) {
+    pthread_mutex_lock(&state.loading);
+    int n_more = n_threads - state.n_reserved;
+    sd_status status = n_more > 0 ? check_memory((size_t)n_more * BUFFER_BYTES) : SD_OK;
+    if (n_more > 0 && status == SD_OK) state.n_reserved = n_threads;
+    pthread_mutex_unlock(&state.loading);
+    return status;
+}
+
 /* Path of the library: beside the file that this function lies in, if it is bundled. */
 static sd_status find(char* path, size_t size) {
     Dl_info self;
@@ -110,7 +132,7 @@ static void* symbol(void* handle, const char* name) {
 static void forbid_multiplying(void) { pthread_rwlock_wrlock(&state.multiplying); }
 static void end_fork(void) { pthread_rwlock_unlock(&state.multiplying); }
 
-/* At first, and in a forked child. A fork goes before products that have not begun. */
+/* A fork goes before products that have not begun. */
 static void allow_multiplying(void) {
     pthread_rwlockattr_t forks_first;
     pthread_rwlockattr_init(&forks_first);
@@ -121,9 +143,16 @@ static void allow_multiplying(void) {
     pthread_rwlockattr_destroy(&forks_first);
 }
 
+/* In a forked child, whose locks are as other threads left them. */
+static void begin_child(void) {
+    pthread_mutex_init(&state.loading, NULL);
+    allow_multiplying();
+}
+
 static sd_status load(void) {
     char path[4096];
     sd_status status = find(path, sizeof path);
+    if (status == SD_OK) status = check_memory(LOADING_BYTES + BUFFER_BYTES);
     if (status == SD_OK && NAME[0] == '/') status = make_settings();
     if (status != SD_OK) return status;
     void* handle = NAME[0] == '/' ? open_with_settings(path) : dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -146,7 +175,7 @@ static sd_status load(void) {
     }
     set_num_threads(1);
     allow_multiplying();
-    pthread_atfork(forbid_multiplying, end_fork, allow_multiplying);
+    pthread_atfork(forbid_multiplying, end_fork, begin_child);
     state.description = description;
     state.sgemm = multiply;
     return SD_OK;

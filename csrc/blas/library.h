@@ -12,9 +12,14 @@
 /* Load the library if it has not been loaded; SD_ERR_LIBRARY, with the loader's message, if it is not there
  * or is no OpenBLAS that can be used. No other thread may change the environment meanwhile: OpenBLAS reads
  * its settings there, and sees its own for as long as it is being loaded. A bundled copy is told to use one
- * thread, and to use its kernels for AVX-512 wherever the processor has it; OPENBLAS_CORETYPE, if it is set,
+ * thread, and to use its kernels for AVX-512 wherever the processor has it; OPENBLAS_CORETYPE, if set,
  * chooses other kernels. */
 sd_status sd_library_load(void);
+
+/* See that there is memory for calls on n_threads threads at once: OpenBLAS maps a buffer for each, when it
+ * is first needed, and ends the process where it cannot. SD_ERR_MEMORY if there is none. The library has
+ * been loaded. */
+sd_status sd_library_reserve(int n_threads);
 
 /* The library's description of itself: version, options, the processor whose kernels it uses; static. The
  * library has been loaded. */

@@ -1,6 +1,7 @@
 #include "workspace.h"
 
 #include "gemm.h"
+#include "library.h"
 
 /* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
  * apart would share few places of the first-level cache, so they get a panel more. */
@@ -55,6 +56,7 @@ sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_
                         .max_logits = max_logits,
                         .max_slots = max_slots};
     sd_status status = sd_pool_reserve(n_threads);
+    if (status == SD_OK && sd_prefills_by_blas(model)) status = sd_library_reserve(n_threads);
     if (status != SD_OK) return status;
     return SD_ARENA_BUILD(&w->arena, lay_out(w));
 }
