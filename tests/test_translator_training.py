@@ -114,20 +114,24 @@ def test_what_is_written_of_the_archive(training: Any, work: Path) -> None:
 
 
 def test_batches(training: Any) -> None:
-    """Each passage has a pair once at most; a stream that begins later goes on alike."""
-    lengths = np.random.default_rng(0).integers(1, 40, 1000).tolist()
-    stream = training.translator.batches(lengths, 30, 7, 0)
+    """Each passage has a pair once at most, beside others of its lengths; a later beginning goes on alike."""
+    rng = np.random.default_rng(0)
+    sides = [[np.zeros(n, np.uint16) for n in rng.integers(1, 40, 1000)] for _ in range(2)]
+    stream = training.translator.batches(*sides, 30, 7, 0)
     whole = [next(stream) for _ in range(80)]
     assert [step for step, _ in whole] == list(range(80))
     for passage in (whole[:33], whole[33:66]):
         rows = np.concatenate([rows for _, rows in passage])
         assert len(rows) == len(set(rows.tolist())) == 990
-    later = training.translator.batches(lengths, 30, 7, 50)
+    for _, rows in whole:  # 33 batches of 39 lengths, then 25 pairs of a length of targets
+        lengths = [len(sides[1][i]) for i in rows]
+        assert max(lengths) - min(lengths) <= 3
+    later = training.translator.batches(*sides, 30, 7, 50)
     for step, rows in whole[50:]:
         found = next(later)
         assert found[0] == step and np.array_equal(found[1], rows)
     with pytest.raises(SystemExit, match="10 pairs are less than a batch of 30"):
-        next(training.translator.batches(lengths[:10], 30, 7, 0))
+        next(training.translator.batches(sides[0][:10], sides[1][:10], 30, 7, 0))
 
 
 def test_divergences_of_known_distributions(training: Any) -> None:
@@ -258,3 +262,29 @@ def test_translations_are_kept_in_the_order_of_their_sources(
     assert all(map(np.array_equal, greedy, again))
     sampled = training.translations.written(model, sources, tmp_path / "sampled", True)
     assert not all(map(np.array_equal, greedy, sampled))
+
+
+@pytest.mark.usefixtures("small_shapes")
+def test_the_benchmark_of_translators(training: Any, work: Path, tmp_path: Path) -> None:
+    """Its tables, of a pair that has learnt nothing: the texts are those of plain decoding all the same."""
+    import csv
+
+    sys.path.insert(0, str(TRAINING.parent))
+    from benchmarks.__main__ import main
+
+    folder = copy_of(work, tmp_path / "pair")
+    run(training.target.main, folder, "--pairs-per-step", "64", "--eager")
+    run(training.draft.main, folder, "small", "--pairs-per-step", "64", "--sources", "100")
+    words = ["--sentences", "9", "--counted", "12", "--gamma", "2", "4", "--timed", "20", "--repeats", "1"]
+    main(["translation", "--work", str(folder), *words, "--threads", "1", "--save"], tmp_path / "results")
+    with open(tmp_path / "results" / "translation.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    quality = [row for row in rows if row["table"].startswith("Quality")]
+    of_target = [row for row in quality if row["text of"].startswith("target")]
+    assert len(of_target) == 1 + 3 * 2 and len(quality) == len(of_target) + 1
+    assert len({(row["chrF"], row["BLEU, characters"]) for row in of_target}) == 1
+    rates = {(row["draft"], row["temperature"]): row for row in rows if row["table"].startswith("Table 3")}
+    assert set(rates) == {(draft, t) for draft in ("small", "bigram", "unigram") for t in ("0.0", "1.0")}
+    assert all(0 <= float(row["alpha"]) <= 1 and float(row["c"]) > 0 for row in rates.values())
+    speedups = [row for row in rows if row["table"].startswith("Table 2")]
+    assert [row["gamma"] for row in speedups] == ["2", "4"] * 6

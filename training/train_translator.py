@@ -60,7 +60,7 @@ def main(words: list[str] | None = None) -> None:
 
     losses = loss_of if args.eager else torch.compile(loss_of, dynamic=True)
     begun, recent = time.perf_counter(), []
-    stream = translator.batches([len(row) for row in targets], args.pairs_per_step, SEED, start)
+    stream = translator.batches(sources, targets, args.pairs_per_step, SEED, start)
     for step, rows in tqdm(stream, initial=start, total=args.steps, mininterval=10):
         if step >= args.steps:
             break

@@ -97,7 +97,7 @@ def main(words: list[str] | None = None) -> None:
     print(f"{n_parameters / 1e6:.2f} M parameters, {n_parameters / n_of_target:.2%} of the target's")
 
     begun, recent = time.perf_counter(), []
-    stream = translator.batches([len(row) for row in translations], args.pairs_per_step, SEED, start)
+    stream = translator.batches(sources, translations, args.pairs_per_step, SEED, start)
     for step, rows in tqdm(stream, initial=start, total=args.steps, mininterval=10):
         if step >= args.steps:
             break

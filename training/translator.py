@@ -110,23 +110,24 @@ def n_vocab(tokenizer: Path) -> int:
 
 
 def batches(
-    lengths: Sequence[int], size: int, seed: int, start: int
+    sources: Sequence[Ids], targets: Sequence[Ids], size: int, seed: int, start: int
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Endless (step, indices) of `size` pairs of about one length each.
+    """Endless (step, indices) of `size` pairs of about the same lengths.
 
-    A passage through the pairs is shuffled; every 16 batches of it are sorted by length and cut. The
-    generator is keyed by (seed, passage), so a resumed run sees what an unbroken one would.
+    A passage through the pairs is shuffled; every 64 batches of it are sorted by the lengths of target and
+    source, and cut. The generator is keyed by (seed, passage), so a resumed run sees what an unbroken one
+    would.
     """
-    per_passage = len(lengths) // size
+    per_passage = len(targets) // size
     if per_passage == 0:
-        raise SystemExit(f"{len(lengths)} pairs are less than a batch of {size}")
-    of_length = np.asarray(lengths)
+        raise SystemExit(f"{len(targets)} pairs are less than a batch of {size}")
+    lengths = np.array([[len(row) for row in side] for side in (sources, targets)])  # lexsort: last key first
     step = start
     while True:
         rng = np.random.default_rng((seed, step // per_passage))
-        order = rng.permutation(len(lengths))
-        pools = [order[i : i + 16 * size] for i in range(0, per_passage * size, 16 * size)]
-        order = np.concatenate([pool[np.argsort(of_length[pool], kind="stable")] for pool in pools])
+        order = rng.permutation(len(targets))[: per_passage * size]
+        pools = [order[i : i + 64 * size] for i in range(0, len(order), 64 * size)]
+        order = np.concatenate([pool[np.lexsort(lengths[:, pool])] for pool in pools])
         places = rng.permutation(per_passage)
         for place in places[step % per_passage :]:
             yield step, order[place * size : (place + 1) * size]
