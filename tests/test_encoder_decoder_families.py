@@ -130,6 +130,14 @@ def test_the_core_encodes_as_transformers(case: Case) -> None:
         assert_near(case.model.core.encode(source), oracle_encoded(case.network, source))
 
 
+def test_openblas_encodes_as_transformers(case: Case) -> None:
+    model = specdec.load(case.folder, "f32", prefill="blas")
+    for n_source, n_text in case.lengths:
+        source, ids = case.source(n_source), case.text(n_text)
+        assert_near(model.core.encode(source), oracle_encoded(case.network, source))
+        assert_near(model.logits(ids, source), oracle_logits(case.network, source, ids))
+
+
 def test_logits_equal_transformers(case: Case) -> None:
     """A prompt at once, and token by token."""
     for n_source, n_text in case.lengths:

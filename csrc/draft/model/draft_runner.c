@@ -51,8 +51,8 @@ static int fits(const sd_draft_runner* r, int sequence, int n_text) {
 void sd_draft_runner_begin(sd_draft_runner* r, int sequence, const sd_prompt* prompt) {
     const sd_model* encoder = r->options.model->encoder;
     r->reads[sequence] = encoder == NULL || prompt->n_source <= encoder->config.n_ctx;
-    sd_prefill prefill = {prompt->tokens, prompt->n - 1,
-                          -1}; /* the last token is the root of the first round */
+    /* the last token is the root of the first round */
+    sd_prefill prefill = {.text = prompt->tokens, .n = prompt->n - 1, .n_read = -1};
     if (encoder != NULL) prefill.source = prompt->source, prefill.n_source = prompt->n_source;
     int reads = r->options.skipped == NULL && fits(r, sequence, prompt->n);
     r->prefills[sequence] = reads ? prefill : (sd_prefill){0};
