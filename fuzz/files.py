@@ -304,6 +304,21 @@ def _family(architecture: str) -> Files:
     }
 
 
+def _byt5() -> Files:
+    """An encoder-decoder with a tokenizer, and what its texts begin with."""
+    name = "T5ForConditionalGeneration"
+    config = CONFIGS[name] | {"vocab_size": 262}
+    added = {str(259 + i): {"content": f"<extra_id_{i}>", "special": True} for i in range(3)}
+    return {
+        "config.json": _json(config | {"architectures": [name]}),
+        "model.safetensors": _safetensors(random_weights(name, config)),
+        "tokenizer_config.json": _json({"tokenizer_class": "ByT5Tokenizer", "added_tokens_decoder": added}),
+        "generation_config.json": _json(
+            {"decoder_start_token_id": 0, "forced_bos_token_id": 5, "eos_token_id": 1, "bad_words_ids": [[0]]}
+        ),
+    }
+
+
 _WRITERS: dict[str, Callable[[], Files]] = {
     "llama": _llama,
     "metaspace": _metaspace,
@@ -312,6 +327,7 @@ _WRITERS: dict[str, Callable[[], Files]] = {
     "llama2c": _llama2c,
     "ngram": _ngram,
     "skips": _skips,
+    "byt5": _byt5,
 } | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
 KINDS = tuple(_WRITERS)
 
@@ -338,6 +354,9 @@ def use(kind: str, folder: Path) -> None:
     else:
         model = specdec.load(folder, n_threads=1)
     repr(model)
+    if model.config.encoder is not None:
+        _read(model)
+        return
     _decode(model, None)
     if model.tokenizer is not None:
         model.tokenizer.decode(model.tokenizer.encode("ab cab\né"))
@@ -354,9 +373,6 @@ def _target(n_vocab: int) -> specdec.Model:
 
 
 def _decode(target: specdec.Model, draft: Any) -> None:
-    if target.config.encoder is not None:
-        _read(target)
-        return
     prompt = [token % target.config["n_vocab"] for token in (0, 1)]
     str(specdec.generate(target, draft, prompt, max_new_tokens=4, n_threads=1))
 
@@ -368,3 +384,6 @@ def _read(model: specdec.Model) -> None:
     source = [token % encoder.n_vocab for token in (0, 1, 2)][: encoder.n_ctx]
     ids = [*model.decoder_start, 0][: model.config.n_ctx]
     model.logits(ids, source, n_threads=1)
+    if model.tokenizer is not None:
+        model.tokenizer.decode(model.tokenizer.encode("ab cab\né"))
+        model.logits("ab", "ab c", n_threads=1)

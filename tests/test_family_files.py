@@ -228,6 +228,7 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("BartForConditionalGeneration", {"encoder_layers": 2}, CheckpointError, "layers.1.* is missing"),
         ("MarianMTModel", {"decoder_vocab_size": 12}, CheckpointError, "'model.shared.weight' has shape"),
         ("M2M100ForConditionalGeneration", {"pad_token_id": 0}, UnsupportedModelError, "begin behind it"),
+        ("MarianMTModel", {"max_position_embeddings": 10**9}, CheckpointError, "from 1 to 32768"),
         ("Ministral3ForCausalLM", {"rope_parameters": ...}, CheckpointError, "'rope_parameters' is missing"),
         ("Mistral3ForConditionalGeneration", {"text_config": {"model_type": "x"}}, CheckpointError, "text"),
         ("Olmo2ForCausalLM", {"num_key_value_heads": 2}, CheckpointError, r"k_proj.* has shape \[8, 16\]"),

@@ -17,6 +17,9 @@ __all__ = ["FAMILIES"]
 
 _BIAS = "final_logits_bias"
 
+# No tensor of the file says how long a table is that is computed here.
+_MOST_POSITIONS = 1 << 15
+
 
 def _side(name: str, config: Config) -> dict[str, Named]:
     """The tensors of one side, less its tables; norms by where they stand."""
@@ -108,7 +111,7 @@ def _read(
 ) -> dict[str, Any]:
     """``n_ctx``: of the decoder, where positions can be cut; ``scaled``: what an absent field means."""
     fields = reader.fields
-    n_positions = fields.integer("max_position_embeddings", default=1024)
+    n_positions = fields.integer("max_position_embeddings", default=1024, maximum=_MOST_POSITIONS)
 
     def side(name: str, context: int) -> dict[str, Any]:
         sizes = reader.sizes(
@@ -146,7 +149,7 @@ def _read_marian(reader: ConfigReader) -> dict[str, Any]:
     shared = fields.boolean("share_encoder_decoder_embeddings", default=True)
     config = _read(
         reader,
-        n_ctx=reader.context(default=1024),
+        n_ctx=reader.context(default=1024, maximum=_MOST_POSITIONS),
         norm_place="residual",
         output_norm=False,
         shared=shared,
@@ -163,7 +166,11 @@ def _read_m2m(reader: ConfigReader) -> dict[str, Any]:
     if fields.integer("d_model") < 4:
         raise fields.error("d_model", "at least 4: positions have two frequencies or more")
     return _read(
-        reader, n_ctx=reader.context(default=1024), activation="relu", scaled=True, norm_place="before"
+        reader,
+        n_ctx=reader.context(default=1024, maximum=_MOST_POSITIONS),
+        activation="relu",
+        scaled=True,
+        norm_place="before",
     )
 
 

@@ -18,7 +18,7 @@ from specdec.models.families.rotary import (
     yarn_attention_factor,
     yarn_scaled,
 )
-from specdec.models.json_fields import REQUIRED, Fields
+from specdec.models.json_fields import MAX_INT, REQUIRED, Fields
 
 __all__ = ["ACTIVATIONS", "ConfigReader", "Rotation"]
 
@@ -125,9 +125,11 @@ class ConfigReader:
             "d_ff": fields.integer(d_ff, default=REQUIRED if default_d_ff is None else default_d_ff * width),
         }
 
-    def context(self, name: str = "max_position_embeddings", default: Any = REQUIRED) -> int:
+    def context(
+        self, name: str = "max_position_embeddings", default: Any = REQUIRED, maximum: int = MAX_INT
+    ) -> int:
         """The context of a model whose positions have no scaling that depends on the length of a text."""
-        n_max: int = self.fields.integer(name, default=default)
+        n_max: int = self.fields.integer(name, default=default, maximum=maximum)
         return self._chosen_context(n_max, n_max)
 
     def free_context(self, default: int) -> int:
