@@ -142,6 +142,10 @@ FORMER: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("Cohere2ForCausalLM", {"layer_types": None, "sliding_window_pattern": 2}, {}),
     ("GemmaForCausalLM", {"hidden_act": "gelu"}, {"hidden_activation": "gelu_pytorch_tanh"}),
     ("BloomForCausalLM", {"hidden_size": ..., "n_embed": 16}, {}),
+    ("T5ForConditionalGeneration", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+     {"dense_act_fn": "gelu_new", "is_gated_act": True, "scale_decoder_outputs": False,
+      "tie_word_embeddings": False}),
+    ("MT5ForConditionalGeneration", {}, {"dense_act_fn": "gelu_new", "is_gated_act": True}),
 ]  # fmt: skip
 
 
@@ -303,6 +307,7 @@ def test_a_t5_reads_as_far_as_it_is_asked_to(tmp_path: Path) -> None:
     folder = write(tmp_path, "T5ForConditionalGeneration")
     model = specdec.load(folder)
     assert model.config.n_ctx == model.config.encoder.n_ctx == 2048
+    assert "2 layers of an encoder, 1 of a decoder, d_model 16, n_vocab 17, n_ctx 2048" in repr(model)
     short = specdec.load(folder, n_ctx=9)
     assert short.config.encoder.n_ctx == 9
     with pytest.raises(InputError, match="source has 10 token ids; expected at most 9, the context of"):

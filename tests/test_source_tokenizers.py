@@ -13,7 +13,7 @@ import pytest
 import specdec
 from fuzz.family_files import CONFIGS, random_weights
 from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
-from specdec.models.tokenizer import check_same_vocabulary, load_tokenizer, source_side
+from specdec.models.tokenizer import check_same_vocabulary, load_tokenizer, resolve_tokenizer, source_side
 from tiny_models import write_hf
 
 pytestmark = pytest.mark.oracle
@@ -125,8 +125,8 @@ def test_marian_has_two_sides(tmp_path: Path, separate: bool) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     given = transformers.MarianTokenizer.from_pretrained(tmp_path)
     given.save_pretrained(tmp_path / "saved")
-    for folder in (tmp_path, tmp_path / "saved"):
-        tokenizer = load_tokenizer(folder)
+    found = [load_tokenizer(tmp_path), load_tokenizer(tmp_path / "saved"), resolve_tokenizer(given, tmp_path)]
+    for tokenizer in found:
         side = source_side(tokenizer)
         for text in TEXTS:
             assert side.encode(text) == given(text).input_ids
@@ -145,11 +145,12 @@ def test_m2m_has_language_tokens(tmp_path: Path) -> None:
     given = transformers.M2M100Tokenizer.from_pretrained(tmp_path, src_lang="de")
     given.save_pretrained(tmp_path / "saved")
     given.src_lang = "de"
-    for folder in (tmp_path, tmp_path / "saved"):
-        source = source_side(load_tokenizer(folder))
+    found = [load_tokenizer(tmp_path), load_tokenizer(tmp_path / "saved"), resolve_tokenizer(given, tmp_path)]
+    for source in map(source_side, found):
         assert source.languages == given.lang_code_to_id
         for text in TEXTS:
             assert source.in_language("de").encode(text) == given(text).input_ids
+    assert found[2].before == source_side(found[1]).before == (given.get_lang_id("de"),)
     check(tmp_path / "saved", given)  # whose tokenizer_config.json names the language
     with pytest.raises(InputError, match="src_lang is 'xx'; expected one of the 100 languages"):
         source.in_language("xx")

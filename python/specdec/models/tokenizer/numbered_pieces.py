@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors
 from specdec.models.tokenizer.sentencepiece_file import META, open_sentencepiece
 
-__all__ = ["NumberedPieces", "open_m2m", "open_marian"]
+__all__ = ["NumberedPieces", "m2m_of", "marian_of", "open_m2m", "open_marian"]
 
 _SPECIAL: Final = ("<s>", "<pad>", "</s>", "<unk>")
 _UNKNOWN: Final = "<unk>"
@@ -111,14 +111,28 @@ def open_marian(folder: Path, **ends: Any) -> NumberedPieces:
 
     ``ends`` are ``bos_id`` and ``eos_ids``.
     """
-    ours = folder / "target_vocab.json"
-    theirs = folder / "vocab.json"
-    if not ours.is_file():
-        ours = theirs
-    target = NumberedPieces(folder / "target.spm", _numbers(ours), str(ours), codes=ours == theirs, **ends)
-    target.source_side = NumberedPieces(
-        folder / "source.spm", _numbers(theirs), str(theirs), codes=ours == theirs, **ends
+    theirs, ours = folder / "vocab.json", folder / "target_vocab.json"
+    both = (theirs, ours) if ours.is_file() else (theirs, theirs)
+    models = folder / "source.spm", folder / "target.spm"
+    return _two_sides(models, (_numbers(both[0]), _numbers(both[1])), (str(both[0]), str(both[1])), **ends)
+
+
+def marian_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
+    """The same of a MarianTokenizer of transformers."""
+    models = tuple(Path(file) for file in given.spm_files)
+    target = given.target_encoder if given.separate_vocabs else given.encoder
+    return _two_sides(models, (given.encoder, target), (source, source), **ends)
+
+
+def _two_sides(
+    models: Sequence[Path], numbers: Sequence[Mapping[str, int]], names: Sequence[str], **ends: Any
+) -> NumberedPieces:
+    """Of sources, then of texts: SentencePiece models, vocabularies, and where these were read."""
+    codes = numbers[0] == numbers[1]
+    source, target = (
+        NumberedPieces(*side, codes=codes, **ends) for side in zip(models, numbers, names, strict=True)
     )
+    target.source_side = source
     return target
 
 
@@ -127,7 +141,7 @@ def open_m2m(folder: Path, settings: Mapping[str, Any], **ends: Any) -> Numbered
     file = folder / "vocab.json"
     numbers = _numbers(file)
     kind = settings.get("language_codes") or "m2m100"
-    if kind not in _LANGUAGES:
+    if not isinstance(kind, str) or kind not in _LANGUAGES:
         raise TokenizerError(
             f"{file}: tokenizer_config.json has 'language_codes' {as_json(kind)}; expected one of "
             f"{', '.join(_LANGUAGES)}"
@@ -138,9 +152,15 @@ def open_m2m(folder: Path, settings: Mapping[str, Any], **ends: Any) -> Numbered
         raise TokenizerError(
             f"{file}: tokenizer_config.json has 'src_lang' {as_json(source)}; expected a language"
         )
-    model = folder / "sentencepiece.bpe.model"
-    before = (languages[f"__{source}__"],)
+    model, before = folder / "sentencepiece.bpe.model", (languages[f"__{source}__"],)
     return NumberedPieces(model, numbers | languages, str(file), before=before, **ends)
+
+
+def m2m_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
+    """The same of an M2M100Tokenizer of transformers."""
+    before = (given.get_lang_id(given.src_lang),)
+    numbers = given.encoder | given.lang_token_to_id
+    return NumberedPieces(Path(given.spm_file), numbers, source, before=before, **ends)
 
 
 def _numbers(file: Path) -> dict[str, int]:

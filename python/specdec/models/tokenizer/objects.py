@@ -9,6 +9,7 @@ from specdec.errors import InputError, kind_of
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.library import library_errors
+from specdec.models.tokenizer.numbered_pieces import m2m_of, marian_of
 
 __all__ = ["SlowTokenizer", "adapted"]
 
@@ -35,6 +36,12 @@ def adapted(
         bos_id = given.bos_token_id
     own = () if given.eos_token_id is None else (given.eos_token_id,)
     eos_ids = tuple(dict.fromkeys([*(eos_ids or ()), *own]))
+    if hasattr(given, "spm_files"):
+        with library_errors(f"{source} is no MarianTokenizer that can be read"):
+            return marian_of(given, source, bos_id=bos_id, eos_ids=eos_ids)
+    if hasattr(given, "lang_token_to_id") and hasattr(given, "spm_file"):
+        with library_errors(f"{source} is no M2M100Tokenizer that can be read"):
+            return m2m_of(given, source, bos_id=bos_id, eos_ids=eos_ids)
     library_tokenizer = getattr(given, "backend_tokenizer", None)
     if library_tokenizer is None:
         return SlowTokenizer(given, bos_id=bos_id, eos_ids=eos_ids)
