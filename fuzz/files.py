@@ -378,12 +378,13 @@ def _decode(target: specdec.Model, draft: Any) -> None:
 
 
 def _read(model: specdec.Model) -> None:
-    """A source and a short text, by a model with an encoder."""
+    """A few tokens after a source, by a model with an encoder."""
     encoder = model.config.encoder
     assert encoder is not None
     source = [token % encoder.n_vocab for token in (0, 1, 2)][: encoder.n_ctx]
-    ids = [*model.decoder_start, 0][: model.config.n_ctx]
-    model.logits(ids, source, n_threads=1)
+    begun = None if model.decoder_start else [0]
+    options: dict[str, Any] = {"max_new_tokens": 4, "n_threads": 1}
+    str(specdec.generate(model, None, source, decoder_prompt=begun, **options))
     if model.tokenizer is not None:
         model.tokenizer.decode(model.tokenizer.encode("ab cab\né"))
-        model.logits("ab", "ab c", n_threads=1)
+        str(specdec.generate(model, None, "ab c", decoder_prompt="a", **options))

@@ -258,7 +258,8 @@ _MARIAN = _BART | {
 }  # fmt: skip
 _DEEP = {"num_layers": 4, "num_decoder_layers": 1}
 
-# The same of models with an encoder. "own head": the head is not the token embedding, as in T5 1.1.
+# The same of models with an encoder. "own head": the head is not the token embedding, as in T5 1.1;
+# "begun": texts begin with a token that is forced.
 ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
     "T5ForConditionalGeneration": _of("T5Config", _T5),
     "T5ForConditionalGeneration own head": _of(
@@ -274,8 +275,8 @@ ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
     "UMT5ForConditionalGeneration": _of("UMT5Config", _T5),
     "UMT5ForConditionalGeneration own head": _of("UMT5Config", _T5, feed_forward_proj="gated-silu"),
     "BartForConditionalGeneration": _of("BartConfig", _BART),
-    "BartForConditionalGeneration scaled": _of(
-        "BartConfig", _BART, scale_embedding=True, activation_function="relu", forced_bos_token_id=7
+    "BartForConditionalGeneration scaled begun": _of(
+        "BartConfig", _BART, scale_embedding=True, activation_function="relu"
     ),
     "BartForConditionalGeneration own tables": _of("BartConfig", _BART, tie_word_embeddings=False),
     "MBartForConditionalGeneration": _of("MBartConfig", _BART, scale_embedding=True),
@@ -283,5 +284,5 @@ ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
     "MarianMTModel own vocabularies": _of(
         "MarianConfig", _MARIAN, share_encoder_decoder_embeddings=False, decoder_vocab_size=173
     ),
-    "M2M100ForConditionalGeneration": _of("M2M100Config", _BART, forced_bos_token_id=9),
+    "M2M100ForConditionalGeneration begun": _of("M2M100Config", _BART),
 }
