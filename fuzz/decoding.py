@@ -119,7 +119,12 @@ def _check_possible(target: specdec.Model, results: list[specdec.Result], settin
         text = [*result.prompt_ids, *result.tokens]
         first = len(result.prompt_ids)
         rows = target.logits(text[:-1], result.source_ids, n_threads=1)[first - 1 :]
-        if not np.array_equal(rows, result.logits):
+        if target.prefill == "blas" and target.config.encoder is None:  # prompts have bits of their own
+            alike = np.allclose(rows, result.logits, rtol=0, atol=1e-4 * np.abs(rows).max())
+            rows = result.logits
+        else:
+            alike = np.array_equal(rows, result.logits)
+        if not alike:
             raise Failure("difference", "logits not those of the text's forward")
         for i, (row, token) in enumerate(zip(rows, result.tokens, strict=True)):
             probs = distribution_after(settings, row, text[: first + i])

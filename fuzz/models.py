@@ -24,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "family": "llama", "n_vocab": 11, "n_ctx": 64, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_model": 16,
     "d_head": 8, "d_ff": 24, "tied": False, "bias": False, "sliding_window": 0, "rope": None,
     "activation": None, "weights": 1, "spread": 0.3, "noise": 0.0, "dtype": "f32", "cache_dtype": "f32",
-    "text": False, "experts": None, "switches": {}, "encoder": None,
+    "prefill": "rows", "text": False, "experts": None, "switches": {}, "encoder": None,
 }  # fmt: skip
 """What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target;
 `experts` and `switches` are fields of the configuration; `encoder` is a description too."""
@@ -86,9 +86,17 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
     found |= fixed
     if "encoder" not in fixed and draws.chance(0.3):
         found["encoder"] = _draw_encoder(draws, found)
+    if found["dtype"] == "f32" and not _has_experts(found) and draws.chance(0.25):
+        found["prefill"] = "blas"
+        if "encoder" not in found and draws.chance(0.3):
+            found["n_ctx"] = draws.one(300, 600)  # slices of a prompt
     if found.get("encoder") is not None:
         found["switches"] = {n: v for n, v in found.get("switches", {}).items() if n != "parallel"}
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
+
+
+def _has_experts(model: dict[str, Any]) -> bool:
+    return bool(model.get("experts") or (model.get("encoder") or {}).get("experts"))
 
 
 def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +193,10 @@ def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str
     """A draft's whole description: over the target's own, or with "own" over the defaults."""
     shared = {name: target[name] for name in ("n_vocab", "text") if name in target}
     own = {name: value for name, value in draft.items() if name != "own"}
-    return own | shared if draft.get("own") else target | own | shared
+    found = own | shared if draft.get("own") else target | own | shared
+    if found.get("dtype", "f32") != "f32":
+        found.pop("prefill", None)  # OpenBLAS computes in f32 alone
+    return found
 
 
 def make_model(description: dict[str, Any]) -> Model:
@@ -207,7 +218,7 @@ def _made(description: str) -> Model:
         if d["noise"]:
             weight += d["noise"] * blur.standard_normal(shape)
         tensors.append((name, weight.astype(np.float32), "f32"))
-    core = _core.Model(config, tensors, dtype=d["dtype"], cache_dtype=d["cache_dtype"])
+    core = _core.Model(config, tensors, dtype=d["dtype"], cache_dtype=d["cache_dtype"], prefill=d["prefill"])
     tokenizer = PieceTokenizer(d["n_vocab"]) if d["text"] else None
     has_encoder = d["encoder"] is not None
     return Model(
