@@ -165,6 +165,22 @@ def test_decoder_prompt_is_a_text(texts: EncoderDecoder) -> None:
     assert several[0].text == tokenizer.decode(several[0].tokens, continuing=True)
 
 
+def test_containers_of_other_libraries(t5: EncoderDecoder) -> None:
+    """A batch with its padding, an array of two dimensions, and one source in a row of its own."""
+    rows = np.array([[5, 6, 7, 8], [9, 10, 0, 0]])
+    batch = {"input_ids": rows, "attention_mask": np.array([[1, 1, 1, 1], [1, 1, 0, 0]])}
+    found = specdec.generate(t5.target, t5.draft, batch, decoder_prompt=np.array([[3, 4], [4, 3]]), **OPTIONS)
+    wanted = specdec.generate(
+        t5.target, None, [[5, 6, 7, 8], [9, 10]], decoder_prompt=[[3, 4], [4, 3]], **OPTIONS
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert_equal(one, other)
+    (alone,) = specdec.generate(t5.target, None, rows[:1], decoder_prompt=[3, 4], **OPTIONS)
+    assert_equal(alone, wanted[0])
+    stream = specdec.beam_search(t5.target, None, rows[0], decoder_prompt=np.array([3, 4]), max_new_tokens=2)
+    assert stream.source_ids == [5, 6, 7, 8] and stream.prompt_ids == [*START, 3, 4]
+
+
 def test_a_space_begins_a_text_only_behind_text(texts: EncoderDecoder) -> None:
     """As for other targets: the first space is the tokenizer's where nothing stands before it."""
     space = ToyTokenizer().encode(" ", add_bos=False)[0]
@@ -259,6 +275,10 @@ def test_a_draft_without_room_for_a_source_drafts_nothing(t5: EncoderDecoder) ->
     encoder = t5.config["encoder"] | {"n_ctx": 10}
     draft = model_of(t5.config | {"encoder": encoder}, t5.tensors)
     sources = t5.sources(10, 11)
+    with pytest.raises(InputError, match="prompt 1 has 11 tokens; expected at most 10, as its draft reads"):
+        specdec.measure(t5.target, draft, sources, gammas=[1], n_tokens=4, timing=False)
+    beams = specdec.beam_search(t5.target, draft, sources[1], width=2, max_new_tokens=5)
+    assert beams.beams == specdec.beam_search(t5.target, None, sources[1], width=2, max_new_tokens=5).beams
     found = specdec.generate(t5.target, draft, sources, **OPTIONS)
     assert found[0].trace.n_drafted > 0 and found[1].trace.n_drafted == 0
     for one, other in zip(found, specdec.generate(t5.target, None, sources, **OPTIONS), strict=True):

@@ -150,6 +150,11 @@ def _room(target: Model, draft: MeasurableDraft, beginning: Beginning, index: in
     room = beginning.room(target)
     if isinstance(draft, Model):
         room = min(room, beginning.room(draft) + 1)
+        n, encoder = len(beginning.source or ()), draft.config.encoder
+        if encoder is not None and n > encoder.n_ctx:
+            raise InputError(
+                f"prompt {index} has {n} tokens; expected at most {encoder.n_ctx}, as its draft reads"
+            )
     if room < 1:
         n = len(beginning.ids)
         raise InputError(f"prompt {index} has {n} tokens, which leaves no room in the context")
