@@ -369,8 +369,9 @@ class Model:
         """The sampling settings that the model's authors name in generation_config.json.
 
         Keyword arguments of `specdec.generate` and `specdec.Sampling`, as temperature and top_p; a setting
-        that the file does not name is not among them, and none is where the file asks for greedy decoding.
-        Nothing applies them unless you do.
+        that the file does not name is not among them. Where the file asks for greedy decoding, they are what
+        it asks of that: a repetition penalty, and tokens that it forbids, as a ``logit_bias``. Nothing applies
+        them unless you do.
 
         Examples
         --------
@@ -735,7 +736,8 @@ def load(
     n_ctx : int, optional
         The longest text, in tokens. None: what the checkpoint says; of a model whose rotary positions depend
         on the length of a text (LongRoPE, dynamic NTK) the context before scaling. Of such a model a longer
-        ``n_ctx`` takes the frequencies of a text of that length, for all texts.
+        ``n_ctx`` takes the frequencies of a text of that length, for all texts. Of T5, whose relative
+        positions have no end, it is the longest source too; None: 2048.
     n_threads : int, optional
         Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
     progress : bool, optional
