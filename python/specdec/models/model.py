@@ -370,8 +370,8 @@ class Model:
 
         Keyword arguments of `specdec.generate` and `specdec.Sampling`, as temperature and top_p; a setting
         that the file does not name is not among them. Where the file asks for greedy decoding, they are what
-        it asks of that: a repetition penalty, and tokens that it forbids, as a ``logit_bias``. Nothing applies
-        them unless you do.
+        it asks of that: a repetition penalty, and tokens that it forbids, as a ``logit_bias``. Nothing
+        applies them unless you do.
 
         Examples
         --------
