@@ -349,3 +349,19 @@ def test_what_a_decoder_begins_with(tmp_path: Path) -> None:
     assert model.default_sampling == {"logit_bias": {1: -np.inf}}
     with pytest.raises(InputError, match="has no tokenizer of sources"):
         model.with_languages(src_lang="en")
+
+
+def test_bytes_as_tokens(tmp_path: Path) -> None:
+    """ByT5 has no vocabulary file; a source ends with end of text, and a text begins with what the files say."""
+    name = "T5ForConditionalGeneration"
+    config = CONFIGS[name] | {"vocab_size": 384, "architectures": [name]}
+    folder = write_hf(tmp_path / "model", config, random_weights(name, config))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
+    model = specdec.load(folder)
+    assert model.source_ids("é a").tolist() == [198, 172, 35, 100, 1]
+    assert model.check_ids("é").tolist() == [0, 198, 172]
+    assert model.tokenizer.decode([0, 198, 172, 1, 300]) == "é"
+    found = specdec.generate(model, None, "é a", decoder_prompt="b", max_new_tokens=3, ignore_eos=True)
+    assert (found.prompt_ids, found.source_ids) == ([0, 101], [198, 172, 35, 100, 1])
+    row = model.logits("b", "é a")[-1]
+    assert found.tokens[0] == int(row.argmax())
