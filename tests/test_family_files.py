@@ -352,7 +352,7 @@ def test_what_a_decoder_begins_with(tmp_path: Path) -> None:
 
 
 def test_bytes_as_tokens(tmp_path: Path) -> None:
-    """ByT5 has no vocabulary file; a source ends with end of text, and a text begins with what the files say."""
+    """ByT5 has no vocabulary file; sources end with end of text, texts begin as the files say."""
     name = "T5ForConditionalGeneration"
     config = CONFIGS[name] | {"vocab_size": 384, "architectures": [name]}
     folder = write_hf(tmp_path / "model", config, random_weights(name, config))
