@@ -553,7 +553,22 @@ def test_hub_names(name, is_hub):
         ({"architectures": ["MambaForCausalLM"]}, UnsupportedModelError, "which has recurrent layers"),
         ({"architectures": ["Qwen3NextForCausalLM"]}, UnsupportedModelError, "which has recurrent layers"),
         ({"architectures": ["DbrxForCausalLM"]}, UnsupportedModelError, "which is a mixture of experts that"),
-        ({"architectures": ["T5ForConditionalGeneration"]}, UnsupportedModelError, "which has an encoder"),
+        (
+            {"architectures": ["PegasusModel"]},
+            UnsupportedModelError,
+            "which has an encoder and another block",
+        ),
+        (
+            {"architectures": ["T5EncoderModel"]},
+            UnsupportedModelError,
+            "which is a part of an encoder-decoder",
+        ),
+        (
+            {"architectures": ["T5GemmaModel"]},
+            UnsupportedModelError,
+            "which has an encoder and another block",
+        ),
+        ({"architectures": ["WhisperModel"]}, UnsupportedModelError, "which reads sound or images"),
         ({"architectures": ["LlavaForConditionalGeneration"]}, UnsupportedModelError, "which has towers"),
         ({"architectures": ["Gemma3nForCausalLM"]}, UnsupportedModelError, "which shares keys and values"),
         ({"architectures": ..., "model_type": "bert"}, UnsupportedModelError, "'model_type' is \"bert\""),

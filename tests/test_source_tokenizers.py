@@ -125,6 +125,7 @@ def test_marian_has_two_sides(tmp_path: Path, separate: bool) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     given = transformers.MarianTokenizer.from_pretrained(tmp_path)
     given.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "tokenizer.json").write_text("of the source alone")
     found = [load_tokenizer(tmp_path), load_tokenizer(tmp_path / "saved"), resolve_tokenizer(given, tmp_path)]
     for tokenizer in found:
         side = source_side(tokenizer)

@@ -125,11 +125,11 @@ def load_tokenizer(
 
 def _in_folder(folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None) -> Tokenizer | None:
     ends: dict[str, Any] = {"bos_id": bos_id, "eos_ids": eos_ids}
+    if (folder / "source.spm").is_file():  # before a tokenizer.json, which has one side
+        return open_marian(folder, **ends)
     for name in _FILES:
         if not (folder / name).is_file():
             continue
-        if name == "vocab.json" and (folder / "source.spm").is_file():
-            return open_marian(folder, **ends)
         if name == "vocab.json" and (folder / "sentencepiece.bpe.model").is_file():
             return open_m2m(folder, _settings(folder), **ends)
         return load_tokenizer(folder / name, **ends)
