@@ -95,6 +95,29 @@ def test_a_batch_is_its_single_runs(pair: EncoderDecoder, temperature: float) ->
         assert plain[1].tokens == plain[-1].tokens
 
 
+@pytest.mark.parametrize(
+    "formats",
+    [
+        {"prefill": "blas"},
+        {"cache_dtype": "bf16"},
+        {"dtype": "bf16", "cache_dtype": "bf16"},
+        {"dtype": "int8"},
+        {"dtype": "int4", "cache_dtype": "bf16"},
+    ],
+    ids=lambda formats: "-".join(formats.values()),
+)
+def test_number_formats(pair: EncoderDecoder, formats: dict[str, Any]) -> None:
+    """A batch, drafted for by a model in f32, is its single plain runs; sources by OpenBLAS too."""
+    target, sources = model_of(pair.config, pair.tensors, **formats), pair.sources(*LENGTHS)
+    begun = [[], [5], [6, 7], [8, 9, 10] * 8, []]
+    found = specdec.generate(
+        target, pair.draft, sources, decoder_prompt=begun, batch_size=3, n_threads=2, **OPTIONS
+    )
+    for one, source, start in zip(found, sources, begun, strict=True):
+        plain = specdec.generate(target, None, [source], decoder_prompt=[start], n_threads=1, **OPTIONS)
+        assert_equal(one, plain[0])
+
+
 def test_every_way_to_draft_for_a_text(texts: EncoderDecoder) -> None:
     """gamma="auto", a policy, a stop string and a stop id: the text is the plain one."""
     source = "ab é a"
