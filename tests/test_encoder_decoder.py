@@ -56,8 +56,7 @@ def session_of(
     )  # fmt: skip
 
 
-# ── The encoder
-# ────────────────────────────────────────────────────────────────────────────────────────────────
+# ---------------------------------------------------------------------------------------------- The encoder
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
@@ -72,6 +71,7 @@ def test_the_output_is_near_the_reference_and_does_not_depend_on_threads(name, n
     np.testing.assert_allclose(one, reference.encode(config, tensors, source), atol=3e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "cache_dtype"), FORMATS[1:])
 def test_most_sources_differ_from_the_reference_by_rounding_alone(dtype, cache_dtype):
     """Sources of a few tokens, so that what one rounds differently does not reach the others."""
@@ -96,10 +96,11 @@ def test_every_row_of_a_source_reaches_every_row_of_the_output():
 
 
 def test_a_source_that_is_longer_than_any_text_is_attended_to_in_the_same_order():
-    """More keys than the scratch has room for 48 rows of: fewer rows are computed together."""
-    config = RELATIVE | {"n_ctx": 64, "encoder": RELATIVE["encoder"] | {"n_ctx": 9000}}
+    """More keys than the scratch has room for 40 rows of: fewer rows are computed together."""
+    one = {"n_layer": 1, "n_head": 1, "n_kv_head": 1, "score_scales": [0.5]}
+    config = RELATIVE | {"n_ctx": 64, "encoder": RELATIVE["encoder"] | one | {"n_ctx": 6000}}
     tensors = random_tensors(config)
-    model, source = build(config, tensors), source_of(config, 8500)
+    model, source = build(config, tensors), source_of(config, 6000)
     ids = ids_of(config, 40)
     prompt = _core.Decoder(model, capacity=40, source=source).prefill(ids, logits=True)
     assert np.array_equal(prompt, step_by_step(model, ids, source))
@@ -123,8 +124,7 @@ def test_tensors_have_names_of_their_own():
         assert np.array_equal(model.matrix(name), tensors[name])
 
 
-# ── Texts with sources
-# ─────────────────────────────────────────────────────────────────────────────────────────
+# --------------------------------------------------------------------------------------- Texts with sources
 
 
 class World:
@@ -258,8 +258,7 @@ def test_no_format_changes_that(dtype, cache_dtype):
     world.check(world.draft, n_threads=2)
 
 
-# ── What texts share
-# ───────────────────────────────────────────────────────────────────────────────────────────
+# ----------------------------------------------------------------------------------------- What texts share
 
 
 def finish(session: _core.Session) -> tuple[list[int], Any]:
@@ -364,8 +363,7 @@ def test_rounds_allocate_nothing():
         _core._alloc_fail_after(-1)
 
 
-# ── Beams
-# ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ---------------------------------------------------------------------------------------------------- Beams
 
 
 def beams(target: _core.Model, draft: Any, source: Any, **options: Any) -> list[tuple[list[int], float]]:
@@ -392,8 +390,7 @@ def test_speculative_beams_are_the_plain_ones(name):
         assert score == pytest.approx(scored.sum(), abs=1e-4)
 
 
-# ── What is refused
-# ────────────────────────────────────────────────────────────────────────────────────────────
+# ------------------------------------------------------------------------------------------ What is refused
 
 
 @pytest.fixture(scope="module")
@@ -503,6 +500,7 @@ def test_an_encoder_that_overflows_is_named(layer):
         session.prefill()
 
 
+@pytest.mark.slow
 @needs_hooks
 def test_every_allocation_may_fail():
     tensors, source = random_tensors(OTHER_SIZES), source_of(OTHER_SIZES, 20)

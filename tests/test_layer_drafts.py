@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import needs_hooks
 from canonical import (
     DTYPES,
     FORMATS,
@@ -30,10 +31,6 @@ from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, 
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 30]
 N_LAYER = LLAMA["n_layer"]
 COUPLED = {"temperature": 1.0, "rule": "coupled"}
-
-needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_forward_work"), reason="needs a build with SPECDEC_TESTING=ON"
-)
 
 
 def skipping(attn: tuple[int, ...] = (), mlp: tuple[int, ...] = (), n_layer: int = N_LAYER) -> Any:

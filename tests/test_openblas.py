@@ -13,15 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 import missing
+from allocations import needs_hooks
 from specdec import MissingLibraryError, _core
 
 LIBRARY = Path(_core.__file__).with_name("libspecdec_openblas.so")
 
 bundled = pytest.mark.skipif(not LIBRARY.exists(), reason=missing.BUNDLED_OPENBLAS)
-needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_alloc_fail_after"),
-    reason="needs a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
 ROWS_OF_A_SLICE = 256
 
 Array = NDArray[np.float32]

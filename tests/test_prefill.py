@@ -107,6 +107,10 @@ def texts_of(run: Any) -> list[tuple[Ids, bytes]]:
     return [(text, rows.tobytes()) for text, rows in zip(tokens, logits, strict=True)]
 
 
+WINDOWS = pytest.mark.parametrize(
+    "windows", [[0, 0, 0], pytest.param([9, 0, 300], marks=pytest.mark.slow)], ids=str
+)
+
 PROMPTS: list[Ids] = [
     ids_of(2 * SLICE + 30),
     ids_of(5, seed=1),
@@ -117,7 +121,7 @@ PROMPTS: list[Ids] = [
 ]
 
 
-@pytest.mark.parametrize("windows", [[0, 0, 0], [9, 0, 300]], ids=str)
+@WINDOWS
 def test_neither_batch_nor_draft_nor_threads_change_a_bit(windows: Sequence[int]) -> None:
     target, draft = pair(WIDE | {"windows": windows})
     alone = [texts_of(run_session(target, None, [prompt], seeds=[(0, 0)]))[0] for prompt in PROMPTS]
@@ -146,7 +150,7 @@ def session_of(target: _core.Model, prompt: Ids) -> _core.Session:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("windows", [[0, 0, 0], [9, 0, 300]], ids=str)
+@WINDOWS
 def test_a_prompt_begins_with_whole_slices_of_a_cached_text(windows: Sequence[int]) -> None:
     """Neither with a part of one, nor with tokens that were generated: their bits are others."""
     target, _ = pair(WIDE | {"windows": windows})
@@ -263,6 +267,7 @@ print(hashlib.sha256(logits_of(pair(WIDE)[0], ids_of(300)).tobytes()).hexdigest(
 """
 
 
+@pytest.mark.slow
 def test_the_row_kernels_instruction_set_changes_no_bit() -> None:
     """With the same kernels of OpenBLAS."""
     digests = set()
@@ -320,6 +325,7 @@ def test_what_it_is_not_for_is_refused(tmp_path: Path) -> None:
     assert_near(model.logits([1, 2, 3]), specdec.load(folder, "f32").logits([1, 2, 3]))
 
 
+@pytest.mark.slow
 @needs_hooks
 def test_an_allocation_that_fails() -> None:
     _core.openblas()

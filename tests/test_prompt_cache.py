@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import needs_hooks
 from canonical import VARIANTS, build, random_tensors
 from chat_templates import make_chat
 from drafters import DRAFTS, World
@@ -26,10 +27,6 @@ DRAFTED_ALIKE = (
     "model", "chains", "samples", "top-k", "grown", "drafted by a bigram", "drafted by trees",
     "three models deep",
 )  # fmt: skip
-needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_forward_work"),
-    reason="needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
 
 
 @pytest.fixture(scope="module")

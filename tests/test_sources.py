@@ -422,6 +422,7 @@ def test_beam_search(pair: EncoderDecoder, width: int) -> None:
 # --------------------------------------------------------------------------------------------------- laws
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("verify", ["rejection", "block"])
 def test_sampled_texts_have_the_targets_law(verify: str) -> None:
     """Every text of three tokens, of a vocabulary of three, against the specification: chi-square."""
@@ -472,6 +473,7 @@ def test_what_is_measured(texts: EncoderDecoder) -> None:
     assert 0.0 <= alone.rows[0].alpha <= 1.0
 
 
+@pytest.mark.slow
 def test_tuning_and_oracle(texts: EncoderDecoder) -> None:
     assert specdec.tune(texts.target, texts.draft, ["ab", "a"], n_tokens=20, max_gamma=2).gamma in (0, 1, 2)
     found = specdec.oracle(texts.target, texts.draft, "ab", gammas=[1, 2], max_gamma=2, max_new_tokens=10)

@@ -16,14 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from allocations import needs_hooks
 from canonical import VARIANTS, build, random_tensors
 from specdec import _core
 from specdec.threads import cpu_quota, default_threads
 
-needs_hooks = pytest.mark.skipif(
-    not hasattr(_core, "_pool_delay"),
-    reason="needs a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)",
-)
 LONG_S = 5.0  # a run that waits for a thread that sleeps so long is no accident
 
 
