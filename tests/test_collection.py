@@ -170,7 +170,7 @@ def session_of(target: _core.Model, draft: Any, session: _core.Session | None = 
 
 
 def python_draft(propose: Any) -> tuple[Any, ...]:
-    return by_method("python", "a test", propose, None, None, drafts.Proposal, None, False)
+    return by_method("python", "a test", propose, None, None, drafts.Proposal, None, False, False)
 
 
 class Array(np.ndarray):

@@ -36,7 +36,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "input_copy": (None, 0, 1, 1),
     "lookahead": (2, 2, 2),
     "ensemble": (False, [2, 2], [COPY, by_method("model", DRAFT)]),
-    "python": ("a test", propose, None, None, drafts.Proposal, None, False),
+    "python": ("a test", propose, None, None, drafts.Proposal, None, False, False),
     "random": (),
     "fixed_acceptance": (COPY, 0.5, [[1, 2, 3] * 9]),
 }
@@ -164,7 +164,7 @@ def test_the_core_says_which_rule_judges_which_draft() -> None:
         "trees": [by_method(name, *VALUES[name]) for name in ("dynamic_tree", "lookahead", "ensemble")],
         "unknown": [by_method("python", *VALUES["python"])],
     }
-    kinds["trees"].append(by_method("python", *VALUES["python"][:-1], True))
+    kinds["trees"].append((kinds["unknown"][0][0], kinds["unknown"][0][1] | {"trees": True}))
     refused = {"block": {"samples", "trees"}, "k-sequential": {"trees"}}
 
     def refuses(description: Any, rule: Any, temperature: float, draft_temperature: float) -> bool:

@@ -25,9 +25,8 @@ typedef struct sd_beam_options {
                               * search is created */
     int n_stop_ids;
     int n_threads;
-    const int32_t*
-        source; /* [n_source] of a target with an encoder; borrowed while the search is created; NULL:
-                            * there is none */
+    /* [n_source] of a target with an encoder; borrowed while the search is created; NULL: there is none. */
+    const int32_t* source;
     int n_source;
 } sd_beam_options;
 

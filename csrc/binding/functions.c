@@ -170,8 +170,7 @@ PyMethodDef sd_functions[] = {
      "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration needs, by canonical name."},
     {"score", WITH_KEYWORDS(score),
      "score(model, ids, *, n_threads=1, source=None)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 "
-     "[len(ids) - "
-     "1]."},
+     "[len(ids) - 1]."},
     {"distribution", WITH_KEYWORDS(distribution),
      "distribution(logits, *, temperature, top_k=0, top_p=1.0, min_p=0.0)\n--\n\nStandardised probabilities, "
      "float64 "

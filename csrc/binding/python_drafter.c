@@ -291,7 +291,7 @@ static void lay_out(python_drafter* d, int gamma) {
 
 int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter) {
     PyObject *name, *propose_method, *begin_method, *commit_method, *proposal_type, *generator;
-    int trees, reads_source = 0;
+    int trees, reads_source;
     const sd_field fields[] = {
         {"name", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &name},
         {"propose", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &propose_method},
@@ -300,7 +300,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
         {"proposal_type", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &proposal_type},
         {"generator", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &generator},
         {"trees", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &trees},
-        {"reads_source", SD_FIELD_FLAG, SD_FIELD_OPTIONAL, &reads_source},
+        {"reads_source", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &reads_source},
     };
     if (SD_FIELDS_FROM(arguments, "python", fields) < 0) return -1;
     if (!PyUnicode_Check(name) || !PyCallable_Check(propose_method) || !PyType_Check(proposal_type)) {

@@ -11,7 +11,7 @@
  *     proposal_type            the type Proposal
  *     generator                None, or a function that makes the random numbers of a round
  *     trees                    whether the object is known to propose trees
- *     reads_source             whether begin is told the source of a prompt, as source=; may be left out
+ *     reads_source             whether begin is told the source of a prompt, as source=
  *
  * What the methods raise is the exception of the round; InputError if what they return cannot be used.
  * Returns 0, or -1 with an exception. */

@@ -303,8 +303,7 @@ static PyMethodDef methods[] = {
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
     {"replace", (PyCFunction)(void (*)(void))replace, METH_VARARGS | METH_KEYWORDS,
      "replace($self, sequence, prompt, seed, /, *, source=None)\n--\n\nGive a finished sequence's batch slot "
-     "to another "
-     "prompt."},
+     "to another prompt."},
     {"begin_with", begin_with, METH_VARARGS,
      "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "
      "has of it; return how many of its tokens are there then."},

@@ -9,9 +9,9 @@ typedef struct sd_prompt {
     const int32_t* tokens; /* [n] borrowed for the call */
     int n;                 /* ≥ 1 and below the target's context */
     sd_stream stream;      /* random numbers of this sequence */
-    const int32_t*
-        source; /* [n_source] what a model with an encoder reads beside it, borrowed for the call; NULL:
-                            * there is none */
+    /* [n_source] what a model with an encoder reads beside the tokens, borrowed for the call; NULL: there is
+     * none. */
+    const int32_t* source;
     int n_source;
 } sd_prompt;
 
@@ -25,8 +25,8 @@ typedef struct sd_sequence {
     int draft_begun; /* the drafter has been told of the prompt */
     int finished;
     sd_stream stream;
-    int32_t*
-        source; /* [n_source] with room for the longest; owned by the session's arena; NULL: there is none */
+    /* [n_source] with room for the longest; owned by the session's arena; NULL: there is none. */
+    int32_t* source;
     int n_source;
 } sd_sequence;
 

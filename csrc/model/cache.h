@@ -111,8 +111,9 @@ void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
 void sd_cache_cut(sd_cache* cache, int n);
 
 /* Begin text [n] in caches[which]: what any of caches [n_caches], all of one model, with the same source has
- * committed of its beginning is kept or copied, and the rest of the cache dropped. A row's bits are those of
- * its tokens and its source, so a copy is what computing it would give. */
+ * committed of its beginning is kept or copied, and the rest of the cache dropped; in whole slices where
+ * OpenBLAS reads prompts (n_sliced). A row's bits are those of its tokens and its source, so a copy is what
+ * computing it would give. */
 void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n);
 
 /* How many tokens of a text [n] that would spare. */

@@ -5,8 +5,8 @@
 
 #include "encoded.h"
 
-/* Is source [n] (NULL: none is given) one that the model takes? One with an encoder needs a source, another
- * has no use for it. */
+/* Is source [n] (NULL: none is given) one that the model takes? A model with an encoder needs a source, any
+ * other takes none. */
 sd_status sd_source_check(const sd_model* model, const int32_t* source, int n);
 
 /* The keys and values of a source [n] for the cross-attention of a model with an encoder. Ids past its

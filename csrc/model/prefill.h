@@ -14,11 +14,11 @@ typedef struct sd_prefill {
 
 static inline int sd_prefill_done(const sd_prefill* prefill) { return prefill->n_read == prefill->n; }
 
-/* Encode a source that no cache has, or read SD_PROMPT_SLICE tokens more, at most, of the texts prefills [n],
+/* Encode a source that no cache has, or read sd_prompt_slice tokens more, at most, of the texts prefills [n],
  * the i-th into caches[i]; all caches [n] are of the workspace's model. A text begins with what any of them
  * has committed of its beginning; one that has much in common with a text that is just being read waits for
- * that. Texts with other sources have nothing in common. It changes no bits. On failure no cache has read
- * anything. */
+ * that. Texts with different sources have nothing in common. None of this changes a bit of a text. On failure
+ * no cache has read anything. */
 sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* caches, sd_prefill* prefills, int n);
 
 #endif

@@ -32,7 +32,7 @@ typedef struct sd_workspace {
     const sd_branch* last_branches;
     int n_last_branches;
     const unsigned char* last_skipped;
-    int last_blas;
+    int last_blas;               /* whether OpenBLAS multiplied its rows */
     int32_t *tokens, *positions; /* [max_rows] */
     sd_branch* parts;            /* [max_rows] what sd_forward_finish has to begin */
     float* hidden;               /* [max_rows, d_model] the residual stream */

@@ -17,7 +17,7 @@ ARGUMENTS = {
     "input_copy": ("source", "start", "min_match", "n_candidates"),
     "lookahead": ("window", "ngram", "candidates"),
     "ensemble": ("adaptive", "gammas", "drafts"),
-    "python": ("name", "propose", "begin", "commit", "proposal_type", "generator", "trees"),
+    "python": ("name", "propose", "begin", "commit", "proposal_type", "generator", "trees", "reads_source"),
     "random": (),
     "fixed_acceptance": ("draft", "alpha", "texts"),
 }

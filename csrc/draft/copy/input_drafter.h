@@ -10,8 +10,8 @@
 #include "drafter.h"
 
 typedef struct sd_input_options {
-    /* [n_source] borrowed while the drafter is created; NULL: the source that a prompt
-     * comes with, for a model with an encoder, or the prompt itself. */
+    /* [n_source] borrowed while the drafter is created; NULL: the source that a prompt comes with, where the
+     * target has an encoder, or the prompt itself. */
     const int32_t* source;
     int n_source;
     /* Index in the source of what the output is expected to begin with, ≥ 0. */
