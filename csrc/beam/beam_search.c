@@ -61,7 +61,7 @@ static sd_status check(const sd_beam_options* o, const int32_t* prompt, int n) {
                            c->n_vocab - 1);
     if (o->draft != NULL && o->draft->encoder != NULL && o->target->encoder == NULL)
         return sd_fail(SD_ERR_VALUE, "the draft has an encoder, expected a target that has one too");
-    return sd_source_check(o->target, o->source, o->n_source);
+    return sd_encoder_check(o->target, o->source, o->n_source);
 }
 
 static int larger(int a, int b) { return a > b ? a : b; }
@@ -141,13 +141,7 @@ static int lacks_source(const sd_cache* cache) {
 }
 
 static sd_status encode(const sd_beam_search* s, sd_cache* cache, const char* name) {
-    sd_encoded* encoded;
-    sd_status status =
-        sd_encode(cache->model, s->source, s->options.n_source, s->options.n_threads, name, &encoded);
-    if (status != SD_OK) return status;
-    sd_cache_attend(cache, encoded);
-    sd_encoded_release(encoded);
-    return SD_OK;
+    return sd_encode(cache, s->source, s->options.n_source, s->options.n_threads, name);
 }
 
 sd_status sd_beam_search_prefill(sd_beam_search* s, int* done) {

@@ -53,14 +53,14 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     int slice = sd_prompt_slice(model->model), rows = max_nodes > slice ? max_nodes : slice;
     sd_cache cache = {0};
     sd_workspace workspace = {0};
-    sd_status status = sd_source_check(model->model, source, n_source);
+    sd_status status = sd_encoder_check(model->model, source, n_source);
     if (status == SD_OK) status = sd_cache_create(&cache, model->model, capacity + max_nodes, max_nodes, 0);
     if (status == SD_OK)
         status = sd_workspace_create_for(&workspace, model->model, n_vocab, n_threads, rows, rows,
                                          capacity + max_nodes);
     if (status == SD_OK && source != NULL) {
         sd_gil_release(&self->exclusive.saved_thread);
-        status = sd_encode(model->model, source, n_source, n_threads, "the model", &cache.encoded);
+        status = sd_encode(&cache, source, n_source, n_threads, "the model");
         sd_gil_take(&self->exclusive.saved_thread);
     }
     PyMem_Free(source);

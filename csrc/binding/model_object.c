@@ -242,7 +242,7 @@ static PyObject* encode(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (model == NULL || model->encoder == NULL)
         return PyErr_Format(PyExc_ValueError, "the model has no encoder");
     if (sd_ids_from(argument, "ids", &ids, &n) < 0) return NULL;
-    sd_status status = sd_source_check(model, ids, n);
+    sd_status status = sd_encoder_check(model, ids, n);
     if (status == SD_OK) array = sd_new_array("float32", n, model->encoder->config.d_model, (void**)&rows);
     if (array != NULL) {
         PyThreadState* saved_thread;

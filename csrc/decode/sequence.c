@@ -6,7 +6,7 @@
 #include "encoder.h"
 
 static sd_status check_source(const sd_prompt* prompt, int index, const sd_model* model) {
-    sd_status status = sd_source_check(model, prompt->source, prompt->n_source);
+    sd_status status = sd_encoder_check(model, prompt->source, prompt->n_source);
     if (status == SD_OK) return SD_OK;
     char message[SD_MESSAGE_SIZE];
     snprintf(message, sizeof message, "%s", sd_message());

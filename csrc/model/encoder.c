@@ -16,7 +16,7 @@ typedef struct encoder {
     ptrdiff_t ld_projected;
 } encoder;
 
-sd_status sd_source_check(const sd_model* model, const int32_t* source, int n) {
+sd_status sd_encoder_check(const sd_model* model, const int32_t* source, int n) {
     if (model->encoder == NULL && source == NULL) return SD_OK;
     if (model->encoder == NULL)
         return sd_fail(SD_ERR_VALUE, "a source is given, but the model has no encoder");
@@ -137,10 +137,10 @@ static void project(encoder* e, int i, const sd_key_values* to) {
     sd_team_close(&e->pass.team);
 }
 
-sd_status sd_encode(const sd_model* model, const int32_t* source, int n, int n_threads, const char* name,
-                    sd_encoded** out) {
+sd_status sd_encode(sd_cache* cache, const int32_t* source, int n, int n_threads, const char* name) {
+    const sd_model* model = cache->model;
     encoder e;
-    sd_encoded* encoded = NULL;
+    sd_encoded* encoded;
     sd_status status = sd_encoded_create(model, source, n, &encoded);
     if (status != SD_OK) return status;
     status = run(&e, model, source, n, n_threads, 1, name);
@@ -149,10 +149,8 @@ sd_status sd_encode(const sd_model* model, const int32_t* source, int n, int n_t
         status = sd_interrupted();
     }
     release(&e);
-    if (status == SD_OK)
-        *out = encoded;
-    else
-        sd_encoded_release(encoded);
+    if (status == SD_OK) sd_cache_attend(cache, encoded);
+    sd_encoded_release(encoded);
     return status;
 }
 

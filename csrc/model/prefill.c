@@ -45,13 +45,8 @@ static sd_status attend(const sd_workspace* w, sd_cache* caches, const sd_prefil
         sd_cache_attend(&caches[i], caches[other].encoded);
         return SD_OK;
     }
-    sd_encoded* made;
-    sd_status status = sd_encode(w->model, prefill->source, prefill->n_source, w->n_threads, w->name, &made);
-    if (status != SD_OK) return status;
-    sd_cache_attend(&caches[i], made);
-    sd_encoded_release(made);
     *encoded = 1;
-    return SD_OK;
+    return sd_encode(&caches[i], prefill->source, prefill->n_source, w->n_threads, w->name);
 }
 
 /* A text waits only for a text that is being read; so where none is being read, all are done. */

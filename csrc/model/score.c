@@ -21,7 +21,7 @@ sd_status sd_score_create(sd_score* s, const sd_model* model, const int32_t* tok
     if (tokens[n - 1] < 0 || tokens[n - 1] >= n_vocab) /* the others are checked by the forward */
         return sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", n - 1, (int)tokens[n - 1],
                        n_vocab - 1);
-    sd_status status = sd_source_check(model, source, n_source);
+    sd_status status = sd_encoder_check(model, source, n_source);
     if (status == SD_OK) status = sd_cache_create(&s->cache, model, n, 0, 0);
     if (status == SD_OK) status = sd_workspace_create(&s->workspace, model, n_threads, slice, slice, n);
     s->workspace.name = "the model";
@@ -37,8 +37,7 @@ sd_status sd_score_slice(sd_score* s, double* log_probs, int* done) {
     const sd_workspace* w = &s->workspace;
     int first = s->n_done;
     if (s->source != NULL && s->cache.encoded == NULL) {
-        sd_status status =
-            sd_encode(w->model, s->source, s->n_source, w->n_threads, w->name, &s->cache.encoded);
+        sd_status status = sd_encode(&s->cache, s->source, s->n_source, w->n_threads, w->name);
         if (status != SD_OK) return status;
     }
     sd_status status = sd_forward_slice(&s->workspace, &s->cache, s->tokens, s->n - 1, &s->n_done, 1);
