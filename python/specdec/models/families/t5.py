@@ -56,7 +56,7 @@ def _tensors(config: Config) -> dict[str, Named]:
 
     def side(name: str, mlp: int) -> dict[str, Named]:
         parts = f"{name}.block.{{i}}.layer"
-        table = named(
+        return named(
             relative_bias=f"{name}.block.{first}.layer.0.SelfAttention.relative_attention_bias.weight",
             attn_norm=f"{parts}.0.layer_norm",
             attn_q=f"{parts}.0.SelfAttention.q",
@@ -69,7 +69,6 @@ def _tensors(config: Config) -> dict[str, Named]:
             mlp_down=f"{parts}.{mlp}.DenseReluDense.wo",
             output_norm=f"{name}.final_layer_norm",
         )
-        return table
 
     cross = named(
         cross_norm="decoder.block.{i}.layer.1.layer_norm",

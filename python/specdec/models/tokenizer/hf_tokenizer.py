@@ -89,6 +89,7 @@ class HFTokenizer(ByteTokenizer):
             added = self._library.get_added_tokens_decoder()
             decoder = self._library.decoder
             state = None if decoder is None else json.loads(decoder.__getstate__())
+            self.before, self.after = self._read_template()
             bos_id, eos_ids, adds_bos = self._read_ends(settings, bos_id, eos_ids)
         to_bytes, strip = _read_decoder(state, source)
         vocabulary, silent = _read_vocabulary(tokens, added, to_bytes, source)
@@ -102,7 +103,6 @@ class HFTokenizer(ByteTokenizer):
             adds_bos=adds_bos,
         )
         self.added_ids = frozenset(added)
-        self.before, self.after = self._template
 
     def _read_ends(
         self, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None
@@ -113,14 +113,12 @@ class HFTokenizer(ByteTokenizer):
         if eos_ids is None:
             eos = self._named(settings, "eos_token")
             eos_ids = () if eos is None else (eos,)
-        self._template = self._read_template()
-        prefix = self._template[0]
-        if prefix:
+        if self.before:
             # What the template puts in front is what the model saw; its configuration may name another BOS.
-            bos_id = prefix[0]
+            bos_id = self.before[0]
         adds_bos = settings.get("add_bos_token")
         if not isinstance(adds_bos, bool):
-            adds_bos = bool(prefix)
+            adds_bos = bool(self.before)
         return bos_id, eos_ids, adds_bos
 
     @classmethod
