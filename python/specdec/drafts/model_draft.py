@@ -23,9 +23,9 @@ class ModelDraft(Draft):
     """A smaller model drafts (M_q of arXiv 2211.17192): a chain, a tree, or a chain that is itself drafted.
 
     ``ModelDraft(small)`` as a draft is what ``small`` itself is: a chain of gamma tokens. For an
-    encoder-decoder it may be one too, whose own encoder reads the source, or a model without an encoder,
-    which guesses from the decoder's text alone. It drafts nothing for a source that
-    its encoder has no room for.
+    encoder-decoder the smaller model may be an encoder-decoder too, whose own encoder reads the source, or a
+    model without an encoder, which guesses from the decoder's text alone. For a source that the smaller
+    model's encoder has no room for nothing is drafted.
 
     Parameters
     ----------

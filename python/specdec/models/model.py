@@ -765,6 +765,8 @@ def load(
         An architecture or a setting that specdec does not have.
     TokenizerError
         A damaged tokenizer, or one whose library is not installed.
+    MissingLibraryError
+        With ``prefill="blas"``: OpenBLAS is not there, or cannot be used.
     InputError
         An argument that is none of the above.
 

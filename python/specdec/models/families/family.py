@@ -329,9 +329,8 @@ class Family:
     read_config : callable
         From a config.json to the canonical configuration.
     tensors : mapping, or callable
-        Canonical name, without "layers.{i}.", ".weight" and ".bias", to where the file keeps it, those of an
-        encoder after "encoder."; or a
-        function of the canonical configuration that gives it.
+        Canonical name, without "layers.{i}.", ".weight" and ".bias", to where the file keeps it; names of an
+        encoder begin with "encoder.". Or a function of the canonical configuration that gives it.
     prefix : str
         Module prefix that checkpoints of the bare model leave out; added to names that lack it.
     head : str
