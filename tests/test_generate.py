@@ -559,6 +559,7 @@ import specdec
 from toy_pair import WatchedSession, load_pair
 target, draft = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
 specdec._core.Session = WatchedSession
+specdec.generate, specdec.stream  # imported before the wait, which would take long on a busy machine
 print("begun", flush=True)
 try:
     options = dict(max_new_tokens=100_000, ignore_eos=True, n_threads=1)
