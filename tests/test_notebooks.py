@@ -37,6 +37,7 @@ PICTURES = {
     "03_choosing_gamma": 4,
     "04_acceptance_rates": 6,
     "05_drafts": 2,
+    "06_translation": 1,
 }
 """How many pictures each notebook shows."""
 

@@ -32,6 +32,7 @@ PAGES = {
         "notebooks/03_choosing_gamma",
         "notebooks/04_acceptance_rates",
         "notebooks/05_drafts",
+        "notebooks/06_translation",
     ],
     "Reference": [
         "docs/site/api/generating",
