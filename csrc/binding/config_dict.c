@@ -188,13 +188,15 @@ end:
     return result;
 }
 
-/* windows, rotations, mixtures, score_scales: a number for each layer; sliding_window, the first rotation,
- * experts if the model has any, and 1 / √d_head where they are absent. */
+/* windows, rotations, mixtures, score_scales: a number for each layer; sliding_window, the first rotation, experts if the model has any, and 1 / √d_head where
+ * they are absent. */
 static int layers_from(PyObject* dict, sd_config* c) {
-    int window, n, result = -1;
+    int window, n_head, n_kv_head, d_head, n, result = -1;
     int32_t *windows = NULL, *rotations = NULL, *mixtures = NULL;
     double* scales = NULL;
-    if (int_field(dict, "sliding_window", &window) < 0) return -1;
+    if (int_field(dict, "sliding_window", &window) < 0 || int_field(dict, "n_head", &n_head) < 0 ||
+        int_field(dict, "n_kv_head", &n_kv_head) < 0 || int_field(dict, "d_head", &d_head) < 0)
+        return -1;
     if (c->n_layer < 1 || c->n_layer > LARGEST) return 0; /* the core says so */
     sd_layer_config* layers = PyMem_Calloc((size_t)c->n_layer, sizeof *layers);
     c->layers = layers;
@@ -208,10 +210,13 @@ static int layers_from(PyObject* dict, sd_config* c) {
         optional_numbers(dict, "score_scales", c->n_layer, &scales) < 0)
         goto end;
     for (int i = 0; i < c->n_layer; i++) {
+        layers[i].n_head = n_head;
+        layers[i].n_kv_head = n_kv_head;
+        layers[i].d_head = d_head;
         layers[i].window = windows ? windows[i] : window;
         layers[i].rotation = rotations ? rotations[i] : c->n_rotations > 0 ? 0 : -1;
         layers[i].mixture = mixtures ? mixtures[i] != 0 : c->experts.n > 0;
-        layers[i].score_scale = scales ? (float)scales[i] : 1.0f / sqrtf((float)c->d_head);
+        layers[i].score_scale = scales ? (float)scales[i] : 1.0f / sqrtf((float)layers[i].d_head);
     }
     result = 0;
 end:
@@ -225,11 +230,13 @@ end:
 static int distance_biases_from(PyObject* dict, sd_config* c) {
     double* slopes;
     int32_t* starts;
-    if (optional_numbers(dict, "alibi", c->n_head, &slopes) < 0) return -1;
+    if (c->layers == NULL) return 0; /* the core says so */
+    int n_head = c->layers[0].n_head;
+    if (optional_numbers(dict, "alibi", n_head, &slopes) < 0) return -1;
     if (slopes != NULL) {
-        float* rounded = PyMem_Malloc((size_t)c->n_head * sizeof *rounded);
+        float* rounded = PyMem_Malloc((size_t)n_head * sizeof *rounded);
         c->alibi = rounded;
-        for (int h = 0; rounded != NULL && h < c->n_head; h++) rounded[h] = (float)slopes[h];
+        for (int h = 0; rounded != NULL && h < n_head; h++) rounded[h] = (float)slopes[h];
         PyMem_Free(slopes);
         if (rounded == NULL) {
             PyErr_NoMemory();
@@ -253,10 +260,11 @@ static int fields_from(PyObject* dict, sd_config* c) {
     const struct {
         const char* name;
         int* value;
-    } sizes[] = {{"n_vocab", &c->n_vocab},     {"n_ctx", &c->n_ctx},
-                 {"n_layer", &c->n_layer},     {"n_head", &c->n_head},
-                 {"n_kv_head", &c->n_kv_head}, {"d_model", &c->d_model},
-                 {"d_head", &c->d_head},       {"d_ff", &c->d_ff}},
+    } sizes[] = {{"n_vocab", &c->n_vocab},
+                 {"n_ctx", &c->n_ctx},
+                 {"n_layer", &c->n_layer},
+                 {"d_model", &c->d_model},
+                 {"d_ff", &c->d_ff}},
       flags[] = {{"gated", &c->gated},
                  {"tied", &c->tied},
                  {"qkv_bias", &c->qkv_bias},
@@ -362,8 +370,8 @@ static int config_from(PyObject* dict, int is_encoder, sd_config* c) {
                      .experts = {.scale = 1.0f},
                      .bidirectional = is_encoder};
     if (fields_from(dict, c) == 0 && (c->position != SD_POSITION_ROTARY || rotations_from(dict, c) == 0) &&
-        distance_biases_from(dict, c) == 0 && experts_from(dict, &c->experts) == 0 &&
-        layers_from(dict, c) == 0 && encoder_from(dict, c) == 0)
+        experts_from(dict, &c->experts) == 0 && layers_from(dict, c) == 0 &&
+        distance_biases_from(dict, c) == 0 && encoder_from(dict, c) == 0)
         return 0;
     sd_config_free(c);
     return -1;

@@ -20,10 +20,12 @@
 
 sd_shared_reading sd_reading_of(const sd_config* c) {
     const sd_experts* e = &c->experts;
-    double d = c->d_model, heads = 2.0 * (c->n_head + c->n_kv_head) * c->d_head;
+    double d = c->d_model;
     double of_width = d * (c->gated ? 3.0 : 2.0), experts = 0.0, rest = d * c->n_vocab;
     for (int i = 0; i < c->n_layer; i++) {
-        int mixture = c->layers[i].mixture;
+        const sd_layer_config* layer = &c->layers[i];
+        int mixture = layer->mixture;
+        double heads = 2.0 * (sd_query_width(layer) + sd_key_width(layer));
         rest += d * heads + of_width * (mixture ? e->shared_width : c->d_ff);
         if (mixture) experts += of_width * e->width * e->n_chosen;
     }

@@ -17,13 +17,14 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int n_slots) {
     size_t rows = SD_ATTENTION_ROWS, padded = (size_t)sd_matrix_panels(n_slots) * SD_PANEL;
     size_t source = c->encoder ? (size_t)sd_matrix_panels(c->encoder->n_ctx) * SD_PANEL : 0;
+    size_t d_head = (size_t)sd_widest(c, sd_head_size);
     size_t room = larger(rows * larger(padded, source < SHORT_SOURCE ? source : SHORT_SOURCE), source);
     return (sd_attention_scratch){
-        .queries = sd_arena_take(arena, rows, (size_t)c->d_head * sizeof(float)),
-        .prepared = sd_arena_take(arena, rows, sd_prepared_bytes((size_t)c->d_head)),
+        .queries = sd_arena_take(arena, rows, d_head * sizeof(float)),
+        .prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_head)),
         .weights = sd_arena_take(arena, room, sizeof(float)),
         .room = (ptrdiff_t)room,
-        .output = sd_arena_take(arena, rows, (size_t)sd_value_panels(c->d_head) * SD_PANEL * sizeof(float)),
+        .output = sd_arena_take(arena, rows, (size_t)sd_value_panels((int)d_head) * SD_PANEL * sizeof(float)),
         .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, padded, sizeof(float)) : NULL,
     };
 }
@@ -62,7 +63,7 @@ static int window_start(const sd_layer_config* config, int position) {
 /* The bias of the scores of a head in a bucket of distances. */
 static float bucket_bias(const site* a, int head, int bucket) {
     const float* table = (const float*)(const void*)a->layer->relative_bias.data;
-    return table[(size_t)bucket * (size_t)a->a->model->config.n_head + (size_t)head];
+    return table[(size_t)bucket * (size_t)a->config->n_head + (size_t)head];
 }
 
 /* The last bucket that begins at or below a distance. */
@@ -210,34 +211,35 @@ static float softmax(const site* a, int row, int head, float* weights, ptrdiff_t
 }
 
 /* Norm one head of queries or keys in place; weight: that of the head, or of all heads. */
-static void norm_head(const sd_model* model, float* x, const float* weight, int head) {
+static void norm_head(const sd_model* model, int d_head, float* x, const float* weight, int head) {
     const sd_config* c = &model->config;
     if (c->qk_norm != SD_QK_NORM_HEAD && c->qk_norm != SD_QK_NORM_EACH_HEAD) return;
-    if (c->qk_norm == SD_QK_NORM_EACH_HEAD) weight += (ptrdiff_t)head * c->d_head;
-    sd_model_norm(model, c->d_head, x, weight, model->zeros, x);
+    if (c->qk_norm == SD_QK_NORM_EACH_HEAD) weight += (ptrdiff_t)head * d_head;
+    sd_model_norm(model, d_head, x, weight, model->zeros, x);
 }
 
 void sd_attention_store(const sd_model* model, int i, int kv_head, const sd_angles* angles, int position,
                         float* row, const sd_key_values* keys, int slot) {
     const sd_config* c = &model->config;
+    const sd_layer_config* own = &c->layers[i];
     const sd_layer* layer = &model->layers[i];
     const sd_kernels* k = sd_kernels_get();
-    int group = c->n_head / c->n_kv_head, rotation = c->layers[i].rotation;
+    int d_head = own->d_head, group = own->n_head / own->n_kv_head, rotation = own->rotation;
     int n_freq = rotation < 0 ? 0 : c->rotations[rotation].n_freq;
-    float* query = row + (ptrdiff_t)kv_head * group * c->d_head;
-    float* key = row + sd_keys_column(c) + (ptrdiff_t)kv_head * c->d_head;
-    float* value = row + sd_values_column(c) + (ptrdiff_t)kv_head * c->d_head;
+    float* query = row + (ptrdiff_t)kv_head * group * d_head;
+    float* key = row + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head;
+    float* value = row + sd_values_column(own) + (ptrdiff_t)kv_head * d_head;
     for (int h = 0; h < group; h++)
-        norm_head(model, query + (ptrdiff_t)h * c->d_head, layer->q_norm, kv_head * group + h);
-    norm_head(model, key, layer->k_norm, kv_head);
-    if (c->v_norm) k->rms_norm(c->d_head, value, model->ones, c->norm_eps, value);
+        norm_head(model, d_head, query + (ptrdiff_t)h * d_head, layer->q_norm, kv_head * group + h);
+    norm_head(model, d_head, key, layer->k_norm, kv_head);
+    if (c->v_norm) k->rms_norm(d_head, value, model->ones, c->norm_eps, value);
     if (n_freq > 0) {
         const float *cosine = sd_angles_row(angles, rotation, position), *sine = cosine + n_freq;
-        for (int h = 0; h < group; h++) k->rotate(n_freq, query + (ptrdiff_t)h * c->d_head, cosine, sine);
+        for (int h = 0; h < group; h++) k->rotate(n_freq, query + (ptrdiff_t)h * d_head, cosine, sine);
         k->rotate(n_freq, key, cosine, sine);
     }
     float factor = sd_angles_query_factor(angles, position);
-    if (factor != 1.0f) k->scale(group * c->d_head, query, factor, query);
+    if (factor != 1.0f) k->scale(group * d_head, query, factor, query);
     sd_key_values_store(keys, kv_head, slot, key, value);
 }
 
@@ -292,13 +294,12 @@ static int rows_together(const sd_attention* at, const sd_attention_scratch* scr
 }
 
 void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratch) {
-    const sd_config* c = &at->model->config;
     const sd_kernels* k = sd_kernels_get();
-    const site a = {at, &c->layers[at->layer], &at->model->layers[at->layer], scratch};
-    int group = c->n_head / c->n_kv_head;
-    ptrdiff_t first_query = (ptrdiff_t)at->kv_head * group * c->d_head;
-    ptrdiff_t ld_output = (ptrdiff_t)sd_value_panels(c->d_head) * SD_PANEL;
-    size_t row_bytes = (size_t)c->d_head * sizeof(float);
+    const site a = {at, &at->model->config.layers[at->layer], &at->model->layers[at->layer], scratch};
+    int d_head = a.config->d_head, group = a.config->n_head / a.config->n_kv_head;
+    ptrdiff_t first_query = (ptrdiff_t)at->kv_head * group * d_head;
+    ptrdiff_t ld_output = (ptrdiff_t)sd_value_panels(d_head) * SD_PANEL;
+    size_t row_bytes = (size_t)d_head * sizeof(float);
 
     /* A few (row, query head of the group) pairs at a time. */
     int n_pairs = at->n_rows * group, together = rows_together(at, scratch);
@@ -307,10 +308,10 @@ void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratc
         span s = span_of(&a, first / group, (first + n - 1) / group);
         for (int r = 0; r < n; r++) {
             int i = (first + r) / group, h = (first + r) % group;
-            memcpy(scratch->queries + (ptrdiff_t)r * c->d_head,
-                   at->queries + i * at->ldq + first_query + (ptrdiff_t)h * c->d_head, row_bytes);
+            memcpy(scratch->queries + (ptrdiff_t)r * d_head,
+                   at->queries + i * at->ldq + first_query + (ptrdiff_t)h * d_head, row_bytes);
         }
-        k->prepare[at->keys->format]((sd_part){n, 0, n, 0, c->d_head}, scratch->queries, c->d_head, c->d_head,
+        k->prepare[at->keys->format]((sd_part){n, 0, n, 0, d_head}, scratch->queries, d_head, d_head,
                                      scratch->prepared);
         score(&a, n, s);
         float normaliser[SD_ATTENTION_ROWS];
@@ -322,8 +323,8 @@ void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratc
         weigh(&a, n, s);
         for (int r = 0; r < n; r++) {
             int i = (first + r) / group, h = (first + r) % group;
-            float* to = at->out + i * at->ldo + first_query + (ptrdiff_t)h * c->d_head;
-            k->scale(c->d_head, scratch->output + r * ld_output, normaliser[r], to);
+            float* to = at->out + i * at->ldo + first_query + (ptrdiff_t)h * d_head;
+            k->scale(d_head, scratch->output + r * ld_output, normaliser[r], to);
         }
     }
 }

@@ -13,7 +13,7 @@
 
 /* One thread's scratch. */
 typedef struct sd_attention_scratch {
-    float* queries; /* [SD_ATTENTION_ROWS, d_head] */
+    float* queries; /* [SD_ATTENTION_ROWS, d_head], here and below of any layer */
     void* prepared; /* the same, prepared for the products with keys */
     float* weights; /* [n_slots / 32][rows][32] scores, then their exponentials; up to 48 rows, or fewer where
                      * a source has more slots */

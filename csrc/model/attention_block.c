@@ -9,6 +9,10 @@ typedef struct block {
     int layer;
 } block;
 
+static const sd_layer_config* config_of(const block* b) {
+    return &b->pass->w->model->config.layers[b->layer];
+}
+
 /* The first row of a branch. */
 static ptrdiff_t row_of(const sd_pass* pass, const sd_branch* branch) {
     ptrdiff_t row = 0;
@@ -19,7 +23,7 @@ static ptrdiff_t row_of(const sd_pass* pass, const sd_branch* branch) {
 /* The attention of rows from `row` on with one key/value head: queries from w->qkv, to w->attended. */
 static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, ptrdiff_t row, int n_rows) {
     sd_workspace* w = b->pass->w;
-    ptrdiff_t d_q = (ptrdiff_t)w->model->config.n_head * w->model->config.d_head;
+    ptrdiff_t d_q = sd_query_width(config_of(b));
     return (sd_attention){.attended = attended,
                           .model = w->model,
                           .layer = b->layer,
@@ -35,7 +39,7 @@ static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, p
 static void attend_to_texts(void* argument, int thread, int pair, int end) {
     const block* b = argument;
     sd_workspace* w = b->pass->w;
-    int n_kv_head = w->model->config.n_kv_head;
+    int n_kv_head = config_of(b)->n_kv_head;
     for (; pair < end; pair++) {
         const sd_branch* branch = &b->pass->branches[pair / n_kv_head];
         const sd_cache* cache = branch->cache;
@@ -68,8 +72,8 @@ static void store_source(void* argument, int thread, int pair, int end) {
 }
 
 /* Rows of a source that one piece of work attends with: as many as are computed together. */
-static int rows_together(const sd_config* c) {
-    int rows = SD_ATTENTION_ROWS / (c->n_head / c->n_kv_head);
+static int rows_together(const sd_layer_config* layer) {
+    int rows = SD_ATTENTION_ROWS / (layer->n_head / layer->n_kv_head);
     return rows > 1 ? rows : 1;
 }
 
@@ -77,7 +81,7 @@ static int rows_together(const sd_config* c) {
 static void attend_to_source(void* argument, int thread, int pair, int end) {
     const block* b = argument;
     sd_workspace* w = b->pass->w;
-    int together = rows_together(&w->model->config), n_rows = b->pass->n_rows;
+    int together = rows_together(config_of(b)), n_rows = b->pass->n_rows;
     int n_pieces = (n_rows + together - 1) / together;
     for (; pair < end; pair++) {
         int row = pair % n_pieces * together, n = n_rows - row < together ? n_rows - row : together;
@@ -93,7 +97,7 @@ static void attend_to_source(void* argument, int thread, int pair, int end) {
 static void attend_to_encoded(void* argument, int thread, int pair, int end) {
     const block* b = argument;
     sd_workspace* w = b->pass->w;
-    int n_kv_head = w->model->config.n_kv_head;
+    int n_kv_head = config_of(b)->n_kv_head;
     for (; pair < end; pair++) {
         const sd_branch* branch = &b->pass->branches[pair / n_kv_head];
         const sd_encoded* encoded = branch->cache->encoded;
@@ -112,14 +116,15 @@ static void norm_and_limit(void* argument, int thread, int first, int end) {
     const sd_workspace* w = b->pass->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
+    const sd_layer_config* own = config_of(b);
     const sd_layer* layer = &model->layers[b->layer];
     for (int m = first; m < end; m++) {
-        float *query = w->qkv + m * w->ld_qkv, *key = query + sd_keys_column(c);
+        float *query = w->qkv + m * w->ld_qkv, *key = query + sd_keys_column(own);
         if (c->qk_norm == SD_QK_NORM_WHOLE) {
-            sd_model_norm(model, c->n_head * c->d_head, query, layer->q_norm, model->zeros, query);
-            sd_model_norm(model, c->n_kv_head * c->d_head, key, layer->k_norm, model->zeros, key);
+            sd_model_norm(model, sd_query_width(own), query, layer->q_norm, model->zeros, query);
+            sd_model_norm(model, sd_key_width(own), key, layer->k_norm, model->zeros, key);
         }
-        if (c->qkv_limit > 0.0f) sd_kernels_get()->clamp(sd_qkv_outputs(c), query, c->qkv_limit);
+        if (c->qkv_limit > 0.0f) sd_kernels_get()->clamp(sd_qkv_outputs(own), query, c->qkv_limit);
     }
 }
 
@@ -138,25 +143,24 @@ static void project(const sd_pass* pass, const sd_matrix* matrix, const float* b
 static void project_back(const sd_pass* pass, const sd_matrix* matrix, const float* bias,
                          sd_norm_weights norm) {
     sd_workspace* w = pass->w;
-    const sd_config* c = &w->model->config;
-    sd_pass_prepare(pass, pass->n_rows, w->attended, c->n_head * c->d_head, (sd_norm_weights){0},
-                    w->prepared);
+    sd_pass_prepare(pass, pass->n_rows, w->attended, matrix->n_in, (sd_norm_weights){0}, w->prepared);
     sd_pass_add_product(pass, matrix, bias, w->prepared, norm);
 }
 
 void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
     const sd_config* c = &pass->w->model->config;
     const sd_layer* layer = &pass->w->model->layers[i];
+    const sd_layer_config* own = &c->layers[i];
     block b = {pass, i};
     project(pass, &layer->qkv, layer->qkv_bias, input);
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
         sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
     if (pass->source) {
-        int together = rows_together(c), n_pieces = (pass->n_rows + together - 1) / together;
-        sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows) * c->n_kv_head, 1, store_source, &b);
-        sd_team_run(&pass->team, n_pieces * c->n_kv_head, 1, attend_to_source, &b);
+        int together = rows_together(own), n_pieces = (pass->n_rows + together - 1) / together;
+        sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows) * own->n_kv_head, 1, store_source, &b);
+        sd_team_run(&pass->team, n_pieces * own->n_kv_head, 1, attend_to_source, &b);
     } else {
-        sd_team_run(&pass->team, pass->n_branches * c->n_kv_head, 1, attend_to_texts, &b);
+        sd_team_run(&pass->team, pass->n_branches * own->n_kv_head, 1, attend_to_texts, &b);
     }
     project_back(pass, &layer->attn_out, layer->attn_out_bias,
                  (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
@@ -166,7 +170,7 @@ void sd_cross_attention_run(const sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     block b = {pass, i};
     project(pass, &layer->cross_q, layer->cross_q_bias, input);
-    sd_team_run(&pass->team, pass->n_branches * pass->w->model->config.n_kv_head, 1, attend_to_encoded, &b);
+    sd_team_run(&pass->team, pass->n_branches * config_of(&b)->n_kv_head, 1, attend_to_encoded, &b);
     project_back(pass, &layer->cross_out, layer->cross_out_bias,
                  (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias});
 }

@@ -20,8 +20,8 @@ static void lay_out(sd_cache* c) {
     c->layers = sd_arena_take(&c->arena, (size_t)c->n_layer, sizeof *c->layers);
     for (int i = 0; i < c->n_layer; i++) {
         int n_slots = slots_of_layer(c, i);
-        sd_key_values kv = sd_key_values_take(&c->arena, c->model->numbers.cache, config->n_kv_head,
-                                              config->d_head, n_slots);
+        sd_key_values kv = sd_key_values_take(&c->arena, c->model->numbers.cache, config->layers[i].n_kv_head,
+                                              config->layers[i].d_head, n_slots);
         if (c->layers) c->layers[i] = kv;
         if (n_slots < c->n_window_slots) c->n_window_slots = n_slots;
     }

@@ -13,20 +13,42 @@ static sd_status check_sizes(const sd_config* c) {
         const char* name;
         int value;
     } sizes[] = {
-        {"n_vocab", c->n_vocab},     {"n_ctx", c->n_ctx},     {"n_layer", c->n_layer}, {"n_head", c->n_head},
-        {"n_kv_head", c->n_kv_head}, {"d_model", c->d_model}, {"d_head", c->d_head},   {"d_ff", c->d_ff},
+        {"n_vocab", c->n_vocab}, {"n_ctx", c->n_ctx}, {"n_layer", c->n_layer},
+        {"d_model", c->d_model}, {"d_ff", c->d_ff},
     };
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i].value < 1 || sizes[i].value > LARGEST)
             return sd_fail(SD_ERR_VALUE, "config: %s is %d, expected 1 to %d", sizes[i].name, sizes[i].value,
                            LARGEST);
     }
-    if (c->n_head % c->n_kv_head != 0)
-        return sd_fail(SD_ERR_VALUE, "config: n_head is %d, expected a multiple of n_kv_head = %d", c->n_head,
-                       c->n_kv_head);
-    if ((long)c->n_head * c->d_head > LARGEST)
-        return sd_fail(SD_ERR_VALUE, "config: n_head * d_head is %ld, expected at most %d",
-                       (long)c->n_head * c->d_head, LARGEST);
+    return SD_OK;
+}
+
+static sd_status check_heads(const sd_config* c) {
+    for (int i = 0; i < c->n_layer; i++) {
+        const sd_layer_config* layer = &c->layers[i];
+        const struct {
+            const char* name;
+            int value;
+        } sizes[] = {{"n_head", layer->n_head}, {"n_kv_head", layer->n_kv_head}, {"d_head", layer->d_head}};
+        for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            if (sizes[s].value < 1 || sizes[s].value > LARGEST)
+                return sd_fail(SD_ERR_VALUE, "config: %s is %d in layer %d, expected 1 to %d", sizes[s].name,
+                               sizes[s].value, i, LARGEST);
+        if (layer->n_head % layer->n_kv_head != 0)
+            return sd_fail(SD_ERR_VALUE,
+                           "config: n_head is %d in layer %d, expected a multiple of n_kv_head = %d",
+                           layer->n_head, i, layer->n_kv_head);
+        if ((long)layer->n_head * layer->d_head > LARGEST)
+            return sd_fail(SD_ERR_VALUE, "config: n_head * d_head is %ld in layer %d, expected at most %d",
+                           (long)layer->n_head * layer->d_head, i, LARGEST);
+        int shares_biases = c->alibi != NULL || (c->n_buckets > 0 && !c->bias_by_layer);
+        if (shares_biases && layer->n_head != c->layers[0].n_head)
+            return sd_fail(
+                SD_ERR_VALUE,
+                "config: n_head is %d in layer %d, expected %d as in layer 0: %s is for all layers",
+                layer->n_head, i, c->layers[0].n_head, c->alibi ? "alibi" : "relative_buckets");
+    }
     return SD_OK;
 }
 
@@ -53,7 +75,7 @@ static sd_status check_numbers(const sd_config* c) {
         (c->query_growth > 0.0 && c->query_span < 1))
         return sd_fail(SD_ERR_VALUE, "config: query_growth is %g over spans of %d, expected 0 or more over 1",
                        c->query_growth, c->query_span);
-    for (int h = 0; c->alibi != NULL && h < c->n_head; h++)
+    for (int h = 0; c->alibi != NULL && h < c->layers[0].n_head; h++)
         if (!isfinite(c->alibi[h]))
             return sd_fail(SD_ERR_VALUE, "config: alibi[%d] is %g, expected a finite number", h,
                            (double)c->alibi[h]);
@@ -67,11 +89,12 @@ static sd_status check_numbers(const sd_config* c) {
 }
 
 static sd_status check_rotations(const sd_config* c) {
+    int largest = sd_widest(c, sd_head_size);
     for (int r = 0; r < c->n_rotations; r++) {
         const sd_rotation* rotation = &c->rotations[r];
-        if (rotation->n_freq > c->d_head / 2)
+        if (rotation->n_freq > largest / 2)
             return sd_fail(SD_ERR_VALUE, "config: inv_freq has %d entries, expected at most d_head / 2 = %d",
-                           rotation->n_freq, c->d_head / 2);
+                           rotation->n_freq, largest / 2);
         for (int i = 0; i < rotation->n_freq; i++)
             if (!(rotation->inv_freq[i] >= 0.0 && rotation->inv_freq[i] <= 1e6))
                 return sd_fail(SD_ERR_VALUE, "config: inv_freq[%d] is %g, expected a frequency of 0 or more",
@@ -87,6 +110,12 @@ static sd_status check_rotations(const sd_config* c) {
         if (layer->rotation < -1 || layer->rotation >= c->n_rotations)
             return sd_fail(SD_ERR_VALUE, "config: rotations[%d] is %d, expected -1 to %d", i, layer->rotation,
                            c->n_rotations - 1);
+        int n_freq = layer->rotation < 0 ? 0 : c->rotations[layer->rotation].n_freq;
+        if (n_freq > layer->d_head / 2)
+            return sd_fail(SD_ERR_VALUE,
+                           "config: rotations[%d] is %d, which has %d frequencies, expected at most "
+                           "d_head / 2 = %d of the layer",
+                           i, layer->rotation, n_freq, layer->d_head / 2);
         if (!(layer->score_scale > 0.0f && isfinite(layer->score_scale)))
             return sd_fail(SD_ERR_VALUE, "config: score_scales[%d] is %g, expected a number above 0", i,
                            (double)layer->score_scale);
@@ -177,6 +206,7 @@ static sd_status check_encoder(const sd_config* c) {
 
 sd_status sd_config_check(const sd_config* c) {
     sd_status status = check_sizes(c);
+    if (status == SD_OK) status = check_heads(c);
     if (status == SD_OK) status = check_numbers(c);
     if (status == SD_OK) status = check_rotations(c);
     if (status == SD_OK) status = check_experts(c);

@@ -63,22 +63,23 @@ typedef struct sd_experts {
 
 /* One table of rotary positions. */
 typedef struct sd_rotation {
-    int n_freq;             /* pairs that turn: (x[i], x[i + n_freq]); at most d_head / 2 */
+    int n_freq;             /* pairs that turn: (x[i], x[i + n_freq]); at most d_head / 2 of its layers */
     const double* inv_freq; /* [n_freq] radians per position */
     double factor;          /* of cosines and sines: 1, or the attention factor of a scaling */
 } sd_rotation;
 
 /* What may differ from layer to layer. */
 typedef struct sd_layer_config {
-    int window;        /* positions that a row attends to, itself included; 0: all */
-    int rotation;      /* index of the rotation; -1: queries and keys are not rotated */
-    float score_scale; /* factor of query · key */
-    int mixture;       /* the feed-forward block is a mixture of experts */
+    int n_head, n_kv_head, d_head; /* heads of queries; of keys and values; dimensions of each */
+    int window;                    /* positions that a row attends to, itself included; 0: all */
+    int rotation;                  /* index of the rotation; -1: queries and keys are not rotated */
+    float score_scale;             /* factor of query · key */
+    int mixture;                   /* the feed-forward block is a mixture of experts */
 } sd_layer_config;
 
 /* Pointers are borrowed from whoever made the description; those of a model are its own. */
 typedef struct sd_config {
-    int n_vocab, n_ctx, n_layer, n_head, n_kv_head, d_model, d_head, d_ff;
+    int n_vocab, n_ctx, n_layer, d_model, d_ff;
     sd_norm norm;
     float norm_eps;
     sd_norm_place norm_place;
@@ -106,10 +107,11 @@ typedef struct sd_config {
     double query_growth;
     int query_span;
     sd_experts experts;
-    const float* alibi;       /* [n_head] slopes: a score falls by slope · distance; NULL: none */
+    /* [n_head] slopes: a score falls by slope · distance; NULL: none. All layers have as many heads. */
+    const float* alibi;
     int n_buckets;            /* of distances, each with a learned bias of the scores of a head; 0: none */
     const int* bucket_starts; /* [n_buckets] ascending from 0: distances of a bucket from the start on */
-    int bias_by_layer;        /* each layer has biases of its own for the buckets */
+    int bias_by_layer;        /* each layer has biases of its own for the buckets, else as many heads */
     /* This is an encoder: rows attend to all rows of their source, there is no head, n_ctx is the longest
      * source, and keys after a row have n_buckets biases of their own. */
     int bidirectional;
@@ -123,6 +125,21 @@ typedef struct sd_config {
 /* Refuse dimensions that are not positive, do not divide, or overflow, and switches that do not fit each
  * other. */
 sd_status sd_config_check(const sd_config* config);
+
+/* Columns of a layer's queries, and of its keys or values. */
+static inline int sd_query_width(const sd_layer_config* layer) { return layer->n_head * layer->d_head; }
+static inline int sd_key_width(const sd_layer_config* layer) { return layer->n_kv_head * layer->d_head; }
+static inline int sd_head_size(const sd_layer_config* layer) { return layer->d_head; }
+
+/* The largest such width of all layers. */
+static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer_config*)) {
+    int widest = 0;
+    for (int i = 0; i < config->n_layer; i++) {
+        int of_layer = width(&config->layers[i]);
+        if (of_layer > widest) widest = of_layer;
+    }
+    return widest;
+}
 
 /* Do scores get a bias that depends on the distance of query and key? */
 static inline int sd_has_distance_bias(const sd_config* config) {

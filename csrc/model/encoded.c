@@ -9,8 +9,8 @@ static void lay_out(sd_encoded* e) {
     e->source = sd_arena_take(&e->arena, (size_t)e->n, sizeof *e->source);
     e->layers = sd_arena_take(&e->arena, (size_t)c->n_layer, sizeof *e->layers);
     for (int i = 0; i < c->n_layer; i++) {
-        sd_key_values kv =
-            sd_key_values_take(&e->arena, e->model->numbers.cache, c->n_kv_head, c->d_head, n_slots);
+        sd_key_values kv = sd_key_values_take(&e->arena, e->model->numbers.cache, c->layers[i].n_kv_head,
+                                              c->layers[i].d_head, n_slots);
         if (e->layers) e->layers[i] = kv;
     }
 }

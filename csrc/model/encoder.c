@@ -10,9 +10,9 @@ typedef struct encoder {
     const sd_model* model; /* with an encoder; borrowed */
     sd_workspace w;        /* of the encoder, for all rows at once; its `prepared` are the output */
     sd_pass pass;
-    sd_arena arena;     /* owns what is below */
-    sd_key_values keys; /* of the layer that runs */
-    float* projected;   /* [n_rows, ld_projected] keys and values of one layer of the decoder */
+    sd_arena arena;      /* owns what is below */
+    sd_key_values* keys; /* [n_layer]; layers with the same heads have the same */
+    float* projected;    /* [n_rows, ld_projected] keys and values of one layer of the decoder */
     ptrdiff_t ld_projected;
 } encoder;
 
@@ -31,11 +31,25 @@ sd_status sd_encoder_check(const sd_model* model, const int32_t* source, int n) 
     return SD_OK;
 }
 
+/* Are keys and values of two layers laid out alike? */
+static int same_heads(const sd_layer_config* a, const sd_layer_config* b) {
+    return a->n_kv_head == b->n_kv_head && a->d_head == b->d_head;
+}
+
 static void lay_out(encoder* e, int n, int projects) {
     const sd_config* c = &e->model->encoder->config;
-    e->keys = sd_key_values_take(&e->arena, e->model->numbers.cache, c->n_kv_head, c->d_head,
-                                 sd_matrix_panels(n) * SD_PANEL);
-    e->ld_projected = (ptrdiff_t)SD_PANEL * sd_matrix_panels(sd_cross_outputs(&e->model->config));
+    e->keys = sd_arena_take(&e->arena, (size_t)c->n_layer, sizeof *e->keys);
+    for (int i = 0; i < c->n_layer; i++) {
+        int like = 0;
+        while (!same_heads(&c->layers[like], &c->layers[i])) like++;
+        sd_key_values keys = e->keys ? e->keys[like] : (sd_key_values){0};
+        if (like == i)
+            keys = sd_key_values_take(&e->arena, e->model->numbers.cache, c->layers[i].n_kv_head,
+                                      c->layers[i].d_head, sd_matrix_panels(n) * SD_PANEL);
+        if (e->keys) e->keys[i] = keys;
+    }
+    int n_outputs = sd_widest(&e->model->config, sd_cross_outputs);
+    e->ld_projected = (ptrdiff_t)SD_PANEL * sd_matrix_panels(n_outputs);
     e->projected =
         sd_arena_take(&e->arena, projects ? (size_t)n : 0, (size_t)e->ld_projected * sizeof(float));
 }
@@ -65,10 +79,12 @@ static sd_status check(const encoder* e, int layer, const char* name) {
 /* Other callers may take the pool between two steps. */
 static void step(encoder* e, int layer) {
     e->pass.team = sd_team_open(e->w.n_threads);
-    if (layer < 0)
+    if (layer < 0) {
         sd_pass_embed(&e->pass);
-    else
+    } else {
+        e->pass.source = &e->keys[layer];
         sd_layer_run(&e->pass, layer, 0);
+    }
     sd_team_close(&e->pass.team);
 }
 
@@ -81,7 +97,7 @@ static sd_status run(encoder* e, const sd_model* model, const int32_t* source, i
     sd_status status = sd_workspace_create(&e->w, own, n_threads, n, 0, n);
     if (status == SD_OK) status = SD_ARENA_BUILD(&e->arena, lay_out(e, n, projects));
     if (status != SD_OK) return status;
-    e->pass = (sd_pass){.w = &e->w, .n_rows = n, .end = own->config.n_layer, .source = &e->keys, .keep = -1};
+    e->pass = (sd_pass){.w = &e->w, .n_rows = n, .end = own->config.n_layer, .keep = -1};
     e->pass.blas = sd_prefills_by_blas(own);
     memcpy(e->w.tokens, source, (size_t)n * sizeof *source);
     for (int i = 0; i < n; i++) e->w.positions[i] = i;
@@ -102,6 +118,7 @@ static sd_status run(encoder* e, const sd_model* model, const int32_t* source, i
 /* Rows of the keys and values of one layer on their way into an sd_encoded. */
 typedef struct storing {
     const encoder* e;
+    const sd_layer_config* layer;
     const sd_key_values* to;
 } storing;
 
@@ -110,13 +127,12 @@ static void store(void* argument, int thread, int pair, int end) {
     (void)thread;
     const storing* s = argument;
     const encoder* e = s->e;
-    const sd_config* c = &e->model->config;
     int n_rows = e->pass.n_rows, n_panels = sd_matrix_panels(n_rows);
     for (; pair < end; pair++) {
         int head = pair / n_panels, first = pair % n_panels * SD_PANEL, behind = first + SD_PANEL;
         for (int m = first; m < behind && m < n_rows; m++) {
-            const float* key = e->projected + m * e->ld_projected + (ptrdiff_t)head * c->d_head;
-            sd_key_values_store(s->to, head, m, key, key + sd_cross_values_column(c));
+            const float* key = e->projected + m * e->ld_projected + (ptrdiff_t)head * s->layer->d_head;
+            sd_key_values_store(s->to, head, m, key, key + sd_cross_values_column(s->layer));
         }
     }
 }
@@ -132,8 +148,9 @@ static void project(encoder* e, int i, const sd_key_values* to) {
                                             .y = e->projected,
                                             .ldy = e->ld_projected,
                                             .factor = 1.0f});
-    int n_pairs = sd_matrix_panels(e->pass.n_rows) * e->model->config.n_kv_head;
-    sd_team_run(&e->pass.team, n_pairs, 1, store, &(storing){e, to});
+    const sd_layer_config* own = &e->model->config.layers[i];
+    int n_pairs = sd_matrix_panels(e->pass.n_rows) * own->n_kv_head;
+    sd_team_run(&e->pass.team, n_pairs, 1, store, &(storing){e, own, to});
     sd_team_close(&e->pass.team);
 }
 

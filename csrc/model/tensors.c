@@ -70,17 +70,6 @@ static const char* const names[SD_N_ROLES] = {
     [SD_EXPERT_DOWN_BIAS] = "mlp_down.bias",
 };
 
-/* Length of the weights of queries' or keys' norms, of n_head heads; 0: there are none. */
-static int qk_norm_length(const sd_config* c, int n_head) {
-    switch (c->qk_norm) {
-    case SD_QK_NORM_NONE: return 0;
-    case SD_QK_NORM_HEAD: return c->d_head;
-    case SD_QK_NORM_EACH_HEAD:
-    case SD_QK_NORM_WHOLE: return n_head * c->d_head;
-    }
-    return 0;
-}
-
 /* Shape of the tensors of a feed-forward block of this width, by their place among the roles of a block; 0 if
  * there is none. */
 static int mlp_shape(const sd_config* c, int place, int width, int* n_rows, int* n_cols) {
@@ -91,10 +80,12 @@ static int mlp_shape(const sd_config* c, int place, int width, int* n_rows, int*
     return width > 0 && (c->gated || !is_gate) && (c->mlp_bias || !is_bias);
 }
 
-/* Shape of the tensors of a role in a dense layer, or in one with a mixture of experts; 0 if there are
- * none. */
-static int shape_of(const sd_config* c, int mixture, sd_tensor_role role, int* n_rows, int* n_cols) {
-    int d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
+/* Shape of the tensors of a role in a layer, or outside the layers, which all have as many heads as `layer`
+ * then; 0 if there are none. Whether there are does not depend on its heads. */
+static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_role role, int* n_rows,
+                    int* n_cols) {
+    int d_q = sd_query_width(layer), d_kv = sd_key_width(layer), mixture = layer->mixture;
+    int qk_norm = c->qk_norm != SD_QK_NORM_NONE, of_head = c->qk_norm == SD_QK_NORM_HEAD;
     int own_mlp_norm = sd_norms_input(c) && c->parallel != SD_PARALLEL_ONE_NORM;
     int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
     int rows = 0, cols = 0, there = 1;
@@ -106,9 +97,11 @@ static int shape_of(const sd_config* c, int mixture, sd_tensor_role role, int* n
     case SD_EMBEDDING_NORM: rows = c->d_model, there = c->embedding_norm && c->norm_weight; break;
     case SD_EMBEDDING_NORM_BIAS: rows = c->d_model, there = c->embedding_norm && c->norm_bias; break;
     case SD_RELATIVE_BIAS:
-        rows = sd_bucket_rows(c), cols = c->n_head, there = rows > 0 && !c->bias_by_layer;
+        rows = sd_bucket_rows(c), cols = layer->n_head, there = rows > 0 && !c->bias_by_layer;
         break;
-    case SD_LAYER_RELATIVE_BIAS: rows = sd_bucket_rows(c), cols = c->n_head, there = c->bias_by_layer; break;
+    case SD_LAYER_RELATIVE_BIAS:
+        rows = sd_bucket_rows(c), cols = layer->n_head, there = c->bias_by_layer;
+        break;
     case SD_HEAD: rows = c->n_vocab, cols = c->d_model, there = !c->tied && !c->bidirectional; break;
     case SD_HEAD_BIAS: rows = c->n_vocab, there = c->head_bias && !c->bidirectional; break;
     case SD_OUTPUT_NORM: rows = c->d_model, there = c->output_norm && c->norm_weight; break;
@@ -143,9 +136,9 @@ static int shape_of(const sd_config* c, int mixture, sd_tensor_role role, int* n
     case SD_ATTN_Q_BIAS: rows = d_q, there = c->qkv_bias; break;
     case SD_ATTN_K_BIAS:
     case SD_ATTN_V_BIAS: rows = d_kv, there = c->qkv_bias; break;
-    case SD_ATTN_Q_NORM: rows = qk_norm_length(c, c->n_head), there = rows > 0; break;
-    case SD_ATTN_K_NORM: rows = qk_norm_length(c, c->n_kv_head), there = rows > 0; break;
-    case SD_ATTN_SINKS: rows = c->n_head, there = c->attn_sinks; break;
+    case SD_ATTN_Q_NORM: rows = of_head ? layer->d_head : d_q, there = qk_norm; break;
+    case SD_ATTN_K_NORM: rows = of_head ? layer->d_head : d_kv, there = qk_norm; break;
+    case SD_ATTN_SINKS: rows = layer->n_head, there = c->attn_sinks; break;
     case SD_ATTN_OUT: rows = c->d_model, cols = d_q; break;
     case SD_ATTN_OUT_BIAS: rows = c->d_model, there = c->out_bias; break;
     case SD_MLP_GATE:
@@ -180,8 +173,9 @@ static int shape_of(const sd_config* c, int mixture, sd_tensor_role role, int* n
 }
 
 static int count_roles(const sd_config* config, int mixture, int first, int end) {
+    sd_layer_config layer = {.mixture = mixture};
     int n = 0, rows, cols;
-    for (int role = first; role < end; role++) n += shape_of(config, mixture, role, &rows, &cols);
+    for (int role = first; role < end; role++) n += shape_of(config, &layer, role, &rows, &cols);
     return n;
 }
 
@@ -249,8 +243,9 @@ void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec) {
             role = SD_EXPERT_GATE;
         }
     }
+    const sd_layer_config* own = &config->layers[layer < 0 ? 0 : layer];
     for (;; role++)
-        if (shape_of(config, mixture, role, &spec->n_rows, &spec->n_cols) && nth-- == 0) break;
+        if (shape_of(config, own, role, &spec->n_rows, &spec->n_cols) && nth-- == 0) break;
     spec->role = role, spec->layer = layer, spec->expert = expert;
     write_name(spec);
 }
@@ -284,8 +279,9 @@ int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* sp
     int end = expert >= 0 ? SD_N_ROLES : layer >= 0 ? SD_EXPERT_GATE : SD_ATTN_NORM;
     int index = before + (layer < 0 ? 0 : layer_start(config, &n, layer));
     if (expert >= 0) index += n.per_layer[1] - (config->experts.n - expert) * n.per_expert;
+    const sd_layer_config* own = &config->layers[layer < 0 ? 0 : layer];
     for (int role = first; role < end; role++) {
-        if (!shape_of(config, mixture, role, &spec->n_rows, &spec->n_cols)) continue;
+        if (!shape_of(config, own, role, &spec->n_rows, &spec->n_cols)) continue;
         if (strcmp(names[role], rest) == 0) {
             spec->role = role, spec->layer = layer, spec->expert = expert;
             write_name(spec);

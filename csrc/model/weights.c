@@ -9,15 +9,14 @@
 
 static int whole_panels(int n) { return SD_PANEL * sd_matrix_panels(n); }
 
-int sd_keys_column(const sd_config* c) { return whole_panels(c->n_head * c->d_head); }
-int sd_values_column(const sd_config* c) {
-    return sd_keys_column(c) + whole_panels(c->n_kv_head * c->d_head);
-}
-int sd_shared_gate_output(const sd_config* c) { return whole_panels(c->experts.n); }
-int sd_qkv_outputs(const sd_config* c) { return sd_values_column(c) + c->n_kv_head * c->d_head; }
+int sd_keys_column(const sd_layer_config* l) { return whole_panels(sd_query_width(l)); }
+int sd_values_column(const sd_layer_config* l) { return sd_keys_column(l) + whole_panels(sd_key_width(l)); }
+int sd_qkv_outputs(const sd_layer_config* l) { return sd_values_column(l) + sd_key_width(l); }
 
-int sd_cross_values_column(const sd_config* c) { return whole_panels(c->n_kv_head * c->d_head); }
-int sd_cross_outputs(const sd_config* c) { return sd_cross_values_column(c) + c->n_kv_head * c->d_head; }
+int sd_cross_values_column(const sd_layer_config* l) { return whole_panels(sd_key_width(l)); }
+int sd_cross_outputs(const sd_layer_config* l) { return sd_cross_values_column(l) + sd_key_width(l); }
+
+int sd_shared_gate_output(const sd_config* c) { return whole_panels(c->experts.n); }
 
 static float* take_vector(sd_arena* arena, int n, int there) {
     return there ? sd_arena_take(arena, (size_t)n, sizeof(float)) : NULL;
@@ -35,7 +34,7 @@ static const void* take_copy(sd_arena* arena, const void* from, int n, size_t si
 static sd_config take_config(sd_arena* arena, const sd_config* from) {
     sd_config c = *from;
     c.layers = take_copy(arena, from->layers, c.n_layer, sizeof *c.layers);
-    c.alibi = take_copy(arena, from->alibi, c.n_head, sizeof *c.alibi);
+    c.alibi = take_copy(arena, from->alibi, from->layers[0].n_head, sizeof *c.alibi);
     c.bucket_starts = take_copy(arena, from->bucket_starts, c.n_buckets, sizeof *c.bucket_starts);
     sd_rotation* rotations =
         (sd_rotation*)take_copy(arena, from->rotations, c.n_rotations, sizeof *rotations);
@@ -90,8 +89,9 @@ static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_laye
     }
 }
 
-static void take_cross_attention(sd_arena* arena, const sd_config* c, packing p, sd_layer* layer) {
-    int d = c->d_model, d_q = c->n_head * c->d_head, outputs = sd_cross_outputs(c);
+static void take_cross_attention(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own,
+                                 sd_layer* layer) {
+    int d = c->d_model, d_q = sd_query_width(own), outputs = sd_cross_outputs(own);
     int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), behind = sd_has_post_norm(c);
     layer->cross_norm = take_vector(arena, d, input);
     layer->cross_norm_bias = take_vector(arena, d, input && layer_norm);
@@ -105,8 +105,8 @@ static void take_cross_attention(sd_arena* arena, const sd_config* c, packing p,
     layer->cross_out_bias = take_vector(arena, d, c->out_bias);
 }
 
-static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, int mixture) {
-    int d = c->d_model, d_q = c->n_head * c->d_head, d_kv = c->n_kv_head * c->d_head;
+static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own) {
+    int d = c->d_model, d_q = sd_query_width(own), d_kv = sd_key_width(own);
     int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), behind = sd_has_post_norm(c);
     int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
@@ -119,17 +119,17 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, int m
         .mlp_norm_bias = take_vector(arena, d, own_mlp_norm && layer_norm),
         .mlp_post_norm = take_vector(arena, d, behind),
         .mlp_post_norm_bias = take_vector(arena, d, behind && layer_norm),
-        .q_norm = take_vector(arena, shared ? c->d_head : d_q, qk_norm),
-        .k_norm = take_vector(arena, shared ? c->d_head : d_kv, qk_norm),
-        .sinks = take_vector(arena, c->n_head, c->attn_sinks),
-        .qkv = take_matrix(arena, p, sd_qkv_outputs(c), d, 1),
+        .q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm),
+        .k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm),
+        .sinks = take_vector(arena, own->n_head, c->attn_sinks),
+        .qkv = take_matrix(arena, p, sd_qkv_outputs(own), d, 1),
         .attn_out = take_matrix(arena, p, d, d_q, 1),
-        .qkv_bias = take_vector(arena, sd_qkv_outputs(c), c->qkv_bias),
+        .qkv_bias = take_vector(arena, sd_qkv_outputs(own), c->qkv_bias),
         .attn_out_bias = take_vector(arena, d, c->out_bias),
     };
-    if (c->bias_by_layer) layer.relative_bias = sd_table_take(arena, SD_F32, sd_bucket_rows(c), c->n_head);
-    if (c->encoder) take_cross_attention(arena, c, p, &layer);
-    if (mixture)
+    if (c->bias_by_layer) layer.relative_bias = sd_table_take(arena, SD_F32, sd_bucket_rows(c), own->n_head);
+    if (c->encoder) take_cross_attention(arena, c, p, own, &layer);
+    if (own->mixture)
         take_experts(arena, c, p, &layer);
     else
         layer.mlp = take_mlp(arena, c, p, c->d_ff);
@@ -144,10 +144,10 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     int layer_norm = c->norm == SD_NORM_LAYER, learned = c->position == SD_POSITION_LEARNED;
     model->is_set = sd_arena_take(arena, (size_t)sd_tensor_count(c), 1);
     int n_biases = c->bias_by_layer ? 0 : sd_bucket_rows(c);
-    model->relative_bias = sd_table_take(arena, SD_F32, n_biases, c->n_head);
+    model->relative_bias = sd_table_take(arena, SD_F32, n_biases, c->layers[0].n_head);
     model->layers = sd_arena_take(arena, (size_t)c->n_layer, sizeof(sd_layer));
     for (int i = 0; i < c->n_layer; i++) {
-        sd_layer layer = take_layer(arena, c, p, c->layers[i].mixture);
+        sd_layer layer = take_layer(arena, c, p, &c->layers[i]);
         if (!c->bias_by_layer) layer.relative_bias = model->relative_bias;
         if (model->layers) model->layers[i] = layer;
     }
@@ -163,8 +163,9 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     model->output_norm = take_vector(arena, c->d_model, c->output_norm);
     model->output_norm_bias = take_vector(arena, c->d_model, c->output_norm && layer_norm);
     model->head_bias = take_vector(arena, c->n_vocab, c->head_bias && !c->bidirectional);
-    model->ones = take_vector(arena, c->d_head, c->v_norm);
-    model->zeros = take_vector(arena, c->n_head * c->d_head, layer_norm && c->qk_norm != SD_QK_NORM_NONE);
+    model->ones = take_vector(arena, sd_widest(c, sd_head_size), c->v_norm);
+    model->zeros =
+        take_vector(arena, sd_widest(c, sd_query_width), layer_norm && c->qk_norm != SD_QK_NORM_NONE);
 }
 
 static void fill_ones(float* vector, int n) {
@@ -174,7 +175,7 @@ static void fill_ones(float* vector, int n) {
 /* The weights of norms that have none. */
 static void fill_norms(sd_model* model) {
     const sd_config* c = &model->config;
-    fill_ones(model->ones, c->d_head);
+    fill_ones(model->ones, sd_widest(c, sd_head_size));
     if (c->norm_weight) return;
     fill_ones(model->embedding_norm, c->d_model);
     fill_ones(model->output_norm, c->d_model);
@@ -265,8 +266,9 @@ static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     if (spec->of_encoder) model = model->encoder;
     const sd_config* c = &model->config;
     sd_layer* layer = spec->layer < 0 ? NULL : &model->layers[spec->layer];
-    sd_rows all = {0, 1}, keys = {sd_keys_column(c), 1}, values = {sd_values_column(c), 1};
-    sd_rows cross_values = {sd_cross_values_column(c), 1};
+    const sd_layer_config* own = layer ? &c->layers[spec->layer] : &c->layers[0];
+    sd_rows all = {0, 1}, keys = {sd_keys_column(own), 1}, values = {sd_values_column(own), 1};
+    sd_rows cross_values = {sd_cross_values_column(own), 1};
     sd_rows shared_gate = {sd_shared_gate_output(c), 1};
     sd_rows gate = {0, 2}, up = {c->gated ? SD_PANEL : 0, c->gated ? 2 : 1};
     sd_mlp* mlp = layer ? mlp_of(c, layer, spec) : NULL;

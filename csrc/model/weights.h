@@ -68,7 +68,8 @@ typedef struct sd_model {
     float *embedding_norm, *embedding_norm_bias; /* [d_model]; NULL: none */
     float *output_norm, *output_norm_bias;       /* [d_model]; NULL: none */
     float* head_bias;                            /* [n_vocab]; NULL: none */
-    float *ones, *zeros;   /* [n_head · d_head] for norms of heads without weight or bias */
+    /* [d_head], [n_head · d_head] of the layer with the most, for norms of heads without weight or bias */
+    float *ones, *zeros;
     unsigned char* is_set; /* [sd_tensor_count] which tensors have been given */
     int finished;
     struct sd_model* encoder; /* owned; NULL: none. It has no head */
@@ -97,14 +98,14 @@ void sd_model_free(sd_model* model);
 /* Bytes of its weights, those of its encoder among them. */
 size_t sd_model_bytes(const sd_model* model);
 
-/* Where keys and values begin among the outputs of qkv, and how many outputs there are. */
-int sd_keys_column(const sd_config* config);
-int sd_values_column(const sd_config* config);
-int sd_qkv_outputs(const sd_config* config);
+/* Where keys and values begin among the outputs of a layer's qkv, and how many outputs there are. */
+int sd_keys_column(const sd_layer_config* layer);
+int sd_values_column(const sd_layer_config* layer);
+int sd_qkv_outputs(const sd_layer_config* layer);
 
 /* The same of the matrix of cross-attention's keys and values. */
-int sd_cross_values_column(const sd_config* config);
-int sd_cross_outputs(const sd_config* config);
+int sd_cross_values_column(const sd_layer_config* layer);
+int sd_cross_outputs(const sd_layer_config* layer);
 
 /* Where the shared expert's logit is among the outputs of a router. */
 int sd_shared_gate_output(const sd_config* config);

@@ -13,8 +13,9 @@ static ptrdiff_t row_stride(int n) {
 static void lay_out(sd_workspace* w) {
     const sd_config* c = &w->model->config;
     sd_arena* arena = &w->arena;
-    size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model, d_q = (size_t)(c->n_head * c->d_head);
-    w->ld_qkv = row_stride(sd_qkv_outputs(c));
+    size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model,
+           d_q = (size_t)sd_widest(c, sd_query_width);
+    w->ld_qkv = row_stride(sd_widest(c, sd_qkv_outputs));
     w->ld_update = row_stride(c->d_model);
     w->ld_logits = row_stride(w->n_vocab > c->n_vocab ? w->n_vocab : c->n_vocab);
     w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);

@@ -36,13 +36,13 @@ typedef struct sd_workspace {
     int32_t *tokens, *positions; /* [max_rows] */
     sd_branch* parts;            /* [max_rows] what sd_forward_finish has to begin */
     float* hidden;               /* [max_rows, d_model] the residual stream */
-    float* qkv;                  /* [max_rows, panels of the qkv matrix] */
-    float* attended;             /* [max_rows, n_head · d_head] */
+    float* qkv;                  /* [max_rows, panels of the widest qkv matrix] */
+    float* attended;             /* [max_rows, n_head · d_head of the layer that runs] */
     void* activated;             /* max_rows rows of d_ff, prepared for mlp_down */
     float* update;               /* [max_rows, panels of d_model] */
     float* logits;               /* [max_logits, ld_logits] result */
     float* normed;               /* [max_rows, d_model] */
-    void* prepared;              /* max_rows rows of d_model or n_head · d_head, prepared */
+    void* prepared;              /* max_rows rows of d_model or the largest n_head · d_head, prepared */
     void* beside;                /* max_rows rows of d_model, prepared; NULL unless halves are parallel */
     /* [2, max_rows, SD_PANEL] gate and up of one group, or a slice of OpenBLAS, each thread's own */
     float* projected[SD_MAX_THREADS];
