@@ -166,7 +166,15 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["windows"] = [draws.one(0, 1, 2, 3, 9, 40, 90) for _ in range(n_layer)]
     if draws.chance(0.2):
         found["score_scales"] = [draws.one(0.05, 0.3, 1.0) for _ in range(n_layer)]
-    return found | _draw_positions(draws, n_layer, n_head, d_head)
+    found |= _draw_positions(draws, n_layer, n_head, d_head)
+    if "alibi" not in found and "relative_buckets" not in found and draws.chance(0.15):
+        n_kv_heads = [draws.one(1, 2, 3) for _ in range(n_layer)]
+        found |= {
+            "n_kv_heads": n_kv_heads,
+            "n_heads": [n * draws.one(1, 2, 5) for n in n_kv_heads],
+            "d_heads": [d_head + draws.one(0, 1, 9, 30) for _ in range(n_layer)],
+        }
+    return found
 
 
 def _draw_positions(draws: Draws, n_layer: int, n_head: int, d_head: int) -> dict[str, Any]:

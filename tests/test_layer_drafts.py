@@ -83,7 +83,7 @@ def rounds(target: _core.Model, draft: Any, gamma: int = 4, **options: Any) -> l
 def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) -> _core.Model:
     """The model of the first layers."""
     config = config | {"n_layer": n_layer}
-    for name in ("windows", "rotations", "score_scales", "mixtures"):
+    for name in ("n_heads", "n_kv_heads", "d_heads", "windows", "rotations", "score_scales", "mixtures"):
         config[name] = list(config.get(name, ()))[:n_layer]
     return build(config, {name: tensors[name] for name in _core.tensor_shapes(config)}, **formats)
 

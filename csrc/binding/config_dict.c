@@ -188,10 +188,12 @@ end:
     return result;
 }
 
-/* windows, rotations, mixtures, score_scales: a number for each layer; sliding_window, the first rotation, experts if the model has any, and 1 / √d_head where
+/* n_heads, n_kv_heads, d_heads, windows, rotations, mixtures, score_scales: a number for each layer; n_head,
+ * n_kv_head, d_head, sliding_window, the first rotation, experts if the model has any, and 1 / √d_head where
  * they are absent. */
 static int layers_from(PyObject* dict, sd_config* c) {
     int window, n_head, n_kv_head, d_head, n, result = -1;
+    int32_t *n_heads = NULL, *n_kv_heads = NULL, *d_heads = NULL;
     int32_t *windows = NULL, *rotations = NULL, *mixtures = NULL;
     double* scales = NULL;
     if (int_field(dict, "sliding_window", &window) < 0 || int_field(dict, "n_head", &n_head) < 0 ||
@@ -204,15 +206,18 @@ static int layers_from(PyObject* dict, sd_config* c) {
         PyErr_NoMemory();
         return -1;
     }
-    if (optional_ints(dict, "windows", c->n_layer, &windows, &n) < 0 ||
+    if (optional_ints(dict, "n_heads", c->n_layer, &n_heads, &n) < 0 ||
+        optional_ints(dict, "n_kv_heads", c->n_layer, &n_kv_heads, &n) < 0 ||
+        optional_ints(dict, "d_heads", c->n_layer, &d_heads, &n) < 0 ||
+        optional_ints(dict, "windows", c->n_layer, &windows, &n) < 0 ||
         optional_ints(dict, "rotations", c->n_layer, &rotations, &n) < 0 ||
         optional_ints(dict, "mixtures", c->n_layer, &mixtures, &n) < 0 ||
         optional_numbers(dict, "score_scales", c->n_layer, &scales) < 0)
         goto end;
     for (int i = 0; i < c->n_layer; i++) {
-        layers[i].n_head = n_head;
-        layers[i].n_kv_head = n_kv_head;
-        layers[i].d_head = d_head;
+        layers[i].n_head = n_heads ? n_heads[i] : n_head;
+        layers[i].n_kv_head = n_kv_heads ? n_kv_heads[i] : n_kv_head;
+        layers[i].d_head = d_heads ? d_heads[i] : d_head;
         layers[i].window = windows ? windows[i] : window;
         layers[i].rotation = rotations ? rotations[i] : c->n_rotations > 0 ? 0 : -1;
         layers[i].mixture = mixtures ? mixtures[i] != 0 : c->experts.n > 0;
@@ -220,6 +225,9 @@ static int layers_from(PyObject* dict, sd_config* c) {
     }
     result = 0;
 end:
+    PyMem_Free(n_heads);
+    PyMem_Free(n_kv_heads);
+    PyMem_Free(d_heads);
     PyMem_Free(windows);
     PyMem_Free(rotations);
     PyMem_Free(mixtures);

@@ -66,6 +66,17 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "multipliers-v-norm-query-growth": LLAMA
     | {"residual_scale": 0.4, "embedding_scale": 3.0, "logit_scale": 0.5, "v_norm": True,
        "query_growth": 0.4, "query_span": 16, "norm_weight": False},
+    "heads-by-layer": LLAMA
+    | {"n_heads": [2, 6, 8], "n_kv_heads": [1, 2, 8], "d_heads": [40, 8, 5], "rotations": [1, 0, 2],
+       "more_inv_freq": [[10000.0 ** (-i / 20) for i in range(20)], [1.0, 0.1]], "windows": [9, 0, 40]},
+    "heads-by-layer-norms-sinks-growth": LLAMA
+    | {"norm": "layer", "n_heads": [2, 6, 3], "n_kv_heads": [2, 2, 1], "d_heads": [33, 8, 12],
+       "qk_norm": "each_head", "v_norm": True, "attn_sinks": True, "qkv_limit": 1.5, "qkv_bias": True,
+       "out_bias": True, "inv_freq": [1.0, 0.1], "query_growth": 0.4, "query_span": 16,
+       "attn_softcap": 3.0},
+    "heads-by-layer-whole-norms-buckets": LLAMA
+    | {"n_heads": [2, 9, 6], "n_kv_heads": [1, 3, 6], "d_heads": [24, 8, 33], "qk_norm": "whole",
+       "position": "none", "relative_buckets": [0, 1, 2, 5, 20], "relative_bias_by_layer": True},
 }  # fmt: skip
 
 _EXPERTS: dict[str, Any] = {"n_experts": 7, "n_experts_per_token": 2, "d_expert": 40}
@@ -119,6 +130,11 @@ ENCODER_DECODERS: dict[str, dict[str, Any]] = {
        "attn_softcap": 3.0, "qkv_limit": 0.7, "qk_norm": "head"}
     | {"encoder": LLAMA | {"norm": "layer", "qk_norm": "whole", "attn_softcap": 3.0, "v_norm": True,
                            "parallel": "one_norm"}},
+    "heads-by-layer": LLAMA
+    | {"n_heads": [6, 2, 8], "n_kv_heads": [2, 1, 8], "d_heads": [8, 40, 5], "inv_freq": [1.0, 0.1],
+       "qkv_bias": True}
+    | {"encoder": _T5 | {"n_heads": [2, 9, 2], "n_kv_heads": [2, 3, 2], "d_heads": [40, 7, 40],
+                         "relative_bias_by_layer": True, "qk_norm": "head"}},
     "norms-after-mixture": LLAMA
     | _EXPERTS
     | {"norm_place": "after", "residual_scale": 0.7}

@@ -56,6 +56,8 @@ class ModelConfig(Mapping[str, Any]):
         Attention heads, and how many of them have keys and values of their own.
     d_model, d_head, d_ff : int
         Width of the residual stream, of a head, of the feed-forward block.
+    n_heads, n_kv_heads, d_heads : tuple of int
+        For each layer, where they differ: ``n_head``, ``n_kv_head`` and ``d_head``, which then do not count.
     norm : str
         "rms" or "layer", with ``norm_eps`` inside its square root.
     position : str
@@ -106,7 +108,7 @@ class ModelConfig(Mapping[str, Any]):
         For each layer, where they differ: its window, and its frequencies: 0 for ``inv_freq``, i for
         ``more_inv_freq[i - 1]``, -1 for none.
     score_scales : tuple of float
-        For each layer the factor of its scores; empty: ``1 / sqrt(d_head)``.
+        For each layer the factor of its scores; empty: ``1 / sqrt(d_head)``, of its own heads.
     more_inv_freq : tuple of tuple of float
         Further frequencies.
     rotary_factors : tuple of float
@@ -192,6 +194,9 @@ class ModelConfig(Mapping[str, Any]):
     relative_bias_by_layer: bool = False
     encoder: ModelConfig | None = None
     shared_embedding: bool = False
+    n_heads: tuple[int, ...] = ()
+    n_kv_heads: tuple[int, ...] = ()
+    d_heads: tuple[int, ...] = ()
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:

@@ -165,8 +165,7 @@ def _forward(
     """
     if not bidirectional and (encoded is None) != (config.get("encoder") is None):
         raise ValueError("a model with an encoder, and no other, has a source")
-    n_rows, n_head, n_kv_head = len(ids), config["n_head"], config["n_kv_head"]
-    n_layer, d_head = config["n_layer"], config["d_head"]
+    n_rows, n_layer = len(ids), config["n_layer"]
     settings: dict[str, Any] = {**_DEFAULTS, **config}
 
     # visible[i, j]: row i attends to row j, which is an ancestor of it or itself.
@@ -185,10 +184,13 @@ def _forward(
         bucket += len(settings["relative_buckets"]) * (bidirectional & (distance < 0))
 
     # What may differ from layer to layer.
+    n_heads = settings["n_heads"] or [config["n_head"]] * n_layer
+    n_kv_heads = settings["n_kv_heads"] or [config["n_kv_head"]] * n_layer
+    d_heads = settings["d_heads"] or [config["d_head"]] * n_layer
     windows = settings["windows"] or [config["sliding_window"]] * n_layer
     rotations = settings["rotations"] or [0] * n_layer
     mixtures = settings["mixtures"] or [settings["n_experts"] > 0] * n_layer
-    score_scales = settings["score_scales"] or [1.0 / math.sqrt(d_head)] * n_layer
+    score_scales = settings["score_scales"] or [1.0 / math.sqrt(size) for size in d_heads]
 
     def tensor(name: str) -> Array:
         return tensors[name].astype(dtype)
@@ -210,17 +212,17 @@ def _forward(
             y = y * tensor(f"{name}.weight").reshape(shape)
         return y + tensor(f"{name}.bias") if f"{name}.bias" in tensors else y
 
-    def heads(x: Array) -> Array:
+    def heads(x: Array, i: int) -> Array:
         if settings["qkv_limit"]:
             x = np.clip(x, -settings["qkv_limit"], settings["qkv_limit"])
-        return x.reshape(len(x), -1, d_head)
+        return x.reshape(len(x), -1, d_heads[i])
 
     def normed_heads(x: Array, name: str) -> Array:
         """Queries or keys, normalised head by head."""
-        kind = settings["qk_norm"]
+        kind, size = settings["qk_norm"], x.shape[-1]
         if kind in ("none", "whole"):
             return x
-        return norm(x, name, (1, d_head) if kind == "head" else (-1, d_head))
+        return norm(x, name, (1, size) if kind == "head" else (-1, size))
 
     def rotate(x: Array, rotation: int) -> Array:
         """Turn each pair (x[i], x[i + n]) of n frequencies by the angle position * inv_freq[i]."""
@@ -237,8 +239,8 @@ def _forward(
         q, k = linear(h, f"layers.{i}.attn_q"), linear(h, f"layers.{i}.attn_k")
         if settings["qk_norm"] == "whole":
             q, k = norm(q, f"layers.{i}.attn_q_norm"), norm(k, f"layers.{i}.attn_k_norm")
-        q, k = heads(q), heads(k)
-        v = heads(linear(h, f"layers.{i}.attn_v"))
+        q, k = heads(q, i), heads(k, i)
+        v = heads(linear(h, f"layers.{i}.attn_v"), i)
         q = rotate(normed_heads(q, f"layers.{i}.attn_q_norm"), rotations[i])
         k = rotate(normed_heads(k, f"layers.{i}.attn_k_norm"), rotations[i])
         if settings["v_norm"]:
@@ -248,7 +250,7 @@ def _forward(
             q = q * growth[:, None, None].astype(dtype)
         if cache_format == "bf16":
             q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
-        k, v = (np.repeat(kv, n_head // n_kv_head, axis=1) for kv in (k, v))
+        k, v = (np.repeat(kv, n_heads[i] // n_kv_heads[i], axis=1) for kv in (k, v))
         scores = np.einsum("ihd,jhd->hij", q, k) * score_scales[i]
         scores = _softcap(scores, settings["attn_softcap"])
         if settings["alibi"]:
@@ -257,7 +259,7 @@ def _forward(
             name = f"layers.{i}.relative_bias" if settings["relative_bias_by_layer"] else "relative_bias"
             scores = scores + tensor(name)[bucket].transpose(2, 0, 1)
         seen = visible & (distance < windows[i]) if windows[i] else visible
-        sinks = np.full(n_head, -np.inf, dtype)
+        sinks = np.full(n_heads[i], -np.inf, dtype)
         if settings["attn_sinks"]:
             sinks = tensor(f"layers.{i}.attn_sinks")
         weights = _softmax(np.where(seen, scores, -np.inf), sinks)
@@ -265,15 +267,15 @@ def _forward(
 
     def cross_attention(h: Array, encoded: Array, i: int) -> Array:
         """To all rows of the source; their distance from a row of the text has no meaning."""
-        q = linear(h, f"layers.{i}.cross_q").reshape(n_rows, -1, d_head)
+        q = linear(h, f"layers.{i}.cross_q").reshape(n_rows, -1, d_heads[i])
         k, v = (
-            linear(encoded, f"layers.{i}.cross_{part}").reshape(len(encoded), -1, d_head) for part in "kv"
+            linear(encoded, f"layers.{i}.cross_{part}").reshape(len(encoded), -1, d_heads[i]) for part in "kv"
         )
         if cache_format == "bf16":
             q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
-        k, v = (np.repeat(kv, n_head // n_kv_head, axis=1) for kv in (k, v))
+        k, v = (np.repeat(kv, n_heads[i] // n_kv_heads[i], axis=1) for kv in (k, v))
         scores = np.einsum("ihd,jhd->hij", q, k) * score_scales[i]
-        weights = _softmax(scores, np.full(n_head, -np.inf, dtype))
+        weights = _softmax(scores, np.full(n_heads[i], -np.inf, dtype))
         return linear(np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1), f"layers.{i}.cross_out")
 
     def block(h: Array, ours: str) -> Array:
@@ -388,6 +390,9 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "output_norm": True,
     "more_inv_freq": (),
     "rotary_factors": (),
+    "n_heads": (),
+    "n_kv_heads": (),
+    "d_heads": (),
     "windows": (),
     "rotations": (),
     "score_scales": (),
