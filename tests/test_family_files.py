@@ -216,8 +216,8 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("GPTNeoForCausalLM", {"attention_types": [["global", 2]]}, CheckpointError, "'attention_types'"),
         ("GPTNeoForCausalLM", {"attention_types": 3}, CheckpointError, "'attention_types'"),
         ("GPTNeoForCausalLM", {"attention_types": [[["global"], 10**9]]}, CheckpointError, "'attention_t"),
-        ("OPTForCausalLM", {"word_embed_proj_dim": 8}, UnsupportedModelError, "not projected"),
-        ("OPTForCausalLM", {"do_layer_norm_before": False}, UnsupportedModelError, "before each half"),
+        ("OPTForCausalLM", {"word_embed_proj_dim": 8}, CheckpointError, "lm_head.weight' is missing"),
+        ("OPTForCausalLM", {"do_layer_norm_before": False}, UnsupportedModelError, "final_layer_norm"),
         ("MptForCausalLM", {"attn_config": {"alibi": False}}, UnsupportedModelError, "'attn_config.alibi'"),
         ("FalconForCausalLM", {"parallel_attn": False}, UnsupportedModelError, "is parallel"),
         ("GPTJForCausalLM", {"rotary_dim": 3}, CheckpointError, "'rotary_dim' is 3; expected an even number"),
@@ -244,6 +244,60 @@ def test_what_is_wrong_is_named(
 ) -> None:
     with pytest.raises(error, match=message):
         specdec.load(write(tmp_path, architecture, **changes))
+
+
+def opt_350m() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The configuration and the weights of a tiny one: embeddings of 6 numbers."""
+    config = CONFIGS["OPTForCausalLM"] | {"do_layer_norm_before": False}
+    weights = random_weights("OPTForCausalLM", config)
+    rng, prefix = np.random.default_rng(4), "model.decoder"
+    weights |= {
+        f"{prefix}.{name}.weight": rng.normal(0.0, 0.3, shape).astype("<f4")
+        for name, shape in (("embed_tokens", (17, 6)), ("project_in", (16, 6)), ("project_out", (6, 16)))
+    }
+    return config | {"architectures": ["OPTForCausalLM"], "word_embed_proj_dim": 6}, weights
+
+
+@pytest.mark.parametrize("own_head", [False, True])
+def test_projected_embeddings(tmp_path: Path, own_head: bool) -> None:
+    """The products are those of the factors, and the head is that of the file where it has one."""
+    config, weights = opt_350m()
+    table = outer = weights["model.decoder.embed_tokens.weight"]
+    if own_head:
+        outer = weights["lm_head.weight"] = np.random.default_rng(8).normal(0.0, 0.3, (17, 6)).astype("<f4")
+    folder = write_hf(tmp_path / "model", config, weights)
+    found = {name: array for name, array, _ in open_checkpoint(folder).tensors()}
+    for name, expected in (
+        ("token_embedding", table @ weights["model.decoder.project_in.weight"].T),
+        ("head", outer @ weights["model.decoder.project_out.weight"]),
+    ):
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-6)
+    checkpoint = open_checkpoint(folder)
+    expected = reference.logits(checkpoint.config, found, list(range(12)))
+    logits = specdec.load(folder).logits(range(12))
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"embed_tokens": (16, 6)}, r"embed_tokens.weight' has shape \[16, 6\]; expected \[17, 6\]"),
+        ({"embed_tokens": ()}, "embed_tokens.weight' has shape"),
+        ({"embed_tokens": (17, 0)}, r"has shape \[17, 0\]; expected \[17, 1\]"),
+        ({"project_in": (6, 16)}, r"project_in.weight' has shape \[6, 16\]; expected \[16, 6\]"),
+        ({"project_out": (6, 15)}, r"project_out.weight' has shape \[6, 15\]; expected \[6, 16\]"),
+        ({"project_out": None}, "embed_tokens.weight' has shape|lm_head.weight' is missing"),
+    ],
+)
+def test_projections_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    config, weights = opt_350m()
+    for name, shape in changes.items():
+        if shape is None:
+            del weights[f"model.decoder.{name}.weight"]
+        else:
+            weights[f"model.decoder.{name}.weight"] = np.ones(shape, "<f4")
+    with pytest.raises(CheckpointError, match=message):
+        specdec.load(write_hf(tmp_path / "model", config, weights))
 
 
 def t5_logits(folder: Path, **options: Any) -> np.ndarray:

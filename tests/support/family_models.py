@@ -179,6 +179,14 @@ CASES: dict[str, Callable[[], Any]] = {
     "GPTBigCodeForCausalLM": _of("GPTBigCodeConfig", GPT_SIZES),
     "GPTBigCodeForCausalLM multi-head": _of("GPTBigCodeConfig", GPT_SIZES, multi_query=False),
     "OPTForCausalLM": _of("OPTConfig", _MULTI_HEAD, ffn_dim=80, word_embed_proj_dim=48, pad_token_id=0),
+    "OPTForCausalLM 350m": _of(
+        "OPTConfig", _MULTI_HEAD, ffn_dim=80, word_embed_proj_dim=20, pad_token_id=0,
+        do_layer_norm_before=False,
+    ),
+    "OPTForCausalLM projected, without a last norm": _of(
+        "OPTConfig", _MULTI_HEAD, ffn_dim=80, word_embed_proj_dim=60, pad_token_id=0,
+        _remove_final_layer_norm=True,
+    ),
     "BloomForCausalLM": _of(
         "BloomConfig",
         {"vocab_size": 211, "hidden_size": 48, "n_layer": 3, "n_head": 6, "bos_token_id": 1,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Offset, Transposed, fused_heads, fused_rows, named
+from specdec.models.families.projected import settle_projections
 
 __all__ = ["FAMILIES", "GPT_TENSORS", "gpt_like"]
 
@@ -41,11 +43,13 @@ _OPT_LAYER = "model.decoder.layers.{i}"
 _OPT_TENSORS = named(
     token_embedding="model.decoder.embed_tokens.weight",
     attn_norm=f"{_OPT_LAYER}.self_attn_layer_norm",
+    attn_post_norm=f"{_OPT_LAYER}.self_attn_layer_norm",
     attn_q=f"{_OPT_LAYER}.self_attn.q_proj",
     attn_k=f"{_OPT_LAYER}.self_attn.k_proj",
     attn_v=f"{_OPT_LAYER}.self_attn.v_proj",
     attn_out=f"{_OPT_LAYER}.self_attn.out_proj",
     mlp_norm=f"{_OPT_LAYER}.final_layer_norm",
+    mlp_post_norm=f"{_OPT_LAYER}.final_layer_norm",
     mlp_up=f"{_OPT_LAYER}.fc1",
     mlp_down=f"{_OPT_LAYER}.fc2",
     output_norm="model.decoder.final_layer_norm",
@@ -155,12 +159,13 @@ def _read_neo(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _read_opt(reader: ConfigReader) -> dict[str, Any]:
+    """OPT-350M has norms of the stream after each half, and embeddings that are projected."""
     fields = reader.fields
-    fields.require("do_layer_norm_before", True, because="norms stand before each half of a layer")
-    fields.require("_remove_final_layer_norm", False, because="the output is normalised")
+    before = fields.boolean("do_layer_norm_before", default=True)
     affine = fields.boolean("layer_norm_elementwise_affine", default=True)
     sizes = reader.sizes(n_kv_head=None, d_ff="ffn_dim", d_head=None)
-    fields.require("word_embed_proj_dim", sizes["d_model"], because="embeddings are not projected")
+    projected = fields.integer("word_embed_proj_dim", default=sizes["d_model"]) != sizes["d_model"]
+    tied = fields.boolean("tie_word_embeddings", default=True)
     bias = fields.boolean("enable_bias", default=True)
     return gpt_like(
         sizes,
@@ -169,11 +174,24 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
         norm_eps=1e-5,
         norm_weight=affine,
         norm_bias=affine,
+        norm_place="before" if before else "residual",
+        output_norm=before and not fields.boolean("_remove_final_layer_norm", default=False),
         activation=reader.activation("activation_function", "relu"),
-        tied=fields.boolean("tie_word_embeddings", default=True),
+        tied=tied and not projected,
         qkv_bias=bias,
         out_bias=bias,
         mlp_bias=bias,
+    )
+
+
+def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
+    return settle_projections(
+        config,
+        tensors,
+        table="model.decoder.embed_tokens.weight",
+        head="lm_head.weight",
+        project_in="model.decoder.project_in.weight",
+        project_out="model.decoder.project_out.weight",
     )
 
 
@@ -181,5 +199,7 @@ FAMILIES = {
     "GPT2LMHeadModel": Family(_read_gpt2, _GPT2_TENSORS, prefix="transformer."),
     "GPTBigCodeForCausalLM": Family(_read_bigcode, _BIGCODE_TENSORS, prefix="transformer."),
     "GPTNeoForCausalLM": Family(_read_neo, _NEO_TENSORS, prefix="transformer."),
-    "OPTForCausalLM": Family(_read_opt, _OPT_TENSORS, renamed={"decoder.": "model.decoder."}),
+    "OPTForCausalLM": Family(
+        _read_opt, _OPT_TENSORS, renamed={"decoder.": "model.decoder."}, settled=_settled_opt
+    ),
 }

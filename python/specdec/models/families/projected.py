@@ -1,0 +1,129 @@
+"""Tables of tokens that are narrower than the decoder: projected once, when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.errors import CheckpointError
+
+__all__ = ["ProjectedTable", "settle_projections"]
+
+
+@dataclass(frozen=True)
+class ProjectedTable:
+    """A table [n_vocab, width] times a projection: a tensor [n_vocab, d_model] in the place of the file's.
+
+    The product is that of the row kernels, so that its bits are the same on every machine.
+
+    Attributes
+    ----------
+    table, projection : StoredTensor
+        The projection is [d_model, width], or, ``transposed``, [width, d_model].
+    transposed : bool
+    """
+
+    table: Any
+    projection: Any
+    transposed: bool = False
+
+    @property
+    def file(self) -> Path:
+        """The path of the table's file."""
+        path: Path = self.table.file
+        return path
+
+    @property
+    def name(self) -> str:
+        """That of the table."""
+        name: str = self.table.name
+        return name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[n_vocab, d_model]."""
+        return self.table.shape[0], self.projection.shape[1 if self.transposed else 0]
+
+    @property
+    def n_bytes(self) -> int:
+        """What is read."""
+        n_bytes: int = self.table.n_bytes + self.projection.n_bytes
+        return n_bytes
+
+    format = "f32"
+    """The number format of the product."""
+
+    def check(self, numbers: str = "") -> None:
+        """Refuse factors in other formats than f32, f16 and bf16."""
+        self.table.check(numbers)
+        self.projection.check(numbers)
+
+    def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.float32]:
+        """The product."""
+        projection = _f32(self.projection)
+        if self.transposed:
+            projection = np.ascontiguousarray(projection.T)
+        return _core.product(_f32(self.table), projection, "f32")
+
+
+def settle_projections(
+    config: dict[str, Any],
+    tensors: MutableMapping[str, Any],
+    *,
+    table: str,
+    head: str,
+    project_in: str,
+    project_out: str,
+) -> dict[str, Any]:
+    """Put projected tables in the place of a table of tokens and a head, where the files hold projections.
+
+    A head that the files do not hold is the table; projected, the two differ.
+
+    Parameters
+    ----------
+    config : dict
+        The canonical configuration, which is returned.
+    tensors : mapping of str to StoredTensor
+        By the names of the family's table; changed.
+    table, head, project_in, project_out : str
+        Names of tensors.
+
+    Raises
+    ------
+    CheckpointError
+        Their shapes do not fit each other.
+    """
+    names = table, project_in, project_out
+    if config["tied"] or not all(name in tensors for name in names):
+        return config
+    held = tensors[table]
+    outer = tensors.get(head, held)
+    into, out = tensors.pop(project_in), tensors.pop(project_out)
+    width = max(1, *held.shape[-1:], 1)
+    for tensor, shape in (
+        (held, (config["n_vocab"], width)),
+        (outer, (config["n_vocab"], width)),
+        (into, (config["d_model"], width)),
+        (out, (width, config["d_model"])),
+    ):
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"{tensor.file}: tensor '{tensor.name}' has shape {list(tensor.shape)}; "
+                f"expected {list(shape)}, with embeddings of {width} numbers"
+            )
+    tensors[table] = ProjectedTable(held, into)
+    tensors[head] = ProjectedTable(outer, out, transposed=True)
+    return config
+
+
+def _f32(tensor: Any) -> NDArray[np.float32]:
+    array: NDArray[Any] = tensor.array()
+    if tensor.format == "bf16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return np.ascontiguousarray(array, np.float32)
