@@ -198,11 +198,9 @@ def test_resumed_trainings_end_with_the_same_weights(
     import torch
 
     one = copy_of(work, tmp_path / "one")
-    run(training.target.main, one, "--pairs-per-step", "64", "--eager")
+    run(training.target.main, one, "--pairs-per-step", "64")
     two = copy_of(work, tmp_path / "two")
-    interrupted_and_resumed(
-        training, training.target.main, two, monkeypatch, "--pairs-per-step", "64", "--eager"
-    )
+    interrupted_and_resumed(training, training.target.main, two, monkeypatch, "--pairs-per-step", "64")
     assert losses(one / "target_loss.tsv") == losses(two / "target_loss.tsv")
     assert [line[0] for line in losses(one / "target_loss.tsv")] == ["step", "1", "3", "5"]
     found, expected = weights(two / "target"), weights(one / "target")
@@ -273,7 +271,7 @@ def test_the_benchmark_of_translators(training: Any, work: Path, tmp_path: Path)
     from benchmarks.__main__ import main
 
     folder = copy_of(work, tmp_path / "pair")
-    run(training.target.main, folder, "--pairs-per-step", "64", "--eager")
+    run(training.target.main, folder, "--pairs-per-step", "64")
     run(training.draft.main, folder, "small", "--pairs-per-step", "64", "--sources", "100")
     words = ["--sentences", "9", "--counted", "12", "--gamma", "2", "4", "--timed", "20", "--repeats", "1"]
     main(["translation", "--work", str(folder), *words, "--threads", "1", "--save"], tmp_path / "results")

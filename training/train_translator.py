@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 import loop
@@ -36,7 +35,6 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--pairs-per-step", type=int, default=PAIRS_PER_STEP)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--checkpoint-every", type=int, default=50)
-    parser.add_argument("--eager", action="store_true", help="without torch.compile, which takes minutes")
     args = parser.parse_args(words)
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
@@ -55,10 +53,6 @@ def main(words: list[str] | None = None) -> None:
     n_parameters = sum(weight.numel() for weight in model.parameters())
     print(f"{n_parameters / 1e6:.2f} M parameters, {len(sources):,} pairs")
 
-    def loss_of(x: Tensor, y: Tensor) -> Tensor:
-        return translator.cross_entropy(model, x, y)
-
-    losses = loss_of if args.eager else torch.compile(loss_of, dynamic=True)
     begun, recent = time.perf_counter(), []
     stream = translator.batches(sources, targets, args.pairs_per_step, SEED, start)
     for step, rows in tqdm(stream, initial=start, total=args.steps, mininterval=10):
@@ -67,7 +61,7 @@ def main(words: list[str] | None = None) -> None:
         torch.manual_seed(SEED + step)  # of dropout: a resumed run drops what an unbroken one would
         x, y = (translator.padded([side[i] for i in rows]) for side in (sources, targets))
         with torch.autocast("cpu", torch.bfloat16):
-            loss = losses(x, y)
+            loss = translator.cross_entropy(model, x, y)
         loss.backward()
         recent.append(loss.item())
         loop.clip_gradients(model)
