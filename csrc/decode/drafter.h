@@ -55,6 +55,8 @@ struct sd_drafter {
     /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or
      * no caches of its own. */
     sd_cache* caches;
+    sd_drafter* const* within; /* [n_within] the drafters that it asks for guesses; owned by it */
+    int n_within;
     /* A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
      * source as long as the sequence does not begin again; its stream has no meaning here. begin clears
      * memory and takes some nanoseconds a token at most: read does the longer work. A sequence may begin

@@ -399,14 +399,19 @@ static sd_status check_sequence(const sd_session* s, int sequence) {
     return sd_fail(SD_ERR_VALUE, "sequence is %d, expected 0 to %d", sequence, s->n_sequences - 1);
 }
 
-/* The caches of the drafter's model; NULL if it has none of this model. */
-static sd_cache* draft_caches(const sd_session* s, const sd_model* model) {
-    sd_cache* caches = s->drafter ? s->drafter->caches : NULL;
-    return caches && caches[0].model == model ? caches : NULL;
+/* A sequence's cache of this model in a drafter, or in the first of the drafters within it that has one; NULL
+ * if there is none. */
+static sd_cache* draft_cache(const sd_drafter* drafter, int sequence, const sd_model* model) {
+    if (drafter == NULL) return NULL;
+    if (drafter->caches && drafter->caches[0].model == model) return &drafter->caches[sequence];
+    sd_cache* found = NULL;
+    for (int i = 0; i < drafter->n_within && found == NULL; i++)
+        found = draft_cache(drafter->within[i], sequence, model);
+    return found;
 }
 
 static sd_status fail_model(void) {
-    return sd_fail(SD_ERR_VALUE, "the model is neither the target nor the model that drafts");
+    return sd_fail(SD_ERR_VALUE, "the model is neither the target nor a model that drafts");
 }
 
 static int begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n) {
@@ -414,21 +419,34 @@ static int begin_with(sd_cache* cache, const sd_cache* known, const int32_t* tex
     return sd_cache_begin_with(cache, known, text, n);
 }
 
+/* The same for all caches of a sequence that a drafter and those within it have of the model. Returns how
+ * many tokens there are then, at most. */
+static int begin_drafts_with(const sd_drafter* drafter, int sequence, const sd_cache* known,
+                             const sd_prefill* prefill) {
+    int n = 0;
+    if (drafter->caches && drafter->caches[0].model == known->model) {
+        sd_cache* cache = &drafter->caches[sequence]; /* which may have less room than the target's */
+        n = begin_with(cache, known, prefill->text,
+                       prefill->n < cache->n_slots ? prefill->n : cache->n_slots);
+    }
+    for (int i = 0; i < drafter->n_within; i++) {
+        int within = begin_drafts_with(drafter->within[i], sequence, known, prefill);
+        if (within > n) n = within;
+    }
+    return n;
+}
+
 sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* known, int* n) {
     sd_status status = check_sequence(s, sequence);
     if (status != SD_OK) return status;
     const sd_prefill* prefill = &s->prefills[sequence];
     if (prefill->n_read >= 0) return sd_fail(SD_ERR_STATE, "sequence %d has begun to be read", sequence);
-    sd_cache* caches = draft_caches(s, known->model);
-    if (caches == NULL && known->model != s->options.target) return fail_model();
+    if (draft_cache(s->drafter, sequence, known->model) == NULL && known->model != s->options.target)
+        return fail_model();
     *n = 0;
     int n_source = known->model->encoder ? prefill->n_source : 0;
     if (!sd_encoded_is_of(known->encoded, prefill->source, n_source)) return SD_OK;
-    if (caches != NULL) { /* which may have less room than the target's */
-        sd_cache* cache = &caches[sequence];
-        int most = prefill->n < cache->n_slots ? prefill->n : cache->n_slots;
-        *n = begin_with(cache, known, prefill->text, most);
-    }
+    if (s->drafter != NULL) *n = begin_drafts_with(s->drafter, sequence, known, prefill);
     if (known->model == s->options.target)
         *n = begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
     return SD_OK;
@@ -437,9 +455,9 @@ sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* kno
 const sd_cache* sd_session_cache(const sd_session* s, int sequence, const sd_model* model) {
     if (check_sequence(s, sequence) != SD_OK) return NULL;
     if (model == s->options.target) return &s->caches[sequence];
-    const sd_cache* caches = draft_caches(s, model);
-    if (caches == NULL) fail_model();
-    return caches ? &caches[sequence] : NULL;
+    const sd_cache* cache = draft_cache(s->drafter, sequence, model);
+    if (cache == NULL) fail_model();
+    return cache;
 }
 
 sd_status sd_session_finish(sd_session* s, int sequence) {

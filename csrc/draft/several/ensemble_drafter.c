@@ -20,14 +20,15 @@ typedef struct ensemble_drafter {
     sd_drafter base; /* must stay first */
     sd_drafting drafting;
     sd_ensemble_options options;
-    sd_arena arena;     /* owns the arrays below */
-    inner* inners;      /* [n_drafters] */
-    int* n_text;        /* [n_sequences] of the text proposed for */
-    double* sums;       /* [gamma + 1] expected tokens down to a node */
-    int* right;         /* [gamma + 1] is a node what came? */
-    int32_t* path;      /* [gamma + 1] the nodes that came */
-    int32_t* node_rows; /* [gamma + 1] the rows of one drafter's nodes */
-    double* best;       /* [n_sequences] of a round: tokens expected so far */
+    sd_arena arena;      /* owns the arrays below */
+    inner* inners;       /* [n_drafters] */
+    sd_drafter** within; /* [n_drafters] the same drafters */
+    int* n_text;         /* [n_sequences] of the text proposed for */
+    double* sums;        /* [gamma + 1] expected tokens down to a node */
+    int* right;          /* [gamma + 1] is a node what came? */
+    int32_t* path;       /* [gamma + 1] the nodes that came */
+    int32_t* node_rows;  /* [gamma + 1] the rows of one drafter's nodes */
+    double* best;        /* [n_sequences] of a round: tokens expected so far */
     sd_throughput throughput;
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
     double committed;                 /* when it was known what came of the last sequence */
@@ -351,6 +352,7 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     const sd_ensemble_options* o = &d->options;
     size_t n = (size_t)d->drafting.n_sequences, n_nodes = (size_t)d->drafting.gamma + 1;
     d->inners = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->inners);
+    d->within = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->within);
     d->n_text = sd_arena_take(&d->arena, n, sizeof *d->n_text);
     d->best = sd_arena_take(&d->arena, n, sizeof *d->best);
     d->sums = sd_arena_take(&d->arena, n_nodes, sizeof *d->sums);
@@ -369,7 +371,7 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
             lay_out_proposal(d, counting ? NULL : &in.proposals[k], counting ? NULL : &in.nodes[k]);
         }
         sd_drafter_policy_reset(&in.policy);
-        if (!counting) d->inners[i] = in;
+        if (!counting) d->inners[i] = in, d->within[i] = drafters[i];
     }
 }
 
@@ -396,6 +398,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     d->drafting = *drafting;
     d->options = *o;
     if ((status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafters))) != SD_OK) goto fail;
+    d->base.within = d->within, d->base.n_within = o->n_drafters;
     sd_throughput_start(&d->throughput, drafting->reading);
     for (int i = 0; i < o->n_drafters; i++) sd_drafter_policy_start(&d->inners[i].policy);
     d->options.gammas = NULL; /* was borrowed */

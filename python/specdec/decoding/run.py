@@ -15,7 +15,6 @@ from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules, StopScanner
-from specdec.drafts.model_draft import ModelDraft
 from specdec.errors import NotFiniteError
 from specdec.models.model import Model
 from specdec.models.tokenizer import StreamDecoder
@@ -242,7 +241,7 @@ class Run:
     def _readers(self) -> list[Model]:
         """The models that read the texts into caches of their own, each once."""
         draft = self.request.draft
-        of_draft = [draft.model] if isinstance(draft, ModelDraft) else []
+        of_draft = () if draft is None else draft.readers
         return list({model.core: model for model in [*of_draft, self.request.target]}.values())
 
     def _begin(self, session: _core.Session, slot: int) -> None:

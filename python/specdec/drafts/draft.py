@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from specdec import _core
@@ -50,6 +51,11 @@ class Draft(ABC):
     def reads_source(self) -> bool:
         """Whether a model that drafts has an encoder, which reads the source of an encoder-decoder."""
         return False
+
+    @property
+    def readers(self) -> Sequence[Model]:
+        """The models that read the texts into caches of their own, which a prompt cache keeps."""
+        return ()
 
     @property
     def identity(self) -> object:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from specdec.checks import check_flag
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.model_draft import DraftLike, open_draft
@@ -78,6 +80,11 @@ class Ensemble(Draft):
     def reads_source(self) -> bool:
         """See `Draft.reads_source`."""
         return any(draft.reads_source for draft in self.drafts)
+
+    @property
+    def readers(self) -> Sequence[Model]:
+        """See `Draft.readers`."""
+        return [model for draft in self.drafts for model in draft.readers]
 
     def __repr__(self) -> str:
         given = ", ".join(map(repr, self.drafts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from specdec.checks import check_integer
@@ -101,6 +102,11 @@ class ModelDraft(Draft):
         """See `Draft.reads_source`."""
         inner = self.draft is not None and self.draft.reads_source
         return inner or self.model.config.encoder is not None
+
+    @property
+    def readers(self) -> Sequence[Model]:
+        """See `Draft.readers`."""
+        return [self.model]
 
     @property
     def identity(self) -> Model | ModelDraft:
