@@ -16,7 +16,7 @@ import specdec
 from allocations import needs_hooks
 from canonical import VARIANTS, build, random_tensors
 from chat_templates import make_chat
-from drafters import DRAFTS, World
+from drafters import DRAFTS, Repeats, World
 from laws import embedded_llama2c, first_layers
 from specdec import PromptCache, _core, drafts
 from specdec.errors import InputError
@@ -78,7 +78,8 @@ def test_a_hit_changes_no_bit(world: World, name: str | None, verify: str) -> No
         # all of the text before but for its last token, which was never read
         before = 0 if i == 0 else len(found[i - 1].prompt_ids) + N_NEW
         assert one.n_cached_tokens in (max(before - 1, 0), before)
-    assert len(cache) == (2 if isinstance(draft, specdec.Model | drafts.ModelDraft) else 1)
+    readers = [draft] if isinstance(draft, specdec.Model) else getattr(draft, "readers", ())
+    assert len(cache) == 1 + len(set(readers))
     if name in DRAFTED_ALIKE:  # the draft's own texts are what they would be too
         for one, other in zip(found, turns(world.target, draft, world.ids, None, **options), strict=True):
             assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in other.trace.rounds]
@@ -170,6 +171,53 @@ def test_only_what_is_new_is_computed(target: specdec.Model, world: World) -> No
     specdec.generate(target, None, prompt, prompt_cache=cache, max_new_tokens=1)
     # the last token of the first text, which was not read, and three more, of which one is the root
     assert _core._forward_work() - begun == 4 * of_a_token  # type: ignore[attr-defined]
+
+
+@needs_hooks
+def test_models_within_an_ensemble_read_what_is_new(target: specdec.Model, world: World) -> None:
+    """Also a model that stands there twice, and one in an ensemble in an ensemble."""
+    within = drafts.Ensemble(drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 1))), adaptive=False)
+    draft = drafts.Ensemble(Repeats(), world.draft, within, adaptive=False)
+    cache = PromptCache()
+    options: dict[str, Any] = {"max_new_tokens": 9, "temperature": 0.0, "logits": True}
+    first = specdec.generate(target, draft, world.ids[:50], prompt_cache=cache, **options)
+    assert len(cache) == 2
+    prompt = [*first.prompt_ids, *first.tokens, 3, 4, 5]
+    work, found = {}, {}
+    for known in (None, cache):
+        begun = _core._forward_work()  # type: ignore[attr-defined]
+        found[known] = specdec.generate(target, draft, prompt, prompt_cache=known, **options)
+        work[known] = _core._forward_work() - begun  # type: ignore[attr-defined]
+    assert_equal(found[cache], found[None])
+    assert found[cache].trace.to_dict()["n_drafted"] == found[None].trace.to_dict()["n_drafted"]
+    assert work[None] - work[cache] >= 50 * 2 * (target.config.n_layer + 2 * world.draft.config.n_layer)
+
+
+# ── Beam search
+# ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("drafted", [False, True])
+def test_beams_from_a_cache(target: specdec.Model, world: World, drafted: bool, width: int) -> None:
+    """Prompts that go on with texts of `generate` and of other searches; and texts that go on with beams."""
+    draft, cache = world.draft if drafted else None, PromptCache()
+    options: dict[str, Any] = {"width": width, "gamma": 2, "max_new_tokens": 7, "ignore_eos": True}
+    prompt = world.ids[:40]
+    specdec.generate(target, draft, prompt, prompt_cache=cache, max_new_tokens=3)
+    for _ in range(2):
+        wanted = specdec.beam_search(target, draft, prompt, **options)
+        found = specdec.beam_search(target, draft, prompt, prompt_cache=cache, **options)
+        assert found.beams == wanted.beams and wanted.n_cached_tokens == 0
+        assert found.n_cached_tokens == 39
+    longer = [*prompt, *found.best.tokens, 5, 6]
+    wanted = specdec.beam_search(target, draft, longer, **options)
+    found = specdec.beam_search(target, draft, longer, prompt_cache=cache, **options)
+    assert found.beams == wanted.beams and found.n_cached_tokens >= 40
+    plain = specdec.generate(target, draft, longer, max_new_tokens=5, logits=True, seed=3)
+    again = specdec.generate(target, draft, longer, max_new_tokens=5, logits=True, seed=3, prompt_cache=cache)
+    assert_equal(again, plain)
+    assert again.n_cached_tokens == len(longer) - 1
 
 
 @needs_hooks
@@ -336,6 +384,8 @@ def test_bad_sizes(bad: Any) -> None:
 def test_bad_caches(target: specdec.Model) -> None:
     with pytest.raises(InputError, match="prompt_cache is a dict; expected a specdec.PromptCache"):
         specdec.generate(target, None, [1], prompt_cache={})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="prompt_cache is a dict; expected a specdec.PromptCache"):
+        specdec.beam_search(target, None, [1], prompt_cache={})  # type: ignore[arg-type]
 
 
 # ── Threads
@@ -419,9 +469,9 @@ def test_cached_texts_of_the_core(
         other.begin_with(2, text)
     with pytest.raises(TypeError, match="CachedText"):
         other.begin_with(0, [1])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="neither the target nor the model that drafts"):
+    with pytest.raises(ValueError, match="neither the target nor a model that drafts"):
         open_session([4, 5], model=world.draft).begin_with(0, text)
-    with pytest.raises(ValueError, match="neither the target nor the model that drafts"):
+    with pytest.raises(ValueError, match="neither the target nor a model that drafts"):
         session.cached_text(0, world.draft.core)
     with pytest.raises(TypeError, match=r"expected a specdec\._core\.Model"):
         session.cached_text(0, 5)  # type: ignore[arg-type]
@@ -430,6 +480,40 @@ def test_cached_texts_of_the_core(
     session.close()
     with pytest.raises(RuntimeError, match="closed"):
         session.cached_text(0)
+
+
+def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> None:
+    def search(draft: specdec.Model | None, gamma: int = 1, max_new_tokens: int = 6) -> _core.BeamSearch:
+        return _core.BeamSearch(
+            target.core, None if draft is None else draft.core, world.ids[:20], width=2, draft_width=2,
+            gamma=gamma, max_new_tokens=max_new_tokens,
+        )  # fmt: skip
+
+    first = search(world.draft)
+    assert first.drafts and not search(None).drafts
+    assert not search(world.draft, gamma=0).drafts and not search(world.draft, max_new_tokens=1).drafts
+    assert first.cached_size(target.core)[0] == []
+    first.prefill()
+    for model in (target.core, world.draft.core):
+        tokens, n_bytes, n_low = first.cached_size(model)
+        text = first.cached_text(model)
+        assert text.tokens.tolist() == tokens == world.ids[:19]
+        assert (text.n_bytes, text.n_low) == (n_bytes, n_low)
+        again = search(world.draft)
+        assert (again.begin_with(text), again.begin_with(text)) == (19, 19)
+        again.prefill()
+        with pytest.raises(RuntimeError, match="the prompt has begun to be read"):
+            again.begin_with(text)
+    with pytest.raises(ValueError, match="neither the target nor a model that drafts"):
+        search(None).begin_with(first.cached_text(world.draft.core))
+    for call in (search(None).cached_text, search(world.draft, gamma=0).cached_size):
+        with pytest.raises(ValueError, match="neither the target nor a model that drafts"):
+            call(world.draft.core)
+    with pytest.raises(TypeError, match="CachedText"):
+        first.begin_with([1])  # type: ignore[arg-type]
+    first.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        first.cached_size(target.core)
 
 
 @pytest.mark.parametrize("cache_dtype", ["f32", "bf16"])

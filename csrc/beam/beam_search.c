@@ -14,6 +14,7 @@ struct sd_beam_search {
     sd_arena arena;                            /* owns the arrays below */
     int32_t* prompt;                           /* [n_prompt]; its last token is the first round's only node */
     int n_prompt, n_target_read, n_draft_read; /* prompt tokens in the caches */
+    int begun;                                 /* the prompt is being read, or has been */
     int ready;                                 /* the prompt is in, and no round has failed */
     int ended;
     int n_steps, max_steps;
@@ -144,11 +145,47 @@ static sd_status encode(const sd_beam_search* s, sd_cache* cache, const char* na
     return sd_encode(cache, s->source, s->options.n_source, s->options.n_threads, name);
 }
 
+int sd_beam_search_drafts(const sd_beam_search* s) { return s->tree.draft.model != NULL; }
+
+static sd_status fail_model(void) {
+    return sd_fail(SD_ERR_VALUE, "the model is neither the target nor a model that drafts");
+}
+
+sd_status sd_beam_search_begin_with(sd_beam_search* s, const sd_cache* known, int* n) {
+    if (s->begun) return sd_fail(SD_ERR_STATE, "the prompt has begun to be read");
+    *n = 0;
+    int is_target = known->model == s->options.target, is_draft = known->model == s->options.draft;
+    if (!is_target && !is_draft) return fail_model();
+    int n_source = known->model->encoder ? s->options.n_source : 0;
+    if (!sd_encoded_is_of(known->encoded, s->source, n_source)) return SD_OK;
+    if (is_draft && sd_beam_search_drafts(s)) {
+        sd_cache_attend(&s->tree.draft, known->encoded);
+        *n = sd_cache_begin_with(&s->tree.draft, known, s->prompt, s->n_prompt - 1);
+    }
+    if (is_target) {
+        sd_cache_attend(&s->tree.target, known->encoded);
+        *n = sd_cache_begin_with(&s->tree.target, known, s->prompt, s->n_prompt - 1);
+    }
+    return SD_OK;
+}
+
+const sd_cache* sd_beam_search_cache(const sd_beam_search* s, const sd_model* model) {
+    if (model == s->options.target) return &s->tree.target;
+    if (model == s->options.draft && sd_beam_search_drafts(s)) return &s->tree.draft;
+    fail_model();
+    return NULL;
+}
+
 sd_status sd_beam_search_prefill(sd_beam_search* s, int* done) {
     *done = 0;
     int n = s->n_prompt - 1;
     if (lacks_source(&s->tree.target)) return encode(s, &s->tree.target, s->target.name);
     if (s->tree.drafting && lacks_source(&s->tree.draft)) return encode(s, &s->tree.draft, s->draft.name);
+    if (!s->begun) {
+        s->n_target_read = s->tree.target.n_committed;
+        s->n_draft_read = s->tree.draft.n_committed;
+        s->begun = 1;
+    }
     if (s->n_target_read < n)
         return sd_forward_slice(&s->target, &s->tree.target, s->prompt, n, &s->n_target_read, 0);
     if (s->tree.drafting && s->n_draft_read < n)

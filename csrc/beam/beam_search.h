@@ -53,6 +53,15 @@ sd_status sd_beam_search_prefill(sd_beam_search* search, int* done);
  * their length, and then *record is left as it was. */
 sd_status sd_beam_search_round(sd_beam_search* search, sd_beam_record* record, int* ended);
 
+/* Does a draft read the prompt? */
+int sd_beam_search_drafts(const sd_beam_search* search);
+/* Begin the prompt, which is not read yet, with what `known`, a text of the target or of the draft, has of
+ * it. *n gets the tokens of the prompt that are there then, of the target if both are one. */
+sd_status sd_beam_search_begin_with(sd_beam_search* search, const sd_cache* known, int* n);
+/* The cache of the target or of the draft, borrowed: the prompt, and what all hypotheses that go on have in
+ * common. NULL, with a message, for another model, or where nothing is drafted. */
+const sd_cache* sd_beam_search_cache(const sd_beam_search* search, const sd_model* model);
+
 /* The hypotheses so far [*n], best first; borrowed, valid until the next call. */
 const sd_beam* sd_beam_search_beams(const sd_beam_search* search, int* n);
 /* New tokens of a hypothesis at most: steps made so far. */

@@ -150,6 +150,49 @@ static PyObject* beams(PyObject* base, PyObject* ignored) {
     return list;
 }
 
+static PyObject* begin_with(PyObject* base, PyObject* argument) {
+    beam_object* self = (beam_object*)base;
+    int n = 0;
+    const sd_cached_text_object* text = sd_cached_text_from(PyType_GetModuleState(Py_TYPE(base)), argument);
+    if (text == NULL || enter(self) < 0) return NULL;
+    sd_gil_release(&self->exclusive.saved_thread);
+    sd_status status = sd_beam_search_begin_with(self->search, &text->cache, &n);
+    sd_gil_take(&self->exclusive.saved_thread);
+    leave(self);
+    return status == SD_OK ? PyLong_FromLong(n) : sd_raise(status);
+}
+
+/* The cache of a model, borrowed, in an entered search; NULL with an exception. */
+static const sd_cache* cache_of(const beam_object* self, const sd_model_object* model) {
+    const sd_cache* cache = sd_beam_search_cache(self->search, model->model);
+    if (cache == NULL) sd_raise(SD_ERR_VALUE);
+    return cache;
+}
+
+static PyObject* cached_text(PyObject* base, PyObject* argument) {
+    beam_object* self = (beam_object*)base;
+    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
+    sd_model_object* model = sd_model_from(state, argument, "model");
+    if (model == NULL || enter(self) < 0) return NULL;
+    const sd_cache* cache = cache_of(self, model);
+    PyObject* text = cache ? sd_cached_text_new(state->cached_text_type, model, cache) : NULL;
+    leave(self);
+    return text;
+}
+
+static PyObject* cached_size(PyObject* base, PyObject* argument) {
+    beam_object* self = (beam_object*)base;
+    sd_model_object* model = sd_model_from(PyType_GetModuleState(Py_TYPE(base)), argument, "model");
+    if (model == NULL || enter(self) < 0) return NULL;
+    const sd_cache* cache = cache_of(self, model);
+    PyObject* tokens = cache ? sd_list_of_ints(cache->tokens, cache->n_committed) : NULL;
+    PyObject* size = tokens ? Py_BuildValue("Nni", tokens, (Py_ssize_t)sd_cache_copy_bytes(cache),
+                                            sd_cache_copy_low(cache))
+                            : NULL;
+    leave(self);
+    return size;
+}
+
 static PyObject* close_(PyObject* base, PyObject* ignored) {
     (void)ignored;
     beam_object* self = (beam_object*)base;
@@ -161,11 +204,33 @@ static PyObject* close_(PyObject* base, PyObject* ignored) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject* drafts(PyObject* base, void* ignored) {
+    (void)ignored;
+    beam_object* self = (beam_object*)base;
+    if (enter(self) < 0) return NULL;
+    int found = self->draft != NULL && sd_beam_search_drafts(self->search);
+    leave(self);
+    return PyBool_FromLong(found);
+}
+
+static PyGetSetDef getters[] = {
+    {"drafts", drafts, NULL, "Whether a draft reads the prompt.", NULL},
+    {0},
+};
+
 static PyMethodDef methods[] = {
     {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompt; return seconds."},
     {"round", (PyCFunction)(void (*)(void))round_, METH_VARARGS | METH_KEYWORDS,
      "round($self, seconds=0.0)\n--\n\nA round, and more within `seconds`: their records; [] at the end."},
     {"beams", beams, METH_NOARGS, "beams($self, /)\n--\n\nThe hypotheses so far, best first."},
+    {"begin_with", begin_with, METH_O,
+     "begin_with($self, text, /)\n--\n\nBegin the prompt with what a CachedText has of it; return how many "
+     "tokens are there."},
+    {"cached_text", cached_text, METH_O,
+     "cached_text($self, model, /)\n--\n\nThe keys and values of the prompt, and of what all hypotheses "
+     "have in common, as a CachedText."},
+    {"cached_size", cached_size, METH_O,
+     "cached_size($self, model, /)\n--\n\nTokens of this CachedText, the memory that it takes, its n_low."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
     {0},
 };
@@ -176,6 +241,7 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},
     {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
     {Py_tp_new, PyType_GenericNew},
     {0, NULL},
 };

@@ -249,13 +249,13 @@ class Session:
     def begin_with(self, sequence: int, text: CachedText, /) -> int:
         """Begin a prompt that is not read yet with what a text has of it.
 
-        The text is one of the target or of the model that drafts, and has the prompt's source. It is copied,
+        The text is one of the target or of a model that drafts, and has the prompt's source. It is copied,
         and `prefill` reads the rest. Returns how many of the prompt's tokens are there then.
         """
     def cached_text(self, sequence: int, model: Model | None = None, /) -> CachedText:
         """The keys and values of a sequence's text so far, but for its last tokens; a copy.
 
-        Those of the target, or of the model that drafts, where that has a cache of its own.
+        Those of the target, or of a model that drafts, where that has a cache of its own.
         """
     def cached_size(self, sequence: int, model: Model | None = None, /) -> tuple[int, int, int]:
         """Tokens of this copy, the memory that it takes, and its n_low."""
@@ -317,6 +317,18 @@ class BeamSearch:
         """A round, without the GIL, and more until `seconds` have passed or 64 are made. [] at the end."""
     def beams(self) -> list[BeamRow]:
         """The hypotheses so far, best first."""
+    @property
+    def drafts(self) -> bool:
+        """Whether a draft reads the prompt: there is one, it has room for it, and it may guess."""
+    def begin_with(self, text: CachedText, /) -> int:
+        """Begin the prompt, which is not read yet, with what a text of the target or of the draft has of it.
+
+        The text has the search's source. Returns how many of the prompt's tokens are there then.
+        """
+    def cached_text(self, model: Model, /) -> CachedText:
+        """The keys and values of the prompt, and of what all hypotheses have in common; a copy."""
+    def cached_size(self, model: Model, /) -> tuple[list[int], int, int]:
+        """The tokens of this copy, the memory that it takes, and its n_low."""
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -12,6 +13,7 @@ from specdec import _core
 from specdec.checks import check_flag, check_integer, check_items, check_number
 from specdec.containers import plain
 from specdec.decoding.beginning import Beginning, decoder_prompts_of
+from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.decoding.run import SLICE_S
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
@@ -43,6 +45,7 @@ def beam_search(
     n_threads: int | None = None,
     ignore_eos: bool = False,
     progress: bool = False,
+    prompt_cache: PromptCache | None = None,
 ) -> BeamResult:
     """The most probable continuations of a prompt that beam search finds, found by speculation (A.4).
 
@@ -84,6 +87,9 @@ def beam_search(
         Go on past the tokenizer's end-of-text ids.
     progress : bool, default False
         Show a progress bar (needs tqdm).
+    prompt_cache : PromptCache, optional
+        Begin the prompt with what earlier calls have read of it, in target and draft, and keep it for later
+        ones. It changes no beam by a bit.
 
     Returns
     -------
@@ -132,6 +138,7 @@ def beam_search(
         raise InputError(
             f"prompt is a list of {number_of(len(prompt), 'prompt')}; beam_search takes one prompt"
         )
+    check_prompt_cache(prompt_cache)
     target = as_model("target", target)
     if draft is not None:
         if isinstance(draft, Draft):
@@ -155,13 +162,25 @@ def beam_search(
         source=beginning.source,
     )  # fmt: skip
     rounds: list[BeamRound] = []
+    of_draft = [] if draft is None or not search.drafts else [draft]
+    readers = list({model.core: model for model in [*of_draft, target]}.values())
+    n_cached = 0
     try:
+        if prompt_cache is not None:
+            for model in readers:
+                known = prompt_cache.find(model.core, beginning.ids, beginning.source_of(model))
+                n_cached = 0 if known is None else search.begin_with(known)
         prefill_s = search.prefill()
         while records := search.round(SLICE_S):  # Python handles signals between the slices
             rounds += [BeamRound(**record) for record in records]
             if bar is not None:
                 bar.update(sum(record["n_levels"] for record in records))
         found = search.beams()
+        if prompt_cache is not None:
+            for model in readers:
+                tokens, n_bytes, n_low = search.cached_size(model.core)
+                copy = partial(search.cached_text, model.core)
+                prompt_cache.keep(model.core, tokens, n_bytes, n_low, copy, beginning.source_of(model))
     finally:
         search.close()
         if bar is not None:
@@ -182,7 +201,7 @@ def beam_search(
     ]
     if length_penalty:
         beams.sort(key=lambda beam: _log_penalised(beam, length_penalty))
-    return BeamResult(beams, BeamTrace(rounds, prefill_s), beginning.ids, beginning.source)
+    return BeamResult(beams, BeamTrace(rounds, prefill_s), beginning.ids, beginning.source, n_cached)
 
 
 def _log_penalised(beam: Beam, length_penalty: float) -> float:
@@ -332,12 +351,15 @@ class BeamResult:
         then those of the `decoder_prompt`.
     source_ids : list of int or None
         What the encoder of an encoder-decoder read; None for other targets.
+    n_cached_tokens : int
+        Tokens of the prompt that were copied from the `prompt_cache`, not computed.
     """
 
     beams: list[Beam]
     trace: BeamTrace
     prompt_ids: list[int]
     source_ids: list[int] | None = None
+    n_cached_tokens: int = 0
 
     @property
     def best(self) -> Beam:

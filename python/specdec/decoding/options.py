@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
-from specdec.decoding.prompt_cache import PromptCache
+from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, kind_of, shown
 from specdec.threads import check_threads
@@ -114,10 +114,7 @@ class DecodingOptions:
             raise InputError(
                 f"transform is {kind_of(self.transform)}; expected a function of (probs, tokens), or None"
             )
-        if self.prompt_cache is not None and not isinstance(self.prompt_cache, PromptCache):
-            raise InputError(
-                f"prompt_cache is {kind_of(self.prompt_cache)}; expected a specdec.PromptCache, or None"
-            )
+        check_prompt_cache(self.prompt_cache)
         rule, lenience = check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         self._set(verify=rule, lenience=float(lenience), gamma=_check_gamma(self.gamma))
         for name in ("logits", "ignore_eos", "progress"):

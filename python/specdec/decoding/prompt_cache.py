@@ -12,10 +12,22 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer
+from specdec.errors import InputError, kind_of
 
-__all__ = ["PromptCache"]
+__all__ = ["PromptCache", "check_prompt_cache"]
 
 _DEFAULT_BYTES = 1 << 30
+
+
+def check_prompt_cache(prompt_cache: object) -> None:
+    """Refuse what is neither a prompt cache nor None.
+
+    Raises
+    ------
+    InputError
+    """
+    if prompt_cache is not None and not isinstance(prompt_cache, PromptCache):
+        raise InputError(f"prompt_cache is {kind_of(prompt_cache)}; expected a specdec.PromptCache, or None")
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,8 @@ class PromptCache:
     new message, of the next question on a document the question. That changes no bit of any result, as the
     keys and values of a text do not depend on how it was read. In an encoder-decoder a text is one of the
     same source, which is then not read again either. A draft that is a model (`drafts.ModelDraft`)
-    keeps its texts there too; within an `Ensemble` it reads the prompt as ever.
+    keeps its texts there too, by itself or within an `Ensemble`. A `beam_search` keeps the prompt, and
+    what all its hypotheses begin with.
 
     Of a model whose prompts go through OpenBLAS (``specdec.load(..., prefill="blas")``) a prompt begins with
     whole slices of 256 tokens of another prompt, not with generated tokens.
