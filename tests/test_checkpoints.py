@@ -571,6 +571,8 @@ def test_hub_names(name, is_hub):
         ({"architectures": ["WhisperModel"]}, UnsupportedModelError, "which reads sound or images"),
         ({"architectures": ["LlavaForConditionalGeneration"]}, UnsupportedModelError, "which has towers"),
         ({"architectures": ["Gemma3nForCausalLM"]}, UnsupportedModelError, "which shares keys and values"),
+        ({"architectures": ["Gemma4ForCausalLM"]}, UnsupportedModelError, "which multiplies the stream"),
+        ({"architectures": ["LagunaForCausalLM"]}, UnsupportedModelError, "which has gates"),
         ({"architectures": ..., "model_type": "bert"}, UnsupportedModelError, "'model_type' is \"bert\""),
         ({"architectures": ..., "model_type": ["llama"]}, UnsupportedModelError, "model_type"),
         ({"architectures": "LlamaForCausalLM"}, CheckpointError, "'architectures'.*list of names"),

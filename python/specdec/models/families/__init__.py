@@ -114,7 +114,9 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "is a part of an encoder-decoder, or one with another head": (
         "T5", "MT5", "UMT5", "Bart", "MBart", "Marian", "M2M100",
     ),
-    "shares keys and values between layers": ("Gemma3n", "Gemma4"),
+    "shares keys and values between layers": ("Gemma3n",),
+    "multiplies the stream by a factor behind each layer": ("Gemma4",),
+    "has gates of what attention gives": ("Laguna",),
     "has towers for images or sound beside its decoder": (
         "Llava", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Idefics", "PaliGemma", "Mllama", "InternVL", "Llama4",
         "SmolVLM", "Pixtral", "Phi4Multimodal", "Qwen2Audio", "Voxtral", "Fuyu", "AyaVision",
