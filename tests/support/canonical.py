@@ -133,7 +133,7 @@ ENCODER_DECODERS: dict[str, dict[str, Any]] = {
     "heads-by-layer": LLAMA
     | {"n_heads": [6, 2, 8], "n_kv_heads": [2, 1, 8], "d_heads": [8, 40, 5], "inv_freq": [1.0, 0.1],
        "qkv_bias": True}
-    | {"encoder": _T5 | {"n_heads": [2, 9, 2], "n_kv_heads": [2, 3, 2], "d_heads": [40, 7, 40],
+    | {"encoder": _T5 | {"n_heads": [2, 4, 9], "n_kv_heads": [2, 2, 3], "d_heads": [40, 7, 40],
                          "relative_bias_by_layer": True, "qk_norm": "head"}},
     "norms-after-mixture": LLAMA
     | _EXPERTS
