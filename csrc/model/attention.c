@@ -31,7 +31,7 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
 
 /* What the parts of one attention share. */
 typedef struct site {
-    const sd_attention* a;
+    const sd_attention* attention;
     const sd_layer_config* config;
     const sd_layer* layer;
     const sd_attention_scratch* scratch;
@@ -80,7 +80,7 @@ static int bucket_of(const sd_config* c, int distance) {
 }
 
 static float distance_bias(const site* a, int head, int distance) {
-    const sd_config* c = &a->a->model->config;
+    const sd_config* c = &a->attention->model->config;
     if (c->alibi != NULL) return -(c->alibi[head] * (float)distance);
     return bucket_bias(a, head, bucket_of(c, distance));
 }
@@ -88,7 +88,7 @@ static float distance_bias(const site* a, int head, int distance) {
 /* bias [n] of slots first, first + 1, … at or before a row at `position`, where slots are positions:
  * distances fall slot by slot. */
 static void fill_before(const site* a, int head, int position, int first, int n, float* bias) {
-    const sd_config* c = &a->a->model->config;
+    const sd_config* c = &a->attention->model->config;
     if (c->alibi != NULL) {
         float slope = c->alibi[head];
         for (int i = 0; i < n; i++) bias[i] = -(slope * (float)(position - first - i));
@@ -102,7 +102,7 @@ static void fill_before(const site* a, int head, int position, int first, int n,
 
 /* bias [n] of the n slots after that of a row, in an encoder: they have buckets of their own. */
 static void fill_after(const site* a, int head, int n, float* bias) {
-    const sd_config* c = &a->a->model->config;
+    const sd_config* c = &a->attention->model->config;
     for (int distance = 1, bucket = bucket_of(c, 1); distance <= n; bucket++) {
         float value = bucket_bias(a, head, c->n_buckets + bucket);
         int last = bucket + 1 == c->n_buckets;
@@ -113,12 +113,12 @@ static void fill_after(const site* a, int head, int n, float* bias) {
 
 /* bias [slots of the span] for a row at `position`: of the slots that it does not attend to, any numbers. */
 static void fill_biases(const site* a, int head, int position, span s, float* bias) {
-    if (a->a->attended == SD_ATTEND_OWN) {
+    if (a->attention->attended == SD_ATTEND_OWN) {
         fill_before(a, head, position, 0, position + 1, bias);
-        fill_after(a, head, a->a->n_keys - position - 1, bias + position + 1);
+        fill_after(a, head, a->attention->n_keys - position - 1, bias + position + 1);
         return;
     }
-    const sd_cache* cache = a->a->cache;
+    const sd_cache* cache = a->attention->cache;
     int n_committed = cache->n_committed, end = n_committed < s.end ? n_committed : s.end;
     if (end > s.first) fill_before(a, head, position, s.first, end - s.first, bias);
     for (int slot = end > s.first ? end : s.first; slot < s.end; slot++) {
@@ -130,7 +130,7 @@ static void fill_biases(const site* a, int head, int position, span s, float* bi
 /* What is done to the scores of a row where more than a factor is: the factor, the soft cap, the bias. */
 static void adjust_scores(const site* a, int head, int position, float* weights, ptrdiff_t chunk, span s) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_config* c = &a->a->model->config;
+    const sd_config* c = &a->attention->model->config;
     float* bias = a->scratch->bias;
     int biased = sd_has_distance_bias(c);
     if (biased) fill_biases(a, head, position, s, bias);
@@ -173,7 +173,9 @@ static void add_ancestors(const sd_cache* cache, int node, int start, float* wei
 }
 
 /* The pending node that a row of a text is. */
-static int node_of(const site* a, int row) { return a->a->cache->n_pending - a->a->n_rows + row; }
+static int node_of(const site* a, int row) {
+    return a->attention->cache->n_pending - a->attention->n_rows + row;
+}
 
 /* Turn one row of scores over the slots of a span into unnormalised weights: exp(scale (s − max)) for the
  * positions that the row attends to, 0 elsewhere. Returns 1 / their sum.
@@ -183,7 +185,7 @@ static int node_of(const site* a, int row) { return a->a->cache->n_pending - a->
  * bits of the same token decoded alone. A sink is added last. */
 static float softmax(const site* a, int row, int head, float* weights, ptrdiff_t chunk, span s) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_attention* at = a->a;
+    const sd_attention* at = a->attention;
     const sd_cache* cache = at->cache;
     int node = cache ? node_of(a, row) : 0;
     int position = cache ? cache->n_committed + cache->depths[node] : at->position + row;
@@ -246,17 +248,17 @@ void sd_attention_store(const sd_model* model, int i, int kv_head, const sd_angl
 /* Scores of the prepared queries against the slots of a span, each one dot product over d_head. */
 static void score(const site* a, int n_rows, span s) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_key_values* keys = a->a->keys;
+    const sd_key_values* keys = a->attention->keys;
     float* to = a->scratch->weights;
     for (int p = s.first / SD_PANEL; p < sd_matrix_panels(s.end); p++, to += (ptrdiff_t)n_rows * SD_PANEL)
-        k->panel[keys->format](n_rows, a->scratch->prepared, sd_key_panel(keys, a->a->kv_head, p),
+        k->panel[keys->format](n_rows, a->scratch->prepared, sd_key_panel(keys, a->attention->kv_head, p),
                                keys->d_head, 0, to, SD_PANEL);
 }
 
 /* output [n_rows, …] = Σ weight · value, one chain over the slots per column. */
 static void weigh(const site* a, int n_rows, span s) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_key_values* keys = a->a->keys;
+    const sd_key_values* keys = a->attention->keys;
     void (*add_values)(int, const float*, const void*, int, float*, ptrdiff_t) =
         keys->format == SD_FORMAT_F32 ? k->add_values_f32 : k->add_values_bf16;
     int n_panels = sd_value_panels(keys->d_head);
@@ -268,15 +270,15 @@ static void weigh(const site* a, int n_rows, span s) {
         if (s.end - slot < n) n = s.end - slot;
         for (int p = 0; p < n_panels; p++)
             add_values(n_rows, a->scratch->weights + (ptrdiff_t)(slot - s.first) * n_rows,
-                       sd_value_rows(keys, a->a->kv_head, p, slot), n,
+                       sd_value_rows(keys, a->attention->kv_head, p, slot), n,
                        a->scratch->output + (ptrdiff_t)p * SD_PANEL, ldo);
     }
 }
 
 /* What rows [first, last] attend to. */
 static span span_of(const site* a, int first, int last) {
-    const sd_cache* cache = a->a->cache;
-    if (cache == NULL) return (span){0, a->a->n_keys};
+    const sd_cache* cache = a->attention->cache;
+    if (cache == NULL) return (span){0, a->attention->n_keys};
     int start = INT_MAX;
     for (int row = first; row <= last; row++) {
         int here = window_start(a->config, cache->n_committed + cache->depths[node_of(a, row)]);

@@ -67,7 +67,7 @@ static void store_source(void* argument, int thread, int pair, int end) {
         int first = pair % n_panels * SD_PANEL, behind = first + SD_PANEL;
         for (int m = first; m < behind && m < b->pass->n_rows; m++)
             sd_attention_store(w->model, b->layer, pair / n_panels, &w->angles, m, w->qkv + m * w->ld_qkv,
-                               b->pass->source, m);
+                               b->pass->keys, m);
     }
 }
 
@@ -86,7 +86,7 @@ static void attend_to_source(void* argument, int thread, int pair, int end) {
     for (; pair < end; pair++) {
         int row = pair % n_pieces * together, n = n_rows - row < together ? n_rows - row : together;
         sd_attention attention = rows_of(b, SD_ATTEND_OWN, pair / n_pieces, row, n);
-        attention.keys = b->pass->source;
+        attention.keys = b->pass->keys;
         attention.n_keys = n_rows;
         attention.position = row;
         sd_attention_run(&attention, &w->attention[thread]);
@@ -155,7 +155,7 @@ void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
     project(pass, &layer->qkv, layer->qkv_bias, input);
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
         sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
-    if (pass->source) {
+    if (pass->keys) {
         int together = rows_together(own), n_pieces = (pass->n_rows + together - 1) / together;
         sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows) * own->n_kv_head, 1, store_source, &b);
         sd_team_run(&pass->team, n_pieces * own->n_kv_head, 1, attend_to_source, &b);

@@ -5,7 +5,7 @@
 #include "pass.h"
 
 /* Project the input, attend, project back and add to the residual stream. Keys and values go to the caches of
- * the branches, or to those of the pass's source. input: n_rows rows of d_model, prepared; it may be
+ * the branches, or to those of the pass. input: n_rows rows of d_model, prepared; it may be
  * w->prepared, which is used again. */
 void sd_attention_block_run(const sd_pass* pass, int i, const void* input);
 

@@ -82,7 +82,7 @@ static void step(encoder* e, int layer) {
     if (layer < 0) {
         sd_pass_embed(&e->pass);
     } else {
-        e->pass.source = &e->keys[layer];
+        e->pass.keys = &e->keys[layer];
         sd_layer_run(&e->pass, layer, 0);
     }
     sd_team_close(&e->pass.team);

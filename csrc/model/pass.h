@@ -16,7 +16,7 @@ typedef struct sd_pass {
     int n_branches, n_rows, n_logits;
     /* An encoder's pass: its rows are all rows of one source, there are no branches, and the keys and values
      * of the layer that runs go here. NULL: the rows are nodes of texts. */
-    const sd_key_values* source;
+    const sd_key_values* keys;
     int first, end;               /* layers [first, end); from a later one on with rows of the caches */
     const unsigned char* skipped; /* [n_layer] what is passed by; NULL: nothing; borrowed */
     int blas;                     /* rows of a prompt or source are multiplied by OpenBLAS */
