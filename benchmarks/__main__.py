@@ -31,6 +31,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "peers-pairs": (peers.pairs, peers.pairs_options),
     "peers-batch": (peers.batches, peers.batches_options),
     "peers-exact": (peers.exactness, peers.exactness_options),
+    "peers-encdec": (peers.translators, peers.translators_options),
     "paper": (paper.paper, paper.paper_options),
     "translation": (translation.translation, translation.translation_options),
     "speculate": (photons.speculate, photons.speculate_options),

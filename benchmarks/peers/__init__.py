@@ -18,6 +18,7 @@ from benchmarks.peers.comparing import (
     pairs,
     pairs_options,
 )
+from benchmarks.peers.encdec import translators, translators_options
 from benchmarks.peers.exact import exactness, exactness_options
 
 __all__ = [
@@ -29,4 +30,6 @@ __all__ = [
     "forwards_options",
     "pairs",
     "pairs_options",
+    "translators",
+    "translators_options",
 ]

@@ -48,7 +48,9 @@ class Column:
     values: dict[str, list[float]] = field(default_factory=dict)
     reason: str = ""
     settings: str = ""
+    cells: list[str] | None = None  # those that it can be asked; None: all
     difference: float | None = None
+    agreement: str | None = None
 
     def refuse(self, answer: Answer) -> bool:
         """Note why, if the answer says that it cannot."""
@@ -70,6 +72,8 @@ class Contest:
         """The fastest peer, and how many times as fast specdec is, by round; None without a peer."""
         found = {}
         for peer, ours in self.beside.items():
+            if peer.startswith("specdec"):  # another setting of it
+                continue
             pairs = list(zip(ours.get(cell, []), self.columns[peer].values.get(cell, []), strict=False))
             if pairs and not self.columns[peer].reason:  # one may end early
                 found[peer] = Spread.of(a / b if higher_is_better else b / a for a, b in pairs)
@@ -118,7 +122,7 @@ def compete(
         for name in ["specdec", *group]:
             worker, column = engine_process(name, args.work, args.threads), contest.columns[name]
             answer = worker.ask("load", **load)
-            column.settings = answer.get("settings", "")
+            column.settings, column.cells = answer.get("settings", ""), answer.get("cells")
             if column.refuse(answer):
                 worker.close()
             else:
@@ -129,6 +133,9 @@ def compete(
             for cell, request in turns(round_):
                 names = list(workers) if "specdec" in workers else []
                 for name in names[round_ % len(names) :] + names[: round_ % len(names)] if names else []:
+                    able_to = contest.columns[name].cells
+                    if request["do"] == "time" and able_to is not None and cell not in able_to:
+                        continue
                     answer = workers[name].ask(**request)
                     if contest.columns[name].refuse(answer):
                         workers.pop(name).close()
@@ -165,7 +172,7 @@ def engine_options(options: Options, engines: Mapping[str, str]) -> None:
     options.many("--engines", str, engines, choices=engines)
 
 
-def _competing_options(options: Options, engines: Mapping[str, str], repeats: int) -> None:
+def competing_options(options: Options, engines: Mapping[str, str], repeats: int) -> None:
     engine_options(options, engines)
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     options.add(
@@ -186,7 +193,7 @@ def begin(args: argparse.Namespace, report: Report) -> None:
 
 
 def forwards_options(options: Options) -> None:
-    _competing_options(options, ENGINES, 7)
+    competing_options(options, ENGINES, 7)
     options.many("--shapes", str, TIMED, choices=SHAPES)
     options.many("--cells", str, CELLS, choices=CELLS)
     options.add("--seconds", type=float, default=0.1, help="of each burst, at least one sample")
@@ -233,10 +240,10 @@ def forwards(args: argparse.Namespace, report: Report) -> None:
         best = [contest.best(cell, higher_is_better=False) for cell in args.cells]
         table.row("fastest peer", *(found and found[0] for found in best), None)
         table.row("specdec, times as fast", *(found and found[1] for found in best), None)
-        _say_settings(contest.columns, report)
+        say_settings(contest.columns, report)
 
 
-def _say_settings(columns: Mapping[str, Column], report: Report) -> None:
+def say_settings(columns: Mapping[str, Column], report: Report) -> None:
     report.say()
     for name, column in columns.items():
         if column.settings:
@@ -247,7 +254,7 @@ def _say_settings(columns: Mapping[str, Column], report: Report) -> None:
 
 
 def pairs_options(options: Options) -> None:
-    _competing_options(options, PAIRS, 7)
+    competing_options(options, PAIRS, 7)
     options.many("--pairs", str, ["paper97+paper6", "L1B+L60M"])
     options.many("--gamma", int, [0, 3, 5, 7], help="0: plain decoding")
     options.add("--alpha", type=float, default=0.8, help="share of drafted tokens that is right")
@@ -268,7 +275,7 @@ def pairs(args: argparse.Namespace, report: Report) -> None:
 
 
 def batches_options(options: Options) -> None:
-    _competing_options(options, BATCHES, 5)
+    competing_options(options, BATCHES, 5)
     options.many("--pairs", str, ["paper97+paper6"])
     options.many("--at-once", int, [1, 4, 16, 64], metavar="N")
     options.many("--gamma", int, [0, 3], help="0: plain decoding")
@@ -327,7 +334,7 @@ def _rates(
             peer, ratio = contest.best("rate", higher_is_better=True) or (None, None)
             table.row(gamma, n_at_once, *cells, peer, ratio)
             settings |= {name: column for name, column in contest.columns.items() if column.settings}
-        _say_settings(settings, report)
+        say_settings(settings, report)
         _say_best(table.rows, args.engines, report)
 
 

@@ -37,6 +37,13 @@ WRITERS = {
     "llama.cpp server": "with_llama_cpp.LlamaServerWriter",
     "ctranslate2": "with_ctranslate2.CTranslate2Writer",
 }
+#: Those with encoder-decoders.
+TRANSLATORS = {
+    "specdec": "with_specdec.SpecdecTranslator",
+    "specdec, OpenBLAS": "with_specdec.SpecdecBlasTranslator",
+    "transformers": "with_transformers.TransformersTranslator",
+    "ctranslate2": "with_ctranslate2.CTranslate2Translator",
+}
 
 
 def engine_class(kinds: dict[str, str], name: str) -> type:

@@ -10,7 +10,10 @@ import numpy as np
 from ctranslate2.converters import TransformersConverter
 from numpy.typing import NDArray
 
+from benchmarks import encoder_decoders
+from benchmarks.peers import translator
 from benchmarks.peers.engine import CACHE, CELLS, Engine, Job, Unsupported, Writer
+from benchmarks.peers.translator import SourceJob
 from benchmarks.shapes import vocabulary
 
 _COMPUTE = {"f32": "float32", "int8": "int8_float32"}
@@ -88,9 +91,19 @@ class CTranslate2(Engine):
 
 def _folder(job: Job):
     def convert(folder) -> None:
-        TransformersConverter(str(job.checkpoint), load_as_float16=False).convert(str(folder))
+        _Converter(str(job.checkpoint), load_as_float16=False).convert(str(folder))
 
     return job.made(f"{job.name}-ctranslate2", convert)
+
+
+class _Converter(TransformersConverter):
+    """Tells T5 1.1 by `scale_decoder_outputs`, as transformers 5 says it, not by `tie_word_embeddings`."""
+
+    def load_model(self, *args, **more):
+        model = super().load_model(*args, **more)
+        if model.config.model_type == "t5":
+            model.config.tie_word_embeddings = model.config.scale_decoder_outputs
+        return model
 
 
 class CTranslate2Writer(Writer):
@@ -104,3 +117,50 @@ class CTranslate2Writer(Writer):
     def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
         """Never called."""
         raise Unsupported("has no speculative decoding")
+
+
+class CTranslate2Translator(translator.Translator):
+    """`translate_batch` of one source with one beam, and `score_batch`."""
+
+    settings = "int8: one scale per row; from a source to the first token: a whole call for one token"
+    cells = tuple(cell for cell in translator.CELLS if cell.startswith(("plain", "first")))
+
+    def __init__(self, target: SourceJob, draft: SourceJob | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.translator = ctranslate2.Translator(
+            str(_folder(target)), compute_type=_COMPUTE[target.format], inter_threads=1,
+            intra_threads=target.n_threads,
+        )  # fmt: skip
+        self.tokens = encoder_decoders.vocabulary(target.shape)
+        self.ids = {token: i for i, token in enumerate(self.tokens)}
+
+    @classmethod
+    def prepare(cls, target: SourceJob, draft: SourceJob | None) -> None:
+        """Convert, once, as f32: other types are made at load."""
+        if draft:
+            raise Unsupported("has no speculative decoding")
+        CTranslate2.prepare(target)
+
+    def _translate(self, source: list[int], n: int) -> tuple[list[int], list[float]]:
+        """The tokens, and the times at which each of them was there."""
+        times: list[float] = []
+        (result,) = self.translator.translate_batch(
+            [[self.tokens[i] for i in source]], beam_size=1, max_decoding_length=n, min_decoding_length=n,
+            callback=lambda step: times.append(time.perf_counter()) is not None,
+        )  # fmt: skip
+        return [self.ids[token] for token in result.hypotheses[0]], times
+
+    def write(self, source: list[int], n: int) -> tuple[list[int], float]:
+        """From the first token to the last."""
+        tokens, times = self._translate(source, n)
+        return tokens, (n - 1) / (times[n - 1] - times[0])
+
+    def first(self, source: list[int]) -> None:
+        """A text of one token."""
+        self._translate(source, 1)
+
+    def log_probabilities(self, source: list[int], text: list[int]) -> NDArray[np.float64]:
+        """The end of the text is scored too."""
+        words = ([self.tokens[i] for i in ids] for ids in (source, text))
+        (result,) = self.translator.score_batch(*([some] for some in words))
+        return np.array(result.log_probs[: len(text)])

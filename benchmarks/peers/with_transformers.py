@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+import warnings
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
 
+from benchmarks.encoder_decoders import CONFIGS
 from benchmarks.peers.engine import Batch, Engine, Job, Unsupported, Writer
+from benchmarks.peers.translator import SOURCE, TEXT, SourceJob, Translator
 
 
 class Transformers(Engine):
@@ -132,3 +138,94 @@ class TransformersWriter(Writer):
         self.n_tokens += len(tokens)
         self.n_accepted += len(tokens) - (self.n_runs - begun)
         return tokens
+
+
+class TransformersTranslator(Translator):
+    """`generate`, with an assistant model; the encoder and the decoder as modules."""
+
+    settings = (
+        "eager; int8: torch.ao.quantization.quantize_dynamic of all linear layers; constant number of assistant "
+        "tokens, no confidence threshold"
+    )
+
+    def __init__(self, target: SourceJob, draft: SourceJob | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        torch.set_num_threads(target.n_threads)
+        torch.set_grad_enabled(False)
+        self.model = _translator(target)
+        self.start = CONFIGS[target.shape]["decoder_start_token_id"]
+        self.options: dict[str, object] = {}
+        if draft:
+            assistant = _translator(draft)
+            config = assistant.generation_config  # what is passed to generate is not used
+            config.num_assistant_tokens = gamma
+            config.num_assistant_tokens_schedule = "constant"
+            config.assistant_confidence_threshold = 0.0
+            self.options["assistant_model"] = assistant
+
+    @classmethod
+    def prepare(cls, target: SourceJob, draft: SourceJob | None) -> None:
+        """Nothing to convert."""
+
+    def write(self, source: list[int], n: int) -> tuple[list[int], float]:
+        """From the end of the first pass, which may give several tokens, to the last."""
+        there: list[tuple[float, int]] = []
+
+        def note(ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
+            there.append((time.perf_counter(), ids.shape[1] - 1))
+            return torch.zeros(len(ids), dtype=torch.bool)
+
+        ids = torch.tensor([source])
+        out = self.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False, num_beams=1,
+            stopping_criteria=[note], **self.options,
+        )  # fmt: skip
+        (begun, first), (ended, last) = there[0], there[-1]
+        return out[0, 1:].tolist(), (min(last, n) - first) / (ended - begun)
+
+    def first(self, source: list[int]) -> None:
+        """One forward of the whole model."""
+        self.model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[self.start]]))
+
+    def encode(self, source: list[int]) -> None:
+        """The encoder as a module."""
+        self.model.get_encoder()(input_ids=torch.tensor([source]))
+
+    def forward(self, n: int) -> Callable[[], None]:
+        """Cropping the cache takes no time to speak of."""
+        encoded = self.model.get_encoder()(input_ids=torch.tensor([self.target.ids(SOURCE)]))
+        ids = self.target.ids(TEXT + n)
+        cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
+
+        def run(tokens: list[int]) -> None:
+            self.model(
+                encoder_outputs=encoded, decoder_input_ids=torch.tensor([tokens]), past_key_values=cache,
+                use_cache=True,
+            )  # fmt: skip
+
+        run(ids[:TEXT])
+
+        def once() -> None:
+            if (excess := cache.get_seq_length() - TEXT) > 0:
+                cache.crop(-excess)
+            run(ids[TEXT:])
+
+        return once
+
+    def log_probabilities(self, source: list[int], text: list[int]) -> NDArray[np.float64]:
+        """One forward."""
+        read = torch.tensor([[self.start, *text[:-1]]])
+        logits = self.model(input_ids=torch.tensor([source]), decoder_input_ids=read).logits[0].double()
+        return torch.log_softmax(logits, -1)[range(len(text)), text].numpy()
+
+
+def _translator(job: SourceJob) -> torch.nn.Module:
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(job.checkpoint, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None  # no token ends a text
+    model.generation_config.forced_eos_token_id = None
+    if job.format == "int8":
+        with warnings.catch_warnings(action="ignore"):
+            model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    elif job.format != "f32":
+        raise Unsupported(f"{job.format} is not compared")
+    return model

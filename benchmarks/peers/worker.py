@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.worker ENGINE
 
-Requests are ``{"do": "prepare" | "load" | "check" | "time" | "rate" | "batch" | "logits" | "write" |
+Requests are ``{"do": "prepare" | "load" | "check" | "compare" | "time" | "rate" | "batch" | "logits" | "write" |
 "sample", ...}``; an answer holds the result, or ``unsupported`` with the reason, or ``error`` with a
 traceback.
 """
@@ -18,7 +18,8 @@ from typing import Any
 
 from benchmarks.builds import Answer, serve
 from benchmarks.peers.engine import Engine, Job, SayingLogits, Unsupported, Writer
-from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS, WRITERS, engine_class
+from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS, TRANSLATORS, WRITERS, engine_class
+from benchmarks.peers.translator import SourceJob
 
 
 def main() -> None:
@@ -41,12 +42,15 @@ def main() -> None:
 def _serve(name: str, engine: Any, request: Answer) -> tuple[Any, Answer]:
     """Do one request; return the engine there is afterwards, and the answer."""
     if request["do"] in ("prepare", "load"):
+        job_class = SourceJob if request.get("translates") else Job
         target, draft = (
-            job and Job(**{**job, "work": Path(job["work"])})
+            job and job_class(**{**job, "work": Path(job["work"])})
             for job in (request["target"], request.get("draft"))
         )
         settings: tuple[int, ...]
-        if "n_at_once" in request:
+        if request.get("translates"):
+            kind, jobs, settings = engine_class(TRANSLATORS, name), (target, draft), (request["gamma"],)
+        elif "n_at_once" in request:
             kind, jobs = engine_class(BATCHES, name), (target, draft)
             settings = request["gamma"], request["n_at_once"]
         elif "gamma" in request:
@@ -58,7 +62,9 @@ def _serve(name: str, engine: Any, request: Answer) -> tuple[Any, Answer]:
             kind.prepare(*jobs)
             return None, {}
         engine = kind(*jobs, *settings)
-        return engine, {"settings": getattr(engine, "settings", "")}
+        return engine, {"settings": getattr(engine, "settings", ""), "cells": getattr(engine, "cells", None)}
+    if request["do"] == "compare":
+        return engine, {"log_probabilities": engine.check().tolist(), "text": engine.text()}
     if request["do"] == "check":
         return engine, {"logits": engine.check().tolist()}
     if request["do"] == "rate":
