@@ -120,7 +120,9 @@ def write_encoder_decoder(name: str, folder: Path, alpha: float = 1.0) -> Path:
     model.save_pretrained(folder)
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(name)))
     words = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "pad_token": "<pad>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(words | {"bos_token": "</s>", "unk_token": "t3"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(words | {"bos_token": "</s>", "unk_token": "t3"})
+    )
     stamp.write_text(json.dumps(said))
     return folder
 

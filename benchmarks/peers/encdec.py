@@ -26,7 +26,7 @@ from benchmarks.report import Report, Spread
 from benchmarks.turns import Options
 
 FORMATS = ("f32", "int8")
-#: Parameters in millions.
+#: Millions of parameters: what an engine needs memory for.
 _SIZES = {"t5-v1.1-small": 77, "t5-v1.1-base": 248, "t5-2-layers": 9, "bart-base": 139, "opus-mt": 75}
 
 
@@ -101,7 +101,12 @@ def _cells(shape: str, number: str, args: argparse.Namespace, report: Report) ->
         _gigabytes(shape, number), args, check,
     )  # fmt: skip
     table = report.table(
-        {"engine": "", **dict.fromkeys((f"{cell}, ms" for cell in args.cells), ".2f"), "off by": ".1g", "text": ""},
+        {
+            "engine": "",
+            **dict.fromkeys((f"{cell}, ms" for cell in args.cells), ".2f"),
+            "off by": ".1g",
+            "text": "",
+        },
         f"{shape}, {number}",
     )
     for name, column in contest.columns.items():

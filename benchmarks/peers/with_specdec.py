@@ -159,7 +159,12 @@ class SpecdecTranslator(Translator):
         options = {"gamma": self.gamma} if self.gamma else {}
         begun = time.perf_counter()
         result = specdec.generate(
-            *self.models, source, max_new_tokens=n, n_threads=self.target.n_threads, ignore_eos=True, **options
+            *self.models,
+            source,
+            max_new_tokens=n,
+            n_threads=self.target.n_threads,
+            ignore_eos=True,
+            **options,
         )
         seconds = time.perf_counter() - begun - result.trace.prefill_s
         return list(result.tokens), n / seconds
