@@ -16,7 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,16 @@ class Worker:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
-        self.process = subprocess.Popen(
-            [python, "-m", module, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.open("w") if log else None,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-            start_new_session=True,  # a group of its own: its children stop and end with it
-        )
+        with log.open("w") if log else nullcontext() as errors:
+            self.process = subprocess.Popen(
+                [python, "-m", module, *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+                start_new_session=True,  # a group of its own: its children stop and end with it
+            )
         atexit.register(self.close)
 
     def ask(self, do: str, **request: Any) -> Answer:

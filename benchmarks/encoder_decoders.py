@@ -2,10 +2,10 @@
 
 Every weight is a number of bf16, stored as f32: all number formats of all engines start from the same model.
 
-The T5 shapes have heads of their own, and these are made as in `shapes.py`: whatever source and layers add, the
-most probable token after t is the successor of t, so that a draft agrees with its target at temperature 0
-after a given share of the tokens. BART and Marian read their embedding as the head, so no such pair can be
-made of them; their text depends on the whole source and text.
+The T5 shapes have heads of their own, made as in `shapes.py`: whatever source and layers add, the most
+probable token after t is the successor of t, so that a draft agrees with its target at temperature 0 after a
+given share of the tokens. The embedding of BART and Marian is their head too, so no such pair can be made of
+them; what they write depends on the whole source and text.
 
 No token ends a text: the end token is no one's successor, or its logit is lowered by 100.
 """

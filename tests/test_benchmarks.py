@@ -152,6 +152,42 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert rows and all(any(value for value in row.values()) for row in rows)
 
 
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_encoder_decoders_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both engines read the same model: equal texts and log-probabilities, and the text that is expected."""
+    monkeypatch.chdir(ROOT)
+    model, cells = "t5-2-layers", ["plain", "t(5)", "first 32", "encoder 32"]
+    words = [
+        "peers-encdec",
+        "--work",
+        str(tmp_path / "work"),
+        "--engines",
+        "transformers",
+        "--formats",
+        "f32",
+    ]
+    words += [
+        "--shapes",
+        model,
+        "--pairs",
+        f"{model}+{model}",
+        "--gamma",
+        "2",
+        "--tokens",
+        "6",
+        "--cells",
+        *cells,
+    ]
+    report = main([*words, "--repeats", "1", "--threads", "1"])
+    speeds, rates = report.tables
+    assert [row[0] for row in speeds.rows[:2]] == ["specdec", "transformers"]
+    for row in speeds.rows[:2]:
+        assert all(isinstance(cell, Spread) for cell in row[1:-2])
+        assert row[-2] < 1e-4 and row[-1] == "32 of 32"
+    assert all(isinstance(cell, Spread) for cell in rates.rows[0][1:3])
+
+
 def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the method `fixed_acceptance` nor its older form, an argument of the session."""
 

@@ -1,4 +1,4 @@
-"""Speed of specdec beside other engines on encoder-decoders: sources, positions, texts, speculative decoding."""
+"""Speed of specdec beside other engines on encoder-decoders: sources, positions, texts, speculation."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def translators_options(options: Options) -> None:
 def translators(args: argparse.Namespace, report: Report) -> None:
     """Encoder-decoders of specdec, transformers and CTranslate2, with transformers' assisted generation.
 
-    One sequence, temperature 0. Cells: plain, the time of a token of 33 after a source of 128; t(1) and t(5), one
-    forward of the decoder of 1 or 5 positions after a source of 128 and a text of 64 tokens, all logits; first N,
-    from a source of N tokens to the logits of the first token: the encoder, keys and values of cross-attention
-    in all layers, one position of the decoder; encoder N, the encoder alone. In every round each engine has a
-    short burst of each cell. "off by" is the largest difference, in nats, of the log-probabilities of 32 tokens
-    from specdec's in f32; "text" how many of the first 32 tokens of a text are those of specdec in f32.
-    Ratios above 1 are specdec's.
+    One sequence, temperature 0. Cells: plain, the time of one of 33 tokens after a source of 128; t(1) and
+    t(5), one forward of the decoder of 1 or 5 positions after a source of 128 and a text of 64 tokens, all
+    logits; first N, from a source of N tokens to the logits of the first token: the encoder, keys and values
+    of cross-attention in all layers, one position of the decoder; encoder N, the encoder alone. In every
+    round each engine has a short burst of each cell. "off by" is the largest difference, in nats, of the
+    log-probabilities of 32 tokens from specdec's in f32; "text" how many of the first 32 tokens of a text are
+    those of specdec in f32. Ratios above 1 are specdec's.
 
-    With pairs: tokens per second, without what happens before the first token; each text must be the target's.
+    Of pairs: tokens per second, without what happens before the first token; each text must be the target's.
     """
     args.formats = [number for number in args.formats if number in FORMATS]
     begin(args, report)

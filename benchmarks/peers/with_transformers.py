@@ -144,8 +144,8 @@ class TransformersTranslator(Translator):
     """`generate`, with an assistant model; the encoder and the decoder as modules."""
 
     settings = (
-        "eager; int8: torch.ao.quantization.quantize_dynamic of all linear layers; constant number of assistant "
-        "tokens, no confidence threshold"
+        "eager; int8: torch.ao.quantization.quantize_dynamic of all linear layers; constant number of "
+        "assistant tokens, no confidence threshold"
     )
 
     def __init__(self, target: SourceJob, draft: SourceJob | None, gamma: int) -> None:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.peers.worker ENGINE
 
-Requests are ``{"do": "prepare" | "load" | "check" | "compare" | "time" | "rate" | "batch" | "logits" | "write" |
-"sample", ...}``; an answer holds the result, or ``unsupported`` with the reason, or ``error`` with a
-traceback.
+Requests are ``{"do": "prepare" | "load" | "check" | "compare" | "time" | "rate" | "batch" | "logits" |
+"write" | "sample", ...}``; an answer holds the result, or ``unsupported`` with the reason, or ``error`` with
+a traceback.
 """
 
 from __future__ import annotations
