@@ -318,6 +318,11 @@ class Model:
             source = source.in_language(src_lang)
         if tgt_lang is not None:
             ours, known = source.language_id("tgt_lang", tgt_lang), set(source.languages.values())
+            if ours >= self._config.n_vocab:
+                raise InputError(
+                    f"tgt_lang is {shown(tgt_lang)}, token id {ours} of the tokenizer; expected a language with "
+                    f"one of the model's ids, 0 to {self._config.n_vocab - 1}"
+                )
             start = (*(token for token in start if token not in known), ours)
         return Model(
             self._core,
