@@ -139,6 +139,17 @@ def test_marian_has_two_sides(tmp_path: Path, separate: bool) -> None:
             assert tokenizer.decode(expected) == text
 
 
+def test_a_vocabulary_of_sources_has_its_own_end_of_text(tmp_path: Path) -> None:
+    """Marian's sides may number "</s>" differently; the model's files say the id of texts."""
+    source, target = trained(tmp_path / "source.spm"), trained(tmp_path / "target.spm", seed=2)
+    for name, model, first in (("vocab.json", source, 0), ("target_vocab.json", target, 7)):
+        known = dict.fromkeys(["</s>", "<unk>", *(piece for piece, _ in pieces(model)), "<pad>"])
+        (tmp_path / name).write_text(json.dumps({piece: first + i for i, piece in enumerate(known)}))
+    for tokenizer in (load_tokenizer(tmp_path), load_tokenizer(tmp_path, eos_ids=(7,))):
+        assert tokenizer.eos_ids == (7,)
+        assert source_side(tokenizer).encode("")[-1:] == [0]
+
+
 def test_m2m_has_language_tokens(tmp_path: Path) -> None:
     model = trained(tmp_path / "sentencepiece.bpe.model")
     known = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces(model))])
@@ -262,6 +273,19 @@ def test_languages_of_a_model(tmp_path: Path) -> None:
     assert german.decoder_start == (given.convert_tokens_to_ids("ro_RO"),)
     given.src_lang = "de_DE"
     assert german.source_ids("der rote Ball").tolist() == given("der rote Ball").input_ids
+
+
+def test_a_language_that_the_model_has_no_id_for(tmp_path: Path) -> None:
+    model = trained(tmp_path / "sentencepiece.bpe.model")
+    known = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces(model))])
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(known)}))
+    n_vocab = len(known) + 3
+    m2m = with_model(
+        tmp_path, "M2M100ForConditionalGeneration", vocab_size=n_vocab, forced_bos_token_id=None
+    )
+    assert m2m.with_languages(tgt_lang="ar").decoder_start == (2, n_vocab - 1)
+    with pytest.raises(InputError, match=f"tgt_lang is 'ast', token id {n_vocab} of the tokenizer"):
+        m2m.with_languages(tgt_lang="ast")
 
 
 def test_a_model_without_languages(tmp_path: Path) -> None:

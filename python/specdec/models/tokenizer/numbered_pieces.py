@@ -127,11 +127,13 @@ def marian_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
 def _two_sides(
     models: Sequence[Path], numbers: Sequence[Mapping[str, int]], names: Sequence[str], **ends: Any
 ) -> NumberedPieces:
-    """Of sources, then of texts: SentencePiece models, vocabularies, and where these were read."""
-    codes = numbers[0] == numbers[1]
-    source, target = (
-        NumberedPieces(*side, codes=codes, **ends) for side in zip(models, numbers, names, strict=True)
-    )
+    """Of sources, then of texts: SentencePiece models, vocabularies, and where these were read.
+
+    ``ends`` are ids of texts: a vocabulary of sources has an end of text of its own.
+    """
+    shared = numbers[0] == numbers[1]
+    source = NumberedPieces(models[0], numbers[0], names[0], codes=shared, **(ends if shared else {}))
+    target = NumberedPieces(models[1], numbers[1], names[1], codes=shared, **ends)
     target.source_side = source
     return target
 

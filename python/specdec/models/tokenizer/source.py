@@ -98,7 +98,7 @@ def source_side(tokenizer: Tokenizer | None) -> SourceTokenizer | None:
     pieces = tokenizer.source_side if isinstance(tokenizer, NumberedPieces) else tokenizer
     before, after = (tuple(getattr(pieces, side, ())) for side in ("before", "after"))
     if not after:
-        after = tuple(tokenizer.eos_ids[:1])
+        after = tuple(pieces.eos_ids[:1])
     return SourceTokenizer(pieces, before, after, languages_of(pieces))
 
 
