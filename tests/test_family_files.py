@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +388,14 @@ def test_sources_are_for_models_with_an_encoder(tmp_path: Path) -> None:
     rows = t5.logits(ids, [3, 4]).astype(np.float64)
     log_probs = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
     np.testing.assert_allclose(t5.score(ids, [3, 4]), log_probs[[0, 1, 2], ids[1:]], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("start", [..., 17])
+def test_a_second_token_without_a_first_is_no_beginning(tmp_path: Path, start: Any) -> None:
+    """The tokens are decoder_start_token_id, which is absent or no id here, and forced_bos_token_id."""
+    folder = write(tmp_path, "M2M100ForConditionalGeneration", decoder_start_token_id=start)
+    with nullcontext() if start is ... else pytest.warns(match="'decoder_start_token_id' is 17"):
+        assert specdec.load(folder).decoder_start == ()
 
 
 def test_what_a_decoder_begins_with(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ class GenerationDefaults:
     sampling : dict
         Keyword arguments of ``specdec.generate``; see `specdec.Model.default_sampling`.
     decoder_start : tuple of int
-        What a decoder with an encoder begins with: ``decoder_start_token_id``, then ``forced_bos_token_id``;
-        those that the files name.
+        What a decoder with an encoder begins with: ``decoder_start_token_id``, then, if the files name it,
+        ``forced_bos_token_id``. Empty where they name no first token.
     """
 
     bos_id: int | None
@@ -66,13 +66,13 @@ def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> Gene
         return next((ids for source in sources if (ids := source.token_ids(name, n_vocab, outside))), ())
 
     bos, eos = first("bos_token_id"), first("eos_token_id") or None
-    start = (*first("decoder_start_token_id")[:1], *first("forced_bos_token_id")[:1])
+    start, forced = first("decoder_start_token_id")[:1], first("forced_bos_token_id")[:1]
     if outside:
         fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
         message = f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out"
         warn(message)
     sampling = _sampling(values, file) | _forbidden(sources, n_vocab)
-    return GenerationDefaults(bos[0] if bos else None, eos, sampling, start)
+    return GenerationDefaults(bos[0] if bos else None, eos, sampling, (*start, *forced) if start else ())
 
 
 def _forbidden(sources: list[Fields], n_vocab: int) -> dict[str, Any]:
