@@ -320,8 +320,8 @@ class Model:
             ours, known = source.language_id("tgt_lang", tgt_lang), set(source.languages.values())
             if ours >= self._config.n_vocab:
                 raise InputError(
-                    f"tgt_lang is {shown(tgt_lang)}, token id {ours} of the tokenizer; expected a language with "
-                    f"one of the model's ids, 0 to {self._config.n_vocab - 1}"
+                    f"tgt_lang is {shown(tgt_lang)}, token id {ours} of the tokenizer; expected a language "
+                    f"with one of the model's ids, 0 to {self._config.n_vocab - 1}"
                 )
             start = (*(token for token in start if token not in known), ours)
         return Model(
