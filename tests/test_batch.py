@@ -445,8 +445,8 @@ def test_ctrl_c_ends_a_batch_between_its_texts(pair: Pair, monkeypatch: pytest.M
     class Interrupted(WatchedSession):
         n_replaced = 0
 
-        def replace(self, *arguments: Any) -> None:
-            self._session.replace(*arguments)
+        def replace(self, *arguments: Any, **named: Any) -> None:
+            self._session.replace(*arguments, **named)
             self.n_replaced += 1
             if self.n_replaced == 3:
                 signal.raise_signal(signal.SIGINT)

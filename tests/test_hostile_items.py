@@ -68,7 +68,9 @@ def session(
 
 def rounds(target: _core.Model, answer: Any, budget: int = 4) -> list[Any]:
     """The first round with a Python object that proposes the answer."""
-    description = by_method("python", "a test", lambda *_: answer, None, None, drafts.Proposal, None, False)
+    description = by_method(
+        "python", "a test", lambda *_: answer, None, None, drafts.Proposal, None, False, False
+    )
     made = session(target, description, gamma=budget)
     made.prefill()
     return made.round()

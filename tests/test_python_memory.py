@@ -46,7 +46,9 @@ def guesses(n_vocab: int) -> Any:
     def nothing(*_: object) -> None:
         return None
 
-    return by_method("python", "a test", lambda *_: given, nothing, nothing, drafts.Proposal, None, False)
+    return by_method(
+        "python", "a test", lambda *_: given, nothing, nothing, drafts.Proposal, None, False, False
+    )
 
 
 def works() -> dict[str, Callable[[], Work]]:
