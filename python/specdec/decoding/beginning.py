@@ -72,7 +72,8 @@ class Beginning:
             text_ids = _ids_with_room(target, decoder_prompt, f"decoder_prompt of {name}")
         elif not target.decoder_start:
             raise InputError(
-                f"{name}: {target.path} names no ids that its texts begin with; expected a decoder_prompt"
+                f"{name}: {target.path} names no ids that its texts begin with; expected a decoder_prompt, "
+                "or a target language by Model.with_languages"
             )
         return cls([*target.decoder_start, *text_ids], text_ids, read)
 
