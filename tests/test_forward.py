@@ -39,6 +39,12 @@ CASES = [(variant, *FORMATS[0]) for variant in VARIANTS]
 CASES += [(variant, *formats) for formats in FORMATS[1:] for variant in ODD]
 CASES += [(variant, *FORMATS[0]) for variant in ENCODER_DECODERS]
 CASES += [("biases-by-layer-other-sizes", *formats) for formats in FORMATS[1:]]
+# The reference takes seconds for these.
+SLOW = ("mixture-not-gated-norms-after", "biases-by-layer-other-sizes")
+MARKED = [
+    pytest.param(case, marks=pytest.mark.slow if case[0] in SLOW and case[1:] != FORMATS[0] else ())
+    for case in CASES
+]
 
 
 class Case:
@@ -58,7 +64,7 @@ class Case:
         return _core.Decoder(self.model, source=self.source, **options)
 
 
-@pytest.fixture(scope="module", params=CASES, ids="-".join)
+@pytest.fixture(scope="module", params=MARKED, ids="-".join)
 def case(request):
     return Case(*request.param)
 

@@ -250,7 +250,9 @@ PROPOSALS: dict[str, Callable[[Parents, Conditional], Proposal]] = {
 }
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "uneven" else pytest.mark.law) for name in TREES]
+)
 @pytest.mark.parametrize("how", PROPOSALS)
 def test_nodes_are_drawn_from_what_they_say(how: str, name: str) -> None:
     """And that is the draft's own: the distribution after the parent, or what earlier siblings left of it.
@@ -435,9 +437,12 @@ def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tu
 
 
 NESTED = list(nested(random_model(3, 1), random_model(3, 2), 3))
+BY_DEFAULT = ("a model", "a tree")
 
 
-@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.law) for name in NESTED]
+)
 def test_a_draft_of_a_draft_changes_no_guess_in_law(name: str) -> None:
     """The guesses are draws of the middle model, and say so; chi-square over 6,000 seeds, false alarm 1e-3.
 
