@@ -533,12 +533,35 @@ def test_the_command_line(
         assert cli.main([*pair, "--source", "a bb", "--no-color", *prompt]) == 0
         output, errors = capsys.readouterr()
         assert f"a bb → {''.join(prompt)}" in output and "identical, all 6 tokens" in output and not errors
+        assert "greedy texts" not in output  # this one is
+        assert cli.main([*pair, "--source", "a bb", "--temperature", "0.6", "--no-color", *prompt]) == 0
+        output, errors = capsys.readouterr()
         (greedy,) = [line for line in output.splitlines() if line.startswith("greedy texts")]
         assert "--source 'a bb'" in greedy and greedy.endswith(" ".join(["--threads 1", *prompt]))
     assert cli.main([*pair, "a bb"]) == 2
     assert "--source is missing; expected what the encoder of random reads" in capsys.readouterr().err
     assert cli.main(["--target", "plain", "--draft", "plain", "--source", "ab"]) == 2
     assert "--source is given, but random has no encoder" in capsys.readouterr().err
+
+
+def test_the_command_lines_languages(
+    texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = {"target": texts.target, "draft": texts.draft}
+    monkeypatch.setattr(cli, "load", lambda name, dtype: models[name])
+    call = ["--target", "target", "--draft", "draft", "--source", "a bb", "--max-new-tokens", "6"]
+    assert cli.main([*call, "--tgt-lang", "de"]) == 2
+    assert "tgt_lang is 'de', but the tokenizer has no languages" in capsys.readouterr().err
+    asked: list[tuple[specdec.Model, dict[str, Any]]] = []
+
+    def with_languages(model: specdec.Model, **languages: Any) -> specdec.Model:
+        asked.append((model, languages))
+        return model
+
+    monkeypatch.setattr(specdec.Model, "with_languages", with_languages)
+    assert cli.main([*call, "--src-lang", "en", "--tgt-lang", "de"]) == 0
+    languages = {"src_lang": "en", "tgt_lang": "de"}
+    assert asked == [(texts.target, languages), (texts.draft, languages)]
 
 
 # ------------------------------------------------------------------------------------------------- errors

@@ -95,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("prompt", nargs="?", help=f"text to continue (default: {_PROMPT!r}; with --source: none)")
     add("--source", metavar="TEXT", help="what the encoder of an encoder-decoder reads, which needs it")
+    add("--src-lang", metavar="CODE", help="language of the source, for models of several")
+    add("--tgt-lang", metavar="CODE", help="language of the text, for models of several")
     add("--target", metavar="MODEL", help="path or hub name of the model whose text this is")
     add("--draft", metavar="MODEL", help="path or hub name of the model that guesses ahead")
     formats: dict[str, Any] = {"choices": ("f32", "bf16", "int8", "int4"), "metavar": "FORMAT"}
@@ -106,13 +108,18 @@ def _parser() -> argparse.ArgumentParser:
         f"(default: {_PAIR_GAMMA} for the pair in the package, else as many as the draft asks for)",
     )  # fmt: skip
     add("--max-new-tokens", type=int, default=_MAX_NEW_TOKENS, metavar="N", help="(default: %(default)s)")
-    add("--temperature", type=float, metavar="T", help=f"0 is greedy (default: {_TEMPERATURE})")
+    add(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help=f"0 is greedy (default: {_TEMPERATURE}, or 0 with --source)",
+    )
     add(
         "--repetition-penalty",
         type=float,
         metavar="R",
         help="above 1, tokens that have occurred are less likely "
-        f"(default: {_REPETITION_PENALTY}, or 1 where --temperature is given)",
+        f"(default: {_REPETITION_PENALTY}, or 1 where --temperature or --source is given)",
     )
     add("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens only")
     add("--top-p", type=float, metavar="P", help="sample from the likeliest tokens that hold mass P only")
@@ -150,6 +157,8 @@ def _gamma(text: str) -> int | str:
 def _compare(arguments: argparse.Namespace) -> int:
     target, draft = _models(arguments)
     temperature, penalty, rule = arguments.temperature, arguments.repetition_penalty, arguments.verify
+    if temperature is None and arguments.source is not None:
+        temperature = 0.0
     if penalty is None and temperature is None:
         penalty = _REPETITION_PENALTY
     if rule is None:
@@ -208,8 +217,14 @@ def _prompt(arguments: argparse.Namespace) -> str:
 
 def _models(arguments: argparse.Namespace) -> tuple[Model, Model]:
     if arguments.target is None:
-        return embedded_pair(arguments.dtype, arguments.draft_dtype)
-    return load(arguments.target, arguments.dtype), load(arguments.draft, arguments.draft_dtype)
+        target, draft = embedded_pair(arguments.dtype, arguments.draft_dtype)
+    else:
+        target = load(arguments.target, arguments.dtype)
+        draft = load(arguments.draft, arguments.draft_dtype)
+    languages = {"src_lang": arguments.src_lang, "tgt_lang": arguments.tgt_lang}
+    if languages == dict.fromkeys(languages):
+        return target, draft
+    return target.with_languages(**languages), draft.with_languages(**languages)
 
 
 def _show(request: Request, colour: bool) -> Result:
@@ -317,6 +332,8 @@ def _greedy(arguments: argparse.Namespace) -> list[str]:
         "--draft-dtype": arguments.draft_dtype,
         "--gamma": arguments.gamma,
         "--source": arguments.source,
+        "--src-lang": arguments.src_lang,
+        "--tgt-lang": arguments.tgt_lang,
         "--max-new-tokens": None if arguments.max_new_tokens == _MAX_NEW_TOKENS else arguments.max_new_tokens,
         "--repetition-penalty": arguments.repetition_penalty,
         "--threads": arguments.threads,

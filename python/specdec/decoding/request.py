@@ -206,8 +206,8 @@ def _check_given(prompt: object) -> None:
     """
     if prompt is None:
         raise InputError(
-            "prompt is missing; expected a text, token ids, or a list of prompts, as the third argument: the "
-            "second argument is the draft, None for plain decoding"
+            "prompt is missing; expected a text, token ids, or a list of prompts (of an encoder-decoder its "
+            "source) as the third argument: the second argument is the draft, None for plain decoding"
         )
     first: Any = prompt
     for _ in range(3):  # a conversation, or several
