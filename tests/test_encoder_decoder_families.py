@@ -17,7 +17,7 @@ from canonical import step_by_step
 from family_models import ENCODER_DECODERS
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
-from specdec.models.families import FAMILIES
+from specdec.models.families import bart, t5
 
 pytestmark = pytest.mark.oracle
 
@@ -123,7 +123,7 @@ def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_every_architecture_with_an_encoder_has_a_case() -> None:
-    with_encoder = {name for name, family in FAMILIES.items() if family.settled is not None}
+    with_encoder = {*bart.FAMILIES, *t5.FAMILIES}
     assert {name.split()[0] for name in ENCODER_DECODERS} == with_encoder
 
 
