@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import functools
 import os
 import platform
 import re
@@ -202,11 +203,12 @@ def describe_machine() -> str:
     return f"{processor()}{family}, {len(allowed_cores())} cores, kernels {_core.kernels()}"
 
 
-def allowed_cores() -> list[int]:
-    """Those this process may run on."""
+@functools.cache
+def allowed_cores() -> tuple[int, ...]:
+    """Those this process might run on at the first call: threads may have been kept on some of them since."""
     if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
 
 
 def commit(folder: Path) -> str:
