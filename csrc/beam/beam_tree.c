@@ -15,9 +15,9 @@ sd_status sd_beam_tree_create(sd_beam_tree* t, const sd_model* target, const sd_
     *t = (sd_beam_tree){.max_nodes = max_nodes, .drafting = draft != NULL};
     sd_status status = SD_ARENA_BUILD(&t->arena, lay_out(t));
     if (status != SD_OK) return status;
-    status = sd_cache_create(&t->target, target, n_committed + max_nodes, max_nodes, 0);
+    status = sd_cache_create(&t->target, target, n_committed + max_nodes, max_nodes, 0, NULL);
     if (status == SD_OK && draft != NULL)
-        status = sd_cache_create(&t->draft, draft, n_committed + max_nodes, max_nodes, 0);
+        status = sd_cache_create(&t->draft, draft, n_committed + max_nodes, max_nodes, 0, NULL);
     return status;
 }
 

@@ -1,4 +1,5 @@
 /* Decoder: one cache over a model, and the forward pass itself. */
+#include <limits.h>
 #include <string.h>
 
 #include "encoder.h"
@@ -20,14 +21,30 @@ static int enter(decoder_object* self) {
 
 static void leave(decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
 
+/* The hidden states to be kept: a sequence of integers, or NULL or None for none. Returns 0, or -1 with an
+ * exception. */
+static int taps_from(PyObject* argument, const sd_model* model, sd_taps* taps) {
+    int32_t* layers;
+    int n;
+    *taps = (sd_taps){0};
+    if (sd_optional_ids_from(argument, "taps", &layers, &n) < 0) return -1;
+    sd_status status = SD_OK;
+    for (int i = 0; i < n && status == SD_OK; i++) status = sd_taps_add(taps, layers[i], &model->config);
+    PyMem_Free(layers);
+    if (status == SD_OK) return 0;
+    sd_raise(status);
+    return -1;
+}
+
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"model", "capacity", "max_nodes", "n_threads", "n_vocab", "source", NULL};
+    static char* names[] = {"model", "capacity", "max_nodes", "n_threads", "n_vocab", "source", "taps", NULL};
     decoder_object* self = (decoder_object*)base;
-    PyObject *model_argument, *source_argument = NULL;
+    PyObject *model_argument, *source_argument = NULL, *taps_argument = NULL;
     int32_t* source;
+    sd_taps taps;
     int capacity = 0 /* required: 0 is refused below */, max_nodes = 1, n_threads = 1, n_vocab = 0, n_source;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiiiO", names, &model_argument, &capacity, &max_nodes,
-                                     &n_threads, &n_vocab, &source_argument))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiiiOO", names, &model_argument, &capacity, &max_nodes,
+                                     &n_threads, &n_vocab, &source_argument, &taps_argument))
         return -1;
     sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
     sd_model_object* model = sd_model_from(state, model_argument, "model");
@@ -45,6 +62,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
                      max_nodes, largest);
         return -1;
     }
+    if (taps_from(taps_argument, model->model, &taps) < 0) return -1;
     if (sd_optional_ids_from(source_argument, "source", &source, &n_source) < 0) return -1;
     if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Decoder") < 0) {
         PyMem_Free(source);
@@ -54,7 +72,8 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     sd_cache cache = {0};
     sd_workspace workspace = {0};
     sd_status status = sd_encoder_check(model->model, source, n_source);
-    if (status == SD_OK) status = sd_cache_create(&cache, model->model, capacity + max_nodes, max_nodes, 0);
+    if (status == SD_OK)
+        status = sd_cache_create(&cache, model->model, capacity + max_nodes, max_nodes, 0, &taps);
     if (status == SD_OK)
         status = sd_workspace_create_for(&workspace, model->model, n_vocab, n_threads, rows, rows,
                                          capacity + max_nodes);
@@ -208,6 +227,26 @@ static PyObject* keep(PyObject* base, PyObject* argument) {
     return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
 }
 
+static PyObject* tapped(PyObject* base, PyObject* argument) {
+    decoder_object* self = (decoder_object*)base;
+    long layer = PyLong_AsLong(argument);
+    if (layer == -1 && PyErr_Occurred()) return NULL;
+    if (enter(self) < 0) return NULL;
+    const sd_cache* cache = &self->cache;
+    int n = cache->n_committed + cache->n_pending, d_model = cache->model->config.d_model;
+    float* rows;
+    PyObject* array = NULL;
+    if (layer < 0 || layer > INT_MAX || sd_taps_find(&cache->taps, (int)layer) < 0)
+        PyErr_Format(PyExc_ValueError, "hidden state %ld is not kept, expected one of taps", layer);
+    else
+        array = sd_new_array("float32", n, d_model, (void**)&rows);
+    for (int slot = 0; array && slot < n; slot++)
+        memcpy(rows + (ptrdiff_t)slot * d_model, sd_cache_tapped(cache, slot, (int)layer),
+               (size_t)d_model * sizeof *rows);
+    leave(self);
+    return array;
+}
+
 static PyObject* get_n_committed(PyObject* self, void* closure) {
     (void)closure;
     return PyLong_FromLong(((decoder_object*)self)->cache.n_committed);
@@ -225,6 +264,10 @@ static PyMethodDef methods[] = {
     {"forward", forward, METH_VARARGS,
      "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree behind the "
      "text."},
+    {"tapped", tapped, METH_O,
+     "tapped($self, layer, /)\n--\n\nA hidden state of `taps` [n, d_model], of the committed tokens and of "
+     "the "
+     "nodes of the last forward."},
     {"keep", keep, METH_O,
      "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
     {0},
@@ -239,8 +282,9 @@ static PyGetSetDef getters[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None)\n--\n\nOne sequence's KV "
-     "cache over a model."},
+     "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, "
+     "taps=None)\n--\n\nOne sequence's KV cache over a model. taps: the hidden states that it keeps, by how "
+     "many layers are behind them; n_layer + 1: what the head reads."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},

@@ -19,6 +19,15 @@ int sd_slice_take(int n, int n_read, int* room) {
     return n_here;
 }
 
+sd_status sd_drafter_add_taps(const sd_drafter* d, const sd_config* target, sd_taps* taps) {
+    sd_status status = SD_OK;
+    for (int i = 0; i < d->taps.n && status == SD_OK; i++)
+        status = sd_taps_add(taps, d->taps.layers[i], target);
+    for (int i = 0; i < d->n_within && status == SD_OK; i++)
+        status = sd_drafter_add_taps(d->within[i], target, taps);
+    return status;
+}
+
 sd_status sd_drafter_begin(sd_drafter* d, int sequence, const sd_prompt* prompt) {
     return d->begin ? d->begin(d, sequence, prompt) : SD_OK;
 }

@@ -50,7 +50,9 @@ struct sd_drafter {
     /* Of its proposals; the session's rule must judge this kind (verify.h). With SD_TREE_UNKNOWN propose
      * fails for a tree that the rule cannot judge. */
     sd_tree_kind tree_kind;
-    int points;     /* every guess is a point mass: drawn_from of a proposal needs no weights */
+    int points; /* every guess is a point mass: drawn_from of a proposal needs no weights */
+    /* What it reads of the target's hidden states: the caches of proposals keep these. */
+    sd_taps taps;
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
     /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or
      * no caches of its own. */
@@ -88,6 +90,9 @@ int sd_slice_take(int n, int n_read, int* room);
 /* The end of making a drafter: hand it out if `status`, of its making, is SD_OK; free it otherwise. Returns
  * status. */
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter);
+
+/* Add the taps of a drafter, and of those within it, to those of a target. */
+sd_status sd_drafter_add_taps(const sd_drafter* drafter, const sd_config* target, sd_taps* taps);
 
 /* The operations that may be NULL. */
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);

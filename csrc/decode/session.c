@@ -144,10 +144,13 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab, .options = &s->options.verify};
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
+    sd_taps taps = {0};
+    if (drafter && (status = sd_drafter_add_taps(drafter, &options->target->config, &taps)) != SD_OK)
+        goto fail;
     for (int i = 0; i < n; i++) {
         begin(s, i, &prompts[i]);
         status = sd_cache_create(&s->caches[i], options->target, s->n_text + s->max_nodes, s->max_nodes,
-                                 drafter ? s->max_nodes : 0);
+                                 drafter ? s->max_nodes : 0, &taps);
         if (status != SD_OK) goto fail;
     }
     int rows = n * s->max_nodes, budget = options->node_budget, slice = sd_prompt_slice(options->target);

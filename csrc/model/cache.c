@@ -27,10 +27,11 @@ static void lay_out(sd_cache* c) {
     }
     size_t d_model = (size_t)config->d_model;
     c->hidden = sd_arena_take(&c->arena, (size_t)c->n_hidden, d_model * sizeof *c->hidden);
+    c->tapped = sd_arena_take(&c->arena, (size_t)c->n_slots, (size_t)c->taps.n * d_model * sizeof *c->tapped);
 }
 
 /* A cache of this size before it has memory. */
-static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hidden) {
+static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hidden, const sd_taps* taps) {
     const sd_config* c = &model->config;
     int padded = sd_matrix_panels(n_slots) * SD_PANEL, slice = sd_prompt_slice(model);
     return (sd_cache){.model = model,
@@ -39,11 +40,13 @@ static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hid
                       .n_nodes = n_nodes > slice ? n_nodes : slice,
                       .n_window_slots = padded,
                       .n_through = c->n_layer,
-                      .n_hidden = n_hidden};
+                      .n_hidden = n_hidden,
+                      .taps = taps ? *taps : (sd_taps){0}};
 }
 
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden) {
-    *cache = empty(model, n_slots, n_nodes, n_hidden);
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
+                          const sd_taps* taps) {
+    *cache = empty(model, n_slots, n_nodes, n_hidden, taps);
     /* the memory is zero: unused slots meet weight 0 and must be finite */
     return SD_ARENA_BUILD(&cache->arena, lay_out(cache));
 }
@@ -93,8 +96,23 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
     return SD_OK;
 }
 
+float* sd_cache_tapped(const sd_cache* c, int slot, int layer) {
+    size_t d_model = (size_t)c->model->config.d_model;
+    return c->tapped + ((size_t)slot * (size_t)c->taps.n + (size_t)sd_taps_find(&c->taps, layer)) * d_model;
+}
+
+/* Copy the hidden states of slot `from` of a cache to slot `to` of another, or of the same. */
+static void copy_tapped(const sd_cache* into, int to, const sd_cache* of, int from) {
+    size_t row = (size_t)into->model->config.d_model * sizeof(float);
+    for (int i = 0; i < into->taps.n; i++) {
+        int layer = into->taps.layers[i];
+        memcpy(sd_cache_tapped(into, to, layer), sd_cache_tapped(of, from, layer), row);
+    }
+}
+
 static void move_slot(const sd_cache* c, int from, int to) {
     c->tokens[to] = c->tokens[from];
+    copy_tapped(c, to, c, from);
     for (int layer = 0; layer < c->n_layer; layer++)
         sd_key_values_copy_slot(&c->layers[layer], from, &c->layers[layer], to);
 }
@@ -173,6 +191,7 @@ static int low_of_copy(const sd_cache* from, int n, int n_nodes) {
 static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
     int low = low_of_copy(from, n, to->n_nodes), whole = 1;
     memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);
+    for (int slot = 0; slot < n && to->taps.n > 0; slot++) copy_tapped(to, slot, from, slot);
     for (int layer = 0; layer < to->n_layer; layer++) {
         int window = to->model->config.layers[layer].window;
         if (is_whole(from, layer, to->layers[layer].n_slots, n)) {
@@ -204,6 +223,7 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
 
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n) {
     int there = agreement(cache, cache->encoded, text, n);
+    if (!sd_taps_include(&known->taps, &cache->taps)) return there;
     int agreed = agreement(known, cache->encoded, text, n);
     if (agreed <= there) return there;
     copy_slots(cache, known, agreed);
@@ -214,7 +234,8 @@ int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* t
 static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n_committed : 1; }
 
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
-    sd_status status = sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
+    sd_status status =
+        sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
     if (status != SD_OK) return status;
     sd_cache_attend(copy, cache->encoded);
     copy_slots(copy, cache, cache->n_committed);
@@ -224,13 +245,13 @@ sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
 size_t sd_cache_bytes(const sd_cache* cache) { return cache->arena.size + sd_encoded_bytes(cache->encoded); }
 
 size_t sd_cache_copy_bytes(const sd_cache* cache) {
-    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
+    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
     lay_out(&copy); /* without memory: it counts */
     return copy.arena.used + sd_encoded_bytes(cache->encoded);
 }
 
 int sd_cache_copy_low(const sd_cache* cache) {
-    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0);
+    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
     int n = cache->n_committed;
     for (int layer = 0; layer < cache->n_layer; layer++)
         if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n))

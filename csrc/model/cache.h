@@ -20,6 +20,7 @@
 
 #include "encoded.h"
 #include "gemm.h"
+#include "taps.h"
 
 /* A prompt is read in slices of this many tokens: enough that arithmetic outweighs reading the
  * weights. It changes no bits. */
@@ -70,6 +71,10 @@ typedef struct sd_cache {
     int n_hidden;
     /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
     float* hidden;
+    /* Hidden states that are kept with tokens and nodes, and these: [n_slots, taps.n, d_model] f32. Nodes that are
+     * to be finished have those of the layers that they have gone through. */
+    sd_taps taps;
+    float* tapped;
 } sd_cache;
 
 /* How many of the next n tokens of a prompt are the next slice. */
@@ -83,10 +88,14 @@ static inline int sd_slice_length(const sd_cache* cache, int n) {
 void sd_cache_sliced(sd_cache* cache, int n);
 
 /* Make room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least a slice)
- * are nodes that are pending at once, of which n_hidden may wait to be finished. The cache owns its
- * memory. */
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden);
+ * are nodes that are pending at once, of which n_hidden may wait to be finished. taps, borrowed: hidden
+ * states that are kept; NULL: none. The cache owns its memory. */
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
+                          const sd_taps* taps);
 void sd_cache_free(sd_cache* cache);
+
+/* A hidden state [d_model] of a slot in use, one of the cache's taps. Borrowed until the cache changes. */
+float* sd_cache_tapped(const sd_cache* cache, int slot, int layer);
 
 /* Let the cache's texts attend to a source from now on, by a reference of the cache's own. What it has of a
  * text with another source is dropped. */
@@ -121,7 +130,7 @@ int sd_cache_known(const sd_cache* caches, int n_caches, int which, const int32_
 
 /* As sd_cache_begin of `cache` with a text [n], where `known`, of the same model and source, is the one other
  * cache: its tokens are copied if the cache has not as many of the text itself. Returns how many tokens of it
- * are there. */
+ * are there. A cache whose taps `known` lacks takes nothing from it. */
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n);
 
 /* Make `copy` a cache of the committed tokens of `cache`, with no room for more. It owns its memory, and

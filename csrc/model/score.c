@@ -22,7 +22,7 @@ sd_status sd_score_create(sd_score* s, const sd_model* model, const int32_t* tok
         return sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", n - 1, (int)tokens[n - 1],
                        n_vocab - 1);
     sd_status status = sd_encoder_check(model, source, n_source);
-    if (status == SD_OK) status = sd_cache_create(&s->cache, model, n, 0, 0);
+    if (status == SD_OK) status = sd_cache_create(&s->cache, model, n, 0, 0, NULL);
     if (status == SD_OK) status = sd_workspace_create(&s->workspace, model, n_threads, slice, slice, n);
     s->workspace.name = "the model";
     return status;

@@ -106,6 +106,7 @@ sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, in
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
     d->base = (sd_drafter){.points = inner->points,
+                           .taps = inner->taps,
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,

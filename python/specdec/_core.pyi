@@ -142,11 +142,15 @@ class Decoder:
         n_threads: int = 1,
         n_vocab: int = 0,
         source: Sequence[int] | NDArray[np.int32] | None = None,
+        taps: Sequence[int] | None = None,
     ) -> None:
         """`n_vocab`: ids of another model that this one guesses for; 0: its own.
 
         What the model lacks has the logit -inf, and is read as the model's last token. A model with an
         encoder needs a `source`, which is encoded here; another takes none.
+
+        `taps`: the hidden states that are kept, by how many layers are behind them: 0, the embedding, to
+        n_layer, the residual stream after all layers; n_layer + 1: what the head reads.
         """
     @property
     def n_committed(self) -> int:
@@ -163,6 +167,8 @@ class Decoder:
         """
     def forward(self, tokens: Sequence[int], parents: Sequence[int]) -> NDArray[np.float32]:
         """Logits [n_nodes, n_vocab] of a tree on the cache (``parents[0]`` is -1). Commits nothing."""
+    def tapped(self, layer: int) -> NDArray[np.float32]:
+        """A hidden state of `taps` [n, d_model], of the committed tokens and of the last forward's nodes."""
     def keep(self, path: Sequence[int]) -> None:
         """Commit the nodes of ``path`` (from node 0 down) of the last forward; drop the others."""
 

@@ -26,7 +26,7 @@ sd_status sd_draft_runner_create(sd_draft_runner* r, const sd_draft_runner_optio
     if (status != SD_OK) return status;
     int n_slots = (options->n_text < n_ctx ? options->n_text : n_ctx) + options->gamma + CATCH_UP;
     for (int i = 0; i < n && options->skipped == NULL; i++) {
-        if ((status = sd_cache_create(&r->caches[i], model, n_slots, options->gamma + CATCH_UP, 0)) != SD_OK)
+        if ((status = sd_cache_create(&r->caches[i], model, n_slots, options->gamma + CATCH_UP, 0, NULL)) != SD_OK)
             return status;
     }
     int n_rows = n * r->row_room, slice = sd_prompt_slice(model);

@@ -515,6 +515,48 @@ class Model:
         assert logits is not None
         return logits
 
+    def hidden_states(
+        self,
+        ids: str | ArrayLike,
+        layers: Sequence[int],
+        source: str | ArrayLike | None = None,
+        *,
+        n_threads: int | None = None,
+    ) -> dict[int, NDArray[np.float32]]:
+        """Hidden states of the decoder after each of some tokens: what learnt drafts read of the target.
+
+        Parameters
+        ----------
+        ids, source, n_threads
+            As in :meth:`logits`.
+        layers : sequence of int
+            Which hidden states, by how many layers are behind them: 0, the embedding; n, the residual stream
+            after n layers; ``n_layer + 1``, what the head reads, the output norm behind the last layer. At
+            most 16 of them.
+
+        Returns
+        -------
+        dict of int to ndarray of float32, shape (n_tokens, d_model)
+            One for each of `layers`.
+
+        Raises
+        ------
+        InputError, NotFiniteError
+            As in :meth:`logits`, and for a layer that the model does not have.
+        """
+        n_layer = self.config["n_layer"]
+        wanted = [check_integer(f"layers[{i}]", layer, 0, n_layer + 1) for i, layer in enumerate(layers)]
+        if not 1 <= len(set(wanted)) <= 16:
+            raise InputError(f"layers names {len(set(wanted))} hidden states; expected 1 to 16")
+        tokens = self.check_ids(ids, minimum=1)
+        read = self._source(source)
+        threads = check_threads(n_threads)
+        decoder = _core.Decoder(
+            self._core, capacity=len(tokens), n_threads=threads, source=read, taps=sorted(set(wanted))
+        )
+        decoder.prefill(tokens, finite=True)
+        return {layer: decoder.tapped(layer) for layer in sorted(set(wanted))}
+
     def score(
         self, ids: str | ArrayLike, source: str | ArrayLike | None = None, *, n_threads: int | None = None
     ) -> NDArray[np.float64]:
