@@ -7,12 +7,13 @@
 #include "ensemble_drafter.h"
 #include "input_drafter.h"
 #include "lookahead_drafter.h"
-#include "model_drafter.h"
+#include "model_predictor.h"
 #include "nested_drafter.h"
 #include "ngram_drafter.h"
 #include "python_drafter.h"
 #include "random_drafter.h"
 #include "testing.h"
+#include "tree_drafter.h"
 
 /* 0, or -1 with the exception of a status. */
 static int made(sd_status status) {
@@ -28,14 +29,29 @@ static int check_tokens(int32_t token, const sd_drafter_context* c) {
                         n_vocab - 1));
 }
 
-/* The model that drafts and what its drafter is made of. Whether its ids mean the same as the target's is for
- * the caller to know; it may have more or fewer of them behind those. */
+/* What predicts for a drafter, as an argument says it. */
+typedef struct predictor_source {
+    sd_predictor_maker maker; /* with the options below */
+    union {
+        sd_model_predictor_options model;
+    } options;
+} predictor_source;
+
+/* The model of an argument. Whether its ids mean the same as the target's is for the caller to know; it may have
+ * more or fewer of them behind those. Returns 0, or -1 with an exception. */
 static int model_options_from(PyObject* argument, const sd_drafter_context* c,
-                              sd_model_drafter_options* options) {
+                              sd_model_predictor_options* options) {
     const sd_model_object* object = sd_model_from(c->state, argument, "draft");
     if (object == NULL) return -1;
-    *options = (sd_model_drafter_options){.model = object->model};
+    *options = (sd_model_predictor_options){.model = object->model};
     return 0;
+}
+
+/* The source of an argument: a Model. Returns 0, or -1 with an exception. The source stays where it is: its
+ * maker points into it. */
+static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
+    source->maker = (sd_predictor_maker){sd_model_predictor_make, &source->options};
+    return model_options_from(argument, c, &source->options.model);
 }
 
 /* {model} */
@@ -43,22 +59,22 @@ static int make_model(PyObject* arguments, const sd_drafter_context* c, sd_draft
     PyObject* model;
     const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model}};
     const sd_shape_options chain = {.n_chains = 1};
-    sd_model_drafter_options options;
+    predictor_source source;
     if (SD_FIELDS_FROM(arguments, "model", fields) < 0) return -1;
-    if (model_options_from(model, c, &options) < 0) return -1;
-    return made(sd_model_drafter_create(&c->drafting, &options, &chain, drafter));
+    if (source_from(model, c, &source) < 0) return -1;
+    return made(sd_tree_drafter_create(&c->drafting, source.maker, &chain, drafter));
 }
 
 /* {model, n_chains} */
 static int make_parallel_chains(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* model;
     sd_shape_options shape = {0};
-    sd_model_drafter_options options;
+    predictor_source source;
     const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model},
                                {"n_chains", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &shape.n_chains}};
     if (SD_FIELDS_FROM(arguments, "parallel_chains", fields) < 0) return -1;
-    if (model_options_from(model, c, &options) < 0) return -1;
-    return made(sd_model_drafter_create(&c->drafting, &options, &shape, drafter));
+    if (source_from(model, c, &source) < 0) return -1;
+    return made(sd_tree_drafter_create(&c->drafting, source.maker, &shape, drafter));
 }
 
 /* The way of choosing children that has this name. Returns 0, or -1 with an exception. */
@@ -76,16 +92,16 @@ static int make_static_tree(PyObject* arguments, const sd_drafter_context* c, sd
     const char* how;
     int32_t* nodes;
     sd_shape_options shape = {0};
-    sd_model_drafter_options options;
+    predictor_source source;
     const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model},
                                {"parents", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &parents},
                                {"how", SD_FIELD_WORD, SD_FIELD_REQUIRED, &how}};
     if (SD_FIELDS_FROM(arguments, "static_tree", fields) < 0) return -1;
     if (choosing_from(how, &shape.how) < 0) return -1;
-    if (model_options_from(model, c, &options) < 0) return -1;
+    if (source_from(model, c, &source) < 0) return -1;
     if (sd_ids_from(parents, "parents", &nodes, &shape.n_nodes) < 0) return -1;
     shape.parents = nodes;
-    int result = made(sd_model_drafter_create(&c->drafting, &options, &shape, drafter));
+    int result = made(sd_tree_drafter_create(&c->drafting, source.maker, &shape, drafter));
     PyMem_Free(nodes);
     return result;
 }
@@ -94,21 +110,21 @@ static int make_static_tree(PyObject* arguments, const sd_drafter_context* c, sd
 static int make_dynamic_tree(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* model;
     sd_dynamic_tree_options tree;
-    sd_model_drafter_options options;
+    predictor_source source;
     const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model},
                                {"width", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &tree.width},
                                {"steps", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &tree.steps},
                                {"sharpness", SD_FIELD_REAL, SD_FIELD_REQUIRED, &tree.sharpness}};
     if (SD_FIELDS_FROM(arguments, "dynamic_tree", fields) < 0) return -1;
-    if (model_options_from(model, c, &options) < 0) return -1;
-    return made(sd_dynamic_tree_drafter_create(&c->drafting, &options, &tree, drafter));
+    if (source_from(model, c, &source) < 0) return -1;
+    return made(sd_dynamic_tree_drafter_create(&c->drafting, source.maker, &tree, drafter));
 }
 
 /* {model, draft, gamma}: the description of the drafter that drafts for the model, and its guesses a round */
 static int make_nested(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject *model, *draft;
     sd_nested_options nested;
-    sd_model_drafter_options options;
+    sd_model_predictor_options options;
     const sd_field fields[] = {{"model", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &model},
                                {"draft", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &draft},
                                {"gamma", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &nested.inner_gamma}};
@@ -144,9 +160,10 @@ static int make_skip_layers(PyObject* arguments, const sd_drafter_context* c, sd
                      n_layer);
         return -1;
     }
-    const sd_model_drafter_options options = {c->target, skipped};
+    const sd_model_predictor_options options = {c->target, skipped};
     const sd_shape_options chain = {.n_chains = 1};
-    return made(sd_model_drafter_create(&c->drafting, &options, &chain, drafter));
+    return made(sd_tree_drafter_create(&c->drafting, (sd_predictor_maker){sd_model_predictor_make, &options},
+                                       &chain, drafter));
 }
 
 /* {table} */

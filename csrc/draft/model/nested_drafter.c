@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "guess.h"
 #include "interrupt.h"
 #include "throughput.h"
 
@@ -17,10 +18,10 @@ typedef struct inner {
 } inner;
 
 typedef struct nested_drafter {
-    sd_drafter base;     /* must stay first */
-    sd_drafter* drafter; /* owned */
-    sd_draft_runner runner;
-    sd_arena arena; /* owns the arrays below */
+    sd_drafter base;         /* must stay first */
+    sd_drafter* drafter;     /* owned */
+    sd_predictor* predictor; /* owned: the model */
+    sd_arena arena;          /* owns the arrays below */
     sd_guesser guesser;
     int inner_gamma;
     inner* inners;          /* [n_sequences] by proposal */
@@ -82,13 +83,13 @@ static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     nested_drafter* d = (nested_drafter*)base;
-    sd_draft_runner_begin(&d->runner, sequence, prompt);
+    sd_predictor_begin(d->predictor, sequence, prompt);
     return sd_drafter_begin(d->drafter, sequence, prompt);
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
     nested_drafter* d = (nested_drafter*)base;
-    sd_status status = sd_draft_runner_prefill(&d->runner, done);
+    sd_status status = sd_predictor_read(d->predictor, done);
     return status == SD_OK && *done ? sd_drafter_read(d->drafter, done) : status;
 }
 
@@ -138,7 +139,7 @@ static sd_distribution target_after(void* context, int node) {
     nested_drafter* d = v->drafter;
     const sd_guesser* g = &d->guesser;
     const sd_proposal* q = &v->inner->proposal;
-    const float* logits = v->logits + v->inner->node_rows[node] * d->runner.workspace.ld_logits;
+    const float* logits = v->logits + v->inner->node_rows[node] * d->predictor->ld_logits;
     logits =
         sd_logits_adjust(g->sampling, g->n_vocab, logits, q->text, q->n_text, &q->tree, node, g->adjusted);
     sd_standardise(g->sampling, g->n_vocab, logits, g->scratch, &d->target);
@@ -216,7 +217,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         *q = open_inner(d, &proposals[i], in);
         sd_proposal text = *q; /* the model reads the root, whatever is guessed after it */
         text.budget = text.depth = 1;
-        sd_status status = sd_draft_runner_follow(&d->runner, &text);
+        sd_status status = d->predictor->follow(d->predictor, &text);
         if (status != SD_OK) return status;
     }
     if (*n_open == 0) return SD_OK;
@@ -229,14 +230,14 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         fill_rows(in);
         d->batch[i] = (sd_draft_nodes){&in->rows, d->all, in->rows.tree.n_nodes};
     }
-    if ((status = sd_draft_runner_run(&d->runner, d->batch, *n_open)) != SD_OK) return status;
+    if ((status = d->predictor->predict(d->predictor, d->batch, *n_open)) != SD_OK) return status;
     double begun = sd_now();
-    const sd_workspace* w = &d->runner.workspace;
-    const float* logits = w->logits;
+    ptrdiff_t stride = d->predictor->ld_logits;
+    const float* logits = d->predictor->logits;
     for (int i = 0; i < *n_open && status == SD_OK; i++) {
         inner* in = &d->inners[d->openers[i]];
         if (d->drafter->observe != NULL)
-            status = d->drafter->observe(d->drafter, &in->proposal, in->node_rows, logits, w->ld_logits);
+            status = d->drafter->observe(d->drafter, &in->proposal, in->node_rows, logits, stride);
         if (status != SD_OK) break;
         sd_proposal* p = &proposals[d->openers[i]];
         int n_nodes = p->tree.n_nodes;
@@ -244,7 +245,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         status = sd_interrupted();
         if (status == SD_OK && p->tree.n_nodes == n_nodes)
             status = sd_fail(SD_ERR_STATE, "an inner round has made no guess");
-        logits += in->rows.tree.n_nodes * w->ld_logits;
+        logits += in->rows.tree.n_nodes * stride;
     }
     d->base.other_s += sd_now() - begun;
     return status;
@@ -256,7 +257,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         inner* in = &d->inners[i];
-        sd_status status = sd_draft_runner_follow(&d->runner, p);
+        sd_status status = d->predictor->follow(d->predictor, p);
         if (status != SD_OK) return status;
         memcpy(in->text, p->text, (size_t)p->n_text * sizeof *in->text);
         in->node = in->n_rounds = 0;
@@ -275,7 +276,7 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
 static void release(sd_drafter* base) {
     nested_drafter* d = (nested_drafter*)base;
     d->drafter->free(d->drafter);
-    sd_draft_runner_free(&d->runner);
+    sd_predictor_free(d->predictor);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
@@ -289,7 +290,7 @@ sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int
     return inner;
 }
 
-sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
+sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
                                    const sd_nested_options* nested, sd_drafter** drafter) {
     nested_drafter* d = NULL;
     sd_status status = sd_drafting_check(drafting);
@@ -309,17 +310,15 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_d
     d->drafter = nested->inner;
     d->inner_gamma = nested->inner_gamma;
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
-    const sd_draft_runner_options runner_options = {
-        .model = options->model,
-        .n_vocab = drafting->n_vocab,
-        .n_sequences = drafting->n_sequences,
-        .n_text = drafting->n_text + drafting->gamma,
-        .gamma = d->inner_gamma,
-        .n_rows = d->inner_gamma + 1,
-        .n_threads = drafting->n_threads,
-        .has_sources = drafting->has_sources,
-    };
-    if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
-    if (status == SD_OK) d->base.caches = d->runner.caches;
+    const sd_prediction prediction = {drafting, drafting->n_text + drafting->gamma, d->inner_gamma,
+                                      d->inner_gamma + 1};
+    sd_taps taps = {0};
+    if (status == SD_OK) status = sd_drafter_add_taps(nested->inner, &options->model->config, &taps);
+    if (status == SD_OK && taps.n > 0)
+        status = sd_fail(SD_ERR_SETTING,
+                         "the draft of a draft reads hidden states of its target, expected one that "
+                         "does not: a draft keeps none");
+    if (status == SD_OK) status = sd_model_predictor_make(options, &prediction, &d->predictor);
+    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor, NULL);
     return sd_drafter_made(&d->base, status, drafter);
 }

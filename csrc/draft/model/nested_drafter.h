@@ -4,7 +4,7 @@
 #ifndef SD_NESTED_DRAFTER_H
 #define SD_NESTED_DRAFTER_H
 
-#include "model_drafter.h"
+#include "model_predictor.h"
 
 typedef struct sd_nested_options {
     /* Made for `sd_nested_inner` of the outer drafter's session; may be nested itself. */
@@ -17,7 +17,7 @@ typedef struct sd_nested_options {
 sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int inner_gamma);
 
 /* Create a drafter, owned by the caller. The inner one is owned from the call on, also when it fails. */
-sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
+sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
                                    const sd_nested_options* nested, sd_drafter** drafter);
 
 #endif

@@ -1,4 +1,4 @@
-#include "model_drafter.h"
+#include "tree_drafter.h"
 
 #include "clock.h"
 #include "interrupt.h"
@@ -24,18 +24,18 @@ typedef struct draft {
     int first, end;
 } draft;
 
-typedef struct model_drafter {
-    sd_drafter base; /* must stay first */
-    sd_draft_runner runner;
-    sd_arena arena; /* owns the arrays below */
+typedef struct tree_drafter {
+    sd_drafter base;         /* must stay first */
+    sd_predictor* predictor; /* owned */
+    sd_arena arena;          /* owns the arrays below */
     sd_shape shape;
     sd_child_sampler children;
     draft* drafts;         /* [n_sequences] by proposal */
     sd_draft_nodes* batch; /* [n_sequences] of the sequences still drafting in this step */
     int* batch_proposals;  /* [n_sequences] the proposal of each entry of `batch` */
-} model_drafter;
+} tree_drafter;
 
-static void lay_out(model_drafter* d, const sd_drafting* drafting, const sd_shape_options* shape) {
+static void lay_out(tree_drafter* d, const sd_drafting* drafting, const sd_shape_options* shape) {
     sd_arena* arena = &d->arena;
     size_t n = (size_t)drafting->n_sequences;
     d->shape = sd_shape_take(arena, shape, drafting->gamma);
@@ -56,12 +56,12 @@ static void lay_out(model_drafter* d, const sd_drafting* drafting, const sd_shap
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
-    sd_draft_runner_begin(&((model_drafter*)base)->runner, sequence, prompt);
+    sd_predictor_begin(((tree_drafter*)base)->predictor, sequence, prompt);
     return SD_OK;
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
-    return sd_draft_runner_prefill(&((model_drafter*)base)->runner, done);
+    return sd_predictor_read(((tree_drafter*)base)->predictor, done);
 }
 
 /* The first of the nodes read in this step that has the tokens of `node` from the root; or itself. */
@@ -77,7 +77,7 @@ static int32_t duplicate_of(const draft* f, const sd_tree* tree, int32_t node) {
 
 /* Which nodes of this level get children, and so are read: as many as the budget has children for, equal
  * ones once. */
-static void collect(const model_drafter* d, const sd_proposal* p, draft* f) {
+static void collect(const tree_drafter* d, const sd_proposal* p, draft* f) {
     int room = p->budget + 1 - p->tree.n_nodes;
     f->n_reads = f->n_parents = 0;
     for (int s = f->first; s < f->end && room > 0; s++) {
@@ -96,7 +96,7 @@ static void collect(const model_drafter* d, const sd_proposal* p, draft* f) {
 }
 
 /* Hang children on the nodes that were collected; logits: from the first row of the run on. */
-static sd_status grow(model_drafter* d, sd_proposal* p, draft* f, const float* logits) {
+static sd_status grow(tree_drafter* d, sd_proposal* p, draft* f, const float* logits) {
     const sd_shape* shape = &d->shape;
     int end = f->end; /* of the level below */
     for (int s = f->first; s < f->end; s++) {
@@ -108,9 +108,9 @@ static sd_status grow(model_drafter* d, sd_proposal* p, draft* f, const float* l
         if (status != SD_OK) return status;
         const parent* from = &f->parents[i];
         int s = from->shape_node, first = p->tree.n_nodes;
-        int n = sd_child_sampler_draw(&d->children, p, f->nodes[s],
-                                      logits + from->row * d->runner.workspace.ld_logits, shape->how,
-                                      shape->n_children[s]);
+        int n =
+            sd_child_sampler_draw(&d->children, p, f->nodes[s], logits + from->row * d->predictor->ld_logits,
+                                  shape->how, shape->n_children[s]);
         for (int c = 0; c < n; c++) f->nodes[shape->first_child[s] + c] = first + c;
     }
     f->first = f->end;
@@ -119,7 +119,7 @@ static sd_status grow(model_drafter* d, sd_proposal* p, draft* f, const float* l
 }
 
 /* One level for every sequence that wants another. */
-static sd_status step(model_drafter* d, sd_proposal* proposals, int n, int* n_drafting) {
+static sd_status step(tree_drafter* d, sd_proposal* proposals, int n, int* n_drafting) {
     *n_drafting = 0;
     for (int i = 0; i < n; i++) {
         draft* f = &d->drafts[i];
@@ -129,29 +129,28 @@ static sd_status step(model_drafter* d, sd_proposal* proposals, int n, int* n_dr
         d->batch[(*n_drafting)++] = (sd_draft_nodes){&proposals[i], f->reads, f->n_reads};
     }
     if (*n_drafting == 0) return SD_OK;
-    sd_status status = sd_draft_runner_run(&d->runner, d->batch, *n_drafting);
+    sd_status status = d->predictor->predict(d->predictor, d->batch, *n_drafting);
     if (status != SD_OK) return status;
     double begun = sd_now();
-    const sd_workspace* w = &d->runner.workspace;
-    const float* logits = w->logits;
+    const float* logits = d->predictor->logits;
     for (int i = 0; i < *n_drafting; i++) {
         draft* f = &d->drafts[d->batch_proposals[i]];
         sd_proposal* p = &proposals[d->batch_proposals[i]];
         for (int j = 0; j < f->n_parents; j++)
-            sd_draft_runner_share(&d->runner, p, f->nodes[f->parents[j].shape_node],
-                                  f->reads[f->parents[j].row]);
+            sd_predictor_share(d->predictor, p, f->nodes[f->parents[j].shape_node],
+                               f->reads[f->parents[j].row]);
         if ((status = grow(d, p, f, logits)) != SD_OK) return status;
-        logits += f->n_reads * w->ld_logits;
+        logits += f->n_reads * d->predictor->ld_logits;
     }
     d->base.other_s += sd_now() - begun;
     return SD_OK;
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
-    model_drafter* d = (model_drafter*)base;
+    tree_drafter* d = (tree_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
-        sd_status status = sd_draft_runner_follow(&d->runner, &proposals[i]);
+        sd_status status = d->predictor->follow(d->predictor, &proposals[i]);
         if (status != SD_OK) return status;
         draft* f = &d->drafts[i];
         f->first = 0;
@@ -165,9 +164,15 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
+static sd_status observe(sd_drafter* base, const sd_proposal* proposal, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride) {
+    sd_predictor* predictor = ((tree_drafter*)base)->predictor;
+    return predictor->observe(predictor, proposal, node_rows, logits, stride);
+}
+
 static void release(sd_drafter* base) {
-    model_drafter* d = (model_drafter*)base;
-    sd_draft_runner_free(&d->runner);
+    tree_drafter* d = (tree_drafter*)base;
+    sd_predictor_free(d->predictor);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
@@ -183,12 +188,12 @@ static int is_top(const sd_drafting* drafting, const sd_shape_options* shape) {
     return shape->n_chains == 0 && shape->how == SD_CHOOSE_TOP && drafting->rule != SD_RULE_COUPLED;
 }
 
-sd_status sd_model_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
-                                  const sd_shape_options* shape, sd_drafter** drafter) {
+sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker maker,
+                                 const sd_shape_options* shape, sd_drafter** drafter) {
     sd_status status = sd_drafting_check(drafting);
     if (status == SD_OK) status = sd_shape_check(shape);
     if (status != SD_OK) return status;
-    model_drafter* d = sd_alloc(sizeof *d);
+    tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.tree_kind = tree_kind_of(drafting, shape),
                            .points = sd_drafting_points(drafting) || is_top(drafting, shape),
@@ -197,18 +202,9 @@ sd_status sd_model_drafter_create(const sd_drafting* drafting, const sd_model_dr
                            .propose = propose,
                            .free = release};
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting, shape));
-    const sd_draft_runner_options runner_options = {
-        .model = options->model,
-        .n_vocab = drafting->n_vocab,
-        .n_sequences = drafting->n_sequences,
-        .n_text = drafting->n_text,
-        .gamma = drafting->gamma,
-        .n_rows = d->shape.widest > 0 ? d->shape.widest : 1,
-        .n_threads = drafting->n_threads,
-        .has_sources = drafting->has_sources,
-        .skipped = options->skipped,
-    };
-    if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
-    if (status == SD_OK && options->skipped == NULL) d->base.caches = d->runner.caches;
+    const sd_prediction prediction = {drafting, drafting->n_text, drafting->gamma,
+                                      d->shape.widest > 0 ? d->shape.widest : 1};
+    if (status == SD_OK) status = maker.make(maker.options, &prediction, &d->predictor);
+    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor, observe);
     return sd_drafter_made(&d->base, status, drafter);
 }

@@ -1,6 +1,7 @@
 #include "dynamic_tree_drafter.h"
 
 #include "best_first.h"
+#include "child_sampler.h"
 #include "clock.h"
 #include "drafter_policy.h"
 #include "interrupt.h"
@@ -18,9 +19,9 @@ typedef struct draft {
 } draft;
 
 typedef struct dynamic_tree_drafter {
-    sd_drafter base; /* must stay first */
-    sd_draft_runner runner;
-    sd_arena arena; /* owns the arrays below */
+    sd_drafter base;         /* must stay first */
+    sd_predictor* predictor; /* owned */
+    sd_arena arena;          /* owns the arrays below */
     sd_dynamic_tree_options options;
     int n_nodes; /* of a tree, at most */
     sd_child_sampler children;
@@ -56,12 +57,12 @@ static void lay_out(dynamic_tree_drafter* d, const sd_drafting* drafting) {
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
-    sd_draft_runner_begin(&((dynamic_tree_drafter*)base)->runner, sequence, prompt);
+    sd_predictor_begin(((dynamic_tree_drafter*)base)->predictor, sequence, prompt);
     return SD_OK;
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
-    return sd_draft_runner_prefill(&((dynamic_tree_drafter*)base)->runner, done);
+    return sd_predictor_read(((dynamic_tree_drafter*)base)->predictor, done);
 }
 
 static void open_draft(draft* f, const sd_proposal* p, int room) {
@@ -106,12 +107,12 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
         d->batch[n_drafting++] = (sd_draft_nodes){&f->read, f->reads, f->n_reads};
     }
     if (n_drafting == 0) return 0;
-    if ((*status = sd_draft_runner_run(&d->runner, d->batch, n_drafting)) != SD_OK) return 0;
+    if ((*status = d->predictor->predict(d->predictor, d->batch, n_drafting)) != SD_OK) return 0;
     double begun = sd_now();
-    const float* logits = d->runner.workspace.logits;
+    const float* logits = d->predictor->logits;
     for (int i = 0; i < n_drafting; i++) {
         draft* f = &d->drafts[d->batch_proposals[i]];
-        for (int j = 0; j < f->n_reads; j++, logits += d->runner.workspace.ld_logits) {
+        for (int j = 0; j < f->n_reads; j++, logits += d->predictor->ld_logits) {
             if ((*status = sd_interrupted()) != SD_OK) return 0;
             int32_t node = f->reads[j];
             int n_children = sd_child_sampler_rank(&d->children, &f->read, node, logits, d->options.width);
@@ -157,7 +158,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
-        sd_status status = sd_draft_runner_follow(&d->runner, &proposals[i]);
+        sd_status status = d->predictor->follow(d->predictor, &proposals[i]);
         if (status != SD_OK) return status;
         open_draft(&d->drafts[i], &proposals[i], d->n_nodes);
     }
@@ -167,14 +168,20 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return status;
 }
 
+static sd_status observe(sd_drafter* base, const sd_proposal* proposal, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride) {
+    sd_predictor* predictor = ((dynamic_tree_drafter*)base)->predictor;
+    return predictor->observe(predictor, proposal, node_rows, logits, stride);
+}
+
 static void release(sd_drafter* base) {
     dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
-    sd_draft_runner_free(&d->runner);
+    sd_predictor_free(d->predictor);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
 
-sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, const sd_model_drafter_options* options,
+sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker maker,
                                          const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
     sd_status status = sd_drafting_check(drafting);
     if (status == SD_OK && (dynamic->width < 1 || dynamic->width > SD_MAX_GAMMA || dynamic->steps < 1 ||
@@ -196,17 +203,8 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, const sd_m
     d->options = *dynamic;
     d->n_nodes = drafting->gamma;
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
-    const sd_draft_runner_options runner_options = {
-        .model = options->model,
-        .n_vocab = drafting->n_vocab,
-        .n_sequences = drafting->n_sequences,
-        .n_text = drafting->n_text,
-        .gamma = most_reads(dynamic),
-        .n_rows = dynamic->width,
-        .n_threads = drafting->n_threads,
-        .has_sources = drafting->has_sources,
-    };
-    if (status == SD_OK) status = sd_draft_runner_create(&d->runner, &runner_options);
-    if (status == SD_OK) d->base.caches = d->runner.caches;
+    const sd_prediction prediction = {drafting, drafting->n_text, most_reads(dynamic), dynamic->width};
+    if (status == SD_OK) status = maker.make(maker.options, &prediction, &d->predictor);
+    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor, observe);
     return sd_drafter_made(&d->base, status, drafter);
 }

@@ -1,0 +1,73 @@
+/* What predicts the tokens that follow nodes of proposals: a smaller model, layers of the target, heads on the
+ * target's hidden states. Drafters ask it for logits and draw guesses from them (tree_drafter.h). */
+#ifndef SD_PREDICTOR_H
+#define SD_PREDICTOR_H
+
+#include "drafter.h"
+
+/* Nodes of one proposal after which tokens are to be predicted: their parents have been asked for, or stand
+ * before them. */
+typedef struct sd_draft_nodes {
+    sd_proposal* proposal;
+    const int32_t* nodes; /* [n_nodes] borrowed */
+    int n_nodes;
+} sd_draft_nodes;
+
+typedef struct sd_predictor sd_predictor;
+
+/* Operations that a predictor has no use for are NULL; follow, predict and free are not. */
+struct sd_predictor {
+    /* What it needs of the target's hidden states, in the cache of each proposal. */
+    sd_taps taps;
+    /* [n_sequences] where a model reads the texts; owned by the predictor. NULL: nowhere of its own. */
+    sd_cache* caches;
+    /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits floats
+     * apart. Owned by the predictor. None is NaN or +infinity; -infinity is a token that is never guessed. */
+    const float* logits;
+    ptrdiff_t ld_logits;
+    /* As begin and read of drafters (drafter.h). */
+    void (*begin)(sd_predictor* self, int sequence, const sd_prompt* prompt);
+    sd_status (*read)(sd_predictor* self, int* done);
+    /* Before a proposal's first predict of a round. Lessens the proposal's depth to what can be predicted. */
+    sd_status (*follow)(sd_predictor* self, sd_proposal* proposal);
+    /* Predict the tokens after nodes of n proposals. */
+    sd_status (*predict)(sd_predictor* self, const sd_draft_nodes* batch, int n);
+    /* Let `duplicate`, which has the same tokens from the root as `node`, count as asked for like `node`. */
+    void (*share)(sd_predictor* self, const sd_proposal* proposal, int32_t duplicate, int32_t node);
+    /* As observe of drafters. */
+    sd_status (*observe)(sd_predictor* self, const sd_proposal* proposal, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride);
+    void (*free)(sd_predictor* self);
+};
+
+/* What a predictor is asked for. Borrowed while it is made. */
+typedef struct sd_prediction {
+    const sd_drafting* drafting;
+    /* Tokens of the longest text that it is shown. */
+    int n_text;
+    /* Nodes of a proposal that it is asked for, without the root, at most. */
+    int n_nodes;
+    /* Nodes of a proposal that it is asked for at once, at most. */
+    int n_rows;
+} sd_prediction;
+
+/* How a predictor is made: make(options, …) hands it to the caller, who owns it. Borrowed. */
+typedef struct sd_predictor_maker {
+    sd_status (*make)(const void* options, const sd_prediction* prediction, sd_predictor** predictor);
+    const void* options;
+} sd_predictor_maker;
+
+/* A drafter asks this predictor: its taps and caches are the drafter's. observe: the drafter's, which passes the
+ * call on; it is set where the predictor observes. */
+void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor,
+                         sd_status (*observe)(sd_drafter*, const sd_proposal*, const int32_t*, const float*,
+                                              ptrdiff_t));
+
+/* The operations that may be NULL. `predictor` may be NULL, for one that was not made, where it is freed. */
+void sd_predictor_begin(sd_predictor* predictor, int sequence, const sd_prompt* prompt);
+sd_status sd_predictor_read(sd_predictor* predictor, int* done);
+void sd_predictor_share(sd_predictor* predictor, const sd_proposal* proposal, int32_t duplicate,
+                        int32_t node);
+void sd_predictor_free(sd_predictor* predictor);
+
+#endif
