@@ -37,8 +37,8 @@ typedef struct predictor_source {
     } options;
 } predictor_source;
 
-/* The model of an argument. Whether its ids mean the same as the target's is for the caller to know; it may have
- * more or fewer of them behind those. Returns 0, or -1 with an exception. */
+/* The model of an argument. Whether its ids mean the same as the target's is for the caller to know; it may
+ * have more or fewer of them behind those. Returns 0, or -1 with an exception. */
 static int model_options_from(PyObject* argument, const sd_drafter_context* c,
                               sd_model_predictor_options* options) {
     const sd_model_object* object = sd_model_from(c->state, argument, "draft");

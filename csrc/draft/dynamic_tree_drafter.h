@@ -1,5 +1,5 @@
-/* A tree that grows where what predicts, such as a smaller model, is confident. Every guess is a point mass: one of
- * the most probable tokens, or under the coupled rule of the first of the race. */
+/* A tree that grows where what predicts, such as a smaller model, is confident. Every guess is a point mass:
+ * one of the most probable tokens, or under the coupled rule of the first of the race. */
 #ifndef SD_DYNAMIC_TREE_DRAFTER_H
 #define SD_DYNAMIC_TREE_DRAFTER_H
 

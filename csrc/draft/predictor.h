@@ -1,5 +1,5 @@
-/* What predicts the tokens that follow nodes of proposals: a smaller model, layers of the target, heads on the
- * target's hidden states. Drafters ask it for logits and draw guesses from them (tree_drafter.h). */
+/* What predicts the tokens that follow nodes of proposals: a smaller model, layers of the target, heads on
+ * the target's hidden states. Drafters ask it for logits and draw guesses from them (tree_drafter.h). */
 #ifndef SD_PREDICTOR_H
 #define SD_PREDICTOR_H
 
@@ -21,8 +21,9 @@ struct sd_predictor {
     sd_taps taps;
     /* [n_sequences] where a model reads the texts; owned by the predictor. NULL: nowhere of its own. */
     sd_cache* caches;
-    /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits floats
-     * apart. Owned by the predictor. None is NaN or +infinity; -infinity is a token that is never guessed. */
+    /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits
+     * floats apart. Owned by the predictor. None is NaN or +infinity; -infinity is a token that is never
+     * guessed. */
     const float* logits;
     ptrdiff_t ld_logits;
     /* As begin and read of drafters (drafter.h). */
@@ -57,8 +58,8 @@ typedef struct sd_predictor_maker {
     const void* options;
 } sd_predictor_maker;
 
-/* A drafter asks this predictor: its taps and caches are the drafter's. observe: the drafter's, which passes the
- * call on; it is set where the predictor observes. */
+/* A drafter asks this predictor: its taps and caches are the drafter's. observe: the drafter's, which passes
+ * the call on; it is set where the predictor observes. */
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor,
                          sd_status (*observe)(sd_drafter*, const sd_proposal*, const int32_t*, const float*,
                                               ptrdiff_t));

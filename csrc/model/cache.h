@@ -71,8 +71,8 @@ typedef struct sd_cache {
     int n_hidden;
     /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
     float* hidden;
-    /* Hidden states that are kept with tokens and nodes, and these: [n_slots, taps.n, d_model] f32. Nodes that are
-     * to be finished have those of the layers that they have gone through. */
+    /* Hidden states that are kept with tokens and nodes, and these: [n_slots, taps.n, d_model] f32. Nodes
+     * that are to be finished have those of the layers that they have gone through. */
     sd_taps taps;
     float* tapped;
 } sd_cache;

@@ -33,8 +33,8 @@ static void copy_hidden(const sd_pass* pass, int to_caches) {
     }
 }
 
-/* Keep the rows of hidden with their nodes where the caches tap them, after n_layers layers; behind the output
- * norm where that is one more than there are. */
+/* Keep the rows of hidden with their nodes where the caches tap them, after n_layers layers; behind the
+ * output norm where that is one more than there are. */
 static void keep_taps(const sd_pass* pass, int n_layers) {
     const sd_model* model = pass->w->model;
     int d_model = model->config.d_model;

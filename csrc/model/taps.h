@@ -1,6 +1,6 @@
-/* Which hidden states of a model are kept with the tokens of a cache, for drafts that live on them. A hidden state
- * is named by the layers behind it: 0, the embedding; n, the residual stream after n layers; n_layer + 1, what
- * the head reads, the output norm behind the last layer. */
+/* Which hidden states of a model are kept with the tokens of a cache, for drafts that live on them. A hidden
+ * state is named by the layers behind it: 0, the embedding; n, the residual stream after n layers; n_layer +
+ * 1, what the head reads, the output norm behind the last layer. */
 #ifndef SD_TAPS_H
 #define SD_TAPS_H
 

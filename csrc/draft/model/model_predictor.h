@@ -3,8 +3,8 @@
  *
  * The target predicts for itself past some of its layers in the session's own caches, which hold the text
  * already: what it computes there as the whole model would is not computed again when the guesses are
- * verified. This is self-speculative decoding: Draft & Verify (Zhang et al. 2024) where some layers are skipped,
- * early exit (LayerSkip, Elhoushi et al. 2024) where all behind one are. */
+ * verified. This is self-speculative decoding: Draft & Verify (Zhang et al. 2024) where some layers are
+ * skipped, early exit (LayerSkip, Elhoushi et al. 2024) where all behind one are. */
 #ifndef SD_MODEL_PREDICTOR_H
 #define SD_MODEL_PREDICTOR_H
 
@@ -14,8 +14,8 @@ typedef struct sd_model_predictor_options {
     /* Of the target's vocabulary; it may have other tokens behind those of both. Borrowed; must outlive the
      * predictor. */
     const sd_model* model;
-    /* [n_layer] what is passed by where `model` is the target (forward.h), borrowed; must outlive the predictor.
-     * NULL: it is another model, with caches of its own. */
+    /* [n_layer] what is passed by where `model` is the target (forward.h), borrowed; must outlive the
+     * predictor. NULL: it is another model, with caches of its own. */
     const unsigned char* skipped;
 } sd_model_predictor_options;
 
