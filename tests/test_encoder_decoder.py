@@ -13,6 +13,7 @@ from canonical import (
     ENCODER_DECODERS,
     FORMATS,
     LLAMA,
+    beams,
     build,
     perturbed,
     random_source,
@@ -366,15 +367,6 @@ def test_rounds_allocate_nothing():
 # ---------------------------------------------------------------------------------------------------- Beams
 
 
-def beams(target: _core.Model, draft: Any, source: Any, **options: Any) -> list[tuple[list[int], float]]:
-    options = {"width": 3, "draft_width": 4, "gamma": 3, "max_new_tokens": 10} | options
-    search = _core.BeamSearch(target, draft, [1, 2], source=source, **options)
-    search.prefill()
-    while search.round():
-        pass
-    return [(beam["tokens"], beam["score"]) for beam in search.beams()]
-
-
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_speculative_beams_are_the_plain_ones(name):
     config = ENCODER_DECODERS[name]
@@ -382,9 +374,10 @@ def test_speculative_beams_are_the_plain_ones(name):
     target, draft = build(config, tensors), build(config, perturbed(tensors))
     for seed in (0, 1):
         source = source_of(config, 50, seed)
-        plain = beams(target, None, source)
-        assert beams(target, draft, source) == plain
-        assert beams(target, build(LLAMA, random_tensors(LLAMA)), source) == plain
+        plain = beams(target, None, [1, 2], source=source)
+        assert beams(target, draft, [1, 2], source=source) == plain
+        other = build(LLAMA, random_tensors(LLAMA))
+        assert beams(target, other, [1, 2], source=source) == plain
         tokens, score = plain[0]
         scored = _core.score(target, [1, 2, *tokens], source=source)[1:]
         assert score == pytest.approx(scored.sum(), abs=1e-4)
@@ -404,7 +397,7 @@ def test_sources_that_a_model_cannot_read_are_named(models):
     uses = {
         "decoder": lambda source, m=model: _core.Decoder(m, capacity=4, source=source),
         "session": lambda source, m=model: session_of(m, [[1]], None if source is None else [source]),
-        "beam": lambda source, m=model: beams(m, None, source),
+        "beam": lambda source, m=model: beams(m, None, [1, 2], source=source),
         "score": lambda source, m=model: _core.score(m, [1, 2, 3], source=source),
     }
     for use in uses.values():
@@ -434,7 +427,7 @@ def test_sources_that_a_model_cannot_read_are_named(models):
     with pytest.raises(ValueError, match="the draft has an encoder, expected a target that has one too"):
         session_of(plain, [[1]], None, model)
     with pytest.raises(ValueError, match="the draft has an encoder, expected a target that has one too"):
-        beams(plain, model, None)
+        beams(plain, model, [1, 2])
     session = session_of(model, [[1]], [[1]])
     session.finish(0)
     with pytest.raises(ValueError, match="the model has an encoder, expected a source"):
@@ -516,7 +509,7 @@ def test_every_allocation_may_fail():
     assert fail_each_allocation(lambda: model.encode(source)) >= 2
     assert fail_each_allocation(lambda: _core.Decoder(model, capacity=4, source=source)) >= 6
     assert fail_each_allocation(decode) > 20
-    assert fail_each_allocation(lambda: beams(model, draft, source)) > 10
+    assert fail_each_allocation(lambda: beams(model, draft, [1, 2], source=source)) > 10
     assert fail_each_allocation(lambda: _core.score(model, [1, 2, 3], source=source)) >= 6
 
 

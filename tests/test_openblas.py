@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import missing
 from allocations import needs_hooks
+from forks import fork_script
 from specdec import MissingLibraryError, _core
 
 LIBRARY = Path(_core.__file__).with_name("libspecdec_openblas.so")
@@ -271,40 +272,6 @@ def test_too_little_memory_for_its_buffers_is_an_error() -> None:
     assert re.fullmatch(r"no \d+ bytes of memory for OpenBLAS", third)
 
 
-FORKS = """
-import os, threading
-import numpy as np
-from specdec import _core
-
-rng = np.random.default_rng(0)
-x = rng.standard_normal((3, 64), np.float32)
-w = rng.standard_normal((256, 64), np.float32)
-expected = _core.product(x, w, "f32", engine="blas")
-stop = False
-
-def compute():
-    return np.array_equal(_core.product(x, w, "f32", engine="blas", n_threads=2), expected)
-
-def compute_on():
-    while not stop:
-        compute()
-
-callers = [threading.Thread(target=compute_on) for _ in range(2)]
-for caller in callers:
-    caller.start()
-codes = []
-for _ in range(40):
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if compute() else 1)
-    codes.append(os.waitpid(pid, 0)[1])
-stop = True
-for caller in callers:
-    caller.join()
-print(sum(codes))
-"""
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_children_compute_while_the_parent_does() -> None:
-    assert run_script(FORKS, PYTHONWARNINGS="ignore::DeprecationWarning") == ["0"]
+    assert run_script(fork_script("blas"), PYTHONWARNINGS="ignore::DeprecationWarning") == ["done"]

@@ -20,6 +20,7 @@ from canonical import (
     LLAMA,
     MIXTURES,
     VARIANTS,
+    beams,
     build,
     perturbed,
     random_source,
@@ -181,17 +182,7 @@ def test_a_sequence_that_takes_the_place_of_another_has_its_own_bits() -> None:
 
 def test_beams_of_speculation_are_the_plain_ones() -> None:
     target, draft = pair(WIDE)
-
-    def beams(model: _core.Model | None) -> list[tuple[Ids, float]]:
-        search = _core.BeamSearch(
-            target, model, PROMPTS[2], width=3, draft_width=4, gamma=3, max_new_tokens=10
-        )
-        search.prefill()
-        while search.round():
-            pass
-        return [(beam["tokens"], beam["score"]) for beam in search.beams()]
-
-    assert beams(None) == beams(draft)
+    assert beams(target, None, PROMPTS[2]) == beams(target, draft, PROMPTS[2])
 
 
 # -------------------------------------------------------------------------------------- sources

@@ -18,6 +18,7 @@ import pytest
 
 from allocations import needs_hooks
 from canonical import VARIANTS, build, random_tensors
+from forks import fork_script
 from specdec import _core
 from specdec.threads import cpu_quota, default_threads
 
@@ -176,53 +177,9 @@ print(signal.sigpending() == {signal.SIGUSR1})
     assert out.strip() == "True"
 
 
-FORKS = """
-import os, sys, threading
-import numpy as np
-from specdec import _core
-
-rng = np.random.default_rng(0)
-x = rng.standard_normal((3, 64), np.float32)
-w = rng.standard_normal((256, 64), np.float32)
-expected = _core.product(x, w, "f32")
-stop = False
-
-def compute():
-    return np.array_equal(_core.product(x, w, "f32", n_threads=2), expected)
-
-def compute_on():
-    while not stop:
-        compute()
-
-# The parent computes on two threads of its own while it forks.
-callers = [threading.Thread(target=compute_on) for _ in range(2)]
-for caller in callers:
-    caller.start()
-for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 40):
-    pid = os.fork()
-    if pid == 0:
-        # Threads of the child use the pool for the first time, at once.
-        right, together = [], threading.Barrier(4)
-        def begin():
-            together.wait()
-            right.append(compute())
-        threads = [threading.Thread(target=begin) for _ in range(4)]
-        for t in threads: t.start()
-        for t in threads: t.join()
-        os._exit(0 if right == [True] * 4 else 1)
-    if os.waitpid(pid, 0)[1] != 0:
-        print("a child failed")
-        break
-stop = True
-for caller in callers:
-    caller.join()
-print("done")
-"""
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_children_compute_with_several_threads_at_once():
-    assert run_script(FORKS, PYTHONWARNINGS="ignore::DeprecationWarning").split() == ["done"]
+    assert run_script(fork_script("rows"), PYTHONWARNINGS="ignore::DeprecationWarning").split() == ["done"]
 
 
 # ---------------------------------------------------------------- how many threads

@@ -117,8 +117,7 @@ def test_batches(training: Any) -> None:
     """Each passage has a pair once at most, beside others of its lengths; a later beginning goes on alike."""
     rng = np.random.default_rng(0)
     sides = [[np.zeros(n, np.uint16) for n in rng.integers(1, 40, 1000)] for _ in range(2)]
-    stream = training.translator.batches(*sides, 30, 7, 0)
-    whole = [next(stream) for _ in range(80)]
+    whole = list(training.translator.batches(*sides, 30, 7, range(80)))
     assert [step for step, _ in whole] == list(range(80))
     for passage in (whole[:33], whole[33:66]):
         rows = np.concatenate([rows for _, rows in passage])
@@ -126,12 +125,12 @@ def test_batches(training: Any) -> None:
     for _, rows in whole:  # 33 batches of 39 lengths, then 25 pairs of a length of targets
         lengths = [len(sides[1][i]) for i in rows]
         assert max(lengths) - min(lengths) <= 3
-    later = training.translator.batches(*sides, 30, 7, 50)
-    for step, rows in whole[50:]:
-        found = next(later)
-        assert found[0] == step and np.array_equal(found[1], rows)
+    later = list(training.translator.batches(*sides, 30, 7, range(50, 80)))
+    assert [step for step, _ in later] == list(range(50, 80))
+    for (_, found), (_, rows) in zip(later, whole[50:], strict=True):
+        assert np.array_equal(found, rows)
     with pytest.raises(SystemExit, match="10 pairs are less than a batch of 30"):
-        next(training.translator.batches(sides[0][:10], sides[1][:10], 30, 7, 0))
+        next(training.translator.batches(sides[0][:10], sides[1][:10], 30, 7, range(1)))
 
 
 def test_divergences_of_known_distributions(training: Any) -> None:

@@ -19,18 +19,16 @@ WARMUP_STEPS = 60
 GRADIENT_CLIP = 1.0
 
 
-def batches(ids: np.ndarray, tokens_per_step: int, seed: int, start: int, context: int):
-    """Endless (step, inputs, targets): random windows of `context` tokens.
+def batches(ids: np.ndarray, tokens_per_step: int, seed: int, steps: range, context: int):
+    """(step, inputs, targets) of some steps: random windows of `context` tokens.
 
     The generator is keyed by (seed, step), so a resumed run sees what an unbroken one would.
     """
-    step = start
-    while True:
+    for step in steps:
         rng = np.random.default_rng((seed, step))
         starts = rng.integers(0, len(ids) - context - 1, tokens_per_step // context)
         rows = torch.from_numpy(np.stack([ids[s : s + context + 1].astype(np.int64) for s in starts]))
         yield step, rows[:, :-1], rows[:, 1:]
-        step += 1
 
 
 def learning_rate_factor(step: int, steps: int) -> float:

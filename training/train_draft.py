@@ -92,10 +92,8 @@ def main() -> None:
 
     compiled = torch.compile(losses, dynamic=False)
     begun, recent = time.perf_counter(), []
-    stream = loop.batches(train, TOKENS_PER_STEP // 2, SEED, start, CONTEXT)
+    stream = loop.batches(train, TOKENS_PER_STEP // 2, SEED, range(start, args.steps), CONTEXT)
     for step, novels, _ in tqdm(stream, initial=start, total=args.steps, mininterval=10):
-        if step >= args.steps:
-            break
         progress = step / args.steps
         weight = torch.tensor(min(1.0, max(0.0, (progress - RAMP[0]) / (RAMP[1] - RAMP[0]))))
         parts = TOKENS_PER_STEP // TOKENS_PER_PASS

@@ -53,10 +53,8 @@ def main() -> None:
     compiled = torch.compile(lambda x, y: loop.cross_entropy(model(x), y), dynamic=False)
 
     begun, recent = time.perf_counter(), []
-    stream = loop.batches(train, TOKENS_PER_STEP, SEED, start, TARGET.n_ctx)
+    stream = loop.batches(train, TOKENS_PER_STEP, SEED, range(start, args.steps), TARGET.n_ctx)
     for step, inputs, targets in tqdm(stream, initial=start, total=args.steps, mininterval=10):
-        if step >= args.steps:
-            break
         parts = TOKENS_PER_STEP // TOKENS_PER_PASS
         for x, y in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
             with torch.autocast("cpu", torch.bfloat16):

@@ -54,10 +54,8 @@ def main(words: list[str] | None = None) -> None:
     print(f"{n_parameters / 1e6:.2f} M parameters, {len(sources):,} pairs")
 
     begun, recent = time.perf_counter(), []
-    stream = translator.batches(sources, targets, args.pairs_per_step, SEED, start)
+    stream = translator.batches(sources, targets, args.pairs_per_step, SEED, range(start, args.steps))
     for step, rows in tqdm(stream, initial=start, total=args.steps, mininterval=10):
-        if step >= args.steps:
-            break
         torch.manual_seed(SEED + step)  # of dropout: a resumed run drops what an unbroken one would
         x, y = (translator.padded([side[i] for i in rows]) for side in (sources, targets))
         with torch.autocast("cpu", torch.bfloat16):

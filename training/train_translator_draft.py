@@ -97,10 +97,8 @@ def main(words: list[str] | None = None) -> None:
     print(f"{n_parameters / 1e6:.2f} M parameters, {n_parameters / n_of_target:.2%} of the target's")
 
     begun, recent = time.perf_counter(), []
-    stream = translator.batches(sources, translations, args.pairs_per_step, SEED, start)
+    stream = translator.batches(sources, translations, args.pairs_per_step, SEED, range(start, args.steps))
     for step, rows in tqdm(stream, initial=start, total=args.steps, mininterval=10):
-        if step >= args.steps:
-            break
         weight = min(1.0, max(0.0, (step / args.steps - RAMP[0]) / (RAMP[1] - RAMP[0])))
         x, y = (translator.padded([side[i] for i in rows]) for side in (sources, translations))
         with torch.autocast("cpu", torch.bfloat16):

@@ -110,9 +110,9 @@ def n_vocab(tokenizer: Path) -> int:
 
 
 def batches(
-    sources: Sequence[Ids], targets: Sequence[Ids], size: int, seed: int, start: int
+    sources: Sequence[Ids], targets: Sequence[Ids], size: int, seed: int, steps: range
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Endless (step, indices) of `size` pairs of about the same lengths.
+    """(step, indices) of some steps: `size` pairs of about the same lengths.
 
     A passage through the pairs is shuffled; every 64 batches of it are sorted by the lengths of target and
     source, and cut. The generator is keyed by (seed, passage), so a resumed run sees what an unbroken one
@@ -122,16 +122,15 @@ def batches(
     if per_passage == 0:
         raise SystemExit(f"{len(targets)} pairs are less than a batch of {size}")
     lengths = np.array([[len(row) for row in side] for side in (sources, targets)])  # lexsort: last key first
-    step = start
-    while True:
-        rng = np.random.default_rng((seed, step // per_passage))
+    for passage in range(steps.start // per_passage, -(-steps.stop // per_passage)):
+        rng = np.random.default_rng((seed, passage))
         order = rng.permutation(len(targets))[: per_passage * size]
         pools = [order[i : i + 64 * size] for i in range(0, len(order), 64 * size)]
         order = np.concatenate([pool[np.lexsort(lengths[:, pool])] for pool in pools])
         places = rng.permutation(per_passage)
-        for place in places[step % per_passage :]:
-            yield step, order[place * size : (place + 1) * size]
-            step += 1
+        for step, place in enumerate(places, passage * per_passage):
+            if step in steps:
+                yield step, order[place * size : (place + 1) * size]
 
 
 def padded(rows: Sequence[Ids], multiple: int = 4) -> Tensor:

@@ -208,6 +208,18 @@ def with_drafts(session: _core.Session) -> _core.Session:
     return session
 
 
+def beams(
+    target: _core.Model, draft: _core.Model | None, prompt: list[int], **options: Any
+) -> list[tuple[list[int], float]]:
+    """Tokens and score of the hypotheses of a beam search; with a draft, by speculation."""
+    options = {"width": 3, "draft_width": 4, "gamma": 3, "max_new_tokens": 10} | options
+    search = _core.BeamSearch(target, draft, prompt, **options)
+    search.prefill()
+    while search.round():
+        pass
+    return [(beam["tokens"], beam["score"]) for beam in search.beams()]
+
+
 def run_session(
     target: _core.Model,
     draft: _core.Model | _core.Ngram | tuple[Any, ...] | None,
