@@ -9,7 +9,7 @@ from typing import TypeAlias
 from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.python_draft import Drafter, PythonDraft
-from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
+from specdec.drafts.trees import Tree, check_tree, describe_shape
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model, ModelLike, as_model
 from specdec.models.tokenizer import check_same_vocabulary
@@ -65,14 +65,11 @@ class ModelDraft(Draft):
         self,
         model: ModelLike,
         *,
-        tree: ParallelChains | StaticTree | DynamicTree | None = None,
+        tree: Tree | None = None,
         draft: DraftLike | None = None,
         gamma: int | None = None,
     ) -> None:
-        if tree is not None and not isinstance(tree, ParallelChains | StaticTree | DynamicTree):
-            raise InputError(
-                f"tree is {kind_of(tree)}; expected ParallelChains, StaticTree, DynamicTree or None"
-            )
+        tree = check_tree(tree)
         if tree is not None and draft is not None:
             raise InputError("tree and draft are both given; a model with a draft of its own drafts a chain")
 
@@ -94,8 +91,7 @@ class ModelDraft(Draft):
         if self.draft is not None:
             inner = self.draft.describe(target)  # of whose ids this model's are
             return "nested", {"model": self.model.core, "draft": inner, "gamma": self.draft.gamma}
-        method, shape = ("model", {}) if self.tree is None else self.tree.describe()
-        return method, {"model": self.model.core, **shape}
+        return describe_shape(self.tree, self.model.core)
 
     @property
     def reads_source(self) -> bool:

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from specdec.checks import as_integer, check_choice, check_integer, check_items, check_number
 from specdec.drafts.draft import MAX_GAMMA, Description
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, kind_of, shown
 
-__all__ = ["DynamicTree", "ParallelChains", "StaticTree"]
+__all__ = ["DynamicTree", "ParallelChains", "StaticTree", "Tree", "check_tree", "describe_shape"]
 
 ChildChoice: TypeAlias = Literal["sample", "without replacement", "top-k"]
 """How the children of a node are chosen."""
@@ -224,6 +224,28 @@ class DynamicTree:
             "steps": int(self.steps),
             "sharpness": float(self.sharpness),
         }
+
+
+Tree: TypeAlias = ParallelChains | StaticTree | DynamicTree
+"""What a draft that predicts tokens proposes, where it is not a chain."""
+
+
+def check_tree(tree: object) -> Tree | None:
+    """The argument `tree`, which may be None.
+
+    Raises
+    ------
+    InputError
+    """
+    if tree is None or isinstance(tree, Tree):
+        return tree
+    raise InputError(f"tree is {kind_of(tree)}; expected ParallelChains, StaticTree, DynamicTree or None")
+
+
+def describe_shape(tree: Tree | None, predictor: object) -> Description:
+    """The drafting method that draws a tree, or a chain, from what a predictor of the core says."""
+    method, shape = ("model", {}) if tree is None else tree.describe()
+    return method, {"model": predictor, **shape}
 
 
 def _parents_of(widths: Sequence[int]) -> tuple[int, ...]:
