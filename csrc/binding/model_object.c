@@ -5,60 +5,11 @@
 #include "encoder.h"
 #include "library.h"
 #include "module.h"
+#include "tensor_arguments.h"
 
-/* A tensor argument (name, array, format) as a source; the view must be released. */
-static int source_from(PyObject* array, const char* name, const char* format, Py_buffer* view,
-                       sd_source* source, int shape[2]) {
-    static const struct {
-        const char* format;
-        sd_number number;
-        Py_ssize_t size;
-    } formats[] = {{"f32", SD_F32, 4}, {"f16", SD_F16, 2}, {"bf16", SD_BF16, 2}};
-    int i = 0;
-    while (i < 3 && strcmp(formats[i].format, format) != 0) i++;
-    if (i == 3) {
-        PyErr_Format(PyExc_ValueError, "tensor %s: format is \"%s\", expected f32, f16 or bf16", name,
-                     format);
-        return -1;
-    }
-    if (PyObject_GetBuffer(array, view, PyBUF_STRIDED_RO) < 0) return -1;
-    if (view->itemsize != formats[i].size || view->ndim < 1 || view->ndim > 2 || view->shape[0] > INT32_MAX ||
-        view->shape[view->ndim - 1] > INT32_MAX) {
-        PyErr_Format(
-            PyExc_ValueError,
-            "tensor %s: %d dimensions of %zd-byte elements, expected 1 or 2 dimensions of %zd-byte elements",
-            name, view->ndim, view->itemsize, formats[i].size);
-        PyBuffer_Release(view);
-        return -1;
-    }
-    shape[0] = (int)view->shape[0];
-    shape[1] = view->ndim == 2 ? (int)view->shape[1] : 0;
-    *source =
-        (sd_source){view->buf, formats[i].number, view->strides[0], view->ndim == 2 ? view->strides[1] : 0};
-    return 0;
-}
-
-static int set_tensor(sd_model* model, PyObject* item, int n_threads) {
-    const char *name, *format;
-    PyObject* array;
-    Py_buffer view;
-    sd_source source;
-    int shape[2];
-    if (!PyTuple_Check(item)) {
-        PyErr_SetString(PyExc_TypeError, "tensors: expected (name, array, format) tuples");
-        return -1;
-    }
-    if (!PyArg_ParseTuple(item, "sOs;tensors: expected (name, array, format) tuples", &name, &array, &format))
-        return -1;
-    if (source_from(array, name, format, &view, &source, shape) < 0) return -1;
-    sd_status status;
-    PyThreadState* saved_thread;
-    sd_gil_release(&saved_thread);
-    status = sd_model_set(model, name, &source, shape[0], shape[1], n_threads);
-    sd_gil_take(&saved_thread);
-    PyBuffer_Release(&view);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+static sd_status set_tensor(void* model, const char* name, const sd_source* source, int n_rows, int n_cols,
+                            int n_threads) {
+    return sd_model_set(model, name, source, n_rows, n_cols, n_threads);
 }
 
 int sd_format_from(const char* name, const char* argument, sd_format* format) {
@@ -101,7 +52,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (numbers_from(dtype, cache_dtype, prefill, &numbers) < 0) return -1;
     if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Model") < 0) return -1;
     sd_model* model = NULL;
-    PyObject *config = PyDict_New(), *iterator = NULL, *item;
+    PyObject* config = PyDict_New();
     sd_config c = {0};
     sd_status status;
     if (config == NULL || PyDict_Update(config, mapping) < 0) goto fail;
@@ -114,25 +65,17 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         sd_raise(status);
         goto fail;
     }
-    if ((iterator = PyObject_GetIter(tensors)) == NULL) goto fail;
-    while ((item = PyIter_Next(iterator)) != NULL) {
-        int failed = set_tensor(model, item, n_threads);
-        Py_DECREF(item);
-        if (failed) goto fail;
-    }
-    if (PyErr_Occurred()) goto fail;
+    if (sd_set_tensors(tensors, set_tensor, model, n_threads) < 0) goto fail;
     if ((status = sd_model_finish(model)) != SD_OK) {
         sd_raise(status);
         goto fail;
     }
-    Py_DECREF(iterator);
     sd_config_free(&c);
     self->config = config;
     self->model = model;
     sd_exclusive_leave(&self->exclusive);
     return 0;
 fail:
-    Py_XDECREF(iterator);
     Py_XDECREF(config);
     sd_config_free(&c);
     sd_model_free(model);

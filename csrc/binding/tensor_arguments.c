@@ -1,0 +1,71 @@
+#include "tensor_arguments.h"
+
+#include <limits.h>
+#include <string.h>
+
+/* A tensor argument (name, array, format) as a source; the view must be released. */
+static int source_from(PyObject* array, const char* name, const char* format, Py_buffer* view,
+                       sd_source* source, int shape[2]) {
+    static const struct {
+        const char* format;
+        sd_number number;
+        Py_ssize_t size;
+    } formats[] = {{"f32", SD_F32, 4}, {"f16", SD_F16, 2}, {"bf16", SD_BF16, 2}};
+    int i = 0;
+    while (i < 3 && strcmp(formats[i].format, format) != 0) i++;
+    if (i == 3) {
+        PyErr_Format(PyExc_ValueError, "tensor %s: format is \"%s\", expected f32, f16 or bf16", name,
+                     format);
+        return -1;
+    }
+    if (PyObject_GetBuffer(array, view, PyBUF_STRIDED_RO) < 0) return -1;
+    if (view->itemsize != formats[i].size || view->ndim < 1 || view->ndim > 2 || view->shape[0] > INT32_MAX ||
+        view->shape[view->ndim - 1] > INT32_MAX) {
+        PyErr_Format(
+            PyExc_ValueError,
+            "tensor %s: %d dimensions of %zd-byte elements, expected 1 or 2 dimensions of %zd-byte elements",
+            name, view->ndim, view->itemsize, formats[i].size);
+        PyBuffer_Release(view);
+        return -1;
+    }
+    shape[0] = (int)view->shape[0];
+    shape[1] = view->ndim == 2 ? (int)view->shape[1] : 0;
+    *source =
+        (sd_source){view->buf, formats[i].number, view->strides[0], view->ndim == 2 ? view->strides[1] : 0};
+    return 0;
+}
+
+static int set_tensor(PyObject* item, sd_tensor_setter set, void* weights, int n_threads) {
+    const char *name, *format;
+    PyObject* array;
+    Py_buffer view;
+    sd_source source;
+    int shape[2];
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, "tensors: expected (name, array, format) tuples");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(item, "sOs;tensors: expected (name, array, format) tuples", &name, &array, &format))
+        return -1;
+    if (source_from(array, name, format, &view, &source, shape) < 0) return -1;
+    sd_status status;
+    PyThreadState* saved_thread;
+    sd_gil_release(&saved_thread);
+    status = set(weights, name, &source, shape[0], shape[1], n_threads);
+    sd_gil_take(&saved_thread);
+    PyBuffer_Release(&view);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
+int sd_set_tensors(PyObject* tensors, sd_tensor_setter set, void* weights, int n_threads) {
+    PyObject *iterator = PyObject_GetIter(tensors), *item;
+    if (iterator == NULL) return -1;
+    while ((item = PyIter_Next(iterator)) != NULL) {
+        int failed = set_tensor(item, set, weights, n_threads);
+        Py_DECREF(item);
+        if (failed) break;
+    }
+    Py_DECREF(iterator);
+    return PyErr_Occurred() ? -1 : 0;
+}

@@ -1,0 +1,17 @@
+/* Tensors that Python hands over: (name, array, format) tuples. */
+#ifndef SD_TENSOR_ARGUMENTS_H
+#define SD_TENSOR_ARGUMENTS_H
+
+#include "convert.h"
+#include "pack.h"
+
+/* Gives weights one tensor by name: a matrix [n_rows, n_cols], or a vector with n_cols 0. Called without the
+ * GIL. */
+typedef sd_status (*sd_tensor_setter)(void* weights, const char* name, const sd_source* source, int n_rows,
+                                      int n_cols, int n_threads);
+
+/* Hand each tensor of an iterable to `set`. The arrays are read meanwhile and not kept. Returns 0, or -1 with
+ * an exception. */
+int sd_set_tensors(PyObject* tensors, sd_tensor_setter set, void* weights, int n_threads);
+
+#endif
