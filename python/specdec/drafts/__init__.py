@@ -14,6 +14,7 @@ from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.ngram import Bigram, Ngram, Unigram
 from specdec.drafts.online_ngram import OnlineNgram
+from specdec.drafts.opening import load
 from specdec.drafts.python_draft import Drafter, Proposal, PythonDraft
 from specdec.drafts.random_draft import Random
 from specdec.drafts.skip_layers import SkipLayers
@@ -39,6 +40,7 @@ __all__ = [
     "SkipLayers",
     "StaticTree",
     "Unigram",
+    "load",
 ]
 
 _FORMER_NAMES = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specdec.checks import check_integer
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.skip_layers import SkipLayers
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
@@ -24,16 +24,18 @@ class EarlyExit(Draft):
     ----------
     layer : int
         How many layers draft: at least 1, and fewer than the target has.
+    gamma : int, optional
+        Guesses a round when the caller of `specdec.generate` does not say: by default 4.
 
     Attributes
     ----------
-    layer : int
+    layer, gamma : int
 
     Raises
     ------
     InputError
-        If `layer` is not an integer of at least 1. That the target has more layers is checked when it is
-        known.
+        If `layer` is not an integer of at least 1, or gamma is not in 1 to 1024. That the target has more
+        layers is checked when it is known.
 
     Examples
     --------
@@ -43,8 +45,10 @@ class EarlyExit(Draft):
 
     in_target_cache = True
 
-    def __init__(self, layer: int) -> None:
+    def __init__(self, layer: int, *, gamma: int | None = None) -> None:
         self.layer = check_integer("layer", layer, 1)
+        if gamma is not None:
+            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`: to exit is to skip all layers from there on.

@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from specdec.checks import check_integer
+from specdec.checks import check_integer, check_path
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.learnt.kinds import open_learnt
 from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.drafts.trees import Tree, check_tree, describe_shape
 from specdec.errors import InputError, kind_of, shown
@@ -116,7 +117,7 @@ class ModelDraft(Draft):
 
 
 def open_draft(name: str, given: object, *, optional: bool = False) -> Draft:
-    """The argument `name` as a draft: a model is wrapped, and loaded if it is a path or hub name.
+    """The argument `name` as a draft: a path or hub name is opened, a model wrapped.
 
     Raises
     ------
@@ -126,6 +127,8 @@ def open_draft(name: str, given: object, *, optional: bool = False) -> Draft:
         return PythonDraft(given)
     if isinstance(given, Draft):
         return given
+    if isinstance(given, str | os.PathLike) and (learnt := open_learnt(check_path(name, given))) is not None:
+        return learnt
     if isinstance(given, Model | str | os.PathLike):
         return ModelDraft(given)
     if issubclass(type(given), type):

@@ -161,6 +161,10 @@ class Fields:
         """An object without fields, for messages that speak of ``name`` inside this one."""
         return Fields({}, self._file, f"{self._prefix}{name}." if name else self._prefix)
 
+    def as_dict(self) -> dict[str, Any]:
+        """A copy of the object."""
+        return dict(self._values)
+
     def replaced(self, **values: Any) -> Fields:
         """The same object with other values of some fields."""
         return Fields({**self._values, **values}, self._file, self._prefix)

@@ -1,0 +1,520 @@
+"""Folders of learnt drafts: ``config.json`` and ``model.safetensors``, read, checked and written.
+
+``config.json`` is an object with the fields
+
+- ``specdec_draft``: 1, the version of the format;
+- ``method``: which draft it is, such as "heads";
+- ``target``: what it was trained for, as :class:`TargetIdentity` has it;
+- ``taps``: the hidden states of the target that it reads, by how many layers are behind them;
+- ``n_draft_vocab``: how many of the target's tokens it may guess;
+- ``weights``: a word that ``model.safetensors`` has in its metadata too, so that halves of different drafts
+  are not taken for one; a folder without it is read unchecked;
+
+and those of its method. ``model.safetensors`` holds the tensors of the method in f32, f16 or bf16. Where the
+draft guesses fewer tokens than the target has, there is ``d2t``, int64 [n_draft_vocab]: token i of the draft
+is token ``i + d2t[i]`` of the target, as EAGLE-3's checkpoints have it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.atomic_file import replacing
+from specdec.checks import check_path
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, shown
+from specdec.models.checkpoints.checkpoint import CanonicalTensor
+from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors_with_metadata
+from specdec.models.json_fields import Fields, as_json, read_json_object
+from specdec.models.model import Model, ModelConfig
+from specdec.models.number_formats import Dtype
+from specdec.models.tokenizer import ByteTokenizer
+
+__all__ = ["CONFIG_NAME", "WEIGHTS_NAME", "LearntWeights", "TargetIdentity", "configuration_digest"]
+
+CONFIG_NAME: Final = "config.json"
+WEIGHTS_NAME: Final = "model.safetensors"
+VERSION: Final = 1
+MAX_TAPS: Final = 16
+
+_OF_LENGTH: Final = {"n_ctx"}
+"""Fields of a configuration that change with the caller's wishes, and not with the weights."""
+
+
+def configuration_digest(config: ModelConfig) -> str:
+    """A digest of what a model computes: its canonical configuration, less the length of its context.
+
+    A field with its default counts as absent, and numbers count with 6 digits: so the digest outlives new
+    fields, and mathematical libraries that round differently.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, ModelConfig):
+            return canonical(value)
+        if isinstance(value, tuple | list):
+            return [plain(item) for item in value]
+        return f"{value:.6g}" if isinstance(value, float) else value
+
+    def canonical(one: ModelConfig) -> dict[str, Any]:
+        return {
+            name: plain(one[name])
+            for name, field in one.__dataclass_fields__.items()
+            if name not in _OF_LENGTH and (field.default is MISSING or one[name] != field.default)
+        }
+
+    text = json.dumps(canonical(config), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _vocabulary_digest(model: Model) -> str | None:
+    """A digest of a model's tokens; None where they cannot be seen."""
+    if not isinstance(model.tokenizer, ByteTokenizer):
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    tokens = list(model.tokenizer.vocabulary())
+    while tokens and tokens[-1] is None:  # padding
+        tokens.pop()
+    for token in tokens:
+        digest.update(b"-" if token is None else b"%d:%b" % (len(token), token))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class TargetIdentity:
+    """Which target a draft was trained for: what it computes and what its tokens are, not its weights.
+
+    Attributes
+    ----------
+    name : str
+        Of its file or folder, for messages.
+    d_model, n_layer, n_vocab : int
+    fingerprint : str
+        A digest of its configuration.
+    vocabulary : str or None
+        A digest of its tokens; None where they cannot be seen.
+    """
+
+    name: str
+    d_model: int
+    n_layer: int
+    n_vocab: int
+    fingerprint: str
+    vocabulary: str | None = None
+
+    @classmethod
+    def of(cls, target: Model) -> TargetIdentity:
+        """That of a model."""
+        config = target.config
+        return cls(
+            target.path.name,
+            config.d_model,
+            config.n_layer,
+            config.n_vocab,
+            configuration_digest(config),
+            _vocabulary_digest(target),
+        )
+
+    @classmethod
+    def read(cls, fields: Fields) -> TargetIdentity:
+        """From the object ``target`` of a file.
+
+        Raises
+        ------
+        CheckpointError
+        """
+
+        def text(name: str) -> str:
+            value = fields.raw(name)
+            if not isinstance(value, str):
+                raise fields.error(name, "a text")
+            return value
+
+        return cls(
+            text("name"),
+            fields.integer("d_model"),
+            fields.integer("n_layer"),
+            fields.integer("n_vocab"),
+            text("fingerprint"),
+            None if fields.raw("vocabulary") is None else text("vocabulary"),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object ``target`` of a file."""
+        return dict(vars(self))
+
+    def check(self, target: Model, draft: str) -> None:
+        """Refuse another target; `draft` is the draft's name in the message.
+
+        Raises
+        ------
+        InputError
+            It names both targets, and what is not alike.
+        """
+        given = TargetIdentity.of(target)
+        for name in ("d_model", "n_layer", "n_vocab"):
+            ours, theirs = getattr(self, name), getattr(given, name)
+            if ours != theirs:
+                raise InputError(f"{self._trained(draft, target)} of {name} {theirs}; expected {ours}")
+        if self.fingerprint != given.fingerprint:
+            raise InputError(
+                f"{self._trained(draft, target)} of another configuration and the same sizes; expected one "
+                f"with the fingerprint {shown(self.fingerprint)}, not {given.fingerprint}"
+            )
+        if None not in (self.vocabulary, given.vocabulary) and self.vocabulary != given.vocabulary:
+            raise InputError(f"{self._trained(draft, target)} of other tokens; expected the same vocabulary")
+
+    def _trained(self, draft: str, target: Model) -> str:
+        return f"{draft} was trained for the target {shown(self.name)}; given is {target.path},"
+
+
+@dataclass(frozen=True)
+class HeldTensor:
+    """A tensor in memory, with what is asked of one in a file.
+
+    Attributes
+    ----------
+    values : ndarray
+        float32, float16, uint16 with the bits of bf16, or integers.
+    format : str
+        "f32", "f16" or "bf16"; of integers "".
+    """
+
+    values: NDArray[Any]
+    format: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its extents."""
+        return self.values.shape
+
+    def array(self) -> NDArray[np.generic]:
+        """The numbers."""
+        return self.values
+
+    def integers(self) -> NDArray[np.integer[Any]]:
+        """The numbers of a tensor of integers."""
+        return self.values
+
+
+Held: TypeAlias = HeldTensor | StoredTensor
+
+
+@dataclass(frozen=True)
+class LearntWeights:
+    """A learnt draft as its folder has it, checked as far as all methods are alike.
+
+    Attributes
+    ----------
+    where : str
+        The folder, or "the draft" for one in memory: for messages.
+    method : str
+    target : TargetIdentity
+    fields : Fields
+        Those of ``config.json``.
+    taps : tuple of int
+        The target's hidden states that it reads, ascending.
+    tokens : ndarray of int32, shape (n_draft_vocab,), or None
+        The target's token of each of the draft's; None: they are the same.
+    """
+
+    where: str
+    method: str
+    target: TargetIdentity
+    fields: Fields
+    taps: tuple[int, ...]
+    tokens: NDArray[np.int32] | None
+    _held: Mapping[str, Held]
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        target: Model,
+        fields: Mapping[str, Any],
+        tensors: Mapping[str, NDArray[Any]],
+        *,
+        taps: Sequence[int] = (),
+        tokens: NDArray[Any] | Sequence[int] | None = None,
+    ) -> LearntWeights:
+        """Weights in memory, as training leaves them.
+
+        Parameters
+        ----------
+        method : str
+        target : Model
+            What they were trained for.
+        fields : Mapping
+            The method's own fields of ``config.json``.
+        tensors : Mapping of str to ndarray
+            The method's tensors, of real numbers, which are held as float32.
+        taps : sequence of int
+        tokens : sequence of int, optional
+            The tokens that may be guessed; None: all.
+
+        Raises
+        ------
+        CheckpointError
+            As `read`.
+        """
+        identity = TargetIdentity.of(target)
+        held: dict[str, Held] = {
+            name: HeldTensor(np.ascontiguousarray(array, np.float32), "f32")
+            for name, array in tensors.items()
+        }
+        n_draft = identity.n_vocab
+        if tokens is not None:
+            listed = np.asarray(tokens, np.int64)
+            n_draft = len(listed)
+            held["d2t"] = HeldTensor(listed - np.arange(n_draft), "")
+        config = {
+            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(), "taps": list(taps),
+            "n_draft_vocab": n_draft, **fields,
+        }  # fmt: skip
+        return cls._checked("the draft", Fields(config, Path("the draft")), held)
+
+    @classmethod
+    def read(cls, path: Path) -> LearntWeights:
+        """Open a folder; the tensors stay in their file.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            One of the two files is not there.
+        UnsupportedModelError
+            It is of a later version of the format.
+        CheckpointError
+            A file is damaged, or what it says does not fit together: named are file, field, what was found
+            and what was expected.
+        """
+        config, file = path / CONFIG_NAME, path / WEIGHTS_NAME
+        values = read_json_object(config)
+        if not file.is_file():
+            raise CheckpointNotFoundError(f"{file}: no such file; expected the weights of the draft")
+        tensors, metadata = read_safetensors_with_metadata(file)
+        named = values.get("weights")
+        if named is not None and metadata.get("weights") != named:
+            raise CheckpointError(
+                f"{file}: metadata field 'weights' is {as_json(metadata.get('weights'))}; expected "
+                f"{as_json(named)}, as in {CONFIG_NAME}: the two files are of different drafts"
+            )
+        return cls._checked(str(path), Fields(values, config), tensors)
+
+    @classmethod
+    def _checked(cls, where: str, fields: Fields, held: Mapping[str, Held]) -> LearntWeights:
+        version = fields.integer("specdec_draft")
+        if version != VERSION:
+            raise fields.unsupported("specdec_draft", f"{VERSION}, the version that this specdec reads")
+        method = fields.raw("method")
+        if not isinstance(method, str):
+            raise fields.error("method", "a text")
+        described = fields.object("target")
+        if described is None:
+            raise fields.error("target", "an object")
+        target = TargetIdentity.read(described)
+        taps = _taps(fields, target.n_layer)
+        n_draft = fields.integer("n_draft_vocab", maximum=target.n_vocab)
+        tokens = _tokens(where, held.get("d2t"), n_draft, target.n_vocab)
+        rest = {name: tensor for name, tensor in held.items() if name != "d2t"}
+        return cls(where, method, target, fields, taps, tokens, rest)
+
+    @property
+    def n_draft_vocab(self) -> int:
+        """How many of the target's tokens may be guessed."""
+        return self.target.n_vocab if self.tokens is None else len(self.tokens)
+
+    @property
+    def dtype(self) -> Dtype:
+        """The number format in which a draft of them is their own: bf16 where all matrices are, else f32."""
+        matrices = [tensor for tensor in self._held.values() if len(tensor.shape) == 2]
+        return "bf16" if matrices and all(tensor.format == "bf16" for tensor in matrices) else "f32"
+
+    def check_method(self, method: str) -> None:
+        """Refuse the weights of another method.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        if self.method != method:
+            raise self.fields.error("method", as_json(method))
+
+    def check_taps(self, *taps: int) -> None:
+        """Refuse weights that read other hidden states than these.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        if self.taps != taps:
+            raise self.fields.error("taps", as_json(list(taps)))
+
+    def check_target(self, target: Model) -> None:
+        """Refuse another target than that which they were trained for.
+
+        Raises
+        ------
+        InputError
+        """
+        self.target.check(target, self.where)
+
+    def tensors(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[CanonicalTensor]:
+        """Each tensor once, as the core takes them, read when its turn comes; of these names and shapes.
+
+        Raises
+        ------
+        UnsupportedModelError
+            One has another number format.
+        CheckpointError
+            One is missing, has another shape, or is none of these.
+        """
+        for name, shape in shapes.items():
+            expected = f"expected it with shape {list(shape)}"
+            if name not in self._held:
+                raise CheckpointError(f"{self.where}: tensor '{name}' is missing; {expected}")
+            found = self._held[name].shape
+            if found != shape:
+                raise CheckpointError(f"{self.where}: tensor '{name}' has shape {list(found)}; {expected}")
+        if unknown := sorted(self._held.keys() - shapes.keys()):
+            raise CheckpointError(
+                f"{self.where}: tensor '{unknown[0]}' is not part of this draft; expected none such"
+            )
+        for name in shapes:
+            tensor = self._held[name]
+            yield name, tensor.array(), tensor.format
+
+    def save(self, path: Any, dtype: str = "bf16") -> Path:
+        """Write them to a folder, which is made where it is not there.
+
+        Each file is there as a whole or not at all, and the two files of a folder that was written anew know
+        each other: a crash between them leaves a folder that `read` refuses.
+
+        Parameters
+        ----------
+        path : path-like
+        dtype : {"bf16", "f16", "f32"}
+            The number format of the tensors; those that are in memory in f32 are rounded to it.
+
+        Raises
+        ------
+        InputError
+            `path` is no path, or a file, or a number is too large for the format.
+        OSError
+            It cannot be written.
+        """
+        folder = check_path("path", path)
+        if dtype not in _WRITTEN:
+            raise InputError(f"dtype is {shown(dtype)}; expected one of {', '.join(_WRITTEN)}")
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"path {shown(str(folder))} is a file; expected a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        word = secrets.token_hex(8)
+        arrays = {
+            name: ("BF16" if tensor.format == "bf16" else "", tensor.array())
+            for name, tensor in self._held.items()
+        }
+        written = {name: _rounded(name, *given, dtype) for name, given in arrays.items()}
+        if self.tokens is not None:
+            written["d2t"] = "I64", self.tokens.astype(np.int64) - np.arange(len(self.tokens))
+        _write_safetensors(folder / WEIGHTS_NAME, written, {"format": "pt", "weights": word})
+        text = json.dumps(self.fields.replaced(weights=word).as_dict(), indent=2) + "\n"
+        with replacing(folder / CONFIG_NAME) as file:
+            file.write(text.encode())
+        return folder
+
+
+def _taps(fields: Fields, n_layer: int) -> tuple[int, ...]:
+    taps = fields.raw("taps")
+    expectation = f"at most {MAX_TAPS} different whole numbers from 0 to {n_layer + 1}, ascending"
+    if not isinstance(taps, list) or len(taps) > MAX_TAPS:
+        raise fields.error("taps", expectation)
+    for i, tap in enumerate(taps):
+        whole = isinstance(tap, int) and not isinstance(tap, bool)
+        if not whole or not (taps[i - 1] + 1 if i else 0) <= tap <= n_layer + 1:
+            raise fields.error("taps", expectation)
+    return tuple(taps)
+
+
+def _tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
+    """The target's token of each of the draft's."""
+    if n_draft == n_vocab and d2t is None:
+        return None
+    name = f"{where}: tensor 'd2t'"
+    if d2t is None:
+        raise CheckpointError(f"{name} is missing; expected it with shape [{n_draft}], for {n_vocab} tokens")
+    if n_draft == n_vocab:
+        raise CheckpointError(f"{name} is there; expected none, as the draft guesses all {n_vocab} tokens")
+    if d2t.shape != (n_draft,):
+        raise CheckpointError(f"{name} has shape {list(d2t.shape)}; expected [{n_draft}]")
+    shifts = d2t.integers().astype(np.int64)
+    outside = np.flatnonzero((shifts < -n_vocab) | (shifts > n_vocab))  # before a sum that could overflow
+    tokens = np.arange(n_draft) + np.clip(shifts, -n_vocab, n_vocab)
+    outside = np.union1d(outside, np.flatnonzero((tokens < 0) | (tokens >= n_vocab)))
+    if len(outside):
+        i = int(outside[0])
+        raise CheckpointError(
+            f"{name}: element [{i}] is {int(shifts[i])}; expected {-i} to {n_vocab - 1 - i}, as {i} + it is "
+            f"a token of the target"
+        )
+    found, first, counts = np.unique(tokens, return_index=True, return_counts=True)
+    if len(found) < n_draft:
+        twice = int(np.argmax(counts > 1))
+        raise CheckpointError(
+            f"{name} gives the target's token {int(found[twice])} {int(counts[twice])} times, first for "
+            f"{int(first[twice])}; expected each once"
+        )
+    return tokens.astype(np.int32)
+
+
+_WRITTEN: Final = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
+
+
+def _rounded(name: str, stored: str, array: NDArray[Any], dtype: str) -> tuple[str, NDArray[Any]]:
+    """A tensor as the file shall have it: what the file calls its format, and its numbers."""
+    if stored == "BF16":
+        if dtype == "bf16":
+            return "BF16", array
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    values = array.astype(np.float32)
+    if dtype == "bf16":
+        bits = values.view(np.uint32).astype(np.uint64)
+        rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)  # nearest, ties to even
+        finite = (rounded & 0x7F80) != 0x7F80
+    else:
+        with np.errstate(over="ignore"):
+            rounded = values.astype(np.float16 if dtype == "f16" else np.float32)
+        finite = np.isfinite(rounded)
+    if not finite.all():
+        at = [int(i) for i in np.argwhere(~finite)[0]]
+        raise InputError(
+            f"tensor {shown(name)}: element {at} is {values[tuple(at)]:g}; expected a finite number "
+            f"in {dtype}"
+        )
+    return _WRITTEN[dtype], rounded
+
+
+def _write_safetensors(
+    path: Path, tensors: Mapping[str, tuple[str, NDArray[Any]]], metadata: Mapping[str, str]
+) -> None:
+    """Write a safetensors file, which is there as a whole or not at all."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    order = sorted(tensors, key=lambda name: (-tensors[name][1].itemsize, name))  # so each is aligned
+    end = 0
+    for name in order:
+        dtype, array = tensors[name]
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            array = tensors[name][1]
+            file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())

@@ -1,0 +1,101 @@
+"""`load`: a draft for a target from the path of whatever drafts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from specdec.checks import check_choice, check_integer, check_path
+from specdec.drafts.draft import MAX_GAMMA, Draft
+from specdec.drafts.early_exit import EarlyExit
+from specdec.drafts.learnt.folder import configuration_digest
+from specdec.drafts.learnt.kinds import open_learnt
+from specdec.drafts.model_draft import ModelDraft
+from specdec.drafts.trees import Tree, check_tree
+from specdec.errors import CheckpointError, InputError
+from specdec.models.checkpoints import open_checkpoint
+from specdec.models.json_fields import Fields, read_json_object
+from specdec.models.model import Model, ModelConfig
+from specdec.models.model import load as load_model
+from specdec.models.number_formats import DTYPES, Dtype
+
+__all__ = ["load"]
+
+EXIT_NAME: Final = "specdec_exit.json"
+
+
+def load(
+    path: str | os.PathLike[str],
+    target: Model,
+    *,
+    dtype: Dtype | None = None,
+    tree: Tree | None = None,
+    gamma: int | None = None,
+) -> Draft:
+    """A draft for a target, from the folder of a learnt draft or of a model.
+
+    Parameters
+    ----------
+    path : path-like
+        - The folder of a learnt draft (a ``config.json`` with ``specdec_draft``): that draft, such as
+          `Heads`.
+        - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
+          the layer that the file names. The target is the model of the same folder.
+        - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
+    target : Model
+        What it shall draft for.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of the draft's matrices; None: that of its file.
+    tree : ParallelChains, StaticTree or DynamicTree, optional
+        What it proposes; None: a chain.
+    gamma : int, optional
+        Guesses a round when the caller of `specdec.generate` does not say; None: as many as the draft's class
+        has by default.
+
+    Raises
+    ------
+    InputError
+        The draft was trained for another target, which is named, or an argument is none of the above.
+    VocabularyMismatchError
+        The tokens of a model are not the target's.
+    CheckpointError, TokenizerError
+        What lies there is damaged, missing or not supported.
+
+    Examples
+    --------
+    >>> target = specdec.load("path/to/target")
+    >>> draft = specdec.drafts.load("path/to/heads", target, tree=specdec.drafts.StaticTree((4, 2, 1)))
+    >>> out = specdec.generate(target, draft, "Once upon a time")
+    """
+    if not isinstance(target, Model):
+        raise InputError("target is no specdec.Model; expected the model that the draft is for")
+    dtype = check_choice("dtype", dtype, DTYPES, optional=True)
+    tree = check_tree(tree)
+    gamma = None if gamma is None else check_integer("gamma", gamma, 1, MAX_GAMMA)
+    folder = check_path("path", path, CheckpointError)
+    draft: Draft | None
+    if (folder / EXIT_NAME).is_file():
+        draft = _open_exit(folder, target, tree, gamma)
+    else:
+        draft = open_learnt(folder, dtype=dtype, tree=tree, gamma=gamma)
+    if draft is None:
+        draft = ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
+    draft.describe(target)  # refuses what does not fit
+    return draft
+
+
+def _open_exit(folder: Path, target: Model, tree: Tree | None, gamma: int | None) -> EarlyExit:
+    file = folder / EXIT_NAME
+    fields = Fields(read_json_object(file), file)
+    layer = fields.integer("layer")
+    stored = fields.integer("gamma", maximum=MAX_GAMMA, default=None)
+    ours = ModelConfig.from_canonical(open_checkpoint(folder, tokenizer=False).config)
+    if configuration_digest(ours) != configuration_digest(target.config):
+        raise InputError(
+            f"{file} is an exit of the model beside it; given is the target {target.path}, of another "
+            f"configuration; expected the model of {folder}"
+        )
+    if tree is not None:
+        raise InputError(f"tree is given, and {file} is an early exit, which drafts chains; expected None")
+    return EarlyExit(layer, gamma=stored if gamma is None else gamma)

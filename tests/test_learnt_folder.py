@@ -1,0 +1,222 @@
+"""Folders of learnt drafts: what is written is read again, and what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec import drafts
+from specdec.drafts.learnt.folder import LearntWeights, TargetIdentity
+from tiny_models import llama_config, tensors_for, write_hf
+from toy_pair import ToyTokenizer, load_pair
+
+SHAPES = {"a.weight": (3, 4), "a.bias": (3,)}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
+    return load_pair(tmp_path_factory.mktemp("pair"))[0]
+
+
+def weights_for(target: specdec.Model, *, tokens: Any = None) -> LearntWeights:
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+    return LearntWeights.of("some", target, {"size": 3}, tensors, taps=[0, 2], tokens=tokens)
+
+
+def changed(folder: Path, **fields: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= fields
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
+
+
+def as_f32(array: np.ndarray, form: str) -> np.ndarray:
+    return (array.astype(np.uint32) << 16).view(np.float32) if form == "bf16" else array.astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_what_is_written_is_read(target: specdec.Model, tmp_path: Path, dtype: str) -> None:
+    tokens = [5, 3, 60]
+    written = weights_for(target, tokens=tokens)
+    for weights in (written, LearntWeights.read(written.save(tmp_path / "one", dtype))):
+        read = LearntWeights.read(weights.save(tmp_path / "two", dtype))  # also from a file
+        assert (read.method, read.taps, read.n_draft_vocab) == ("some", (0, 2), 3)
+        assert read.fields.integer("size") == 3
+        assert read.tokens is not None and read.tokens.tolist() == tokens
+        read.check_target(target)
+        epsilon = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}[dtype]
+        for (name, array, form), (_, wanted, _) in zip(
+            read.tensors(SHAPES), written.tensors(SHAPES), strict=True
+        ):
+            assert form == dtype, name
+            np.testing.assert_allclose(as_f32(array, form), wanted, rtol=epsilon, atol=0)
+        assert read.dtype == ("bf16" if dtype == "bf16" else "f32")
+
+
+def test_bf16_is_rounded_to_nearest(target: specdec.Model, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    array = np.random.default_rng(1).normal(size=(40, 50)).astype(np.float32)
+    weights = LearntWeights.of("some", target, {}, {"a": array})
+    ((_, bits, _),) = LearntWeights.read(weights.save(tmp_path)).tensors({"a": (40, 50)})
+    assert np.array_equal(as_f32(bits, "bf16"), torch.tensor(array).bfloat16().float().numpy())
+
+
+def test_numbers_that_the_format_has_not_are_refused(target: specdec.Model, tmp_path: Path) -> None:
+    for value, dtype in ((1e5, "f16"), (3.4e38, "bf16"), (np.inf, "f32"), (np.nan, "bf16")):
+        weights = LearntWeights.of("some", target, {}, {"a": np.array([[0.0, value]])})
+        with pytest.raises(
+            specdec.InputError, match=rf"tensor 'a': element \[0, 1\] is .* number in {dtype}"
+        ):
+            weights.save(tmp_path / "folder", dtype)
+        assert not (tmp_path / "folder" / "config.json").exists()
+
+
+def test_halves_of_two_drafts_are_no_draft(target: specdec.Model, tmp_path: Path) -> None:
+    one, two = (weights_for(target).save(tmp_path / name) for name in ("one", "two"))
+    (one / "model.safetensors").replace(two / "model.safetensors")
+    with pytest.raises(specdec.CheckpointError, match="metadata field 'weights' .* of different drafts"):
+        LearntWeights.read(two)
+    changed(two, weights="absent")
+    LearntWeights.read(two)  # a folder that says nothing
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"specdec_draft": 2}, "'specdec_draft' is 2; expected 1, the version"),
+        ({"specdec_draft": "1"}, "'specdec_draft' is \"1\"; expected a whole number"),
+        ({"method": 3}, "'method' is 3; expected a text"),
+        ({"method": "some"}, "'method' is \"some\"; expected one of"),
+        ({"target": "absent"}, "'target' is missing; expected an object"),
+        ({"target": {"name": "x"}}, r"'target\.d_model' is missing"),
+        ({"taps": 3}, "'taps' is 3; expected at most 16 different whole numbers from 0 to 3"),
+        ({"taps": [1, 1]}, r"'taps' is \[1, 1\]"),
+        ({"taps": [4]}, r"'taps' is \[4\]"),
+        ({"taps": [True]}, r"'taps' is \[true\]"),
+        ({"n_draft_vocab": 62}, "'n_draft_vocab' is 62; expected a whole number from 1 to 61"),
+        ({"n_draft_vocab": 61}, "tensor 'd2t' is there; expected none"),
+        ({"n_draft_vocab": 4}, r"tensor 'd2t' has shape \[3\]; expected \[4\]"),
+    ],
+)
+def test_damaged_fields_are_named(
+    target: specdec.Model, tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    folder = weights_for(target, tokens=[5, 3, 60]).save(tmp_path)
+    changed(folder, **fields)
+    with pytest.raises(specdec.CheckpointError, match=message):
+        drafts.load(folder, target)
+
+
+@pytest.mark.parametrize(
+    ("d2t", "message"),
+    [
+        ([0, 0, 59], r"element \[2\] is 59; expected -2 to 58"),
+        ([-1, 0, 0], r"element \[0\] is -1; expected 0 to 60"),
+        ([2**63 - 1, 0, 0], r"element \[0\] is 9223372036854775807"),
+        ([0, 5, 4], "gives the target's token 6 2 times, first for 1; expected each once"),
+    ],
+)
+def test_a_damaged_vocabulary_is_named(
+    target: specdec.Model, tmp_path: Path, d2t: list[int], message: str
+) -> None:
+    folder = weights_for(target, tokens=[5, 3, 60]).save(tmp_path)
+    file = folder / "model.safetensors"
+    data = file.read_bytes()
+    n_header = struct.unpack("<Q", data[:8])[0]
+    begin, end = json.loads(data[8 : 8 + n_header])["d2t"]["data_offsets"]
+    at = 8 + n_header + begin
+    file.write_bytes(data[:at] + np.array(d2t, "<i8").tobytes() + data[8 + n_header + end :])
+    with pytest.raises(specdec.CheckpointError, match=message):
+        LearntWeights.read(folder)
+
+
+def test_missing_and_other_tensors_are_named(target: specdec.Model, tmp_path: Path) -> None:
+    read = LearntWeights.read(weights_for(target).save(tmp_path / "a"))
+    for shapes, message in (
+        (SHAPES | {"b": (2,)}, r"tensor 'b' is missing; expected it with shape \[2\]"),
+        ({"a.weight": (3, 4)}, "tensor 'a.bias' is not part of this draft"),
+        (SHAPES | {"a.bias": (4,)}, r"tensor 'a.bias' has shape \[3\]; expected it with shape \[4\]"),
+    ):
+        with pytest.raises(specdec.CheckpointError, match=message):
+            list(read.tensors(shapes))
+    (tmp_path / "a" / "model.safetensors").unlink()
+    with pytest.raises(specdec.CheckpointError, match=r"model\.safetensors: no such file"):
+        drafts.load(tmp_path / "a", target)
+
+
+def test_a_wrong_target_is_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
+    weights = LearntWeights.read(weights_for(target).save(tmp_path / "draft"))
+    settings = llama_config(vocab_size=61, max_position_embeddings=96)
+    for change, message in (
+        ({"vocab_size": 60}, "of n_vocab 60; expected 61"),
+        ({"hidden_size": 64}, "of d_model 64; expected"),
+        ({"num_hidden_layers": 3}, "of n_layer 3; expected 2"),
+        ({"rope_theta": 5e5}, "of another configuration and the same sizes"),
+    ):
+        other = settings | change
+        model = specdec.load(write_hf(tmp_path / "-".join(change), other, tensors_for(other)))
+        with pytest.raises(specdec.InputError) as caught:
+            weights.check_target(model)
+        said = str(caught.value)
+        assert "was trained for the target 'target'" in said and str(model.path) in said
+        assert message in said, said
+
+
+def test_the_context_and_the_number_format_make_no_other_target(
+    target: specdec.Model, tmp_path: Path
+) -> None:
+    weights = weights_for(target)
+    for options in ({"n_ctx": 40}, {"dtype": "int8"}, {"tokenizer": False}):
+        weights.check_target(specdec.load(target.path, **options))
+
+
+def test_other_tokens_are_another_target(target: specdec.Model) -> None:
+    class Other(ToyTokenizer):
+        def vocabulary(self) -> tuple[bytes | None, ...]:
+            return (*super().vocabulary()[:-1], b"?")
+
+    with pytest.raises(specdec.InputError, match="of other tokens; expected the same vocabulary"):
+        weights_for(target).check_target(specdec.load(target.path, tokenizer=Other()))
+
+
+def test_the_identity_is_that_of_its_numbers(target: specdec.Model) -> None:
+    """It must not change from version to version, else no draft fits its target any more."""
+    identity = TargetIdentity.of(target)
+    assert identity.vocabulary is not None
+    config = {name: target.config[name] for name in ("n_vocab", "d_model", "n_layer")}
+    assert {name: getattr(identity, name) for name in config} == config
+    assert identity.fingerprint == FINGERPRINT
+
+
+FINGERPRINT = "9e29949c46efba90019733be352eb7f0"
+
+
+def test_a_model_is_loaded_as_what_it_is(target: specdec.Model, tmp_path: Path) -> None:
+    _, small = load_pair(tmp_path)
+    found = drafts.load(small.path, specdec.load(target.path), tree=drafts.StaticTree((2, 1)))
+    assert isinstance(found, drafts.ModelDraft) and found.gamma == 4
+    with pytest.raises(specdec.CheckpointError, match="no such file or folder"):
+        drafts.load("/no/such/draft", target)
+
+
+def test_an_exit_lies_beside_its_model(tmp_path: Path) -> None:
+    target = load_pair(tmp_path)[0]
+    (target.path / "specdec_exit.json").write_text('{"layer": 1, "gamma": 3}')
+    found = drafts.load(target.path, target)
+    assert isinstance(found, drafts.EarlyExit) and (found.layer, found.gamma) == (1, 3)
+    assert drafts.load(target.path, target, gamma=2).gamma == 2
+    with pytest.raises(specdec.InputError, match="tree is given"):
+        drafts.load(target.path, target, tree=drafts.ParallelChains(2))
+    config = llama_config(vocab_size=61, num_hidden_layers=3)
+    other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)))
+    with pytest.raises(specdec.InputError, match="is an exit of the model beside it; given is the target"):
+        drafts.load(target.path, other)
+    (target.path / "specdec_exit.json").write_text('{"layer": 0}')
+    with pytest.raises(specdec.CheckpointError, match="'layer' is 0; expected a whole number from 1"):
+        drafts.load(target.path, target)
