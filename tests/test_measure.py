@@ -388,6 +388,23 @@ def test_tables_show_what_there_is(measured: specdec.Measurement, untimed: specd
     assert len({len(row) for row in (table.head, *table.rows)}) == 1
 
 
+def test_betas_that_are_all_alike_have_no_correlation() -> None:
+    target, _ = specdec.embedded_pair()
+
+    class Never:
+        """All mass on a token that the target never writes."""
+
+        def probabilities(self, ids: Sequence[int]) -> np.ndarray:
+            rows = np.zeros((len(ids), target.config["n_vocab"]))
+            rows[:, 0] = 1.0
+            return rows
+
+    found = specdec.measure(target, Never(), ["It was a dark"], temperatures=[0.0], n_tokens=30, timing=False)
+    text = str(found)
+    assert found.rows[0].alpha == 0.0 and "correlation with lag 1" in text
+    assert "nan" not in text.lower()
+
+
 def test_a_speed_up_above_the_tokens_per_run_is_invalid() -> None:
     """Each repetition has the tokens per run of its own texts; the median repetition decides."""
     assert Speedup((2.9, 2.1, 3.0), (1.7, 1.7, 1.7)).invalid == "invalid: 2.90 is above 1.70 tokens per run"

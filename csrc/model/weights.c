@@ -211,7 +211,9 @@ static sd_status create(const sd_config* config, sd_numbers numbers, sd_model** 
 static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
     if (numbers.prefill != SD_ENGINE_BLAS) return SD_OK;
     if (numbers.weights != SD_FORMAT_F32)
-        return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which is for models in f32, not in %s",
+        return sd_fail(SD_ERR_SETTING,
+                       "prefill is 'blas', which is for models in f32, not in %s; expected dtype='f32' or "
+                       "prefill='rows'",
                        sd_format_names[numbers.weights]);
     if (c->experts.n > 0)
         return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which is not for mixtures of experts");

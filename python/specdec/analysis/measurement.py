@@ -322,6 +322,11 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
     return Table(title, ("draft", "sampling", *(f"l = {lenience:g}" for lenience in leniences)), body)
 
 
+def _unless_nan(value: float, spec: str) -> str:
+    """The number, or a dash where there is none: betas that are all alike have no correlation."""
+    return "–" if math.isnan(value) else format(value, spec)
+
+
 def _independence_table(found: Sequence[Independence], draft: str) -> Table:
     n_lags = max((len(one.autocorrelation) for one in found), default=0)
     n_positions = max((len(one.by_position) for one in found), default=0)
@@ -329,13 +334,13 @@ def _independence_table(found: Sequence[Independence], draft: str) -> Table:
     body = [
         (
             f"correlation with lag {lag + 1}",
-            *(f"{one.autocorrelation[lag]:+.3f}" for one in found),
+            *(_unless_nan(one.autocorrelation[lag], "+.3f") for one in found),
         )
         for lag in range(min(3, n_lags))
     ]
     body.append(("95 % band of none", *(f"±{one.band:.3f}" for one in found)))
-    body.append((f"Ljung-Box, {n_lags} lags", *(f"{one.statistic:.1f}" for one in found)))
-    p_values = [f"{one.p_value:.2g}" if one.p_value != 0.0 else "< 1e-300" for one in found]
+    body.append((f"Ljung-Box, {n_lags} lags", *(_unless_nan(one.statistic, ".1f") for one in found)))
+    p_values = ["< 1e-300" if one.p_value == 0.0 else _unless_nan(one.p_value, ".2g") for one in found]
     body.append(("p value", *p_values))
     for position in range(n_positions):
         shares = [one.by_position[position] for one in found]

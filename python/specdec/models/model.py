@@ -475,9 +475,10 @@ class Model:
         layers = number_of(c.n_layer, "layer")
         if c.encoder is not None:
             layers = f"{number_of(c.encoder.n_layer, 'layer')} of an encoder, {c.n_layer} of a decoder"
+        engine = ", prompts by OpenBLAS" if self.prefill == "blas" else ""
         return (
             f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
-            f"parameters in {self.dtype} ({_short(self.n_bytes, 'G')}B), "
+            f"parameters in {self.dtype} ({_short(self.n_bytes, 'G')}B){engine}, "
             f"{layers}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
         )
 
