@@ -127,6 +127,7 @@ TOY = {
     "fixed-acceptance": "--pairs eight+eight-draft --tokens 8 --gamma 2 --alpha 0.8 --cache 16",
     "sampling": "--pairs eight+eight-draft --tokens 8 --gamma 2 --cache 16",
     "speed": "--tokens 4 --gamma 2 --temperature 0 1",
+    "learnt": "--tokens 4 --drafts random --gamma 2 --temperature 0",
     "drafts": "--tokens 4 --drafts random --kinds list --gamma 2 --temperature 1",
     "draft-costs": "--lengths 50 --nodes 4 --cache 8 --rounds 2 --text README.md",
     "beam": "--width 2 --draft-width 1 --gamma 1 --tokens 2",
