@@ -345,10 +345,12 @@ LAYERS = [
     ["checkpoints", "tokenizer"],
     ["display"],
     ["verification"],
+    ["learning"],
     ["drafts"],
     ["decoding"],
     ["analysis"],
     ["plot"],
+    ["training"],
     ["cli"],
     ["__main__"],
 ]

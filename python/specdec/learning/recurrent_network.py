@@ -1,0 +1,77 @@
+"""The recurrent draft in PyTorch: a gated recurrent unit (Cho et al., arXiv 1406.1078) over token embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["RecurrentNetwork", "RecurrentShape"]
+
+
+@dataclass(frozen=True)
+class RecurrentShape:
+    """Dimensions of a recurrent draft.
+
+    Attributes
+    ----------
+    d_embed, d_hidden : int
+        Width of an embedding, and of the state of a layer.
+    n_layers : int
+        Recurrent layers, one over the other.
+    """
+
+    d_embed: int = 64
+    d_hidden: int = 128
+    n_layers: int = 1
+
+    def fields(self) -> dict[str, int]:
+        """The fields of the draft's ``config.json`` that are the method's own."""
+        return asdict(self)
+
+
+class RecurrentNetwork(nn.Module):
+    """Token ids [batch, time] to logits [batch, time, n_vocab]; the state before the first token is 0.
+
+    Parameters
+    ----------
+    n_vocab : int
+    shape : RecurrentShape
+    """
+
+    def __init__(self, n_vocab: int, shape: RecurrentShape):
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(n_vocab, shape.d_embed)
+        self.cells = nn.GRU(shape.d_embed, shape.d_hidden, shape.n_layers, batch_first=True)
+        self.output = nn.Linear(shape.d_hidden, n_vocab)
+        nn.init.normal_(self.embedding.weight, std=0.5)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits of the token after each of `ids`."""
+        return self.step(ids, None)[0]
+
+    def step(self, ids: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The same after texts whose state is given, and the state [n_layers, batch, d_hidden] behind `ids`."""
+        hidden, state = self.cells(self.embedding(ids), state)
+        return self.output(hidden), state
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights by their names in a draft's folder: cell i of torch's order of gates is ``cells.{i}``."""
+        found = {"embedding.weight": self.embedding.weight}
+        for layer in range(self.shape.n_layers):
+            for part in _PARTS:
+                found[f"cells.{layer}.{part}"] = getattr(self.cells, f"{part}_l{layer}")
+        return found | {"output.weight": self.output.weight, "output.bias": self.output.bias}
+
+    def load_tensors(self, stored: Mapping[str, Tensor]) -> None:
+        """Take weights that `tensors` gave, of the same shapes."""
+        with torch.no_grad():
+            for name, parameter in self.tensors().items():
+                parameter.copy_(stored[name])
+
+
+_PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

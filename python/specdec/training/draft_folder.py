@@ -1,0 +1,78 @@
+"""Folders that trainings read and write: tokenizers beside weights, weights in a number format."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec.atomic_file import replacing
+from specdec.errors import InputError
+from specdec.models.model import Model
+
+__all__ = ["copy_tokenizer", "end_ids", "hf_folder", "write_json", "write_tensors"]
+
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
+    "spiece.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
+
+
+def hf_folder(target: Model) -> Path:
+    """The Hugging Face folder that a target was read from, which transformers reads too.
+
+    The embedded target is stored as one.
+
+    Raises
+    ------
+    InputError
+        It was read from another kind of file.
+    """
+    if not (target.path / "config.json").is_file():
+        raise InputError(
+            f"target {target.path} is no Hugging Face folder; expected one, since this training goes through the "
+            "target, which transformers reads"
+        )
+    return target.path
+
+
+def copy_tokenizer(target: Model, folder: Path) -> None:
+    """Copy the files of the target's tokenizer, where it was read from a folder."""
+    for name in _TOKENIZER_FILES:
+        if (target.path / name).is_file():
+            with (target.path / name).open("rb") as source, replacing(folder / name) as file:
+                shutil.copyfileobj(source, file)
+
+
+def end_ids(target: Model) -> tuple[int | None, Any]:
+    """(id that begins a text, id or ids that end it) by the target's config.json; None where it has none."""
+    path = target.path / "config.json"
+    if not path.is_file():
+        return None, None
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config = config.get("text_config") or config
+    return config.get("bos_token_id"), config.get("eos_token_id")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write an object as JSON, whole or not at all."""
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=2) + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], weights: str) -> None:
+    """Write a safetensors file; matrices in the format `weights`, "bf16" or "f32", integers as they are."""
+    from safetensors.torch import save
+
+    dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[weights]
+    stored = {
+        name: (tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()).contiguous()
+        for name, tensor in tensors.items()
+    }
+    with replacing(path) as file:
+        file.write(save(stored, metadata={"format": "pt"}))

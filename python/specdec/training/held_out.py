@@ -1,0 +1,136 @@
+"""What a draft is worth on texts that it was not trained on: alpha with an interval, tokens a call of real runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specdec import theory
+from specdec.analysis.statistics import mean_interval
+from specdec.decoding.generate import generate
+from specdec.drafts.draft import Draft
+from specdec.models.model import Model
+from specdec.training.batch import TargetStates
+from specdec.training.kind import Kind
+from specdec.training.prompts import Prompts
+from specdec.training.settings import TrainingSettings
+from specdec.training.written_texts import HELD_OUT_KEY, OPENING, Texts, continued
+
+__all__ = ["TEMPERATURES_SHOWN", "HeldOut", "alpha_of", "gain"]
+
+TEMPERATURES_SHOWN = (0.0, 1.0)
+"""At which a draft is looked at: greedy decoding, and the target's own law."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Texts that the target continued from prompts of its own, at each temperature, and the betas of drafts there.
+
+    Attributes
+    ----------
+    prompts : list of list of int
+    texts : dict of float to Texts
+        By temperature.
+    """
+
+    prompts: list[list[int]]
+    texts: Mapping[float, Texts]
+
+    @classmethod
+    def written(cls, target: Model, prompts: Prompts, settings: TrainingSettings, n_texts: int) -> HeldOut:
+        """Let the target write `n_texts` texts at each temperature."""
+        chosen = [list(prompts.held_out[i % len(prompts.held_out)]) for i in range(n_texts)]
+        texts = {}
+        for temperature in TEMPERATURES_SHOWN:
+            seeds = [(settings.seed, HELD_OUT_KEY + i) for i in range(n_texts)]
+            found = continued(
+                target, settings.threads, chosen, length=settings.length, temperature=temperature, seed=seeds
+            )
+            opened = OPENING if temperature < 1.0 else 0
+            begins = [min(len(prompt) + opened, len(text)) for prompt, text in zip(chosen, found, strict=True)]
+            texts[temperature] = Texts.of_lists(found, begins, settings.length)
+        return cls(chosen, texts)
+
+    def some(self, n_texts: int) -> HeldOut:
+        """The first `n_texts` of them at each temperature."""
+        rows = slice(0, n_texts)
+        return HeldOut(self.prompts[rows], {t: texts.of(rows) for t, texts in self.texts.items()})
+
+    def betas(self, target: Model, kind: Kind, network: Any) -> dict[float, list[Array]]:
+        """The chance that the draft's first guess is accepted, at every position of every text, by temperature.
+
+        At temperature 0 it is 1 where the argmaxes are equal, else 0.
+        """
+        n_vocab = target.config.n_vocab  # laws whole, as alpha needs them
+        states = TargetStates(target, taps=kind.taps, top=n_vocab, n_threads=kind.settings.threads)
+        found: dict[float, list[Array]] = {}
+        training = network.training
+        network.eval()
+        with torch.no_grad():
+            for temperature, texts in self.texts.items():
+                found[temperature] = [
+                    _betas(states, kind, network, texts.of([i]), temperature) for i in range(len(texts))
+                ]
+        network.train(training)
+        return found
+
+    def tokens_per_call(self, target: Model, draft: Model | Draft, gamma: int, n_threads: int) -> dict[float, float]:
+        """New tokens a run of the target, of real runs from the same prompts, by temperature."""
+        found = {}
+        for temperature in TEMPERATURES_SHOWN:
+            # Equal prompts differ by what the target wrote of them at temperature 1.
+            begun = [
+                self.texts[1.0].ids[i, : max(int(self.texts[1.0].ends[i]) // 4, len(prompt))].tolist()
+                for i, prompt in enumerate(self.prompts)
+            ]
+            results = [
+                generate(
+                    target, draft, prompt, gamma=gamma, temperature=temperature, n_threads=n_threads,
+                    max_new_tokens=max(8, len(self.texts[1.0].ids[0]) // 2), seed=[(0, HELD_OUT_KEY + i)],
+                )
+                for i, prompt in enumerate(begun)
+            ]  # fmt: skip
+            n_calls = sum(result.trace.n_calls for result in results)
+            found[temperature] = sum(result.trace.n_tokens for result in results) / n_calls
+        return found
+
+
+def _betas(states: TargetStates, kind: Kind, network: Any, text: Texts, temperature: float) -> Array:
+    first, last = max(int(text.begins[0]), 1) - 1, int(text.ends[0]) - 1
+    if last <= first:
+        return np.zeros(0)
+    batch = states.of(text)
+    target = batch.law.log_probs[0, first:last].numpy()
+    draft = kind.first_guess(network, batch.to(kind.settings.device))[0, first:last].float().cpu().numpy()
+    if temperature == 0.0:
+        return (target.argmax(-1) == draft.argmax(-1)).astype(np.float64)
+    return np.asarray(theory.acceptance_rate(_law(target), _law(draft)), np.float64).reshape(-1)
+
+
+def _law(logits: NDArray[np.float32]) -> Array:
+    weights = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    found: Array = weights / weights.sum(-1, keepdims=True)
+    return found
+
+
+def alpha_of(betas: Sequence[Array]) -> tuple[float, float, float]:
+    """Mean acceptance rate (Corollary 3.6 of arXiv 2211.17192), and its 95 % confidence interval."""
+    low, high = mean_interval(betas)
+    return float(np.concatenate(betas).mean()), low, high
+
+
+def gain(before: Sequence[Array], after: Sequence[Array]) -> tuple[float, float, float]:
+    """What alpha rose by on the same positions, and its 95 % confidence interval.
+
+    A draft that is no better than before has an interval above 0 in one training of forty.
+    """
+    halves = [(new - old + 1.0) / 2.0 for old, new in zip(before, after, strict=True)]
+    low, high = mean_interval(halves)
+    return 2.0 * float(np.concatenate(halves).mean()) - 1.0, 2.0 * low - 1.0, 2.0 * high - 1.0

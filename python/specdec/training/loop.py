@@ -1,0 +1,220 @@
+"""The steps of a training: optimisers, schedule, checkpoints, the loss curve, and how long it will take."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import nn
+
+from specdec.atomic_file import replacing
+from specdec.errors import CheckpointError
+from specdec.learning.divergence import DivergenceName
+from specdec.learning.target_law import Objective
+from specdec.training.batch import Batch
+from specdec.training.kind import Kind
+from specdec.training.settings import Loss
+
+__all__ = ["LossCurve", "Optimisers", "Progress", "objective_at", "seed_step", "train_step"]
+
+DECAY_SHARE = 0.4
+"""The learning rate is held, then falls to 0 over this last share of the steps."""
+WARM_UP = 30  # steps, or a twentieth of all
+LARGEST_GRADIENT = 1.0
+RAMP = (0.4, 0.6)
+"""Of the loss "fkl-tvd": until this share of the steps the one, from that on the other."""
+VARIATION_SCALE = 4.0
+"""Total variation is at most 1, the other loss is in nats: about equal gradients."""
+
+
+def objective_at(loss: Loss, beta: float, progress: float) -> Objective:
+    """The loss of a step, `progress` from 0 to 1 being the share of the steps that are done."""
+    weights: dict[DivergenceName, float]
+    if loss == "fkl-tvd":
+        late = min(1.0, max(0.0, (progress - RAMP[0]) / (RAMP[1] - RAMP[0])))
+        weights = {"fkl": 1.0 - late, "tvd": VARIATION_SCALE * late}
+    else:
+        weights = {loss: VARIATION_SCALE if loss == "tvd" else 1.0}
+    return Objective(weights, beta)
+
+
+def learning_rate_factor(step: int, n_steps: int) -> float:
+    """What the learning rate is multiplied by: warm-up, then held, then down to 0."""
+    warm = min(1.0, (step + 1) / min(WARM_UP, max(1, n_steps // 20)))
+    return warm * min(1.0, (n_steps - step) / (DECAY_SHARE * n_steps))
+
+
+class Optimisers:
+    """Muon (Jordan et al. 2024) for the matrices between layers, AdamW for tables, heads, norms and biases."""
+
+    def __init__(self, network: nn.Module, kind: Kind, learning_rate: float) -> None:
+        named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
+        matrices = [weight for name, weight in named if weight.dim() == 2 and not kind.is_table(name)]
+        others = [weight for name, weight in named if weight.dim() != 2 or kind.is_table(name)]
+        self._all: dict[str, Any] = {}
+        if matrices:
+            self._all["muon"] = torch.optim.Muon(
+                matrices, lr=learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+            )
+        if others:
+            self._all["adamw"] = torch.optim.AdamW(
+                others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+            )
+        self._learning_rate = learning_rate
+        self._weights = [weight for _, weight in named]
+
+    def step(self, factor: float) -> None:
+        """Clip the gradients and change the weights."""
+        nn.utils.clip_grad_norm_(self._weights, LARGEST_GRADIENT)
+        for optimiser in self._all.values():
+            for group in optimiser.param_groups:
+                group["lr"] = self._learning_rate * factor
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {name: optimiser.state_dict() for name, optimiser in self._all.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+        for name, optimiser in self._all.items():
+            optimiser.load_state_dict(state[name])
+
+
+def seed_step(seed: int, step: int) -> None:
+    """Seed torch's random numbers for a step, so that a training that goes on draws what an unbroken one does."""
+    torch.manual_seed(int(np.random.SeedSequence((seed, step)).generate_state(1)[0]))
+
+
+def train_step(
+    kind: Kind, network: nn.Module, optimisers: Optimisers, batch: Batch, step: int, n_steps: int
+) -> float:
+    """One step; gives its loss."""
+    settings = kind.settings
+    seed_step(settings.seed, step)
+    progress = step / n_steps
+    objective = objective_at(settings.loss, settings.beta, progress)
+    loss = kind.loss(network, batch.to(settings.device), objective, progress)
+    loss.backward()
+    optimisers.step(learning_rate_factor(step, n_steps))
+    return float(loss.detach())
+
+
+def seconds_of_step(kind: Kind, network: nn.Module, make: Callable[[], Batch]) -> float:
+    """How long a step takes on this machine, by two steps of a copy of the network, of which the second counts."""
+    copied = copy.deepcopy(network)
+    optimisers, seconds = Optimisers(copied, kind, kind.settings.learning_rate), 0.0
+    for step in range(2):
+        begun = time.perf_counter()
+        train_step(kind, copied, optimisers, make(), step, 2)
+        seconds = time.perf_counter() - begun
+    return seconds
+
+
+class Progress:
+    """The checkpoint of a training: weights, optimisers, steps done. It is written beside and then renamed.
+
+    Parameters
+    ----------
+    path : Path
+    network : Module
+    optimisers : Optimisers
+    """
+
+    def __init__(self, path: Path, network: nn.Module, optimisers: Optimisers) -> None:
+        self._path, self._network, self._optimisers = path, network, optimisers
+        self.step = 0
+        self.n_steps = 0
+        self.seconds = 0.0
+        self.recent: list[float] = []
+
+    def save(self) -> None:
+        """Write it; an interruption leaves the one before."""
+        state = {
+            "network": self._network.state_dict(),
+            "optimisers": self._optimisers.state_dict(),
+            "step": self.step,
+            "n_steps": self.n_steps,
+            "seconds": self.seconds,
+            "recent": self.recent,
+        }
+        with replacing(self._path) as file:
+            torch.save(state, file)
+
+    def load(self) -> bool:
+        """Go on from the file, if there is one.
+
+        Raises
+        ------
+        CheckpointError
+            It is damaged, or of another network.
+        """
+        if not self._path.exists():
+            return False
+        try:
+            state = torch.load(self._path, map_location="cpu", weights_only=True)
+            numbers = [state[name] for name in ("step", "n_steps", "seconds")]
+            if not all(isinstance(number, int | float) for number in numbers) or not 0 <= numbers[0] <= numbers[1]:
+                raise ValueError(f"its steps are {numbers[:2]}")
+            self._network.load_state_dict(state["network"])
+            self._optimisers.load_state_dict(state["optimisers"])
+            self.recent = [float(loss) for loss in state["recent"]]
+        except _DAMAGED as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise CheckpointError(
+                f"{self._path}: expected the checkpoint of this training ({reason}); remove it to begin anew"
+            ) from error
+        self.step, self.n_steps, self.seconds = int(numbers[0]), int(numbers[1]), float(numbers[2])
+        return True
+
+
+_DAMAGED = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError, EOFError, BadZipFile,
+    pickle.UnpicklingError,
+)  # fmt: skip
+"""What torch raises for a file that is no checkpoint, or another network's."""
+
+
+class LossCurve:
+    """The loss curve as text: a line of tab-separated values now and then.
+
+    A training that goes on repeats the steps behind its checkpoint, so their older lines are dropped.
+    """
+
+    HEAD = ("step", "tokens", "loss", "alpha_greedy", "alpha", "seconds")
+
+    def __init__(self, path: Path, done: int) -> None:
+        kept = [row for row in self.read(path) if row[0] <= done] if done and path.exists() else []
+        self._path = path
+        with replacing(path) as file:
+            file.write(("\t".join(self.HEAD) + "\n" + "".join(map(_line, kept))).encode())
+
+    def add(self, values: Sequence[float]) -> None:
+        """One more line."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(_line(values))
+
+    @classmethod
+    def read(cls, path: Path) -> list[tuple[float, ...]]:
+        """The lines of a curve; what is no line is passed over."""
+        rows = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[1:]:
+            try:
+                row = tuple(float(text) for text in line.split("\t"))
+            except ValueError:
+                continue
+            if len(row) == len(cls.HEAD):
+                rows.append(row)
+        return rows
+
+
+def _line(values: Sequence[float]) -> str:
+    return "\t".join(f"{value:.0f}" if float(value).is_integer() else f"{value:.4f}" for value in values) + "\n"

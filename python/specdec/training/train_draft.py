@@ -1,0 +1,435 @@
+"""`train_draft`: a draft trained for a target, from prompts to a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec.atomic_file import replacing
+from specdec.checks import check_path
+from specdec.drafts.draft import Draft
+from specdec.errors import CheckpointError, InputError
+from specdec.models.model import Model, ModelLike, Prompt, as_model, embedded_pair
+from specdec.progress import progress_bar
+from specdec.tables import OneTable, Table
+from specdec.threads import check_threads
+from specdec.training.batch import Batch, TargetStates
+from specdec.training.held_out import TEMPERATURES_SHOWN, HeldOut, alpha_of, gain
+from specdec.training.kind import Kind
+from specdec.training.loop import LossCurve, Optimisers, Progress, seconds_of_step, seed_step, train_step
+from specdec.training.prompts import Prompts
+from specdec.training.registry import kind_of_name
+from specdec.training.settings import Data, Loss, TrainingSettings
+from specdec.training.written_texts import STEPS_OF_GROUP, TextGroups, TextWriter, continued
+
+__all__ = ["DraftFigures", "TrainedDraft", "train_draft"]
+
+_MINUTES = 10.0
+_HELD_OUT_TEXTS = 16
+_LOOKS = 20  # at some of the held-out texts, in a training
+_TEXTS_OF_LOOK = 4
+_CHECKPOINT_S = 60.0
+_LEAST_STEPS = 20
+
+
+@dataclass(frozen=True)
+class DraftFigures:
+    """What a draft is worth on held-out texts, by temperature: 0 and 1.
+
+    Attributes
+    ----------
+    alpha : dict of float to (float, float, float)
+        Mean acceptance rate of the first guess after a token, and its 95 % confidence interval.
+    tokens_per_call : dict of float to float
+        New tokens a run of the target, of real runs.
+    """
+
+    alpha: Mapping[float, tuple[float, float, float]]
+    tokens_per_call: Mapping[float, float]
+
+
+@dataclass(frozen=True, repr=False)
+class TrainedDraft(OneTable):
+    """A draft that was trained, and what the training did for it; ``print`` shows it, a notebook too.
+
+    Attributes
+    ----------
+    folder : str
+        Of the draft.
+    kind, target : str
+    n_parameters : int
+        That were trained.
+    n_steps, n_tokens : int
+        Steps; tokens that were trained on, each pass counted.
+    minutes : float
+        Of training, texts included.
+    losses : str
+        File of the loss curve, tab-separated.
+    before, after : DraftFigures
+        Before the first step and behind the last.
+    gains : dict of float to (float, float, float)
+        What alpha rose by on the same positions, with its 95 % confidence interval.
+    words : tuple of str
+        What is to be known of this kind of draft.
+    """
+
+    folder: str
+    kind: str
+    target: str
+    n_parameters: int
+    n_steps: int
+    n_tokens: int
+    minutes: float
+    losses: str
+    before: DraftFigures
+    after: DraftFigures
+    gains: Mapping[float, tuple[float, float, float]]
+    words: tuple[str, ...] = ()
+
+    def table(self) -> Table:
+        """Alpha and tokens a call, before and after."""
+        rows = []
+        for temperature in TEMPERATURES_SHOWN:
+            for name, figures in (("before", self.before), ("after", self.after)):
+                alpha, low, high = figures.alpha[temperature]
+                rose = ""
+                if name == "after":
+                    rose = "{:+.3f} ({:+.3f} to {:+.3f})".format(*self.gains[temperature])
+                calls = figures.tokens_per_call[temperature]
+                rows.append(
+                    (f"{name}, T = {temperature:g}", f"{alpha:.3f}", f"{low:.3f} to {high:.3f}", rose, f"{calls:.2f}")
+                )
+        title = (
+            f"{self.kind} draft for {self.target}: {self.n_parameters:,} parameters, {self.n_steps} steps, "
+            f"{self.n_tokens:,} tokens, {self.minutes:.1f} minutes\n"
+            f"draft: {self.folder}\nlosses: {self.losses}"
+        )
+        title += "".join(f"\n{words}" for words in self.words)
+        return Table(title, ("held-out texts", "alpha", "95 %", "gain (95 %)", "tokens/call"), rows)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        with replacing(path) as file:
+            file.write(json.dumps(self.to_dict(), indent=1).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> TrainedDraft:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        CheckpointError
+            The file holds something else.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            before, after = (
+                DraftFigures(_by_temperature(part["alpha"]), _by_temperature(part["tokens_per_call"]))
+                for part in (values.pop("before"), values.pop("after"))
+            )
+            gains, words = _by_temperature(values.pop("gains")), tuple(values.pop("words"))
+            return cls(before=before, after=after, gains=gains, words=words, **values)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CheckpointError(f"{path}: expected the summary of a training ({error})") from error
+
+
+def _by_temperature(values: Mapping[str, Any]) -> dict[float, Any]:
+    return {float(name): tuple(one) if isinstance(one, list) else one for name, one in values.items()}
+
+
+def train_draft(
+    target: ModelLike | None,
+    kind: str,
+    out: str | os.PathLike[str],
+    *,
+    prompts: str | os.PathLike[str] | Sequence[Prompt] | None = None,
+    loss: Loss = "fkl-tvd",
+    beta: float = 0.5,
+    temperature: float = 1.0,
+    data: Data = "target",
+    minutes: float | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    begin: str | os.PathLike[str] | None = None,
+    after: Sequence[str | os.PathLike[str]] = (),
+    length: int | None = None,
+    batch: int = 16,
+    passes: int = 4,
+    learning_rate: float | None = None,
+    top: int = 0,
+    weights: str = "bf16",
+    device: str | None = None,
+    shape: Mapping[str, object] | None = None,
+    n_threads: int | None = None,
+    progress: bool = False,
+    say: Callable[[str], object] = lambda text: None,
+) -> TrainedDraft:
+    """Train a draft for a target, or go on with a training that was interrupted: give the same arguments again.
+
+    Parameters
+    ----------
+    target : Model, path or hub name, or None
+        None: the one in the package.
+    kind : str
+        `specdec.training.registry.KINDS`.
+    out : path-like
+        The draft's folder. Its folder ``training`` keeps texts, checkpoint, loss curve and summary.
+    prompts : path-like, or sequence of prompts, optional
+        What texts begin with: a file with a prompt a line, or prompts. A tenth is held out, where there are 20 or
+        more. None: the token that begins a text.
+    loss : {"fkl-tvd", "fkl", "rkl", "jsd", "tvd"}
+        Forward or reverse Kullback-Leibler, Jensen-Shannon, total variation (`specdec.learning.divergence`), or the
+        first and then the last.
+    beta : float, default 0.5
+        Of the Jensen-Shannon divergence.
+    temperature : float, default 1.0
+        Of the laws that are compared.
+    data : {"target", "draft", "mixture", "text"}
+        Who writes the texts: the target; the draft as it is by then, or both in turn (DistillSpec's on-policy data);
+        or nobody: pieces of the file of prompts.
+    minutes : float, optional
+        What the training may take; the trainer measures a step and says how many that allows. None: 10.
+    steps : int, optional
+        Steps instead, whatever they take: then a seed fixes the weights to the bit, on one machine and number of
+        threads.
+    seed : int, default 0
+    begin : path-like, optional
+        Folder of a draft to begin with, in place of random weights.
+    after : sequence of path-like
+        Folders of drafts that the new one shall complete: it learns what the target's law leaves after their guesses.
+    length : int, optional
+        Tokens of a text; None: 256, or the context, if that is shorter.
+    batch : int, default 16
+        Texts a step.
+    passes : int, default 4
+        How often a text is trained on; those of the draft once.
+    learning_rate : float, optional
+        None: that of the kind.
+    top : int, default 0
+        Tokens of a law that are learnt one by one, the others as one; 0: all, of more than 8192 tokens 256.
+    weights : {"bf16", "f32"}
+        Number format of the draft's file.
+    device : str, optional
+        Of torch. None: "cuda" where there is one, else "cpu".
+    shape : mapping, optional
+        Settings of the kind, such as ``{"d_model": 96}``.
+    n_threads : int, optional
+        None: :func:`specdec.threads.default_threads`.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+    say : callable, optional
+        Told, in words, what the trainer finds before it begins.
+
+    Returns
+    -------
+    TrainedDraft
+
+    Raises
+    ------
+    InputError
+        An argument that cannot be used, or other ones than those that the training in `out` began with.
+    CheckpointError
+        A damaged file.
+    MissingPackageError
+        torch, or what a kind needs besides, is not installed: ``pip install 'specdec[train]'``.
+
+    Examples
+    --------
+    >>> trained = specdec.training.train_draft(None, "small", "my-draft", minutes=5)
+    >>> print(trained)
+    """
+    model = embedded_pair()[0] if target is None else as_model("target", target)
+    kind_type, folder = kind_of_name(kind), check_path("out", out)
+    if length is None:
+        length = min(256, model.config.n_ctx)
+    if length > model.config.n_ctx:
+        raise InputError(f"length is {length}; expected at most {model.config.n_ctx}, the target's context")
+    found = Prompts.read(model, prompts, max(1, length // 2))
+    settings = TrainingSettings(
+        kind=kind,
+        loss=loss,
+        beta=beta,
+        temperature=temperature,
+        data=data,
+        seed=seed,
+        minutes=minutes,
+        steps=steps,
+        length=length,
+        batch=batch,
+        passes=passes,
+        learning_rate=kind_type.learning_rate if learning_rate is None else learning_rate,
+        top=top,
+        weights=weights,
+        begin=None if begin is None else str(check_path("begin", begin)),
+        after=tuple(str(check_path("after", one)) for one in after),
+        threads=check_threads(n_threads),
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        shape={name: str(value) for name, value in (shape or {}).items()},
+        target=f"{model.path} in {model.dtype}",
+        prompts=found.digest,
+    )
+    training = _Training(kind_type(model, settings), found, folder, progress, say)
+    return training.run()
+
+
+class _Training:
+    """One training, from what is asked for to the summary."""
+
+    def __init__(
+        self, kind: Kind, prompts: Prompts, folder: Path, progress: bool, say: Callable[[str], object]
+    ) -> None:
+        self._kind, self._prompts, self._folder, self._say, self._shown = kind, prompts, folder, say, progress
+        self._settings, self._target = kind.settings, kind.target
+        self._work = folder / "training"
+        self._states = TargetStates(
+            kind.target,
+            taps=kind.taps,
+            top=kind.settings.top,
+            temperature=kind.settings.temperature,
+            n_threads=kind.settings.threads,
+        )
+
+    def run(self) -> TrainedDraft:
+        """Train, measure, write the draft; or give the summary of a training that is done."""
+        (self._work / "texts").mkdir(parents=True, exist_ok=True)
+        asked = self._work / "settings.json"
+        if asked.exists():
+            self._settings.check_same(asked)
+        else:
+            self._settings.save(asked)
+        summary = self._work / "summary.json"
+        if summary.exists():
+            return TrainedDraft.load(summary)
+        torch.set_num_threads(self._settings.threads)
+        network = self._fresh()
+        optimisers = Optimisers(network, self._kind, self._settings.learning_rate)
+        state = Progress(self._work / "checkpoint.pt", network, optimisers)
+        going_on = state.load()
+        held_out = HeldOut.written(self._target, self._prompts, self._settings, _HELD_OUT_TEXTS)
+        if not going_on:
+            state.n_steps = self._planned(network)
+            state.save()
+        self._train(network, optimisers, state, held_out)
+        self._kind.export(network, self._folder)
+        trained = self._measured(network, state, held_out)
+        trained.save(summary)
+        return trained
+
+    def _fresh(self) -> Any:
+        """The network before the first step."""
+        seed_step(self._settings.seed, 0)
+        return self._kind.network().to(self._settings.device).train()
+
+    def _groups(self, network: Any, n_steps: int) -> TextGroups:
+        def writers() -> Sequence[TextWriter]:
+            def by_target(prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
+                return continued(self._target, self._settings.threads, prompts, **options)
+
+            data = self._settings.data
+            found: list[TextWriter] = [by_target] if data in ("target", "mixture") else []
+            if data in ("draft", "mixture"):
+                found.append(self._kind.writer(network, self._work))
+            return found
+
+        return TextGroups(self._work / "texts", self._prompts, self._settings, n_steps, writers)
+
+    def _planned(self, network: Any) -> int:
+        """How many steps there will be, by what a step takes here; the first texts are written for that."""
+        settings = self._settings
+        n_first = settings.steps or STEPS_OF_GROUP
+        groups = self._groups(network, n_first)
+        begun = time.perf_counter()
+        groups.batch(0)
+        texts_s = (time.perf_counter() - begun) / STEPS_OF_GROUP
+        step_s = seconds_of_step(self._kind, network, lambda: self._states.of(groups.batch(0)))
+        mean_s = step_s + texts_s / settings.passes
+        tokens = settings.batch * settings.length
+        told = f"A step of {tokens:,} tokens takes {step_s:.2f} s here, to write its texts takes {texts_s:.2f} s"
+        if settings.steps is not None:
+            self._say(f"{told}: {settings.steps} steps take about {settings.steps * mean_s / 60:.1f} minutes.")
+            return settings.steps
+        minutes = settings.minutes or _MINUTES
+        n_steps = max(_LEAST_STEPS, int(minutes * 60 / mean_s))
+        learnt, written = n_steps * tokens, -(-n_steps * tokens // settings.passes)
+        self._say(
+            f"{told}: {minutes:g} minutes are {n_steps} steps, {learnt:,} tokens, {written:,} of them different."
+        )
+        return n_steps
+
+    def _train(self, network: Any, optimisers: Optimisers, state: Progress, held_out: HeldOut) -> None:
+        n_steps = state.n_steps
+        groups = self._groups(network, n_steps)
+        curve = LossCurve(self._work / "losses.tsv", state.step)
+        every = max(1, n_steps // _LOOKS)
+        if state.step == 0:
+            self._look(network, state, held_out, curve)
+        begun = saved = time.perf_counter()
+        before = state.seconds
+        bar = progress_bar(n_steps, "step", initial=state.step) if self._shown else None
+        try:
+            while state.step < n_steps:
+                if state.step % STEPS_OF_GROUP == 0 and not groups.is_written(state.step):
+                    state.save()  # so that the draft that writes texts is the one that goes on from here
+                batch: Batch = self._states.of(groups.batch(state.step))
+                loss = train_step(self._kind, network, optimisers, batch, state.step, n_steps)
+                state.recent.append(loss)
+                state.step += 1
+                state.seconds = before + time.perf_counter() - begun
+                if bar is not None:
+                    bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+                    bar.update(1)
+                if state.step % every == 0 or state.step == n_steps:
+                    self._look(network, state, held_out, curve)
+                if time.perf_counter() - saved > _CHECKPOINT_S or state.step == n_steps:
+                    state.save()
+                    saved = time.perf_counter()
+        finally:
+            if bar is not None:
+                bar.close()
+
+    def _look(self, network: Any, state: Progress, held_out: HeldOut, curve: LossCurve) -> None:
+        """One more line of the curve."""
+        betas = held_out.some(_TEXTS_OF_LOOK).betas(self._target, self._kind, network)
+        loss = sum(state.recent) / len(state.recent) if state.recent else float("nan")
+        state.recent.clear()
+        tokens = state.step * self._settings.batch * self._settings.length
+        alphas = [alpha_of(betas[temperature])[0] for temperature in TEMPERATURES_SHOWN]
+        curve.add((state.step, tokens, loss, *alphas, state.seconds))
+
+    def _measured(self, network: Any, state: Progress, held_out: HeldOut) -> TrainedDraft:
+        """The summary: the draft of random weights, or that it began with, beside what it has become."""
+        settings, kind = self._settings, self._kind
+        first = self._fresh()
+        betas = [held_out.betas(self._target, kind, one) for one in (first, network)]
+        with tempfile.TemporaryDirectory(dir=self._work) as written:
+            kind.export(first, Path(written))
+            pairs: list[tuple[Model, Model | Draft]] = [kind.open(Path(written)), kind.open(self._folder)]
+            figures = [
+                DraftFigures(
+                    {temperature: alpha_of(found[temperature]) for temperature in TEMPERATURES_SHOWN},
+                    held_out.tokens_per_call(*pair, kind.gamma, settings.threads),
+                )
+                for found, pair in zip(betas, pairs, strict=True)
+            ]
+        return TrainedDraft(
+            folder=str(self._folder),
+            kind=kind.name,
+            target=self._target.path.name,
+            n_parameters=sum(weight.numel() for weight in network.parameters() if weight.requires_grad),
+            n_steps=state.n_steps,
+            n_tokens=state.n_steps * settings.batch * settings.length,
+            minutes=state.seconds / 60.0,
+            losses=str(self._work / "losses.tsv"),
+            before=figures[0],
+            after=figures[1],
+            gains={t: gain(betas[0][t], betas[1][t]) for t in TEMPERATURES_SHOWN},
+            words=tuple(kind.words),
+        )

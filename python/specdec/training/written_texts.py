@@ -1,0 +1,220 @@
+"""Texts that a draft is trained on: written by the target, the draft or both, a file for each group of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.atomic_file import replacing
+from specdec.decoding.generate import generate
+from specdec.errors import CheckpointError, InputError
+from specdec.models.model import Model
+from specdec.training.prompts import Prompts
+from specdec.training.settings import TrainingSettings
+
+__all__ = ["HELD_OUT_KEY", "OPENING", "TextGroups", "TextWriter", "Texts", "continued"]
+
+STEPS_OF_GROUP = 16
+"""Steps whose texts are written at once: a draft that writes is the one at the first of them."""
+TEMPERATURES = (1.0, 0.6, 1.0, 0.0)
+"""Of the texts of a group, in turn: a draft guesses at any, and a greedy text teaches least."""
+HELD_OUT_KEY = 1 << 31
+"""Seeds of texts that are held out lie from here on."""
+OPENING = 16
+"""Tokens drawn at temperature 1 before a text goes on at a lower one, so that texts differ."""
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Token ids of some texts.
+
+    Attributes
+    ----------
+    ids : ndarray of int32, [n, length]
+        0 behind the end of a text.
+    begins : ndarray of int32, [n]
+        Tokens that are given and not learnt.
+    ends : ndarray of int32, [n]
+        Tokens of the text.
+    """
+
+    ids: NDArray[np.int32]
+    begins: NDArray[np.int32]
+    ends: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def of(self, rows: Any) -> Texts:
+        """Some of them."""
+        return Texts(self.ids[rows], self.begins[rows], self.ends[rows])
+
+    @classmethod
+    def of_lists(cls, texts: Sequence[Sequence[int]], begins: Sequence[int], length: int) -> Texts:
+        """From lists of ids, each of at most `length`."""
+        ids = np.zeros((len(texts), length), np.int32)
+        for row, text in zip(ids, texts, strict=True):
+            row[: len(text)] = text
+        ends = np.array([len(text) for text in texts], np.int32)
+        return cls(ids, np.array(begins, np.int32), ends)
+
+
+class TextWriter(Protocol):
+    """Who continues prompts: up to `length` tokens in all, with keys of random numbers."""
+
+    def __call__(
+        self, prompts: Sequence[Sequence[int]], *, length: int, temperature: float, seed: Sequence[tuple[int, int]]
+    ) -> list[list[int]]:
+        """The texts, prompts included."""
+        ...
+
+
+def continued(model: Model, n_threads: int, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
+    """Prompts continued by a model, as `TextWriter`: texts end at `length` or with the model's end of text."""
+    length, seeds = options["length"], list(options["seed"])
+    temperature = options["temperature"]
+    texts = [list(prompt) for prompt in prompts]
+    opened = [False] * len(texts)
+    if temperature < 1.0:
+        results = _generate(model, texts, OPENING, 1.0, seeds, n_threads)
+        for i, (text, result) in enumerate(zip(texts, results, strict=True)):
+            text += result.tokens[: max(0, length - len(text))]
+            opened[i] = result.finish_reason != "length"
+    going = [i for i, text in enumerate(texts) if not opened[i] and len(text) < length]
+    room: dict[int, list[int]] = {}  # texts of one length are generated together
+    for i in going:
+        room.setdefault(length - len(texts[i]), []).append(i)
+    for n_new, members in room.items():
+        results = _generate(
+            model, [texts[i] for i in members], n_new, temperature, [seeds[i] for i in members], n_threads
+        )
+        for i, result in zip(members, results, strict=True):
+            texts[i] += result.tokens
+    return texts
+
+
+def _generate(
+    model: Model, prompts: list[list[int]], n_new: int, temperature: float, seeds: list[Any], n_threads: int
+) -> list[Any]:
+    found = generate(
+        model,
+        None,
+        prompts,
+        max_new_tokens=n_new,
+        temperature=temperature,
+        seed=seeds,
+        batch_size=min(len(prompts), 32),
+        n_threads=n_threads,
+    )
+    return found if isinstance(found, list) else [found]
+
+
+class TextGroups:
+    """The texts of each group of steps, written when they are first needed and kept as files.
+
+    A group depends on its number, the seed and the writers alone, so a training that was interrupted and goes on sees
+    the texts of one that was not.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files lie.
+    prompts : Prompts
+    settings : TrainingSettings
+    n_steps : int
+        Of the training.
+    writers : callable
+        Gives the writers of a group's texts in turn, asked for when a group is written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        prompts: Prompts,
+        settings: TrainingSettings,
+        n_steps: int,
+        writers: Callable[[], Sequence[TextWriter]],
+    ) -> None:
+        self._folder, self._prompts, self._settings, self._writers = folder, prompts, settings, writers
+        self.n_groups = max(1, -(-n_steps // (STEPS_OF_GROUP * settings.passes)))
+        self._read: tuple[int, Texts] | None = None
+
+    def batch(self, step: int) -> Texts:
+        """The texts of a step."""
+        of_pass = self.n_groups * STEPS_OF_GROUP
+        group, part = divmod(step % of_pass, STEPS_OF_GROUP)
+        texts = self._group(group)
+        order = np.random.default_rng((self._settings.seed, step // of_pass, group)).permutation(len(texts))
+        return texts.of(order[part * self._settings.batch : (part + 1) * self._settings.batch])
+
+    def is_written(self, step: int) -> bool:
+        """Whether the texts of a step are there."""
+        return self._path(step % (self.n_groups * STEPS_OF_GROUP) // STEPS_OF_GROUP).exists()
+
+    def _path(self, group: int) -> Path:
+        return self._folder / f"{group:05}.npz"
+
+    def _group(self, group: int) -> Texts:
+        if self._read is None or self._read[0] != group:
+            path = self._path(group)
+            if not path.exists():
+                texts = self._write(group)
+                with replacing(path) as file:
+                    np.savez(file, ids=texts.ids, begins=texts.begins, ends=texts.ends)
+            self._read = group, _read_texts(path, STEPS_OF_GROUP * self._settings.batch, self._settings.length)
+        return self._read[1]
+
+    def _write(self, group: int) -> Texts:
+        settings = self._settings
+        n, seed, length = STEPS_OF_GROUP * settings.batch, settings.seed, settings.length
+        rng = np.random.default_rng((seed, group))
+        if settings.data == "text":
+            return self._cut(rng, n)
+        chosen = rng.integers(0, len(self._prompts.train), n)
+        prompts = [list(self._prompts.train[i]) for i in chosen]
+        texts: list[list[int]] = [[] for _ in range(n)]
+        writers = self._writers()
+        ways = len(TEMPERATURES) * len(writers)
+        for way in range(ways):
+            members = range(way, n, ways)
+            if not members:
+                continue
+            written = writers[way % len(writers)](
+                [prompts[i] for i in members],
+                length=length,
+                temperature=TEMPERATURES[way // len(writers)],
+                seed=[(seed, group * n + i) for i in members],
+            )
+            for i, text in zip(members, written, strict=True):
+                texts[i] = text
+        return Texts.of_lists(texts, [len(prompt) for prompt in prompts], length)
+
+    def _cut(self, rng: np.random.Generator, n: int) -> Texts:
+        """Pieces of the file's own text."""
+        whole, length = np.array(self._prompts.text, np.int32), self._settings.length
+        if len(whole) < 2 * length:
+            raise InputError(
+                f"data is 'text', but the file of prompts has {len(whole)} tokens; expected at least {2 * length}"
+            )
+        starts = rng.integers(0, len(whole) - length, n)
+        ids = np.stack([whole[start : start + length] for start in starts])
+        return Texts(ids, np.ones(n, np.int32), np.full(n, length, np.int32))
+
+
+def _read_texts(path: Path, n: int, length: int) -> Texts:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            texts = Texts(stored["ids"], stored["begins"], stored["ends"])
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise CheckpointError(f"{path}: expected the texts of a training ({error}); remove it") from error
+    if texts.ids.shape != (n, length) or texts.begins.shape != (n,) or texts.ends.shape != (n,):
+        raise CheckpointError(
+            f"{path}: holds ids of shape {list(texts.ids.shape)}; expected {[n, length]}; remove it"
+        )
+    return texts
