@@ -1,7 +1,8 @@
 """How far a draft's law is from its target's: the divergences of DistillSpec (Zhou et al., arXiv 2310.08461).
 
-P is the target's law of the next token, Q the draft's. Each function takes log-probabilities and gives a number for
-every row, in nats where it has a unit. A log-probability may be -inf: the token then has probability 0.
+P is the target's law of the next token, Q the draft's. Each function takes log-probabilities and gives a
+number for every row, in nats where it has a unit. A log-probability may be -inf: the token then has
+probability 0.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def reverse_kl(target: Tensor, draft: Tensor) -> Tensor:
 
 
 def jensen_shannon(target: Tensor, draft: Tensor, beta: float = 0.5) -> Tensor:
-    """JSD(β) = β KL(P ‖ M) + (1 − β) KL(Q ‖ M) with M = β P + (1 − β) Q, the generalised Jensen-Shannon divergence.
+    """JSD(β) = β KL(P ‖ M) + (1 − β) KL(Q ‖ M), M = β P + (1 − β) Q: generalised Jensen-Shannon.
 
     Divided by β it tends to KL(P ‖ Q) as β tends to 0, and divided by 1 − β to KL(Q ‖ P) as β tends to 1.
 
@@ -81,7 +82,7 @@ def jensen_shannon(target: Tensor, draft: Tensor, beta: float = 0.5) -> Tensor:
 
 
 def total_variation(target: Tensor, draft: Tensor) -> Tensor:
-    """Σ |P − Q| / 2 = 1 − Σ min(P, Q): the chance that a guess is rejected, 1 − β of Theorem 3.5 (arXiv 2211.17192).
+    """Σ |P − Q| / 2 = 1 − Σ min(P, Q): the chance of a rejection, 1 − β of Theorem 3.5 (arXiv 2211.17192).
 
     Parameters and result are those of `forward_kl`; it is at most 1.
     """

@@ -1,4 +1,4 @@
-"""The recurrent draft in PyTorch: a gated recurrent unit (Cho et al., arXiv 1406.1078) over token embeddings."""
+"""The recurrent draft in PyTorch: a gated recurrent unit (Cho et al., arXiv 1406.1078) over embeddings."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class RecurrentNetwork(nn.Module):
         return self.step(ids, None)[0]
 
     def step(self, ids: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The same after texts whose state is given, and the state [n_layers, batch, d_hidden] behind `ids`."""
+        """The same after texts of a given state, and the state [n_layers, batch, d_hidden] behind `ids`."""
         hidden, state = self.cells(self.embedding(ids), state)
         return self.output(hidden), state
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights by their names in a draft's folder: cell i of torch's order of gates is ``cells.{i}``."""
+        """The weights by their names in a draft's folder; gates are in torch's order."""
         found = {"embedding.weight": self.embedding.weight}
         for layer in range(self.shape.n_layers):
             for part in _PARTS:

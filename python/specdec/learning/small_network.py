@@ -1,4 +1,4 @@
-"""A small decoder of the Llama layout: what a draft is that is trained from nothing, and a folder as Hugging Face has it."""
+"""A small decoder of the Llama layout of random weights, and the decoder of a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class SmallShape:
         n_kv_heads = self.n_kv_heads or (n_heads // 2 if n_heads % 2 == 0 else n_heads)
         if self.d_model % (2 * n_heads) or n_heads % n_kv_heads:
             raise InputError(
-                f"d_model is {self.d_model}, n_heads {n_heads} and n_kv_heads {n_kv_heads}; expected heads of an "
-                "even width, and a number of heads that n_kv_heads divides"
+                f"d_model is {self.d_model}, n_heads {n_heads} and n_kv_heads {n_kv_heads}; expected heads "
+                "of an even width, and a number of heads that n_kv_heads divides"
             )
         return SmallShape(self.d_model, self.n_layers, n_heads, n_kv_heads, self.d_ff or 3 * self.d_model)
 

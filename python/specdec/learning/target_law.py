@@ -1,4 +1,4 @@
-"""The target's law at the positions of a batch, whole or by its most probable tokens, and the loss against it."""
+"""The target's law after each token, whole or by its most probable tokens, and the loss against it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class TargetLaw:
     def of_logits(cls, logits: Tensor, top: int | None = None, temperature: float = 1.0) -> TargetLaw:
         """The law of logits [..., n_vocab]: whole, or its `top` most probable tokens and the rest.
 
-        A divergence of two laws in which tokens are taken together is at most that of the whole laws, and is 0
-        where these are equal. So little is lost where the rest has little mass.
+        A divergence of two laws in which tokens are taken together is at most that of the whole laws, and is
+        0 where these are equal. So little is lost where the rest has little mass.
         """
         log_probs = (logits.float() / temperature).log_softmax(-1)
         if top is None or top >= logits.shape[-1]:
@@ -105,7 +105,7 @@ class Objective:
     beta: float = 0.5
 
     def __call__(self, law: TargetLaw, logits: Tensor) -> Tensor:
-        """The loss [...] of a draft's logits [..., n_vocab] against the target's law at the same positions."""
+        """The loss [...] of a draft's logits [..., n_vocab] against the law at the same positions."""
         draft, total = law.of_draft(logits), logits.new_zeros((), dtype=torch.float32)
         for name, weight in self.weights.items():
             if not weight:

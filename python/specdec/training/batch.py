@@ -24,7 +24,7 @@ _TOP = 256
 """Of larger vocabularies, so many of the most probable tokens."""
 
 Cover = Callable[[NDArray[np.int32], NDArray[np.float32]], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""From a text's ids and the target's logits to the logits of what is to be learnt and the weights of positions."""
+"""From a text's ids and the target's logits to the logits of what is learnt and the weights of positions."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Batch:
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
 
     def mean(self, losses: Tensor, offset: int = 0) -> Tensor:
-        """The weighted mean of losses [n, time - offset], those at ``[:, t]`` of the law after token t + offset."""
+        """The weighted mean of losses [n, time - offset]; ``[:, t]`` is of the law after token t + offset."""
         weights = self.weights[:, offset:]
         return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
 
@@ -129,7 +129,7 @@ class TargetStates:
 
 
 def _padded(laws: Sequence[TargetLaw], time: int) -> TargetLaw:
-    """The laws of texts as one; behind a text's end the law of its last position stands, which no weight has."""
+    """The laws of texts as one; behind a text's end stands the law of its last position, with weight 0."""
     where = [torch.arange(time).clamp(max=len(law.log_probs) - 1) for law in laws]
     tokens = [law.tokens[index] for law, index in zip(laws, where, strict=True) if law.tokens is not None]
     return TargetLaw(

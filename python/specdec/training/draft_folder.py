@@ -18,8 +18,8 @@ from specdec.models.model import Model
 __all__ = ["copy_tokenizer", "end_ids", "hf_folder", "write_json", "write_tensors"]
 
 _TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "spiece.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "chat_template.jinja",
 )  # fmt: skip
 
 
@@ -35,8 +35,8 @@ def hf_folder(target: Model) -> Path:
     """
     if not (target.path / "config.json").is_file():
         raise InputError(
-            f"target {target.path} is no Hugging Face folder; expected one, since this training goes through the "
-            "target, which transformers reads"
+            f"target {target.path} is no Hugging Face folder; expected one, since this training goes "
+            "through the target, which transformers reads"
         )
     return target.path
 
@@ -71,7 +71,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], weights: str) -> No
 
     dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[weights]
     stored = {
-        name: (tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()).contiguous()
+        name: (
+            tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()
+        ).contiguous()
         for name, tensor in tensors.items()
     }
     with replacing(path) as file:

@@ -1,4 +1,4 @@
-"""What a draft is worth on texts that it was not trained on: alpha with an interval, tokens a call of real runs."""
+"""What a draft is worth on texts that it was not trained on: alpha, and tokens a call of real runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Texts that the target continued from prompts of its own, at each temperature, and the betas of drafts there.
+    """Texts that the target wrote at each temperature, and the betas of drafts there.
 
     Attributes
     ----------
@@ -54,7 +54,9 @@ class HeldOut:
                 target, settings.threads, chosen, length=settings.length, temperature=temperature, seed=seeds
             )
             opened = OPENING if temperature < 1.0 else 0
-            begins = [min(len(prompt) + opened, len(text)) for prompt, text in zip(chosen, found, strict=True)]
+            begins = [
+                min(len(prompt) + opened, len(text)) for prompt, text in zip(chosen, found, strict=True)
+            ]
             texts[temperature] = Texts.of_lists(found, begins, settings.length)
         return cls(chosen, texts)
 
@@ -64,7 +66,7 @@ class HeldOut:
         return HeldOut(self.prompts[rows], {t: texts.of(rows) for t, texts in self.texts.items()})
 
     def betas(self, target: Model, kind: Kind, network: Any) -> dict[float, list[Array]]:
-        """The chance that the draft's first guess is accepted, at every position of every text, by temperature.
+        """The chance that the draft's first guess is accepted, by temperature, at every position of a text.
 
         At temperature 0 it is 1 where the argmaxes are equal, else 0.
         """
@@ -81,7 +83,9 @@ class HeldOut:
         network.train(training)
         return found
 
-    def tokens_per_call(self, target: Model, draft: Model | Draft, gamma: int, n_threads: int) -> dict[float, float]:
+    def tokens_per_call(
+        self, target: Model, draft: Model | Draft, gamma: int, n_threads: int
+    ) -> dict[float, float]:
         """New tokens a run of the target, of real runs from the same prompts, by temperature."""
         found = {}
         for temperature in TEMPERATURES_SHOWN:
@@ -110,7 +114,7 @@ def _betas(states: TargetStates, kind: Kind, network: Any, text: Texts, temperat
     target = batch.law.log_probs[0, first:last].numpy()
     draft = kind.first_guess(network, batch.to(kind.settings.device))[0, first:last].float().cpu().numpy()
     if temperature == 0.0:
-        return (target.argmax(-1) == draft.argmax(-1)).astype(np.float64)
+        return np.asarray(target.argmax(-1) == draft.argmax(-1), np.float64)
     return np.asarray(theory.acceptance_rate(_law(target), _law(draft)), np.float64).reshape(-1)
 
 

@@ -69,8 +69,8 @@ class Kind(ABC):
     def first_guess(self, network: Any, batch: Batch) -> Tensor:
         """Logits [n, time, n_vocab] of the draft's first guess, at each position for the token after it.
 
-        They are compared with the target's law at the same positions, which gives alpha. -inf for tokens that it
-        never guesses.
+        They are compared with the target's law at the same positions, which gives alpha. -inf for tokens that
+        it never guesses.
         """
 
     @abstractmethod
@@ -97,12 +97,12 @@ class Kind(ABC):
             The draft writes no texts of its own.
         """
         raise InputError(
-            f"data is {shown(self.settings.data)}, but a draft of kind {self.name!r} writes no texts of its own; "
-            "expected 'target' or 'text'"
+            f"data is {shown(self.settings.data)}, but a draft of kind {self.name!r} writes no texts of its "
+            "own; expected 'target' or 'text'"
         )
 
     def is_table(self, name: str) -> bool:
-        """Whether a parameter of two dimensions is a table or a head, by its name: AdamW trains it, not Muon."""
+        """Whether a matrix is a table or a head, by its name: AdamW trains it, not Muon."""
         return any(part in name for part in ("embed", "output", "lm_head"))
 
     @property
@@ -131,7 +131,7 @@ def shape_of(shape_type: type, given: Mapping[str, str], kind: str) -> Any:
     for name, text in given.items():
         if name not in known:
             raise InputError(
-                f"--set has {shown(name)}; expected a setting of kind {kind!r}: {', '.join(known) or 'there is none'}"
+                f"--set has {shown(name)}; expected a setting of kind {kind!r}: {', '.join(known) or 'none'}"
             )
         default = known[name].default
         values[name] = _value(name, str(text), default)

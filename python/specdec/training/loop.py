@@ -52,7 +52,7 @@ def learning_rate_factor(step: int, n_steps: int) -> float:
 
 
 class Optimisers:
-    """Muon (Jordan et al. 2024) for the matrices between layers, AdamW for tables, heads, norms and biases."""
+    """Muon (Jordan et al. 2024) for matrices, AdamW for tables, heads, norms and biases."""
 
     def __init__(self, network: nn.Module, kind: Kind, learning_rate: float) -> None:
         named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
@@ -90,7 +90,7 @@ class Optimisers:
 
 
 def seed_step(seed: int, step: int) -> None:
-    """Seed torch's random numbers for a step, so that a training that goes on draws what an unbroken one does."""
+    """Seed torch's random numbers for a step: a training that goes on draws what an unbroken one does."""
     torch.manual_seed(int(np.random.SeedSequence((seed, step)).generate_state(1)[0]))
 
 
@@ -109,7 +109,7 @@ def train_step(
 
 
 def seconds_of_step(kind: Kind, network: nn.Module, make: Callable[[], Batch]) -> float:
-    """How long a step takes on this machine, by two steps of a copy of the network, of which the second counts."""
+    """How long a step takes on this machine: the second of two steps of a copy of the network."""
     copied = copy.deepcopy(network)
     optimisers, seconds = Optimisers(copied, kind, kind.settings.learning_rate), 0.0
     for step in range(2):
@@ -162,7 +162,10 @@ class Progress:
         try:
             state = torch.load(self._path, map_location="cpu", weights_only=True)
             numbers = [state[name] for name in ("step", "n_steps", "seconds")]
-            if not all(isinstance(number, int | float) for number in numbers) or not 0 <= numbers[0] <= numbers[1]:
+            if (
+                not all(isinstance(number, int | float) for number in numbers)
+                or not 0 <= numbers[0] <= numbers[1]
+            ):
                 raise ValueError(f"its steps are {numbers[:2]}")
             self._network.load_state_dict(state["network"])
             self._optimisers.load_state_dict(state["optimisers"])
@@ -217,4 +220,6 @@ class LossCurve:
 
 
 def _line(values: Sequence[float]) -> str:
-    return "\t".join(f"{value:.0f}" if float(value).is_integer() else f"{value:.4f}" for value in values) + "\n"
+    return (
+        "\t".join(f"{value:.0f}" if float(value).is_integer() else f"{value:.4f}" for value in values) + "\n"
+    )

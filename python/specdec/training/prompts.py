@@ -112,7 +112,8 @@ def _ids_of_line(target: Model, line: str, path: Path, number: int) -> list[int]
     text = value.get("prompt") if isinstance(value, dict) else value
     if not isinstance(text, str) or not text:
         raise InputError(
-            f'{path}, line {number}: is {shown(value)}; expected a text, {{"prompt": text}} or {{"messages": [...]}}'
+            f"{path}, line {number}: is {shown(value)}; expected a text, "
+            '{{"prompt": text}} or {{"messages": [...]}}'
         )
     ids = target.check_ids(text, maximum=2**31 - 1).tolist()
     return ids

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from specdec.atomic_file import replacing
 from specdec.checks import check_choice, check_integer, check_number
@@ -32,15 +32,15 @@ class TrainingSettings:
     kind : str
         Name of the kind of draft.
     loss : str
-        "fkl", "rkl", "jsd", "tvd": a divergence of DistillSpec; "fkl-tvd": forward KL at first, the total variation
-        distance, which is the chance of a rejection, in the end.
+        "fkl", "rkl", "jsd", "tvd": a divergence of DistillSpec; "fkl-tvd": forward KL at first, the total
+        variation distance, which is the chance of a rejection, in the end.
     beta : float
         Of "jsd".
     temperature : float
         Of the laws that are compared.
     data : str
-        Who writes the texts: the target, the draft as it is by then, half of them each, or nobody: "text" takes the
-        file of prompts itself, cut into pieces.
+        Who writes the texts: the target, the draft as it is by then, half of them each, or nobody: "text"
+        takes the file of prompts itself, cut into pieces.
     seed : int
     minutes : float or None
         What the training may take; the number of steps follows from it.
@@ -97,7 +97,14 @@ class TrainingSettings:
         check_choice("loss", self.loss, LOSSES)
         check_choice("data", self.data, DATA)
         check_choice("weights", self.weights, ("bf16", "f32"))
-        for name, low in (("seed", 0), ("length", 8), ("batch", 1), ("passes", 1), ("top", 0), ("threads", 1)):
+        for name, low in (
+            ("seed", 0),
+            ("length", 8),
+            ("batch", 1),
+            ("passes", 1),
+            ("top", 0),
+            ("threads", 1),
+        ):
             check_integer(name, getattr(self, name), low)
         if self.steps is not None:
             check_integer("steps", self.steps, 1)

@@ -24,7 +24,7 @@ __all__ = ["SmallKind"]
 
 
 class SmallKind(Kind):
-    """A decoder of the Llama layout, or whatever model ``begin`` is; its folder is an ordinary Hugging Face folder."""
+    """A decoder of the Llama layout, or whatever model ``begin`` is, in an ordinary Hugging Face folder."""
 
     name = "small"
     shape_type = SmallShape
@@ -62,7 +62,9 @@ class SmallKind(Kind):
         config["dtype"] = {"bf16": "bfloat16", "f32": "float32"}[self.settings.weights]
         tied = bool(getattr(network.config, "tie_word_embeddings", False))
         tensors = {
-            name: tensor for name, tensor in network.state_dict().items() if not (tied and name == "lm_head.weight")
+            name: tensor
+            for name, tensor in network.state_dict().items()
+            if not (tied and name == "lm_head.weight")
         }
         write_json(folder / "config.json", config)
         write_tensors(folder / "model.safetensors", tensors, self.settings.weights)

@@ -1,4 +1,4 @@
-"""Texts that a draft is trained on: written by the target, the draft or both, a file for each group of steps."""
+"""Texts that a draft is trained on: written by the target, the draft or both, a file a group of steps."""
 
 from __future__ import annotations
 
@@ -69,14 +69,21 @@ class TextWriter(Protocol):
     """Who continues prompts: up to `length` tokens in all, with keys of random numbers."""
 
     def __call__(
-        self, prompts: Sequence[Sequence[int]], *, length: int, temperature: float, seed: Sequence[tuple[int, int]]
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        length: int,
+        temperature: float,
+        seed: Sequence[tuple[int, int]],
     ) -> list[list[int]]:
         """The texts, prompts included."""
         ...
 
 
-def continued(model: Model, n_threads: int, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
-    """Prompts continued by a model, as `TextWriter`: texts end at `length` or with the model's end of text."""
+def continued(
+    model: Model, n_threads: int, prompts: Sequence[Sequence[int]], **options: Any
+) -> list[list[int]]:
+    """Prompts continued by a model, as `TextWriter`, to `length` or to the model's end of text."""
     length, seeds = options["length"], list(options["seed"])
     temperature = options["temperature"]
     texts = [list(prompt) for prompt in prompts]
@@ -118,8 +125,8 @@ def _generate(
 class TextGroups:
     """The texts of each group of steps, written when they are first needed and kept as files.
 
-    A group depends on its number, the seed and the writers alone, so a training that was interrupted and goes on sees
-    the texts of one that was not.
+    A group depends on its number, the seed and the writers alone, so a training that was interrupted and goes
+    on sees the texts of one that was not.
 
     Parameters
     ----------
@@ -167,7 +174,10 @@ class TextGroups:
                 texts = self._write(group)
                 with replacing(path) as file:
                     np.savez(file, ids=texts.ids, begins=texts.begins, ends=texts.ends)
-            self._read = group, _read_texts(path, STEPS_OF_GROUP * self._settings.batch, self._settings.length)
+            self._read = (
+                group,
+                _read_texts(path, STEPS_OF_GROUP * self._settings.batch, self._settings.length),
+            )
         return self._read[1]
 
     def _write(self, group: int) -> Texts:
@@ -200,7 +210,7 @@ class TextGroups:
         whole, length = np.array(self._prompts.text, np.int32), self._settings.length
         if len(whole) < 2 * length:
             raise InputError(
-                f"data is 'text', but the file of prompts has {len(whole)} tokens; expected at least {2 * length}"
+                f"data is 'text', but the prompts have {len(whole)} tokens; expected at least {2 * length}"
             )
         starts = rng.integers(0, len(whole) - length, n)
         ids = np.stack([whole[start : start + length] for start in starts])

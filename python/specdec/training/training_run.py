@@ -105,7 +105,13 @@ class TrainedDraft(OneTable):
                     rose = "{:+.3f} ({:+.3f} to {:+.3f})".format(*self.gains[temperature])
                 calls = figures.tokens_per_call[temperature]
                 rows.append(
-                    (f"{name}, T = {temperature:g}", f"{alpha:.3f}", f"{low:.3f} to {high:.3f}", rose, f"{calls:.2f}")
+                    (
+                        f"{name}, T = {temperature:g}",
+                        f"{alpha:.3f}",
+                        f"{low:.3f} to {high:.3f}",
+                        rose,
+                        f"{calls:.2f}",
+                    )
                 )
         title = (
             f"{self.kind} draft for {self.target}: {self.n_parameters:,} parameters, {self.n_steps} steps, "
@@ -172,7 +178,7 @@ def train_draft(
     progress: bool = False,
     say: Callable[[str], object] = lambda text: None,
 ) -> TrainedDraft:
-    """Train a draft for a target, or go on with a training that was interrupted: give the same arguments again.
+    """Train a draft for a target, or, called again with the same arguments, go on where it was interrupted.
 
     Parameters
     ----------
@@ -183,28 +189,29 @@ def train_draft(
     out : path-like
         The draft's folder. Its folder ``training`` keeps texts, checkpoint, loss curve and summary.
     prompts : path-like, or sequence of prompts, optional
-        What texts begin with: a file with a prompt a line, or prompts. A tenth is held out, where there are 20 or
-        more. None: the token that begins a text.
+        What texts begin with: a file with a prompt a line, or prompts. A tenth is held out, where there are
+        20 or more. None: the token that begins a text.
     loss : {"fkl-tvd", "fkl", "rkl", "jsd", "tvd"}
-        Forward or reverse Kullback-Leibler, Jensen-Shannon, total variation (`specdec.learning.divergence`), or the
-        first and then the last.
+        Forward or reverse Kullback-Leibler, Jensen-Shannon, total variation (`specdec.learning.divergence`),
+        or the first and then the last.
     beta : float, default 0.5
         Of the Jensen-Shannon divergence.
     temperature : float, default 1.0
         Of the laws that are compared.
     data : {"target", "draft", "mixture", "text"}
-        Who writes the texts: the target; the draft as it is by then, or both in turn (DistillSpec's on-policy data);
-        or nobody: pieces of the file of prompts.
+        Who writes the texts: the target; the draft as it is by then, or both in turn (DistillSpec's on-policy
+        data); or nobody: pieces of the file of prompts.
     minutes : float, optional
         What the training may take; the trainer measures a step and says how many that allows. None: 10.
     steps : int, optional
-        Steps instead, whatever they take: then a seed fixes the weights to the bit, on one machine and number of
-        threads.
+        Steps instead, whatever they take: then a seed fixes the weights to the bit, on one machine and number
+        of threads.
     seed : int, default 0
     begin : path-like, optional
         Folder of a draft to begin with, in place of random weights.
     after : sequence of path-like
-        Folders of drafts that the new one shall complete: it learns what the target's law leaves after their guesses.
+        Folders of drafts that the new one shall complete: it learns what the target's law leaves after their
+        guesses.
     length : int, optional
         Tokens of a text; None: 256, or the context, if that is shorter.
     batch : int, default 16
@@ -352,15 +359,20 @@ class _Training:
         step_s = seconds_of_step(self._kind, network, lambda: self._states.of(groups.batch(0)))
         mean_s = step_s + texts_s / settings.passes
         tokens = settings.batch * settings.length
-        told = f"A step of {tokens:,} tokens takes {step_s:.2f} s here, to write its texts takes {texts_s:.2f} s"
+        told = (
+            f"A step of {tokens:,} tokens takes {step_s:.2f} s here, to write its texts takes {texts_s:.2f} s"
+        )
         if settings.steps is not None:
-            self._say(f"{told}: {settings.steps} steps take about {settings.steps * mean_s / 60:.1f} minutes.")
+            self._say(
+                f"{told}: {settings.steps} steps take about {settings.steps * mean_s / 60:.1f} minutes."
+            )
             return settings.steps
         minutes = settings.minutes or _MINUTES
         n_steps = max(_LEAST_STEPS, int(minutes * 60 / mean_s))
         learnt, written = n_steps * tokens, -(-n_steps * tokens // settings.passes)
         self._say(
-            f"{told}: {minutes:g} minutes are {n_steps} steps, {learnt:,} tokens, {written:,} of them different."
+            f"{told}: {minutes:g} minutes are {n_steps} steps, {learnt:,} tokens, {written:,} of them "
+            "different."
         )
         return n_steps
 

@@ -1,0 +1,264 @@
+"""The trainer of drafts (`specdec.training`): divergences, resumed trainings, exports, what it reaches."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec.errors import CheckpointError, InputError
+
+pytestmark = pytest.mark.oracle  # torch
+
+VOCABULARY = 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """torch takes a second to import, transformers some more."""
+    global torch, divergence, target_law
+    import torch
+
+    from specdec.learning import divergence, target_law
+
+
+def laws(seed: int = 0, n: int = 5, n_vocab: int = 11) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    return tuple(rng.normal(0.0, 2.0, (n, n_vocab)).astype(np.float32) for _ in range(2))  # type: ignore[return-value]
+
+
+def softmax(logits: Any, temperature: float) -> Any:
+    weights = np.exp(np.float64(logits) / temperature)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def by_hand(name: str, p: Any, q: Any, beta: float) -> Any:
+    """The definitions, in NumPy."""
+
+    def kl(a: Any, b: Any) -> Any:
+        return np.where(a > 0, a * np.log(np.where(a > 0, a, 1) / np.where(a > 0, b, 1)), 0).sum(-1)
+
+    m = beta * p + (1 - beta) * q
+    return {
+        "fkl": lambda: kl(p, q),
+        "rkl": lambda: kl(q, p),
+        "jsd": lambda: beta * kl(p, m) + (1 - beta) * kl(q, m),
+        "tvd": lambda: 1 - np.minimum(p, q).sum(-1),
+    }[name]()
+
+
+@pytest.mark.parametrize("name", ["fkl", "rkl", "jsd", "tvd"])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_divergences_are_those_of_their_definitions(name: Any, temperature: float) -> None:
+    ours, theirs = laws()
+    for beta in (0.1, 0.5, 0.9):
+        found = divergence.divergence(
+            name, torch.from_numpy(ours), torch.from_numpy(theirs), temperature=temperature, beta=beta
+        )
+        expected = by_hand(name, softmax(ours, temperature), softmax(theirs, temperature), beta)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fkl", "rkl", "jsd", "tvd"])
+def test_gradients_of_divergences_are_differences_of_their_definitions(name: Any) -> None:
+    """In double, with tokens that the draft never guesses and the target never takes."""
+    ours, theirs = (torch.from_numpy(np.float64(one)) for one in laws(3, 2))
+    ours[:, 1] = -math.inf
+    theirs[:, 1:3] = -math.inf
+    if name == "fkl":
+        ours[:, 2] = -math.inf  # else it is infinite
+    logits = theirs.clone().requires_grad_()
+    p, log_probs = ours.log_softmax(-1), logits.log_softmax(-1)
+    found = {
+        "fkl": divergence.forward_kl, "rkl": divergence.reverse_kl, "jsd": divergence.jensen_shannon,
+        "tvd": divergence.total_variation,
+    }[name](p, log_probs)  # fmt: skip
+    found.sum().backward()
+    assert torch.isfinite(found).all() and torch.isfinite(logits.grad).all()
+    for token in (0, 4, 10):
+        moved = []
+        for sign in (1, -1):
+            other = theirs.clone()
+            other[:, token] += sign * 1e-6
+            moved.append(by_hand(name, p.exp().numpy(), other.softmax(-1).numpy(), 0.5))
+        np.testing.assert_allclose(
+            logits.grad[:, token].numpy(), (moved[0] - moved[1]) / 2e-6, rtol=1e-4, atol=1e-6
+        )
+
+
+def test_divergences_refuse_what_is_none() -> None:
+    ours, theirs = (torch.from_numpy(one) for one in laws())
+    with pytest.raises(InputError, match="name is 'kl'; expected one of 'fkl'"):
+        divergence.divergence("kl", ours, theirs)
+    with pytest.raises(InputError, match=r"beta is 1\.0; expected a number above 0 and below 1"):
+        divergence.divergence("jsd", ours, theirs, beta=1.0)
+    with pytest.raises(InputError, match="temperature is 0; expected a finite number above 0"):
+        divergence.divergence("fkl", ours, theirs, temperature=0)
+
+
+def test_a_law_of_the_top_tokens_takes_the_others_together() -> None:
+    ours, theirs = (torch.from_numpy(one) for one in laws(5))
+    law = target_law.TargetLaw.of_logits(ours, top=4)
+    draft = law.of_draft(theirs).exp().numpy()
+    p, q = softmax(ours.numpy(), 1.0), softmax(theirs.numpy(), 1.0)
+    order = np.argsort(-p, axis=-1)[:, :4]
+    for found, whole in ((law.log_probs.exp().numpy(), p), (draft, q)):
+        kept = np.take_along_axis(whole, order, -1)
+        np.testing.assert_allclose(found, np.column_stack([kept, 1 - kept.sum(-1)]), rtol=1e-4, atol=1e-6)
+    whole = target_law.TargetLaw.of_logits(ours, top=ours.shape[-1])
+    assert whole.tokens is None
+    for name in ("fkl", "rkl", "jsd", "tvd"):
+        objective = target_law.Objective({name: 1.0})
+        assert (objective(law, theirs) <= objective(whole, theirs) + 1e-6).all(), name
+        assert (objective(law, ours).abs() < 1e-6).all(), name
+
+
+# ------------------------------------------------------------------------------------------- trainings
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
+    """A target whose law depends on the last token above all: a draft can learn it."""
+    from tiny_models import llama_config, llama_tensors, write_hf
+
+    config = llama_config(
+        vocab_size=VOCABULARY, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2
+    )
+    tensors = llama_tensors(config, 11)
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor *= 0.3
+        if name.endswith("norm.weight"):
+            tensor[:] = 1.0
+    tensors["model.embed_tokens.weight"] *= 5.0
+    tensors["lm_head.weight"] *= 2.5
+    folder = write_hf(tmp_path_factory.mktemp("target") / "learnable", config, tensors)
+    return specdec.load(folder)
+
+
+PROMPTS = [[i % VOCABULARY, (7 * i) % VOCABULARY] for i in range(3, 27)]
+
+
+def train(target: Any, out: Path, kind: str = "small", **options: Any) -> Any:
+    from specdec.training import train_draft
+
+    given: dict[str, Any] = {
+        "prompts": PROMPTS, "steps": 48, "length": 24, "batch": 4, "passes": 3, "weights": "f32",
+        "n_threads": 1,
+        "shape": {"d_model": 32, "n_layers": 1} if kind == "small" else {},
+    }  # fmt: skip
+    return train_draft(target, kind, out, **given | options)
+
+
+def weights_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_a_training_raises_alpha_beyond_chance(target: specdec.Model, tmp_path: Path) -> None:
+    """The interval of the gain is a 95 % one: a training that did nothing would pass once in forty."""
+    trained = train(target, tmp_path, steps=96)
+    for temperature in (0.0, 1.0):
+        assert trained.gains[temperature][1] > 0.05, str(trained)
+        assert trained.after.tokens_per_call[temperature] > trained.before.tokens_per_call[temperature]
+    assert "small draft for learnable" in str(trained)
+    again = train(target, tmp_path, steps=96)
+    assert again.to_dict() == trained.to_dict()
+
+
+def test_a_folder_says_what_its_network_says(target: specdec.Model, tmp_path: Path) -> None:
+    train(target, tmp_path, steps=2)
+    from specdec.learning.small_network import open_decoder
+
+    ids = np.random.default_rng(0).integers(0, VOCABULARY, 40)
+    with torch.no_grad():
+        expected = open_decoder(tmp_path)(torch.from_numpy(ids)[None]).logits[0].numpy()
+    found = specdec.load(tmp_path).logits(ids)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+class InterruptedTrainingError(Exception):
+    """A training that ends where it should not."""
+
+
+@pytest.mark.parametrize("data", ["target", "mixture"])
+def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
+    data: str, target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specdec.training import loop
+
+    options = {"data": data, "steps": 40, "passes": 1}
+    train(target, tmp_path / "whole", **options)
+    module = importlib.import_module("specdec.training.training_run")
+    monkeypatch.setattr(module, "_CHECKPOINT_S", 0.0)
+
+    def stopping_at(limit: int) -> Any:
+        def step(kind: Any, network: Any, optimisers: Any, batch: Any, step: int, n_steps: int) -> float:
+            if step == limit:
+                raise InterruptedTrainingError
+            return loop.train_step(kind, network, optimisers, batch, step, n_steps)
+
+        return step
+
+    for limit in (3, 21, 37):
+        with monkeypatch.context() as patch, pytest.raises(InterruptedTrainingError):
+            patch.setattr(module, "train_step", stopping_at(limit))
+            train(target, tmp_path / "parts", **options)
+    train(target, tmp_path / "parts", **options)
+    assert weights_of(tmp_path / "parts") == weights_of(tmp_path / "whole")
+    curves = [loop.LossCurve.read(tmp_path / part / "training" / "losses.tsv") for part in ("parts", "whole")]
+    np.testing.assert_array_equal(*(np.array(curve)[:, :-1] for curve in curves))
+
+
+def test_other_arguments_are_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
+    train(target, tmp_path, steps=2)
+    with pytest.raises(InputError, match="loss is 'jsd', but the training in .* began with 'fkl-tvd'"):
+        train(target, tmp_path, steps=2, loss="jsd")
+    with pytest.raises(InputError, match="prompts is .*, but the training"):
+        train(target, tmp_path, steps=2, prompts=[[3]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "none"}, "kind is 'none'; expected one of 'small'"),
+        ({"loss": "kl"}, "loss is 'kl'; expected one of 'fkl-tvd', 'fkl'"),
+        ({"data": "mine"}, "data is 'mine'; expected one of 'target'"),
+        ({"steps": 0}, "steps is 0; expected an integer, at least 1"),
+        ({"minutes": math.nan}, "minutes is nan; expected a finite number above 0"),
+        ({"length": 65}, "length is 65; expected at most 64, the target's context"),
+        ({"beta": 1}, "beta is 1; expected a number above 0 and below 1"),
+        ({"prompts": []}, "prompts"),
+        ({"prompts": None}, "has no token that begins a text; expected a file of prompts"),
+        ({"shape": {"d_modell": 3}}, "--set has 'd_modell'; expected a setting of kind 'small': d_model"),
+        ({"shape": {"d_model": "wide"}}, "--set d_model=wide; expected a number, at least 0"),
+        ({"shape": {"d_model": 33}}, "expected heads of an even width"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_bad_arguments_are_refused_by_name(
+    options: dict[str, Any], message: str, target: specdec.Model, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train(target, tmp_path, **options)
+
+
+@pytest.mark.parametrize("file", ["checkpoint.pt", "settings.json", "texts/00000.npz"])
+def test_damaged_files_are_refused_by_name(file: str, target: specdec.Model, tmp_path: Path) -> None:
+    train(target, tmp_path, steps=2)
+    work = tmp_path / "training"
+    (work / "summary.json").unlink()
+    sound = (work / file).read_bytes()
+    rng = np.random.default_rng(0)
+    for damage in (sound[: len(sound) // 2], b"", rng.bytes(len(sound))):
+        (work / file).write_bytes(damage)
+        if file.startswith("texts"):
+            (work / "checkpoint.pt").unlink(missing_ok=True)
+        with pytest.raises(CheckpointError, match=Path(file).name.replace(".", r"\.")):
+            train(target, tmp_path, steps=2)
+    (work / file).write_bytes(sound)
+    train(target, tmp_path, steps=2)
