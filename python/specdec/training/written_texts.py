@@ -219,9 +219,9 @@ class TextGroups:
 
 def _read_texts(path: Path, n: int, length: int) -> Texts:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             texts = Texts(stored["ids"], stored["begins"], stored["ends"])
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise CheckpointError(f"{path}: expected the texts of a training ({error}); remove it") from error
     if texts.ids.shape != (n, length) or texts.begins.shape != (n,) or texts.ends.shape != (n,):
         raise CheckpointError(
