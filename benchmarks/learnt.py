@@ -68,7 +68,7 @@ def learnt(args: argparse.Namespace, report: Report) -> None:
     """Every draft on prose: parameters, minutes of training, alpha, c, tokens per run, speed-up.
 
     Plain decoding and all settings of one draft take turns on the same prompts; time is by the clock on the
-    wall, without the prefill of prompts. A row shows the fastest way to use a draft, chains of so many guesses
+    wall, without the prefill of prompts. A row shows the fastest way to use a draft, chains of some guesses
     and trees of so many nodes, picked afterwards; and gamma="auto" with chains. A draft that was trained with
     its target, such as an exit, is compared with that target's own plain decoding.
     """
