@@ -214,6 +214,91 @@ def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
     np.testing.assert_array_equal(*(np.array(curve)[:, :-1] for curve in curves))
 
 
+def test_what_drafts_leave_is_the_law_behind_their_rejections(target: specdec.Model, tmp_path: Path) -> None:
+    """By enumeration of what the rule leaves: the chance that it comes to it, and the law that it then has."""
+    from specdec.training.cover import Cover, law_of
+
+    for i in range(2):
+        train(target, tmp_path / f"{i}", steps=2, seed=i)
+    cover = Cover(target, [str(tmp_path / f"{i}") for i in range(2)])
+    ids = np.arange(3, 9, dtype=np.int32)
+    probs = law_of(target.logits(ids))
+    left, share = cover.residual(ids, probs, 1.0)
+    drafts = [law_of(specdec.load(tmp_path / f"{i}").logits(ids)) for i in range(2)]
+    for row in range(len(ids)):
+        reached, law = 1.0, probs[row]
+        for draft in drafts:
+            kept = np.minimum(law, draft[row])
+            reached *= 1.0 - kept.sum()
+            law = (law - kept) / (1.0 - kept.sum())
+        np.testing.assert_allclose(share[row], reached, rtol=1e-6)
+        np.testing.assert_allclose(left[row], law, atol=1e-9)
+    logits, weights = cover(ids, target.logits(ids))
+    np.testing.assert_allclose(law_of(logits), left, atol=1e-6)
+    np.testing.assert_allclose(weights, share, rtol=1e-6)
+    best = probs.argmax(-1)
+    np.testing.assert_array_equal(
+        cover.hits(ids, best), np.any([draft.argmax(-1) == best for draft in drafts], axis=0)
+    )
+
+
+def test_a_second_draft_covers_for_the_first(target: specdec.Model, tmp_path: Path) -> None:
+    train(target, tmp_path / "first", steps=64, passes=4)
+    after = [tmp_path / "first"]
+    trained = train(target, tmp_path / "second", steps=64, passes=4, seed=1, after=after)
+    assert trained.gains[1.0][1] > 0.02, str(trained)
+    assert "side by side" in str(trained)
+
+
+def test_the_command_trains_and_shows(
+    target: specdec.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specdec import cli
+
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": ""}\n')
+    command = [
+        "train",
+        "draft",
+        "--target",
+        str(target.path),
+        "--kind",
+        "small",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert cli.main([*command, "--prompts", str(prompts)]) == 2
+    assert "line 1: is {'prompt': ''}; expected a text" in capsys.readouterr().err
+    assert cli.main([*command, "--set", "d_model"]) == 2
+    assert "--set is 'd_model'; expected NAME=VALUE" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["train", "draft", "--kind", "small"])
+    assert "specdec train draft: error" in capsys.readouterr().err
+
+
+def test_the_command_on_the_embedded_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from specdec import cli
+
+    command = ["train", "draft", "--kind", "small", "--out", str(tmp_path), "--steps", "2", "--batch", "2"]
+    command += [
+        "--length",
+        "24",
+        "--passes",
+        "1",
+        "--set",
+        "d_model=32",
+        "--set",
+        "n_layers=1",
+        "--threads",
+        "1",
+    ]
+    assert cli.main(command) == 0
+    shown = capsys.readouterr().out
+    assert "2 steps take about" in shown and "after, T = 1" in shown and "tokens/call" in shown
+    assert (tmp_path / "training" / "losses.tsv").read_text().startswith("step\ttokens\tloss\t")
+    assert cli.main(command) == 0
+
+
 def test_other_arguments_are_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
     train(target, tmp_path, steps=2)
     with pytest.raises(InputError, match="loss is 'jsd', but the training in .* began with 'fkl-tvd'"):

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -55,17 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status: 0; 1 if outputs differ that must be identical, which would be a fault of specdec; 2 on
         bad input; 130 on Ctrl-C; 141 if standard output was closed.
     """
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    if (arguments.target is None) != (arguments.draft is None):
-        parser.error("--target and --draft go together: give both, or neither for the pair in the package")
+    given = list(sys.argv[1:] if argv is None else argv)
+    program, work = _work(given)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shall not end the run
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            return _compare(arguments)
+            return work()
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -76,8 +74,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = " ".join(str(error).split())
     except MemoryError:
         message = "out of memory"
-    print(f"{parser.prog}: error: {message}", file=sys.stderr)
+    print(f"{program}: error: {message}", file=sys.stderr)
     return EXIT_ERROR
+
+
+def _work(given: list[str]) -> tuple[str, Callable[[], int]]:
+    """(name of the program, what it is asked to do) for its arguments."""
+    if given[:2] == ["train", "draft"]:
+        from specdec.training.command import PROGRAM, train_command
+
+        return PROGRAM, lambda: train_command(given[2:])
+    parser = _parser()
+    arguments = parser.parse_args(given)
+    if (arguments.target is None) != (arguments.draft is None):
+        parser.error("--target and --draft go together: give both, or neither for the pair in the package")
+    return parser.prog, lambda: _compare(arguments)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -90,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="specdec",
         description="Continue a prompt by exact speculative decoding, show every round as in Figure 1 of "
         "arXiv 2211.17192, and compare with plain decoding.",
-        epilog="Without --target and --draft the trained pair in the package is used.",
+        epilog="Without --target and --draft the trained pair in the package is used. "
+        "specdec train draft --help says how a draft is trained.",
     )
     add = parser.add_argument
     add("prompt", nargs="?", help=f"text to continue (default: {_PROMPT!r}; with --source: none)")

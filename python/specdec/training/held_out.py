@@ -16,6 +16,7 @@ from specdec.decoding.generate import generate
 from specdec.drafts.draft import Draft
 from specdec.models.model import Model
 from specdec.training.batch import TargetStates
+from specdec.training.cover import Cover, law_of
 from specdec.training.kind import Kind
 from specdec.training.prompts import Prompts
 from specdec.training.settings import TrainingSettings
@@ -65,10 +66,13 @@ class HeldOut:
         rows = slice(0, n_texts)
         return HeldOut(self.prompts[rows], {t: texts.of(rows) for t, texts in self.texts.items()})
 
-    def betas(self, target: Model, kind: Kind, network: Any) -> dict[float, list[Array]]:
+    def betas(
+        self, target: Model, kind: Kind, network: Any, cover: Cover | None = None
+    ) -> dict[float, list[Array]]:
         """The chance that the draft's first guess is accepted, by temperature, at every position of a text.
 
-        At temperature 0 it is 1 where the argmaxes are equal, else 0.
+        At temperature 0 it is 1 where the argmaxes are equal, else 0. With earlier drafts it is the chance
+        that one of all first guesses is accepted.
         """
         n_vocab = target.config.n_vocab  # laws whole, as alpha needs them
         states = TargetStates(target, taps=kind.taps, top=n_vocab, n_threads=kind.settings.threads)
@@ -78,7 +82,8 @@ class HeldOut:
         with torch.no_grad():
             for temperature, texts in self.texts.items():
                 found[temperature] = [
-                    _betas(states, kind, network, texts.of([i]), temperature) for i in range(len(texts))
+                    _betas(states, kind, network, texts.of([i]), temperature, cover)
+                    for i in range(len(texts))
                 ]
         network.train(training)
         return found
@@ -106,7 +111,9 @@ class HeldOut:
         return found
 
 
-def _betas(states: TargetStates, kind: Kind, network: Any, text: Texts, temperature: float) -> Array:
+def _betas(
+    states: TargetStates, kind: Kind, network: Any, text: Texts, temperature: float, cover: Cover | None
+) -> Array:
     first, last = max(int(text.begins[0]), 1) - 1, int(text.ends[0]) - 1
     if last <= first:
         return np.zeros(0)
@@ -114,14 +121,20 @@ def _betas(states: TargetStates, kind: Kind, network: Any, text: Texts, temperat
     target = batch.law.log_probs[0, first:last].numpy()
     draft = kind.first_guess(network, batch.to(kind.settings.device))[0, first:last].float().cpu().numpy()
     if temperature == 0.0:
-        return np.asarray(target.argmax(-1) == draft.argmax(-1), np.float64)
-    return np.asarray(theory.acceptance_rate(_law(target), _law(draft)), np.float64).reshape(-1)
-
-
-def _law(logits: NDArray[np.float32]) -> Array:
-    weights = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-    found: Array = weights / weights.sum(-1, keepdims=True)
-    return found
+        tokens = target.argmax(-1)
+        equal = tokens == draft.argmax(-1)
+        if cover is not None:
+            equal |= cover.hits(text.ids[0, :last], np.concatenate((np.zeros(first, np.intp), tokens)))[
+                first:
+            ]
+        return np.asarray(equal, np.float64)
+    probs, share = law_of(target), np.ones(1)
+    if cover is not None:
+        behind = np.concatenate((np.zeros((first, probs.shape[-1])), probs))
+        left, all_shares = cover.residual(text.ids[0, :last], behind, 1.0)
+        probs, share = left[first:], all_shares[first:]
+    accepted = np.asarray(theory.acceptance_rate(probs, law_of(draft)), np.float64).reshape(-1)
+    return 1.0 - share * (1.0 - accepted)
 
 
 def alpha_of(betas: Sequence[Array]) -> tuple[float, float, float]:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,18 @@ import torch
 
 from specdec.atomic_file import replacing
 from specdec.checks import check_path
-from specdec.drafts.draft import Draft
-from specdec.errors import CheckpointError, InputError
+from specdec.drafts import Draft, Ensemble
+from specdec.errors import CheckpointError, InputError, number_of
 from specdec.models.model import Model, ModelLike, Prompt, as_model, embedded_pair
 from specdec.progress import progress_bar
 from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
 from specdec.training.batch import Batch, TargetStates
+from specdec.training.cover import Cover
 from specdec.training.held_out import TEMPERATURES_SHOWN, HeldOut, alpha_of, gain
 from specdec.training.kind import Kind
 from specdec.training.loop import LossCurve, Optimisers, Progress, seconds_of_step, seed_step, train_step
+from specdec.training.loss_figure import draw_losses
 from specdec.training.prompts import Prompts
 from specdec.training.registry import kind_of_name
 from specdec.training.settings import Data, Loss, TrainingSettings
@@ -296,12 +299,19 @@ class _Training:
         self._kind, self._prompts, self._folder, self._say, self._shown = kind, prompts, folder, say, progress
         self._settings, self._target = kind.settings, kind.target
         self._work = folder / "training"
+        settings = kind.settings
+        self._cover: Cover | None = None
+        if settings.after:
+            self._cover = Cover(
+                kind.target, settings.after, temperature=settings.temperature, n_threads=settings.threads
+            )
         self._states = TargetStates(
             kind.target,
             taps=kind.taps,
-            top=kind.settings.top,
-            temperature=kind.settings.temperature,
-            n_threads=kind.settings.threads,
+            top=settings.top,
+            temperature=settings.temperature,
+            n_threads=settings.threads,
+            cover=self._cover,
         )
 
     def run(self) -> TrainedDraft:
@@ -409,25 +419,32 @@ class _Training:
 
     def _look(self, network: Any, state: Progress, held_out: HeldOut, curve: LossCurve) -> None:
         """One more line of the curve."""
-        betas = held_out.some(_TEXTS_OF_LOOK).betas(self._target, self._kind, network)
+        betas = held_out.some(_TEXTS_OF_LOOK).betas(self._target, self._kind, network, self._cover)
         loss = sum(state.recent) / len(state.recent) if state.recent else float("nan")
         state.recent.clear()
         tokens = state.step * self._settings.batch * self._settings.length
         alphas = [alpha_of(betas[temperature])[0] for temperature in TEMPERATURES_SHOWN]
         curve.add((state.step, tokens, loss, *alphas, state.seconds))
 
+    def _side_by_side(self, draft: Model | Draft) -> tuple[Model | Draft, int]:
+        """(what drafts, guesses a round): the draft, or the earlier ones and the draft, in every round."""
+        gamma = self._kind.gamma
+        if self._cover is None:
+            return draft, gamma
+        return Ensemble(*self._cover.drafts, draft, adaptive=False), gamma * (1 + len(self._cover.drafts))
+
     def _measured(self, network: Any, state: Progress, held_out: HeldOut) -> TrainedDraft:
         """The summary: the draft of random weights, or that it began with, beside what it has become."""
         settings, kind = self._settings, self._kind
         first = self._fresh()
-        betas = [held_out.betas(self._target, kind, one) for one in (first, network)]
+        betas = [held_out.betas(self._target, kind, one, self._cover) for one in (first, network)]
         with tempfile.TemporaryDirectory(dir=self._work) as written:
             kind.export(first, Path(written))
             pairs: list[tuple[Model, Model | Draft]] = [kind.open(Path(written)), kind.open(self._folder)]
             figures = [
                 DraftFigures(
                     {temperature: alpha_of(found[temperature]) for temperature in TEMPERATURES_SHOWN},
-                    held_out.tokens_per_call(*pair, kind.gamma, settings.threads),
+                    held_out.tokens_per_call(pair[0], *self._side_by_side(pair[1]), settings.threads),
                 )
                 for found, pair in zip(betas, pairs, strict=True)
             ]
@@ -443,5 +460,16 @@ class _Training:
             before=figures[0],
             after=figures[1],
             gains={t: gain(betas[0][t], betas[1][t]) for t in TEMPERATURES_SHOWN},
-            words=tuple(kind.words),
+            words=self._words(),
         )
+
+    def _words(self) -> tuple[str, ...]:
+        found = list(self._kind.words)
+        if self._cover is not None:
+            n_earlier = number_of(len(self._cover.drafts), "earlier draft")
+            found.append(f"figures are of {n_earlier} and this one, side by side; before: this one untrained")
+        picture = self._work / "losses.png"
+        if find_spec("matplotlib") is not None:
+            draw_losses(self._work / "losses.tsv", picture)
+            found.append(f"picture: {picture}")
+        return tuple(found)
