@@ -86,6 +86,7 @@ DRAFTS: dict[str, tuple[Make, Sequence[int | None]]] = {
     "lookahead": (lambda target, draft: ways.Lookahead(), OWN),
     "best of copy and model": (lambda target, draft: _named("Ensemble")(ways.ContextCopy(), draft), OWN),
 }
+"""Drafts that are trained first, such as `Recurrent`, are compared by the program "learnt"."""
 
 
 def _trees(n: int, sampling: bool) -> dict[str, tuple[Make, int]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzz.draws import Draws
+from fuzz.learnt import random_recurrent
 from fuzz.models import draft_description, make_model
 from fuzz.objects import CHAINS, Proposer, draw_object
 from specdec import drafts
@@ -21,7 +22,7 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
     nested = 0.0 if depth > 2 else 1.0
     kind = draws.weighted(
         model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, ngram=1, online=1, random=0.5,
-        context=1.5, input=1, lookahead=2, object=2.5,
+        context=1.5, input=1, lookahead=2, object=2.5, recurrent=1,
     )  # fmt: skip
     if kind == "exit" and n_layer == 1:
         kind = "skip"
@@ -49,6 +50,12 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
         smoothing = draws.one("interpolated", "backoff")
         ids = draws.ids(draws.one(1, 20, 200), n_vocab) if kind == "ngram" or draws.chance(0.5) else None
         return {"kind": kind, "n": n, "smoothing": smoothing, "ids": ids}
+    if kind == "recurrent":
+        tokens = draws.some(range(n_vocab)) if draws.chance(0.3) else []
+        shape = [draws.randint(1, 5), draws.randint(1, 40), draws.randint(1, 3)]
+        found = {"kind": "recurrent", "shape": shape, "seed": draws.randint(0, 99)}
+        found["tokens"] = tokens if 0 < len(tokens) < n_vocab else None
+        return found | {"dtype": draws.one("f32", "f32", "bf16", "int8", "int4")} | _tree(draws)
     if kind == "context":
         return {
             "kind": "context", "min_match": draws.one(1, 1, 2, 4), "n_candidates": draws.one(1, 1, 2, 5, 16),
@@ -127,6 +134,12 @@ def make_draft(description: Description, target: Description, models: dict[str, 
     if kind == "input":
         return drafts.InputCopy(
             d["source"], start=d["start"], min_match=d["min_match"], n_candidates=d["n_candidates"]
+        )
+    if kind == "recurrent":
+        return drafts.Recurrent(
+            random_recurrent(make_model(target), d["shape"], d["tokens"], d["seed"]),
+            dtype=d["dtype"],
+            tree=_made_tree(d["tree"]) if "tree" in d else None,
         )
     if kind == "lookahead":
         return drafts.Lookahead(d["window"], d["ngram"], candidates=d["candidates"])

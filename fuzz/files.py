@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import struct
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import numpy as np
 
 import specdec
 from fuzz.family_files import CONFIGS, random_weights
+from fuzz.learnt import random_recurrent
 from specdec import drafts
+from specdec.drafts.learnt.folder import LearntWeights
 
 __all__ = ["KINDS", "Files", "files_of", "use"]
 
@@ -319,16 +322,32 @@ def _byt5() -> Files:
     }
 
 
-_WRITERS: dict[str, Callable[[], Files]] = {
-    "llama": _llama,
-    "metaspace": _metaspace,
-    "shards": _shards,
-    "gpt2": _gpt2,
-    "llama2c": _llama2c,
-    "ngram": _ngram,
-    "skips": _skips,
-    "byt5": _byt5,
-} | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
+def _learnt(method: str) -> Files:
+    """A learnt draft for the target that `use` takes; only what it says of itself is the package's own."""
+    weights = _LEARNT[method](_target(4))
+    with tempfile.TemporaryDirectory() as folder:
+        weights.save(folder, "f32")
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+_LEARNT: dict[str, Callable[[specdec.Model], LearntWeights]] = {
+    "recurrent": lambda target: random_recurrent(target, (2, 3, 1), [0, 2, 3], 1),
+}
+
+_WRITERS: dict[str, Callable[[], Files]] = (
+    {
+        "llama": _llama,
+        "metaspace": _metaspace,
+        "shards": _shards,
+        "gpt2": _gpt2,
+        "llama2c": _llama2c,
+        "ngram": _ngram,
+        "skips": _skips,
+        "byt5": _byt5,
+    }
+    | {method: functools.partial(_learnt, method) for method in _LEARNT}
+    | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
+)
 KINDS = tuple(_WRITERS)
 
 
@@ -343,6 +362,10 @@ def use(kind: str, folder: Path) -> None:
     if kind == "ngram":
         for mapped in (True, False):
             _decode(_target(4), drafts.Ngram.load(folder / "table.safetensors", mmap=mapped))
+        return
+    if kind in _LEARNT:
+        target = _target(4)
+        _decode(target, drafts.load(folder, target))
         return
     if kind == "skips":
         search = specdec.SkipSearch.load(folder / "skips.json")

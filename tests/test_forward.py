@@ -23,6 +23,7 @@ from canonical import (
     step_by_step,
 )
 from grids import in_few_items
+from learnt_drafts import recurrent_network
 from specdec import _core, reference
 
 N_IDS = 150  # two full prompt slices and a rest
@@ -216,6 +217,7 @@ def digests_of_all_variants() -> list[str]:
                 decoder.forward([token % config["n_vocab"]], [-1])
                 decoder.keep([0])
             digest.update(decoder.forward([5, 6, 7, 8, 9, 10, 11], [-1, 0, 1, 1, 0, 4, 2]).tobytes())
+        digest.update(recurrent_network(61, (12, 37, 2), dtype).logits(range(40)).tobytes())
         digests.append(digest.hexdigest())
     return digests
 

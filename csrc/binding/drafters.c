@@ -12,6 +12,7 @@
 #include "ngram_drafter.h"
 #include "python_drafter.h"
 #include "random_drafter.h"
+#include "recurrent_predictor.h"
 #include "testing.h"
 #include "tree_drafter.h"
 
@@ -47,9 +48,14 @@ static int model_options_from(PyObject* argument, const sd_drafter_context* c,
     return 0;
 }
 
-/* The source of an argument: a Model. Returns 0, or -1 with an exception. The source stays where it is: its
- * maker points into it. */
+/* The source of an argument: a Model or a Recurrent. Returns 0, or -1 with an exception. The source stays
+ * where it is: its maker points into it. */
 static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
+    if (PyObject_TypeCheck(argument, c->state->recurrent_type)) {
+        const sd_recurrent* recurrent = sd_recurrent_from(argument, "draft");
+        source->maker = (sd_predictor_maker){sd_recurrent_predictor_make, recurrent};
+        return recurrent == NULL ? -1 : 0;
+    }
     source->maker = (sd_predictor_maker){sd_model_predictor_make, &source->options};
     return model_options_from(argument, c, &source->options.model);
 }

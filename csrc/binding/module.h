@@ -7,11 +7,12 @@
 #include "cache.h"
 #include "exclusive.h"
 #include "ngram_table.h"
+#include "recurrent.h"
 #include "weights.h"
 
 typedef struct sd_module_state {
     PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *session_type, *beam_type,
-        *adaptive_gamma_type, *cached_text_type;
+        *adaptive_gamma_type, *cached_text_type, *recurrent_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -42,12 +43,17 @@ typedef struct sd_cached_text_object {
     sd_cache cache;                       /* never changes, so threads may read it at the same time */
 } sd_cached_text_object;
 
+typedef struct sd_recurrent_object {
+    PyObject_HEAD sd_recurrent* recurrent; /* owned; NULL until __init__ has succeeded */
+    sd_exclusive exclusive;                /* of __init__ */
+} sd_recurrent_object;
+
 /* Garbage collection. Every type that owns Python objects shows them to the collector. Session alone is also
  * cleared by it: models, tables and decoders lend memory to sessions, which may be cleared later, and so they
  * live as long as they are referred to, as tuples do. A cycle through one of them is collected if it leads
  * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_session_spec,
-    sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec;
+    sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec, sd_recurrent_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
@@ -55,6 +61,9 @@ sd_model_object* sd_model_from(const sd_module_state* state, PyObject* object, c
 
 /* The finished automaton of an Automaton argument, borrowed; NULL with an exception. */
 sd_automaton_object* sd_automaton_from(const sd_module_state* state, PyObject* object, const char* name);
+
+/* The finished weights of an object of the type Recurrent, borrowed; NULL with an exception. */
+const sd_recurrent* sd_recurrent_from(PyObject* object, const char* name);
 
 /* A new object of the type AdaptiveGamma; NULL with an exception. */
 PyObject* sd_adaptive_gamma_new(PyTypeObject* type, const sd_adaptive_gamma* learnt);

@@ -80,6 +80,10 @@ typedef struct sd_kernels {
     void (*clamp)(int n, float* x, float limit);
     /* x *= y, both [n] f32. */
     void (*multiply)(int n, float* x, const float* y);
+    /* A step of a gated recurrent unit: state = fma(z, state − c, c) with r = sigmoid(x[i] + h[i]),
+     * z = sigmoid(x[n + i] + h[n + i]) and c = tanh(fma(r, h[2n + i], x[2n + i])). x, h [3 · n], state [n]
+     * f32, in place; the others do not overlap it. */
+    void (*gated_step)(int n, const float* x, const float* h, float* state);
 
     /* Largest of x [n] f32, n ≥ 1. */
     float (*max)(int n, const float* x);

@@ -233,6 +233,15 @@ static void NAME(softcap)(int n, float* x, float cap) {
     }
 }
 
+static void NAME(gated_step)(int n, const float* x, const float* h, float* state) {
+    FOR_EACH_16(n, i, m) {
+        vec r = v_sigmoid(v_add(LOAD(x, i, m), LOAD(h, i, m)));
+        vec z = v_sigmoid(v_add(LOAD(x + n, i, m), LOAD(h + n, i, m)));
+        vec c = v_tanh(v_fma(r, LOAD(h + 2 * n, i, m), LOAD(x + 2 * n, i, m)));
+        STORE(state, i, m, v_fma(z, v_sub(LOAD(state, i, m), c), c));
+    }
+}
+
 /* ------------------------------------------------------------------------------------ softmax */
 
 static float NAME(max)(int n, const float* x) {
@@ -302,6 +311,7 @@ static const sd_kernels NAME(table) = {
     .softcap = NAME(softcap),
     .clamp = NAME(clamp),
     .multiply = NAME(multiply),
+    .gated_step = NAME(gated_step),
     .max = NAME(max),
     .softmax = NAME(softmax),
     .argmax = NAME(argmax),

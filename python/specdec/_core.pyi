@@ -110,6 +110,34 @@ class Ngram:
         unigrams : [n_vocab]; of each level, (starts, tokens, counts): [n_shorter + 1], [n_grams], [n_grams].
         """
 
+class Recurrent:
+    """The weights of a recurrent draft, immutable: gated recurrent units and a head."""
+
+    def __init__(
+        self,
+        config: Mapping[str, int],
+        tensors: Iterable[tuple[str, NDArray[Any], str]],
+        *,
+        tokens: Sequence[int] | NDArray[np.int32] | None = None,
+        dtype: Dtype = "f32",
+        n_threads: int = 1,
+    ) -> None:
+        """config : n_vocab, n_draft_vocab, d_embed, d_hidden, n_layers; see `specdec.drafts.Recurrent`.
+
+        tokens : [n_draft_vocab] the token that each output stands for; None: output i for token i.
+        """
+
+    def logits(self, ids: Sequence[int] | NDArray[np.integer[Any]], /) -> NDArray[np.float32]:
+        """What follows each token of a text: [len(ids), n_vocab], -inf for tokens that no output is for."""
+    @property
+    def dtype(self) -> Dtype:
+        """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of packed weights held."""
+    @property
+    def n_parameters(self) -> int: ...
+
 class Automaton:
     """The suffix automaton of a text (Blumer et al. 1985): which pieces occur in it, and where. Immutable."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
+from learnt_drafts import recurrent_weights
 from specdec import drafts
 
 
@@ -102,6 +103,7 @@ CHAINS: dict[str, Make] = {
     "document copy": lambda world: drafts.ContextCopy([world.ids[:200], world.ids[200:]]),
     "input copy": lambda world: drafts.InputCopy(start=5),
     "source copy": lambda world: drafts.InputCopy(world.ids, min_match=1),
+    "recurrent": lambda world: drafts.Recurrent(recurrent_weights(world.target, world.ids)),
     "early exit": lambda world: drafts.EarlyExit(1),
     "skip attention": lambda world: drafts.SkipLayers(attn=[1]),
     "skip mlp": lambda world: drafts.SkipLayers(mlp=[0]),
@@ -110,6 +112,9 @@ CHAINS: dict[str, Make] = {
     ),
     "drafted by copying": lambda world: drafts.ModelDraft(
         world.draft, draft=drafts.ContextCopy([world.ids], min_match=1, n_candidates=5), gamma=6
+    ),
+    "drafted by a recurrent network": lambda world: drafts.ModelDraft(
+        world.draft, draft=drafts.Recurrent(recurrent_weights(world.target, world.ids), gamma=3)
     ),
     "drafted by lookahead": lambda world: drafts.ModelDraft(world.draft, draft=drafts.Lookahead()),
     "drafted by an object": lambda world: drafts.ModelDraft(world.draft, draft=Repeats(branches=True)),
@@ -149,6 +154,10 @@ TREES: dict[str, Make] = {
         world.draft, tree=drafts.StaticTree((2, 1, 2), "without replacement")
     ),
     "top-k": lambda world: drafts.ModelDraft(world.draft, tree=drafts.StaticTree((3, 2, 1), "top-k")),
+    "recurrent tree": lambda world: drafts.Recurrent(
+        recurrent_weights(world.target, world.ids, (4, 6, 2), range(0, world.n_vocab, 2)),
+        tree=drafts.StaticTree((2, 2, 1)),
+    ),
     "dynamic tree": lambda world: drafts.ModelDraft(
         world.draft, tree=drafts.DynamicTree(8, width=3, steps=4)
     ),

@@ -10,6 +10,7 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.ensemble import Ensemble
 from specdec.drafts.input_copy import InputCopy
+from specdec.drafts.learnt.recurrent import Recurrent
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.ngram import Bigram, Ngram, Unigram
@@ -37,6 +38,7 @@ __all__ = [
     "Proposal",
     "PythonDraft",
     "Random",
+    "Recurrent",
     "SkipLayers",
     "StaticTree",
     "Unigram",

@@ -21,6 +21,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -30,7 +31,13 @@ from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
 from specdec.checks import check_path
-from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, shown
+from specdec.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InputError,
+    SpecdecError,
+    shown,
+)
 from specdec.models.checkpoints.checkpoint import CanonicalTensor
 from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors_with_metadata
 from specdec.models.json_fields import Fields, as_json, read_json_object
@@ -168,7 +175,19 @@ class TargetIdentity:
                 f"{self._trained(draft, target)} of another configuration and the same sizes; expected one "
                 f"with the fingerprint {shown(self.fingerprint)}, not {given.fingerprint}"
             )
-        if None not in (self.vocabulary, given.vocabulary) and self.vocabulary != given.vocabulary:
+        self.check_tokens(target, draft)
+
+    def check_tokens(self, target: Model, draft: str) -> None:
+        """Refuse a target with other tokens.
+
+        Raises
+        ------
+        InputError
+        """
+        n_vocab, vocabulary = target.config.n_vocab, _vocabulary_digest(target)
+        if n_vocab != self.n_vocab:
+            raise InputError(f"{self._trained(draft, target)} of n_vocab {n_vocab}; expected {self.n_vocab}")
+        if None not in (self.vocabulary, vocabulary) and self.vocabulary != vocabulary:
             raise InputError(f"{self._trained(draft, target)} of other tokens; expected the same vocabulary")
 
     def _trained(self, draft: str, target: Model) -> str:
@@ -365,8 +384,17 @@ class LearntWeights:
         """
         self.target.check(target, self.where)
 
+    def check_tokens(self, target: Model) -> None:
+        """Refuse a target with other tokens than that which they were trained for; all else may differ.
+
+        Raises
+        ------
+        InputError
+        """
+        self.target.check_tokens(target, self.where)
+
     def tensors(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[CanonicalTensor]:
-        """Each tensor once, as the core takes them, read when its turn comes; of these names and shapes.
+        """Each tensor once, as the core takes them: of these names and shapes, read when its turn comes.
 
         Raises
         ------
@@ -386,9 +414,18 @@ class LearntWeights:
             raise CheckpointError(
                 f"{self.where}: tensor '{unknown[0]}' is not part of this draft; expected none such"
             )
-        for name in shapes:
-            tensor = self._held[name]
-            yield name, tensor.array(), tensor.format
+        held = {name: self._held[name] for name in shapes}
+        return ((name, tensor.array(), tensor.format) for name, tensor in held.items())
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """What the core finds wrong with tensors, such as a weight that is not finite, names the folder."""
+        try:
+            yield
+        except SpecdecError:
+            raise
+        except ValueError as error:
+            raise CheckpointError(f"{self.where}: {error}") from error
 
     def save(self, path: Any, dtype: str = "bf16") -> Path:
         """Write them to a folder, which is made where it is not there.

@@ -1,0 +1,92 @@
+/* A recurrent network that predicts the next token of a text: gated recurrent units (GRU, Cho et al. 2014) in
+ * layers, in the form and the order of gates of torch, and a head over the vocabulary or a part of it.
+ *
+ * Its state after a text is [n_layers, d_hidden] f32, all zeros before the first token. A step of one row has
+ * the bits that it has among others. */
+#ifndef SD_RECURRENT_H
+#define SD_RECURRENT_H
+
+#include "pool.h"
+#include "tensor_list.h"
+
+#define SD_MAX_RECURRENT_LAYERS 16
+
+typedef struct sd_recurrent_shape {
+    /* Tokens of the texts. */
+    int n_vocab;
+    /* Tokens that may be guessed, n_vocab at most. */
+    int n_draft_vocab;
+    /* Of an embedding, and of a layer's state. */
+    int d_embed, d_hidden;
+    int n_layers;
+} sd_recurrent_shape;
+
+/* One layer. Outputs of both matrices are the gates r, z and the candidate n, d_hidden each. */
+typedef struct sd_recurrent_cell {
+    sd_matrix input;                /* [3 · d_hidden, d_embed], or d_hidden behind the first layer */
+    sd_matrix state;                /* [3 · d_hidden, d_hidden] */
+    float *input_bias, *state_bias; /* [3 · d_hidden] */
+} sd_recurrent_cell;
+
+/* The weights: immutable once they are finished, and shared by sessions and threads. */
+typedef struct sd_recurrent {
+    sd_recurrent_shape shape;
+    sd_format format; /* of the matrices */
+    sd_arena arena;   /* owns the arrays */
+    sd_table embedding;
+    sd_recurrent_cell cells[SD_MAX_RECURRENT_LAYERS];
+    sd_matrix output;       /* [n_draft_vocab, d_hidden] */
+    float* output_bias;     /* [n_draft_vocab] */
+    int reduced;            /* outputs stand for tokens that `tokens` names */
+    int32_t* tokens;        /* [n_draft_vocab] the token of each output; NULL: output i is token i */
+    sd_tensor_list tensors; /* embedding.weight; cells.I.weight_ih, cells.I.weight_hh, cells.I.bias_ih and
+                             * cells.I.bias_hh for each layer I; output.weight, output.bias */
+} sd_recurrent;
+
+/* Make a network whose tensors are to be given; tokens [n_draft_vocab], borrowed: the token of each output,
+ * NULL where n_draft_vocab is n_vocab: output i is token i. Owned by the caller. */
+sd_status sd_recurrent_create(const sd_recurrent_shape* shape, sd_format format, const int32_t* tokens,
+                              sd_recurrent** recurrent);
+void sd_recurrent_free(sd_recurrent* recurrent);
+
+/* Numbers of a state. */
+static inline size_t sd_recurrent_state_size(const sd_recurrent* r) {
+    return (size_t)r->shape.n_layers * (size_t)r->shape.d_hidden;
+}
+
+/* Multiplications of a step. */
+double sd_recurrent_step_work(const sd_recurrent* recurrent);
+
+/* Scratch of steps and heads, sized once. */
+typedef struct sd_recurrent_scratch {
+    int max_rows;
+    int n_threads; /* of large products; small ones are the caller's alone */
+    ptrdiff_t ld_gates, ld_outputs;
+    float* rows;                    /* [max_rows, the larger of d_embed and d_hidden] inputs of a layer */
+    float* states;                  /* [max_rows, d_hidden] of a layer */
+    void* prepared;                 /* max_rows rows of these, prepared */
+    float *from_input, *from_state; /* [max_rows, ld_gates] */
+    float* outputs;                 /* [max_rows, ld_outputs] */
+} sd_recurrent_scratch;
+
+/* Scratch whose arrays are pieces of the arena. */
+sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurrent* recurrent, int max_rows,
+                                               int n_threads);
+
+/* One row of a step. */
+typedef struct sd_recurrent_step {
+    int32_t token;
+    const float* from; /* [n_layers, d_hidden] the state before the token; borrowed */
+    float* to;         /* the same, the state after it; may be `from`, else overlaps none of the step's */
+} sd_recurrent_step;
+
+/* Read a token in each of n steps, n at most max_rows. */
+sd_status sd_recurrent_advance(const sd_recurrent* recurrent, sd_recurrent_scratch* scratch,
+                               const sd_recurrent_step* steps, int n);
+
+/* The logits [n, n_vocab], rows ld_logits apart, of the tokens after states [n], n at most max_rows:
+ * -infinity for tokens that no output stands for. All pointers borrowed. */
+sd_status sd_recurrent_predict(const sd_recurrent* recurrent, sd_recurrent_scratch* scratch,
+                               const float* const* states, int n, float* logits, ptrdiff_t ld_logits);
+
+#endif

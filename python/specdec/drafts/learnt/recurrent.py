@@ -1,0 +1,174 @@
+"""A recurrent draft: gated recurrent units over the tokens of the text, whose step takes microseconds."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.checks import check_choice, check_integer, check_path
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.ids import Ids, check_ids
+from specdec.drafts.learnt.folder import LearntWeights
+from specdec.drafts.trees import Tree, check_tree, describe_shape
+from specdec.errors import CheckpointError, InputError, kind_of
+from specdec.models.model import Model
+from specdec.models.number_formats import DTYPES, Dtype
+from specdec.threads import check_threads
+
+__all__ = ["Recurrent", "pack_recurrent"]
+
+MAX_LAYERS = 16
+
+
+class Recurrent(Draft):
+    """A recurrent network drafts: gated recurrent units (Cho et al. 2014, arXiv 1406.1078) and a head.
+
+    It reads tokens alone, one after the other, into a state of fixed size: a step takes microseconds,
+    whatever the length of the text. So it may draft for any target whose tokens are those of the target that
+    it was trained for, and be the draft of a draft; it guesses best for the target itself.
+
+    Parameters
+    ----------
+    weights : path-like or LearntWeights
+        The folder of a recurrent draft, as training writes it and `specdec.drafts.load` opens it, or the same
+        in memory. Its ``config.json`` has ``d_embed``, ``d_hidden`` and ``n_layers``; its tensors are
+        ``embedding.weight`` [n_vocab, d_embed]; of each layer i, in torch's order of the gates r, z, n,
+        ``cells.i.weight_ih`` [3 · d_hidden, d_embed or d_hidden], ``cells.i.weight_hh`` [3 · d_hidden,
+        d_hidden], ``cells.i.bias_ih`` and ``cells.i.bias_hh`` [3 · d_hidden]; and ``output.weight``
+        [n_draft_vocab, d_hidden] and ``output.bias``.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of the matrices; None: that of the file.
+    tree : ParallelChains, StaticTree or DynamicTree, optional
+        Several candidates for each token. None: a chain.
+    gamma : int, optional
+        Guesses a round when the caller of `specdec.generate` does not say: by default 4, or the nodes of the
+        tree.
+    n_threads : int, optional
+        Threads that pack the weights.
+
+    Attributes
+    ----------
+    core : specdec._core.Recurrent
+        The packed weights.
+    tree : ParallelChains, StaticTree, DynamicTree or None
+    gamma : int
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is damaged or holds another draft.
+    InputError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> small = specdec.drafts.Recurrent("path/to/network")
+    >>> out = specdec.generate(target, small, "It was a dark and stormy night")
+    """
+
+    def __init__(
+        self,
+        weights: LearntWeights | str | os.PathLike[str],
+        *,
+        dtype: Dtype | None = None,
+        tree: Tree | None = None,
+        gamma: int | None = None,
+        n_threads: int | None = None,
+    ) -> None:
+        dtype = check_choice("dtype", dtype, DTYPES, optional=True)
+        self.tree = check_tree(tree)
+        if not isinstance(weights, LearntWeights | str | os.PathLike):
+            raise InputError(f"weights is {kind_of(weights)}; expected the folder of a recurrent draft")
+        if not isinstance(weights, LearntWeights):
+            weights = LearntWeights.read(check_path("weights", weights, CheckpointError))
+        self.core = pack_recurrent(weights, dtype, n_threads=n_threads)
+        if gamma is not None:
+            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
+        elif self.tree is not None:
+            self.gamma = self.tree.gamma
+        self._trained_for, self._where = weights.target, weights.where
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`.
+
+        Raises
+        ------
+        InputError
+            If the target has other tokens than the one that the draft was trained for.
+        """
+        self._trained_for.check_tokens(target, self._where)
+        return describe_shape(self.tree, self.core)
+
+    def probabilities(self, ids: Ids) -> NDArray[np.float64]:
+        """The distribution of the next token after each of some tokens.
+
+        Parameters
+        ----------
+        ids : sequence of int, [n_tokens]
+
+        Returns
+        -------
+        ndarray of float64, [n_tokens, n_vocab]
+            Row i is the distribution of the token after ids[: i + 1]; 0 for a token that is never guessed.
+
+        Raises
+        ------
+        InputError
+            If a token is not in 0 to n_vocab - 1.
+        """
+        logits = self.core.logits(check_ids(ids, self._trained_for.n_vocab)).astype(np.float64)
+        rows = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        probabilities: NDArray[np.float64] = rows / rows.sum(axis=-1, keepdims=True)
+        return probabilities
+
+    def __repr__(self) -> str:
+        more = f", tree={self.tree!r}" if self.tree is not None else ""
+        parameters = f"{self.core.n_parameters:,} parameters in {self.core.dtype}"
+        return f"<specdec.drafts.Recurrent of {self._where}: {parameters}{more}>"
+
+
+def pack_recurrent(
+    weights: LearntWeights, dtype: Dtype | None = None, *, n_threads: int | None = None
+) -> _core.Recurrent:
+    """The weights of a recurrent draft as the core computes with them.
+
+    Parameters
+    ----------
+    weights : LearntWeights
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        None: their own.
+    n_threads : int, optional
+
+    Raises
+    ------
+    CheckpointError
+        Fields or tensors are not those of a recurrent draft.
+    """
+    weights.check_method("recurrent")
+    weights.check_taps()
+    fields = weights.fields
+    d_embed, d_hidden = fields.integer("d_embed"), fields.integer("d_hidden")
+    n_layers = fields.integer("n_layers", maximum=MAX_LAYERS)
+    n_vocab, n_draft_vocab = weights.target.n_vocab, weights.n_draft_vocab
+    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (n_vocab, d_embed)}
+    for i in range(n_layers):
+        shapes[f"cells.{i}.weight_ih"] = (3 * d_hidden, d_hidden if i else d_embed)
+        shapes[f"cells.{i}.weight_hh"] = (3 * d_hidden, d_hidden)
+        shapes[f"cells.{i}.bias_ih"] = shapes[f"cells.{i}.bias_hh"] = (3 * d_hidden,)
+    shapes |= {"output.weight": (n_draft_vocab, d_hidden), "output.bias": (n_draft_vocab,)}
+    config = {
+        "n_vocab": n_vocab, "n_draft_vocab": n_draft_vocab, "d_embed": d_embed, "d_hidden": d_hidden,
+        "n_layers": n_layers,
+    }  # fmt: skip
+    tensors = weights.tensors(shapes)
+    with weights.naming():
+        return _core.Recurrent(
+            config,
+            tensors,
+            tokens=weights.tokens,
+            dtype=dtype or weights.dtype,
+            n_threads=check_threads(n_threads),
+        )
