@@ -1,0 +1,133 @@
+"""Heads in PyTorch: tokens behind a root, guessed from one hidden state of the target.
+
+Medusa's heads (Cai et al. 2024), those of blockwise parallel decoding, which share the target's output
+(Stern et al. 2018), and Hydra's, which see the root and the guesses before (Ankner et al. 2024). The root is
+the token whose successors are guessed; ``hidden`` is what the target's head reads after the token before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from specdec.learning.target_ends import TargetEnds
+
+__all__ = ["Heads", "HeadsShape"]
+
+
+@dataclass(frozen=True)
+class HeadsShape:
+    """Dimensions and switches of heads.
+
+    Attributes
+    ----------
+    d_model, n_vocab : int
+        Of the target.
+    n_heads : int
+        Tokens that are guessed behind the root.
+    n_blocks : int
+        Residual blocks of a head.
+    see_guesses : bool
+        A head reads the embeddings of the root and of the guesses before its own too.
+    shared_output : bool
+        Logits are made by the target's head; else each head has a matrix of its own.
+    n_draft_vocab : int
+        Tokens that can be guessed; fewer than ``n_vocab`` only without ``shared_output``.
+    """
+
+    d_model: int
+    n_vocab: int
+    n_heads: int = 4
+    n_blocks: int = 1
+    see_guesses: bool = False
+    shared_output: bool = True
+    n_draft_vocab: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.n_draft_vocab:
+            object.__setattr__(self, "n_draft_vocab", self.n_vocab)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the draft's ``config.json`` that are the method's own."""
+        return {
+            "n_heads": self.n_heads, "n_blocks": self.n_blocks, "see_guesses": self.see_guesses,
+            "shared_output": self.shared_output, "activation": "silu",
+        }  # fmt: skip
+
+
+class _Head(nn.Module):
+    """One head without the target's part; the names of its parameters are those of the draft's folder."""
+
+    def __init__(self, shape: HeadsShape, n_seen: int):
+        super().__init__()
+        d = shape.d_model
+        if n_seen:
+            self.input = nn.Linear((1 + n_seen) * d, d, bias=False)
+            nn.init.normal_(self.input.weight, std=0.02)
+            with torch.no_grad():
+                self.input.weight[:, :d] = torch.eye(d)  # the head begins near the hidden state itself
+        self.blocks = nn.ModuleList(nn.Linear(d, d) for _ in range(shape.n_blocks))
+        for block in self.blocks:
+            nn.init.zeros_(block.weight)
+            nn.init.zeros_(block.bias)
+        if not shape.shared_output:
+            self.output = nn.Linear(d, shape.n_draft_vocab, bias=False)
+
+
+class Heads(nn.Module):
+    """Heads on a target.
+
+    Their state dict has the tensors of the draft's folder. They begin as the target's own head: a block adds
+    nothing at first (Cai et al. 2024, section 2.1.1).
+
+    Parameters
+    ----------
+    shape : HeadsShape
+    ends : TargetEnds
+        The target's token table and head; frozen, and not part of the state dict.
+    draft_ids : Tensor, optional
+        [n_draft_vocab] ascending token ids, for a reduced vocabulary.
+    """
+
+    def __init__(self, shape: HeadsShape, ends: TargetEnds, draft_ids: Tensor | None = None):
+        super().__init__()
+        self.shape = shape
+        self.ends = ends
+        self.heads = nn.ModuleList(
+            _Head(shape, k if shape.see_guesses else 0) for k in range(1, shape.n_heads + 1)
+        )
+        self.draft_ids = draft_ids
+        if not shape.shared_output:
+            rows = ends.head if draft_ids is None else ends.head[draft_ids]
+            with torch.no_grad():
+                for head in self.heads:
+                    head.output.weight.copy_(rows)
+
+    def forward(self, hidden: Tensor, seen: Tensor | None = None, k: int = 1) -> Tensor:
+        """Logits of the `k`-th token behind the root.
+
+        Parameters
+        ----------
+        hidden : Tensor
+            [..., d_model] what the target's head reads after the token before the root.
+        seen : Tensor, optional
+            [..., k] ids of the root and of the k - 1 tokens behind it, for ``see_guesses``.
+        k : int
+            From 1.
+
+        Returns
+        -------
+        Tensor
+            [..., n_draft_vocab].
+        """
+        head, x = self.heads[k - 1], hidden
+        if self.shape.see_guesses:
+            assert seen is not None
+            x = head.input(torch.cat((hidden, self.ends.embed(seen).flatten(-2)), dim=-1))
+        for block in head.blocks:
+            x = x + F.silu(block(x))
+        return self.ends.logits(x) if self.shape.shared_output else head.output(x)

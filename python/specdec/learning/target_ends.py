@@ -1,0 +1,81 @@
+"""The ends of a target in PyTorch: its token table and its head, which learnt drafts read and share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from specdec.models.checkpoints import CanonicalTensor, open_checkpoint
+
+if TYPE_CHECKING:
+    from specdec.models.model import Model
+
+__all__ = ["TargetEnds", "as_torch"]
+
+
+class TargetEnds:
+    """Frozen tensors of a target; no module, so that no state dict has them.
+
+    Attributes
+    ----------
+    table, head : Tensor
+        [n_vocab, d_model] the token embedding and the matrix of the logits; one tensor where they are tied.
+    """
+
+    def __init__(
+        self, table: Tensor, head: Tensor | None = None, bias: Tensor | None = None, scale: float = 1.0,
+        softcap: float = 0.0,
+    ):  # fmt: skip
+        self.table = table
+        self.head = table if head is None else head
+        self.bias, self.scale, self.softcap = bias, scale, softcap
+
+    @classmethod
+    def of(cls, target: Model) -> TargetEnds:
+        """Read them from the target's checkpoint, which has them as they were before any quantising.
+
+        Raises
+        ------
+        CheckpointError
+            The checkpoint is gone or damaged.
+        """
+        wanted = {"token_embedding", "head", "head_bias"}
+        tensors = open_checkpoint(target.path, tokenizer=False).tensors()
+        found = {tensor[0]: as_torch(tensor) for tensor in tensors if tensor[0] in wanted}
+        config = target.config
+        return cls(
+            found["token_embedding"],
+            found.get("head"),
+            found.get("head_bias"),
+            float(config.logit_scale),
+            float(config.logit_softcap),
+        )
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Rows of the token table [..., d_model], as they are stored."""
+        return F.embedding(ids, self.table)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What the target makes of its normalised last hidden state [..., d_model]: [..., n_vocab]."""
+        y = F.linear(x, self.head.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+        if self.scale != 1.0:
+            y = y * self.scale
+        return self.softcap * torch.tanh(y / self.softcap) if self.softcap else y
+
+    def to(self, device: torch.device | str) -> TargetEnds:
+        """The same on another device."""
+        head = None if self.head is self.table else self.head.to(device)
+        bias = None if self.bias is None else self.bias.to(device)
+        return TargetEnds(self.table.to(device), head, bias, self.scale, self.softcap)
+
+
+def as_torch(tensor: CanonicalTensor) -> Tensor:
+    """A tensor of a checkpoint in f32."""
+    _, array, form = tensor
+    if form == "bf16":
+        return torch.from_numpy((np.asarray(array).astype(np.uint32) << 16).view(np.float32))
+    return torch.from_numpy(np.array(array, np.float32))
