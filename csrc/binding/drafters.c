@@ -15,6 +15,7 @@
 #include "recurrent_predictor.h"
 #include "testing.h"
 #include "tree_drafter.h"
+#include "watched.h"
 
 /* 0, or -1 with the exception of a status. */
 static int made(sd_status status) {
@@ -324,6 +325,7 @@ static const struct {
     {"input_copy", make_input_copy},
     {"lookahead", make_lookahead},
     {"ensemble", make_ensemble},
+    {"watched", sd_make_watched},
     {"python", sd_make_python_drafter},
     {"random", make_random},
 #ifdef SPECDEC_TESTING

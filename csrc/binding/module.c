@@ -24,6 +24,7 @@ static int execute(PyObject* module) {
         add_type(module, &sd_ngram_spec, &state->ngram_type) < 0 ||
         add_type(module, &sd_automaton_spec, &state->automaton_type) < 0 ||
         add_type(module, &sd_decoder_spec, &state->decoder_type) < 0 ||
+        add_type(module, &sd_corrections_spec, &state->corrections_type) < 0 ||
         add_type(module, &sd_session_spec, &state->session_type) < 0 ||
         add_type(module, &sd_beam_spec, &state->beam_type) < 0 ||
         add_type(module, &sd_adaptive_gamma_spec, &state->adaptive_gamma_type) < 0 ||
@@ -43,6 +44,7 @@ static int traverse(PyObject* module, visitproc visit, void* arg) {
     Py_VISIT(state->ngram_type);
     Py_VISIT(state->automaton_type);
     Py_VISIT(state->decoder_type);
+    Py_VISIT(state->corrections_type);
     Py_VISIT(state->session_type);
     Py_VISIT(state->beam_type);
     Py_VISIT(state->adaptive_gamma_type);
@@ -57,6 +59,7 @@ static int clear(PyObject* module) {
     Py_CLEAR(state->ngram_type);
     Py_CLEAR(state->automaton_type);
     Py_CLEAR(state->decoder_type);
+    Py_CLEAR(state->corrections_type);
     Py_CLEAR(state->session_type);
     Py_CLEAR(state->beam_type);
     Py_CLEAR(state->adaptive_gamma_type);

@@ -5,14 +5,15 @@
 #include "adaptive_gamma.h"
 #include "automaton.h"
 #include "cache.h"
+#include "corrections.h"
 #include "exclusive.h"
 #include "ngram_table.h"
 #include "recurrent.h"
 #include "weights.h"
 
 typedef struct sd_module_state {
-    PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *session_type, *beam_type,
-        *adaptive_gamma_type, *cached_text_type, *recurrent_type;
+    PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *corrections_type, *session_type,
+        *beam_type, *adaptive_gamma_type, *cached_text_type, *recurrent_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -34,6 +35,10 @@ typedef struct sd_automaton_object {
     int32_t max_token;            /* of its text, at least 0 */
 } sd_automaton_object;
 
+typedef struct sd_corrections_object {
+    PyObject_HEAD sd_corrections ring; /* its entries are NULL until __init__ has succeeded */
+} sd_corrections_object;
+
 typedef struct sd_adaptive_gamma_object {
     PyObject_HEAD sd_adaptive_gamma learnt;
 } sd_adaptive_gamma_object;
@@ -52,8 +57,8 @@ typedef struct sd_recurrent_object {
  * cleared by it: models, tables and decoders lend memory to sessions, which may be cleared later, and so they
  * live as long as they are referred to, as tuples do. A cycle through one of them is collected if it leads
  * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
-extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_session_spec,
-    sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec, sd_recurrent_spec;
+extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_corrections_spec,
+    sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec, sd_recurrent_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
@@ -77,6 +82,9 @@ PyObject* sd_cached_text_new(PyTypeObject* type, sd_model_object* model, const s
 
 /* A CachedText argument, borrowed; NULL with an exception. */
 sd_cached_text_object* sd_cached_text_from(const sd_module_state* state, PyObject* object);
+
+/* A Corrections argument, borrowed; NULL with an exception. */
+sd_corrections_object* sd_corrections_from(const sd_module_state* state, PyObject* object);
 
 /* A number format by the name that Python gives it; -1 with an exception naming `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);

@@ -169,7 +169,7 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
     int n_text = status == SD_OK ? sd_session_text_room(o, a->prompts, a->n_prompts) : 0;
     if (status == SD_OK && a->draft != NULL) {
         if ((borrowed->draft_arguments = PyList_New(0)) == NULL) return -1;
-        const sd_drafter_context context = {
+        borrowed->context = (sd_drafter_context){
             .drafting = {.n_vocab = o->target->config.n_vocab,
                          .sampling = &borrowed->draft_sampling,
                          .rule = sd_rule_at(o->verify.rule, o->verify.sampling->temperature),
@@ -184,7 +184,7 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
             .saved_thread = borrowed->saved_thread,
             .arguments = borrowed->draft_arguments,
         };
-        if (sd_drafter_from(a->draft, &context, &drafter) < 0) return -1;
+        if (sd_drafter_from(a->draft, &borrowed->context, &drafter) < 0) return -1;
     }
     if (status == SD_OK) status = sd_session_create(o, a->prompts, a->n_prompts, drafter, session);
     if (status != SD_OK) sd_raise(status);

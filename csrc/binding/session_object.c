@@ -4,6 +4,7 @@
 #include "exclusive.h"
 #include "session_arguments.h"
 #include "testing.h"
+#include "watched.h"
 
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
@@ -207,6 +208,17 @@ static PyObject* replace(PyObject* base, PyObject* args, PyObject* kwargs) {
     return result;
 }
 
+static PyObject* swap(PyObject* base, PyObject* args) {
+    session_object* self = (session_object*)base;
+    PyObject *argument, *draft;
+    if (!PyArg_ParseTuple(args, "OO", &argument, &draft)) return NULL;
+    sd_corrections_object* corrections = sd_corrections_from(PyType_GetModuleState(Py_TYPE(base)), argument);
+    if (corrections == NULL || enter(self) < 0) return NULL;
+    int result = sd_swap_watched(self->session, &self->borrowed.context, corrections, draft);
+    leave(self);
+    return result == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
 /* What a call asks for: a sequence and, if not the target, a model. Returns the cache of the model, in an
  * entered session, and the model, borrowed; NULL with an exception. */
 static const sd_cache* cache_of(const session_object* self, PyObject* args, sd_model_object** model) {
@@ -304,6 +316,10 @@ static PyMethodDef methods[] = {
     {"replace", (PyCFunction)(void (*)(void))replace, METH_VARARGS | METH_KEYWORDS,
      "replace($self, sequence, prompt, seed, /, *, source=None)\n--\n\nGive a finished sequence's batch slot "
      "to another prompt."},
+    {"swap", swap, METH_VARARGS,
+     "swap($self, corrections, draft, /)\n--\n\nLet another draft take the place of the one that is watched "
+     "with "
+     "`corrections`."},
     {"begin_with", begin_with, METH_VARARGS,
      "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "
      "has of it; return how many of its tokens are there then."},

@@ -72,7 +72,8 @@ struct sd_drafter {
      * behind those that were committed may change between calls: a nested drafter is shown guesses too. */
     sd_status (*propose)(sd_drafter* self, sd_proposal* proposals, int n);
     /* The target has been run on the tree of the last proposal: node i has the logits [n_vocab] from
-     * logits + node_rows[i] · stride on. Comes before commit. */
+     * logits + node_rows[i] · stride on. Comes before commit. The proposal and the logits stay as they are
+     * until the next call of an operation that is not another observe, node_rows for this call. */
     sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride);
     /* The text is tokens [n_tokens] from now on, the prompt included; they stay. */

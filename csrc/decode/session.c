@@ -178,16 +178,21 @@ void sd_session_free(sd_session* s) {
     sd_free(s);
 }
 
+/* Tell a drafter of the text of a sequence so far. */
+static sd_status begin_draft(const sd_session* s, int i, sd_drafter* drafter) {
+    const sd_sequence* q = &s->sequences[i];
+    const sd_prompt prompt = {q->text, q->n_text, q->stream, q->source, q->n_source};
+    sd_status status = sd_drafter_begin(drafter, i, &prompt);
+    return status == SD_OK ? sd_interrupted() : status;
+}
+
 /* Tell the drafter of all prompts that are new, so that it may read them together. */
 static sd_status begin_drafts(sd_session* s) {
     for (int i = 0; i < s->n_sequences; i++) {
-        sd_sequence* q = &s->sequences[i];
-        if (q->draft_begun) continue;
-        const sd_prompt prompt = {q->text, q->n_text, q->stream, q->source, q->n_source};
-        sd_status status = sd_drafter_begin(s->drafter, i, &prompt);
+        if (s->sequences[i].draft_begun) continue;
+        sd_status status = begin_draft(s, i, s->drafter);
         if (status != SD_OK) return status;
-        q->draft_begun = 1;
-        if ((status = sd_interrupted()) != SD_OK) return status;
+        s->sequences[i].draft_begun = 1;
     }
     return SD_OK;
 }
@@ -211,6 +216,19 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
     if (status == SD_OK && s->drafter) status = sd_drafter_read(s->drafter, done);
     s->ready = status == SD_OK && *done;
     return status;
+}
+
+sd_drafter* sd_session_drafter(const sd_session* s) { return s->drafter; }
+
+sd_status sd_session_tell(sd_session* s, sd_drafter* drafter) {
+    if (s->failed) return refuse(s);
+    for (int i = 0; i < s->n_sequences; i++) {
+        if (!s->sequences[i].draft_begun || s->sequences[i].finished) continue;
+        sd_status status = begin_draft(s, i, drafter);
+        if (status != SD_OK) return status;
+    }
+    s->ready = 0;
+    return SD_OK;
 }
 
 /* Collect the unfinished sequences and say how far each may guess: a round adds at most one token

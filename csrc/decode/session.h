@@ -97,6 +97,14 @@ sd_status sd_session_begin_with(sd_session* session, int sequence, const sd_cach
  * model, with a message. */
 const sd_cache* sd_session_cache(const sd_session* session, int sequence, const sd_model* model);
 
+/* The session's drafter; borrowed. NULL: plain decoding. */
+sd_drafter* sd_session_drafter(const sd_session* session);
+
+/* Tell another drafter, made for this session, of the texts so far, so that it may take the place of one
+ * within the session's. sd_session_prefill, which lets it read them, must come before the next round.
+ * Nothing else has changed if this fails. */
+sd_status sd_session_tell(sd_session* session, sd_drafter* drafter);
+
 /* Take no more rounds for a sequence. */
 sd_status sd_session_finish(sd_session* session, int sequence);
 

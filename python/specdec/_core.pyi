@@ -219,6 +219,37 @@ class CachedText:
     def n_bytes(self) -> int:
         """Memory that they take."""
 
+class CorrectionArrays(TypedDict):
+    """Corrections, the oldest first; `n` of them."""
+
+    before: NDArray[np.int32]
+    """[n, n_before] the last tokens of the text; -1 in front of its beginning."""
+    depth: NDArray[np.int32]
+    """[n] how many of these are guesses of the round that were accepted."""
+    text: NDArray[np.int32]
+    """[n] a number of the text, of its own among all that stored into these corrections."""
+    position: NDArray[np.int32]
+    """[n] how many tokens of the text stand before."""
+    top: NDArray[np.int32]
+    """[n, n_top] the tokens of the greatest logits, in order; -1 behind the last of a smaller vocabulary."""
+    log_probs: NDArray[np.float32]
+    """[n, n_top] ln of their probabilities, by a softmax of the target's logits."""
+    rest: NDArray[np.float32]
+    """[n] the probability of all other tokens."""
+    hidden: NDArray[np.float32]
+    """[n, n_hidden] the hidden states that the draft reads, of the token before the round's root."""
+
+class Corrections:
+    """Where a target refused a draft's guesses, and what it says there; any threads' sessions store."""
+
+    def __init__(self, n: int, n_before: int, n_top: int, n_hidden: int = 0) -> None:
+        """Room for `n`, of which the oldest goes first. n_hidden: 0, or the floats that the draft reads."""
+    def take(self) -> CorrectionArrays:
+        """The corrections since the last call; none of them stays."""
+    @property
+    def n(self) -> int:
+        """How many there are."""
+
 class Session:
     """The rounds of one batch: KV caches of target and draft, scratch, random numbers."""
 
@@ -279,6 +310,13 @@ class Session:
         More rounds follow until `seconds` have passed, or some 64 records are there, or with `until_end` a
         sequence has ended; not with `keep_logits`. gammas [n_sequences]: guesses of each sequence in these
         rounds at most, where that is less than the session's gamma.
+        """
+    def swap(self, corrections: Corrections, draft: Model | Ngram | tuple[str, dict[str, Any]], /) -> None:
+        """Let another draft take the place of the one that is watched with `corrections`, between rounds.
+
+        It is the same method with other weights: its trees and the hidden states that it reads are of the
+        same kind. `prefill`, in which it reads the texts so far, must be called before the next round.
+        Nothing has changed if this fails.
         """
     def begin_with(self, sequence: int, text: CachedText, /) -> int:
         """Begin a prompt that is not read yet with what a text has of it.

@@ -18,6 +18,7 @@ ARGUMENTS = {
     "lookahead": ("window", "ngram", "candidates"),
     "ensemble": ("adaptive", "gammas", "drafts"),
     "python": ("name", "propose", "begin", "commit", "proposal_type", "generator", "trees", "reads_source"),
+    "watched": ("draft", "corrections"),
     "random": (),
     "fixed_acceptance": ("draft", "alpha", "texts"),
 }

@@ -1,0 +1,79 @@
+#include "watched.h"
+
+#include "watched_drafter.h"
+
+/* Where the dict of a watched drafter's arguments keeps those of the drafters within: they go with the
+ * draft. */
+#define WITHIN "arguments within"
+
+/* A drafter that may stand within a watched one, and the list of its arguments, a new reference. Returns
+ * 0, or -1 with an exception. */
+static int make_inner(PyObject* description, const sd_drafter_context* c, sd_drafter** inner,
+                      PyObject** arguments) {
+    if ((*arguments = PyList_New(0)) == NULL) return -1;
+    sd_drafter_context within = *c;
+    within.arguments = *arguments;
+    if (sd_drafter_from(description, &within, inner) == 0) return 0;
+    Py_CLEAR(*arguments);
+    return -1;
+}
+
+int sd_make_watched(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject *description, *argument, *within;
+    const sd_field fields[] = {{"draft", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &description},
+                               {"corrections", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &argument}};
+    if (SD_FIELDS_FROM(arguments, "watched", fields) < 0) return -1;
+    sd_corrections_object* corrections = sd_corrections_from(c->state, argument);
+    if (corrections == NULL) return -1;
+    sd_drafter* inner;
+    if (make_inner(description, c, &inner, &within) < 0) return -1;
+    int n_hidden = corrections->ring.shape.n_hidden, n = inner->taps.n * c->target->config.d_model;
+    int result = PyDict_SetItemString(arguments, WITHIN, within);
+    Py_DECREF(within); /* the dict has it */
+    if (result == 0 && n_hidden != 0 && n_hidden != n) {
+        PyErr_Format(PyExc_ValueError,
+                     "watched: n_hidden of the corrections is %d, expected 0, or %d, what the draft reads",
+                     n_hidden, n);
+        result = -1;
+    }
+    if (result < 0) {
+        inner->free(inner);
+        return -1;
+    }
+    const sd_watched_options options = {&corrections->ring, arguments};
+    sd_status status = sd_watched_drafter_create(&c->drafting, &options, inner, drafter);
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
+int sd_swap_watched(sd_session* session, const sd_drafter_context* context,
+                    const sd_corrections_object* corrections, PyObject* description) {
+    sd_drafter *inner, *drafter = sd_session_drafter(session);
+    if (drafter != NULL) drafter = sd_watched_drafter_find(drafter, &corrections->ring);
+    if (drafter == NULL) {
+        PyErr_SetString(PyExc_ValueError, "swap: no draft of the session is watched with these corrections");
+        return -1;
+    }
+    PyObject *owner = sd_watched_drafter_owner(drafter), *within;
+    sd_drafter_context c = *context;
+    c.drafting = *sd_watched_drafter_drafting(drafter);
+    if (make_inner(description, &c, &inner, &within) < 0) return -1;
+    sd_status status = sd_watched_drafter_check(drafter, inner);
+    if (status == SD_OK) status = sd_session_tell(session, inner);
+    if (status != SD_OK) sd_raise(status);
+    /* The old drafter borrows from the old list, which stays until the drafter has been freed. */
+    PyObject* old = Py_XNewRef(PyDict_GetItemString(owner, WITHIN));
+    int result = status == SD_OK ? PyDict_SetItemString(owner, WITHIN, within) : -1;
+    /* The old description would keep the old weights. */
+    if (result == 0 && PyDict_SetItemString(owner, "draft", description) < 0) {
+        PyDict_SetItemString(owner, WITHIN, old);
+        result = -1;
+    }
+    if (result == 0)
+        sd_watched_drafter_swap(drafter, inner);
+    else
+        inner->free(inner);
+    Py_DECREF(within);
+    Py_XDECREF(old);
+    return result;
+}

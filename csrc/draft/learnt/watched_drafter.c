@@ -1,0 +1,182 @@
+#include "watched_drafter.h"
+
+#include <string.h>
+
+typedef struct watched_drafter {
+    sd_drafter base;   /* must stay first */
+    sd_drafter* inner; /* owned */
+    sd_drafting drafting;
+    sd_watched_options options;
+    sd_arena arena; /* owns the arrays below */
+    int* n_text;    /* [n_sequences] of the text, as it was last told */
+    int32_t* texts; /* [n_sequences] its number */
+    /* What was observed last; proposal NULL: nothing since a proposal or a commit. */
+    const sd_proposal* proposal;
+    const float* logits;
+    ptrdiff_t stride;
+    int32_t* node_rows;       /* [gamma + 1] */
+    sd_correction correction; /* scratch */
+    double* weights;          /* [n_vocab] scratch */
+} watched_drafter;
+
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
+    watched_drafter* d = (watched_drafter*)base;
+    d->n_text[sequence] = prompt->n;
+    d->texts[sequence] = sd_corrections_number_text(d->options.corrections);
+    return sd_drafter_begin(d->inner, sequence, prompt);
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    return sd_drafter_read(((watched_drafter*)base)->inner, done);
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    watched_drafter* d = (watched_drafter*)base;
+    d->proposal = NULL;
+    sd_status status = d->inner->propose(d->inner, proposals, n);
+    base->other_s = d->inner->other_s;
+    return status;
+}
+
+static sd_status observe(sd_drafter* base, const sd_proposal* proposal, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride) {
+    watched_drafter* d = (watched_drafter*)base;
+    d->proposal = proposal;
+    d->logits = logits;
+    d->stride = stride;
+    memcpy(d->node_rows, node_rows, (size_t)proposal->tree.n_nodes * sizeof *node_rows);
+    return d->inner->observe ? d->inner->observe(d->inner, proposal, node_rows, logits, stride) : SD_OK;
+}
+
+/* ------------------------------------------------------------------------------------------ corrections */
+
+/* A node behind `row`, with the token if that is not -1; 0: there is none. */
+static int child_of(const watched_drafter* d, int32_t row, int32_t token) {
+    const sd_tree* tree = &d->proposal->tree;
+    for (int i = 1; i < tree->n_nodes; i++)
+        if (d->node_rows[tree->parents[i]] == row && (token < 0 || tree->tokens[i] == token)) return i;
+    return 0;
+}
+
+/* The row behind which the text left the guesses, and its depth; -1: it left none. text: tokens [n_text]. */
+static int32_t refused_behind(const watched_drafter* d, const int32_t* text, int n_text, int* depth) {
+    int32_t row = d->node_rows[0];
+    int at = d->proposal->n_text;
+    for (int node; at < n_text && (node = child_of(d, row, text[at])) > 0; at++) row = d->node_rows[node];
+    *depth = at - d->proposal->n_text;
+    return at < n_text && child_of(d, row, -1) > 0 ? row : -1;
+}
+
+/* The hidden states of the token before the root. Returns whether they are there. */
+static int fill_hidden(const watched_drafter* d, int n_hidden) {
+    const sd_proposal* p = d->proposal;
+    if (n_hidden == 0) return 1;
+    if (p->n_text < 2 || p->cache == NULL) return 0;
+    size_t n = (size_t)n_hidden / (size_t)d->inner->taps.n;
+    for (int i = 0; i < d->inner->taps.n; i++)
+        memcpy(d->correction.hidden + (size_t)i * n,
+               sd_cache_tapped(p->cache, p->n_text - 2, d->inner->taps.layers[i]), n * sizeof(float));
+    return 1;
+}
+
+/* Store where the text, tokens [n_text] by now, left the guesses of the last proposal. */
+static void store(watched_drafter* d, const int32_t* text, int n_text) {
+    const sd_correction_shape* shape = &d->options.corrections->shape;
+    sd_correction* c = &d->correction;
+    int32_t row = refused_behind(d, text, n_text, &c->depth);
+    if (row < 0 || !fill_hidden(d, shape->n_hidden)) return;
+    int n = d->proposal->n_text + c->depth;
+    c->text = d->texts[d->proposal->sequence];
+    c->position = n;
+    for (int i = 0; i < shape->n_before; i++) {
+        int at = n - shape->n_before + i;
+        c->before[i] = at < 0 ? -1 : text[at];
+    }
+    sd_correction_fill_law(c, shape, d->logits + row * d->stride, d->drafting.n_vocab, d->weights);
+    sd_corrections_store(d->options.corrections, c);
+}
+
+/* A nested drafter has rounds behind guesses, of which nothing is stored: they may never have become text. */
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
+    watched_drafter* d = (watched_drafter*)base;
+    const sd_proposal* p = d->proposal;
+    if (p != NULL && p->sequence == sequence && p->n_text == d->n_text[sequence]) store(d, tokens, n_tokens);
+    d->proposal = NULL;
+    d->n_text[sequence] = n_tokens;
+    return sd_drafter_commit(d->inner, sequence, tokens, n_tokens);
+}
+
+/* -------------------------------------------------------------------------------------- another drafter */
+
+static void release(sd_drafter* base) {
+    watched_drafter* d = (watched_drafter*)base;
+    d->inner->free(d->inner);
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
+sd_drafter* sd_watched_drafter_find(sd_drafter* drafter, const sd_corrections* corrections) {
+    if (drafter->free == release && ((watched_drafter*)drafter)->options.corrections == corrections)
+        return drafter;
+    sd_drafter* found = NULL;
+    for (int i = 0; i < drafter->n_within && found == NULL; i++)
+        found = sd_watched_drafter_find(drafter->within[i], corrections);
+    return found;
+}
+
+const sd_drafting* sd_watched_drafter_drafting(const sd_drafter* drafter) {
+    return &((const watched_drafter*)drafter)->drafting;
+}
+
+void* sd_watched_drafter_owner(const sd_drafter* drafter) {
+    return ((const watched_drafter*)drafter)->options.owner;
+}
+
+sd_status sd_watched_drafter_check(const sd_drafter* drafter, const sd_drafter* inner) {
+    const sd_drafter* old = ((const watched_drafter*)drafter)->inner;
+    int same = inner->tree_kind == old->tree_kind && inner->points == old->points;
+    same = same && inner->taps.n == old->taps.n && sd_taps_include(&old->taps, &inner->taps);
+    if (same) return SD_OK;
+    return sd_fail(SD_ERR_SETTING,
+                   "the new draft is of another kind, expected one with trees, point masses and hidden "
+                   "states as those of the draft whose place it takes");
+}
+
+void sd_watched_drafter_swap(sd_drafter* drafter, sd_drafter* inner) {
+    watched_drafter* d = (watched_drafter*)drafter;
+    d->inner->free(d->inner);
+    d->inner = inner;
+    d->proposal = NULL;
+}
+
+static void lay_out(watched_drafter* d) {
+    size_t nodes = (size_t)d->drafting.gamma + 1;
+    d->n_text = sd_arena_take(&d->arena, (size_t)d->drafting.n_sequences, sizeof *d->n_text);
+    d->texts = sd_arena_take(&d->arena, (size_t)d->drafting.n_sequences, sizeof *d->texts);
+    d->node_rows = sd_arena_take(&d->arena, nodes, sizeof *d->node_rows);
+    d->weights = sd_arena_take(&d->arena, (size_t)d->drafting.n_vocab, sizeof *d->weights);
+    d->correction = sd_correction_take(&d->arena, &d->options.corrections->shape);
+}
+
+sd_status sd_watched_drafter_create(const sd_drafting* drafting, const sd_watched_options* options,
+                                    sd_drafter* inner, sd_drafter** drafter) {
+    sd_status status = sd_drafting_check(drafting);
+    watched_drafter* d = NULL;
+    if (status == SD_OK && (d = sd_alloc(sizeof *d)) == NULL) status = SD_ERR_MEMORY;
+    if (status != SD_OK) {
+        inner->free(inner);
+        return status;
+    }
+    *d = (watched_drafter){.inner = inner, .drafting = *drafting, .options = *options};
+    d->base = (sd_drafter){.tree_kind = inner->tree_kind,
+                           .points = inner->points,
+                           .within = &d->inner,
+                           .n_within = 1,
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .observe = observe,
+                           .commit = commit,
+                           .free = release};
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
+}
