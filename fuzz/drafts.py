@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzz.draws import Draws
+from fuzz.eagles import draw_eagle, make_eagle
 from fuzz.learnt import random_recurrent
 from fuzz.models import draft_description, make_model
 from fuzz.objects import CHAINS, Proposer, draw_object
@@ -22,7 +23,7 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
     nested = 0.0 if depth > 2 else 1.0
     kind = draws.weighted(
         model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, ngram=1, online=1, random=0.5,
-        context=1.5, input=1, lookahead=2, object=2.5, recurrent=1,
+        context=1.5, input=1, lookahead=2, object=2.5, recurrent=1, eagle=layers,
     )  # fmt: skip
     if kind == "exit" and n_layer == 1:
         kind = "skip"
@@ -35,6 +36,8 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
     if kind == "best":
         parts = [draw_draft(draws, target, depth + 1, layers=layers) for _ in range(draws.randint(1, 3))]
         return {"kind": "best", "drafts": parts, "adaptive": draws.chance(0.3)}
+    if kind == "eagle":
+        return draw_eagle(draws, n_layer, n_vocab) | _tree(draws)
     if kind == "exit":
         return {"kind": "exit", "layer": draws.randint(1, n_layer - 1)}
     if kind == "skip":
@@ -117,6 +120,8 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         return drafts.ModelDraft(model, tree=_made_tree(d["tree"])) if "tree" in d else model
     if kind == "best":
         return drafts.Ensemble(*map(made, d["drafts"]), adaptive=d["adaptive"])
+    if kind == "eagle":  # an Eagle
+        return make_eagle(d, make_model(target), _made_tree(d["tree"]) if "tree" in d else None)
     if kind == "exit":
         return drafts.EarlyExit(d["layer"])
     if kind == "skip":

@@ -59,6 +59,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.3,
     },
     "Qwen2ForCausalLM": _HF | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    "MiMoForCausalLM": _HF | {"head_dim": 12},
     "Qwen3ForCausalLM": _HF | {"head_dim": 12},
     "PhiForCausalLM": _HF | {"partial_rotary_factor": 0.5},
     "Phi3ForCausalLM": _HF

@@ -22,7 +22,7 @@ from fuzz.learnt import random_recurrent
 from specdec import drafts
 from specdec.drafts.learnt.folder import LearntWeights
 
-__all__ = ["KINDS", "Files", "files_of", "use"]
+__all__ = ["KINDS", "Files", "files_of", "safetensors", "use"]
 
 Files = dict[str, bytes]
 """The files of a folder, by name."""
@@ -72,7 +72,8 @@ def _gpt_tensors(n_vocab: int) -> dict[str, np.ndarray]:
     return found | {"ln_f.weight": _array(rng, D), "ln_f.bias": _array(rng, D)}
 
 
-def _safetensors(tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> bytes:
+def safetensors(tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> bytes:
+    """A safetensors file."""
     header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
     data = b""
     for name, array in tensors.items():
@@ -182,7 +183,7 @@ def _llama() -> Files:
     return {
         "config.json": _json(_CONFIG | {"vocab_size": n_vocab, "rope_scaling": rope}),
         "generation_config.json": _json(_GENERATION),
-        "model.safetensors": _safetensors(_llama_tensors(n_vocab)),
+        "model.safetensors": safetensors(_llama_tensors(n_vocab)),
         "tokenizer.json": _json(tokenizer),
         "tokenizer_config.json": _json(
             {
@@ -217,7 +218,7 @@ def _metaspace() -> Files:
     n_vocab = len(tokenizer["model"]["vocab"])
     return {
         "config.json": _json(_CONFIG | {"vocab_size": n_vocab}),
-        "model.safetensors": _safetensors(_llama_tensors(n_vocab)),
+        "model.safetensors": safetensors(_llama_tensors(n_vocab)),
         "tokenizer.json": _json(tokenizer),
     }
 
@@ -232,7 +233,7 @@ def _shards() -> Files:
     names, files, weight_map = list(tensors), {}, {}
     for i in range(2):
         file = f"model-{i + 1:05}-of-00002.safetensors"
-        files[file] = _safetensors({name: tensors[name] for name in names[i::2]})
+        files[file] = safetensors({name: tensors[name] for name in names[i::2]})
         weight_map |= dict.fromkeys(names[i::2], file)
     index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
     found = {"config.json": _json(config), "model.safetensors.index.json": _json(index), **files}
@@ -249,7 +250,7 @@ def _gpt2() -> Files:
     return {
         "config.json": _json(config),
         "generation_config.json": _json({"_from_model_config": True, "bos_token_id": 0, "eos_token_id": 0}),
-        "model.safetensors": _safetensors(_gpt_tensors(len(vocab))),
+        "model.safetensors": safetensors(_gpt_tensors(len(vocab))),
         "vocab.json": _json(vocab),
         "merges.txt": b"#version: 0.2\na b\nab c\nb a\n",
     }
@@ -282,7 +283,7 @@ def _ngram() -> Files:
         "counts.3": np.array([1, 1, 1, 1], "<i4"),
     }  # fmt: skip
     metadata = {"format": "specdec n-gram counts", "version": "1", "smoothing": "interpolated"}
-    return {"table.safetensors": _safetensors(arrays, metadata)}
+    return {"table.safetensors": safetensors(arrays, metadata)}
 
 
 def _skips() -> Files:
@@ -303,7 +304,7 @@ def _family(architecture: str) -> Files:
     config = CONFIGS[architecture]
     return {
         "config.json": _json(config | {"architectures": [architecture]}),
-        "model.safetensors": _safetensors(random_weights(architecture, config)),
+        "model.safetensors": safetensors(random_weights(architecture, config)),
     }
 
 
@@ -314,12 +315,33 @@ def _byt5() -> Files:
     added = {str(259 + i): {"content": f"<extra_id_{i}>", "special": True} for i in range(3)}
     return {
         "config.json": _json(config | {"architectures": [name]}),
-        "model.safetensors": _safetensors(random_weights(name, config)),
+        "model.safetensors": safetensors(random_weights(name, config)),
         "tokenizer_config.json": _json({"tokenizer_class": "ByT5Tokenizer", "added_tokens_decoder": added}),
         "generation_config.json": _json(
             {"decoder_start_token_id": 0, "forced_bos_token_id": 5, "eos_token_id": 1, "bad_words_ids": [[0]]}
         ),
     }
+
+
+def _eagle() -> Files:
+    """EAGLE-3 of two hidden states and few tokens, for a target of `_llama`'s sizes."""
+    rng = np.random.default_rng(3)
+    fields = {name: value for name, value in _CONFIG.items() if name != "architectures"}
+    fields |= {"num_hidden_layers": 1, "vocab_size": 19, "head_dim": 8, "draft_vocab_size": 11}
+    stored = {"eagle_aux_hidden_state_layer_ids": [0, 1]}
+    config = {"architectures": ["LlamaForCausalLMEagle3"], **fields, "eagle_config": stored}
+    tensors: dict[str, np.ndarray] = {
+        "fc.weight": _array(rng, D, 2 * D), "norm.weight": _array(rng, D),
+        "lm_head.weight": _array(rng, 11, D), "d2t": np.array([0, 0, 0, 1, 1, 1, 2, 2, 8, 8, 8], "<i8"),
+    }  # fmt: skip
+    for name, shape in (
+        ("self_attn.q_proj", (D, 2 * D)), ("self_attn.k_proj", (8, 2 * D)), ("self_attn.v_proj", (8, 2 * D)),
+        ("self_attn.o_proj", (D, D)), ("mlp.gate_proj", (FF, D)), ("mlp.up_proj", (FF, D)),
+        ("mlp.down_proj", (D, FF)), ("hidden_norm", (D,)), ("input_layernorm", (D,)),
+        ("post_attention_layernorm", (D,)),
+    ):  # fmt: skip
+        tensors[f"midlayer.{name}.weight"] = _array(rng, *shape)
+    return {"config.json": _json(config), "model.safetensors": safetensors(tensors)}
 
 
 def _learnt(method: str) -> Files:
@@ -344,6 +366,7 @@ _WRITERS: dict[str, Callable[[], Files]] = (
         "ngram": _ngram,
         "skips": _skips,
         "byt5": _byt5,
+        "eagle": _eagle,
     }
     | {method: functools.partial(_learnt, method) for method in _LEARNT}
     | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
@@ -372,6 +395,12 @@ def use(kind: str, folder: Path) -> None:
         str(search), search.table(), search.to_dict()
         _decode(_target(4), search.draft)
         return
+    if kind == "eagle":
+        target = _target(19, d_model=D)
+        draft = drafts.Eagle(folder, target, tree=drafts.DynamicTree(4), n_threads=1)
+        repr(draft)
+        _decode(target, draft)
+        return
     if kind == "llama2c":
         model = specdec.load(folder / "model.bin", tokenizer=folder / "tok.bin", n_threads=1)
     else:
@@ -389,10 +418,10 @@ def use(kind: str, folder: Path) -> None:
             specdec.generate(model, None, messages=messages, max_new_tokens=3, n_threads=1)
 
 
-def _target(n_vocab: int) -> specdec.Model:
+def _target(n_vocab: int, **changes: int) -> specdec.Model:
     from fuzz.models import make_model
 
-    return make_model({"n_vocab": n_vocab})
+    return make_model({"n_vocab": n_vocab, **changes})
 
 
 def _decode(target: specdec.Model, draft: Any) -> None:

@@ -117,7 +117,7 @@ def test_a_case_is_made_smaller_as_long_as_it_fails() -> None:
     smaller, outcome = shrink(whole, fails(whole), fails)
     assert outcome.failed
     assert smaller["draft"]["kind"] == "lookahead" and not smaller["settings"]
-    assert [len(prompt) for prompt in smaller["prompts"]] == [1]
+    assert [len(prompt) <= 1 for prompt in smaller["prompts"]] == [True]
 
 
 def test_exact_binomial_tails() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import specdec
+from eagle_models import eagle_folder, mimo_target
 from specdec import drafts, theory
 from specdec.errors import SpecdecError
 from tiny_models import llama_config, write_hf
@@ -405,6 +406,11 @@ CASES: dict[str, Callable[[World], Case]] = {
     "DynamicTree": lambda w: (drafts.DynamicTree, {"n_nodes": 3}),
     "ModelDraft": lambda w: (drafts.ModelDraft, {"model": w.draft}),
     "EarlyExit": lambda w: (drafts.EarlyExit, {"layer": 1}),
+    "Eagle": lambda w: (
+        drafts.Eagle,
+        {"path": eagle_folder(w.target, "eagle3"), "target": w.target, "n_threads": 1},
+    ),
+    "MTP": lambda w: (drafts.MTP, {"target": mimo_target(), "n_threads": 1}),
     "SkipLayers": lambda w: (drafts.SkipLayers, {"attn": [0]}),
     "Ngram": lambda w: (drafts.Ngram, COUNTED),
     "Ngram.from_text": lambda w: (drafts.Ngram.from_text, {"texts": ["ab"], "tokenizer": w.target}),

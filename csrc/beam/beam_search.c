@@ -208,7 +208,11 @@ static int guessable(const sd_beam_search* s) {
 /* The nodes from `first` on, as an addition to one of the caches. */
 static sd_branch branch_of(sd_beam_search* s, sd_cache* cache, int first, int n_logits) {
     const sd_beam_tree* t = &s->tree;
-    return (sd_branch){cache, t->tokens + first, t->parents + first, t->n_nodes - first, n_logits};
+    return (sd_branch){.cache = cache,
+                       .tokens = t->tokens + first,
+                       .parents = t->parents + first,
+                       .n_new = t->n_nodes - first,
+                       .n_logits = n_logits};
 }
 
 static sd_stop_ids stop_of(const sd_beam_search* s) {

@@ -192,12 +192,13 @@ end:
  * n_kv_head, d_head, sliding_window, the first rotation, experts if the model has any, and 1 / √d_head where
  * they are absent. */
 static int layers_from(PyObject* dict, sd_config* c) {
-    int window, n_head, n_kv_head, d_head, n, result = -1;
+    int window, n_head, n_kv_head, d_head, n, first_norm = 1, result = -1;
     int32_t *n_heads = NULL, *n_kv_heads = NULL, *d_heads = NULL;
     int32_t *windows = NULL, *rotations = NULL, *mixtures = NULL;
     double* scales = NULL;
     if (int_field(dict, "sliding_window", &window) < 0 || int_field(dict, "n_head", &n_head) < 0 ||
-        int_field(dict, "n_kv_head", &n_kv_head) < 0 || int_field(dict, "d_head", &d_head) < 0)
+        int_field(dict, "n_kv_head", &n_kv_head) < 0 || int_field(dict, "d_head", &d_head) < 0 ||
+        optional_flag(dict, "first_norm", &first_norm) < 0)
         return -1;
     if (c->n_layer < 1 || c->n_layer > LARGEST) return 0; /* the core says so */
     sd_layer_config* layers = PyMem_Calloc((size_t)c->n_layer, sizeof *layers);
@@ -221,6 +222,8 @@ static int layers_from(PyObject* dict, sd_config* c) {
         layers[i].window = windows ? windows[i] : window;
         layers[i].rotation = rotations ? rotations[i] : c->n_rotations > 0 ? 0 : -1;
         layers[i].mixture = mixtures ? mixtures[i] != 0 : c->experts.n > 0;
+        layers[i].reads_token = i == 0 && c->features.use == SD_FEATURE_ASIDE;
+        layers[i].input_norm = i > 0 || (first_norm && !layers[i].reads_token);
         layers[i].score_scale = scales ? (float)scales[i] : 1.0f / sqrtf((float)layers[i].d_head);
     }
     result = 0;
@@ -286,7 +289,8 @@ static int fields_from(PyObject* dict, sd_config* c) {
                     {"attn_sinks", &c->attn_sinks},
                     {"output_norm", &c->output_norm},
                     {"relative_bias_by_layer", &c->bias_by_layer},
-                    {"shared_embedding", &c->shared_embedding}};
+                    {"shared_embedding", &c->shared_embedding},
+                    {"shared_head", &c->shared_head}};
     const struct {
         const char* name;
         float* value;
@@ -319,6 +323,21 @@ static int fields_from(PyObject* dict, sd_config* c) {
     if (eps == NULL) return -1;
     c->norm_eps = (float)PyFloat_AsDouble(eps);
     return PyErr_Occurred() ? -1 : 0;
+}
+
+static int features_from(PyObject* dict, sd_config* c) {
+    static const char* const uses[] = {"none", "joined", "aside", NULL};
+    sd_features* f = &c->features;
+    int use = 0;
+    if (optional_choice(dict, "features", uses, &use) < 0 ||
+        optional_int(dict, "feature_width", &f->width) < 0 ||
+        optional_flag(dict, "feature_bias", &f->bias) < 0 ||
+        optional_flag(dict, "feature_norms", &f->norms) < 0 ||
+        optional_int(dict, "feature_pieces", &f->n_pieces) < 0 ||
+        optional_flag(dict, "feature_normed_stream", &f->normed_stream) < 0)
+        return -1;
+    f->use = use;
+    return optional_int(dict, "n_guesses", &c->n_guesses);
 }
 
 static int experts_from(PyObject* dict, sd_experts* e) {
@@ -378,7 +397,7 @@ static int config_from(PyObject* dict, int is_encoder, sd_config* c) {
                      .experts = {.scale = 1.0f},
                      .bidirectional = is_encoder};
     if (fields_from(dict, c) == 0 && (c->position != SD_POSITION_ROTARY || rotations_from(dict, c) == 0) &&
-        experts_from(dict, &c->experts) == 0 && layers_from(dict, c) == 0 &&
+        features_from(dict, c) == 0 && experts_from(dict, &c->experts) == 0 && layers_from(dict, c) == 0 &&
         distance_biases_from(dict, c) == 0 && encoder_from(dict, c) == 0)
         return 0;
     sd_config_free(c);

@@ -193,7 +193,8 @@ static PyObject* forward(PyObject* base, PyObject* args) {
     PyThreadState* saved_thread;
     sd_gil_release(&saved_thread);
     sd_cache_keep(&self->cache, NULL, 0);
-    const sd_branch branch = {&self->cache, tokens, parents, n, n};
+    const sd_branch branch = {
+        .cache = &self->cache, .tokens = tokens, .parents = parents, .n_new = n, .n_logits = n};
     status = sd_forward(&self->workspace, &branch, 1);
     if (status == SD_OK) copy_logits(self, n, rows);
     sd_gil_take(&saved_thread);

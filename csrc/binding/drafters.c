@@ -4,6 +4,7 @@
 
 #include "copy_drafter.h"
 #include "dynamic_tree_drafter.h"
+#include "eagle_predictor.h"
 #include "ensemble_drafter.h"
 #include "input_drafter.h"
 #include "lookahead_drafter.h"
@@ -49,13 +50,19 @@ static int model_options_from(PyObject* argument, const sd_drafter_context* c,
     return 0;
 }
 
-/* The source of an argument: a Model or a Recurrent. Returns 0, or -1 with an exception. The source stays
- * where it is: its maker points into it. */
+/* The source of an argument: a Model, a Recurrent or an Eagle. Returns 0, or -1 with an exception. The
+ * source stays where it is: its maker points into it. */
 static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
     if (PyObject_TypeCheck(argument, c->state->recurrent_type)) {
         const sd_recurrent* recurrent = sd_recurrent_from(argument, "draft");
         source->maker = (sd_predictor_maker){sd_recurrent_predictor_make, recurrent};
         return recurrent == NULL ? -1 : 0;
+    }
+    if (PyObject_TypeCheck(argument, c->state->eagle_type)) {
+        const sd_eagle* eagle = sd_eagle_from(argument);
+        if (eagle == NULL) return -1;
+        source->maker = (sd_predictor_maker){sd_eagle_predictor_make, eagle};
+        return made(sd_eagle_check(eagle, &c->target->config));
     }
     source->maker = (sd_predictor_maker){sd_model_predictor_make, &source->options};
     return model_options_from(argument, c, &source->options.model);

@@ -40,14 +40,19 @@ static int numbers_from(const char* dtype, const char* cache_dtype, const char* 
 }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"config", "tensors", "dtype", "cache_dtype", "prefill", "n_threads", NULL};
+    static char* names[] = {"config",  "tensors",   "dtype",  "cache_dtype",
+                            "prefill", "n_threads", "target", NULL};
     sd_model_object* self = (sd_model_object*)base;
-    PyObject *mapping, *tensors;
+    PyObject *mapping, *tensors, *given = Py_None;
     const char *dtype = "f32", *cache_dtype = "f32", *prefill = "rows";
     int n_threads = 1;
     sd_numbers numbers;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$sssi", names, &mapping, &tensors, &dtype,
-                                     &cache_dtype, &prefill, &n_threads))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$sssiO", names, &mapping, &tensors, &dtype,
+                                     &cache_dtype, &prefill, &n_threads, &given))
+        return -1;
+    const sd_model_object* target = NULL;
+    if (given != Py_None &&
+        (target = sd_model_from(PyType_GetModuleState(Py_TYPE(base)), given, "target")) == NULL)
         return -1;
     if (numbers_from(dtype, cache_dtype, prefill, &numbers) < 0) return -1;
     if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Model") < 0) return -1;
@@ -61,7 +66,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         sd_raise(status);
         goto fail;
     }
-    if ((status = sd_model_create(&c, numbers, &model)) != SD_OK) {
+    if ((status = sd_model_create(&c, numbers, target ? target->model : NULL, &model)) != SD_OK) {
         sd_raise(status);
         goto fail;
     }
@@ -72,6 +77,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     }
     sd_config_free(&c);
     self->config = config;
+    self->target = target ? Py_NewRef(given) : NULL;
     self->model = model;
     sd_exclusive_leave(&self->exclusive);
     return 0;
@@ -86,6 +92,7 @@ fail:
 static int traverse(PyObject* base, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(base));
     Py_VISIT(((sd_model_object*)base)->config);
+    Py_VISIT(((sd_model_object*)base)->target);
     return 0;
 }
 
@@ -95,6 +102,7 @@ static void dealloc(PyObject* base) {
     PyObject_GC_UnTrack(base);
     sd_model_free(self->model);
     Py_CLEAR(self->config);
+    Py_CLEAR(self->target);
     type->tp_free(base);
     Py_DECREF(type);
 }
@@ -219,7 +227,8 @@ static PyGetSetDef getters[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "Model(config, tensors, *, dtype='f32', cache_dtype='f32', prefill='rows', n_threads=1)\n--\n\n"
+     "Model(config, tensors, *, dtype='f32', cache_dtype='f32', prefill='rows', n_threads=1, "
+     "target=None)\n--\n\n"
      "Immutable, packed weights."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},

@@ -29,7 +29,8 @@ static int execute(PyObject* module) {
         add_type(module, &sd_beam_spec, &state->beam_type) < 0 ||
         add_type(module, &sd_adaptive_gamma_spec, &state->adaptive_gamma_type) < 0 ||
         add_type(module, &sd_cached_text_spec, &state->cached_text_type) < 0 ||
-        add_type(module, &sd_recurrent_spec, &state->recurrent_type) < 0)
+        add_type(module, &sd_recurrent_spec, &state->recurrent_type) < 0 ||
+        add_type(module, &sd_eagle_spec, &state->eagle_type) < 0)
         return -1;
 #ifdef SPECDEC_TESTING
     if (PyModule_AddFunctions(module, sd_testing_functions) < 0) return -1;
@@ -50,6 +51,7 @@ static int traverse(PyObject* module, visitproc visit, void* arg) {
     Py_VISIT(state->adaptive_gamma_type);
     Py_VISIT(state->cached_text_type);
     Py_VISIT(state->recurrent_type);
+    Py_VISIT(state->eagle_type);
     return 0;
 }
 
@@ -65,6 +67,7 @@ static int clear(PyObject* module) {
     Py_CLEAR(state->adaptive_gamma_type);
     Py_CLEAR(state->cached_text_type);
     Py_CLEAR(state->recurrent_type);
+    Py_CLEAR(state->eagle_type);
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "automaton.h"
 #include "cache.h"
 #include "corrections.h"
+#include "eagle_predictor.h"
 #include "exclusive.h"
 #include "ngram_table.h"
 #include "recurrent.h"
@@ -13,14 +14,22 @@
 
 typedef struct sd_module_state {
     PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *corrections_type, *session_type,
-        *beam_type, *adaptive_gamma_type, *cached_text_type, *recurrent_type;
+        *beam_type, *adaptive_gamma_type, *cached_text_type, *recurrent_type, *eagle_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
     PyObject_HEAD sd_model* model; /* owned; NULL until __init__ has succeeded */
     PyObject* config;              /* dict */
-    sd_exclusive exclusive;        /* of __init__ */
+    PyObject* target; /* strong reference to the Model whose table or head is shared; NULL: there is none */
+    sd_exclusive exclusive; /* of __init__ */
 } sd_model_object;
+
+typedef struct sd_eagle_object {
+    PyObject_HEAD sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
+    sd_eagle eagle;
+    int32_t* ids;           /* of the eagle, PyMem_Free */
+    sd_exclusive exclusive; /* of __init__ */
+} sd_eagle_object;
 
 typedef struct sd_ngram_object {
     PyObject_HEAD sd_ngram_table table; /* its n is 0 until __init__ has succeeded */
@@ -58,11 +67,15 @@ typedef struct sd_recurrent_object {
  * live as long as they are referred to, as tuples do. A cycle through one of them is collected if it leads
  * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_corrections_spec,
-    sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec, sd_recurrent_spec;
+    sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec, sd_recurrent_spec,
+    sd_eagle_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
 sd_model_object* sd_model_from(const sd_module_state* state, PyObject* object, const char* name);
+
+/* What an object of the type Eagle holds, borrowed; NULL with an exception. */
+const sd_eagle* sd_eagle_from(PyObject* object);
 
 /* The finished automaton of an Automaton argument, borrowed; NULL with an exception. */
 sd_automaton_object* sd_automaton_from(const sd_module_state* state, PyObject* object, const char* name);

@@ -28,6 +28,7 @@ int sd_prompt_from(PyObject* ids, PyObject* key, PyObject* source_argument, sd_p
     prompt->tokens = tokens;
     prompt->source = source;
     prompt->stream = (sd_stream){seed, sequence};
+    prompt->cache = NULL;
     return 0;
 }
 

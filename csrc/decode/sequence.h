@@ -2,8 +2,8 @@
 #ifndef SD_SEQUENCE_H
 #define SD_SEQUENCE_H
 
+#include "cache.h"
 #include "rng.h"
-#include "weights.h"
 
 typedef struct sd_prompt {
     const int32_t* tokens; /* [n] borrowed for the call */
@@ -13,6 +13,9 @@ typedef struct sd_prompt {
      * none. */
     const int32_t* source;
     int n_source;
+    /* What a drafter is shown beside: the target's cache, which holds the prompt without its last token as
+     * long as the drafter reads; borrowed as the tokens are. NULL: there is none. */
+    const sd_cache* cache;
 } sd_prompt;
 
 /* Is it one that a model can go on with? `index` is its name in the message. */

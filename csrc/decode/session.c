@@ -181,7 +181,12 @@ void sd_session_free(sd_session* s) {
 /* Tell a drafter of the text of a sequence so far. */
 static sd_status begin_draft(const sd_session* s, int i, sd_drafter* drafter) {
     const sd_sequence* q = &s->sequences[i];
-    const sd_prompt prompt = {q->text, q->n_text, q->stream, q->source, q->n_source};
+    const sd_prompt prompt = {.tokens = q->text,
+                              .n = q->n_text,
+                              .stream = q->stream,
+                              .source = q->source,
+                              .n_source = q->n_source,
+                              .cache = &s->caches[i]};
     sd_status status = sd_drafter_begin(drafter, i, &prompt);
     return status == SD_OK ? sd_interrupted() : status;
 }
@@ -273,7 +278,8 @@ static void fill_branch(sd_session* s, int i, sd_record* record) {
     int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_nodes,
             *parents = s->row_parents + (ptrdiff_t)i * s->max_nodes;
     int n = sd_tree_rows_fill(&s->proposals[i].tree, cache, record->node_rows, tokens, parents, s->kept);
-    s->branches[i] = (sd_branch){cache, tokens, parents, n, n};
+    s->branches[i] =
+        (sd_branch){.cache = cache, .tokens = tokens, .parents = parents, .n_new = n, .n_logits = n};
     record->n_rows = n;
 }
 

@@ -163,11 +163,53 @@ static sd_status check_switches(const sd_config* c) {
     if (c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f))
         return sd_fail(SD_ERR_VALUE,
                        "config: activation is \"silu_clamped\", expected gated and an activation_limit");
-    if (c->shared_embedding && !c->bidirectional)
-        return sd_fail(SD_ERR_VALUE, "config: shared_embedding is set, expected it in an encoder");
+    if (c->shared_embedding && !c->bidirectional && c->features.use == SD_FEATURE_NONE)
+        return sd_fail(SD_ERR_VALUE,
+                       "config: shared_embedding is set, expected it in an encoder or a model with features");
+    if (c->shared_head && c->features.use == SD_FEATURE_NONE)
+        return sd_fail(SD_ERR_VALUE, "config: shared_head is set, expected it in a model with features");
     if (c->bias_by_layer && c->n_buckets == 0)
         return sd_fail(SD_ERR_VALUE,
                        "config: relative_bias_by_layer is set, expected relative_buckets with it");
+    return SD_OK;
+}
+
+/* A model whose rows come with features. */
+static sd_status check_features(const sd_config* c) {
+    const sd_features* f = &c->features;
+    if (f->use == SD_FEATURE_NONE) {
+        if (c->n_guesses != 0)
+            return sd_fail(SD_ERR_VALUE, "config: n_guesses is %d, expected 0 in a model without features",
+                           c->n_guesses);
+        return SD_OK;
+    }
+    for (int i = 0; i < c->n_layer; i++)
+        if (c->layers[i].reads_token != (i == 0 && f->use == SD_FEATURE_ASIDE))
+            return sd_fail(SD_ERR_VALUE, "config: layer %d reads tokens, expected the first beside features",
+                           i);
+    if (f->width < 1 || f->width > LARGEST || (f->use == SD_FEATURE_JOINED && f->width != c->d_model))
+        return sd_fail(SD_ERR_VALUE, "config: feature_width is %d, expected 1 to %d, d_model if joined",
+                       f->width, LARGEST);
+    if (f->n_pieces < 0 || (f->n_pieces > 0 && f->width % f->n_pieces != 0) ||
+        (f->n_pieces > 0 && f->use == SD_FEATURE_JOINED))
+        return sd_fail(SD_ERR_VALUE,
+                       "config: feature_pieces is %d, expected a divisor of feature_width = %d, 0 if joined",
+                       f->n_pieces, f->width);
+    if (c->n_guesses < 0 || c->n_guesses > c->n_vocab)
+        return sd_fail(SD_ERR_VALUE, "config: n_guesses is %d, expected 0 to n_vocab = %d", c->n_guesses,
+                       c->n_vocab);
+    if (c->n_guesses > 0 && (c->tied || c->shared_head))
+        return sd_fail(SD_ERR_VALUE, "config: n_guesses is %d, expected a head of the model's own",
+                       c->n_guesses);
+    if (c->tied && (c->shared_head || c->shared_embedding))
+        return sd_fail(SD_ERR_VALUE, "config: tied is set, expected no shared head or embedding with it");
+    if (c->norm != SD_NORM_RMS || c->norm_place != SD_NORM_BEFORE || c->parallel != SD_PARALLEL_NO ||
+        !c->norm_weight || c->position == SD_POSITION_LEARNED || c->embedding_norm || c->bidirectional ||
+        c->encoder != NULL)
+        return sd_fail(SD_ERR_VALUE,
+                       "config: features are read, expected RMSNorms with weights before each half of a "
+                       "layer, one half after the other, no learned positions, no norm of embeddings, no "
+                       "encoder");
     return SD_OK;
 }
 
@@ -211,6 +253,7 @@ sd_status sd_config_check(const sd_config* c) {
     if (status == SD_OK) status = check_rotations(c);
     if (status == SD_OK) status = check_experts(c);
     if (status == SD_OK) status = check_switches(c);
+    if (status == SD_OK) status = check_features(c);
     if (status == SD_OK && c->bidirectional) status = check_bidirectional(c);
     if (status == SD_OK && c->encoder != NULL) status = check_encoder(c);
     return status;

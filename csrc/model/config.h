@@ -61,6 +61,25 @@ typedef struct sd_experts {
     float scale;     /* factor of these weights, less the shared expert's */
 } sd_experts;
 
+/* How rows begin where each comes with a feature beside its token: a vector that another model made of the
+ * text before the token, or that the model itself made in the row before (EAGLE, Li et al. 2024; multi-token
+ * prediction, DeepSeek-V3). */
+typedef enum sd_feature_use {
+    SD_FEATURE_NONE,   /* rows begin with the embedding of their token */
+    SD_FEATURE_JOINED, /* with the projection of embedding and feature, one behind the other */
+    SD_FEATURE_ASIDE /* with the feature; the first layer's queries, keys and values read the embedding too */
+} sd_feature_use;
+
+/* Features of another model are `width` wide, a model's own d_model. */
+typedef struct sd_features {
+    sd_feature_use use; /* SD_FEATURE_NONE: the fields below do not count */
+    int width;         /* d_model where embedding and feature are joined; else the projection makes it that */
+    int bias;          /* of the projection */
+    int norms;         /* joined: embedding and feature are normalised first. Aside they always are */
+    int n_pieces;      /* aside: equal pieces of another model's feature that are normalised first; 0: none */
+    int normed_stream; /* aside: rows begin with the normalised feature */
+} sd_features;
+
 /* One table of rotary positions. */
 typedef struct sd_rotation {
     int n_freq;             /* pairs that turn: (x[i], x[i + n_freq]); at most d_head / 2 of its layers */
@@ -75,6 +94,8 @@ typedef struct sd_layer_config {
     int rotation;                  /* index of the rotation; -1: queries and keys are not rotated */
     float score_scale;             /* factor of query · key */
     int mixture;                   /* the feed-forward block is a mixture of experts */
+    int input_norm;                /* the attention's input is normalised, where norm_place says so */
+    int reads_token;               /* queries, keys and values read embedding and feature, 2 d_model inputs */
 } sd_layer_config;
 
 /* Pointers are borrowed from whoever made the description; those of a model are its own. */
@@ -95,6 +116,9 @@ typedef struct sd_config {
     int tied;                         /* the head is the token embedding */
     int qkv_bias, out_bias, mlp_bias; /* which projections have a bias */
     int head_bias;
+    int n_guesses;   /* tokens that the head knows, with ids of their own; 0: all n_vocab */
+    int shared_head; /* of a model that drafts: the head is its target's, norm and bias aside */
+    sd_features features;
     float embedding_scale; /* factor of token embeddings */
     int embedding_norm;    /* a LayerNorm of the embedding */
     float residual_scale;  /* factor of what a half of a layer adds to the stream */
@@ -115,7 +139,8 @@ typedef struct sd_config {
     /* This is an encoder: rows attend to all rows of their source, there is no head, n_ctx is the longest
      * source, and keys after a row have n_buckets biases of their own. */
     int bidirectional;
-    int shared_embedding;            /* of an encoder: it embeds by the token table of its decoder */
+    /* Of an encoder: it embeds by the token table of its decoder. Of a model that drafts: by its target's. */
+    int shared_embedding;
     const struct sd_config* encoder; /* layers attend to its output too; NULL: there is none */
     int n_rotations;
     const sd_rotation* rotations;  /* [n_rotations] */
@@ -125,6 +150,17 @@ typedef struct sd_config {
 /* Refuse dimensions that are not positive, do not divide, or overflow, and switches that do not fit each
  * other. */
 sd_status sd_config_check(const sd_config* config);
+
+/* Rows of the head. */
+static inline int sd_head_rows(const sd_config* c) { return c->n_guesses > 0 ? c->n_guesses : c->n_vocab; }
+
+/* Inputs of the projection that features go through, and of a layer's queries, keys and values. */
+static inline int sd_feature_inputs(const sd_config* c) {
+    return c->features.use == SD_FEATURE_JOINED ? 2 * c->d_model : c->features.width;
+}
+static inline int sd_layer_inputs(const sd_config* c, const sd_layer_config* layer) {
+    return layer->reads_token ? 2 * c->d_model : c->d_model;
+}
 
 /* Columns of a layer's queries, and of its keys or values. */
 static inline int sd_query_width(const sd_layer_config* layer) { return layer->n_head * layer->d_head; }

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "feature_begin.h"
 #include "interrupt.h"
 #include "layer.h"
 
@@ -60,6 +61,8 @@ static void run_layers(sd_pass* pass) {
     const sd_config* c = &model->config;
     if (pass->first > 0)
         copy_hidden(pass, 0);
+    else if (c->features.use != SD_FEATURE_NONE)
+        sd_pass_begin_with_features(pass);
     else
         sd_pass_embed(pass);
 
@@ -81,8 +84,8 @@ static void run_layers(sd_pass* pass) {
         gather(pass, w->update);
         rows = w->update;
     }
-    sd_pass_prepare(pass, pass->n_logits, rows, c->d_model,
-                    (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
+    sd_pass_prepare_for(pass, model->head.format, pass->n_logits, rows, c->d_model,
+                        (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
     sd_pass_multiply(pass, (sd_product){.matrix = &model->head,
                                         .bias = model->head_bias,
                                         .n_rows = pass->n_logits,
@@ -91,7 +94,7 @@ static void run_layers(sd_pass* pass) {
                                         .ldy = w->ld_logits,
                                         .factor = c->logit_scale,
                                         .softcap = c->logit_softcap});
-    for (int i = 0; i < pass->n_logits; i++)
+    for (int i = 0; i < pass->n_logits && c->n_guesses == 0; i++)
         for (int j = c->n_vocab; j < w->n_vocab; j++) w->logits[i * w->ld_logits + j] = -INFINITY;
 }
 
@@ -111,6 +114,9 @@ static sd_status check(sd_pass* pass) {
         const sd_branch* branch = &pass->branches[b];
         if (w->model->encoder && branch->cache->encoded == NULL)
             return sd_fail(SD_ERR_STATE, "the model has an encoder, expected a source before its text");
+        if (w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL)
+            return sd_fail(SD_ERR_STATE,
+                           "the model reads features beside tokens, expected those of a target");
         assert(branch->n_new >= 1 && branch->n_logits >= 0 && branch->n_logits <= branch->n_new);
         for (int i = 0; i < branch->n_new; i++) {
             if (branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab)
@@ -282,8 +288,10 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
         int n_begun = branch->cache->n_pending;
         status = check_hidden(branch->cache, branch->n_new);
         if (n_begun == branch->n_new) continue;
-        w->parts[n_parts++] = (sd_branch){branch->cache, branch->tokens + n_begun, branch->parents + n_begun,
-                                          branch->n_new - n_begun, 0};
+        w->parts[n_parts++] = (sd_branch){.cache = branch->cache,
+                                          .tokens = branch->tokens + n_begun,
+                                          .parents = branch->parents + n_begun,
+                                          .n_new = branch->n_new - n_begun};
     }
     if (status == SD_OK && n_parts > 0)
         status = run_new(
@@ -351,7 +359,7 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
             if (has_logits) logits += w->ld_logits;
             if (row < first || row - first >= n) continue;
             if (!sd_all_finite(hidden, c->d_model)) return fail_in_layer(w, branch);
-            if (has_logits && !sd_all_finite(of_row, c->n_vocab))
+            if (has_logits && !sd_all_finite(of_row, sd_head_rows(c)))
                 return sd_fail(
                     SD_ERR_OVERFLOW,
                     "%s: the logits are not finite after position %d; the output of all layers is, "
@@ -367,7 +375,11 @@ sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
     int32_t parents[SD_BLAS_SLICE], path[SD_BLAS_SLICE];
     int n_here = sd_slice_length(cache, n - *n_done);
     for (int i = 0; i < n_here; i++) parents[i] = i - 1, path[i] = i;
-    const sd_branch branch = {cache, tokens + *n_done, parents, n_here, logits ? n_here : 0};
+    const sd_branch branch = {.cache = cache,
+                              .tokens = tokens + *n_done,
+                              .parents = parents,
+                              .n_new = n_here,
+                              .n_logits = logits ? n_here : 0};
     sd_status status = sd_forward_prompt(w, &branch, 1);
     if (status != SD_OK) return status;
     if (w->name && (status = sd_forward_check(w, 0, n_here)) != SD_OK) {

@@ -18,7 +18,9 @@ void sd_layer_run(const sd_pass* pass, int i, unsigned skipped) {
         if (c->parallel == SD_PARALLEL_ONE_NORM) attn_input = w->beside;
     }
     if (!(skipped & SD_SKIP_ATTN)) {
-        if (attn_input == w->prepared)
+        if (c->layers[i].reads_token)
+            sd_pass_prepare(pass, pass->n_rows, w->joined, 2 * c->d_model, (sd_norm_weights){0}, w->prepared);
+        else if (attn_input == w->prepared)
             sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
         sd_attention_block_run(pass, i, attn_input);
         if (c->encoder) {

@@ -25,6 +25,7 @@ void sd_pass_embed(const sd_pass* pass) { sd_pass_loop_rows(pass, pass->n_rows, 
 
 typedef struct preparation {
     const sd_pass* pass;
+    sd_format format;
     const float* x; /* [n_rows, n] */
     int n_rows, n;
     sd_norm_weights norm;
@@ -48,12 +49,17 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
         return;
     }
     const sd_part part = {p->n_rows, first, end - first, 0, p->n};
-    sd_kernels_get()->prepare[model->numbers.weights](part, x, p->n, p->n, p->out);
+    sd_kernels_get()->prepare[p->format](part, x, p->n, p->n, p->out);
+}
+
+void sd_pass_prepare_for(const sd_pass* pass, sd_format format, int n_rows, const float* x, int n,
+                         sd_norm_weights norm, void* out) {
+    sd_pass_loop_rows(pass, n_rows, prepare_rows, &(preparation){pass, format, x, n_rows, n, norm, out});
 }
 
 void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm,
                      void* out) {
-    sd_pass_loop_rows(pass, n_rows, prepare_rows, &(preparation){pass, x, n_rows, n, norm, out});
+    sd_pass_prepare_for(pass, pass->w->model->numbers.weights, n_rows, x, n, norm, out);
 }
 
 void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) {

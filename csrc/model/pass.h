@@ -37,6 +37,10 @@ void sd_pass_embed(const sd_pass* pass);
  * model's number format; for OpenBLAS as they are, [n_rows, n]. */
 void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm, void* out);
 
+/* The same for the products of a matrix of another format than the model's. */
+void sd_pass_prepare_for(const sd_pass* pass, sd_format format, int n_rows, const float* x, int n,
+                         sd_norm_weights norm, void* out);
+
 /* A product of prepared rows with a matrix; all pointers borrowed. y = softcap(factor · (x · matrixᵀ +
  * bias)), and with `hidden` this is added to it. */
 typedef struct sd_product {

@@ -75,7 +75,10 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
         if (!being_read(prefill)) continue;
         int n_here = sd_slice_length(&caches[i], prefill->n - prefill->n_read);
         if (n_here > room) n_here = room;
-        branches[n_branches] = (sd_branch){&caches[i], prefill->text + prefill->n_read, parents, n_here, 0};
+        branches[n_branches] = (sd_branch){.cache = &caches[i],
+                                           .tokens = prefill->text + prefill->n_read,
+                                           .parents = parents,
+                                           .n_new = n_here};
         read[n_branches++] = i;
         room -= n_here;
     }

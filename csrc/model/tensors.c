@@ -15,6 +15,11 @@ static const char* const names[SD_N_ROLES] = {
     [SD_HEAD_BIAS] = "head_bias",
     [SD_OUTPUT_NORM] = "output_norm.weight",
     [SD_OUTPUT_NORM_BIAS] = "output_norm.bias",
+    [SD_FEATURE_INPUT_NORM] = "feature_input_norm.weight",
+    [SD_FEATURE_PROJECTION] = "feature_projection.weight",
+    [SD_FEATURE_PROJECTION_BIAS] = "feature_projection.bias",
+    [SD_TOKEN_NORM] = "token_norm.weight",
+    [SD_FEATURE_NORM] = "feature_norm.weight",
     [SD_ATTN_NORM] = "attn_norm.weight",
     [SD_ATTN_NORM_BIAS] = "attn_norm.bias",
     [SD_ATTN_Q] = "attn_q.weight",
@@ -88,6 +93,8 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     int qk_norm = c->qk_norm != SD_QK_NORM_NONE, of_head = c->qk_norm == SD_QK_NORM_HEAD;
     int own_mlp_norm = sd_norms_input(c) && c->parallel != SD_PARALLEL_ONE_NORM;
     int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
+    int features = c->features.use != SD_FEATURE_NONE, aside = c->features.use == SD_FEATURE_ASIDE;
+    int of_inputs = features && (aside || c->features.norms);
     int rows = 0, cols = 0, there = 1;
     switch (role) {
     case SD_TOKEN_EMBEDDING: rows = c->n_vocab, cols = c->d_model, there = !c->shared_embedding; break;
@@ -102,12 +109,25 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     case SD_LAYER_RELATIVE_BIAS:
         rows = sd_bucket_rows(c), cols = layer->n_head, there = c->bias_by_layer;
         break;
-    case SD_HEAD: rows = c->n_vocab, cols = c->d_model, there = !c->tied && !c->bidirectional; break;
-    case SD_HEAD_BIAS: rows = c->n_vocab, there = c->head_bias && !c->bidirectional; break;
+    case SD_HEAD:
+        rows = sd_head_rows(c), cols = c->d_model, there = !c->tied && !c->bidirectional && !c->shared_head;
+        break;
+    case SD_HEAD_BIAS:
+        rows = sd_head_rows(c), there = c->head_bias && !c->bidirectional && !c->shared_head;
+        break;
+    case SD_FEATURE_INPUT_NORM: rows = c->features.width, there = features && c->features.n_pieces > 0; break;
+    case SD_FEATURE_PROJECTION: rows = c->d_model, cols = sd_feature_inputs(c), there = features; break;
+    case SD_FEATURE_PROJECTION_BIAS: rows = c->d_model, there = features && c->features.bias; break;
+    case SD_TOKEN_NORM:
+    case SD_FEATURE_NORM: rows = c->d_model, there = of_inputs; break;
     case SD_OUTPUT_NORM: rows = c->d_model, there = c->output_norm && c->norm_weight; break;
     case SD_OUTPUT_NORM_BIAS: rows = c->d_model, there = c->output_norm && c->norm_bias; break;
-    case SD_ATTN_NORM: rows = c->d_model, there = sd_norms_input(c) && c->norm_weight; break;
-    case SD_ATTN_NORM_BIAS: rows = c->d_model, there = sd_norms_input(c) && c->norm_bias; break;
+    case SD_ATTN_NORM:
+        rows = c->d_model, there = sd_norms_input(c) && layer->input_norm && c->norm_weight;
+        break;
+    case SD_ATTN_NORM_BIAS:
+        rows = c->d_model, there = sd_norms_input(c) && layer->input_norm && c->norm_bias;
+        break;
     case SD_MLP_NORM: rows = c->d_model, there = own_mlp_norm && c->norm_weight; break;
     case SD_MLP_NORM_BIAS: rows = c->d_model, there = own_mlp_norm && c->norm_bias; break;
     case SD_ATTN_POST_NORM:
@@ -130,9 +150,9 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     case SD_CROSS_V_BIAS: rows = d_kv, there = crosses && c->qkv_bias; break;
     case SD_CROSS_OUT: rows = c->d_model, cols = d_q, there = crosses; break;
     case SD_CROSS_OUT_BIAS: rows = c->d_model, there = crosses && c->out_bias; break;
-    case SD_ATTN_Q: rows = d_q, cols = c->d_model; break;
+    case SD_ATTN_Q: rows = d_q, cols = sd_layer_inputs(c, layer); break;
     case SD_ATTN_K:
-    case SD_ATTN_V: rows = d_kv, cols = c->d_model; break;
+    case SD_ATTN_V: rows = d_kv, cols = sd_layer_inputs(c, layer); break;
     case SD_ATTN_Q_BIAS: rows = d_q, there = c->qkv_bias; break;
     case SD_ATTN_K_BIAS:
     case SD_ATTN_V_BIAS: rows = d_kv, there = c->qkv_bias; break;
@@ -172,32 +192,40 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     return there;
 }
 
-static int count_roles(const sd_config* config, int mixture, int first, int end) {
-    sd_layer_config layer = {.mixture = mixture};
+static int count_roles(const sd_config* config, int mixture, int input_norm, int first, int end) {
+    sd_layer_config layer = {.mixture = mixture, .input_norm = input_norm};
     int n = 0, rows, cols;
     for (int role = first; role < end; role++) n += shape_of(config, &layer, role, &rows, &cols);
     return n;
 }
 
-/* How many tensors there are outside the layers, in a dense layer, in one with experts, of which each of the
- * experts has per_expert. The tensors of a layer lie in the order of the roles, expert by expert. */
+/* How many tensors there are outside the layers; in a layer by whether it has experts, of which each has
+ * per_expert, and whether its attention has a norm of the input. The tensors of a layer lie in the order of
+ * the roles, expert by expert. */
 typedef struct counts {
-    int outside, per_expert, per_layer[2];
+    int outside, per_expert, per_layer[2][2];
 } counts;
 
 static counts count_tensors(const sd_config* c) {
-    int per_expert = count_roles(c, 1, SD_EXPERT_GATE, SD_N_ROLES);
-    return (counts){
-        .outside = count_roles(c, 0, 0, SD_ATTN_NORM),
-        .per_expert = per_expert,
-        .per_layer = {count_roles(c, 0, SD_ATTN_NORM, SD_EXPERT_GATE),
-                      count_roles(c, 1, SD_ATTN_NORM, SD_EXPERT_GATE) + c->experts.n * per_expert}};
+    counts n = {.outside = count_roles(c, 0, 0, 0, SD_ATTN_NORM),
+                .per_expert = count_roles(c, 1, 0, SD_EXPERT_GATE, SD_N_ROLES)};
+    for (int norm = 0; norm < 2; norm++) {
+        n.per_layer[0][norm] = count_roles(c, 0, norm, SD_ATTN_NORM, SD_EXPERT_GATE);
+        n.per_layer[1][norm] =
+            count_roles(c, 1, norm, SD_ATTN_NORM, SD_EXPERT_GATE) + c->experts.n * n.per_expert;
+    }
+    return n;
+}
+
+/* Those of a layer. */
+static int count_of(const counts* n, const sd_layer_config* layer) {
+    return n->per_layer[layer->mixture != 0][layer->input_norm != 0];
 }
 
 /* Index of the first tensor of a layer. */
 static int layer_start(const sd_config* c, const counts* n, int layer) {
     int start = n->outside;
-    for (int i = 0; i < layer; i++) start += n->per_layer[c->layers[i].mixture != 0];
+    for (int i = 0; i < layer; i++) start += count_of(n, &c->layers[i]);
     return start;
 }
 
@@ -229,16 +257,13 @@ void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec) {
         config = config->encoder;
     }
     counts n = count_tensors(config);
-    int layer = -1, mixture = 0, expert = -1, role = 0, nth = index;
+    int layer = -1, expert = -1, role = 0, nth = index;
     if (index >= n.outside) {
-        for (nth -= n.outside, layer = 0;; layer++) {
-            mixture = config->layers[layer].mixture != 0;
-            if (nth < n.per_layer[mixture]) break;
-            nth -= n.per_layer[mixture];
-        }
+        for (nth -= n.outside, layer = 0; nth >= count_of(&n, &config->layers[layer]); layer++)
+            nth -= count_of(&n, &config->layers[layer]);
         role = SD_ATTN_NORM;
-        int before = n.per_layer[1] - config->experts.n * n.per_expert;
-        if (mixture && nth >= before) {
+        int before = count_of(&n, &config->layers[layer]) - config->experts.n * n.per_expert;
+        if (config->layers[layer].mixture && nth >= before) {
             expert = (nth - before) / n.per_expert, nth = (nth - before) % n.per_expert;
             role = SD_EXPERT_GATE;
         }
@@ -278,7 +303,8 @@ int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* sp
     int first = expert >= 0 ? SD_EXPERT_GATE : layer >= 0 ? SD_ATTN_NORM : 0;
     int end = expert >= 0 ? SD_N_ROLES : layer >= 0 ? SD_EXPERT_GATE : SD_ATTN_NORM;
     int index = before + (layer < 0 ? 0 : layer_start(config, &n, layer));
-    if (expert >= 0) index += n.per_layer[1] - (config->experts.n - expert) * n.per_expert;
+    if (expert >= 0)
+        index += count_of(&n, &config->layers[layer]) - (config->experts.n - expert) * n.per_expert;
     const sd_layer_config* own = &config->layers[layer < 0 ? 0 : layer];
     for (int role = first; role < end; role++) {
         if (!shape_of(config, own, role, &spec->n_rows, &spec->n_cols)) continue;

@@ -14,7 +14,12 @@ typedef enum sd_tensor_role {
     SD_HEAD_BIAS,
     SD_OUTPUT_NORM,
     SD_OUTPUT_NORM_BIAS,
-    SD_ATTN_NORM, /* from here on: one per layer */
+    SD_FEATURE_INPUT_NORM, /* of the pieces of another model's feature, one behind the other */
+    SD_FEATURE_PROJECTION,
+    SD_FEATURE_PROJECTION_BIAS,
+    SD_TOKEN_NORM,   /* of the embedding */
+    SD_FEATURE_NORM, /* of the feature */
+    SD_ATTN_NORM,    /* from here on: one per layer */
     SD_ATTN_NORM_BIAS,
     SD_ATTN_Q,
     SD_ATTN_K,

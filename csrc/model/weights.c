@@ -111,8 +111,8 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
     int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
     sd_layer layer = {
-        .attn_norm = take_vector(arena, d, input),
-        .attn_norm_bias = take_vector(arena, d, input && layer_norm),
+        .attn_norm = take_vector(arena, d, input && own->input_norm),
+        .attn_norm_bias = take_vector(arena, d, input && own->input_norm && layer_norm),
         .attn_post_norm = take_vector(arena, d, behind),
         .attn_post_norm_bias = take_vector(arena, d, behind && layer_norm),
         .mlp_norm = take_vector(arena, d, own_mlp_norm),
@@ -122,7 +122,7 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
         .q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm),
         .k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm),
         .sinks = take_vector(arena, own->n_head, c->attn_sinks),
-        .qkv = take_matrix(arena, p, sd_qkv_outputs(own), d, 1),
+        .qkv = take_matrix(arena, p, sd_qkv_outputs(own), sd_layer_inputs(c, own), 1),
         .attn_out = take_matrix(arena, p, d, d_q, 1),
         .qkv_bias = take_vector(arena, sd_qkv_outputs(own), c->qkv_bias),
         .attn_out_bias = take_vector(arena, d, c->out_bias),
@@ -134,6 +134,17 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
     else
         layer.mlp = take_mlp(arena, c, p, c->d_ff);
     return layer;
+}
+
+/* What features go through before the layers. */
+static void take_features(sd_arena* arena, const sd_config* c, packing p, sd_model* model) {
+    const sd_features* f = &c->features;
+    int norms = f->use == SD_FEATURE_ASIDE || f->norms;
+    model->feature_projection = take_matrix(arena, p, c->d_model, sd_feature_inputs(c), 1);
+    model->feature_projection_bias = take_vector(arena, c->d_model, f->bias);
+    model->feature_input_norm = take_vector(arena, f->width, f->n_pieces > 0);
+    model->token_norm = take_vector(arena, c->d_model, norms);
+    model->feature_norm = take_vector(arena, c->d_model, norms);
 }
 
 /* Hand every array of the model out of the arena; run once counting and once for real. */
@@ -153,7 +164,8 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     }
     packing of_head = p;
     if (c->tied) of_head.layout = SD_LAYOUT_PANELS; /* the table is plain */
-    if (!c->bidirectional) model->head = take_matrix(arena, of_head, c->n_vocab, c->d_model, 1);
+    if (!c->bidirectional && !c->shared_head)
+        model->head = take_matrix(arena, of_head, sd_head_rows(c), c->d_model, 1);
     sd_number embedded = p.format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
     model->token_embedding = sd_table_take(arena, embedded, c->shared_embedding ? 0 : c->n_vocab, c->d_model);
     if (c->tied && p.layout == SD_LAYOUT_BOTH) model->head.plain = (float*)(void*)model->token_embedding.data;
@@ -162,7 +174,9 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     model->embedding_norm_bias = take_vector(arena, c->d_model, c->embedding_norm && layer_norm);
     model->output_norm = take_vector(arena, c->d_model, c->output_norm);
     model->output_norm_bias = take_vector(arena, c->d_model, c->output_norm && layer_norm);
-    model->head_bias = take_vector(arena, c->n_vocab, c->head_bias && !c->bidirectional);
+    model->head_bias =
+        take_vector(arena, sd_head_rows(c), c->head_bias && !c->bidirectional && !c->shared_head);
+    if (c->features.use != SD_FEATURE_NONE) take_features(arena, c, p, model);
     model->ones = take_vector(arena, sd_widest(c, sd_head_size), c->v_norm);
     model->zeros =
         take_vector(arena, sd_widest(c, sd_query_width), layer_norm && c->qk_norm != SD_QK_NORM_NONE);
@@ -217,13 +231,29 @@ static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
                        sd_format_names[numbers.weights]);
     if (c->experts.n > 0)
         return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which is not for mixtures of experts");
+    if (c->features.use != SD_FEATURE_NONE)
+        return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which is not for models with features");
     return c->encoder ? check_engine(c->encoder, numbers) : SD_OK;
 }
 
-sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model** out) {
+/* Can the model share what its configuration says with the target? */
+static sd_status check_target(const sd_config* c, const sd_model* target) {
+    if (c->bidirectional || (!c->shared_embedding && !c->shared_head)) return SD_OK;
+    if (target == NULL)
+        return sd_fail(SD_ERR_VALUE, "config: a table or head is shared, expected the target that has it");
+    if (target->config.d_model != c->d_model || target->config.n_vocab != c->n_vocab)
+        return sd_fail(SD_ERR_VALUE,
+                       "config: a table or head [%d, %d] is shared, expected [%d, %d] as the target's",
+                       c->n_vocab, c->d_model, target->config.n_vocab, target->config.d_model);
+    return SD_OK;
+}
+
+sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_model* target,
+                          sd_model** out) {
     sd_model *model = NULL, *encoder = NULL;
     sd_status status = sd_config_check(config);
     if (status == SD_OK) status = check_engine(config, numbers);
+    if (status == SD_OK) status = check_target(config, target);
     if (status == SD_OK && config->encoder) status = create(config->encoder, numbers, &encoder);
     if (status == SD_OK) status = create(config, numbers, &model);
     if (status != SD_OK) {
@@ -235,6 +265,8 @@ sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model*
         model->config.encoder = &encoder->config;
         if (encoder->config.shared_embedding) encoder->token_embedding = model->token_embedding;
     }
+    if (config->shared_embedding) model->token_embedding = target->token_embedding;
+    if (config->shared_head) model->head = target->head, model->head_bias = target->head_bias;
     *out = model;
     return SD_OK;
 }
@@ -287,6 +319,11 @@ static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     case SD_HEAD_BIAS: return (destination){.vector = model->head_bias};
     case SD_OUTPUT_NORM: return (destination){.vector = model->output_norm};
     case SD_OUTPUT_NORM_BIAS: return (destination){.vector = model->output_norm_bias};
+    case SD_FEATURE_INPUT_NORM: return (destination){.vector = model->feature_input_norm};
+    case SD_FEATURE_PROJECTION: return (destination){.matrix = &model->feature_projection, .rows = all};
+    case SD_FEATURE_PROJECTION_BIAS: return (destination){.vector = model->feature_projection_bias};
+    case SD_TOKEN_NORM: return (destination){.vector = model->token_norm};
+    case SD_FEATURE_NORM: return (destination){.vector = model->feature_norm};
     case SD_ATTN_NORM: return (destination){.vector = layer->attn_norm};
     case SD_ATTN_NORM_BIAS: return (destination){.vector = layer->attn_norm_bias};
     case SD_ATTN_Q: return (destination){.matrix = &layer->qkv, .rows = all};

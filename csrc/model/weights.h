@@ -32,7 +32,7 @@ typedef struct sd_layer {
     float *cross_norm, *cross_norm_bias, *cross_post_norm, *cross_post_norm_bias;
     sd_matrix cross_q, cross_kv, cross_out;
     float *cross_q_bias, *cross_kv_bias, *cross_out_bias;
-    sd_matrix qkv;      /* queries, keys, values, each from a whole panel on: [outputs, d_model] */
+    sd_matrix qkv;      /* queries, keys, values, each from a whole panel on: [outputs, sd_layer_inputs] */
     sd_matrix attn_out; /* [d_model, n_head · d_head] */
     float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */
     sd_mlp mlp;                      /* of a dense layer */
@@ -59,15 +59,18 @@ typedef struct sd_model {
     sd_numbers numbers;
     sd_arena arena;                              /* owns everything below */
     sd_layer* layers;                            /* [n_layer] */
-    sd_matrix head;                              /* [n_vocab, d_model] */
+    sd_matrix head;                              /* [sd_head_rows, d_model]; its own or its target's */
     sd_table token_embedding;                    /* [n_vocab, d_model] f32 in an f32 model, else bf16; of an
-                                                  * encoder its own, or its decoder's */
+                                                  * encoder its own, or its decoder's; or its target's */
     sd_table position_embedding;                 /* [n_ctx, d_model] f32, no rows where none are learned */
     sd_table relative_bias;                      /* [bucket rows, n_head] f32; no rows where layers have
                                                   * their own */
     float *embedding_norm, *embedding_norm_bias; /* [d_model]; NULL: none */
     float *output_norm, *output_norm_bias;       /* [d_model]; NULL: none */
-    float* head_bias;                            /* [n_vocab]; NULL: none */
+    float* head_bias;                            /* [sd_head_rows]; NULL: none */
+    /* Of a model with features; vectors [width] and [d_model], NULL where there is none */
+    sd_matrix feature_projection; /* [d_model, sd_feature_inputs] */
+    float *feature_input_norm, *feature_projection_bias, *token_norm, *feature_norm;
     /* [d_head], [n_head · d_head] of the layer with the most, for norms of heads without weight or bias */
     float *ones, *zeros;
     unsigned char* is_set; /* [sd_tensor_count] which tensors have been given */
@@ -80,9 +83,11 @@ static inline int sd_prefills_by_blas(const sd_model* model) {
     return model->numbers.prefill == SD_ENGINE_BLAS && model->config.encoder == NULL;
 }
 
-/* Allocate an empty model; the arrays of the configuration are copied. On success *model is owned by the
- * caller. For SD_ENGINE_BLAS the library has been loaded. */
-sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_model** model);
+/* Allocate an empty model; the arrays of the configuration are copied. target: the finished model whose token
+ * table or head the configuration shares, borrowed; must outlive the model; NULL where it shares none. On
+ * success *model is owned by the caller. For SD_ENGINE_BLAS the library has been loaded. */
+sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_model* target,
+                          sd_model** model);
 
 /* Give one tensor by canonical name, packed with n_threads threads; its shape [n_rows, n_cols]
  * (n_cols 0 for a vector) must be the expected one, every value finite, and it must not have been

@@ -14,7 +14,7 @@ static void lay_out(sd_workspace* w) {
     const sd_config* c = &w->model->config;
     sd_arena* arena = &w->arena;
     size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model,
-           d_q = (size_t)sd_widest(c, sd_query_width);
+           d_q = (size_t)sd_widest(c, sd_query_width), inputs = d_model > d_q ? d_model : d_q;
     w->ld_qkv = row_stride(sd_widest(c, sd_qkv_outputs));
     w->ld_update = row_stride(c->d_model);
     w->ld_logits = row_stride(w->n_vocab > c->n_vocab ? w->n_vocab : c->n_vocab);
@@ -31,7 +31,14 @@ static void lay_out(sd_workspace* w) {
     w->update = sd_arena_take(arena, rows, (size_t)w->ld_update * sizeof(float));
     w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
     w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));
-    w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_model > d_q ? d_model : d_q));
+    if (c->features.use != SD_FEATURE_NONE) {
+        size_t width = (size_t)c->features.width, both = 2 * d_model, widest = width > both ? width : both;
+        if (widest > inputs) inputs = widest;
+        w->row_features = sd_arena_take(arena, rows, sizeof *w->row_features);
+        w->given = sd_arena_take(arena, rows, width * sizeof(float));
+        w->joined = sd_arena_take(arena, rows, both * sizeof(float));
+    }
+    w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(inputs));
     if (c->parallel != SD_PARALLEL_NO) w->beside = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
     w->angles = sd_angles_take(arena, c, sd_matrix_panels(w->max_slots) * SD_PANEL);
     size_t projected = rows * 2 * SD_PANEL, slice = (size_t)SD_GEMM_ROWS * SD_GEMM_COLUMNS;

@@ -16,6 +16,10 @@ typedef struct sd_branch {
     const int32_t* parents; /* [n_new] indices among the pending nodes, or -1; borrowed */
     int n_new;
     int n_logits; /* logits are wanted for the last n_logits of the new nodes */
+    /* Of a model that reads features (config.h): those of the new nodes, [n_new, features.width], or
+     * [n_new, d_model] where the model itself made them; borrowed. NULL: it reads none. */
+    const float* features;
+    int own_features; /* the model itself made them */
 } sd_branch;
 
 /* Scratch of a forward, sized once. */
@@ -36,14 +40,18 @@ typedef struct sd_workspace {
     int32_t *tokens, *positions; /* [max_rows] */
     sd_branch* parts;            /* [max_rows] what sd_forward_finish has to begin */
     float* hidden;               /* [max_rows, d_model] the residual stream */
-    float* qkv;                  /* [max_rows, panels of the widest qkv matrix] */
-    float* attended;             /* [max_rows, n_head · d_head of the layer that runs] */
-    void* activated;             /* max_rows rows of d_ff, prepared for mlp_down */
-    float* update;               /* [max_rows, panels of d_model] */
-    float* logits;               /* [max_logits, ld_logits] result */
-    float* normed;               /* [max_rows, d_model] */
-    void* prepared;              /* max_rows rows of d_model or the largest n_head · d_head, prepared */
-    void* beside;                /* max_rows rows of d_model, prepared; NULL unless halves are parallel */
+    /* Of a model that reads features: where those of the rows are; those of another model, [max_rows, width];
+     * embedding and feature of the rows, [max_rows, 2 d_model] */
+    const float** row_features;
+    float *given, *joined;
+    float* qkv;      /* [max_rows, panels of the widest qkv matrix] */
+    float* attended; /* [max_rows, n_head · d_head of the layer that runs] */
+    void* activated; /* max_rows rows of d_ff, prepared for mlp_down */
+    float* update;   /* [max_rows, panels of d_model] */
+    float* logits;   /* [max_logits, ld_logits] result */
+    float* normed;   /* [max_rows, d_model] */
+    void* prepared;  /* max_rows rows of the most inputs of a matrix here, prepared */
+    void* beside;    /* max_rows rows of d_model, prepared; NULL unless halves are parallel */
     /* [2, max_rows, SD_PANEL] gate and up of one group, or a slice of OpenBLAS, each thread's own */
     float* projected[SD_MAX_THREADS];
     sd_attention_scratch attention[SD_MAX_THREADS];

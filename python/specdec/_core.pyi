@@ -74,7 +74,9 @@ class Model:
         cache_dtype: CacheDtype = "f32",
         prefill: Engine = "rows",
         n_threads: int = 1,
-    ) -> None: ...
+        target: Model | None = None,
+    ) -> None:
+        """target : whose token table or head the configuration shares, for a model that drafts for it."""
     def encode(self, ids: Sequence[int] | NDArray[np.int32], *, n_threads: int = 1) -> NDArray[np.float32]:
         """What the encoder makes of a source, after its last norm: [len(ids), d_model]."""
     def matrix(self, name: str) -> NDArray[np.float32]:
@@ -137,6 +139,26 @@ class Recurrent:
         """Bytes of packed weights held."""
     @property
     def n_parameters(self) -> int: ...
+
+class Eagle:
+    """A small model that drafts from the target's hidden states. Immutable; shared as a Model is."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        layers: Sequence[int],
+        ids: Sequence[int] | NDArray[np.int32] | None = None,
+        normed_feedback: bool = False,
+    ) -> None:
+        """model : with features. layers : hidden states of the target whose concatenation is a feature.
+
+        ids : [rows of the head], the target's id of each token of the draft, all different; None: the same.
+        normed_feedback : whether guesses read what stands behind the draft's last norm, not before it.
+        """
+    @property
+    def model(self) -> Model:
+        """Its weights."""
 
 class Automaton:
     """The suffix automaton of a text (Blumer et al. 1985): which pieces occur in it, and where. Immutable."""

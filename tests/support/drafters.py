@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
+from eagle_models import eagle_for
 from learnt_drafts import recurrent_weights
 from specdec import drafts
 
@@ -122,6 +123,7 @@ CHAINS: dict[str, Make] = {
         world.draft,
         draft=drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2), "without replacement")),
     ),
+    "eagle 3": lambda world: eagle_for(world.target, "reduced"),  # an Eagle of some of the tokens
     "three models deep": lambda world: drafts.ModelDraft(
         world.draft,
         draft=drafts.ModelDraft(
@@ -148,6 +150,9 @@ TREES: dict[str, Make] = {
     ),
     "context copy tree": lambda world: drafts.ContextCopy([world.ids], min_match=1, n_candidates=5),
     "input copy tree": lambda world: drafts.InputCopy(world.ids, n_candidates=3),
+    "eagle 2": lambda world: eagle_for(
+        world.target, "eagle1", drafts.DynamicTree(6, width=2, steps=3, sharpness=1.0)
+    ),
     "chains": lambda world: drafts.ModelDraft(world.draft, tree=drafts.ParallelChains(3)),
     "samples": lambda world: drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 1, 2))),
     "without replacement": lambda world: drafts.ModelDraft(

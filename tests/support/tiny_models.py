@@ -137,11 +137,13 @@ def tensors_for(config: Mapping[str, Any], seed: int = 0) -> Tensors:
 
 
 def encode(array: NDArray[np.float32], dtype: str) -> bytes:
-    """The bytes of an array as F32, F16 or BF16 (rounded to nearest, ties to even)."""
+    """The bytes of an array as F32, F16, BF16 (rounded to nearest, ties to even), I64 or BOOL."""
     if dtype == "F32":
         return array.astype("<f4").tobytes()
     if dtype == "F16":
         return array.astype("<f2").tobytes()
+    if dtype in ("I64", "BOOL"):
+        return array.astype("<i8" if dtype == "I64" else "u1").tobytes()
     bits = np.ascontiguousarray(array, dtype="<f4").view("<u4").astype(np.uint64)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
 

@@ -121,7 +121,11 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
             pending[node] = cache->n_pending + n_new;
             tokens[n_new++] = p->tree.tokens[node];
         }
-        r->branches[i] = (sd_branch){cache, tokens, parents, n_new, batch[i].n_nodes};
+        r->branches[i] = (sd_branch){.cache = cache,
+                                     .tokens = tokens,
+                                     .parents = parents,
+                                     .n_new = n_new,
+                                     .n_logits = batch[i].n_nodes};
     }
     const unsigned char* skipped = r->options.skipped;
     sd_status status = skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)

@@ -10,6 +10,7 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.ensemble import Ensemble
 from specdec.drafts.input_copy import InputCopy
+from specdec.drafts.learnt.eagle_draft import MTP, Eagle
 from specdec.drafts.learnt.recurrent import Recurrent
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
@@ -22,11 +23,13 @@ from specdec.drafts.skip_layers import SkipLayers
 from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 
 __all__ = [
+    "MTP",
     "Bigram",
     "ContextCopy",
     "Draft",
     "Drafter",
     "DynamicTree",
+    "Eagle",
     "EarlyExit",
     "Ensemble",
     "InputCopy",

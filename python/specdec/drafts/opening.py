@@ -9,8 +9,10 @@ from typing import Final
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.early_exit import EarlyExit
+from specdec.drafts.learnt.eagle_draft import Eagle, local_folder
 from specdec.drafts.learnt.folder import configuration_digest
 from specdec.drafts.learnt.kinds import open_learnt
+from specdec.drafts.learnt.published import is_published
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.trees import Tree, check_tree
 from specdec.errors import CheckpointError, InputError
@@ -40,6 +42,7 @@ def load(
     path : path-like
         - The folder of a learnt draft (a ``config.json`` with ``specdec_draft``): that draft, such as
           `Heads`.
+        - The folder of a published draft of EAGLE: `Eagle`.
         - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
           the layer that the file names. The target is the model of the same folder.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
@@ -77,6 +80,8 @@ def load(
     draft: Draft | None
     if (folder / EXIT_NAME).is_file():
         draft = _open_exit(folder, target, tree, gamma)
+    elif is_published(folder := local_folder(path)):
+        draft = Eagle(folder, target, dtype=dtype, tree=tree, gamma=gamma)
     else:
         draft = open_learnt(folder, dtype=dtype, tree=tree, gamma=gamma)
     if draft is None:

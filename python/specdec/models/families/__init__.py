@@ -54,6 +54,7 @@ _MODEL_TYPES: Final[Mapping[str, str]] = {
     "ministral3": "Ministral3ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
     "granite": "GraniteForCausalLM",
+    "mimo": "MiMoForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "phi": "PhiForCausalLM",

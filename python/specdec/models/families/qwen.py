@@ -1,4 +1,4 @@
-"""Qwen 2, 2.5 and 3: biases of queries, keys and values; or norms of queries and keys."""
+"""Qwen 2, 2.5 and 3, MiMo: biases of queries, keys and values; or norms of queries and keys."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(reader, sizes=sizes, qkv_bias=True, **_windows(reader, sizes["n_layer"]))
 
 
+def _read_mimo(reader: ConfigReader) -> dict[str, Any]:
+    """The block of Qwen 2. `specdec.drafts.MTP` reads its head for multi-token prediction."""
+    return _read_qwen2(reader)
+
+
 def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
     sizes = reader.sizes(absent_kv_head=32, default_d_head=128)
     bias = reader.fields.boolean("attention_bias", default=False)
@@ -40,6 +45,7 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
 
 
 FAMILIES = {
+    "MiMoForCausalLM": Family(_read_mimo, LLAMA_TENSORS, left_out=("model.mtp_layers.",)),
     "Qwen2ForCausalLM": Family(_read_qwen2, LLAMA_TENSORS),
     "Qwen3ForCausalLM": Family(_read_qwen3, LLAMA_TENSORS),
 }

@@ -1,0 +1,343 @@
+#include "eagle_predictor.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "forward.h"
+
+/* How a sequence is read. */
+typedef struct reading {
+    const int32_t* prompt;  /* [n_prompt] on its way into the cache; borrowed */
+    int n_prompt;           /* 0: there is nothing to be read */
+    const sd_cache* target; /* which holds the prompt without its last token; borrowed */
+    int32_t first;          /* the first token of the text whose rows are committed */
+    int n_true;             /* pending nodes, the first ones, that have read the target's hidden states */
+} reading;
+
+typedef struct eagle_predictor {
+    sd_predictor base; /* must stay first */
+    const sd_eagle* eagle;
+    int n_sequences;
+    int n_nodes;  /* of a proposal, without the root */
+    int catch_up; /* rows that are read together with the root's */
+    int row_room; /* rows of a sequence in one run */
+    int n_vocab;  /* of the target */
+    sd_workspace workspace;
+    sd_arena arena;      /* owns the arrays below */
+    sd_cache* caches;    /* [n_sequences] row k in slot k */
+    reading* readings;   /* [n_sequences] */
+    sd_branch* branches; /* [n_sequences] */
+    int32_t* pending;    /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
+    int32_t* parents;    /* [n_sequences, row_room] of the rows of one run; and */
+    int32_t* tokens;     /* [n_sequences, row_room] */
+    float* features;     /* [n_sequences, row_room, the wider of features and d_model] */
+    float* own;          /* [n_sequences, n_slots, d_model] what pending rows hand to their children */
+    int n_slots;         /* pending rows of a sequence, at most */
+    float* slice;        /* [SD_PROMPT_SLICE, width] features of a slice */
+    float* logits;       /* [n_sequences · n_rows, ld] where ids are translated, else no rows */
+    int n_logits;
+    ptrdiff_t ld;
+} eagle_predictor;
+
+/* Width of the hidden states of the target. */
+static int target_width(const sd_eagle* e) { return e->model->config.features.width / e->n_layers; }
+
+static int feature_room(const sd_config* c) {
+    return c->features.width > c->d_model ? c->features.width : c->d_model;
+}
+
+static void lay_out(eagle_predictor* r) {
+    sd_arena* arena = &r->arena;
+    const sd_config* c = &r->eagle->model->config;
+    size_t n = (size_t)r->n_sequences, rows = n * (size_t)r->row_room, d_model = (size_t)c->d_model;
+    r->caches = sd_arena_take(arena, n, sizeof *r->caches);
+    r->readings = sd_arena_take(arena, n, sizeof *r->readings);
+    r->branches = sd_arena_take(arena, n, sizeof *r->branches);
+    r->pending = sd_arena_take(arena, n, (size_t)(r->n_nodes + 1) * sizeof *r->pending);
+    r->parents = sd_arena_take(arena, rows, sizeof *r->parents);
+    r->tokens = sd_arena_take(arena, rows, sizeof *r->tokens);
+    r->features = sd_arena_take(arena, rows, (size_t)feature_room(c) * sizeof *r->features);
+    r->own = sd_arena_take(arena, n * (size_t)r->n_slots, d_model * sizeof *r->own);
+    r->slice = sd_arena_take(arena, SD_PROMPT_SLICE, (size_t)c->features.width * sizeof *r->slice);
+    r->logits =
+        sd_arena_take(arena, r->eagle->ids ? (size_t)r->n_logits : 0, (size_t)r->ld * sizeof *r->logits);
+}
+
+/* ---------------------------------------------------------------------------------------------- text */
+
+/* A text has room in the model's context as long as its last row has. */
+static int fits(const eagle_predictor* r, int n_text) {
+    return n_text >= 2 && n_text - 2 < r->eagle->model->config.n_ctx;
+}
+
+static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
+    eagle_predictor* r = (eagle_predictor*)base;
+    sd_cache_cut(&r->caches[sequence], 0);
+    r->readings[sequence] = (reading){.first = prompt->tokens[0]};
+    if (prompt->cache == NULL || !fits(r, prompt->n)) return;
+    r->readings[sequence].prompt = prompt->tokens;
+    r->readings[sequence].n_prompt = prompt->n;
+    r->readings[sequence].target = prompt->cache;
+}
+
+/* The feature of row k, to out [width]: the hidden states of token k. */
+static void take_feature(const eagle_predictor* r, const sd_cache* target, int k, float* out) {
+    size_t n = (size_t)target_width(r->eagle);
+    for (int i = 0; i < r->eagle->n_layers; i++)
+        memcpy(out + (size_t)i * n, sd_cache_tapped(target, k, r->eagle->layers[i]), n * sizeof *out);
+}
+
+/* Does the cache keep what is read of its first n tokens? */
+static sd_status check_target(const eagle_predictor* r, const sd_cache* target, int n) {
+    int there =
+        target != NULL && target->n_committed >= n && target->model->config.d_model == target_width(r->eagle);
+    for (int i = 0; there && i < r->eagle->n_layers; i++)
+        there = sd_taps_find(&target->taps, r->eagle->layers[i]) >= 0;
+    if (there) return SD_OK;
+    return sd_fail(SD_ERR_STATE,
+                   "the draft reads hidden states of the target, expected the text in the target's cache");
+}
+
+/* Commit rows of `text` up to row `end`, a slice of them at most. */
+static sd_status read_slice(eagle_predictor* r, int sequence, const int32_t* text, const sd_cache* target,
+                            int end) {
+    int32_t parents[SD_PROMPT_SLICE];
+    sd_cache* cache = &r->caches[sequence];
+    int first = cache->n_committed, n = end - first < SD_PROMPT_SLICE ? end - first : SD_PROMPT_SLICE;
+    ptrdiff_t width = r->eagle->model->config.features.width;
+    for (int i = 0; i < n; i++) {
+        parents[i] = i - 1;
+        take_feature(r, target, first + i, r->slice + i * width);
+    }
+    const sd_branch branch = {
+        .cache = cache, .tokens = text + first + 1, .parents = parents, .n_new = n, .features = r->slice};
+    sd_status status = sd_forward(&r->workspace, &branch, 1);
+    if (status != SD_OK) return status;
+    if ((status = sd_forward_check(&r->workspace, 0, n)) == SD_OK) return sd_cache_settle(cache, n);
+    sd_cache_keep(cache, NULL, 0);
+    return status;
+}
+
+/* Rows of a prompt that are read before its first round: those before the root's. */
+static int prompt_rows(const reading* g) { return g->n_prompt > 0 ? g->n_prompt - 2 : 0; }
+
+static sd_status read_prompts(sd_predictor* base, int* done) {
+    eagle_predictor* r = (eagle_predictor*)base;
+    *done = 0;
+    for (int i = 0; i < r->n_sequences; i++) {
+        reading* g = &r->readings[i];
+        if (r->caches[i].n_committed < prompt_rows(g)) {
+            sd_status status = check_target(r, g->target, g->n_prompt - 1);
+            return status == SD_OK ? read_slice(r, i, g->prompt, g->target, prompt_rows(g)) : status;
+        }
+        g->n_prompt = 0;
+    }
+    *done = 1;
+    return SD_OK;
+}
+
+/* Bring the sequence's cache to the rows of the text but for the last, which are read with the root's. */
+static sd_status follow(sd_predictor* base, sd_proposal* p) {
+    eagle_predictor* r = (eagle_predictor*)base;
+    reading* g = &r->readings[p->sequence];
+    sd_cache* cache = &r->caches[p->sequence];
+    int end = p->n_text - 2; /* the root's row */
+    /* the last guess in a row is not read */
+    int room = fits(r, p->n_text) ? r->eagle->model->config.n_ctx - end : 0;
+    if (p->depth > room) p->depth = room;
+    if (p->budget == 0 || p->depth == 0) return SD_OK;
+    sd_status status = check_target(r, p->cache, p->n_text - 1);
+    if (status == SD_OK) status = sd_cache_settle(cache, g->n_true);
+    if (status != SD_OK) return status;
+    sd_cache_keep(cache, NULL, 0);
+    g->n_true = 0;
+    if (g->first != p->text[0]) sd_cache_cut(cache, 0);
+    g->first = p->text[0];
+    sd_cache_follow(cache, p->text + 1, end);
+    while (status == SD_OK && end - cache->n_committed > r->catch_up)
+        status = read_slice(r, p->sequence, p->text, p->cache, end - r->catch_up);
+    return status;
+}
+
+/* -------------------------------------------------------------------------------------------- guesses */
+
+static int32_t* pending_of(const eagle_predictor* r, int sequence) {
+    return r->pending + (ptrdiff_t)sequence * (r->n_nodes + 1);
+}
+
+/* What a pending row of a sequence hands to its children: [d_model]. */
+static float* own_of(const eagle_predictor* r, int sequence, int row) {
+    return r->own + ((ptrdiff_t)sequence * r->n_slots + row) * r->eagle->model->config.d_model;
+}
+
+/* The rows of a text that have not been read, the root's the last. */
+static int fill_text(eagle_predictor* r, const sd_proposal* p, sd_branch* branch, int32_t* tokens,
+                     int32_t* parents, float* features) {
+    const sd_cache* cache = &r->caches[p->sequence];
+    int n = 0, first = cache->n_committed;
+    for (int row = first; row < p->n_text - 1; row++, n++) {
+        tokens[n] = p->text[row + 1];
+        parents[n] = n - 1;
+        take_feature(r, p->cache, row, features + (ptrdiff_t)n * r->eagle->model->config.features.width);
+    }
+    pending_of(r, p->sequence)[0] = n - 1;
+    r->readings[p->sequence].n_true = n;
+    branch->own_features = 0;
+    return n;
+}
+
+/* The rows of guesses. */
+static int fill_guesses(eagle_predictor* r, const sd_draft_nodes* of, sd_branch* branch, int32_t* tokens,
+                        int32_t* parents, float* features) {
+    const sd_proposal* p = of->proposal;
+    int d_model = r->eagle->model->config.d_model;
+    int32_t* pending = pending_of(r, p->sequence);
+    for (int i = 0; i < of->n_nodes; i++) {
+        int32_t node = of->nodes[i], parent = pending[p->tree.parents[node]];
+        tokens[i] = p->tree.tokens[node];
+        parents[i] = parent;
+        memcpy(features + (ptrdiff_t)i * d_model, own_of(r, p->sequence, parent),
+               (size_t)d_model * sizeof *features);
+        pending[node] = r->caches[p->sequence].n_pending + i;
+    }
+    branch->own_features = 1;
+    return of->n_nodes;
+}
+
+/* Keep what the rows of the last run hand to their children. */
+static void keep_own(eagle_predictor* r, const sd_draft_nodes* batch, int n) {
+    const sd_model* model = r->eagle->model;
+    int d_model = model->config.d_model;
+    const float* row = r->workspace.hidden;
+    for (int b = 0; b < n; b++) {
+        int n_new = r->branches[b].n_new, first = r->branches[b].cache->n_pending - n_new;
+        for (int i = 0; i < n_new; i++, row += d_model) {
+            float* to = own_of(r, batch[b].proposal->sequence, first + i);
+            if (r->eagle->normed_feedback && model->output_norm)
+                sd_model_norm(model, d_model, row, model->output_norm, model->output_norm_bias, to);
+            else
+                memcpy(to, row, (size_t)d_model * sizeof *to);
+        }
+    }
+}
+
+/* The logits of the tokens that the head knows, where the target has them; the others stay -infinity. */
+static void translate(eagle_predictor* r, int n_rows) {
+    int n = sd_head_rows(&r->eagle->model->config);
+    for (int row = 0; r->eagle->ids != NULL && row < n_rows; row++) {
+        const float* from = r->workspace.logits + row * r->workspace.ld_logits;
+        float* to = r->logits + row * r->ld;
+        for (int i = 0; i < n; i++) to[r->eagle->ids[i]] = from[i];
+    }
+}
+
+static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n) {
+    eagle_predictor* r = (eagle_predictor*)base;
+    ptrdiff_t width = feature_room(&r->eagle->model->config);
+    int n_rows = 0;
+    for (int i = 0; i < n; i++) {
+        ptrdiff_t at = (ptrdiff_t)i * r->row_room;
+        sd_branch* branch = &r->branches[i];
+        float* features = r->features + at * width;
+        *branch = (sd_branch){.cache = &r->caches[batch[i].proposal->sequence],
+                              .tokens = r->tokens + at,
+                              .parents = r->parents + at,
+                              .n_logits = batch[i].n_nodes,
+                              .features = features};
+        assert(batch[i].nodes[0] != 0 || batch[i].n_nodes == 1);
+        branch->n_new =
+            batch[i].nodes[0] == 0
+                ? fill_text(r, batch[i].proposal, branch, r->tokens + at, r->parents + at, features)
+                : fill_guesses(r, &batch[i], branch, r->tokens + at, r->parents + at, features);
+        n_rows += batch[i].n_nodes;
+    }
+    sd_status status = sd_forward(&r->workspace, r->branches, n);
+    if (status == SD_OK) status = sd_forward_check(&r->workspace, 0, r->workspace.max_rows);
+    if (status != SD_OK) {
+        for (int i = 0; i < n; i++) r->readings[batch[i].proposal->sequence].n_true = 0;
+        return status;
+    }
+    keep_own(r, batch, n);
+    translate(r, n_rows);
+    return SD_OK;
+}
+
+static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, int32_t node) {
+    int32_t* pending = pending_of((eagle_predictor*)base, p->sequence);
+    pending[duplicate] = pending[node];
+}
+
+/* --------------------------------------------------------------------------------------------- making */
+
+static void release(sd_predictor* base) {
+    eagle_predictor* r = (eagle_predictor*)base;
+    for (int i = 0; r->arena.base && i < r->n_sequences; i++) sd_cache_free(&r->caches[i]);
+    sd_workspace_free(&r->workspace);
+    sd_arena_free(&r->arena);
+    sd_free(r);
+}
+
+/* Caches and workspace of a predictor that has its arrays. */
+static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
+    const sd_model* model = r->eagle->model;
+    int n = r->n_sequences, n_ctx = model->config.n_ctx, n_rows = n * r->row_room;
+    int n_slots = (of->n_text < n_ctx ? of->n_text : n_ctx) + r->n_slots;
+    for (int i = 0; i < n; i++) {
+        sd_status status = sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL);
+        if (status != SD_OK) return status;
+    }
+    for (ptrdiff_t i = 0; r->eagle->ids != NULL && i < r->n_logits * r->ld; i++) r->logits[i] = -INFINITY;
+    return sd_workspace_create_for(&r->workspace, model, r->n_vocab, of->drafting->n_threads,
+                                   n_rows > SD_PROMPT_SLICE ? n_rows : SD_PROMPT_SLICE, r->n_logits, n_slots);
+}
+
+sd_status sd_eagle_check(const sd_eagle* e, const sd_config* target) {
+    const sd_config* c = &e->model->config;
+    if (c->features.use == SD_FEATURE_NONE || c->features.width != e->n_layers * target->d_model)
+        return sd_fail(SD_ERR_VALUE,
+                       "the draft's features have %d numbers, expected %d hidden states of %d, the target's "
+                       "d_model",
+                       c->features.use == SD_FEATURE_NONE ? 0 : c->features.width, e->n_layers,
+                       target->d_model);
+    for (int i = 0; i < sd_head_rows(c); i++)
+        if (e->ids ? e->ids[i] < 0 || e->ids[i] >= target->n_vocab : i >= target->n_vocab)
+            return sd_fail(SD_ERR_VALUE, "the draft guesses the token %d, expected 0 to %d",
+                           e->ids ? (int)e->ids[i] : i, target->n_vocab - 1);
+    return SD_OK;
+}
+
+sd_status sd_eagle_predictor_make(const void* options, const sd_prediction* of, sd_predictor** out) {
+    eagle_predictor* r = sd_alloc(sizeof *r);
+    if (r == NULL) return SD_ERR_MEMORY;
+    int catch_up = of->n_nodes < SD_PROMPT_SLICE ? of->n_nodes : SD_PROMPT_SLICE;
+    *r = (eagle_predictor){.base = {.begin = begin,
+                                    .read = read_prompts,
+                                    .follow = follow,
+                                    .predict = predict,
+                                    .share = share,
+                                    .free = release},
+                           .eagle = options,
+                           .n_sequences = of->drafting->n_sequences,
+                           .n_nodes = of->n_nodes,
+                           .catch_up = catch_up,
+                           .row_room = of->n_rows > catch_up + 1 ? of->n_rows : catch_up + 1,
+                           .n_vocab = of->drafting->n_vocab,
+                           .n_slots = catch_up + 1 + of->n_nodes,
+                           .n_logits = of->drafting->n_sequences * of->n_rows,
+                           .ld = of->drafting->n_vocab};
+    for (int i = 0; i < r->eagle->n_layers; i++)
+        if (sd_taps_find(&r->base.taps, r->eagle->layers[i]) < 0)
+            r->base.taps.layers[r->base.taps.n++] = r->eagle->layers[i];
+    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r));
+    if (status == SD_OK) status = make_room(r, of);
+    if (status != SD_OK) {
+        release(&r->base);
+        return status;
+    }
+    r->workspace.name = "the draft";
+    r->base.logits = r->eagle->ids ? r->logits : r->workspace.logits;
+    r->base.ld_logits = r->eagle->ids ? r->ld : r->workspace.ld_logits;
+    *out = &r->base;
+    return SD_OK;
+}

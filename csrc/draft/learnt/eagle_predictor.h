@@ -1,0 +1,34 @@
+/* A small model that predicts from the target's hidden states: EAGLE-1 and EAGLE-3 (Li et al. 2024, 2025),
+ * and the heads for multi-token prediction that some models bring (DeepSeek-V3).
+ *
+ * Row k of it reads token k + 1 of the text beside a feature: the target's hidden states of token k. The row
+ * of the last token, the root, predicts what follows it. Rows of guesses read the model's own output of their
+ * parent in place of hidden states that the target has not computed; they do not stay: what of them becomes
+ * text is read again with the target's. */
+#ifndef SD_EAGLE_PREDICTOR_H
+#define SD_EAGLE_PREDICTOR_H
+
+#include "predictor.h"
+
+typedef struct sd_eagle {
+    /* A model with features (config.h). Borrowed. */
+    const sd_model* model;
+    /* Hidden states of the target (taps.h), whose concatenation in this order is a feature. */
+    int n_layers;
+    int layers[SD_MAX_TAPS];
+    /* What a row hands to its children: its residual stream behind the output norm, not before it. */
+    int normed_feedback;
+    /* [sd_head_rows of the model] the target's id of each token that the head knows, all different; borrowed.
+     * NULL: its own. */
+    const int32_t* ids;
+} sd_eagle;
+
+/* Does it read hidden states of a target of this width and with this vocabulary? */
+sd_status sd_eagle_check(const sd_eagle* eagle, const sd_config* target);
+
+/* Make a predictor of sd_eagle, which must outlive it, for a target that sd_eagle_check accepts. A text that
+ * outgrows the model's context is no longer predicted for, nor is one of a single token. */
+sd_status sd_eagle_predictor_make(const void* options, const sd_prediction* prediction,
+                                  sd_predictor** predictor);
+
+#endif

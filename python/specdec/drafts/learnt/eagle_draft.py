@@ -1,0 +1,234 @@
+"""EAGLE and native heads for multi-token prediction: a layer that drafts from the target's hidden states."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from specdec import _core
+from specdec.checks import check_choice, check_integer, check_path
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.learnt.published import PublishedDraft, open_native_head, open_published
+from specdec.drafts.trees import Tree, check_tree, describe_shape
+from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of
+from specdec.models.model import Model
+from specdec.models.number_formats import DTYPES, Dtype
+from specdec.models.tokenizer import check_same_vocabulary
+from specdec.threads import check_threads
+
+__all__ = ["MTP", "Eagle"]
+
+
+class Eagle(Draft):
+    """EAGLE-1, EAGLE-2 or EAGLE-3: a layer that goes on from the target's hidden states.
+
+    The draft reads each token beside hidden states of the target after the token before: one of them in
+    EAGLE-1 (arXiv 2401.15077), those after three layers in EAGLE-3 (arXiv 2503.01840). Guesses after the
+    first read its own output in place of what the target has not computed. EAGLE-2 (arXiv 2406.16858) is a
+    tree that grows where EAGLE is confident: ``tree=DynamicTree(n)`` on either.
+
+    Parameters
+    ----------
+    path : path-like
+        A folder or hub name with a published draft: SpecForge's ``LlamaForCausalLMEagle3``,
+        ``Eagle3LlamaForCausalLM`` of AngelSlim and vLLM, EAGLE-3 of ``speculators``, or the original layout
+        of EAGLE-1; weights in safetensors.
+    target : Model
+        The model that it was trained for, in any number format. What the draft shares with it, embeddings or
+        head, lies in memory once.
+    tree : ParallelChains, StaticTree or DynamicTree, optional
+        Several candidates for each token, as a tree that the target verifies in one run. None: a chain.
+    gamma : int, optional
+        Guesses a round when the caller of `specdec.generate` does not say: by default 4, or the nodes of the
+        tree.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of the draft's own matrices; None: that of its file.
+    taps : sequence of int, optional
+        Hidden states of the target that make a feature, by how many layers are behind them, in this order.
+        None: those that the files name. Layers in ``eagle_config`` of ``LlamaForCausalLMEagle3`` are named by
+        their outputs, as SGLang reads them; elsewhere as vLLM does. Where nothing is named: 2, the middle and
+        the third last (EAGLE-3), or what the target's head reads (EAGLE-1).
+    n_threads : int, optional
+        Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
+
+    Attributes
+    ----------
+    path : Path
+    target : Model
+    kind : str
+        "EAGLE-1" or "EAGLE-3".
+    taps : tuple of int
+    tree : ParallelChains, StaticTree, DynamicTree or None
+    gamma : int
+    core : specdec._core.Eagle
+        The packed weights.
+
+    Raises
+    ------
+    CheckpointError
+        What lies there is damaged, missing or not supported.
+    InputError
+        It was trained for another target, or an argument is none of the above.
+    VocabularyMismatchError
+        Its tokens are not the target's.
+
+    Examples
+    --------
+    >>> target = specdec.load("Qwen/Qwen3-1.7B", "int8")
+    >>> draft = specdec.drafts.Eagle("AngelSlim/Qwen3-1.7B_eagle3", target)
+    >>> out = specdec.generate(target, draft, "Once upon a time")
+    >>> draft = specdec.drafts.Eagle(draft.path, target, tree=specdec.drafts.DynamicTree(24))
+    """
+
+    in_target_cache = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        target: Model,
+        *,
+        tree: Tree | None = None,
+        gamma: int | None = None,
+        dtype: Dtype | None = None,
+        taps: Sequence[int] | None = None,
+        n_threads: int | None = None,
+    ) -> None:
+        _check_model(target)
+        published = open_published(local_folder(path), target, taps)
+        self._take(published, target, dtype, tree, gamma, n_threads)
+
+    def _take(
+        self,
+        published: PublishedDraft,
+        target: Model,
+        dtype: Dtype | None,
+        tree: Tree | None,
+        gamma: int | None,
+        n_threads: int | None,
+    ) -> None:
+        dtype = check_choice("dtype", dtype, DTYPES, optional=True) or published.dtype
+        self.tree = check_tree(tree)
+        if gamma is not None:
+            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
+        elif self.tree is not None:
+            self.gamma = self.tree.gamma
+        self.path = published.path
+        self.target = target
+        self.kind = published.kind
+        self.taps = published.layers
+        self.core = _packed(published, target, dtype, check_threads(n_threads))
+
+    @property
+    def dtype(self) -> Dtype:
+        """Number format of the draft's own matrices; those of the target keep theirs."""
+        return self.core.model.dtype
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`.
+
+        Raises
+        ------
+        InputError, VocabularyMismatchError
+            It was made for another target.
+        """
+        ours, given = self.target.config, target.config
+        for name in ("d_model", "n_layer"):
+            if ours[name] != given[name]:
+                raise InputError(
+                    f"{self.path} drafts for {self.target.path}; given is the target {target.path} of {name} "
+                    f"{given[name]}; expected {ours[name]}"
+                )
+        check_same_vocabulary(target, self.target)
+        return describe_shape(self.tree, self.core)
+
+    def __repr__(self) -> str:
+        more = "" if self.tree is None else f", tree={self.tree!r}"
+        return f"<specdec.drafts.{type(self).__name__} {str(self.path)!r}: {self.kind}, {self.dtype}{more}>"
+
+
+class MTP(Eagle):
+    """The head for multi-token prediction that a target brings (arXiv 2404.19737, 2412.19437).
+
+    It reads each token beside what the target's head reads after the token before, and guesses the next one
+    by the target's own head; further guesses read its own output. Read are those of MiMo: the head lies in
+    the target's folder.
+
+    Parameters
+    ----------
+    target : Model
+        A model whose folder has such a head. Embeddings and head are shared with it.
+    tree, gamma, dtype, n_threads
+        As in `Eagle`.
+
+    Attributes
+    ----------
+    path, target, kind, taps, tree, gamma, core
+        As in `Eagle`.
+
+    Raises
+    ------
+    CheckpointError
+        The target has no such head, or its files are damaged.
+    InputError
+        An argument is none of the above.
+
+    Examples
+    --------
+    >>> target = specdec.load("XiaomiMiMo/MiMo-7B-RL", "int4")
+    >>> out = specdec.generate(target, specdec.drafts.MTP(target, gamma=2), "Once upon a time")
+    """
+
+    def __init__(
+        self,
+        target: Model,
+        *,
+        tree: Tree | None = None,
+        gamma: int | None = None,
+        dtype: Dtype | None = None,
+        n_threads: int | None = None,
+    ) -> None:
+        _check_model(target)
+        self._take(open_native_head(target), target, dtype, tree, gamma, n_threads)
+
+
+def _check_model(target: object) -> None:
+    if not isinstance(target, Model):
+        raise InputError(f"target is {kind_of(target)}; expected the specdec.Model that the draft is for")
+
+
+def local_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder of a path, or of a hub name, which is downloaded where it is not here.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    from specdec.models.checkpoints import hub  # needs no library before it downloads
+
+    location = check_path("path", path, CheckpointError)
+    name = os.fspath(path)
+    if not location.exists() and isinstance(name, str) and hub.is_repository_name(name):
+        return hub.download(name)
+    return location
+
+
+def _packed(published: PublishedDraft, target: Model, dtype: Dtype, n_threads: int) -> _core.Eagle:
+    """The weights in the core."""
+    try:
+        model = _core.Model(
+            published.config,
+            published.tensors(),
+            dtype=dtype,
+            cache_dtype="f32" if dtype == "f32" else "bf16",
+            n_threads=n_threads,
+            target=target.core,
+        )
+        return _core.Eagle(
+            model, layers=published.layers, ids=published.tokens, normed_feedback=published.normed_feedback
+        )
+    except SpecdecError:
+        raise
+    except ValueError as error:
+        # The core's own checks, such as that of finite weights, name the tensor but not the file.
+        raise CheckpointError(f"{published.path}: {error}") from error
