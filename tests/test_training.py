@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,7 @@ def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
 
 
 def test_what_drafts_leave_is_the_law_behind_their_rejections(target: specdec.Model, tmp_path: Path) -> None:
-    """By enumeration of what the rule leaves: the chance that it comes to it, and the law that it then has."""
+    """By enumeration of what the rule leaves: the chance that it comes to it, and the law then."""
     from specdec.training.cover import Cover, law_of
 
     for i in range(2):
@@ -248,6 +249,77 @@ def test_a_second_draft_covers_for_the_first(target: specdec.Model, tmp_path: Pa
     trained = train(target, tmp_path / "second", steps=64, passes=4, seed=1, after=after)
     assert trained.gains[1.0][1] > 0.02, str(trained)
     assert "side by side" in str(trained)
+
+
+def test_weights_of_exits_are_those_of_the_paper() -> None:
+    """LayerSkip, section 4.1: the sums by hand for four layers, and what the curricula switch on."""
+    from specdec.learning.layer_skip import exit_weights, layer_dropout
+
+    def weights(curriculum: Any, step: int, progress: float) -> Any:
+        return np.array(exit_weights(4, step, progress, curriculum=curriculum, scale=0.5, period=2))
+
+    whole = np.array([0.0, 0.5, 1.5, 3 + 0.5 * 3])
+    np.testing.assert_allclose(weights("all", 0, 0), whole / whole.sum())
+    for step, on in ((0, [1, 0, 1, 1]), (1, [0, 1, 0, 1]), (2, [1, 0, 1, 1])):
+        expected = whole * on
+        np.testing.assert_allclose(weights("rotational", step, 0), expected / expected.sum())
+    for progress, n_on in ((0.0, 1), (0.124, 1), (0.125, 2), (0.25, 3), (0.375, 4), (1.0, 4)):
+        expected = whole * [layer >= 4 - n_on for layer in range(4)]
+        np.testing.assert_allclose(weights("gradual", 0, progress), expected / expected.sum())
+    assert layer_dropout(0, 4, 0.3, 0.2) == 0.0 and layer_dropout(3, 4, 0.3, 0.2) == pytest.approx(0.2)
+    assert layer_dropout(1, 4, 0.3, 0.2) == pytest.approx(0.2 * (2 ** (1 / 3) - 1))
+    assert layer_dropout(3, 4, 0.5, 0.2, rising=True) == pytest.approx(0.2 * (2**0.5 - 1))
+
+
+def test_layers_are_skipped_for_the_texts_that_skip_them(target: specdec.Model) -> None:
+    """A skipped layer leaves the stream as it is, and the others see that; nothing stays behind."""
+    from specdec.learning.layer_skip import ExitNetwork
+    from specdec.learning.small_network import open_decoder
+
+    network = ExitNetwork(open_decoder(target.path)).eval()
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, VOCABULARY, (2, 9)))
+    with torch.no_grad():
+        embedded = network.model.get_input_embeddings()(ids)
+        whole = network.states(ids)
+        some = network.states(ids, torch.tensor([[True, False], [False, True]]))
+        again = network.states(ids)
+    assert torch.equal(some[0][0], embedded[0]) and torch.equal(some[1][1], some[0][1])
+    assert torch.allclose(some[0][1], whole[0][1], atol=1e-5) and not torch.allclose(some[1][0], whole[1][0])
+    assert all(torch.equal(one, other) for one, other in zip(whole, again, strict=True))
+    for exited, expected in ((1, whole[0]), (2, whole[1])):
+        hidden = target.hidden_states(ids[0].numpy(), [exited])[exited]
+        np.testing.assert_allclose(hidden, expected[0].numpy(), atol=1e-4)
+
+
+def test_an_exit_is_trained_and_the_target_says_how_far_it_moved(
+    target: specdec.Model, tmp_path: Path
+) -> None:
+    trained = train(target, tmp_path, "exit", steps=48, shape={"dropout": 0.05}, learning_rate=2e-3)
+    assert trained.gains[1.0][1] > 0.02, str(trained)
+    assert "the target itself was trained" in str(trained) and "KL" in str(trained)
+    values = json.loads((tmp_path / "specdec_exit.json").read_text())
+    assert values["layer"] == 1 and values["gamma"] in (1, 2, 3, 4, 6)
+    tuned = specdec.load(tmp_path)
+    exit_draft = specdec.drafts.EarlyExit(values["layer"])
+    run = [specdec.generate(tuned, draft, PROMPTS[0], max_new_tokens=30) for draft in (None, exit_draft)]
+    assert run[0].tokens == run[1].tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shape": {"layer": 2}}, "layer is 2; expected an integer from 0 to 1"),
+        ({"shape": {"curriculum": "none"}}, "curriculum is 'none'; expected one of 'rotational'"),
+        ({"shape": {"dropout": "2"}}, r"dropout is 2\.0; expected a number from 0 to 1"),
+        ({"data": "draft"}, "kind 'exit' takes data 'target' or 'text'"),
+    ],
+    ids=["layer", "curriculum", "dropout", "data"],
+)
+def test_bad_settings_of_an_exit_are_refused_by_name(
+    options: dict[str, Any], message: str, target: specdec.Model, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train(target, tmp_path, "exit", **options)
 
 
 def test_the_command_trains_and_shows(

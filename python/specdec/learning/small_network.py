@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from torch import nn
 
 from specdec.errors import CheckpointError, InputError, MissingPackageError
 
-__all__ = ["SmallShape", "open_decoder", "small_decoder"]
+__all__ = ["SmallShape", "open_decoder", "silent", "small_decoder", "transformers"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,19 @@ def transformers() -> Any:
     return transformers
 
 
+@contextmanager
+def silent() -> Iterator[None]:
+    """A block in which transformers draws no progress bars of its own."""
+    settings = transformers().utils.logging
+    shown = settings.is_progress_bar_enabled()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            settings.enable_progress_bar()
+
+
 def small_decoder(
     n_vocab: int, n_ctx: int, shape: SmallShape, *, bos_id: int | None, eos_ids: int | list[int] | None
 ) -> Any:
@@ -110,9 +125,10 @@ def open_decoder(folder: Path) -> Any:
     """
     library = transformers()
     try:
-        network = library.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True
-        )
+        with silent():
+            network = library.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, local_files_only=True
+            )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         message = " ".join(str(error).split())
         raise CheckpointError(f"{folder}: transformers cannot read it: {message}") from error

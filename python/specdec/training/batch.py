@@ -41,12 +41,15 @@ class Batch:
         Of the token after each one.
     hidden : mapping of int to Tensor, [n, time, d_model] each
         The target's hidden states after each token, by layer, as `Model.hidden_states` has them.
+    step : int
+        Number of the step, from 0.
     """
 
     ids: Tensor
     weights: Tensor
     law: TargetLaw
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    step: int = 0
 
     def mean(self, losses: Tensor, offset: int = 0) -> Tensor:
         """The weighted mean of losses [n, time - offset]; ``[:, t]`` is of the law after token t + offset."""
@@ -60,6 +63,7 @@ class Batch:
             self.weights.to(device),
             self.law.to(device),
             {layer: states.to(device) for layer, states in self.hidden.items()},
+            self.step,
         )
 
 

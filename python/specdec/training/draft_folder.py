@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from specdec.atomic_file import replacing
 from specdec.errors import InputError
+from specdec.learning.small_network import silent
 from specdec.models.model import Model
 
-__all__ = ["copy_tokenizer", "end_ids", "hf_folder", "write_json", "write_tensors"]
+__all__ = ["copy_tokenizer", "end_ids", "hf_folder", "write_decoder", "write_json", "write_tensors"]
 
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -78,3 +80,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], weights: str) -> No
     }
     with replacing(path) as file:
         file.write(save(stored, metadata={"format": "pt"}))
+
+
+def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> None:
+    """Write a decoder of transformers as a Hugging Face folder, with the target's tokenizer."""
+    dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[weights]
+    tensors = {
+        name: tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()
+        for name, tensor in network.state_dict().items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with silent(), tempfile.TemporaryDirectory(dir=folder) as written:
+        network.save_pretrained(written, state_dict=tensors)
+        for path in sorted(Path(written).iterdir()):
+            path.replace(folder / path.name)
+    copy_tokenizer(target, folder)

@@ -118,8 +118,10 @@ def _betas(
     if last <= first:
         return np.zeros(0)
     batch = states.of(text)
-    target = batch.law.log_probs[0, first:last].numpy()
-    draft = kind.first_guess(network, batch.to(kind.settings.device))[0, first:last].float().cpu().numpy()
+    on_device = batch.to(kind.settings.device)
+    own = kind.target_logits(network, on_device)
+    target = (batch.law.log_probs if own is None else own)[0, first:last].float().cpu().numpy()
+    draft = kind.first_guess(network, on_device)[0, first:last].float().cpu().numpy()
     if temperature == 0.0:
         tokens = target.argmax(-1)
         equal = tokens == draft.argmax(-1)

@@ -16,7 +16,7 @@ from specdec.learning.target_law import Objective
 from specdec.models.model import Model
 from specdec.training.batch import Batch
 from specdec.training.settings import TrainingSettings
-from specdec.training.written_texts import TextWriter
+from specdec.training.written_texts import Texts, TextWriter
 
 __all__ = ["Kind"]
 
@@ -44,7 +44,7 @@ class Kind(ABC):
     name: ClassVar[str]
     shape_type: ClassVar[type]
     learning_rate: ClassVar[float] = 4e-3
-    gamma: ClassVar[int] = 4
+    gamma: int = 4
 
     def __init__(self, target: Model, settings: TrainingSettings) -> None:
         self.target, self.settings = target, settings
@@ -104,6 +104,13 @@ class Kind(ABC):
     def is_table(self, name: str) -> bool:
         """Whether a matrix is a table or a head, by its name: AdamW trains it, not Muon."""
         return any(part in name for part in ("embed", "output", "lm_head"))
+
+    def target_logits(self, network: Any, batch: Batch) -> Tensor | None:
+        """Logits [n, time, n_vocab] of a target that is trained itself; None for one that stays as it is."""
+        return None
+
+    def finish(self, folder: Path, texts: Texts) -> None:  # noqa: B027
+        """Settle what depends on the trained draft in `folder`; `texts` are held-out ones of the target."""
 
     @property
     def words(self) -> Sequence[str]:

@@ -6,6 +6,7 @@ import copy
 import pickle
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -102,7 +103,8 @@ def train_step(
     seed_step(settings.seed, step)
     progress = step / n_steps
     objective = objective_at(settings.loss, settings.beta, progress)
-    loss = kind.loss(network, batch.to(settings.device), objective, progress)
+    batch = replace(batch.to(settings.device), step=step)
+    loss = kind.loss(network, batch, objective, progress)
     loss.backward()
     optimisers.step(learning_rate_factor(step, n_steps))
     return float(loss.detach())

@@ -16,7 +16,7 @@ from specdec.learning.target_law import Objective
 from specdec.models.model import Model, load
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.training.batch import Batch
-from specdec.training.draft_folder import copy_tokenizer, end_ids, write_json, write_tensors
+from specdec.training.draft_folder import end_ids, write_decoder
 from specdec.training.kind import Kind
 from specdec.training.written_texts import TextWriter, continued
 
@@ -57,18 +57,7 @@ class SmallKind(Kind):
 
     def export(self, network: Any, folder: Path) -> None:
         """See `Kind.export`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        config = network.config.to_dict()
-        config["dtype"] = {"bf16": "bfloat16", "f32": "float32"}[self.settings.weights]
-        tied = bool(getattr(network.config, "tie_word_embeddings", False))
-        tensors = {
-            name: tensor
-            for name, tensor in network.state_dict().items()
-            if not (tied and name == "lm_head.weight")
-        }
-        write_json(folder / "config.json", config)
-        write_tensors(folder / "model.safetensors", tensors, self.settings.weights)
-        copy_tokenizer(self.target, folder)
+        write_decoder(network, self.target, folder, self.settings.weights)
 
     def open(self, folder: Path) -> tuple[Model, Model | Draft]:
         """See `Kind.open`."""

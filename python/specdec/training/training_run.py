@@ -336,6 +336,7 @@ class _Training:
             state.save()
         self._train(network, optimisers, state, held_out)
         self._kind.export(network, self._folder)
+        self._kind.finish(self._folder, held_out.texts[1.0])
         trained = self._measured(network, state, held_out)
         trained.save(summary)
         return trained

@@ -1,0 +1,188 @@
+"""Kind "exit": the target trained on so that its first layers draft for it (LayerSkip, arXiv 2404.16710)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.analysis.speedup import speedups
+from specdec.checks import check_choice, check_integer, check_number
+from specdec.drafts import Draft, EarlyExit
+from specdec.errors import InputError, number_of
+from specdec.learning.layer_skip import ExitNetwork, exit_weights, layer_dropout
+from specdec.learning.small_network import open_decoder
+from specdec.learning.target_law import Objective
+from specdec.models.model import Model, load
+from specdec.training.batch import Batch
+from specdec.training.cover import law_of
+from specdec.training.draft_folder import hf_folder, write_decoder, write_json
+from specdec.training.kind import Kind
+from specdec.training.written_texts import Texts
+
+__all__ = ["ExitKind", "ExitShape"]
+
+EXIT_FILE = "specdec_exit.json"
+_GAMMAS = (1, 2, 3, 4, 6)
+
+
+@dataclass(frozen=True)
+class ExitShape:
+    """How the target is trained on.
+
+    Attributes
+    ----------
+    layer : int
+        Layers of the exit; 0: the one that decodes fastest in the end is chosen.
+    dropout : float
+        p_max, the chance that the last layer is skipped for a text.
+    rising : bool
+        Whether dropout rises from 0; the paper has it so for models that are trained from nothing.
+    curriculum : str
+        "rotational", "gradual" or "all": which exits have a loss in a step.
+    scale : float
+        e_scale, how much the exits before the last weigh.
+    period : int
+        Of "rotational".
+    """
+
+    layer: int = 0
+    dropout: float = 0.1
+    rising: bool = False
+    curriculum: str = "rotational"
+    scale: float = 0.2
+    period: int = 2
+
+
+class ExitKind(Kind):
+    """Fine-tuning of the target itself; every other kind leaves it as it is.
+
+    Every exit learns the law that the target had before training; the paper has the next token of the
+    text: in the mean over the target's own texts that is the same, with less noise, and the last exit stays
+    where it was.
+    """
+
+    name = "exit"
+    shape_type = ExitShape
+    learning_rate = 5e-4
+
+    def __init__(self, target: Model, settings: Any) -> None:
+        super().__init__(target, settings)
+        n_layer = target.config.n_layer
+        shape = self.shape
+        check_choice("curriculum", shape.curriculum, ("rotational", "gradual", "all"))
+        check_integer("layer", shape.layer, 0, n_layer - 1)
+        check_integer("period", shape.period, 1)
+        for name in ("dropout", "scale"):
+            check_number(name, getattr(shape, name), "a number from 0 to 1", lambda x: 0.0 <= x <= 1.0)
+        if settings.data not in ("target", "text") or settings.after:
+            raise InputError("kind 'exit' takes data 'target' or 'text' and no drafts in after")
+        self._folder = hf_folder(target)
+        self._layer = shape.layer or max(1, n_layer // 2)
+        self._words: tuple[str, ...] = ()
+
+    def network(self) -> ExitNetwork:
+        """See `Kind.network`."""
+        begin = self._folder if self.settings.begin is None else Path(self.settings.begin)
+        return ExitNetwork(open_decoder(begin))
+
+    def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
+        """See `Kind.loss`."""
+        shape, n_layer = self.shape, network.n_layer
+        chances = torch.tensor(
+            [layer_dropout(i, n_layer, progress, shape.dropout, rising=shape.rising) for i in range(n_layer)]
+        )
+        skips = torch.rand(n_layer, len(batch.ids)) < chances[:, None]
+        states = network.states(batch.ids, skips.to(batch.ids.device))
+        weights = exit_weights(
+            n_layer, batch.step, progress, curriculum=shape.curriculum, scale=shape.scale, period=shape.period
+        )
+        losses = [
+            weight * batch.mean(objective(batch.law, network.exit_logits(state)))
+            for weight, state in zip(weights, states, strict=True)
+            if weight
+        ]
+        return torch.stack(losses).sum()
+
+    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+        """See `Kind.first_guess`."""
+        logits: Tensor = network.exit_logits(network.states(batch.ids)[self._layer - 1])
+        return logits
+
+    def target_logits(self, network: Any, batch: Batch) -> Tensor:
+        """See `Kind.target_logits`: the target is what it has become."""
+        logits: Tensor = network.exit_logits(network.states(batch.ids)[-1])
+        return logits
+
+    def export(self, network: Any, folder: Path) -> None:
+        """See `Kind.export`."""
+        write_decoder(network.model, self.target, folder, self.settings.weights)
+        write_json(folder / EXIT_FILE, {"layer": self._layer, "gamma": self.gamma})
+
+    def finish(self, folder: Path, texts: Texts) -> None:
+        """See `Kind.finish`: the fastest exit and gamma, measured, and how far the target has moved."""
+        tuned = load(folder)
+        prompts = [
+            texts.ids[i, : max(1, int(texts.ends[i]) // 4)].tolist() for i in range(min(4, len(texts)))
+        ]
+        layers = [self.shape.layer] if self.shape.layer else _some_layers(tuned.config.n_layer)
+        fastest = 0.0
+        for layer in layers:
+            found = speedups(
+                tuned,
+                EarlyExit(layer),
+                [(prompt, texts.ids.shape[1] // 2) for prompt in prompts],
+                gammas=_GAMMAS,
+                lenience=1.0,
+                repeats=1,
+                seed=self.settings.seed,
+                done=lambda n: None,
+                temperature=0.0,
+                n_threads=self.settings.threads,
+            )
+            for gamma, speedup in found.items():
+                if speedup.median > fastest:
+                    fastest, self._layer, self.gamma = speedup.median, layer, gamma
+        write_json(folder / EXIT_FILE, {"layer": self._layer, "gamma": self.gamma})
+        self._words = (
+            f"the target itself was trained: its texts are those of {folder}, no longer {self.target.path}'s",
+            _moved(self.target, tuned, texts, self.settings.threads),
+            f"fastest greedy exit: {number_of(self._layer, 'layer')}, gamma {self.gamma}, "
+            f"speed-up {fastest:.2f}",
+        )
+
+    def open(self, folder: Path) -> tuple[Model, Model | Draft]:
+        """See `Kind.open`."""
+        return load(folder), EarlyExit(self._layer)
+
+    def is_table(self, name: str) -> bool:
+        """See `Kind.is_table`: weights that are trained on keep their sizes, which Muon would not."""
+        return True
+
+    @property
+    def words(self) -> Sequence[str]:
+        """See `Kind.words`."""
+        return self._words
+
+
+def _some_layers(n_layer: int) -> list[int]:
+    """Exits to be tried: all of a small model, some of a deep one."""
+    return sorted({int(layer) for layer in np.linspace(1, n_layer - 1, min(6, n_layer - 1)).round()})
+
+
+def _moved(target: Model, tuned: Model, texts: Texts, n_threads: int) -> str:
+    """How far the laws of the trained target are from those that it had, on texts of its own."""
+    far, equal, n = 0.0, 0, 0
+    for i in range(len(texts)):
+        ids = texts.ids[i, : texts.ends[i]]
+        laws = [law_of(model.logits(ids, n_threads=n_threads)) for model in (target, tuned)]
+        far += float((laws[0] * (np.log(laws[0] + 1e-300) - np.log(laws[1] + 1e-300))).sum())
+        equal += int((laws[0].argmax(-1) == laws[1].argmax(-1)).sum())
+        n += len(ids)
+    same = f"its argmax is the same at {equal / n:.1%} of positions"
+    return f"its laws moved by KL {far / n:.4f} nats a token; {same}"
