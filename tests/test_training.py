@@ -156,18 +156,21 @@ def train(target: Any, out: Path, kind: str = "small", **options: Any) -> Any:
     return train_draft(target, kind, out, **given | options)
 
 
-def weights_of(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
+def weights_of(folder: Path) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    return load_file(folder / "model.safetensors")
 
 
-def test_a_training_raises_alpha_beyond_chance(target: specdec.Model, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["small", "recurrent"])
+def test_a_training_raises_alpha_beyond_chance(kind: str, target: specdec.Model, tmp_path: Path) -> None:
     """The interval of the gain is a 95 % one: a training that did nothing would pass once in forty."""
-    trained = train(target, tmp_path, steps=96)
+    trained = train(target, tmp_path, kind, steps=96)
     for temperature in (0.0, 1.0):
         assert trained.gains[temperature][1] > 0.05, str(trained)
         assert trained.after.tokens_per_call[temperature] > trained.before.tokens_per_call[temperature]
-    assert "small draft for learnable" in str(trained)
-    again = train(target, tmp_path, steps=96)
+    assert f"{kind} draft for learnable" in str(trained)
+    again = train(target, tmp_path, kind, steps=96)
     assert again.to_dict() == trained.to_dict()
 
 
@@ -182,18 +185,43 @@ def test_a_folder_says_what_its_network_says(target: specdec.Model, tmp_path: Pa
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
+def test_a_recurrent_folder_says_what_its_network_says(target: specdec.Model, tmp_path: Path) -> None:
+    train(target, tmp_path, "recurrent", steps=2, shape={"d_hidden": 24, "n_layers": 2})
+    from specdec.training.recurrent_kind import read_recurrent
+
+    ids = np.random.default_rng(0).integers(0, VOCABULARY, 40)
+    with torch.no_grad():
+        expected = read_recurrent(tmp_path, target)(torch.from_numpy(ids)[None])[0].numpy()
+    found = specdec.drafts.load(tmp_path, target).core.logits(ids)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kind", ["small", "recurrent"])
+def test_a_training_begins_with_the_weights_that_it_is_given(
+    kind: str, target: specdec.Model, tmp_path: Path
+) -> None:
+    train(target, tmp_path / "first", kind, steps=64)
+    trained = train(target, tmp_path / "second", kind, steps=2, begin=tmp_path / "first", learning_rate=1e-9)
+    first, second = (weights_of(tmp_path / part) for part in ("first", "second"))
+    assert all(np.allclose(second[name], first[name], atol=1e-6) for name in first)
+    assert abs(trained.gains[1.0][0]) < 1e-3
+
+
 class InterruptedTrainingError(Exception):
     """A training that ends where it should not."""
 
 
-@pytest.mark.parametrize("data", ["target", "mixture"])
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("small", "target"), ("small", "mixture"), ("recurrent", "draft"), ("exit", "target")],
+)
 def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
-    data: str, target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, data: str, target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from specdec.training import loop
 
     options = {"data": data, "steps": 40, "passes": 1}
-    train(target, tmp_path / "whole", **options)
+    train(target, tmp_path / "whole", kind, **options)
     module = importlib.import_module("specdec.training.training_run")
     monkeypatch.setattr(module, "_CHECKPOINT_S", 0.0)
 
@@ -208,9 +236,10 @@ def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
     for limit in (3, 21, 37):
         with monkeypatch.context() as patch, pytest.raises(InterruptedTrainingError):
             patch.setattr(module, "train_step", stopping_at(limit))
-            train(target, tmp_path / "parts", **options)
-    train(target, tmp_path / "parts", **options)
-    assert weights_of(tmp_path / "parts") == weights_of(tmp_path / "whole")
+            train(target, tmp_path / "parts", kind, **options)
+    train(target, tmp_path / "parts", kind, **options)
+    parts, whole = (weights_of(tmp_path / part) for part in ("parts", "whole"))
+    assert parts.keys() == whole.keys() and all(np.array_equal(parts[name], whole[name]) for name in whole)
     curves = [loop.LossCurve.read(tmp_path / part / "training" / "losses.tsv") for part in ("parts", "whole")]
     np.testing.assert_array_equal(*(np.array(curve)[:, :-1] for curve in curves))
 
@@ -219,13 +248,14 @@ def test_what_drafts_leave_is_the_law_behind_their_rejections(target: specdec.Mo
     """By enumeration of what the rule leaves: the chance that it comes to it, and the law then."""
     from specdec.training.cover import Cover, law_of
 
-    for i in range(2):
-        train(target, tmp_path / f"{i}", steps=2, seed=i)
+    for i, kind in enumerate(("small", "recurrent")):
+        train(target, tmp_path / f"{i}", kind, steps=2)
     cover = Cover(target, [str(tmp_path / f"{i}") for i in range(2)])
     ids = np.arange(3, 9, dtype=np.int32)
     probs = law_of(target.logits(ids))
     left, share = cover.residual(ids, probs, 1.0)
-    drafts = [law_of(specdec.load(tmp_path / f"{i}").logits(ids)) for i in range(2)]
+    recurrent = specdec.drafts.load(tmp_path / "1", target)
+    drafts = [law_of(specdec.load(tmp_path / "0").logits(ids)), recurrent.probabilities(ids)]
     for row in range(len(ids)):
         reached, law = 1.0, probs[row]
         for draft in drafts:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from specdec import drafts
@@ -131,13 +130,7 @@ def _opened(
             f"after {folder} is a draft by {method!r}; expected a small model or a recurrent draft, whose "
             "law depends on the text alone"
         )
-    from specdec.training.recurrent_kind import read_recurrent
-
-    network = read_recurrent(folder, target)
-
-    def logits(ids: NDArray[np.int32]) -> Logits:
-        with torch.no_grad():
-            found: Logits = network(torch.from_numpy(ids.astype(np.int64))[None])[0].numpy()
-        return found
-
-    return drafts.load(folder, target), logits
+    draft = drafts.load(folder, target)
+    assert isinstance(draft, drafts.Recurrent)
+    core = draft.core
+    return draft, lambda ids: core.logits(ids)

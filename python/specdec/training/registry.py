@@ -11,6 +11,7 @@ __all__ = ["KINDS", "kind_of_name"]
 
 _HOMES = {
     "small": "small_kind.SmallKind",
+    "recurrent": "recurrent_kind.RecurrentKind",
     "exit": "exit_kind.ExitKind",
 }
 """Where each kind lies in this folder; it is imported when it is asked for."""
