@@ -1,4 +1,7 @@
-"""Every way to draft: speed on several kinds of text, and what drafting itself costs."""
+"""Every way to draft: speed on several kinds of text, and what drafting itself costs.
+
+Learnt drafts (`Heads`) are not among them: each belongs to the target that it was trained for.
+"""
 
 from __future__ import annotations
 

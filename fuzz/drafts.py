@@ -7,7 +7,7 @@ from typing import Any
 
 from fuzz.draws import Draws
 from fuzz.eagles import draw_eagle, make_eagle
-from fuzz.learnt import random_recurrent
+from fuzz.learnt import draw_heads, make_heads, random_recurrent
 from fuzz.models import draft_description, make_model
 from fuzz.objects import CHAINS, Proposer, draw_object
 from specdec import drafts
@@ -22,8 +22,8 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
     n_vocab, n_layer = target.get("n_vocab", 11), target.get("n_layer", 2)
     nested = 0.0 if depth > 2 else 1.0
     kind = draws.weighted(
-        model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, ngram=1, online=1, random=0.5,
-        context=1.5, input=1, lookahead=2, object=2.5, recurrent=1, eagle=layers,
+        model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, heads=2 * layers, ngram=1,
+        online=1, random=0.5, context=1.5, input=1, lookahead=2, object=2.5, recurrent=1, eagle=layers,
     )  # fmt: skip
     if kind == "exit" and n_layer == 1:
         kind = "skip"
@@ -40,6 +40,8 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
         return draw_eagle(draws, n_layer, n_vocab) | _tree(draws)
     if kind == "exit":
         return {"kind": "exit", "layer": draws.randint(1, n_layer - 1)}
+    if kind == "heads":
+        return draw_heads(draws, n_vocab) | _tree(draws)
     if kind == "skip":
         layers_of = list(range(n_layer))
         attn, mlp = draws.some(layers_of), draws.some(layers_of)
@@ -124,6 +126,8 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         return make_eagle(d, make_model(target), _made_tree(d["tree"]) if "tree" in d else None)
     if kind == "exit":
         return drafts.EarlyExit(d["layer"])
+    if kind == "heads":  # of the class drafts.Heads
+        return make_heads(d, make_model(target), _made_tree(d["tree"]) if "tree" in d else None)
     if kind == "skip":
         return drafts.SkipLayers(d["attn"], d["mlp"])
     if kind == "ngram":

@@ -18,7 +18,7 @@ import numpy as np
 
 import specdec
 from fuzz.family_files import CONFIGS, random_weights
-from fuzz.learnt import random_recurrent
+from fuzz.learnt import random_heads, random_recurrent
 from specdec import drafts
 from specdec.drafts.learnt.folder import LearntWeights
 
@@ -354,6 +354,12 @@ def _learnt(method: str) -> Files:
 
 _LEARNT: dict[str, Callable[[specdec.Model], LearntWeights]] = {
     "recurrent": lambda target: random_recurrent(target, (2, 3, 1), [0, 2, 3], 1),
+    "heads": lambda target: random_heads(
+        target,
+        {"n_heads": 2, "n_blocks": 1, "see_guesses": True, "shared_output": False},
+        [0, 3, 2],
+        2,
+    ),
 }
 
 _WRITERS: dict[str, Callable[[], Files]] = (

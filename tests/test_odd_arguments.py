@@ -20,6 +20,7 @@ import pytest
 
 import specdec
 from eagle_models import eagle_folder, mimo_target
+from learnt_weights import random_heads
 from specdec import drafts, theory
 from specdec.errors import SpecdecError
 from tiny_models import llama_config, write_hf
@@ -405,6 +406,11 @@ CASES: dict[str, Callable[[World], Case]] = {
     "StaticTree.expected": lambda w: (drafts.StaticTree.expected, {"n_nodes": 3}),
     "DynamicTree": lambda w: (drafts.DynamicTree, {"n_nodes": 3}),
     "ModelDraft": lambda w: (drafts.ModelDraft, {"model": w.draft}),
+    "Heads": lambda w: (drafts.Heads, {"weights": random_heads(w.target)}),
+    "drafts.load": lambda w: (
+        drafts.load,
+        {"path": random_heads(w.target).save(w.folder / "heads"), "target": w.target},
+    ),
     "EarlyExit": lambda w: (drafts.EarlyExit, {"layer": 1}),
     "Eagle": lambda w: (
         drafts.Eagle,

@@ -19,6 +19,13 @@ static void dealloc(PyObject* base) {
     Py_DECREF(type);
 }
 
+PyObject* sd_taps_as_tuple(const sd_taps* taps) {
+    PyObject* list = sd_list_of_ints(taps->layers, taps->n);
+    PyObject* tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
+}
+
 PyObject* sd_cached_text_new(PyTypeObject* type, sd_model_object* model, const sd_cache* cache) {
     sd_cached_text_object* self = (sd_cached_text_object*)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
@@ -62,6 +69,11 @@ static PyObject* get_model(PyObject* base, void* ignored) {
     return Py_NewRef((PyObject*)((sd_cached_text_object*)base)->model);
 }
 
+static PyObject* get_taps(PyObject* base, void* ignored) {
+    (void)ignored;
+    return sd_taps_as_tuple(&((sd_cached_text_object*)base)->cache.taps);
+}
+
 static PyObject* get_n_bytes(PyObject* base, void* ignored) {
     (void)ignored;
     return PyLong_FromSize_t(sd_cache_bytes(&((sd_cached_text_object*)base)->cache));
@@ -78,6 +90,7 @@ static PyGetSetDef getters[] = {
      "The ids of the source that the text has, int32, a copy; None for a model without an encoder.", NULL},
     {"model", get_model, NULL, "Whose keys and values these are.", NULL},
     {"n_low", get_n_low, NULL, "Texts that agree with fewer tokens than these cannot begin with it.", NULL},
+    {"taps", get_taps, NULL, "The hidden states that it has of each token.", NULL},
     {"n_bytes", get_n_bytes, NULL, "Memory that they take.", NULL},
     {0},
 };

@@ -6,6 +6,7 @@
 #include "dynamic_tree_drafter.h"
 #include "eagle_predictor.h"
 #include "ensemble_drafter.h"
+#include "heads_predictor.h"
 #include "input_drafter.h"
 #include "lookahead_drafter.h"
 #include "model_predictor.h"
@@ -37,6 +38,7 @@ typedef struct predictor_source {
     sd_predictor_maker maker; /* with the options below */
     union {
         sd_model_predictor_options model;
+        sd_heads_predictor_options heads;
     } options;
 } predictor_source;
 
@@ -50,7 +52,7 @@ static int model_options_from(PyObject* argument, const sd_drafter_context* c,
     return 0;
 }
 
-/* The source of an argument: a Model, a Recurrent or an Eagle. Returns 0, or -1 with an exception. The
+/* The source of an argument: a Model, or weights of a learnt draft. Returns 0, or -1 with an exception. The
  * source stays where it is: its maker points into it. */
 static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
     if (PyObject_TypeCheck(argument, c->state->recurrent_type)) {
@@ -63,6 +65,12 @@ static int source_from(PyObject* argument, const sd_drafter_context* c, predicto
         if (eagle == NULL) return -1;
         source->maker = (sd_predictor_maker){sd_eagle_predictor_make, eagle};
         return made(sd_eagle_check(eagle, &c->target->config));
+    }
+    if (PyObject_TypeCheck(argument, c->state->heads_type)) {
+        const sd_heads* heads = sd_heads_from(argument, "draft");
+        source->options.heads = (sd_heads_predictor_options){heads, c->target};
+        source->maker = (sd_predictor_maker){sd_heads_predictor_make, &source->options};
+        return heads == NULL ? -1 : 0;
     }
     source->maker = (sd_predictor_maker){sd_model_predictor_make, &source->options};
     return model_options_from(argument, c, &source->options.model);

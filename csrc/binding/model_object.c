@@ -3,6 +3,7 @@
 
 #include "config_dict.h"
 #include "encoder.h"
+#include "interrupt.h"
 #include "library.h"
 #include "module.h"
 #include "tensor_arguments.h"
@@ -182,6 +183,27 @@ static PyObject* matrix(PyObject* base, PyObject* argument) {
     return sd_raise(status);
 }
 
+static PyObject* token_table(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    const sd_model* model = ((sd_model_object*)base)->model;
+    if (model == NULL) return PyErr_Format(PyExc_ValueError, "the model was never initialised");
+    const sd_table* table = &model->token_embedding;
+    float* rows;
+    PyObject* array = sd_new_array("float32", table->n_rows, table->n_cols, (void**)&rows);
+    if (array == NULL) return NULL;
+    sd_status status = SD_OK;
+    PyThreadState* saved_thread;
+    sd_gil_release(&saved_thread);
+    for (int r = 0; r < table->n_rows && status == SD_OK; r++) {
+        sd_table_row(table, r, rows + (ptrdiff_t)r * table->n_cols);
+        status = sd_interrupted();
+    }
+    sd_gil_take(&saved_thread);
+    if (status == SD_OK) return array;
+    Py_DECREF(array);
+    return sd_raise(status);
+}
+
 static PyObject* encode(PyObject* base, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"ids", "n_threads", NULL};
     const sd_model* model = ((sd_model_object*)base)->model;
@@ -212,6 +234,9 @@ static PyMethodDef methods[] = {
      "encode($self, ids, *, n_threads=1)\n--\n\nThe encoder's output for a source, float32 [n, d_model]."},
     {"matrix", matrix, METH_O,
      "matrix($self, name, /)\n--\n\nA packed matrix as it is computed with, float32 [n_rows, n_cols]."},
+    {"token_table", token_table, METH_NOARGS,
+     "token_table($self, /)\n--\n\nThe embeddings of all tokens as they are stored, float32 [n_vocab, "
+     "d_model]."},
     {0},
 };
 

@@ -30,7 +30,8 @@ static int execute(PyObject* module) {
         add_type(module, &sd_adaptive_gamma_spec, &state->adaptive_gamma_type) < 0 ||
         add_type(module, &sd_cached_text_spec, &state->cached_text_type) < 0 ||
         add_type(module, &sd_recurrent_spec, &state->recurrent_type) < 0 ||
-        add_type(module, &sd_eagle_spec, &state->eagle_type) < 0)
+        add_type(module, &sd_eagle_spec, &state->eagle_type) < 0 ||
+        add_type(module, &sd_heads_spec, &state->heads_type) < 0)
         return -1;
 #ifdef SPECDEC_TESTING
     if (PyModule_AddFunctions(module, sd_testing_functions) < 0) return -1;
@@ -52,6 +53,7 @@ static int traverse(PyObject* module, visitproc visit, void* arg) {
     Py_VISIT(state->cached_text_type);
     Py_VISIT(state->recurrent_type);
     Py_VISIT(state->eagle_type);
+    Py_VISIT(state->heads_type);
     return 0;
 }
 
@@ -68,6 +70,7 @@ static int clear(PyObject* module) {
     Py_CLEAR(state->cached_text_type);
     Py_CLEAR(state->recurrent_type);
     Py_CLEAR(state->eagle_type);
+    Py_CLEAR(state->heads_type);
     return 0;
 }
 

@@ -8,13 +8,14 @@
 #include "corrections.h"
 #include "eagle_predictor.h"
 #include "exclusive.h"
+#include "heads.h"
 #include "ngram_table.h"
 #include "recurrent.h"
 #include "weights.h"
 
 typedef struct sd_module_state {
     PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *corrections_type, *session_type,
-        *beam_type, *adaptive_gamma_type, *cached_text_type, *recurrent_type, *eagle_type;
+        *beam_type, *adaptive_gamma_type, *cached_text_type, *recurrent_type, *eagle_type, *heads_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -48,6 +49,11 @@ typedef struct sd_corrections_object {
     PyObject_HEAD sd_corrections ring; /* its entries are NULL until __init__ has succeeded */
 } sd_corrections_object;
 
+typedef struct sd_heads_object {
+    PyObject_HEAD sd_heads* heads; /* owned; NULL until __init__ has succeeded */
+    sd_exclusive exclusive;        /* of __init__ */
+} sd_heads_object;
+
 typedef struct sd_adaptive_gamma_object {
     PyObject_HEAD sd_adaptive_gamma learnt;
 } sd_adaptive_gamma_object;
@@ -68,7 +74,7 @@ typedef struct sd_recurrent_object {
  * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_corrections_spec,
     sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec, sd_recurrent_spec,
-    sd_eagle_spec;
+    sd_eagle_spec, sd_heads_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
@@ -83,6 +89,9 @@ sd_automaton_object* sd_automaton_from(const sd_module_state* state, PyObject* o
 /* The finished weights of an object of the type Recurrent, borrowed; NULL with an exception. */
 const sd_recurrent* sd_recurrent_from(PyObject* object, const char* name);
 
+/* The finished heads of an object of the type Heads, borrowed; NULL with an exception. */
+sd_heads* sd_heads_from(PyObject* object, const char* name);
+
 /* A new object of the type AdaptiveGamma; NULL with an exception. */
 PyObject* sd_adaptive_gamma_new(PyTypeObject* type, const sd_adaptive_gamma* learnt);
 
@@ -92,6 +101,9 @@ int sd_adaptive_gamma_from(const sd_module_state* state, PyObject* object, sd_ad
 /* A new object of the type CachedText with a copy of what a cache of the model has committed; NULL with an
  * exception. The cache must not change meanwhile: the copying releases the GIL. */
 PyObject* sd_cached_text_new(PyTypeObject* type, sd_model_object* model, const sd_cache* cache);
+
+/* Which hidden states a cache keeps: a new tuple; NULL with an exception. */
+PyObject* sd_taps_as_tuple(const sd_taps* taps);
 
 /* A CachedText argument, borrowed; NULL with an exception. */
 sd_cached_text_object* sd_cached_text_from(const sd_module_state* state, PyObject* object);

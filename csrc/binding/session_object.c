@@ -256,6 +256,16 @@ static PyObject* cached_size(PyObject* base, PyObject* args) {
     return size;
 }
 
+static PyObject* taps(PyObject* base, PyObject* args) {
+    session_object* self = (session_object*)base;
+    if (enter(self) < 0) return NULL;
+    sd_model_object* model;
+    const sd_cache* cache = cache_of(self, args, &model);
+    PyObject* tuple = cache ? sd_taps_as_tuple(&cache->taps) : NULL;
+    leave(self);
+    return tuple;
+}
+
 static PyObject* begin_with(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     int sequence, n = 0;
@@ -326,6 +336,8 @@ static PyMethodDef methods[] = {
     {"cached_text", cached_text, METH_VARARGS,
      "cached_text($self, sequence, model=None, /)\n--\n\nThe keys and values of a sequence's text so far, "
      "as a CachedText."},
+    {"taps", taps, METH_VARARGS,
+     "taps($self, sequence, model=None, /)\n--\n\nThe hidden states that a sequence's text is kept with."},
     {"cached_size", cached_size, METH_VARARGS,
      "cached_size($self, sequence, model=None, /)\n--\n\nTokens of this CachedText, the memory that "
      "it takes, and its n_low."},

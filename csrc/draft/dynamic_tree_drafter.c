@@ -203,7 +203,8 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predict
     d->options = *dynamic;
     d->n_nodes = drafting->gamma;
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
-    const sd_prediction prediction = {drafting, drafting->n_text, most_reads(dynamic), dynamic->width};
+    const sd_prediction prediction = {drafting, drafting->n_text, most_reads(dynamic), dynamic->width,
+                                      dynamic->steps};
     if (status == SD_OK) status = maker.make(maker.options, &prediction, &d->predictor);
     if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor, observe);
     return sd_drafter_made(&d->base, status, drafter);

@@ -31,7 +31,7 @@ struct sd_predictor {
     sd_status (*read)(sd_predictor* self, int* done);
     /* Before a proposal's first predict of a round. Lessens the proposal's depth to what can be predicted. */
     sd_status (*follow)(sd_predictor* self, sd_proposal* proposal);
-    /* Predict the tokens after nodes of n proposals. */
+    /* Predict the tokens after nodes of n proposals. The roots of a round are asked for first, together. */
     sd_status (*predict)(sd_predictor* self, const sd_draft_nodes* batch, int n);
     /* Let `duplicate`, which has the same tokens from the root as `node`, count as asked for like `node`. */
     void (*share)(sd_predictor* self, const sd_proposal* proposal, int32_t duplicate, int32_t node);
@@ -50,6 +50,8 @@ typedef struct sd_prediction {
     int n_nodes;
     /* Nodes of a proposal that it is asked for at once, at most. */
     int n_rows;
+    /* Guesses in a row, at most: it is asked for nodes of depths 0 to n_levels - 1. */
+    int n_levels;
 } sd_prediction;
 
 /* How a predictor is made: make(options, …) hands it to the caller, who owns it. Borrowed. */

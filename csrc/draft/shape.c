@@ -24,9 +24,10 @@ sd_shape sd_shape_take(sd_arena* arena, const sd_shape_options* o, int gamma) {
     s.first_child = sd_arena_take(arena, (size_t)s.n_nodes + 1, sizeof *s.first_child);
     /* a level ends where a node's parent is the first node of its own level or a later one */
     int level = 1, n_siblings = 0, n_parents = 0, last = -1;
+    s.n_levels = s.n_nodes > 0;
     for (int node = 1; node <= s.n_nodes; node++) {
         int32_t parent = parent_of(o, node);
-        if (parent >= level) level = node, n_parents = 0;
+        if (parent >= level) level = node, n_parents = 0, s.n_levels++;
         if (parent != last) n_siblings = 0, n_parents++;
         last = parent;
         n_siblings++;

@@ -13,6 +13,7 @@ typedef struct sd_shape {
     int32_t* n_children;       /* [n_nodes + 1] */
     int32_t* first_child;      /* [n_nodes + 1] where there are children, their first */
     int widest, most_children; /* most nodes of a level that have children; most children of a node */
+    int n_levels;              /* of nodes, without the root's */
     sd_choosing how;
 } sd_shape;
 
@@ -29,7 +30,7 @@ typedef struct sd_shape_options {
 sd_status sd_shape_check(const sd_shape_options* options);
 
 /* The first gamma nodes of a shape; its arrays are pieces of the arena. Counted without the arrays too:
- * widest and most_children hold while the arena is counting. */
+ * widest, most_children and n_levels hold while the arena is counting. */
 sd_shape sd_shape_take(sd_arena* arena, const sd_shape_options* options, int gamma);
 
 #endif

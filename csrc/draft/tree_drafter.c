@@ -203,7 +203,7 @@ sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker
                            .free = release};
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting, shape));
     const sd_prediction prediction = {drafting, drafting->n_text, drafting->gamma,
-                                      d->shape.widest > 0 ? d->shape.widest : 1};
+                                      d->shape.widest > 0 ? d->shape.widest : 1, d->shape.n_levels};
     if (status == SD_OK) status = maker.make(maker.options, &prediction, &d->predictor);
     if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor, observe);
     return sd_drafter_made(&d->base, status, drafter);

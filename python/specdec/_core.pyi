@@ -81,6 +81,11 @@ class Model:
         """What the encoder makes of a source, after its last norm: [len(ids), d_model]."""
     def matrix(self, name: str) -> NDArray[np.float32]:
         """A packed matrix, by canonical name, as it is computed with: [n_rows, n_cols]."""
+    def token_table(self) -> NDArray[np.float32]:
+        """The decoder's embeddings of all tokens as they are stored, before scale, position and norm.
+
+        [n_vocab, d_model].
+        """
     @property
     def dtype(self) -> Dtype:
         """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
@@ -160,6 +165,31 @@ class Eagle:
     def model(self) -> Model:
         """Its weights."""
 
+class Heads:
+    """Heads on a target's hidden states, which guess tokens some places ahead: immutable, packed weights."""
+
+    def __init__(
+        self,
+        config: Mapping[str, int],
+        tensors: Iterable[tuple[str, NDArray[Any], str]],
+        *,
+        tokens: Sequence[int] | NDArray[np.int32] | None = None,
+        dtype: Dtype = "f32",
+        n_threads: int = 1,
+    ) -> None:
+        """config : n_heads, n_blocks, see_guesses, shared_output, n_draft_vocab; d_model and n_vocab.
+
+        tokens : the target's token of each of the n_draft_vocab that may be guessed; None: the same.
+        """
+    @property
+    def dtype(self) -> Dtype:
+        """Number format of the matrices."""
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of packed weights held."""
+    @property
+    def n_parameters(self) -> int: ...
+
 class Automaton:
     """The suffix automaton of a text (Blumer et al. 1985): which pieces occur in it, and where. Immutable."""
 
@@ -237,6 +267,9 @@ class CachedText:
     @property
     def n_low(self) -> int:
         """Texts that agree with fewer tokens than these cannot begin with it: windows have moved on."""
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The hidden states that it has of each token, as `Decoder` names them."""
     @property
     def n_bytes(self) -> int:
         """Memory that they take."""
@@ -353,6 +386,8 @@ class Session:
         """
     def cached_size(self, sequence: int, model: Model | None = None, /) -> tuple[int, int, int]:
         """Tokens of this copy, the memory that it takes, and its n_low."""
+    def taps(self, sequence: int, model: Model | None = None, /) -> tuple[int, ...]:
+        """The hidden states that a text is kept with, for drafts that read them: `CachedText.taps`."""
     @property
     def adaptive_gamma(self) -> AdaptiveGamma | None:
         """A copy of what the session has learnt of its rounds; None if it was made without."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import specdec
 from eagle_models import eagle_for
 from learnt_drafts import recurrent_weights
+from learnt_weights import random_heads
 from specdec import drafts
 
 
@@ -31,6 +32,10 @@ class World:
     @property
     def n_vocab(self) -> int:
         return self.target.config["n_vocab"]
+
+    def heads(self, *, tree: Any = None, **settings: Any) -> drafts.Heads:
+        """Random heads for the target."""
+        return drafts.Heads(random_heads(self.target, **settings), tree=tree)
 
 
 Make = Callable[[World], Any]
@@ -105,6 +110,10 @@ CHAINS: dict[str, Make] = {
     "input copy": lambda world: drafts.InputCopy(start=5),
     "source copy": lambda world: drafts.InputCopy(world.ids, min_match=1),
     "recurrent": lambda world: drafts.Recurrent(recurrent_weights(world.target, world.ids)),
+    "heads": lambda world: world.heads(shared_output=True, n_blocks=2),
+    "heads that see guesses": lambda world: world.heads(
+        see_guesses=True, n_heads=2, tokens=range(0, world.n_vocab, 2)
+    ),
     "early exit": lambda world: drafts.EarlyExit(1),
     "skip attention": lambda world: drafts.SkipLayers(attn=[1]),
     "skip mlp": lambda world: drafts.SkipLayers(mlp=[0]),
@@ -165,6 +174,10 @@ TREES: dict[str, Make] = {
     ),
     "dynamic tree": lambda world: drafts.ModelDraft(
         world.draft, tree=drafts.DynamicTree(8, width=3, steps=4)
+    ),
+    "heads in a tree": lambda world: world.heads(tree=drafts.StaticTree((2, 1, 2), "without replacement")),
+    "heads in a dynamic tree": lambda world: world.heads(
+        see_guesses=True, tree=drafts.DynamicTree(6, width=2, steps=4)
     ),
 }
 

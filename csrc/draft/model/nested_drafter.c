@@ -311,7 +311,7 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
     d->inner_gamma = nested->inner_gamma;
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text + drafting->gamma, d->inner_gamma,
-                                      d->inner_gamma + 1};
+                                      d->inner_gamma + 1, drafting->gamma};
     sd_taps taps = {0};
     if (status == SD_OK) status = sd_drafter_add_taps(nested->inner, &options->model->config, &taps);
     if (status == SD_OK && taps.n > 0)

@@ -37,10 +37,16 @@ class _Entry:
     n_bytes: int
     source: tuple[int, ...] | None  # what its tokens attend to beside the text
 
-    def begins(self, model: _core.Model, tokens: NDArray[np.int32], source: tuple[int, ...] | None) -> int:
-        """How many tokens of a text of the model can be copied from this text."""
+    def begins(
+        self,
+        model: _core.Model,
+        tokens: NDArray[np.int32],
+        source: tuple[int, ...] | None,
+        taps: Sequence[int],
+    ) -> int:
+        """How many tokens of a text of the model can be copied from this text, hidden states among them."""
         n_common = self.n_common(model, tokens, source)
-        return n_common if n_common >= self.text.n_low else 0
+        return n_common if n_common >= self.text.n_low and set(taps) <= set(self.text.taps) else 0
 
     def n_common(self, model: _core.Model, tokens: NDArray[np.int32], source: tuple[int, ...] | None) -> int:
         """How many tokens of a text of the model, with its source, this text begins with."""
@@ -67,6 +73,9 @@ class PromptCache:
 
     A layer that attends to a window keeps the end of a text alone: a prompt that leaves such a text more than
     some 128 tokens before its end is read from its beginning, unless it begins like another one.
+
+    A draft that reads hidden states of the target (`drafts.Heads`) keeps them with its texts, in 4 bytes a
+    number. Texts of runs without such a draft lack them, and are read again.
 
     Where the texts would take more memory than `max_bytes`, those that were used least recently are dropped.
     A text that goes on with another takes its place. One cache may serve several models and threads.
@@ -125,16 +134,20 @@ class PromptCache:
             self._entries.clear()
 
     def find(
-        self, model: _core.Model, prompt: Sequence[int], source: Sequence[int] | None = None
+        self,
+        model: _core.Model,
+        prompt: Sequence[int],
+        source: Sequence[int] | None = None,
+        taps: Sequence[int] = (),
     ) -> _core.CachedText | None:
         """The text that agrees longest with a prompt of a model; None if none begins like it.
 
         `specdec.generate` calls it, and :meth:`keep`. `source` is what the model's encoder reads, if it has
-        one.
+        one; `taps` are the hidden states that the text must have of each token.
         """
         tokens, read = np.asarray(prompt, np.int32), None if source is None else tuple(source)
         with self._lock:
-            agreed = [entry.begins(model, tokens, read) for entry in self._entries]
+            agreed = [entry.begins(model, tokens, read, taps) for entry in self._entries]
             longest = max(agreed, default=0)
             if longest == 0:
                 return None
@@ -151,6 +164,7 @@ class PromptCache:
         n_low: int,
         copy: Callable[[], _core.CachedText],
         source: Sequence[int] | None = None,
+        taps: Sequence[int] = (),
     ) -> None:
         """Keep a text, unless one that is kept has it or there is no room for it.
 
@@ -165,13 +179,15 @@ class PromptCache:
             Makes the copy that is kept.
         source : sequence of int or None
             What the model's encoder read, if it has one.
+        taps : sequence of int
+            The hidden states that the copy has of each token.
         """
         known, read = np.asarray(tokens, np.int32), None if source is None else tuple(source)
         if not len(known):
             return
         with self._lock:
             for at, entry in enumerate(self._entries):
-                if entry.begins(model, known, read) == len(known):
+                if entry.begins(model, known, read, taps) == len(known):
                     self._entries.append(self._entries.pop(at))
                     return
             if n_bytes > self._max_bytes - self._promised:
@@ -180,6 +196,7 @@ class PromptCache:
                 entry
                 for entry in self._entries
                 if not n_low <= entry.n_common(model, known, read) == len(entry.tokens)
+                or not set(entry.text.taps) <= set(taps)
             ]
             while self._used() + n_bytes > self._max_bytes:
                 del self._entries[0]

@@ -251,7 +251,8 @@ class Run:
             return
         beginning = self.request.beginnings[index]
         for model in self._readers():
-            text = cache.find(model.core, beginning.ids, beginning.source_of(model))
+            taps = session.taps(slot, model.core)
+            text = cache.find(model.core, beginning.ids, beginning.source_of(model), taps)
             n_cached = 0 if text is None else session.begin_with(slot, text)
             if model.core is self.request.target.core:
                 self.sequences[index].n_cached = n_cached
@@ -266,7 +267,8 @@ class Run:
         for model in self._readers():
             n_tokens, n_bytes, n_low = session.cached_size(slot, model.core)
             copy = partial(session.cached_text, slot, model.core)
-            cache.keep(model.core, tokens[:n_tokens], n_bytes, n_low, copy, source=beginning.source_of(model))
+            taps, source = session.taps(slot, model.core), beginning.source_of(model)
+            cache.keep(model.core, tokens[:n_tokens], n_bytes, n_low, copy, source=source, taps=taps)
 
     def _gammas(self, slots: Sequence[int]) -> list[int] | None:
         """What the caller's policy says of the next round of the sequence in each slot."""

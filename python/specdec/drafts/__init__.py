@@ -11,6 +11,7 @@ from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.ensemble import Ensemble
 from specdec.drafts.input_copy import InputCopy
 from specdec.drafts.learnt.eagle_draft import MTP, Eagle
+from specdec.drafts.learnt.heads_draft import Heads
 from specdec.drafts.learnt.recurrent import Recurrent
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
@@ -32,6 +33,7 @@ __all__ = [
     "Eagle",
     "EarlyExit",
     "Ensemble",
+    "Heads",
     "InputCopy",
     "Lookahead",
     "ModelDraft",

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,13 @@ class TargetIdentity:
     @classmethod
     def of(cls, target: Model) -> TargetIdentity:
         """That of a model."""
+        found = _IDENTITIES.get(target)
+        if found is None:
+            found = _IDENTITIES[target] = cls._of(target)
+        return found
+
+    @classmethod
+    def _of(cls, target: Model) -> TargetIdentity:
         config = target.config
         return cls(
             target.path.name,
@@ -192,6 +200,10 @@ class TargetIdentity:
 
     def _trained(self, draft: str, target: Model) -> str:
         return f"{draft} was trained for the target {shown(self.name)}; given is {target.path},"
+
+
+_IDENTITIES: WeakKeyDictionary[Model, TargetIdentity] = WeakKeyDictionary()
+"""Of models that live: their vocabularies may be long, and every run asks whether a draft fits."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,125 @@
+/* Heads: what predicts tokens from a target's hidden states, immutable. */
+#include "fields.h"
+#include "module.h"
+#include "tensor_arguments.h"
+
+static sd_status set_tensor(void* heads, const char* name, const sd_source* source, int n_rows, int n_cols,
+                            int n_threads) {
+    return sd_heads_set(heads, name, source, n_rows, n_cols, n_threads);
+}
+
+/* The configuration of a mapping. Returns 0, or -1 with an exception. */
+static int config_from(PyObject* mapping, sd_heads_config* c) {
+    const sd_field fields[] = {{"n_heads", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &c->n_heads},
+                               {"n_blocks", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &c->n_blocks},
+                               {"d_model", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &c->d_model},
+                               {"n_vocab", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &c->n_vocab},
+                               {"n_draft_vocab", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &c->n_draft_vocab},
+                               {"see_guesses", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &c->see_guesses},
+                               {"shared_output", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &c->shared_output}};
+    PyObject* dict = PyDict_New();
+    int result =
+        dict == NULL || PyDict_Update(dict, mapping) < 0 ? -1 : SD_FIELDS_FROM(dict, "Heads", fields);
+    Py_XDECREF(dict);
+    return result;
+}
+
+/* Heads of a configuration and their tokens, an argument or None. Returns 0, or -1 with an exception. */
+static int create(const sd_heads_config* c, PyObject* argument, sd_heads** heads) {
+    int32_t* tokens;
+    int n;
+    if (sd_optional_ids_from(argument, "tokens", &tokens, &n) < 0) return -1;
+    sd_status status =
+        tokens != NULL && n != c->n_draft_vocab
+            ? sd_fail(SD_ERR_VALUE, "there are %d tokens, expected n_draft_vocab, %d", n, c->n_draft_vocab)
+            : sd_heads_create(c, tokens, heads);
+    PyMem_Free(tokens);
+    if (status == SD_OK) return 0;
+    sd_raise(status);
+    return -1;
+}
+
+static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"config", "tensors", "tokens", "dtype", "n_threads", NULL};
+    sd_heads_object* self = (sd_heads_object*)object;
+    PyObject *mapping, *tensors, *tokens = NULL;
+    const char* dtype = "f32";
+    int n_threads = 1;
+    sd_heads_config config = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$Osi", names, &mapping, &tensors, &tokens, &dtype,
+                                     &n_threads))
+        return -1;
+    if (sd_format_from(dtype, "dtype", &config.format) < 0 || config_from(mapping, &config) < 0) return -1;
+    if (sd_exclusive_enter_init(&self->exclusive, self->heads != NULL, "Heads") < 0) return -1;
+    sd_heads* heads = NULL;
+    sd_status status;
+    if (create(&config, tokens, &heads) < 0) goto fail;
+    if (sd_set_tensors(tensors, set_tensor, heads, n_threads) < 0) goto fail;
+    if ((status = sd_heads_finish(heads)) != SD_OK) {
+        sd_raise(status);
+        goto fail;
+    }
+    self->heads = heads;
+    sd_exclusive_leave(&self->exclusive);
+    return 0;
+fail:
+    sd_heads_free(heads);
+    sd_exclusive_leave(&self->exclusive);
+    return -1;
+}
+
+static void dealloc(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    sd_heads_free(((sd_heads_object*)object)->heads);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+sd_heads* sd_heads_from(PyObject* object, const char* name) {
+    sd_heads* heads = ((sd_heads_object*)object)->heads;
+    if (heads == NULL) PyErr_Format(PyExc_ValueError, "%s: the Heads were never initialised", name);
+    return heads;
+}
+
+static PyObject* get_n_bytes(PyObject* object, void* closure) {
+    (void)closure;
+    const sd_heads* heads = ((sd_heads_object*)object)->heads;
+    return PyLong_FromSize_t(heads ? heads->arena.size : 0);
+}
+
+static PyObject* get_n_parameters(PyObject* object, void* closure) {
+    (void)closure;
+    const sd_heads* heads = ((sd_heads_object*)object)->heads;
+    return PyLong_FromLongLong(heads ? sd_tensor_list_count(&heads->tensors) : 0);
+}
+
+static PyObject* get_dtype(PyObject* object, void* closure) {
+    (void)closure;
+    const sd_heads* heads = ((sd_heads_object*)object)->heads;
+    return PyUnicode_FromString(heads ? sd_format_names[heads->config.format] : "");
+}
+
+static PyGetSetDef properties[] = {
+    {"dtype", get_dtype, NULL, "Number format of the matrices.", NULL},
+    {"n_bytes", get_n_bytes, NULL, "Bytes of packed weights held.", NULL},
+    {"n_parameters", get_n_parameters, NULL, "Number of weights.", NULL},
+    {0},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc,
+     "Heads(config, tensors, *, tokens=None, dtype='f32', n_threads=1)\n--\n\n"
+     "Heads on a target's hidden states: immutable, packed weights."},
+    {Py_tp_init, init},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_getset, properties},
+    {Py_tp_new, PyType_GenericNew},
+    {0, NULL},
+};
+
+PyType_Spec sd_heads_spec = {
+    .name = "specdec._core.Heads",
+    .basicsize = sizeof(sd_heads_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};

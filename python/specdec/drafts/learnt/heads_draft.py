@@ -1,0 +1,163 @@
+"""Heads: several tokens ahead from the target's last hidden state."""
+
+from __future__ import annotations
+
+import os
+
+from specdec import _core
+from specdec.checks import check_choice, check_integer, check_path
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.learnt.folder import LearntWeights
+from specdec.drafts.trees import Tree, check_tree, describe_shape
+from specdec.errors import CheckpointError, InputError, kind_of
+from specdec.models.model import Model
+from specdec.models.number_formats import DTYPES, Dtype
+from specdec.threads import check_threads
+
+__all__ = ["Heads", "pack_heads"]
+
+MAX_HEADS = 64
+MAX_BLOCKS = 64
+
+
+class Heads(Draft):
+    """Heads on the target's last hidden state: head k guesses the token k places behind the last one.
+
+    All of them read one vector, which the target has computed anyway: the hidden state that the last token
+    was made from. A head is some residual blocks and an output matrix (Medusa, arXiv 2401.10774); with one
+    block and the target's own output matrix these are the heads of blockwise parallel decoding (arXiv
+    1811.03115), the non-autoregressive draft of section 3.6 of arXiv 2211.17192. Heads that see guesses read
+    the embeddings of the guesses before theirs too (Hydra, arXiv 2402.05109); others guess each token
+    without knowing the ones before, so that a guess costs next to nothing, and a tree of their candidates
+    brings more than a chain.
+
+    Drawn guesses have the product of the heads' distributions as their law, so the ordinary rule is exact for
+    them. Behind a text of one token nothing is guessed, as there is no hidden state. The target's cache holds
+    the hidden states, so heads cannot draft for a draft; they can be one of several in `Ensemble`.
+
+    Parameters
+    ----------
+    weights : path-like or LearntWeights
+        The folder of heads, as training writes it and `specdec.drafts.load` opens it: its ``config.json`` has
+        ``n_heads``, ``n_blocks``, ``see_guesses``, ``shared_output`` and the target's identity. Or the same
+        in memory.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of the matrices; None: that of the file. The target's output matrix, where it is
+        shared, keeps the target's format.
+    tree : ParallelChains, StaticTree or DynamicTree, optional
+        Several candidates for each token; None: a chain. Levels beyond the number of heads stay empty.
+    gamma : int, optional
+        Guesses a round when the caller of `specdec.generate` does not say: by default one for each head, or
+        the nodes of the tree.
+    n_threads : int, optional
+        Threads that pack the weights.
+
+    Attributes
+    ----------
+    n_heads : int
+    tree : ParallelChains, StaticTree, DynamicTree or None
+    gamma : int
+    core : specdec._core.Heads
+        The packed weights.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range.
+    CheckpointError
+        If the folder is damaged or holds another draft.
+
+    Examples
+    --------
+    >>> heads = specdec.drafts.Heads("path/to/heads", tree=specdec.drafts.StaticTree((3, 2), "top-k"))
+    >>> out = specdec.generate(target, heads, "It was a dark and stormy night")
+    """
+
+    in_target_cache = True
+
+    def __init__(
+        self,
+        weights: LearntWeights | str | os.PathLike[str],
+        *,
+        dtype: Dtype | None = None,
+        tree: Tree | None = None,
+        gamma: int | None = None,
+        n_threads: int | None = None,
+    ) -> None:
+        dtype = check_choice("dtype", dtype, DTYPES, optional=True)
+        self.tree = check_tree(tree)
+        if not isinstance(weights, LearntWeights | str | os.PathLike):
+            raise InputError(f"weights is {kind_of(weights)}; expected the folder of heads")
+        if not isinstance(weights, LearntWeights):
+            weights = LearntWeights.read(check_path("weights", weights, CheckpointError))
+        self.core = pack_heads(weights, dtype, n_threads=n_threads)
+        self.n_heads = weights.fields.integer("n_heads")
+        self.gamma = self.n_heads if self.tree is None else self.tree.gamma
+        if gamma is not None:
+            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
+        self._trained_for, self._where = weights.target, weights.where
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`."""
+        self._trained_for.check(target, self._where)
+        return describe_shape(self.tree, self.core)
+
+    def __repr__(self) -> str:
+        more = f", tree={self.tree!r}" if self.tree is not None else ""
+        parameters = f"{self.core.n_parameters:,} parameters in {self.core.dtype}"
+        return f"<specdec.drafts.Heads of {self._where}: {self.n_heads} heads, {parameters}{more}>"
+
+
+def pack_heads(
+    weights: LearntWeights, dtype: Dtype | None = None, *, n_threads: int | None = None
+) -> _core.Heads:
+    """The weights of heads as the core computes with them.
+
+    Parameters
+    ----------
+    weights : LearntWeights
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        None: their own.
+    n_threads : int, optional
+
+    Raises
+    ------
+    CheckpointError
+        Fields or tensors are not those of heads.
+    """
+    weights.check_method("heads")
+    fields, target = weights.fields, weights.target
+    n_heads = fields.integer("n_heads", maximum=MAX_HEADS)
+    n_blocks = fields.integer("n_blocks", minimum=0, maximum=MAX_BLOCKS)
+    see_guesses = fields.boolean("see_guesses", default=False)
+    shared_output = fields.boolean("shared_output", default=False)
+    fields.choice("activation", {"silu": "silu"}, default="silu")
+    weights.check_taps(target.n_layer + 1)
+    if shared_output and weights.tokens is not None:
+        raise fields.error("shared_output", "false, as the draft guesses some of the target's tokens only")
+    if shared_output and not see_guesses and n_blocks == 0:
+        raise fields.error("n_blocks", "at least 1, or all heads are the target's own")
+
+    d_model, n_draft = target.d_model, weights.n_draft_vocab
+    shapes: dict[str, tuple[int, ...]] = {}
+    for k in range(n_heads):
+        if see_guesses:
+            shapes[f"heads.{k}.input.weight"] = (d_model, (2 + k) * d_model)
+        for b in range(n_blocks):
+            shapes[f"heads.{k}.blocks.{b}.weight"] = (d_model, d_model)
+            shapes[f"heads.{k}.blocks.{b}.bias"] = (d_model,)
+        if not shared_output:
+            shapes[f"heads.{k}.output.weight"] = (n_draft, d_model)
+    config = {
+        "n_heads": n_heads, "n_blocks": n_blocks, "see_guesses": see_guesses, "shared_output": shared_output,
+        "d_model": d_model, "n_vocab": target.n_vocab, "n_draft_vocab": n_draft,
+    }  # fmt: skip
+    tensors = weights.tensors(shapes)
+    with weights.naming():
+        return _core.Heads(
+            config,
+            tensors,
+            tokens=weights.tokens,
+            dtype=dtype or weights.dtype,
+            n_threads=check_threads(n_threads),
+        )
