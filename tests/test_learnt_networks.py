@@ -99,11 +99,11 @@ def layer_shape() -> Any:
 def test_heads_are_what_their_format_says(see_guesses: bool, shared_output: bool) -> None:
     import torch
 
-    from specdec.learning.heads import Heads, HeadsShape
+    from specdec.learning.heads import HeadsNetwork, HeadsShape
 
     own, some = ends(), torch.tensor([1, 5, 6, 17])
     shape = HeadsShape(D, V, 3, 2, see_guesses, shared_output, 0 if shared_output else len(some))
-    heads = Heads(shape, own, None if shared_output else some)
+    heads = HeadsNetwork(shape, own, None if shared_output else some)
     w = randomise(heads)
     hidden, seen = torch.randn(5, D), torch.randint(0, V, (5, 3))
     for k in (1, 2, 3):
@@ -126,10 +126,10 @@ def test_heads_are_what_their_format_says(see_guesses: bool, shared_output: bool
 def test_heads_begin_as_the_head_of_the_target() -> None:
     import torch
 
-    from specdec.learning.heads import Heads, HeadsShape
+    from specdec.learning.heads import HeadsNetwork, HeadsShape
 
     own, hidden = ends(), torch.randn(5, D)
-    heads = Heads(HeadsShape(D, V, 2), own)
+    heads = HeadsNetwork(HeadsShape(D, V, 2), own)
     np.testing.assert_array_equal(heads(hidden, k=2).numpy(force=True), own.logits(hidden).numpy())
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from specdec.learning.target_ends import TargetEnds
 
-__all__ = ["Heads", "HeadsShape"]
+__all__ = ["HeadsNetwork", "HeadsShape"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class _Head(nn.Module):
             self.output = nn.Linear(d, shape.n_draft_vocab, bias=False)
 
 
-class Heads(nn.Module):
+class HeadsNetwork(nn.Module):
     """Heads on a target.
 
     Their state dict has the tensors of the draft's folder. They begin as the target's own head: a block adds

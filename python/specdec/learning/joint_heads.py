@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.learning.heads import Heads, HeadsShape
+from specdec.learning.heads import HeadsNetwork, HeadsShape
 from specdec.learning.target_ends import TargetEnds
 
 __all__ = ["JointHeads"]
@@ -33,7 +33,7 @@ class JointHeads(nn.Module):
         output = target.get_output_embeddings()
         table = target.get_input_embeddings().weight
         ends = TargetEnds(table, output.weight, getattr(output, "bias", None), scale, softcap)
-        self.heads = Heads(shape, ends)
+        self.heads = HeadsNetwork(shape, ends)
 
     def read(self, ids: Tensor, learn: bool = True) -> tuple[Tensor, Tensor]:
         """The target on texts.
