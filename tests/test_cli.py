@@ -363,3 +363,26 @@ def test_a_terminal_that_cannot_show_a_character(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, check=True, capture_output=True)
     assert done.stdout.isascii()
     assert b"acceptance rate ?" in done.stdout
+
+
+def test_training_says_that_torch_is_missing(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules["torch"] = None
+from specdec import cli, errors
+assert cli.main(["train", "draft", "--kind", "small", "--out", "nowhere"]) == 2
+try:
+    import specdec.learning
+except errors.MissingPackageError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    message = "training needs torch, which is not installed: pip install 'specdec[train]'\n"
+    assert run.stdout == message and run.stderr == f"specdec train draft: error: {message}"
+
+
+def test_a_prompt_may_begin_with_the_name_of_a_command() -> None:
+    for prompt in ("train", "train draft"):
+        assert cli._parser().parse_args([prompt]).prompt == prompt
+        assert cli._work([prompt])[0] == "specdec"

@@ -21,6 +21,7 @@ PAGES = {
         "docs/FAMILIES",
         "docs/TEXT",
         "docs/DRAFTS",
+        "docs/TRAINING",
         "docs/SPECULATION",
         "docs/ACCEPTANCE",
         "docs/NUMERICS",
@@ -39,6 +40,7 @@ PAGES = {
         "docs/site/api/models",
         "docs/site/api/measuring",
         "docs/site/api/drafts",
+        "docs/site/api/training",
         "docs/site/api/verification",
         "docs/site/api/theory",
         "docs/site/api/plot",
@@ -80,6 +82,7 @@ default_role = "py:obj"
 add_module_names = False
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "none"  # the docstrings say the types
+autodoc_mock_imports = ["torch", "transformers"]  # which only training needs
 numpydoc_show_class_members = False  # autodoc shows them
 numpydoc_attributes_as_param_list = True
 numpydoc_xref_param_type = True

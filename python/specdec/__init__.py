@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import reference as reference
     from specdec import theory as theory
     from specdec import tokenizer as tokenizer
+    from specdec import training as training
     from specdec.analysis.layer_search import search_skips
     from specdec.analysis.measure import measure
     from specdec.analysis.measurement import Measurement, MeasurementRow
@@ -56,7 +57,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.verification.speculative_execution import Speculation, speculate
     from specdec.verification.verify import distribution, verify
 
-_MODULES = ("checkpoints", "drafts", "errors", "plot", "reference", "theory", "tokenizer")  # public modules
+_MODULES = ("checkpoints", "drafts", "errors", "plot", "reference", "theory", "tokenizer", "training")
 _HOMES = {
     "AdaptiveGamma": "decoding.adaptive_gamma",
     "Beam": "decoding.beam_search",

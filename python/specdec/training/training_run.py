@@ -188,14 +188,14 @@ def train_draft(
     target : Model, path or hub name, or None
         None: the one in the package.
     kind : str
-        `specdec.training.registry.KINDS`.
+        "small", "recurrent", "exit" and others: docs/TRAINING.md.
     out : path-like
         The draft's folder. Its folder ``training`` keeps texts, checkpoint, loss curve and summary.
     prompts : path-like, or sequence of prompts, optional
         What texts begin with: a file with a prompt a line, or prompts. A tenth is held out, where there are
         20 or more. None: the token that begins a text.
     loss : {"fkl-tvd", "fkl", "rkl", "jsd", "tvd"}
-        Forward or reverse Kullback-Leibler, Jensen-Shannon, total variation (`specdec.learning.divergence`),
+        Forward or reverse Kullback-Leibler divergence, Jensen-Shannon divergence, total variation distance;
         or the first and then the last.
     beta : float, default 0.5
         Of the Jensen-Shannon divergence.
