@@ -1,0 +1,89 @@
+"""Arrays of integers in a file: safetensors, so that they can be mapped and other programs can read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.atomic_file import replacing
+from specdec.errors import CheckpointError
+from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors_with_metadata
+
+__all__ = ["IntegerFile", "write_integers"]
+
+
+def write_integers(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+    """Write one-dimensional arrays to a file, which is there as a whole or not at all.
+
+    Each is aligned in the file if those of 64 bits come first.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, array in arrays.items():
+        dtype, begin, end = f"I{8 * array.itemsize}", end, end + array.nbytes
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data.cast("B"))
+
+
+class IntegerFile:
+    """The arrays of a file, taken one by one.
+
+    Parameters
+    ----------
+    path : Path
+    expected : mapping of str to str
+        What the file must say of itself.
+
+    Attributes
+    ----------
+    tensors : dict of str to StoredTensor
+        Those that have not been taken.
+    metadata : dict of str to str
+
+    Raises
+    ------
+    CheckpointError
+        The file is damaged, or holds something else.
+    """
+
+    def __init__(self, path: Path, expected: Mapping[str, str]) -> None:
+        self.path = path
+        self.tensors: dict[str, StoredTensor]
+        self.tensors, self.metadata = read_safetensors_with_metadata(path)
+        for name, value in expected.items():
+            if self.metadata.get(name) != value:
+                raise CheckpointError(
+                    f"{path}: metadata field '{name}' is {self.metadata.get(name)!r}; expected {value!r}"
+                )
+
+    def take(self, name: str, *, mmap: bool = False) -> NDArray[Any]:
+        """An array, in memory or as a view of the mapped file.
+
+        Raises
+        ------
+        CheckpointError
+            There is none of this name, or it holds no integers.
+        """
+        if name not in self.tensors:
+            raise CheckpointError(f"{self.path}: tensor '{name}' is missing")
+        return self.tensors.pop(name).integers(mmap=mmap)
+
+    def check_end(self, of: str) -> None:
+        """Refuse a file with arrays that have not been taken; `of` is what it holds.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        if self.tensors:
+            raise CheckpointError(f"{self.path}: tensor '{min(self.tensors)}' is none of {of}")
