@@ -15,6 +15,8 @@
 #include "python_drafter.h"
 #include "random_drafter.h"
 #include "recurrent_predictor.h"
+#include "recycling_drafter.h"
+#include "suffix_drafter.h"
 #include "testing.h"
 #include "tree_drafter.h"
 #include "watched.h"
@@ -254,6 +256,54 @@ static int make_context_copy(PyObject* arguments, const sd_drafter_context* c, s
     return made(sd_copy_drafter_create(&c->drafting, &options, drafter));
 }
 
+/* {memory, min_match, factor, min_probability, branches}; memory: a SuffixTree */
+static int make_suffix_memory(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject* given;
+    sd_suffix_drafter_options options;
+    const sd_field fields[] = {
+        {"memory", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &given},
+        {"min_match", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.min_match},
+        {"factor", SD_FIELD_REAL, SD_FIELD_REQUIRED, &options.factor},
+        {"min_probability", SD_FIELD_REAL, SD_FIELD_REQUIRED, &options.min_probability},
+        {"branches", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &options.branches},
+    };
+    if (SD_FIELDS_FROM(arguments, "suffix_memory", fields) < 0) return -1;
+    sd_suffix_tree_object* memory = sd_suffix_tree_from(c->state, given, "draft");
+    if (memory == NULL) return -1;
+    options.memory = &memory->memory;
+    return made(sd_suffix_drafter_create(&c->drafting, &options, drafter));
+}
+
+/* {matrix, parents, chances}; matrix: a TokenMatrix, parents: ids [n_nodes], chances: numbers [k] */
+static int make_token_recycling(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject *given, *parents, *chances;
+    int32_t* nodes;
+    double* numbers;
+    int n_chances, result = -1;
+    sd_recycling_options options = {.shape.how = SD_CHOOSE_TOP};
+    const sd_field fields[] = {{"matrix", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &given},
+                               {"parents", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &parents},
+                               {"chances", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &chances}};
+    if (SD_FIELDS_FROM(arguments, "token_recycling", fields) < 0) return -1;
+    const sd_token_matrix_object* matrix = sd_token_matrix_from(c->state, given, "draft");
+    if (matrix == NULL) return -1;
+    if (sd_ids_from(parents, "parents", &nodes, &options.shape.n_nodes) < 0) return -1;
+    if (sd_floats_from(chances, "chances", &numbers, &n_chances) < 0) {
+        PyMem_Free(nodes);
+        return -1;
+    }
+    options.matrix = &matrix->matrix;
+    options.shape.parents = nodes;
+    options.chances = numbers;
+    if (n_chances != matrix->matrix.k)
+        PyErr_Format(PyExc_ValueError, "chances has %d entries, expected %d", n_chances, matrix->matrix.k);
+    else
+        result = made(sd_recycling_drafter_create(&c->drafting, &options, drafter));
+    PyMem_Free(numbers);
+    PyMem_Free(nodes);
+    return result;
+}
+
 /* {source, start, min_match, n_candidates}; source: ids or None */
 static int make_input_copy(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* given;
@@ -338,6 +388,8 @@ static const struct {
     {"online_ngram", make_online_ngram},
     {"context_copy", make_context_copy},
     {"input_copy", make_input_copy},
+    {"suffix_memory", make_suffix_memory},
+    {"token_recycling", make_token_recycling},
     {"lookahead", make_lookahead},
     {"ensemble", make_ensemble},
     {"watched", sd_make_watched},

@@ -23,6 +23,8 @@ static int execute(PyObject* module) {
     if (add_type(module, &sd_model_spec, &state->model_type) < 0 ||
         add_type(module, &sd_ngram_spec, &state->ngram_type) < 0 ||
         add_type(module, &sd_automaton_spec, &state->automaton_type) < 0 ||
+        add_type(module, &sd_suffix_tree_spec, &state->suffix_tree_type) < 0 ||
+        add_type(module, &sd_token_matrix_spec, &state->token_matrix_type) < 0 ||
         add_type(module, &sd_decoder_spec, &state->decoder_type) < 0 ||
         add_type(module, &sd_corrections_spec, &state->corrections_type) < 0 ||
         add_type(module, &sd_session_spec, &state->session_type) < 0 ||
@@ -45,6 +47,8 @@ static int traverse(PyObject* module, visitproc visit, void* arg) {
     Py_VISIT(state->model_type);
     Py_VISIT(state->ngram_type);
     Py_VISIT(state->automaton_type);
+    Py_VISIT(state->suffix_tree_type);
+    Py_VISIT(state->token_matrix_type);
     Py_VISIT(state->decoder_type);
     Py_VISIT(state->corrections_type);
     Py_VISIT(state->session_type);
@@ -62,6 +66,8 @@ static int clear(PyObject* module) {
     Py_CLEAR(state->model_type);
     Py_CLEAR(state->ngram_type);
     Py_CLEAR(state->automaton_type);
+    Py_CLEAR(state->suffix_tree_type);
+    Py_CLEAR(state->token_matrix_type);
     Py_CLEAR(state->decoder_type);
     Py_CLEAR(state->corrections_type);
     Py_CLEAR(state->session_type);

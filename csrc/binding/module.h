@@ -11,9 +11,12 @@
 #include "heads.h"
 #include "ngram_table.h"
 #include "recurrent.h"
+#include "suffix_tree.h"
+#include "token_matrix.h"
 #include "weights.h"
 
 typedef struct sd_module_state {
+    PyTypeObject *suffix_tree_type, *token_matrix_type;
     PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *corrections_type, *session_type,
         *beam_type, *adaptive_gamma_type, *cached_text_type, *recurrent_type, *eagle_type, *heads_type;
 } sd_module_state;
@@ -54,6 +57,16 @@ typedef struct sd_heads_object {
     sd_exclusive exclusive;        /* of __init__ */
 } sd_heads_object;
 
+typedef struct sd_suffix_tree_object {
+    PyObject_HEAD sd_suffix_memory memory; /* its tree is NULL until __init__ has succeeded */
+    sd_exclusive exclusive;                /* of __init__ and of who adds */
+} sd_suffix_tree_object;
+
+typedef struct sd_token_matrix_object {
+    PyObject_HEAD sd_token_matrix matrix; /* owns its rows, which are NULL until __init__ has succeeded */
+    sd_exclusive exclusive;               /* of __init__ */
+} sd_token_matrix_object;
+
 typedef struct sd_adaptive_gamma_object {
     PyObject_HEAD sd_adaptive_gamma learnt;
 } sd_adaptive_gamma_object;
@@ -72,6 +85,7 @@ typedef struct sd_recurrent_object {
  * cleared by it: models, tables and decoders lend memory to sessions, which may be cleared later, and so they
  * live as long as they are referred to, as tuples do. A cycle through one of them is collected if it leads
  * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
+extern PyType_Spec sd_suffix_tree_spec, sd_token_matrix_spec;
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_corrections_spec,
     sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec, sd_recurrent_spec,
     sd_eagle_spec, sd_heads_spec;
@@ -91,6 +105,11 @@ const sd_recurrent* sd_recurrent_from(PyObject* object, const char* name);
 
 /* The finished heads of an object of the type Heads, borrowed; NULL with an exception. */
 sd_heads* sd_heads_from(PyObject* object, const char* name);
+
+/* The same of a SuffixTree and of a TokenMatrix argument. */
+sd_suffix_tree_object* sd_suffix_tree_from(const sd_module_state* state, PyObject* object, const char* name);
+sd_token_matrix_object* sd_token_matrix_from(const sd_module_state* state, PyObject* object,
+                                             const char* name);
 
 /* A new object of the type AdaptiveGamma; NULL with an exception. */
 PyObject* sd_adaptive_gamma_new(PyTypeObject* type, const sd_adaptive_gamma* learnt);

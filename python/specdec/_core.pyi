@@ -210,6 +210,41 @@ class Automaton:
     def n_bytes(self) -> int:
         """Memory held."""
 
+class SuffixTree:
+    """A suffix tree of past outputs that can be added to while sessions of several threads read it."""
+
+    def __init__(self, max_tokens: int, depth: int) -> None:
+        """The oldest texts leave where there would be more tokens; `depth` tokens of a suffix count."""
+    def add(self, tokens: NDArray[np.int32], lengths: Sequence[int], n_before: Sequence[int], /) -> None:
+        """Add texts, one behind the other in tokens; one thread at a time.
+
+        Text i has lengths[i] tokens: n_before[i] of a prompt, or of its end, and then an output.
+        """
+    def find(self, ids: Sequence[int], /) -> tuple[int, int]:
+        """The longest suffix of ids that an output's token follows: (length, how often)."""
+    def texts(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+        """The texts, the oldest first, as `add` takes them."""
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the texts."""
+    @property
+    def n_texts(self) -> int:
+        """Texts."""
+    @property
+    def n_bytes(self) -> int:
+        """Memory held."""
+    @property
+    def max_token(self) -> int:
+        """The highest token, at least 0."""
+
+class TokenMatrix:
+    """The most promising next tokens of every token; threads share it."""
+
+    def __init__(self, rows: NDArray[np.int32]) -> None:
+        """rows : [n_vocab, k], the best first, -1 where there is none; copied."""
+    def rows(self) -> NDArray[np.int32]:
+        """A copy of the matrix, [n_vocab, k]."""
+
 class Decoder:
     """One sequence's KV cache and scratch over a model: the forward pass, without any decoding rule."""
 

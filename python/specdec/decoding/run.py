@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Generator, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -195,7 +197,7 @@ class Run:
             transform=request.options.transform,
             rule=request.rule,
             lenience=request.options.lenience,
-            seeds=request.seeds[:n_slots],
+            seeds=[self._seed(index) for index in slots],
             n_threads=request.n_threads,
             keep_logits=request.options.logits,
             stop_ids=sorted(request.stop.ids),
@@ -224,19 +226,37 @@ class Run:
                 round_ = self.sequences[index].take(record)
                 if self.sequences[index].finish_reason is not None:
                     self._session.finish(slot)
+                    self._remember(index)
                     ended.append(slot)
                 yield index, round_
             for slot in ended:
                 if following is not None:
                     self._keep(self._session, slot)
                     beginning = beginnings[following]
-                    self._session.replace(
-                        slot, beginning.ids, request.seeds[following], source=beginning.source
-                    )
+                    self._session.replace(slot, beginning.ids, self._seed(following), source=beginning.source)
                     slots[slot] = following
                     self._begin(self._session, slot)
                     begun.append(following)
                     following = next(waiting, None)
+
+    def _seed(self, index: int) -> tuple[int, int]:
+        """The key (seed, sequence) of the random numbers of a text that begins.
+
+        With a draft that remembers earlier texts it is one that none of them had (`Draft.text_key`). Under
+        the coupled rule the numbers are those of plain decoding: there the text is a function of them alone.
+        """
+        seed, sequence = self.request.seeds[index]
+        draft = self.request.draft
+        if draft is None or self.request.rule == "coupled" or not (key := draft.text_key()):
+            return seed, sequence
+        digest = blake2b(struct.pack(f"<{len(key) + 1}Q", seed, *key), digest_size=8).digest()
+        return int.from_bytes(digest, "little"), sequence
+
+    def _remember(self, index: int) -> None:
+        """Tell the draft of a text that has ended."""
+        sequence = self.sequences[index]
+        if self.request.draft is not None and sequence.tokens:
+            self.request.draft.remember(self.request.beginnings[index].ids, sequence.tokens)
 
     def _readers(self) -> list[Model]:
         """The models that read the texts into caches of their own, each once."""
@@ -310,10 +330,13 @@ class Run:
         )
 
     def close(self) -> None:
-        """Keep what was read in the prompt cache, and free the session's memory; idempotent."""
+        """Keep what was read in the prompt cache and in the draft, free the session's memory; idempotent."""
         if self._session is not None:
             session, self._session = self._session, None
             try:
+                for index in self._slots:  # of a text that was cut short there is what was committed
+                    if self.sequences[index].finish_reason is None:
+                        self._remember(index)
                 for slot in range(len(self._slots)) if self._sound else ():
                     self._keep(session, slot)
                 policy = self.request.policy

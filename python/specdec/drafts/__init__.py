@@ -21,6 +21,8 @@ from specdec.drafts.opening import load
 from specdec.drafts.python_draft import Drafter, Proposal, PythonDraft
 from specdec.drafts.random_draft import Random
 from specdec.drafts.skip_layers import SkipLayers
+from specdec.drafts.suffix_memory import SuffixMemory
+from specdec.drafts.token_recycling import TokenRecycling
 from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 
 __all__ = [
@@ -46,6 +48,8 @@ __all__ = [
     "Recurrent",
     "SkipLayers",
     "StaticTree",
+    "SuffixMemory",
+    "TokenRecycling",
     "Unigram",
     "load",
 ]

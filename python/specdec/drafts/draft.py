@@ -57,6 +57,19 @@ class Draft(ABC):
         """The models that read the texts into caches of their own, which a prompt cache keeps."""
         return ()
 
+    def text_key(self) -> tuple[int, ...]:
+        """A key for a text that begins, never given before by what this draft remembers of earlier texts.
+
+        Empty where nothing outlives a text. A text's random numbers are made of its seed and this key:
+        guesses that were learnt from earlier texts must not know the numbers that will judge them, which they
+        would if a seed were used twice.
+        """
+        return ()
+
+    def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """A text has ended, with these new tokens; where nothing outlives a text nothing happens."""
+        return
+
     @property
     def identity(self) -> object:
         """What stands for this draft in what is learnt of it: itself, or the object that it only wraps.

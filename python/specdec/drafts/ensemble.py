@@ -86,6 +86,15 @@ class Ensemble(Draft):
         """See `Draft.readers`."""
         return [model for draft in self.drafts for model in draft.readers]
 
+    def text_key(self) -> tuple[int, ...]:
+        """See `Draft.text_key`."""
+        return tuple(number for draft in self.drafts for number in draft.text_key())
+
+    def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """See `Draft.remember`."""
+        for draft in self.drafts:
+            draft.remember(prompt, tokens)
+
     def __repr__(self) -> str:
         given = ", ".join(map(repr, self.drafts))
         return f"Ensemble({given}{'' if self.adaptive else ', adaptive=False'})"

@@ -78,6 +78,30 @@ class IntegerFile:
             raise CheckpointError(f"{self.path}: tensor '{name}' is missing")
         return self.tensors.pop(name).integers(mmap=mmap)
 
+    def take_ids(self, name: str) -> NDArray[np.int32]:
+        """An array of int32 of one dimension, in memory; raises as `take`."""
+        array = self.take(name)
+        if array.dtype != np.int32 or array.ndim != 1:
+            raise CheckpointError(
+                f"{self.path}: tensor '{name}' has shape {array.shape} and dtype {array.dtype}; expected one "
+                f"dimension and int32"
+            )
+        return array
+
+    def number(self, name: str, low: int, high: int) -> int:
+        """A field of the metadata that is an integer from low to high.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        text = self.metadata.get(name, "")
+        if text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high:
+            return int(text)
+        raise CheckpointError(
+            f"{self.path}: metadata field '{name}' is {text!r}; expected an integer, {low} to {high}"
+        )
+
     def check_end(self, of: str) -> None:
         """Refuse a file with arrays that have not been taken; `of` is what it holds.
 

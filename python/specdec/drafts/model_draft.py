@@ -105,6 +105,15 @@ class ModelDraft(Draft):
         """See `Draft.readers`."""
         return [self.model]
 
+    def text_key(self) -> tuple[int, ...]:
+        """See `Draft.text_key`."""
+        return () if self.draft is None else self.draft.text_key()
+
+    def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """See `Draft.remember`."""
+        if self.draft is not None:
+            self.draft.remember(prompt, tokens)
+
     @property
     def identity(self) -> Model | ModelDraft:
         """See `Draft.identity`."""

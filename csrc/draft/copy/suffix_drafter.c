@@ -1,0 +1,159 @@
+#include "suffix_drafter.h"
+
+#include "copying.h"
+#include "suffix_guesses.h"
+
+/* A sequence: committed text, as far as the drafter was told. */
+typedef struct sequence_state {
+    const int32_t* prompt; /* [n_prompt] borrowed until it has been read */
+    int n_prompt;
+    int n_read;            /* tokens that have been read */
+    sd_suffix_order order; /* of all of them but the last: what follows is known */
+    sd_suffix_tree* tree;  /* of the memory when the sequence began, with a reference; NULL: not begun yet */
+} sequence_state;
+
+typedef struct suffix_drafter {
+    sd_drafter base; /* must stay first */
+    sd_suffix_drafter_options options;
+    int n_vocab, n_sequences;
+    sd_arena arena;         /* owns the arrays below */
+    sequence_state* states; /* [n_sequences] */
+    int32_t* slice;         /* [2 · SD_READ_SLICE] places that are being sorted, and scratch */
+    sd_suffix_search in_text, in_memory;
+    sd_odds prior; /* without any case: how far a match of some length is trusted */
+} suffix_drafter;
+
+/* Take in text from where the last call ended. */
+static sd_status read_on(suffix_drafter* d, sequence_state* r, const int32_t* tokens, int n_tokens) {
+    while (r->n_read < n_tokens) {
+        int n_here = n_tokens - r->n_read, n = 0;
+        if (n_here > SD_READ_SLICE) n_here = SD_READ_SLICE;
+        for (int i = r->order.n; i < r->n_read + n_here - 1; i++) d->slice[n++] = i;
+        sd_status status = sd_suffix_sort(tokens, r->order.depth, d->slice, n, d->slice + SD_READ_SLICE);
+        if (status != SD_OK) return status;
+        sd_suffix_order_add(&r->order, tokens, d->slice, n);
+        r->n_read += n_here;
+    }
+    return SD_OK;
+}
+
+static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
+    suffix_drafter* d = (suffix_drafter*)base;
+    sequence_state* r = &d->states[sequence];
+    sd_suffix_tree_release(r->tree);
+    r->tree = sd_suffix_memory_tree(d->options.memory);
+    r->order.depth = r->tree->order.depth;
+    r->order.n = r->n_read = 0;
+    r->prompt = prompt->tokens;
+    r->n_prompt = prompt->n;
+    if (r->tree->max_token >= d->n_vocab)
+        return sd_fail(SD_ERR_VALUE, "the draft's memory has the token %d, expected 0 to %d",
+                       (int)r->tree->max_token, d->n_vocab - 1);
+    return SD_OK;
+}
+
+static sd_status read_prompts(sd_drafter* base, int* done) {
+    suffix_drafter* d = (suffix_drafter*)base;
+    int room = SD_READ_SLICE;
+    for (int i = 0; i < d->n_sequences && room > 0; i++) {
+        sequence_state* r = &d->states[i];
+        int n_here = sd_slice_take(r->n_prompt, r->n_read, &room);
+        if (n_here == 0) continue;
+        sd_status status = read_on(d, r, r->prompt, r->n_read + n_here);
+        if (status != SD_OK) return status;
+    }
+    *done = room > 0;
+    return SD_OK;
+}
+
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
+    suffix_drafter* d = (suffix_drafter*)base;
+    return read_on(d, &d->states[sequence], tokens, n_tokens);
+}
+
+/* Search what follows the text's longest suffix in `tokens` [n_tokens], whose order is given. Returns the
+ * length of the suffix. */
+static int search(const suffix_drafter* d, sd_suffix_search* s, const sd_proposal* p,
+                  const sd_suffix_order* order, const int32_t* tokens, int n_tokens) {
+    const sd_suffix suffix = {p->text + p->n_text - 1, p->n_text};
+    sd_suffix_range range = sd_suffix_order_find(order, tokens, suffix);
+    if (range.length < d->options.min_match) range = (sd_suffix_range){0};
+    double most = range.length * d->options.factor;
+    int n = most < p->budget ? (int)most : p->budget;
+    if (n < 1 && p->budget > 0) n = 1;
+    const sd_suffix_wish wish = {n, p->depth, d->options.min_probability, d->options.branches};
+    sd_suffix_search_run(s, order, range, tokens, n_tokens, &wish);
+    return range.length;
+}
+
+/* Append guesses to a proposal. Where one does not pay, none of a lower value does. */
+static void append(const suffix_drafter* d, const sd_suffix_search* s, int length, sd_proposal* p) {
+    int first = p->tree.n_nodes; /* the node of guess i is first + i */
+    for (int i = 0; i < s->n; i++) {
+        const sd_suffix_guess* guess = &s->guesses[i];
+        int parent = guess->parent < 0 ? 0 : first + guess->parent;
+        double confidence = guess->share * sd_odds_of(&d->prior, length + guess->depth - 1);
+        if (!sd_proposal_has_room(p, parent) || !sd_proposal_worth_verifying(p, parent, confidence)) return;
+        int node = sd_proposal_add(p, parent, guess->token, confidence);
+        p->tree.drawn_from[node].point = guess->token;
+    }
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    suffix_drafter* d = (suffix_drafter*)base;
+    for (int i = 0; i < n; i++) {
+        sd_proposal* p = &proposals[i];
+        const sequence_state* r = &d->states[p->sequence];
+        const sd_suffix_tree* tree = r->tree;
+        int in_text = search(d, &d->in_text, p, &r->order, p->text, p->n_text);
+        int in_memory =
+            search(d, &d->in_memory, p, &tree->order, tree->tokens, tree->n_texts + tree->n_tokens + 1);
+        if (d->in_memory.expected > d->in_text.expected)
+            append(d, &d->in_memory, in_memory, p);
+        else
+            append(d, &d->in_text, in_text, p);
+    }
+    return SD_OK;
+}
+
+static void release(sd_drafter* base) {
+    suffix_drafter* d = (suffix_drafter*)base;
+    for (int i = 0; d->arena.base && i < d->n_sequences; i++) sd_suffix_tree_release(d->states[i].tree);
+    sd_arena_free(&d->arena);
+    sd_free(base);
+}
+
+static void lay_out(suffix_drafter* d, const sd_drafting* drafting) {
+    d->states = sd_arena_take(&d->arena, (size_t)d->n_sequences, sizeof *d->states);
+    d->slice = sd_arena_take(&d->arena, 2 * SD_READ_SLICE, sizeof *d->slice);
+    d->in_text = sd_suffix_search_take(&d->arena, drafting->gamma);
+    d->in_memory = sd_suffix_search_take(&d->arena, drafting->gamma);
+    for (int i = 0; i < d->n_sequences; i++) {
+        int32_t* places = sd_arena_take(&d->arena, (size_t)drafting->n_text, sizeof *places);
+        if (d->arena.base != NULL) d->states[i].order.places = places;
+    }
+}
+
+sd_status sd_suffix_drafter_create(const sd_drafting* drafting, const sd_suffix_drafter_options* options,
+                                   sd_drafter** drafter) {
+    if (options->min_match < 1)
+        return sd_fail(SD_ERR_VALUE, "min_match is %d, expected at least 1", options->min_match);
+    if (!(options->factor > 0.0))
+        return sd_fail(SD_ERR_VALUE, "factor is %g, expected a number above 0", options->factor);
+    if (!(options->min_probability > 0.0 && options->min_probability <= 1.0))
+        return sd_fail(SD_ERR_VALUE, "min_probability is %g, expected a number above 0, at most 1",
+                       options->min_probability);
+    suffix_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    d->base = (sd_drafter){.tree_kind = options->branches ? SD_TREE_ANY : SD_TREE_CHAINS,
+                           .points = 1,
+                           .begin = begin,
+                           .read = read_prompts,
+                           .propose = propose,
+                           .commit = commit,
+                           .free = release};
+    d->options = *options;
+    d->n_vocab = drafting->n_vocab;
+    d->n_sequences = drafting->n_sequences;
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d, drafting)), drafter);
+}

@@ -1,0 +1,163 @@
+#include "suffix_tree.h"
+
+#include <string.h>
+
+/* How many places a text has: of the tokens [text, end), those that one of [output, end) follows. */
+static int count_places(int text, int output, int end) {
+    int first = output > text ? output - 1 : text;
+    return first < end - 1 ? end - 1 - first : 0;
+}
+
+static void lay_out(sd_suffix_tree* t, int n_places) {
+    size_t n_texts = (size_t)t->n_texts;
+    t->tokens = sd_arena_take(&t->arena, n_texts + (size_t)t->n_tokens + 1, sizeof *t->tokens);
+    t->texts = sd_arena_take(&t->arena, n_texts + 1, sizeof *t->texts);
+    t->outputs = sd_arena_take(&t->arena, n_texts, sizeof *t->outputs);
+    t->order.places = sd_arena_take(&t->arena, (size_t)n_places, sizeof *t->order.places);
+}
+
+/* A tree with room for texts and places, without any yet. */
+static sd_status create(int n_texts, int n_tokens, int n_places, int depth, sd_suffix_tree** out) {
+    sd_suffix_tree* t = sd_alloc(sizeof *t);
+    if (t == NULL) return SD_ERR_MEMORY;
+    t->n_texts = n_texts;
+    t->n_tokens = n_tokens;
+    t->order.depth = depth;
+    if (SD_ARENA_BUILD(&t->arena, lay_out(t, n_places)) != SD_OK) {
+        sd_free(t);
+        return SD_ERR_MEMORY;
+    }
+    atomic_init(&t->n_references, 1);
+    t->tokens[0] = -1;
+    t->texts[0] = 1;
+    *out = t;
+    return SD_OK;
+}
+
+sd_status sd_suffix_memory_create(sd_suffix_memory* m, int max_tokens, int depth) {
+    if (max_tokens < 1 || max_tokens > SD_SUFFIX_MAX_TOKENS)
+        return sd_fail(SD_ERR_VALUE, "max_tokens is %d, expected 1 to %d", max_tokens, SD_SUFFIX_MAX_TOKENS);
+    if (depth < 1 || depth > SD_SUFFIX_MAX_DEPTH)
+        return sd_fail(SD_ERR_VALUE, "depth is %d, expected 1 to %d", depth, SD_SUFFIX_MAX_DEPTH);
+    sd_suffix_tree* tree;
+    sd_status status = create(0, 0, 0, depth, &tree);
+    if (status != SD_OK) return status;
+    *m = (sd_suffix_memory){.tree = tree, .max_tokens = max_tokens};
+    pthread_mutex_init(&m->lock, NULL); /* with default attributes it does not fail */
+    return SD_OK;
+}
+
+void sd_suffix_memory_free(sd_suffix_memory* m) {
+    sd_suffix_tree_release(m->tree);
+    pthread_mutex_destroy(&m->lock);
+}
+
+sd_suffix_tree* sd_suffix_memory_tree(sd_suffix_memory* m) {
+    pthread_mutex_lock(&m->lock);
+    sd_suffix_tree* tree = m->tree;
+    atomic_fetch_add_explicit(&tree->n_references, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&m->lock);
+    return tree;
+}
+
+void sd_suffix_tree_release(sd_suffix_tree* t) {
+    if (t == NULL || atomic_fetch_sub_explicit(&t->n_references, 1, memory_order_acq_rel) > 1) return;
+    sd_arena_free(&t->arena);
+    sd_free(t);
+}
+
+/* What stays of the old tree and of the texts that are added. */
+typedef struct choice {
+    int old;       /* the first text of the old tree that stays */
+    int new;       /* the first of the added texts that stays */
+    int64_t begin; /* index of its first token in the texts that are added */
+    int cut;       /* tokens that are cut off its beginning */
+    int n_tokens, n_places;
+} choice;
+
+static choice choose(const sd_suffix_memory* m, const sd_suffix_tree* old, const sd_suffix_texts* new) {
+    choice c = {.old = old->n_texts, .new = new->n};
+    int64_t end = 0;
+    for (int i = 0; i < new->n; i++) end += new->lengths[i];
+    c.begin = end;
+    for (; c.new > 0 && c.cut == 0; c.new--) {
+        int length = new->lengths[c.new - 1], room = m->max_tokens - c.n_tokens;
+        if (length > room && c.n_tokens > 0) return c;
+        if (length > room) c.cut = length - room;
+        c.begin -= length;
+        c.n_tokens += length - c.cut;
+        int n_before = new->n_before[c.new - 1] - c.cut;
+        c.n_places += count_places(0, n_before > 0 ? n_before : 0, length - c.cut);
+    }
+    if (c.new > 0 || c.cut > 0) return c;
+    for (; c.old > 0; c.old--) {
+        int first = old->texts[c.old - 1], next = old->texts[c.old] - 1;
+        if (next - first > m->max_tokens - c.n_tokens) break;
+        c.n_tokens += next - first;
+        c.n_places += count_places(first, old->outputs[c.old - 1], next);
+    }
+    return c;
+}
+
+/* Take over what stays of the old tree: its texts in one piece, its places in their order. */
+static void take_over(sd_suffix_tree* t, const sd_suffix_tree* old, int first) {
+    int begin = old->texts[first], shift = begin - 1, n_texts = old->n_texts - first;
+    int n_tokens = old->texts[old->n_texts] - begin;
+    memcpy(t->tokens + 1, old->tokens + begin, (size_t)n_tokens * sizeof *t->tokens);
+    for (int i = 0; i < n_texts; i++) {
+        t->texts[i] = old->texts[first + i] - shift;
+        t->outputs[i] = old->outputs[first + i] - shift;
+    }
+    t->texts[n_texts] = old->texts[old->n_texts] - shift;
+    for (int i = 0; i < old->order.n; i++)
+        if (old->order.places[i] >= begin) t->order.places[t->order.n++] = old->order.places[i] - shift;
+}
+
+/* Append the texts that are new, from text `at` of the tree on. Their places to `places`. */
+static int append(sd_suffix_tree* t, int at, const sd_suffix_texts* new, const choice* c, int32_t* places) {
+    const int32_t* from = new->tokens + c->begin + c->cut;
+    int n_places = 0, cut = c->cut;
+    for (int i = c->new; i < new->n; i++, at++, cut = 0) {
+        int begin = t->texts[at], n = new->lengths[i] - cut, end = begin + n;
+        int n_before = new->n_before[i] > cut ? new->n_before[i] - cut : 0;
+        memcpy(t->tokens + begin, from, (size_t)n * sizeof *t->tokens);
+        from += n;
+        t->tokens[end] = -1;
+        t->outputs[at] = begin + n_before;
+        t->texts[at + 1] = end + 1;
+        for (int place = end - 1 - count_places(begin, begin + n_before, end); place < end - 1; place++)
+            places[n_places++] = place;
+    }
+    return n_places;
+}
+
+/* Add the new texts' places to a tree that has taken over the old ones. */
+static sd_status fill(sd_suffix_tree* t, int n_old, const sd_suffix_texts* new, const choice* c) {
+    size_t n_places = (size_t)(c->n_places - t->order.n);
+    int32_t* places = sd_alloc(2 * (n_places + 1) * sizeof *places); /* the second half is scratch */
+    if (places == NULL) return SD_ERR_MEMORY;
+    int n = append(t, n_old, new, c, places);
+    sd_status status = sd_suffix_sort(t->tokens, t->order.depth, places, n, places + n_places);
+    if (status == SD_OK) sd_suffix_order_add(&t->order, t->tokens, places, n);
+    sd_free(places);
+    for (int i = 0; i < t->n_texts + t->n_tokens; i++)
+        if (t->tokens[i] > t->max_token) t->max_token = t->tokens[i];
+    return status;
+}
+
+sd_status sd_suffix_memory_add(sd_suffix_memory* m, const sd_suffix_texts* new) {
+    sd_suffix_tree *old = m->tree, *t; /* no other thread replaces it meanwhile */
+    choice c = choose(m, old, new);
+    int n_old = old->n_texts - c.old;
+    sd_status status = create(n_old + new->n - c.new, c.n_tokens, c.n_places, old->order.depth, &t);
+    if (status != SD_OK) return status;
+    take_over(t, old, c.old);
+    status = fill(t, n_old, new, &c);
+    if (status == SD_OK) {
+        pthread_mutex_lock(&m->lock);
+        m->tree = t;
+        pthread_mutex_unlock(&m->lock);
+    }
+    sd_suffix_tree_release(status == SD_OK ? old : t);
+    return status;
+}

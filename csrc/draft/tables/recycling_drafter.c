@@ -1,0 +1,80 @@
+#include "recycling_drafter.h"
+
+#include <string.h>
+
+#include "interrupt.h"
+
+typedef struct recycling_drafter {
+    sd_drafter base; /* must stay first */
+    const sd_token_matrix* matrix;
+    sd_arena arena; /* owns the arrays below */
+    sd_shape shape;
+    double* chances; /* [matrix->k] */
+    int32_t* nodes;  /* [shape.n_nodes + 1] the proposal's node of each of the shape's; -1: it is left out */
+} recycling_drafter;
+
+/* The guess of a rank behind a node; -1 if there is none, or no room for it, or it does not pay. */
+static int guess(const recycling_drafter* d, sd_proposal* p, int parent, int rank) {
+    if (parent < 0 || !sd_proposal_has_room(p, parent)) return -1;
+    int32_t token = sd_token_matrix_at(d->matrix, p->tree.tokens[parent], rank);
+    if (token < 0 || !sd_proposal_worth_verifying(p, parent, d->chances[rank])) return -1;
+    int node = sd_proposal_add(p, parent, token, d->chances[rank]);
+    p->tree.drawn_from[node].point = token;
+    return node;
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    recycling_drafter* d = (recycling_drafter*)base;
+    d->nodes[0] = 0;
+    for (int i = 0; i < n; i++)
+        for (int at = 0; at <= d->shape.n_nodes; at++)
+            for (int rank = 0; rank < d->shape.n_children[at]; rank++)
+                d->nodes[d->shape.first_child[at] + rank] = guess(d, &proposals[i], d->nodes[at], rank);
+    return SD_OK;
+}
+
+static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride) {
+    const recycling_drafter* d = (const recycling_drafter*)base;
+    for (int i = 0; i < p->tree.n_nodes; i++) {
+        sd_status status = sd_interrupted();
+        if (status != SD_OK) return status;
+        sd_token_matrix_set(d->matrix, p->tree.tokens[i], logits + node_rows[i] * stride);
+    }
+    return SD_OK;
+}
+
+static void release(sd_drafter* base) {
+    sd_arena_free(&((recycling_drafter*)base)->arena);
+    sd_free(base);
+}
+
+static void lay_out(recycling_drafter* d, const sd_shape_options* shape, int gamma) {
+    d->shape = sd_shape_take(&d->arena, shape, gamma);
+    d->chances = sd_arena_take(&d->arena, (size_t)d->matrix->k, sizeof *d->chances);
+    d->nodes = sd_arena_take(&d->arena, (size_t)d->shape.n_nodes + 1, sizeof *d->nodes);
+}
+
+sd_status sd_recycling_drafter_create(const sd_drafting* drafting, const sd_recycling_options* options,
+                                      sd_drafter** drafter) {
+    const sd_token_matrix* m = options->matrix;
+    sd_status status = sd_shape_check(&options->shape);
+    if (status != SD_OK) return status;
+    if (m->n_vocab != drafting->n_vocab)
+        return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
+                       m->n_vocab, drafting->n_vocab);
+    for (int rank = 0; rank < m->k; rank++)
+        if (!(options->chances[rank] >= 0.0 && options->chances[rank] <= 1.0))
+            return sd_fail(SD_ERR_VALUE, "chances[%d] is %g, expected 0 to 1", rank, options->chances[rank]);
+    recycling_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    d->matrix = m;
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, &options->shape, drafting->gamma));
+    d->base = (sd_drafter){.points = 1, .propose = propose, .observe = observe, .free = release};
+    d->base.tree_kind = d->shape.most_children > 1 ? SD_TREE_ANY : SD_TREE_CHAINS;
+    if (status == SD_OK && d->shape.most_children > m->k)
+        status = sd_fail(SD_ERR_VALUE, "a node of the tree has %d children, expected at most %d",
+                         d->shape.most_children, m->k);
+    if (status == SD_OK) memcpy(d->chances, options->chances, (size_t)m->k * sizeof *d->chances);
+    return sd_drafter_made(&d->base, status, drafter);
+}

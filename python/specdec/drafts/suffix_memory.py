@@ -1,0 +1,257 @@
+"""Past outputs draft: what followed the same tokens in them, by frequency."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import count
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.checks import check_flag, check_integer, check_number, check_path
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_n_vocab
+from specdec.drafts.ids import MAX_VOCABULARY, Ids, check_ids
+from specdec.drafts.integer_file import IntegerFile, write_integers
+from specdec.errors import CheckpointError
+from specdec.models.model import Model
+
+__all__ = ["SuffixMemory"]
+
+MAX_TOKENS: Final = 2**28
+MAX_DEPTH: Final = 1024
+METADATA: Final = {"format": "specdec suffix memory", "version": "1"}
+_ARRAYS: Final = ("tokens", "lengths", "n_before")
+
+
+class SuffixMemory(Draft):
+    """A draft that remembers outputs: what followed the text's longest suffix in them, by frequency.
+
+    Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975), without training and without a model. For requests
+    that resemble earlier ones: agents that ask again with small changes, pipelines, self-refinement,
+    templates. Give the same object to every call: each text is remembered when it ends, and drafts for the
+    texts that begin afterwards, in the same call, in other calls and in other threads. Where the text itself
+    promises more than the memory, its own earlier tokens are copied.
+
+    In each round the longest suffix of the text that occurs in the memory is looked for, up to `max_depth`
+    tokens, and that in the text before. What followed its occurrences is a tree, in which a token's value is
+    the product of the shares down to it: how many of the occurrences that came so far went on with it. The
+    best guesses by that value are made, at most `factor` for each token of the suffix, and those of the tree,
+    of the two, whose values have the larger sum. Of more than 256 occurrences 256 count, evenly spread.
+
+    The outputs are kept as a suffix tree without edges: 8 bytes a token, and 4 bytes for each of up to
+    `max_depth` tokens of the prompt before an output. To remember a text takes time in proportion to the
+    whole memory, some milliseconds for a million tokens, and twice the memory for that moment; the run that
+    ends the text waits, others do not.
+
+    Parameters
+    ----------
+    max_tokens : int, default 1000000
+        Tokens that are kept at most, the ends of prompts included; the oldest texts leave. Up to 2**28.
+    max_depth : int, default 64
+        Tokens of a suffix that are looked at, 1 to 1024.
+    factor : float, default 1.0
+        Guesses for each token of the suffix, above 0; at least one guess is made where there is a suffix.
+    min_probability : float, default 0.1
+        A guess is made only if its value is at least this; above 0, at most 1.
+    min_match : int, default 2
+        The shortest suffix, in tokens, that is looked for, at least 1.
+    branches : bool, default True
+        True: guesses are a tree. False: a chain, which every rule takes: block verification and k-sequential
+        selection above temperature 0 take no tree.
+    gamma : int, default 16
+        Guesses of a round when the caller does not say.
+
+    Attributes
+    ----------
+    max_tokens, max_depth, factor, min_probability, min_match, branches, gamma
+    n_vocab : int or None
+        Tokens of the vocabulary, once the memory has had a target; others are refused then.
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of its range.
+
+    Notes
+    -----
+    Exact with every rule: guesses are point masses, of outputs whose random numbers are independent of the
+    text's. To that end the random numbers of a text are made of the seed and of how many texts this memory
+    has begun with. So with the rejection rule a sample follows from the seed and the memory; its distribution
+    does not depend on the memory, and greedy and coupled output is a function of the model and the seed as
+    always.
+
+    What is remembered are texts that have ended, and of a call that ended early, by an exception or because
+    its stream was closed, the tokens that were committed. They are kept in the clear, in memory and in files.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_tokens: int = 1_000_000,
+        max_depth: int = 64,
+        factor: float = 1.0,
+        min_probability: float = 0.1,
+        min_match: int = 2,
+        branches: bool = True,
+        gamma: int = 16,
+    ) -> None:
+        self.max_tokens = check_integer("max_tokens", max_tokens, 1, MAX_TOKENS)
+        self.max_depth = check_integer("max_depth", max_depth, 1, MAX_DEPTH)
+        expected = "a number above 0"
+        self.factor = check_number("factor", factor, expected, lambda x: 0.0 < x < np.inf)
+        self.min_probability = check_number(
+            "min_probability", min_probability, f"{expected}, at most 1", lambda x: 0.0 < x <= 1.0
+        )
+        self.min_match = check_integer("min_match", min_match, 1, MAX_DEPTH)
+        self.branches = check_flag("branches", branches)
+        self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
+        self.n_vocab: int | None = None
+        self._tree = _core.SuffixTree(self.max_tokens, self.max_depth)
+        self._lock = threading.Lock()  # of who adds
+        self._begun = count(1)
+        self._origin = 0  # what stands for all texts that were added by hand
+
+    @property
+    def n_texts(self) -> int:
+        """Outputs that are kept."""
+        return self._tree.n_texts
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that are kept, the ends of prompts included."""
+        return self._tree.n_tokens
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory held."""
+        return self._tree.n_bytes
+
+    def texts(self) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """What is kept, the oldest first: the end of the prompt and the output, [n_tokens] each."""
+        tokens, lengths, n_before = self._tree.texts()
+        ends = np.cumsum(lengths, dtype=np.int64)
+        return [
+            (tokens[end - length : end - length + n], tokens[end - length + n : end])
+            for end, length, n in zip(ends, lengths, n_before, strict=True)
+        ]
+
+    def add(self, ids: Ids, prompt: Ids = ()) -> None:
+        """Remember an output that was not made with this memory.
+
+        Parameters
+        ----------
+        ids : sequence of int, [n_tokens]
+        prompt : sequence of int, optional
+            What was before it; the last `max_depth` tokens are kept.
+
+        Raises
+        ------
+        InputError
+            If they are no token ids, or not those of the vocabulary.
+        """
+        n_vocab = MAX_VOCABULARY if self.n_vocab is None else self.n_vocab
+        before, tokens = check_ids(prompt, n_vocab), check_ids(ids, n_vocab)
+        self._add(before, tokens)
+        state = self._origin.to_bytes(8, "little") + tokens.tobytes()
+        self._origin = int.from_bytes(blake2b(state, digest_size=8).digest(), "little")
+
+    def _add(self, before: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
+        before = before[-self.max_depth :]
+        if len(tokens):
+            text = np.concatenate([before, tokens]).astype(np.int32)
+            with self._lock:
+                self._tree.add(text, [len(text)], [len(before)])
+
+    def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """See `Draft.remember`."""
+        self._add(np.array(prompt[-self.max_depth :], np.int64), np.array(tokens, np.int64))
+
+    def text_key(self) -> tuple[int, ...]:
+        """See `Draft.text_key`."""
+        return next(self._begun), self._origin
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`."""
+        if self.n_vocab is None:
+            self.n_vocab = target.config["n_vocab"]
+        check_n_vocab(self.n_vocab, target)
+        return "suffix_memory", {
+            "memory": self._tree,
+            "min_match": self.min_match,
+            "factor": self.factor,
+            "min_probability": self.min_probability,
+            "branches": self.branches,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the memory to a file (safetensors), for `load`. A file that is there is replaced.
+
+        Raises
+        ------
+        InputError
+            `path` is none, or cannot be that of a file.
+        OSError
+            The file cannot be written.
+        """
+        file = check_path("path", path)
+        numbers = {
+            "n_vocab": self.n_vocab or 0,
+            "max_tokens": self.max_tokens,
+            "max_depth": self.max_depth,
+            "n_begun": next(self._begun),
+            "origin": self._origin,
+        }
+        arrays = dict(zip(_ARRAYS, self._tree.texts(), strict=True))
+        write_integers(file, arrays, METADATA | {name: str(number) for name, number in numbers.items()})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **settings: Any) -> SuffixMemory:
+        """Read a memory that `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+        **settings
+            Of `SuffixMemory`; `max_tokens` and `max_depth` are the file's where they are not given.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            There is no such file.
+        CheckpointError
+            It is damaged, or holds something else.
+        InputError
+            A setting is out of its range.
+        """
+        location = check_path("path", path, CheckpointError)
+        file = IntegerFile(location, METADATA)
+        n_vocab = file.number("n_vocab", 0, MAX_VOCABULARY)
+        sizes = {
+            "max_tokens": file.number("max_tokens", 1, MAX_TOKENS),
+            "max_depth": file.number("max_depth", 1, MAX_DEPTH),
+        }
+        n_begun = file.number("n_begun", 0, 2**62)
+        origin = file.number("origin", 0, 2**64 - 1)
+        tokens, lengths, n_before = (file.take_ids(name) for name in _ARRAYS)
+        file.check_end("a suffix memory")
+        memory = cls(**(sizes | settings))
+        try:
+            memory._tree.add(tokens, lengths, n_before)
+        except ValueError as error:
+            raise CheckpointError(f"{location}: {error}") from error
+        if n_vocab and memory._tree.max_token >= n_vocab:
+            raise CheckpointError(
+                f"{location}: tensor 'tokens' has the token {memory._tree.max_token}; "
+                f"expected 0 to {n_vocab - 1}"
+            )
+        memory.n_vocab = n_vocab or None
+        memory._begun, memory._origin = count(n_begun + 1), origin
+        return memory
+
+    def __repr__(self) -> str:
+        return f"<specdec.drafts.SuffixMemory of {self.n_texts} outputs, {self.n_tokens} tokens>"

@@ -1,0 +1,173 @@
+"""What the target said after a token when it last read it drafts."""
+
+from __future__ import annotations
+
+import os
+import threading
+from itertools import count
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.checks import check_integer, check_path
+from specdec.drafts.draft import Description, Draft, check_n_vocab
+from specdec.drafts.ids import MAX_VOCABULARY
+from specdec.drafts.integer_file import IntegerFile, write_integers
+from specdec.drafts.trees import StaticTree
+from specdec.errors import CheckpointError, InputError, kind_of
+from specdec.models.model import Model
+
+__all__ = ["TokenRecycling"]
+
+MAX_K: Final = 64
+METADATA: Final = {"format": "specdec token recycling", "version": "1"}
+N_NODES: Final = 16
+RANK_CHANCES: Final = (0.45, 0.12, 0.06, 0.04, 0.03, 0.02, 0.015, 0.012)
+"""How often the token of each rank comes, roughly: of the embedded target's text at temperature 0."""
+
+
+class TokenRecycling(Draft):
+    """A draft that recycles what the target said: the most probable tokens after each token, last time.
+
+    Token recycling (Luo et al. 2024, arXiv 2408.08696), without training and without a model. A matrix has k
+    tokens for each token of the vocabulary: those of the largest logits when the target last read the token.
+    A tree is filled from it, breadth first: child number r of a node is the token of rank r behind the node's
+    token. After each round the rows of all tokens of the tree are replaced by what the target now said after
+    them, of rejected guesses too. So the first rounds guess nothing, and each text leaves the matrix to the
+    next ones: give the same object to every call. Prompts are read without logits and teach it nothing.
+
+    The matrix takes 4 k bytes for each token of the vocabulary and is shared by all sequences and threads
+    that draft with this object. To update it costs a look at all logits of each row that the target was run
+    on.
+
+    Parameters
+    ----------
+    k : int, default 8
+        Tokens that are kept for each token, 1 to 64.
+    tree : StaticTree, optional
+        The shape of the guesses, without heed to its `how`; a node has at most k children. By default
+        ``StaticTree.expected`` of 16 nodes.
+
+    Attributes
+    ----------
+    k, tree
+    gamma : int
+        The nodes of the tree: guesses of a round when the caller does not say.
+    n_vocab : int or None
+        Tokens of the vocabulary, once the draft has had a target; others are refused then.
+
+    Raises
+    ------
+    InputError
+        If k is out of range, or `tree` is none, or has a node with more than k children.
+
+    Notes
+    -----
+    Exact with every rule that takes trees; a tree that is a chain is taken by every rule. What is said of
+    seeds at `SuffixMemory` holds here too: with the rejection rule a sample follows from the seed and from
+    all that the object was used for before.
+    """
+
+    def __init__(self, k: int = 8, *, tree: StaticTree | None = None) -> None:
+        self.k = check_integer("k", k, 1, MAX_K)
+        if tree is not None and not isinstance(tree, StaticTree):
+            raise InputError(f"tree is {kind_of(tree)}; expected StaticTree or None")
+        self.tree = StaticTree.expected(N_NODES, RANK_CHANCES[: self.k]) if tree is None else tree
+        widest = int(np.bincount(self.tree.parents).max())
+        if widest > self.k:
+            raise InputError(f"tree has a node with {widest} children; expected at most k, {self.k}")
+        self.gamma = self.tree.gamma
+        self.n_vocab: int | None = None
+        self._matrix: _core.TokenMatrix | None = None
+        self._lock = threading.Lock()  # of who makes the matrix
+        self._begun = count(1)
+
+    def rows(self) -> NDArray[np.int32]:
+        """A copy of the matrix, [n_vocab, k]: the best first, -1 where nothing is known yet.
+
+        Raises
+        ------
+        InputError
+            If the draft has had no target yet.
+        """
+        if self._matrix is None:
+            raise InputError("the draft has had no target yet; expected one that was used")
+        return self._matrix.rows()
+
+    def text_key(self) -> tuple[int, ...]:
+        """See `Draft.text_key`."""
+        return (next(self._begun),)
+
+    def describe(self, target: Model) -> Description:
+        """See `Draft.describe`."""
+        with self._lock:
+            if self._matrix is None or self.n_vocab is None:
+                self.n_vocab = target.config["n_vocab"]
+                self._matrix = _core.TokenMatrix(np.full((self.n_vocab, self.k), -1, np.int32))
+        check_n_vocab(self.n_vocab, target)
+        chances = [*RANK_CHANCES, *[RANK_CHANCES[-1]] * MAX_K][: self.k]
+        return "token_recycling", {
+            "matrix": self._matrix,
+            "parents": list(self.tree.parents),
+            "chances": chances,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the matrix to a file (safetensors), for `load`. A file that is there is replaced.
+
+        Raises
+        ------
+        InputError
+            `path` is none, or cannot be that of a file, or the draft has had no target yet.
+        OSError
+            The file cannot be written.
+        """
+        file = check_path("path", path)
+        numbers = {"k": self.k, "n_begun": next(self._begun)}
+        metadata = METADATA | {name: str(number) for name, number in numbers.items()}
+        write_integers(file, {"rows": self.rows().reshape(-1)}, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, tree: StaticTree | None = None) -> TokenRecycling:
+        """Read a matrix that `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+        tree : StaticTree, optional
+            As of `TokenRecycling`.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            There is no such file.
+        CheckpointError
+            It is damaged, or holds something else.
+        InputError
+            `tree` is none, or does not fit the matrix.
+        """
+        location = check_path("path", path, CheckpointError)
+        file = IntegerFile(location, METADATA)
+        k = file.number("k", 1, MAX_K)
+        n_begun = file.number("n_begun", 0, 2**62)
+        rows = file.take_ids("rows")
+        file.check_end("a matrix of tokens")
+        if not 0 < len(rows) <= MAX_VOCABULARY * k or len(rows) % k:
+            raise CheckpointError(
+                f"{location}: tensor 'rows' has {len(rows)} entries; expected {k} for each of "
+                f"1 to {MAX_VOCABULARY} tokens"
+            )
+        draft = cls(k, tree=tree)
+        try:
+            draft._matrix = _core.TokenMatrix(rows.reshape(-1, k))
+        except ValueError as error:
+            raise CheckpointError(f"{location}: {error}") from error
+        draft.n_vocab = len(rows) // k
+        draft._begun = count(n_begun + 1)
+        return draft
+
+    def __repr__(self) -> str:
+        known = "" if self._matrix is None else f" of {self.n_vocab} tokens"
+        return f"<specdec.drafts.TokenRecycling{known}, k {self.k}, tree of {self.gamma} nodes>"
