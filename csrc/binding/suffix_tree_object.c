@@ -44,11 +44,11 @@ static int check_texts(const sd_suffix_texts* texts, Py_ssize_t n_tokens, int n_
     if (n_before != texts->n)
         return sd_refuse("there are %d lengths and %d n_before, expected as many", texts->n, n_before);
     for (int i = 0; i < texts->n; i++) {
-        if (texts->lengths[i] < 0)
-            return sd_refuse("lengths[%d] is %d, expected at least 0", i, (int)texts->lengths[i]);
-        if (texts->n_before[i] < 0 || texts->n_before[i] > texts->lengths[i])
+        if (texts->lengths[i] < 1)
+            return sd_refuse("lengths[%d] is %d, expected at least 1", i, (int)texts->lengths[i]);
+        if (texts->n_before[i] < 0 || texts->n_before[i] >= texts->lengths[i])
             return sd_refuse("n_before[%d] is %d, expected 0 to %d", i, (int)texts->n_before[i],
-                             (int)texts->lengths[i]);
+                             (int)texts->lengths[i] - 1);
         total += texts->lengths[i];
     }
     if (total != n_tokens)

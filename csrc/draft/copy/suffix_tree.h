@@ -31,8 +31,8 @@ typedef struct sd_suffix_tree {
 /* Texts that are added, one behind the other. */
 typedef struct sd_suffix_texts {
     const int32_t* tokens;   /* borrowed */
-    const int32_t* lengths;  /* [n] ≥ 0 */
-    const int32_t* n_before; /* [n] tokens of the prompt that a text begins with, ≤ its length */
+    const int32_t* lengths;  /* [n] ≥ 1 */
+    const int32_t* n_before; /* [n] tokens of the prompt that a text begins with, below its length */
     int n;
 } sd_suffix_texts;
 

@@ -1,0 +1,280 @@
+"""Token recycling against the method in plain Python: the matrix after every round, and every tree."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import specdec
+from allocations import allowing, fail_each_allocation, needs_hooks
+from canonical import LLAMA, build, random_tensors, run_session, with_drafts
+from descriptions import by_method
+from specdec import CheckpointError, InputError, VocabularyMismatchError, _core
+from specdec.drafts import Ensemble, ModelDraft, StaticTree, TokenRecycling
+from specdec.drafts.integer_file import write_integers
+from specdec.drafts.token_recycling import METADATA, RANK_CHANCES
+
+CONFIG = LLAMA | {"n_ctx": 128, "n_layer": 1}
+TARGET = build(CONFIG, random_tensors(CONFIG))
+N_VOCAB = CONFIG["n_vocab"]
+
+
+class Plain:
+    """The method, for one sequence after the other."""
+
+    def __init__(self, rows: np.ndarray, parents: list[int]) -> None:
+        self.rows, self.parents = rows.copy(), parents
+
+    def propose(self, root: int, budget: int, depth: int) -> tuple[list[int], list[int]]:
+        """Breadth first: child r of a node is what has rank r behind its token."""
+        nodes, tokens, found, depths = {0: 0}, [root], [], [0]
+        for i, parent in enumerate(self.parents, 1):
+            rank = self.parents[: i - 1].count(parent)
+            node = nodes.get(parent)
+            if i > budget or node is None or depths[node] >= depth or self.rows[tokens[node], rank] < 0:
+                continue
+            nodes[i] = len(tokens)
+            tokens.append(int(self.rows[tokens[node], rank]))
+            depths.append(depths[node] + 1)
+            found.append(node)
+        return tokens[1:], found
+
+    def observe(self, tokens: list[int], logits: np.ndarray) -> None:
+        """The largest logits behind each token, of equal ones the lower id first; the last node wins."""
+        for token, row in zip(tokens, logits, strict=True):
+            self.rows[token] = np.argsort(-row, kind="stable")[: self.rows.shape[1]]
+
+
+def recycling(matrix: _core.TokenMatrix, k: int, parents: list[int]) -> tuple[str, dict[str, Any]]:
+    return by_method("token_recycling", matrix, parents, [0.5] * k)
+
+
+def empty(k: int) -> np.ndarray:
+    return np.full((N_VOCAB, k), -1, np.int32)
+
+
+def parents_of(draw: st.DrawFn) -> list[int]:
+    parents: list[int] = []
+    for i in range(draw(st.integers(1, 9))):
+        low = parents[-1] if parents else 0
+        if parents[-3:] == [low] * 3:  # at most three children
+            low += 1
+        parents.append(draw(st.integers(min(low, i), i)))
+        if parents.count(parents[-1]) > 3:
+            parents.pop()
+    return parents
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.composite(parents_of)(), st.integers(3, 5), st.integers(1, 9), st.integers(0, 2**32), st.booleans()
+)  # fmt: skip
+def test_matrix_and_trees_are_those_of_the_method_in_plain_python(
+    parents: list[int], k: int, gamma: int, seed: int, sampled: bool
+) -> None:
+    """From a matrix of which something is known; a batch of two, which share it."""
+    rng = np.random.default_rng(seed)
+    rows = empty(k)
+    known = rng.integers(0, N_VOCAB, 20)
+    rows[known] = rng.integers(0, N_VOCAB, (20, k))
+    matrix = _core.TokenMatrix(rows)
+    plain = Plain(rows, parents)
+    prompts = rng.integers(0, N_VOCAB, (2, 3)).tolist()
+    n_new = 14
+    sampling = {"temperature": float(sampled)}
+    session = _core.Session(
+        TARGET, recycling(matrix, k, parents), prompts, gamma=gamma, max_new_tokens=n_new, sampling=sampling,
+        draft_sampling=sampling, seeds=[(seed, 0), (seed, 1)], n_threads=1,
+    )  # fmt: skip
+    with_drafts(session).prefill()
+    assert np.array_equal(matrix.rows(), rows)
+    texts = [list(prompt) for prompt in prompts]
+    while records := session.round():
+        left = {r["sequence"]: n_new + 3 - len(texts[r["sequence"]]) for r in records}
+        for record in records:
+            room = left[record["sequence"]]
+            root = texts[record["sequence"]][-1]
+            budget = gamma if room > 1 else 0
+            assert (record["drafted"], record["parents"]) == plain.propose(root, budget, room - 1)
+        asked = any(room > 1 for room in left.values())
+        for record in records:
+            text = texts[record["sequence"]]
+            if asked:
+                plain.observe([text[-1], *record["drafted"]], record["node_logits"])
+            text += record["tokens"]
+        assert np.array_equal(matrix.rows(), plain.rows)
+    session.close()
+
+
+def test_what_is_no_matrix() -> None:
+    for rows, message in [
+        (np.zeros((3, 0), np.int32), r"shape \[3, 0\], expected \[n_vocab, 1 to 64\]"),
+        (np.zeros((0, 3), np.int32), r"shape \[0, 3\]"),
+        (np.zeros((3, 65), np.int32), r"shape \[3, 65\]"),
+        (np.full((3, 2), 3, np.int32), r"rows\[0, 0\] is 3, expected -1 to 2"),
+        (np.full((3, 2), -2, np.int32), r"rows\[0, 0\] is -2"),
+        (np.zeros((3, 2)), "int32"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _core.TokenMatrix(rows)
+    matrix = _core.TokenMatrix(empty(2))
+    with pytest.raises(RuntimeError, match="initialised twice"):
+        matrix.__init__(empty(2))  # type: ignore[misc]
+    raw = _core.TokenMatrix.__new__(_core.TokenMatrix)
+    small = _core.TokenMatrix(np.zeros((5, 2), np.int32))
+    for draft, message in [
+        (recycling(raw, 2, [0]), "not been initialised"),
+        (recycling(small, 2, [0]), "the draft has 5 tokens and the target"),
+        (recycling(matrix, 2, [0, 0, 0]), "3 children, expected at most 2"),
+        (recycling(matrix, 2, []), "expected at least one"),
+        (recycling(matrix, 2, [1]), "parent of node 1 is 1"),
+        (recycling(matrix, 3, [0]), "chances has 3 entries, expected 2"),
+        (by_method("token_recycling", matrix, [0], [0.5, 1.5]), r"chances\[1\] is 1.5"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run_session(TARGET, draft, [[1, 2]])
+    with pytest.raises(TypeError, match="expected a TokenMatrix"):
+        run_session(TARGET, by_method("token_recycling", 3, [0], [0.5]), [[1, 2]])
+
+
+# ------------------------------------------------------------------------------------------ the draft
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[specdec.Model, specdec.Model]:
+    return specdec.embedded_pair()
+
+
+def test_calls_learn_from_one_another(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """The first round of a new draft guesses nothing, and the text leaves the matrix to the next call."""
+    target, small = pair
+    for make in (
+        lambda recycled: recycled,
+        lambda recycled: Ensemble(recycled, small),
+        lambda recycled: ModelDraft(small, draft=recycled),
+    ):
+        recycled = TokenRecycling()
+        plain = specdec.generate(target, None, "Once upon a time", max_new_tokens=40)
+        for _ in range(2):
+            result = specdec.generate(
+                target, make(recycled), "Once upon a time", max_new_tokens=40, gamma="auto"
+            )
+            assert result.tokens == plain.tokens
+        assert (recycled.rows() >= 0).any()
+    alone = TokenRecycling()
+    runs = [specdec.generate(target, alone, "Once upon a time", max_new_tokens=60) for _ in range(2)]
+    assert runs[0].trace.rounds[0].drafted == ()
+    assert len(runs[1].trace.rounds) < len(runs[0].trace.rounds)
+
+
+def test_a_chain_is_taken_by_every_rule(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    options: dict[str, Any] = {"verify": "block", "temperature": 1.0, "max_new_tokens": 10, "seed": 1}
+    chain = TokenRecycling(2, tree=StaticTree((1, 1, 1)))
+    specdec.generate(pair[0], chain, "One day", **options)
+    with pytest.raises(InputError):
+        specdec.generate(pair[0], TokenRecycling(2), "One day", **options)
+
+
+def test_arguments_out_of_range(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    for arguments, message in [
+        ({"k": 0}, "k is 0"),
+        ({"k": 65}, "k is 65"),
+        ({"tree": 3}, "tree is an int; expected StaticTree or None"),
+        ({"k": 2, "tree": StaticTree((3,))}, "3 children; expected at most k, 2"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            TokenRecycling(**arguments)
+    assert [TokenRecycling(k).gamma for k in (1, 2, 64)] == [16] * 3
+    with pytest.raises(InputError, match="no target yet"):
+        TokenRecycling().rows()
+    recycled = TokenRecycling()
+    specdec.generate(pair[0], recycled, "a", max_new_tokens=2)
+    recycled.n_vocab = 7
+    with pytest.raises(VocabularyMismatchError, match="7 tokens; expected the target's"):
+        specdec.generate(pair[0], recycled, "a", max_new_tokens=2)
+    assert sorted(RANK_CHANCES, reverse=True) == list(RANK_CHANCES) and sum(RANK_CHANCES) < 1
+
+
+def test_a_file_holds_all_of_it(tmp_path: Path, pair: tuple[specdec.Model, specdec.Model]) -> None:
+    recycled = TokenRecycling(4)
+    specdec.generate(pair[0], recycled, "Once upon a time", max_new_tokens=30)
+    recycled.save(tmp_path / "matrix")
+    found = TokenRecycling.load(tmp_path / "matrix", tree=StaticTree((2, 2)))
+    assert (found.k, found.gamma, found.n_vocab) == (4, 6, recycled.n_vocab)
+    assert np.array_equal(found.rows(), recycled.rows())
+    assert found.text_key() not in [(i,) for i in range(3)]
+    with pytest.raises(InputError):
+        TokenRecycling().save(tmp_path / "nothing")
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.safetensors"
+    rows = np.array([0, 1, -1, 2, 1, 0], np.int32)
+
+    def write(metadata: dict[str, str], arrays: dict[str, Any]) -> Path:
+        write_integers(path, arrays, METADATA | {"k": "2", "n_begun": "0"} | metadata)
+        return path
+
+    assert TokenRecycling.load(write({}, {"rows": rows})).rows().tolist() == [[0, 1], [-1, 2], [1, 0]]
+    for metadata, arrays, message in [
+        ({"format": "other"}, {"rows": rows}, "'format' is 'other'"),
+        ({"k": "0"}, {"rows": rows}, "'k' is '0'; expected an integer, 1 to 64"),
+        ({"k": "4"}, {"rows": rows}, "'rows' has 6 entries; expected 4 for each"),
+        ({"k": "6"}, {"rows": rows}, r"rows\[0, 1\] is 1, expected -1 to 0"),
+        ({"n_begun": "x"}, {"rows": rows}, "'n_begun' is 'x'"),
+        ({}, {}, "'rows' is missing"),
+        ({}, {"rows": rows[:0]}, "'rows' has 0 entries"),
+        ({}, {"rows": rows.astype(np.int64)}, "expected one dimension and int32"),
+        ({}, {"rows": rows.reshape(3, 2)}, "expected one dimension and int32"),
+        ({}, {"rows": rows, "more": rows}, "'more' is none of a matrix"),
+    ]:
+        with pytest.raises(CheckpointError, match=message) as caught:
+            TokenRecycling.load(write(metadata, arrays))
+        assert path.name in str(caught.value)
+
+
+@needs_hooks
+def test_allocations() -> None:
+    """Those that fail leak nothing; a round makes none."""
+    assert fail_each_allocation(lambda: _core.TokenMatrix(empty(3))) > 0
+    draft = recycling(_core.TokenMatrix(np.zeros((N_VOCAB, 2), np.int32)), 2, [0, 0, 1])
+    fail_each_allocation(lambda: run_session(TARGET, draft, [[1, 2]], max_new_tokens=3))
+    session = _core.Session(
+        TARGET, draft, [[1, 2]], gamma=3, max_new_tokens=20, sampling={"temperature": 0.0},
+        draft_sampling={"temperature": 0.0}, seeds=[(0, 0)], n_threads=1,
+    )  # fmt: skip
+    session.prefill()
+    with allowing(0):
+        assert session.round()[0]["drafted"]
+
+
+def test_threads_share_a_matrix(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    target, _ = pair
+    recycled = TokenRecycling()
+    prompts = ["Once upon a time", "One day"]
+    plain = {p: specdec.generate(target, None, p, max_new_tokens=25).tokens for p in prompts}
+    wrong: list[object] = []
+
+    def work(i: int) -> None:
+        try:
+            for j in range(4):
+                prompt = prompts[(i + j) % 2]
+                result = specdec.generate(target, recycled, prompt, max_new_tokens=25, n_threads=1)
+                if result.tokens != plain[prompt]:
+                    wrong.append(result)
+                recycled.rows()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
