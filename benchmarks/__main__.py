@@ -9,7 +9,19 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import drafts, engine, kernels, learnt, mixtures, paper, peers, photons, prefill, translation
+from benchmarks import (
+    drafts,
+    engine,
+    kernels,
+    learnt,
+    memory,
+    mixtures,
+    paper,
+    peers,
+    photons,
+    prefill,
+    translation,
+)
 from benchmarks.report import Report, machine_name, result_folder
 from benchmarks.turns import Options
 
@@ -26,6 +38,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "sampling": (engine.sampling, engine.sampling_options),
     "beam": (engine.beam, engine.beam_options),
     "drafts": (drafts.drafts, drafts.drafts_options),
+    "memory": (memory.memory, memory.memory_options),
     "learnt": (learnt.learnt, learnt.learnt_options),
     "draft-costs": (drafts.costs, drafts.costs_options),
     "peers": (peers.forwards, peers.forwards_options),

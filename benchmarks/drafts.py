@@ -85,6 +85,8 @@ DRAFTS: dict[str, tuple[Make, Sequence[int | None]]] = {
     "4-gram, online": (lambda target, draft: ways.OnlineNgram(_table(4)(target, draft)), CHAINS),
     "context copy": (lambda target, draft: ways.ContextCopy(), COPIES),
     "input copy": (lambda target, draft: ways.InputCopy(), COPIES),
+    "suffix memory": (lambda target, draft: ways.SuffixMemory(), COPIES),
+    "token recycling": (lambda target, draft: ways.TokenRecycling(), OWN),
     "early exit 3": (lambda target, draft: ways.EarlyExit(3), SHORT),
     "skip layers": (lambda target, draft: ways.SkipLayers(attn=(3,), mlp=(2, 3)), SHORT),
     "lookahead": (lambda target, draft: ways.Lookahead(), OWN),

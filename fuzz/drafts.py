@@ -24,6 +24,7 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
     kind = draws.weighted(
         model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, heads=2 * layers, ngram=1,
         online=1, random=0.5, context=1.5, input=1, lookahead=2, object=2.5, recurrent=1, eagle=layers,
+        memory=1.5, recycling=1,
     )  # fmt: skip
     if kind == "exit" and n_layer == 1:
         kind = "skip"
@@ -78,6 +79,20 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
             "kind": "lookahead", "window": draws.randint(1, 4), "ngram": draws.randint(2, 4),
             "candidates": candidates,
         }  # fmt: skip
+    if kind == "memory":
+        return {
+            "kind": "memory", "max_tokens": draws.one(5, 60, 10**6), "max_depth": draws.one(1, 3, 64),
+            "factor": draws.one(0.5, 1.0, 4.0), "min_probability": draws.one(0.01, 0.1, 1.0),
+            "min_match": draws.one(1, 1, 2), "branches": draws.chance(0.6),
+            "texts": [draws.ids(draws.one(1, 9, 60), n_vocab) for _ in range(draws.one(0, 1, 3))],
+        }  # fmt: skip
+    if kind == "recycling":
+        k = draws.randint(1, 4)
+        return {
+            "kind": "recycling",
+            "k": k,
+            "widths": [draws.randint(1, k) for _ in range(draws.randint(1, 3))],
+        }
     if kind == "object":
         return draw_object(draws)
     if kind == "random":
@@ -152,6 +167,14 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         )
     if kind == "lookahead":
         return drafts.Lookahead(d["window"], d["ngram"], candidates=d["candidates"])
+    if kind == "memory":
+        names = ("max_tokens", "max_depth", "factor", "min_probability", "min_match", "branches")
+        memory = drafts.SuffixMemory(**{name: d[name] for name in names})
+        for ids in d["texts"]:
+            memory.add(ids[1:], ids[:1])
+        return memory
+    if kind == "recycling":
+        return drafts.TokenRecycling(d["k"], tree=drafts.StaticTree(d["widths"]))
     if kind == "object":
         return Proposer(n_vocab, d["habit"], d["seed"], d.get("keyed", True))
     if kind == "random":
@@ -183,8 +206,9 @@ def is_adaptive(draft: Description) -> bool:
 
 
 def is_stateful(draft: Description) -> bool:
-    """Whether what an object guesses depends on what it was asked before."""
-    return any(not one.get("keyed", True) for one in descriptions(draft))
+    """Whether what is guessed depends on earlier texts, or on what an object was asked before."""
+    remembers = ("memory", "recycling")
+    return any(one["kind"] in remembers or not one.get("keyed", True) for one in descriptions(draft))
 
 
 def may_branch(draft: Description) -> bool:
@@ -193,4 +217,6 @@ def may_branch(draft: Description) -> bool:
         return draft["habit"] not in CHAINS
     if draft["kind"] in ("best", "lookahead"):
         return True
-    return "tree" in draft or draft.get("n_candidates", 1) > 1
+    if draft["kind"] == "recycling":
+        return max(draft["widths"]) > 1
+    return "tree" in draft or draft.get("n_candidates", 1) > 1 or draft.get("branches", False)

@@ -286,6 +286,26 @@ def _ngram() -> Files:
     return {"table.safetensors": safetensors(arrays, metadata)}
 
 
+def _suffixes() -> Files:
+    """Two outputs over 4 tokens, the first behind a prompt of one."""
+    arrays = {
+        "tokens": np.array([0, 1, 2, 0, 1, 3, 1], "<i4"), "lengths": np.array([4, 3], "<i4"),
+        "n_before": np.array([1, 0], "<i4"),
+    }  # fmt: skip
+    metadata = {
+        "format": "specdec suffix memory", "version": "1", "n_vocab": "4", "max_tokens": "50",
+        "max_depth": "8", "n_begun": "2", "origin": "0",
+    }  # fmt: skip
+    return {"memory.safetensors": safetensors(arrays, metadata)}
+
+
+def _recycled() -> Files:
+    """The two most promising tokens behind each of 4."""
+    metadata = {"format": "specdec token recycling", "version": "1", "k": "2", "n_begun": "0"}
+    rows = np.array([1, 2, 0, -1, 3, 1, -1, -1], "<i4")
+    return {"matrix.safetensors": safetensors({"rows": rows}, metadata)}
+
+
 def _skips() -> Files:
     trial = {
         "attn": [1], "mlp": [0, 1], "gamma": 4, "speedup": 1.2, "tokens_per_s": 120.0,
@@ -370,6 +390,8 @@ _WRITERS: dict[str, Callable[[], Files]] = (
         "gpt2": _gpt2,
         "llama2c": _llama2c,
         "ngram": _ngram,
+        "suffixes": _suffixes,
+        "recycled": _recycled,
         "skips": _skips,
         "byt5": _byt5,
         "eagle": _eagle,
@@ -395,6 +417,13 @@ def use(kind: str, folder: Path) -> None:
     if kind in _LEARNT:
         target = _target(4)
         _decode(target, drafts.load(folder, target))
+        return
+    if kind == "suffixes":
+        _decode(_target(4), drafts.SuffixMemory.load(folder / "memory.safetensors"))
+        return
+    if kind == "recycled":
+        tree = drafts.StaticTree((1, 1))
+        _decode(_target(4), drafts.TokenRecycling.load(folder / "matrix.safetensors", tree=tree))
         return
     if kind == "skips":
         search = specdec.SkipSearch.load(folder / "skips.json")

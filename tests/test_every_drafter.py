@@ -19,7 +19,7 @@ import scipy
 
 import specdec
 from canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
-from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, World
+from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, REMEMBERING, World
 from encoder_decoders import EncoderDecoder, model_of
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
@@ -33,8 +33,8 @@ from toy_pair import blurred
 from weights import VerifyWeights
 
 NAMES = list(DRAFTS)
-UNSEEDED = {"ensemble that adapts"}
-"""Which of its drafts are asked depends on times that are measured."""
+UNSEEDED = {"ensemble that adapts", *REMEMBERING}
+"""Which drafts are asked depends on times that are measured, or what they guess on the texts before."""
 N_NEW = 40
 COUPLED = {"temperature": 0.9, "top_p": 0.95, "verify": "coupled", "seed": 5}
 HOW: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": COUPLED}

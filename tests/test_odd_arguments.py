@@ -277,6 +277,11 @@ class World(NamedTuple):
     draft: specdec.Model
     folder: Path
 
+    def saved_memory(self) -> Path:
+        path = self.folder / "memory"
+        drafts.SuffixMemory().save(path)
+        return path
+
     def saved(self) -> Path:
         TABLE.save(self.folder / "table")
         return self.folder / "table"
@@ -431,6 +436,13 @@ CASES: dict[str, Callable[[World], Case]] = {
     "OnlineNgram.probabilities": lambda w: (drafts.OnlineNgram().probabilities, {"ids": [1], "n_vocab": 61}),
     "PythonDraft": lambda w: (drafts.PythonDraft, {"drafter": Guess([1])}),
     "Ngram.save": lambda w: (in_folder(w, TABLE.save), {"path": "table"}),
+    "SuffixMemory.add": lambda w: (drafts.SuffixMemory().add, {"ids": [1, 2], "prompt": [3]}),
+    "SuffixMemory.save": lambda w: (in_folder(w, drafts.SuffixMemory().save), {"path": "memory"}),
+    "SuffixMemory.load": lambda w: (drafts.SuffixMemory.load, {"path": w.saved_memory()}),
+    "TokenRecycling in a run": lambda w: (
+        lambda **given: specdec.generate(w.target, drafts.TokenRecycling(**given), [3], max_new_tokens=2),
+        {},
+    ),
     "SkipSearch.save": lambda w: (in_folder(w, SEARCH.save), {"path": "search"}),
     **{f"theory.{name}": theory_case(name) for name in theory.__all__},
 }
@@ -445,6 +457,7 @@ SOURCES = {
     "stream": specdec.stream,
     "Ensemble": drafts.Ensemble,
     "AdaptiveGamma in a run": specdec.AdaptiveGamma,
+    "TokenRecycling in a run": drafts.TokenRecycling,
 }
 
 

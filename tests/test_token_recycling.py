@@ -190,7 +190,7 @@ def test_arguments_out_of_range(pair: tuple[specdec.Model, specdec.Model]) -> No
     ]:
         with pytest.raises(InputError, match=message):
             TokenRecycling(**arguments)
-    assert [TokenRecycling(k).gamma for k in (1, 2, 64)] == [16] * 3
+    assert [TokenRecycling(k).gamma for k in (1, 2, 64)] == [8] * 3
     with pytest.raises(InputError, match="no target yet"):
         TokenRecycling().rows()
     recycled = TokenRecycling()

@@ -106,7 +106,7 @@ const sd_recurrent* sd_recurrent_from(PyObject* object, const char* name);
 /* The finished heads of an object of the type Heads, borrowed; NULL with an exception. */
 sd_heads* sd_heads_from(PyObject* object, const char* name);
 
-/* The same of a SuffixTree and of a TokenMatrix argument. */
+/* The finished object of a SuffixTree or TokenMatrix argument, borrowed; NULL with an exception. */
 sd_suffix_tree_object* sd_suffix_tree_from(const sd_module_state* state, PyObject* object, const char* name);
 sd_token_matrix_object* sd_token_matrix_from(const sd_module_state* state, PyObject* object,
                                              const char* name);

@@ -215,7 +215,13 @@ class SuffixTree:
 
     def __init__(self, max_tokens: int, depth: int) -> None:
         """The oldest texts leave where there would be more tokens; `depth` tokens of a suffix count."""
-    def add(self, tokens: NDArray[np.int32], lengths: Sequence[int], n_before: Sequence[int], /) -> None:
+    def add(
+        self,
+        tokens: NDArray[np.int32],
+        lengths: Sequence[int] | NDArray[np.int32],
+        n_before: Sequence[int] | NDArray[np.int32],
+        /,
+    ) -> None:
         """Add texts, one behind the other in tokens; one thread at a time.
 
         Text i has lengths[i] tokens: n_before[i] of a prompt, or of its end, and then an output.

@@ -16,7 +16,7 @@ import specdec
 from eagle_models import eagle_for
 from learnt_drafts import recurrent_weights
 from learnt_weights import random_heads
-from specdec import drafts
+from specdec import _core, drafts
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,25 @@ class Draws:
         return drafts.Proposal(text[1:], parents, rows)
 
 
+def remembering(world: World, **settings: Any) -> drafts.SuffixMemory:
+    """A memory of some texts."""
+    memory = drafts.SuffixMemory(min_match=1, **settings)
+    for text in (world.ids[:100], world.ids[30:200]):
+        memory.add(text[5:], text[:5])
+    return memory
+
+
+def recycling(world: World, tree: drafts.StaticTree) -> drafts.TokenRecycling:
+    """A matrix in which something stands behind every token."""
+    draft = drafts.TokenRecycling(2, tree=tree)
+    ids = np.arange(world.n_vocab)
+    after = dict(zip(world.ids, world.ids[1:], strict=False))
+    best = np.array([after.get(token, 0) for token in ids])
+    rows = np.stack([best, (best + 1) % world.n_vocab], axis=1).astype(np.int32)
+    draft.n_vocab, draft._matrix = world.n_vocab, _core.TokenMatrix(rows)
+    return draft
+
+
 CHAINS: dict[str, Make] = {
     "object": lambda world: Repeats(),
     "object that draws": lambda world: Draws(world.n_vocab),
@@ -107,6 +126,8 @@ CHAINS: dict[str, Make] = {
     "random": lambda world: drafts.Random(),
     "context copy": lambda world: drafts.ContextCopy(min_match=1),
     "document copy": lambda world: drafts.ContextCopy([world.ids[:200], world.ids[200:]]),
+    "suffix memory chain": lambda world: remembering(world, branches=False),
+    "drafted by a memory": lambda world: drafts.ModelDraft(world.draft, draft=remembering(world), gamma=6),
     "input copy": lambda world: drafts.InputCopy(start=5),
     "source copy": lambda world: drafts.InputCopy(world.ids, min_match=1),
     "recurrent": lambda world: drafts.Recurrent(recurrent_weights(world.target, world.ids)),
@@ -152,6 +173,11 @@ TREES: dict[str, Make] = {
     "ensemble of layers": lambda world: drafts.Ensemble(
         Repeats(), drafts.EarlyExit(1), drafts.SkipLayers(mlp=[1]), adaptive=False
     ),
+    "suffix memory": lambda world: remembering(world, max_depth=8, factor=3.0),
+    "token recycling": lambda world: recycling(world, drafts.StaticTree((2, 2, 1))),
+    "ensemble of memories": lambda world: drafts.Ensemble(
+        remembering(world), recycling(world, drafts.StaticTree((2, 1))), world.draft, adaptive=False
+    ),
     "object with branches": lambda world: Repeats(branches=True),
     "object that draws branches": lambda world: Draws(world.n_vocab, branches=True),
     "ensemble of objects that draw": lambda world: drafts.Ensemble(
@@ -186,5 +212,11 @@ DRAWN_ANYHOW = {"object that draws", "object that draws branches", "ensemble of 
 
 CHOSEN = {"lookahead", "lookahead of 4-grams"}
 """Drafts whose guesses are point masses, chosen by random numbers that no distribution tells of."""
+
+REMEMBERING = {
+    "suffix memory chain", "suffix memory", "token recycling", "drafted by a memory",
+    "ensemble of memories",
+}  # fmt: skip
+"""Drafts that learn from each text for those that begin after it, which are sampled otherwise then."""
 
 DRAFTS: dict[str, Make] = CHAINS | TREES
