@@ -18,6 +18,7 @@ import specdec
 from canonical import LLAMA, random_tensors, with_drafts
 from eagle_models import EagleFolder, PaperDraft, eagle1, eagle3, mimo
 from specdec import _core, drafts
+from specdec.drafts.learnt.folder import TargetIdentity
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -307,7 +308,7 @@ def test_another_target_is_refused_by_name(target: specdec.Model, tmp_path: Path
         drafts.Eagle(path, folders["wide"])
     with pytest.raises(VocabularyMismatchError, match=r"reads 17 tokens; expected the 61 of .*tokens"):
         drafts.Eagle(path, folders["tokens"])
-    with pytest.raises(CheckpointError, match=r"layer_ids' is \[1, 2, 4\]; expected .*shallow, 0 to 2"):
+    with pytest.raises(CheckpointError, match=r"layer_ids' is \[1, 2, 4\]; expected .*shallow, 0 to 3"):
         drafts.Eagle(path, folders["shallow"])
     draft = drafts.Eagle(path, target)
     with pytest.raises(InputError, match=r"of n_layer 2; expected 4"):
@@ -328,6 +329,34 @@ def test_usual_layers_are_taken_where_none_are_named(target: specdec.Model, tmp_
             assert drafts.Eagle(path, model, taps=[4, 0, 4]).taps == (4, 0, 4)
         else:
             assert drafts.Eagle(path, model).taps == taps
+
+
+@pytest.mark.parametrize("layout", ["EAGLE-1", "SpecForge"])
+def test_what_training_wrote_of_the_target_is_heeded(
+    target: specdec.Model, layout: str, tmp_path: Path
+) -> None:
+    """An object `specdec_draft` beside the published layout: whose draft it is, and what it reads."""
+    folder = FOLDERS[layout](target)
+    path = folder.write(tmp_path / "draft")
+    config = json.loads((path / "config.json").read_text())
+    config.pop("eagle_config", None)
+    taps = list(folder.taps)
+    config["specdec_draft"] = {"target": TargetIdentity.of(target).as_dict(), "taps": taps}
+    (path / "config.json").write_text(json.dumps(config))
+    assert_chains_of_the_paper(folder, drafts.load(path, target))
+    other = specdec.load(
+        write_hf(tmp_path / "other", llama_config(vocab_size=17, num_hidden_layers=4, rms_norm_eps=1e-4)),
+        tokenizer=False,
+    )
+    with pytest.raises(InputError, match="was trained for the target 'target0'; given is .*other"):
+        drafts.load(path, other)
+    for wrong, message in (
+        ({"taps": taps}, "'specdec_draft.target' is missing"),
+        (3, "'specdec_draft' is 3"),
+    ):
+        (path / "config.json").write_text(json.dumps(config | {"specdec_draft": wrong}))
+        with pytest.raises(CheckpointError, match=message):
+            drafts.Eagle(path, target)
 
 
 Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]

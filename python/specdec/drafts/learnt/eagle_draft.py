@@ -9,6 +9,7 @@ from pathlib import Path
 from specdec import _core
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.learnt.folder import TargetIdentity
 from specdec.drafts.learnt.published import PublishedDraft, open_native_head, open_published
 from specdec.drafts.trees import Tree, check_tree, describe_shape
 from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of
@@ -132,14 +133,9 @@ class Eagle(Draft):
         InputError, VocabularyMismatchError
             It was made for another target.
         """
-        ours, given = self.target.config, target.config
-        for name in ("d_model", "n_layer"):
-            if ours[name] != given[name]:
-                raise InputError(
-                    f"{self.path} drafts for {self.target.path}; given is the target {target.path} of {name} "
-                    f"{given[name]}; expected {ours[name]}"
-                )
-        check_same_vocabulary(target, self.target)
+        if target is not self.target:
+            TargetIdentity.of(self.target).check(target, str(self.path))
+            check_same_vocabulary(target, self.target)
         return describe_shape(self.tree, self.core)
 
     def __repr__(self) -> str:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer, check_items
+from specdec.drafts.learnt.folder import MAX_TAPS, TargetIdentity
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -40,8 +41,6 @@ from specdec.models.model import Model
 from specdec.models.number_formats import Dtype
 
 __all__ = ["PublishedDraft", "is_published", "open_native_head", "open_published"]
-
-MAX_TAPS: Final = 16
 
 _EAGLE3_NAMES: Final = frozenset(
     {"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", "LlamaForCausalLM"}
@@ -169,25 +168,43 @@ def open_published(path: Path, target: Model, taps: Sequence[int] | None = None)
     """
     file = path / "config.json"
     fields = Fields(read_json_object(file), file)
+    trained = _trained(path, fields, target)
     if fields.has("speculators_model_type"):
-        return _open_eagle3(path, fields, target, taps, "speculators")
+        return _open_eagle3(path, fields, trained, target, taps, "speculators")
     names = fields.raw("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise fields.error("architectures", "a list of names")
     if fields.has("draft_vocab_size") or "eagle3" in names[0].lower():
         if names[0] not in _EAGLE3_NAMES:
             raise fields.unsupported("architectures", f"one of {', '.join(sorted(_EAGLE3_NAMES))}")
-        return _open_eagle3(path, fields, target, taps, names[0])
+        return _open_eagle3(path, fields, trained, target, taps, names[0])
     if names[0] not in _EAGLE1_NAMES:
         raise fields.unsupported("architectures", f"one of {', '.join(sorted(_EAGLE1_NAMES))}")
-    return _open_eagle1(path, fields, target, taps)
+    return _open_eagle1(path, fields, trained, target, taps)
+
+
+def _trained(path: Path, fields: Fields, target: Model) -> Fields:
+    """What a training of specdec has written beside the layout: the target, which is checked, and taps."""
+    trained = fields.object("specdec_draft")
+    if trained is None:
+        return fields.empty("specdec_draft")
+    described = trained.object("target")
+    if described is None:
+        raise trained.error("target", "an object")
+    TargetIdentity.read(described).check(target, str(path))
+    return trained
 
 
 # ------------------------------------------------------------------------------------------- EAGLE-3
 
 
 def _open_eagle3(
-    path: Path, fields: Fields, target: Model, taps: Sequence[int] | None, layout: str
+    path: Path,
+    fields: Fields,
+    trained: Fields,
+    target: Model,
+    taps: Sequence[int] | None,
+    layout: str,
 ) -> PublishedDraft:
     layer = fields
     if layout == "speculators":
@@ -209,7 +226,16 @@ def _open_eagle3(
     held, config = _renamed(path), _block(layer)
     width = fields.integer("target_hidden_size", default=config["d_model"])
     _check_target(path, target, width, config["n_vocab"])
-    layers = _taps(fields, flags, layout, target, taps)
+    shift = 1 if layout == _OF_OUTPUTS else 0
+    layers = _taps(
+        target,
+        taps,
+        (trained, "taps", 0),
+        (fields, "eagle_aux_hidden_state_layer_ids", 0),
+        (flags, "eagle_aux_hidden_state_layer_ids", shift),
+    )
+    if layers is None:
+        layers = _usual_taps(target)
     n_draft = fields.integer("draft_vocab_size", default=config["n_vocab"], maximum=config["n_vocab"])
     if flag("norm_before_fc") and flag("fc_norm"):
         raise fields.error("fc_norm", "false with norm_before_fc: one of the two norms")
@@ -247,26 +273,35 @@ def _open_eagle3(
 
 
 def _taps(
-    fields: Fields, flags: Fields, layout: str, target: Model, given: Sequence[int] | None
-) -> tuple[int, ...]:
-    """The hidden states of the target that make a feature."""
+    target: Model, given: Sequence[int] | None, *named: tuple[Fields, str, int]
+) -> tuple[int, ...] | None:
+    """The hidden states that make a feature: those that are given, or those of the first field that is there.
+
+    ``named``: objects, names of fields in them, and what is added to the numbers there.
+    """
     n_layer = target.config.n_layer
     if given is not None:
         return _checked_taps(given, n_layer)
-    for holder in (fields, flags):
-        listed = holder.raw("eagle_aux_hidden_state_layer_ids")
+    for holder, name, shift in named:
+        listed = holder.raw(name)
         if listed is None or listed == []:
             continue
-        shift = 1 if holder is flags and layout == _OF_OUTPUTS else 0
-        whole = isinstance(listed, list) and all(
-            isinstance(layer, int) and not isinstance(layer, bool) for layer in listed
-        )
-        if not whole or len(listed) > MAX_TAPS or not all(0 <= layer + shift <= n_layer for layer in listed):
-            raise holder.error(
-                "eagle_aux_hidden_state_layer_ids",
-                f"at most {MAX_TAPS} layers of {target.path}, {-shift} to {n_layer - shift}",
-            )
-        return tuple(layer + shift for layer in listed)
+        last = n_layer + 1 - shift
+        if (
+            not isinstance(listed, list)
+            or len(listed) > MAX_TAPS
+            or not all(isinstance(tap, int) and not isinstance(tap, bool) for tap in listed)
+            or not all(-shift <= tap <= last for tap in listed)
+        ):
+            expected = f"at most {MAX_TAPS} hidden states of {target.path}, {-shift} to {last}"
+            raise holder.error(name, expected)
+        return tuple(tap + shift for tap in listed)
+    return None
+
+
+def _usual_taps(target: Model) -> tuple[int, ...]:
+    """Those of the EAGLE-3 paper's code."""
+    n_layer = target.config.n_layer
     usual = (2, n_layer // 2, n_layer - 3)
     if not usual[0] < usual[1] < usual[2]:
         raise InputError(
@@ -287,13 +322,14 @@ def _checked_taps(given: Sequence[int], n_layer: int) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------------- EAGLE-1
 
 
-def _open_eagle1(path: Path, fields: Fields, target: Model, taps: Sequence[int] | None) -> PublishedDraft:
+def _open_eagle1(
+    path: Path, fields: Fields, trained: Fields, target: Model, taps: Sequence[int] | None
+) -> PublishedDraft:
     held, config = _renamed(path), _block(fields)
     if fields.boolean("qkv_bias", default=False):
         config["qkv_bias"] = True
     _check_target(path, target, config["d_model"], config["n_vocab"])
-    usual = (target.config.n_layer + 1,)
-    layers = usual if taps is None else _checked_taps(taps, target.config.n_layer)
+    layers = _taps(target, taps, (trained, "taps", 0)) or (target.config.n_layer + 1,)
     if len(layers) != 1:
         raise InputError(f"taps names {len(layers)} hidden states; expected 1, as EAGLE-1 reads")
     config |= _joined(target) | {
