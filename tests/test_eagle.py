@@ -210,6 +210,17 @@ def test_number_formats_of_target_and_draft_are_apart(
     assert got.tokens == plain.tokens and np.array_equal(got.logits, plain.logits)
 
 
+def test_prompts_by_openblas(target: specdec.Model, tmp_path: Path) -> None:
+    """Their hidden states have bits of their own; the draft reads those that are there."""
+    other = specdec.load(target.path, "f32", prefill="blas", tokenizer=False)
+    draft = drafts.Eagle(eagle3(target).write(tmp_path), other)
+    options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True, "logits": True}
+    prompts = [PROMPT * 6, PROMPT * 6 + [3], PROMPT]
+    plain = specdec.generate(other, None, prompts, **options)
+    for got, one in zip(specdec.generate(other, draft, prompts, **options), plain, strict=True):
+        assert got.tokens == one.tokens and np.array_equal(got.logits, one.logits)
+
+
 def test_what_is_the_targets_lies_in_memory_once(target: specdec.Model, tmp_path: Path) -> None:
     shared, own = eagle1(target), eagle1(target)
     del shared.tensors["embed_tokens.weight"]
@@ -413,6 +424,11 @@ DAMAGES: dict[str, tuple[Change, type[Exception], str]] = {
         setting(eagle_config={"use_aux_hidden_state": False}),
         UnsupportedModelError,
         "'eagle_config.use_aux_hidden_state' is false",
+    ),
+    "no last norm": (
+        setting(eagle_config={"use_last_layernorm": False}),
+        UnsupportedModelError,
+        "'eagle_config.use_last_layernorm' is false",
     ),
     "both norms": (setting(fc_norm=True, norm_before_fc=True), CheckpointError, "'fc_norm' is true"),
     "a word for layers": (

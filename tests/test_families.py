@@ -192,7 +192,7 @@ def test_the_decoder_of_a_mistral_3_that_sees(tmp_path):
 
 
 def test_mimo_is_a_qwen_2_with_a_head_beside(tmp_path):
-    """No class has it; its published code derives from that of Qwen 2. The head by the layer of that class."""
+    """No class has it; its published code derives from that of Qwen 2. The head by its layer."""
     settings = CASES["Qwen2ForCausalLM"]().to_dict() | {"tie_word_embeddings": False}
     network = build(transformers.Qwen2Config(**settings), tmp_path)
     config = network.config

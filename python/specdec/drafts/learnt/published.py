@@ -57,6 +57,13 @@ _BLOCKS: Final = {
 }
 _IGNORED: Final = re.compile(r"^t2d$|rotary_emb\.inv_freq$|^verifier_(norm|lm_head)\.weight$")
 
+_MODELOPT: Final = {
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+}
+"""Flags of ModelOpt in ``eagle_config``, as EAGLE-3 has them."""
+
 Names = list[str]
 Take = Callable[[list[NDArray[Any]]], NDArray[Any]]
 
@@ -218,6 +225,8 @@ def _open_eagle3(
     for holder in (fields, flags):
         holder.require("parallel_drafting", False, because="one token is guessed after another")
         holder.require("use_aux_hidden_state", True, because="EAGLE-3 reads hidden states of several layers")
+    for name, wanted in _MODELOPT.items():
+        flags.require(name, wanted, because="EAGLE-3 has these norms and no others")
 
     def flag(name: str) -> bool:
         stated: bool = flags.boolean(name, default=fields.boolean(name, default=False))
