@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import specdec
+from learnt_weights import random_heads
 from specdec import Result, Round, Trace, cli
 from specdec.analysis import speedup
 from specdec.analysis.speedup import TimedRuns
@@ -107,7 +108,8 @@ def test_by_default_it_samples_the_same_text_for_everybody(
 def test_the_command_for_greedy_texts_keeps_the_other_options(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "load", lambda name, dtype: {"big": pair[0], "small": pair[1]}[name])
+    monkeypatch.setattr(cli, "load", lambda name, dtype: {"big": pair[0]}[name])
+    monkeypatch.setattr(cli, "load_draft", lambda name, target, dtype: {"small": pair[1]}[name])
     kept = ["--target", "big", "--draft", "small", "--dtype", "f32", "--draft-dtype", "bf16", "--gamma", "1"]
     kept += ["--max-new-tokens", "5", "--stop", "never", "--stop", "a b"]
     assert cli.main([*kept, "--top-k", "3", "--seed", "2", "abc"]) == 0
@@ -204,7 +206,8 @@ def test_stop_strings(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> Non
 def test_other_models_and_no_draft_tokens(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "load", lambda name, dtype: {"big": pair[0], "small": pair[1]}[name])
+    monkeypatch.setattr(cli, "load", lambda name, dtype: {"big": pair[0]}[name])
+    monkeypatch.setattr(cli, "load_draft", lambda name, target, dtype: {"small": pair[1]}[name])
     options = ["--target", "big", "--draft", "small", "--max-new-tokens", "5", "--gamma", "0"]
     assert cli.main(["abc", *options]) == 0
     output = capsys.readouterr().out
@@ -285,13 +288,29 @@ def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
     def load(path: str, dtype: str | None) -> specdec.Model:
         asked.append((path, dtype))
-        return pair[path == "draft"]
+        return pair[0]
+
+    def load_draft(path: str, target: specdec.Model, *, dtype: str | None) -> specdec.Model:
+        asked.append((path, dtype))
+        return pair[1]
 
     monkeypatch.setattr(cli, "load", load)
+    monkeypatch.setattr(cli, "load_draft", load_draft)
     assert cli.main([*run, "--target", "target", "--draft", "draft", "--draft-dtype", "int8"]) == 0
     assert asked[2:] == [("target", None), ("draft", "int8")]
     with pytest.raises(SystemExit, match="2"):
         cli.main([*run, "--dtype", "f16"])
+
+
+def test_a_learnt_draft(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, _ = pair
+    folder = random_heads(target).save(tmp_path / "heads")
+    monkeypatch.setattr(cli, "load", lambda *_: target)
+    run = ["abc", "--max-new-tokens", "8", "--target", "target"]
+    assert cli.main([*run, "--draft", str(folder), "--draft-dtype", "int8"]) == 0
+    assert "identical, all 8 tokens" in capsys.readouterr().out
 
 
 def test_out_of_memory_is_an_error(

@@ -528,6 +528,7 @@ def test_the_command_line(
 ) -> None:
     models = {"target": texts.target, "draft": texts.draft, "plain": decoder_only(tokenizer=ToyTokenizer())}
     monkeypatch.setattr(cli, "load", lambda name, dtype: models[name])
+    monkeypatch.setattr(cli, "load_draft", lambda name, target, dtype: models[name])
     pair = ["--target", "target", "--draft", "draft", "--max-new-tokens", "6", "--threads", "1"]
     for prompt in ([], ["ba"]):
         assert cli.main([*pair, "--source", "a bb", "--no-color", *prompt]) == 0
@@ -549,6 +550,7 @@ def test_the_command_lines_languages(
 ) -> None:
     models = {"target": texts.target, "draft": texts.draft}
     monkeypatch.setattr(cli, "load", lambda name, dtype: models[name])
+    monkeypatch.setattr(cli, "load_draft", lambda name, target, dtype: models[name])
     call = ["--target", "target", "--draft", "draft", "--source", "a bb", "--max-new-tokens", "6"]
     assert cli.main([*call, "--tgt-lang", "de"]) == 2
     assert "tgt_lang is 'de', but the tokenizer has no languages" in capsys.readouterr().err

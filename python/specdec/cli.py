@@ -22,6 +22,9 @@ from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.run import Run
 from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
+from specdec.drafts.draft import Draft
+from specdec.drafts.model_draft import ModelDraft
+from specdec.drafts.opening import load as load_draft
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model, embedded_pair, load
 from specdec.trace import Trace
@@ -110,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--src-lang", metavar="CODE", help="language of the source, for models of several")
     add("--tgt-lang", metavar="CODE", help="language of the text, for models of several")
     add("--target", metavar="MODEL", help="path or hub name of the model whose text this is")
-    add("--draft", metavar="MODEL", help="path or hub name of the model that guesses ahead")
+    add("--draft", metavar="DRAFT", help="the same of the model that guesses ahead, or of a learnt draft")
     formats: dict[str, Any] = {"choices": ("f32", "bf16", "int8", "int4"), "metavar": "FORMAT"}
     add("--dtype", **formats, help="f32, bf16, int8 or int4 (default: what the checkpoint holds)")
     add("--draft-dtype", **formats, help="the same for the draft")
@@ -227,16 +230,20 @@ def _prompt(arguments: argparse.Namespace) -> str:
     return _PROMPT if prompt is None else prompt
 
 
-def _models(arguments: argparse.Namespace) -> tuple[Model, Model]:
+def _models(arguments: argparse.Namespace) -> tuple[Model, Model | Draft]:
+    draft: Model | Draft
     if arguments.target is None:
         target, draft = embedded_pair(arguments.dtype, arguments.draft_dtype)
     else:
         target = load(arguments.target, arguments.dtype)
-        draft = load(arguments.draft, arguments.draft_dtype)
+        draft = load_draft(arguments.draft, target, dtype=arguments.draft_dtype)
     languages = {"src_lang": arguments.src_lang, "tgt_lang": arguments.tgt_lang}
     if languages == dict.fromkeys(languages):
         return target, draft
-    return target.with_languages(**languages), draft.with_languages(**languages)
+    target = target.with_languages(**languages)
+    if isinstance(draft, ModelDraft):
+        draft = draft.model
+    return target, draft.with_languages(**languages) if isinstance(draft, Model) else draft
 
 
 def _show(request: Request, colour: bool) -> Result:
@@ -255,7 +262,7 @@ def _show(request: Request, colour: bool) -> Result:
 
 
 def _time(
-    target: Model, draft: Model, prompt: str, gamma: int | str | None, options: dict[str, Any]
+    target: Model, draft: Model | Draft, prompt: str, gamma: int | str | None, options: dict[str, Any]
 ) -> tuple[TimedRuns, TimedRuns]:
     """(plain, speculative) runs, timed in turns so that both see the same machine."""
     generate(target, None, prompt, **{**options, "max_new_tokens": _N_WARM_UP})
