@@ -321,6 +321,39 @@ def test_layers_are_skipped_for_the_texts_that_skip_them(target: specdec.Model) 
         np.testing.assert_allclose(hidden, expected[0].numpy(), atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "qwen3", "gemma2"])
+def test_exits_are_found_in_other_families_or_refused(family: str, tmp_path: Path) -> None:
+    """The streams behind the layers are those of specdec; a soft cap behind the head is none of ours."""
+    import transformers
+
+    from specdec.learning.layer_skip import ExitNetwork
+    from specdec.learning.small_network import open_decoder
+
+    sizes = {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
+        "max_position_embeddings": 48,
+    }  # fmt: skip
+    more = {"num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 40}
+    configs = {
+        "gpt2": lambda: transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0),
+        "qwen3": lambda: transformers.Qwen3Config(**sizes, **more),
+        "gemma2": lambda: transformers.Gemma2Config(**sizes, **more, final_logit_softcapping=2.0),
+    }
+    torch.manual_seed(0)
+    network = transformers.AutoModelForCausalLM.from_config(configs[family]())
+    network.save_pretrained(tmp_path)
+    if family == "gemma2":
+        with pytest.raises(InputError, match="target is Gemma2ForCausalLM, whose logits are not its head"):
+            ExitNetwork(open_decoder(tmp_path))
+        return
+    ids = np.random.default_rng(1).integers(0, VOCABULARY, 9)
+    with torch.no_grad():
+        states = ExitNetwork(open_decoder(tmp_path)).eval().states(torch.from_numpy(ids)[None])
+    hidden = specdec.load(tmp_path).hidden_states(ids, [1, 2, 3])
+    for layer, state in enumerate(states, start=1):
+        np.testing.assert_allclose(hidden[layer], state[0].numpy(), atol=1e-4)
+
+
 def test_an_exit_is_trained_and_the_target_says_how_far_it_moved(
     target: specdec.Model, tmp_path: Path
 ) -> None:
@@ -401,12 +434,52 @@ def test_the_command_on_the_embedded_target(tmp_path: Path, capsys: pytest.Captu
     assert cli.main(command) == 0
 
 
+def test_texts_are_those_of_the_prompts(target: specdec.Model, tmp_path: Path) -> None:
+    """Training begins with prompts that are not held out; every text goes on as the target may go on."""
+    from specdec.training.prompts import Prompts
+
+    prompts = [[3 + i % 20, 4, 5] for i in range(40)]
+    train(target, tmp_path, steps=2, prompts=prompts)
+    found = Prompts.read(target, prompts, 12)
+    assert found.held_out == tuple(tuple(prompt) for prompt in prompts[::10])
+    assert sorted(found.train + found.held_out) == sorted(map(tuple, prompts))
+    with np.load(tmp_path / "training" / "texts" / "00000.npz") as texts:
+        ids, begins, ends = texts["ids"], texts["begins"], texts["ends"]
+    assert len(ids) == 16 * 4 and (begins == 3).all() and (ends <= 24).all()
+    assert {tuple(row[:3]) for row in ids.tolist()} <= set(found.train)
+    for row, end in zip(ids[3::4], ends[3::4], strict=True):  # those at temperature 0, behind their opening
+        expected = (
+            specdec.generate(target, None, row[:19].tolist(), max_new_tokens=5).tokens if end > 19 else []
+        )
+        assert row[19:end].tolist() == expected[: end - 19]
+
+
+def test_a_training_takes_a_quantised_target(target: specdec.Model, tmp_path: Path) -> None:
+    quantised = specdec.load(target.path, "int8")
+    from specdec.training.batch import TargetStates
+    from specdec.training.written_texts import Texts
+
+    ids = np.arange(4, 20, dtype=np.int32)
+    states = TargetStates(quantised, taps=[0, 2, 3]).of(Texts.of_lists([ids, ids[:7]], [2, 1], 20))
+    np.testing.assert_array_equal(states.hidden[2][0, :16], quantised.hidden_states(ids, [2])[2])
+    np.testing.assert_allclose(
+        states.law.log_probs[1, :7], torch.from_numpy(quantised.logits(ids[:7])).log_softmax(-1), atol=1e-6
+    )
+    assert states.weights.tolist() == [[0.0] + [1.0] * 14 + [0.0] * 5, [1.0] * 6 + [0.0] * 14]
+    train(quantised, tmp_path, steps=2)
+
+
 def test_other_arguments_are_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
     train(target, tmp_path, steps=2)
     with pytest.raises(InputError, match="loss is 'jsd', but the training in .* began with 'fkl-tvd'"):
         train(target, tmp_path, steps=2, loss="jsd")
     with pytest.raises(InputError, match="prompts is .*, but the training"):
         train(target, tmp_path, steps=2, prompts=[[3]])
+
+
+def test_a_model_is_not_overwritten(target: specdec.Model) -> None:
+    with pytest.raises(InputError, match="out .*learnable holds a model and no training"):
+        train(target, target.path, "exit")
 
 
 @pytest.mark.parametrize(

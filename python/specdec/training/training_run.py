@@ -316,8 +316,12 @@ class _Training:
 
     def run(self) -> TrainedDraft:
         """Train, measure, write the draft; or give the summary of a training that is done."""
-        (self._work / "texts").mkdir(parents=True, exist_ok=True)
         asked = self._work / "settings.json"
+        if (self._folder / "config.json").exists() and not asked.exists():
+            raise InputError(
+                f"out {self._folder} holds a model and no training; expected a new folder, or one of a training"
+            )
+        (self._work / "texts").mkdir(parents=True, exist_ok=True)
         if asked.exists():
             self._settings.check_same(asked)
         else:
