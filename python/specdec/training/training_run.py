@@ -319,7 +319,7 @@ class _Training:
         asked = self._work / "settings.json"
         if (self._folder / "config.json").exists() and not asked.exists():
             raise InputError(
-                f"out {self._folder} holds a model and no training; expected a new folder, or one of a training"
+                f"out {self._folder} holds a model and no training; expected a new folder, or a training's"
             )
         (self._work / "texts").mkdir(parents=True, exist_ok=True)
         if asked.exists():
