@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import allowing, fail_each_allocation, needs_hooks
 from canonical import LLAMA, random_tensors, with_drafts
 from eagle_models import EagleFolder, PaperDraft, eagle1, eagle3, mimo
 from specdec import _core, drafts
@@ -292,6 +293,52 @@ def test_a_model_that_reads_features_is_no_model_by_itself(target: specdec.Model
         _core.Decoder(model, capacity=5).prefill([1, 2])
     with pytest.raises(ValueError, match="reads no features"):
         _core.Eagle(target.core, layers=[1])
+
+
+@needs_hooks
+@pytest.mark.usefixtures("quick_gc")
+def test_the_nth_allocation_fails(target: specdec.Model, tmp_path: Path) -> None:
+    """And rounds make none."""
+    folder = eagle3(target, n_draft=9)
+    path = folder.write(tmp_path)
+    assert fail_each_allocation(lambda: drafts.Eagle(path, target)) > 1
+    description = drafts.Eagle(path, target).describe(target)
+
+    def work() -> None:
+        session = session_of(target, description, [PROMPT, PROMPT * 12], n_new=6)
+        session.close()
+
+    assert fail_each_allocation(work) > 5
+    session = session_of(target, description, [PROMPT, PROMPT * 12], n_new=6)
+    with allowing(0):
+        while session.round():
+            pass
+    session.close()
+
+
+def test_the_type_of_the_core_checks_what_it_is_given(target: specdec.Model, tmp_path: Path) -> None:
+    model = drafts.Eagle(eagle3(target, n_draft=3).write(tmp_path), target).core.model
+    for ids, message in (
+        ([1, 2], "there are 2 ids, expected 3"),
+        ([1, 2, 1], r"ids\[2\] is 1, expected 0 to 16, each once"),
+        ([1, 2, 17], r"ids\[2\] is 17"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _core.Eagle(model, layers=[1, 2, 4], ids=ids)
+    for layers, message in (([], "there are 0 layers"), ([1] * 17, "there are 17 layers")):
+        with pytest.raises(ValueError, match=message):
+            _core.Eagle(model, layers=layers)
+    eagle = _core.Eagle(model, layers=[1, 2, 4], ids=[5, 1, 9])
+    with pytest.raises(RuntimeError, match="twice"):
+        eagle.__init__(model, layers=[1, 2, 4], ids=[5, 1, 9])  # type: ignore[misc]
+    empty = _core.Eagle.__new__(_core.Eagle)
+    for wrong, message in (
+        (empty, "has not been initialised"),
+        (_core.Eagle(model, layers=[1, 2]), "features have 96 numbers, expected 2 hidden states of 32"),
+        (_core.Eagle(model, layers=[1, 2, 6]), "reads hidden state 6 of the target, expected 0 to 5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            session_of(target, ("model", {"model": wrong}), [PROMPT], n_new=3)
 
 
 # ------------------------------------------------------------------------------------------- refusals
