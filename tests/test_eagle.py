@@ -350,6 +350,11 @@ def test_load_opens_what_is_there(target: specdec.Model, tmp_path: Path) -> None
         draft = drafts.load(folder.write(tmp_path / str(i)), target, tree=tree, dtype="int8")
         assert isinstance(draft, drafts.Eagle) and draft.tree is tree and draft.dtype == "int8"
     assert isinstance(drafts.load(target.path, target), drafts.ModelDraft)
+    draft = tmp_path / "1"
+    got = specdec.generate(target, draft, PROMPT, max_new_tokens=9, ignore_eos=True)
+    assert got.trace.n_drafted > 8
+    with pytest.raises(InputError, match=r"draft 0 of Ensemble is .*; expected specdec.drafts.Eagle\("):
+        drafts.Ensemble(draft)
 
 
 def test_another_target_is_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class Request:
         seeds = _seeds(options.seed, len(given))
 
         target = as_model("target", target)
-        draft = None if draft is None else open_draft("draft", draft, optional=True)
+        draft = None if draft is None else open_draft("draft", draft, optional=True, target=target)
         description = None if draft is None else draft.describe(target)  # refuses what does not fit
         check_source(draft is not None and draft.reads_source, target)
         sampling, rule = _target_sampling(options)

@@ -8,7 +8,9 @@ from typing import TypeAlias
 
 from specdec.checks import check_integer, check_path
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.learnt.eagle_draft import Eagle
 from specdec.drafts.learnt.kinds import open_learnt
+from specdec.drafts.learnt.published import is_published
 from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.drafts.trees import Tree, check_tree, describe_shape
 from specdec.errors import InputError, kind_of, shown
@@ -125,8 +127,10 @@ class ModelDraft(Draft):
         return f"<specdec.drafts.ModelDraft {self.model!r}{more}>"
 
 
-def open_draft(name: str, given: object, *, optional: bool = False) -> Draft:
+def open_draft(name: str, given: object, *, optional: bool = False, target: Model | None = None) -> Draft:
     """The argument `name` as a draft: a path or hub name is opened, a model wrapped.
+
+    ``target``: what it is for, where that is known; a draft on hidden states is opened for its target.
 
     Raises
     ------
@@ -136,8 +140,17 @@ def open_draft(name: str, given: object, *, optional: bool = False) -> Draft:
         return PythonDraft(given)
     if isinstance(given, Draft):
         return given
-    if isinstance(given, str | os.PathLike) and (learnt := open_learnt(check_path(name, given))) is not None:
-        return learnt
+    if isinstance(given, str | os.PathLike):
+        folder = check_path(name, given)
+        if is_published(folder):
+            if target is None:
+                raise InputError(
+                    f"{name} is {folder}, a draft on the hidden states of a target; expected "
+                    f"specdec.drafts.Eagle(path, target)"
+                )
+            return Eagle(given, target)
+        if (learnt := open_learnt(folder)) is not None:
+            return learnt
     if isinstance(given, Model | str | os.PathLike):
         return ModelDraft(given)
     if issubclass(type(given), type):
@@ -157,6 +170,6 @@ def as_draft(target: Model, given: object, *, optional: bool = False) -> Draft:
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
     """
-    draft = open_draft("draft", given, optional=optional)
+    draft = open_draft("draft", given, optional=optional, target=target)
     draft.describe(target)  # refuses what does not fit
     return draft
