@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import specdec
+from learnable_target import PROMPTS, VOCABULARY, learnable_target
 from specdec.errors import CheckpointError, InputError
 
 pytestmark = pytest.mark.oracle  # torch
-
-VOCABULARY = 24
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,25 +123,7 @@ def test_a_law_of_the_top_tokens_takes_the_others_together() -> None:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    """A target whose law depends on the last token above all: a draft can learn it."""
-    from tiny_models import llama_config, llama_tensors, write_hf
-
-    config = llama_config(
-        vocab_size=VOCABULARY, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2
-    )
-    tensors = llama_tensors(config, 11)
-    for name, tensor in tensors.items():
-        if name.endswith(("o_proj.weight", "down_proj.weight")):
-            tensor *= 0.3
-        if name.endswith("norm.weight"):
-            tensor[:] = 1.0
-    tensors["model.embed_tokens.weight"] *= 5.0
-    tensors["lm_head.weight"] *= 2.5
-    folder = write_hf(tmp_path_factory.mktemp("target") / "learnable", config, tensors)
-    return specdec.load(folder)
-
-
-PROMPTS = [[i % VOCABULARY, (7 * i) % VOCABULARY] for i in range(3, 27)]
+    return learnable_target(tmp_path_factory.mktemp("target"))
 
 
 def train(target: Any, out: Path, kind: str = "small", **options: Any) -> Any:

@@ -65,7 +65,7 @@ def default_taps(n_layer: int) -> tuple[int, ...]:
     if usual[0] < usual[1] < usual[2]:
         return usual
     thirds = sorted({max(1, round(n_layer * i / 3)) for i in (1, 2, 3)})
-    return tuple(thirds) if len(thirds) == 3 else tuple(range(max(0, n_layer - 2), max(0, n_layer - 2) + 3))
+    return tuple(thirds) if len(thirds) == 3 else (0, 1, 2)
 
 
 class Eagle1(nn.Module):

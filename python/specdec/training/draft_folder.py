@@ -13,11 +13,16 @@ import torch
 from torch import Tensor
 
 from specdec.atomic_file import replacing
+from specdec.drafts.learnt.folder import LearntWeights
 from specdec.errors import InputError
 from specdec.learning.small_network import silent
+from specdec.learning.target_ends import as_torch
 from specdec.models.model import Model
 
-__all__ = ["copy_tokenizer", "end_ids", "hf_folder", "write_decoder", "write_json", "write_tensors"]
+__all__ = [
+    "copy_tokenizer", "end_ids", "hf_folder", "learnt_tensors", "write_decoder", "write_json",
+    "write_tensors",
+]  # fmt: skip
 
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -95,3 +100,15 @@ def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> No
         for path in sorted(Path(written).iterdir()):
             path.replace(folder / path.name)
     copy_tokenizer(target, folder)
+
+
+def learnt_tensors(stored: LearntWeights, network: Any) -> dict[str, Tensor]:
+    """The weights of a learnt draft's folder in f32, with the names and shapes of a network's.
+
+    Raises
+    ------
+    CheckpointError
+        A tensor is missing, has another shape, or is none of the network's.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    return {tensor[0]: as_torch(tensor) for tensor in stored.tensors(shapes)}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, shown
+from specdec.learning.draft_vocabulary import most_frequent
 from specdec.learning.target_law import Objective
 from specdec.models.model import Model
 from specdec.training.batch import Batch
@@ -39,6 +42,8 @@ class Kind(ABC):
         Where the caller does not say.
     gamma : int
         Guesses a round of the runs that show what it is worth.
+    token_counts : callable or None
+        Gives how often each token occurs in the texts of the training; the trainer sets it.
     """
 
     name: ClassVar[str]
@@ -48,6 +53,7 @@ class Kind(ABC):
 
     def __init__(self, target: Model, settings: TrainingSettings) -> None:
         self.target, self.settings = target, settings
+        self.token_counts: Callable[[], NDArray[np.int64]] | None = None
 
     # -- what must be there -------------------------------------------------------------------------------
 
@@ -112,6 +118,10 @@ class Kind(ABC):
     def finish(self, folder: Path, texts: Texts) -> None:  # noqa: B027
         """Settle what depends on the trained draft in `folder`; `texts` are held-out ones of the target."""
 
+    def rate(self, name: str) -> float:
+        """What the learning rate of a parameter is multiplied by, by its name."""
+        return 1.0
+
     @property
     def words(self) -> Sequence[str]:
         """What the summary says of this kind, a line each."""
@@ -129,6 +139,11 @@ class Kind(ABC):
             A setting that there is not, or a value that is none.
         """
         return shape_of(self.shape_type, self.settings.shape, self.name)
+
+    def frequent(self, n: int) -> Tensor:
+        """The ids [n] of the tokens that occur most often in the training's texts, ascending."""
+        counts = np.zeros(self.target.config.n_vocab) if self.token_counts is None else self.token_counts()
+        return most_frequent(counts, n)
 
 
 def shape_of(shape_type: type, given: Mapping[str, str], kind: str) -> Any:

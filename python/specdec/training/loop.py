@@ -57,16 +57,19 @@ class Optimisers:
 
     def __init__(self, network: nn.Module, kind: Kind, learning_rate: float) -> None:
         named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
-        matrices = [weight for name, weight in named if weight.dim() == 2 and not kind.is_table(name)]
-        others = [weight for name, weight in named if weight.dim() != 2 or kind.is_table(name)]
+        matrices: dict[float, list[Any]] = {}
+        others: dict[float, list[Any]] = {}
+        for name, weight in named:
+            of_muon = weight.dim() == 2 and not kind.is_table(name)
+            (matrices if of_muon else others).setdefault(kind.rate(name), []).append(weight)
         self._all: dict[str, Any] = {}
         if matrices:
             self._all["muon"] = torch.optim.Muon(
-                matrices, lr=learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+                _groups(matrices), lr=learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
             )
         if others:
             self._all["adamw"] = torch.optim.AdamW(
-                others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+                _groups(others), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0
             )
         self._learning_rate = learning_rate
         self._weights = [weight for _, weight in named]
@@ -76,7 +79,7 @@ class Optimisers:
         nn.utils.clip_grad_norm_(self._weights, LARGEST_GRADIENT)
         for optimiser in self._all.values():
             for group in optimiser.param_groups:
-                group["lr"] = self._learning_rate * factor
+                group["lr"] = self._learning_rate * factor * group["rate"]
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
 
@@ -88,6 +91,11 @@ class Optimisers:
         """From a checkpoint."""
         for name, optimiser in self._all.items():
             optimiser.load_state_dict(state[name])
+
+
+def _groups(by_rate: dict[float, list[Any]]) -> list[dict[str, Any]]:
+    """Parameters with the factors of their learning rates, as optimisers of torch take them."""
+    return [{"params": weights, "rate": rate} for rate, weights in by_rate.items()]
 
 
 def seed_step(seed: int, step: int) -> None:

@@ -13,6 +13,8 @@ _HOMES = {
     "small": "small_kind.SmallKind",
     "recurrent": "recurrent_kind.RecurrentKind",
     "exit": "exit_kind.ExitKind",
+    "heads": "heads_kind.HeadsKind",
+    "eagle": "eagle_kind.EagleKind",
 }
 """Where each kind lies in this folder; it is imported when it is asked for."""
 

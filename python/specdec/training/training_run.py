@@ -12,7 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
 from specdec.checks import check_path
@@ -300,6 +302,7 @@ class _Training:
         self._settings, self._target = kind.settings, kind.target
         self._work = folder / "training"
         settings = kind.settings
+        kind.token_counts = self._token_counts
         self._cover: Cover | None = None
         if settings.after:
             self._cover = Cover(
@@ -349,6 +352,13 @@ class _Training:
         """The network before the first step."""
         seed_step(self._settings.seed, 0)
         return self._kind.network().to(self._settings.device).train()
+
+    def _token_counts(self) -> NDArray[np.int64]:
+        """How often each token occurs in the first texts and in the file of prompts."""
+        texts = self._groups(None, 1).first()
+        written = [row[:end] for row, end in zip(texts.ids, texts.ends, strict=True)]
+        read = np.array(self._prompts.text, np.int64)
+        return np.bincount(np.concatenate([*written, read]), minlength=self._target.config.n_vocab)
 
     def _groups(self, network: Any, n_steps: int) -> TextGroups:
         def writers() -> Sequence[TextWriter]:

@@ -160,6 +160,10 @@ class TextGroups:
         order = np.random.default_rng((self._settings.seed, step // of_pass, group)).permutation(len(texts))
         return texts.of(order[part * self._settings.batch : (part + 1) * self._settings.batch])
 
+    def first(self) -> Texts:
+        """All texts of the first group."""
+        return self._group(0)
+
     def is_written(self, step: int) -> bool:
         """Whether the texts of a step are there."""
         return self._path(step % (self.n_groups * STEPS_OF_GROUP) // STEPS_OF_GROUP).exists()

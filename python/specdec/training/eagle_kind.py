@@ -1,0 +1,220 @@
+"""Kind "eagle": EAGLE-1 and EAGLE-3, a layer on the target's hidden states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from specdec.drafts.draft import Draft
+from specdec.drafts.learnt.folder import TargetIdentity
+from specdec.drafts.learnt.published import open_published
+from specdec.drafts.opening import load as load_draft
+from specdec.errors import CheckpointError, InputError
+from specdec.learning.draft_vocabulary import scattered
+from specdec.learning.eagle import Eagle1, Eagle3, EagleShape, default_taps
+from specdec.learning.llama_layer import LayerShape
+from specdec.learning.target_ends import TargetEnds, as_torch
+from specdec.learning.target_law import Objective
+from specdec.models.checkpoints.safetensors_file import open_weights
+from specdec.models.model import Model
+from specdec.training.batch import Batch
+from specdec.training.draft_folder import write_json, write_tensors
+from specdec.training.kind import Kind
+
+__all__ = ["EagleKind", "EagleSettings"]
+
+
+@dataclass(frozen=True)
+class EagleSettings:
+    """What can be set of EAGLE drafts; 0 means as the target has it.
+
+    Attributes
+    ----------
+    version : int
+        1 or 3.
+    n_heads, n_kv_heads, d_head, d_ff : int
+        Of the layer.
+    n_draft_vocab : int
+        EAGLE-3: so many of the most frequent tokens are guessed; 0: all.
+    steps : int
+        EAGLE-3: steps of the training-time test.
+    decay : float
+        EAGLE-3: the loss of a step weighs this times that of the step before.
+    noise : float
+        EAGLE-1: features are disturbed by numbers from -noise to noise.
+    token_weight : float
+        EAGLE-1: weight of the loss of tokens beside the regression of features.
+    """
+
+    version: int = 3
+    n_heads: int = 0
+    n_kv_heads: int = 0
+    d_head: int = 0
+    d_ff: int = 0
+    n_draft_vocab: int = 0
+    steps: int = 4
+    decay: float = 0.8
+    noise: float = 0.1
+    token_weight: float = 0.1
+
+    def eagle_shape(self, target: Model) -> EagleShape:
+        """The shape for a target.
+
+        Raises
+        ------
+        InputError
+            Settings that do not fit each other.
+        """
+        config = target.config
+        n_heads, n_kv_heads = self.n_heads or config.n_head, self.n_kv_heads or config.n_kv_head
+        d_head, d_ff = self.d_head or config.d_head, self.d_ff or config.d_ff
+        if self.version not in (1, 3):
+            raise InputError(f"--set version={self.version}; expected 1 or 3")
+        if n_heads % n_kv_heads or d_head % 2:
+            raise InputError(
+                f"--set n_heads={n_heads}, n_kv_heads={n_kv_heads}, d_head={d_head}; expected a number of "
+                "heads that n_kv_heads divides, and an even d_head"
+            )
+        if self.version == 1 and n_heads * d_head != config.d_model:
+            raise InputError(
+                f"--set n_heads={n_heads}, d_head={d_head}; expected heads of together the target's "
+                f"{config.d_model} dimensions, as EAGLE-1's format has them"
+            )
+        if self.n_draft_vocab > config.n_vocab or (self.n_draft_vocab and self.version == 1):
+            raise InputError(
+                f"--set n_draft_vocab={self.n_draft_vocab}; expected at most the target's "
+                f"{config.n_vocab}, and version 3: EAGLE-1 guesses by the target's head"
+            )
+        if self.version == 3 and config.n_layer < 2:
+            raise InputError(
+                f"target {target.path} has {config.n_layer} layer; expected 2 or more, for EAGLE-3's taps"
+            )
+        if not 1 <= self.steps <= 16:
+            raise InputError(f"--set steps={self.steps}; expected 1 to 16")
+        layer = LayerShape(config.d_model, n_heads, n_kv_heads, d_head, d_ff)
+        taps = (config.n_layer + 1,) if self.version == 1 else default_taps(config.n_layer)
+        return EagleShape(layer, config.n_vocab, taps, self.n_draft_vocab)
+
+
+class EagleKind(Kind):
+    """One layer of the Llama layout that goes on where the target's hidden states end."""
+
+    name = "eagle"
+    shape_type = EagleSettings
+    learning_rate = 2e-3
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """See `Kind.taps`."""
+        shape: EagleShape = self.shape.eagle_shape(self.target)
+        return shape.taps
+
+    def network(self) -> Eagle1 | Eagle3:
+        """See `Kind.network`."""
+        shape, ends, begin = (
+            self.shape.eagle_shape(self.target),
+            TargetEnds.of(self.target),
+            self.settings.begin,
+        )
+        draft_ids = None
+        if begin is not None:
+            published = open_published(Path(begin), self.target, shape.taps)
+            draft_ids = None if published.tokens is None else torch.from_numpy(published.tokens).long()
+        elif shape.n_draft_vocab < shape.n_vocab:
+            draft_ids = self.frequent(shape.n_draft_vocab)
+        network = Eagle1(shape, ends) if self.shape.version == 1 else Eagle3(shape, ends, draft_ids)
+        if begin is not None:
+            network.load_state_dict(_stored(Path(begin), network))
+        return network
+
+    def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
+        """See `Kind.loss`."""
+        if self.shape.version == 1:
+            return self._loss_1(network, batch, objective)
+        settings, total = self.shape, batch.weights.new_zeros(())
+        n_steps = min(settings.steps, batch.ids.shape[1] - 1)
+        n = batch.ids.shape[1] - n_steps
+        steps = network.steps(self._states(batch)[:, :n], batch.ids[:, 1:], n_steps)
+        for i, hidden in enumerate(steps):
+            window = slice(1 + i, 1 + i + n)
+            found = objective(batch.law[:, window], self._logits(network, hidden))
+            total = total + settings.decay**i * _mean(found, batch.weights[:, window])
+        return total
+
+    def _loss_1(self, network: Any, batch: Batch, objective: Objective) -> Tensor:
+        """The regression of features and the loss of tokens (arXiv 2401.15077, section 3.2)."""
+        features = self._states(batch)
+        disturbed = features + (2 * torch.rand_like(features) - 1) * self.shape.noise
+        found = network(disturbed[:, :-1], batch.ids[:, 1:])
+        away = F.smooth_l1_loss(found, features[:, 1:], reduction="none").mean(-1)
+        token = objective(batch.law[:, 1:], network.logits(found))
+        return batch.mean(away + self.shape.token_weight * token, offset=1)
+
+    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+        """See `Kind.first_guess`; before the first token nothing is known, and the guess is uniform."""
+        hidden = next(network.steps(self._states(batch)[:, :-1], batch.ids[:, 1:], 1))
+        return F.pad(self._logits(network, hidden), (0, 0, 1, 0))
+
+    def _states(self, batch: Batch) -> Tensor:
+        """The hidden states that the draft reads [n, time, n_taps · d_model]."""
+        return torch.cat([batch.hidden[layer] for layer in self.taps], dim=-1)
+
+    def _logits(self, network: Any, hidden: Tensor) -> Tensor:
+        draft_ids = getattr(network, "draft_ids", None)
+        return scattered(network.logits(hidden), draft_ids, self.target.config.n_vocab)
+
+    def export(self, network: Any, folder: Path) -> None:
+        """See `Kind.export`: SpecForge's layout of EAGLE-3, or the original one of EAGLE-1."""
+        shape = network.shape
+        tensors = dict(network.state_dict())
+        config = shape.llama_fields(self.target.config.n_ctx)
+        config["torch_dtype"] = {"bf16": "bfloat16", "f32": "float32"}[self.settings.weights]
+        if self.shape.version == 1:
+            config |= {"architectures": ["LlamaForCausalLM"], "bias": True}
+            tensors["embed_tokens.weight"] = network.ends.table
+        else:
+            config |= {
+                "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": shape.n_draft_vocab,
+                "tie_word_embeddings": False,
+                # A layer is named whose output is read, from 0; a tap by how many are behind it.
+                "eagle_config": {
+                    "use_aux_hidden_state": True,
+                    "eagle_aux_hidden_state_layer_ids": [tap - 1 for tap in shape.taps],
+                },
+            }  # fmt: skip
+            ids = network.draft_ids
+            ids = torch.arange(shape.n_vocab) if ids is None else ids.cpu()
+            tensors["d2t"] = ids - torch.arange(len(ids))
+            tensors["t2d"] = torch.zeros(shape.n_vocab, dtype=torch.bool).index_fill(0, ids, True)
+        config["specdec_draft"] = {
+            "target": TargetIdentity.of(self.target).as_dict(),
+            "taps": list(shape.taps),
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "config.json", config)
+        write_tensors(folder / "model.safetensors", tensors, self.settings.weights)
+
+    def open(self, folder: Path) -> tuple[Model, Model | Draft]:
+        """See `Kind.open`."""
+        return self.target, load_draft(folder, self.target)
+
+
+def _stored(folder: Path, network: Any) -> dict[str, Tensor]:
+    """The tensors of a draft's folder that a network has, in f32."""
+    held, found = open_weights(folder), {}
+    for name, tensor in network.state_dict().items():
+        shape = list(tensor.shape)
+        if name not in held or list(held[name].shape) != shape:
+            what = f"has shape {list(held[name].shape)}" if name in held else "is missing"
+            raise CheckpointError(f"{folder}: tensor '{name}' {what}; expected it with shape {shape}")
+        found[name] = as_torch((name, held[name].array(), held[name].format))
+    return found
+
+
+def _mean(losses: Tensor, weights: Tensor) -> Tensor:
+    return (losses * weights).sum() / weights.sum().clamp(min=1e-9)

@@ -1,0 +1,27 @@
+"""A small target from whose law drafts can learn something in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import specdec
+from tiny_models import llama_config, llama_tensors, write_hf
+
+VOCABULARY = 24
+PROMPTS = [[i % VOCABULARY, (7 * i) % VOCABULARY] for i in range(3, 27)]
+
+
+def learnable_target(folder: Path) -> specdec.Model:
+    """A Hugging Face folder of a target whose law depends on the last token above all, in f32."""
+    config = llama_config(
+        vocab_size=VOCABULARY, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2
+    )
+    tensors = llama_tensors(config, 11)
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor *= 0.3
+        if name.endswith("norm.weight"):
+            tensor[:] = 1.0
+    tensors["model.embed_tokens.weight"] *= 5.0
+    tensors["lm_head.weight"] *= 2.5
+    return specdec.load(write_hf(folder / "learnable", config, tensors))

@@ -1,0 +1,144 @@
+"""Trainings of drafts that live on the target: heads, EAGLE, look-ahead embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from learnable_target import PROMPTS, VOCABULARY, learnable_target
+from specdec.errors import CheckpointError, InputError
+
+pytestmark = pytest.mark.oracle  # torch
+
+HEADS = {"n_heads": 2}
+KINDS = {
+    "medusa": ("heads", HEADS),
+    "medusa-text": ("heads", HEADS | {"from_text": True}),
+    "medusa-own-output": ("heads", HEADS | {"shared_output": False, "n_draft_vocab": 16}),
+    "hydra": ("heads", HEADS | {"see_guesses": True}),
+    "medusa-2": ("heads", HEADS | {"joint": True}),
+    "eagle-1": ("eagle", {"version": 1}),
+    "eagle-3": ("eagle", {"d_head": 6, "d_ff": 40, "steps": 3}),
+    "eagle-3-reduced": ("eagle", {"n_draft_vocab": 16, "steps": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
+    return learnable_target(tmp_path_factory.mktemp("target"))
+
+
+def train(target: Any, out: Path, kind: str, shape: dict[str, Any], **options: Any) -> Any:
+    from specdec.training import train_draft
+
+    given: dict[str, Any] = {
+        "prompts": PROMPTS, "steps": 96, "length": 24, "batch": 4, "passes": 3, "weights": "f32",
+        "n_threads": 1, "shape": shape, "learning_rate": 0.02,
+    }  # fmt: skip
+    return train_draft(target, kind, out, **given | options)
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_a_training_raises_alpha_beyond_chance(name: str, target: specdec.Model, tmp_path: Path) -> None:
+    """The interval of the gain is a 95 % one: a training that did nothing would pass once in forty."""
+    trained = train(target, tmp_path, *KINDS[name])
+    for temperature in (0.0, 1.0):
+        assert trained.gains[temperature][1] > 0, str(trained)
+        assert trained.after.tokens_per_call[temperature] > trained.before.tokens_per_call[temperature]
+
+
+def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarray:
+    """What torch says of the token behind a text, whose last `n` tokens are guesses behind a root."""
+    import torch
+
+    from specdec.learning.draft_vocabulary import scattered
+
+    root = len(text) - n - 1
+    states = kind.target.hidden_states(text[:root], kind.taps)
+    ids = torch.tensor(text)
+    with torch.no_grad():
+        if kind.name == "heads":
+            logits = network(torch.from_numpy(states[kind.taps[0]][-1]), ids[root:], n + 1)
+        else:
+            taps = torch.from_numpy(np.concatenate([states[tap] for tap in kind.taps], axis=-1))
+            *_, hidden = network.steps(taps[None], ids[None, 1:], n + 1)
+            logits = network.logits(hidden[0, -1])
+        draft_ids = getattr(network, "draft_ids", None)
+        return scattered(logits, draft_ids, VOCABULARY).double().softmax(-1).numpy()
+
+
+@pytest.mark.parametrize(
+    "name", ["medusa", "medusa-own-output", "hydra", "eagle-1", "eagle-3", "eagle-3-reduced"]
+)
+def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, tmp_path: Path) -> None:
+    """By the betas of real runs, sums over the draft's law and the target's at every judged position."""
+    from specdec.training.registry import kind_of_name
+    from specdec.training.settings import TrainingSettings
+
+    train(target, tmp_path, *KINDS[name], steps=24)
+    shape = {key: str(value) for key, value in KINDS[name][1].items()}
+    settings = TrainingSettings(kind=KINDS[name][0], begin=str(tmp_path), shape=shape)
+    kind = kind_of_name(settings.kind)(target, settings)
+    network = kind.network()
+    draft, n_judged = specdec.drafts.load(tmp_path, target), 0
+    for seed in range(4):
+        result = specdec.generate(
+            target, draft, [3, 21], max_new_tokens=30, gamma=2, temperature=1.0, seed=seed, n_threads=1,
+            ignore_eos=True,
+        )  # fmt: skip
+        text = [3, 21]
+        for each in result.trace.rounds:
+            for i, beta in enumerate(each.betas):
+                whole = [*text, *each.drafted[:i]]
+                law = target.logits(whole)[-1].astype(np.float64)
+                law = np.exp(law - law.max()) / np.exp(law - law.max()).sum()
+                assert abs(np.minimum(law, law_of_network(network, kind, whole, i)).sum() - beta) < 1e-4
+                n_judged += 1
+            text += each.tokens
+    assert n_judged > 50
+
+
+def test_medusa_2_writes_another_target(target: specdec.Model, tmp_path: Path) -> None:
+    """The tuned target decodes by its heads; the original refuses nothing but is another model."""
+    trained = train(target, tmp_path, *KINDS["medusa-2"], steps=24)
+    assert any("another model" in line for line in trained.words) and "another model" in str(trained)
+    tuned = specdec.load(tmp_path / "target")
+    assert not np.array_equal(tuned.logits([3, 21, 5]), target.logits([3, 21, 5]))
+    draft = specdec.drafts.load(tmp_path, tuned)
+    options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1}
+    found = specdec.generate(tuned, draft, [3, 21], **options)
+    assert found.tokens == specdec.generate(tuned, None, [3, 21], **options).tokens
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "message"),
+    [
+        ("heads", {"n_heads": 0}, "n_heads=0; expected 1 to 64"),
+        ("heads", {"n_draft_vocab": 8}, "n_draft_vocab=8; expected at most the target's 24, and heads of"),
+        ("heads", {"decay": 2.0}, r"decay=2\.0; expected a number above 0, at most 1"),
+        ("heads", {"joint_rate": 0}, r"joint_rate=0\.0.*expected two numbers above 0"),
+        ("eagle", {"version": 2}, "version=2; expected 1 or 3"),
+        ("eagle", {"n_kv_heads": 3}, "expected a number of heads that n_kv_heads divides"),
+        ("eagle", {"version": 1, "d_head": 6}, "expected heads of together the target's 32 dimensions"),
+        ("eagle", {"version": 1, "n_draft_vocab": 8}, "and version 3: EAGLE-1"),
+        ("eagle", {"steps": 0}, "steps=0; expected 1 to 16"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_settings_are_refused_by_name(
+    kind: str, shape: dict[str, Any], message: str, target: specdec.Model, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train(target, tmp_path, kind, shape)
+
+
+def test_heads_of_another_target_do_not_begin_a_training(target: specdec.Model, tmp_path: Path) -> None:
+    train(target, tmp_path / "heads", "heads", HEADS, steps=2)
+    with pytest.raises(InputError, match="was trained for the target 'learnable'"):
+        train(None, tmp_path / "more", "heads", HEADS, steps=2, begin=tmp_path / "heads", prompts=None)
+    with pytest.raises(CheckpointError, match="tensor 'heads.0.blocks.1.weight' is missing"):
+        train(target, tmp_path / "on", "heads", HEADS | {"n_blocks": 2}, steps=2, begin=tmp_path / "heads")
