@@ -72,6 +72,11 @@ def automaton():
     ids = np.random.default_rng(0).integers(0, 1000, 6_000_000).astype(np.int32)
     return lambda: _core.Automaton(ids)
 
+def suffix_tree():
+    tree = _core.SuffixTree(2**28, 64)
+    ids = np.random.default_rng(0).integers(0, 1000, 1_000_000).astype(np.int32)
+    return lambda: [tree.add(ids, [len(ids)], [0]) for _ in range(9)]
+
 def score():
     target = slow_draft()
     return lambda: _core.score(target, [1] * 4000)
@@ -107,7 +112,17 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    "case", ["pack", "one_round", "one_nested_round", "one_beam_round", "automaton", "score", "encode"]
+    "case",
+    [
+        "pack",
+        "one_round",
+        "one_nested_round",
+        "one_beam_round",
+        "automaton",
+        pytest.param("suffix_tree", marks=pytest.mark.slow),
+        "score",
+        "encode",
+    ],
 )
 def test_ctrl_c_ends_one_call_of_the_core(case: str) -> None:
     run = subprocess.run(

@@ -112,6 +112,16 @@ def test_matrix_and_trees_are_those_of_the_method_in_plain_python(
     session.close()
 
 
+def test_equal_logits_come_in_the_order_of_their_tokens() -> None:
+    """Of a model whose head is zero, and where three logits are above the others."""
+    tensors = random_tensors(CONFIG)
+    tensors["head"] *= 0.0
+    tensors["head"][[7, 40, 90]] = 1.0
+    matrix = _core.TokenMatrix(empty(5))
+    run_session(build(CONFIG, tensors), recycling(matrix, 5, [0]), [[3, 4]], max_new_tokens=3)
+    assert matrix.rows()[4].tolist() in ([7, 40, 90, 0, 1], [0, 1, 2, 3, 4])
+
+
 def test_what_is_no_matrix() -> None:
     for rows, message in [
         (np.zeros((3, 0), np.int32), r"shape \[3, 0\], expected \[n_vocab, 1 to 64\]"),

@@ -30,8 +30,8 @@ static sd_status read_on(suffix_drafter* d, sequence_state* r, const int32_t* to
         if (n_here > SD_READ_SLICE) n_here = SD_READ_SLICE;
         for (int i = r->order.n; i < r->n_read + n_here - 1; i++) d->slice[n++] = i;
         sd_status status = sd_suffix_sort(tokens, r->order.depth, d->slice, n, d->slice + SD_READ_SLICE);
+        if (status == SD_OK) status = sd_suffix_order_add(&r->order, tokens, d->slice, n);
         if (status != SD_OK) return status;
-        sd_suffix_order_add(&r->order, tokens, d->slice, n);
         r->n_read += n_here;
     }
     return SD_OK;

@@ -81,15 +81,18 @@ static int count_before(const sd_suffix_order* o, const int32_t* tokens, int n, 
 }
 
 /* From the last place to the first: each goes where it belongs, and what lies behind moves once. */
-void sd_suffix_order_add(sd_suffix_order* o, const int32_t* tokens, const int32_t* places, int n) {
+sd_status sd_suffix_order_add(sd_suffix_order* o, const int32_t* tokens, const int32_t* places, int n) {
     int end = o->n;
     for (int i = n - 1; i >= 0; i--) {
+        sd_status status = i % PIECE == PIECE - 1 ? sd_interrupted() : SD_OK;
+        if (status != SD_OK) return status;
         int at = count_before(o, tokens, end, suffix_at(tokens, places[i]), 1);
         memmove(o->places + at + i + 1, o->places + at, (size_t)(end - at) * sizeof *o->places);
         o->places[at + i] = places[i];
         end = at;
     }
     o->n += n;
+    return SD_OK;
 }
 
 sd_suffix_range sd_suffix_order_find(const sd_suffix_order* o, const int32_t* tokens, sd_suffix s) {

@@ -138,7 +138,7 @@ static sd_status fill(sd_suffix_tree* t, int n_old, const sd_suffix_texts* new, 
     if (places == NULL) return SD_ERR_MEMORY;
     int n = append(t, n_old, new, c, places);
     sd_status status = sd_suffix_sort(t->tokens, t->order.depth, places, n, places + n_places);
-    if (status == SD_OK) sd_suffix_order_add(&t->order, t->tokens, places, n);
+    if (status == SD_OK) status = sd_suffix_order_add(&t->order, t->tokens, places, n);
     sd_free(places);
     for (int i = 0; i < t->n_texts + t->n_tokens; i++)
         if (t->tokens[i] > t->max_token) t->max_token = t->tokens[i];
