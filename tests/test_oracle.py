@@ -14,7 +14,7 @@ from specdec import theory
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis.oracle import OracleRow, fastest, outcomes, replayed
 from specdec.analysis.timing import ForwardTimes
-from specdec.drafts import Bigram, Lookahead
+from specdec.drafts import Bigram, Lookahead, SuffixMemory
 from specdec.errors import InputError
 
 Pair = tuple[specdec.Model, specdec.Model]
@@ -104,6 +104,14 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch:
 def test_trees_are_refused(pair: Pair) -> None:
     with pytest.raises(InputError, match="expected chains"):
         specdec.oracle(pair[0], Lookahead(), "It was it was it was it was", max_new_tokens=30)
+
+
+def test_drafts_that_remember_are_refused(pair: Pair) -> None:
+    """Their second run would know the text of the first."""
+    memory = SuffixMemory(branches=False)
+    with pytest.raises(InputError, match="remembers the texts of earlier runs"):
+        specdec.oracle(pair[0], memory, "It was", max_new_tokens=3)
+    assert memory.n_texts == 0
 
 
 def test_a_replay_is_the_run_with_that_gamma(pair: Pair) -> None:

@@ -207,7 +207,8 @@ def oracle(
     Raises
     ------
     InputError
-        If an argument is out of its range, the draft drafts trees, or the rule judges a chain as a whole.
+        If an argument is out of its range, the draft drafts trees or remembers the texts of earlier runs, or
+        the rule judges a chain as a whole.
     VocabularyMismatchError, CheckpointError, TokenizerError
         As `specdec.generate`.
 
@@ -229,6 +230,11 @@ def oracle(
         raise InputError("verify is 'block', which judges chains as a whole; expected a rule for each guess")
     target = as_model("target", target)
     draft = as_draft(target, draft)
+    if draft.text_key():
+        raise InputError(
+            f"draft is {shown(draft)}, which remembers the texts of earlier runs; expected one that drafts "
+            f"alike in each run"
+        )
     beginnings = split(target, prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     options: dict[str, Any] = {

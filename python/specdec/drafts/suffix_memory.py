@@ -45,8 +45,8 @@ class SuffixMemory(Draft):
 
     The outputs are kept as a suffix tree without edges: 8 bytes a token, and 4 bytes for each of up to
     `max_depth` tokens of the prompt before an output. To remember a text takes time in proportion to the
-    whole memory, some 20 milliseconds for a million tokens, and twice the memory for that moment; the run that
-    ends the text waits, others do not.
+    whole memory, some 20 milliseconds for a million tokens, and twice the memory for that moment; the run
+    that ends the text waits, others do not.
 
     Parameters
     ----------
