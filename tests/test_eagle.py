@@ -91,7 +91,13 @@ def test_greedy_chains_are_those_of_the_paper(target: specdec.Model, layout: str
     assert result.trace.n_drafted > 80
 
 
-@pytest.mark.parametrize("layout", FOLDERS)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        name if name in ("EAGLE-1", "speculators") else pytest.param(name, marks=pytest.mark.slow)
+        for name in FOLDERS
+    ],
+)
 def test_laws_of_trees_are_those_of_the_paper(target: specdec.Model, layout: str, tmp_path: Path) -> None:
     """What each node of sampled trees was drawn from, over rounds that accept some of them, in a batch."""
     folder = FOLDERS[layout](target)
