@@ -331,10 +331,14 @@ class PaperDraft:
 # ------------------------------------------------------------------------------- drafts for any target
 
 
+_FOLDERS = tempfile.TemporaryDirectory(prefix="specdec-eagle-")
+"""Removed when the process ends."""
+
+
 @functools.cache
 def eagle_folder(target: specdec.Model, kind: str) -> Path:
     """The folder of a random draft for a target: "eagle1", "eagle3", or "reduced" in its vocabulary."""
-    folder = Path(tempfile.mkdtemp(prefix="specdec-eagle-"))
+    folder = Path(tempfile.mkdtemp(dir=_FOLDERS.name))
     if kind == "eagle1":
         return eagle1(target, seed=5).write(folder)
     n_draft = max(2, 2 * target.config.n_vocab // 3) if kind == "reduced" else None
@@ -357,4 +361,4 @@ def eagle_for(target: specdec.Model, kind: str, tree: Any = None) -> drafts.Eagl
 @functools.cache
 def mimo_target() -> specdec.Model:
     """A random target with a head for multi-token prediction."""
-    return mimo(Path(tempfile.mkdtemp(prefix="specdec-mimo-")))[0]
+    return mimo(Path(tempfile.mkdtemp(dir=_FOLDERS.name)))[0]
