@@ -265,6 +265,23 @@ def test_guesses_are_those_of_the_method_in_plain_python(
     assert n_left == 0
 
 
+@pytest.mark.slow
+def test_a_prompt_that_is_read_in_slices() -> None:
+    """Longer than the 8192 tokens that a call reads."""
+    config = LLAMA | {"n_ctx": 9000, "n_layer": 1, "sliding_window": 8}
+    target = build(config, random_tensors(config))
+    prompt = np.random.default_rng(1).integers(0, 3, 8700).tolist()
+    plain = PlainMemory(depth=30)
+    session = _core.Session(
+        target, how(_core.SuffixTree(9, 30)), [prompt], gamma=9, max_new_tokens=20, n_threads=1,
+        sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0}, seeds=[(0, 0)],
+    )  # fmt: skip
+    session.prefill()
+    [record] = session.round()
+    assert (record["drafted"], record["parents"]) == expected(plain, prompt, 9, 19, (1, 1.0, 0.1, True))
+    assert record["drafted"]
+
+
 def test_the_tree_that_promises_more_is_taken() -> None:
     """By hand: the text's own suffix is shorter; of the memory's two ways one is twice as frequent."""
     texts = [((), [1, 2, 3, 4, 5, 6]), ((), [1, 2, 3, 4, 7, 6]), ((), [1, 2, 3, 4, 5, 8])]
@@ -386,8 +403,10 @@ def test_of_a_call_that_ends_early_there_is_what_was_committed(
 def test_one_vocabulary(pair: tuple[specdec.Model, specdec.Model]) -> None:
     memory = SuffixMemory()
     memory.add([1, 2, 10**6])
-    with pytest.raises(ValueError, match="memory has the token 1000000, expected 0 to"):
+    with pytest.raises(VocabularyMismatchError, match="memory has the token 1000000; expected the target's"):
         specdec.generate(pair[0], memory, "a", max_new_tokens=2)
+    with pytest.raises(ValueError, match="memory has the token 1000000, expected 0 to 100"):
+        run_session(TARGET, how(memory._tree), [[1, 2]])
     memory = SuffixMemory()
     specdec.generate(pair[0], memory, "a", max_new_tokens=2)
     for wrong in ([5000], [-1], ["a"], [0.5], [[1]]):

@@ -17,7 +17,7 @@ from specdec.checks import check_flag, check_integer, check_number, check_path
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_n_vocab
 from specdec.drafts.ids import MAX_VOCABULARY, Ids, check_ids
 from specdec.drafts.integer_file import IntegerFile, write_integers
-from specdec.errors import CheckpointError
+from specdec.errors import CheckpointError, VocabularyMismatchError
 from specdec.models.model import Model
 
 __all__ = ["SuffixMemory"]
@@ -46,7 +46,7 @@ class SuffixMemory(Draft):
     The outputs are kept as a suffix tree without edges: 8 bytes a token, and 4 bytes for each of up to
     `max_depth` tokens of the prompt before an output. To remember a text takes time in proportion to the
     whole memory, some 20 milliseconds for a million tokens, and twice the memory for that moment; the run
-    that ends the text waits, others do not.
+    that ends the text waits, others do not. Each text that is being written takes 4 bytes a token too.
 
     Parameters
     ----------
@@ -177,9 +177,13 @@ class SuffixMemory(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        if self.n_vocab is None:
-            self.n_vocab = target.config["n_vocab"]
-        check_n_vocab(self.n_vocab, target)
+        n_vocab = target.config["n_vocab"] if self.n_vocab is None else self.n_vocab
+        check_n_vocab(n_vocab, target)
+        if self._tree.max_token >= n_vocab:
+            raise VocabularyMismatchError(
+                f"the memory has the token {self._tree.max_token}; expected the target's, 0 to {n_vocab - 1}"
+            )
+        self.n_vocab = n_vocab
         return "suffix_memory", {
             "memory": self._tree,
             "min_match": self.min_match,
