@@ -146,11 +146,13 @@ def weights_of(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["small", "recurrent"])
 def test_a_training_raises_alpha_beyond_chance(kind: str, target: specdec.Model, tmp_path: Path) -> None:
     """The interval of the gain is a 95 % one: a training that did nothing would pass once in forty."""
+    state, n_threads = torch.random.get_rng_state(), torch.get_num_threads()
     trained = train(target, tmp_path, kind, steps=96)
     for temperature in (0.0, 1.0):
         assert trained.gains[temperature][1] > 0.05, str(trained)
         assert trained.after.tokens_per_call[temperature] > trained.before.tokens_per_call[temperature]
     assert f"{kind} draft for learnable" in str(trained)
+    assert torch.equal(torch.random.get_rng_state(), state) and torch.get_num_threads() == n_threads
     again = train(target, tmp_path, kind, steps=96)
     assert again.to_dict() == trained.to_dict()
 
@@ -486,6 +488,7 @@ def test_bad_arguments_are_refused_by_name(
 ) -> None:
     with pytest.raises(InputError, match=message):
         train(target, tmp_path, **options)
+    assert not (tmp_path / "training" / "settings.json").exists()  # so that the right command begins there
 
 
 @pytest.mark.parametrize("file", ["checkpoint.pt", "settings.json", "texts/00000.npz"])

@@ -69,7 +69,7 @@ class ExitKind(Kind):
 
     name = "exit"
     shape_type = ExitShape
-    learning_rate = 5e-4
+    learning_rate = 2e-4
 
     def __init__(self, target: Model, settings: Any) -> None:
         super().__init__(target, settings)

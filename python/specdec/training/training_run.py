@@ -325,28 +325,35 @@ class _Training:
                 f"out {self._folder} holds a model and no training; expected a new folder, or a training's"
             )
         (self._work / "texts").mkdir(parents=True, exist_ok=True)
+        summary = self._work / "summary.json"
         if asked.exists():
             self._settings.check_same(asked)
-        else:
-            self._settings.save(asked)
-        summary = self._work / "summary.json"
-        if summary.exists():
-            return TrainedDraft.load(summary)
+            if summary.exists():
+                return TrainedDraft.load(summary)
+        before = torch.get_num_threads()
         torch.set_num_threads(self._settings.threads)
+        try:
+            with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay
+                trained = self._trained()
+        finally:
+            torch.set_num_threads(before)
+        trained.save(summary)
+        return trained
+
+    def _trained(self) -> TrainedDraft:
         network = self._fresh()
         optimisers = Optimisers(network, self._kind, self._settings.learning_rate)
         state = Progress(self._work / "checkpoint.pt", network, optimisers)
         going_on = state.load()
         held_out = HeldOut.written(self._target, self._prompts, self._settings, _HELD_OUT_TEXTS)
         if not going_on:
+            self._settings.save(self._work / "settings.json")  # not before what could be refused
             state.n_steps = self._planned(network)
             state.save()
         self._train(network, optimisers, state, held_out)
         self._kind.export(network, self._folder)
         self._kind.finish(self._folder, held_out.texts[1.0])
-        trained = self._measured(network, state, held_out)
-        trained.save(summary)
-        return trained
+        return self._measured(network, state, held_out)
 
     def _fresh(self) -> Any:
         """The network before the first step."""
