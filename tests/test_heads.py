@@ -117,6 +117,18 @@ def test_guesses_have_the_law_of_their_heads(target: specdec.Model, form: str, t
     assert check_laws(target, random_heads(target, **FORMS[form]), TREES[tree], n_threads=2) > 20
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_batch_changes_no_bit_of_a_guess(target: specdec.Model, form: str) -> None:
+    """The law of each node alone, and in a batch of texts of other lengths on other threads."""
+    for tree in (None, drafts.StaticTree((2, 2))):
+        draft = drafts.Heads(random_heads(target, **FORMS[form]), tree=tree, dtype="bf16")
+        alone = drafted(target, draft, [PROMPT])
+        batch = drafted(target, draft, [PROMPT, [5], PROMPT[3:]], n_threads=3)
+        for one, other in zip(alone, (r for r in batch if r["sequence"] == 0), strict=True):
+            assert one["drafted"] == other["drafted"]
+            assert np.array_equal(one["draft_probs"], other["draft_probs"])
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in sorted(VARIANTS)]
 )
