@@ -61,7 +61,7 @@ def draw_heads(draws: Draws, n_vocab: int) -> dict[str, Any]:
         "see_guesses": draws.chance(0.4), "shared_output": shared,
     }  # fmt: skip
     found = sorted(set(draws.ids(draws.randint(1, n_vocab), n_vocab)))
-    tokens = found if not shared and len(found) < n_vocab and draws.chance(0.4) else None
+    tokens = found if len(found) < n_vocab and draws.chance(0.4) else None
     dtype = draws.one(None, None, "bf16", "int8", "int4")
     return {"kind": "heads", "fields": fields, "tokens": tokens, "dtype": dtype, "seed": draws.randint(0, 99)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "own": {"n_blocks": 2},
     "shared": {"shared_output": True, "n_heads": 4},
     "some tokens": {"tokens": [7, 3, 60, 9, 30, 5]},
+    "some tokens, shared": {"tokens": [7, 3, 60, 9, 30, 5], "shared_output": True},
     "seen": {"see_guesses": True, "n_heads": 4},
     "seen, shared, without blocks": {"see_guesses": True, "shared_output": True, "n_blocks": 0},
 }
@@ -133,20 +135,32 @@ def test_a_batch_changes_no_bit_of_a_guess(target: specdec.Model, form: str) -> 
     "name", [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in sorted(VARIANTS)]
 )
 def test_heads_of_every_kind_of_target(name: str) -> None:
-    """The shared output with its bias, scale and cap: behind blocks of zeros it is the target's, to the bit.
-
-    And heads see embeddings as the table has them.
-    """
+    """The shared output with its bias, scale and cap, and embeddings as the table has them."""
     config = VARIANTS[name]
     model = model_of(config, random_tensors(config))
+    check_shared_output(model)
+    assert check_laws(model, random_heads(model, see_guesses=True), None) > 0
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
+def test_the_output_is_shared_in_every_number_format(dtype: str) -> None:
+    config = VARIANTS[QUICK]
+    check_shared_output(model_of(config, random_tensors(config), dtype=dtype))
+
+
+def check_shared_output(model: specdec.Model) -> None:
+    """Behind blocks of zeros it gives the target's logits, of all tokens or of some, to the bit."""
     weights = random_heads(model, shared_output=True, n_heads=1)
     for tensor in weights._held.values():
         tensor.array()[...] = 0.0
-    for record, text in zip(drafted(model, drafts.Heads(weights), [PROMPT], n_new=2), [PROMPT], strict=False):
-        assert np.array_equal(
-            record["draft_probs"][1], _core.distribution(model.logits(text[:-1])[-1], temperature=1.0)
-        )
-    assert check_laws(model, random_heads(model, see_guesses=True), None) > 0
+    tokens = np.array([70, 3, 31, 32, 9, 100, 64], np.int32)
+    logits = model.logits(PROMPT[:-1])[-1]
+    few = np.full_like(logits, -np.inf)
+    few[tokens] = logits[tokens]
+    for some, wanted in ((None, logits), (tokens, few)):
+        draft = drafts.Heads(replace(weights, tokens=some))
+        law = drafted(model, draft, [PROMPT], n_new=2)[0]["draft_probs"][1]
+        assert np.array_equal(law, _core.distribution(wanted, temperature=1.0))
 
 
 def test_heads_of_a_target_with_an_encoder() -> None:
@@ -332,15 +346,6 @@ def test_damaged_folders_are_refused_by_name(
         drafts.load(folder, target)
 
 
-def test_reduced_vocabularies_have_outputs_of_their_own(target: specdec.Model) -> None:
-    weights = random_heads(target, tokens=[3, 4])
-    fields = {"n_heads": 3, "n_blocks": 1, "shared_output": True}
-    tensors = {name: tensor.array() for name, tensor in weights._held.items()}
-    shared = LearntWeights.of("heads", target, fields, tensors, taps=weights.taps, tokens=[3, 4])
-    with pytest.raises(specdec.CheckpointError, match="'shared_output' is true; expected false"):
-        drafts.Heads(shared)
-
-
 @pytest.mark.parametrize("which", ["output", "blocks.0"])
 def test_numbers_that_overflow_are_no_guesses(target: specdec.Model, which: str) -> None:
     weights = random_heads(target)
@@ -384,7 +389,6 @@ TENSORS = [
         ({"n_draft_vocab": 9}, TENSORS, {}, ValueError, "n_draft_vocab is 9, expected 1 to 8"),
         ({"n_draft_vocab": 2}, TENSORS, {}, ValueError, "there are no tokens, expected 2"),
         ({"n_draft_vocab": 2}, TENSORS, {"tokens": [1]}, ValueError, "there are 1 tokens"),
-        ({"n_draft_vocab": 1}, TENSORS, {"tokens": [1]}, ValueError, "which has all tokens"),
         (
             {"n_draft_vocab": 1, "shared_output": False}, TENSORS, {"tokens": [8]}, ValueError,
             r"tokens\[0\] is 8, expected 0 to 7",

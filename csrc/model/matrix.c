@@ -59,6 +59,40 @@ void sd_matrix_row(const sd_matrix* matrix, int r, float* out) {
     }
 }
 
+/* A panel is lines of SD_PANEL numbers of 4 bytes, of which a format with scales has some for each block, and
+ * behind them a line of scales. Lines of a block of inputs, or, without scales, of the whole panel. */
+static size_t lines_of(const sd_matrix* m) {
+    size_t n_in = (size_t)m->n_in;
+    switch (m->format) {
+    case SD_FORMAT_F32: return n_in;
+    case SD_FORMAT_BF16: return (n_in + 1) / 2;
+    case SD_FORMAT_INT8: return SD_BLOCK / 4;
+    case SD_FORMAT_INT4: return SD_BLOCK / 8;
+    case SD_N_FORMATS: break;
+    }
+    return 0;
+}
+
+/* Copy lane `from_lane` of a panel to a lane of another. */
+static void copy_lane(const sd_matrix* m, const char* from, int from_lane, char* to, int to_lane) {
+    int scaled = m->format == SD_FORMAT_INT8 || m->format == SD_FORMAT_INT4;
+    size_t n_blocks = scaled ? sd_blocks((size_t)m->n_in) : 1, n_lines = lines_of(m), line = 4 * SD_PANEL;
+    for (size_t block = 0; block < n_blocks; block++) {
+        for (size_t i = 0; i < n_lines; i++, from += line, to += line)
+            memcpy(to + 4 * to_lane, from + 4 * from_lane, 4);
+        if (!scaled) continue;
+        memcpy(to + 2 * to_lane, from + 2 * from_lane, 2);
+        from += 2 * SD_PANEL;
+        to += 2 * SD_PANEL;
+    }
+}
+
+void sd_matrix_gather(const sd_matrix* from, const int32_t* rows, sd_matrix* to) {
+    for (int r = 0; r < to->n_out; r++)
+        copy_lane(from, sd_matrix_panel(from, rows[r] / SD_PANEL), rows[r] % SD_PANEL,
+                  sd_matrix_panel(to, r / SD_PANEL), r % SD_PANEL);
+}
+
 int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
     int pieces = 8, grain = sd_matrix_panels(matrix->n_out) / matrix->group / (pieces * team->n_threads);
     return matrix->group * (grain > 1 ? grain : 1);

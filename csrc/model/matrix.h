@@ -34,6 +34,10 @@ char* sd_matrix_panel(const sd_matrix* matrix, int panel);
 /* Row r as it is computed with, to out [n_in] f32, borrowed. */
 void sd_matrix_row(const sd_matrix* matrix, int r, float* out);
 
+/* Rows [to->n_out] of a packed matrix, by their numbers, become the rows of another of the same format and
+ * number of inputs, as they are packed: its products have the same bits. All borrowed. */
+void sd_matrix_gather(const sd_matrix* from, const int32_t* rows, sd_matrix* to);
+
 /* How many panels a thread takes at a time: few enough that threads end together, a multiple of
  * the group. */
 int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team);

@@ -75,11 +75,16 @@ def heads_logits(
         y = held[f"heads.{k}.blocks.{b}.weight"] @ x + held[f"heads.{k}.blocks.{b}.bias"]
         x = x + y / (1.0 + np.exp(-y))
     assert x.shape == (d,)
+    kept = slice(None) if weights.tokens is None else weights.tokens
     if weights.fields.boolean("shared_output", default=False):
         config = target.config
-        logits = target.core.matrix("token_embedding" if config.tied else "head") @ x * config.logit_scale
+        found = (
+            target.core.matrix("token_embedding" if config.tied else "head")[kept] @ x * config.logit_scale
+        )
         cap = config.logit_softcap
-        return cap * np.tanh(logits / cap) if cap > 0 else logits
+        found = cap * np.tanh(found / cap) if cap > 0 else found
+    else:
+        found = held[f"heads.{k}.output.weight"] @ x
     logits = np.full(target.config.n_vocab, -np.inf)
-    logits[slice(None) if weights.tokens is None else weights.tokens] = held[f"heads.{k}.output.weight"] @ x
+    logits[kept] = found
     return logits

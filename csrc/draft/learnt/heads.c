@@ -58,9 +58,6 @@ static sd_status check(const sd_heads_config* c, const int32_t* tokens) {
     if (tokens == NULL && c->n_draft_vocab < c->n_vocab)
         return sd_fail(SD_ERR_VALUE, "there are no tokens, expected %d of the target's %d", c->n_draft_vocab,
                        c->n_vocab);
-    if (tokens != NULL && c->shared_output)
-        return sd_fail(SD_ERR_VALUE,
-                       "the output is the target's, which has all tokens, expected none listed");
     for (int i = 0; tokens != NULL && i < c->n_draft_vocab; i++)
         if (tokens[i] < 0 || tokens[i] >= c->n_vocab)
             return sd_fail(SD_ERR_VALUE, "tokens[%d] is %d, expected 0 to %d", i, (int)tokens[i],

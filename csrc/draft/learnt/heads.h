@@ -19,7 +19,7 @@ typedef struct sd_heads_config {
     /* Tokens that the heads can guess, at most n_vocab. */
     int n_draft_vocab;
     int see_guesses;
-    /* The target's own head is the output of all heads, which can guess all its tokens. */
+    /* The target's own head is the output of all heads: its rows of the tokens that they can guess. */
     int shared_output;
     sd_format format;
 } sd_heads_config;

@@ -30,7 +30,10 @@ typedef struct heads_predictor {
     int n_computed;  /* rows of it that are in use */
     int32_t* known;  /* [n_sequences, n_heads] which of them a head gave a sequence; -1: none */
     int32_t* rows;   /* [n_sequences · rows at once] which of them each node of this call gets */
-    float* logits;   /* [n_sequences · rows at once, ld_logits] */
+    /* The output that heads share, if they do: the target's, or its rows of the draft's tokens. */
+    sd_matrix output;
+    float* output_bias; /* [n_draft_vocab]; NULL: none */
+    float* logits;      /* [n_sequences · rows at once, ld_logits] */
     ptrdiff_t ld_x, ld_computed;
 } heads_predictor;
 
@@ -57,6 +60,24 @@ static void lay_out(heads_predictor* r, const sd_prediction* of) {
     r->known = sd_arena_take(arena, (size_t)r->n_sequences, n_heads * sizeof *r->known);
     r->rows = sd_arena_take(arena, n_nodes, sizeof *r->rows);
     r->logits = sd_arena_take(arena, n_nodes, (size_t)r->base.ld_logits * sizeof *r->logits);
+    const sd_model* target = r->options.target;
+    r->output = target->head;
+    r->output_bias = target->head_bias;
+    if (!c->shared_output || r->options.heads->tokens == NULL) return;
+    r->output = sd_matrix_take(arena, target->head.format, SD_LAYOUT_PANELS, c->n_draft_vocab, c->d_model, 1);
+    size_t n_biases = target->head_bias ? (size_t)c->n_draft_vocab : 0;
+    float* biases = sd_arena_take(arena, n_biases, sizeof *biases);
+    r->output_bias = target->head_bias ? biases : NULL;
+}
+
+/* The target's rows of the draft's tokens. */
+static void gather_output(heads_predictor* r) {
+    const int32_t* tokens = r->options.heads->tokens;
+    const sd_model* target = r->options.target;
+    if (!config_of(r)->shared_output || tokens == NULL) return;
+    sd_matrix_gather(&target->head, tokens, &r->output);
+    for (int i = 0; r->output_bias && i < r->output.n_out; i++)
+        r->output_bias[i] = target->head_bias[tokens[i]];
 }
 
 static int32_t* known_of(const heads_predictor* r, const sd_proposal* p) {
@@ -208,8 +229,8 @@ static void compute(heads_predictor* r, int n_before) {
     }
     if (c->shared_output)
         run_output(r, &pass, 0, r->first[c->n_heads], n_before,
-                   (sd_product){.matrix = &target->head,
-                                .bias = target->head_bias,
+                   (sd_product){.matrix = &r->output,
+                                .bias = r->output_bias,
                                 .factor = target->config.logit_scale,
                                 .softcap = target->config.logit_softcap});
     sd_team_close(&pass.team);
@@ -299,6 +320,7 @@ sd_status sd_heads_predictor_make(const void* given, const sd_prediction* of, sd
         release(&r->base);
         return status;
     }
+    gather_output(r);
     r->base.logits = r->logits;
     ptrdiff_t n_logits = (ptrdiff_t)r->n_sequences * of->n_rows * r->base.ld_logits;
     for (ptrdiff_t i = 0; options->heads->tokens != NULL && i < n_logits; i++) r->logits[i] = -INFINITY;

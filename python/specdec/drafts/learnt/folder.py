@@ -306,8 +306,8 @@ class LearntWeights:
             n_draft = len(listed)
             held["d2t"] = HeldTensor(listed - np.arange(n_draft), "")
         config = {
-            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(), "taps": [int(tap) for tap in taps],
-            "n_draft_vocab": n_draft, **fields,
+            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(),
+            "taps": [int(tap) for tap in taps], "n_draft_vocab": n_draft, **fields,
         }  # fmt: skip
         return cls._checked("the draft", Fields(config, Path("the draft")), held)
 

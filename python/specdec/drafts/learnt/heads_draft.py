@@ -133,8 +133,6 @@ def pack_heads(
     shared_output = fields.boolean("shared_output", default=False)
     fields.choice("activation", {"silu": "silu"}, default="silu")
     weights.check_taps(target.n_layer + 1)
-    if shared_output and weights.tokens is not None:
-        raise fields.error("shared_output", "false, as the draft guesses some of the target's tokens only")
     if shared_output and not see_guesses and n_blocks == 0:
         raise fields.error("n_blocks", "at least 1, or all heads are the target's own")
 
