@@ -1,6 +1,7 @@
 """Every way to draft: speed on several kinds of text, and what drafting itself costs.
 
-Learnt drafts (`Heads`) are not among them: each belongs to the target that it was trained for.
+Learnt drafts (`Heads`, `Recurrent`, `LookAheadEmbeddings`) are not among them: each belongs to the target
+that it was trained for.
 """
 
 from __future__ import annotations
@@ -92,7 +93,6 @@ DRAFTS: dict[str, tuple[Make, Sequence[int | None]]] = {
     "lookahead": (lambda target, draft: ways.Lookahead(), OWN),
     "best of copy and model": (lambda target, draft: _named("Ensemble")(ways.ContextCopy(), draft), OWN),
 }
-"""Drafts that are trained first, such as `Recurrent`, are compared by the program "learnt"."""
 
 
 def _trees(n: int, sampling: bool) -> dict[str, tuple[Make, int]]:

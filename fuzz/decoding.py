@@ -87,7 +87,10 @@ def may_be_refused(case: dict[str, Any]) -> bool:
     if "encoder" in case["target"] and source_vocab(case["target"]) != case["target"].get("n_vocab", 11):
         if any(one["kind"] == "input" and one["source"] is None for one in found):
             return True
-    own_layers = ("exit", "skip", "eagle", "heads")  # they cannot draft for a draft
+    riding = [one for one in found if one["kind"] == "look_ahead"]
+    if len(riding) > 1 or (riding and "node_budget" in settings):
+        return True
+    own_layers = ("exit", "skip", "eagle", "heads", "look_ahead")  # they cannot draft for a draft
     return any(part["kind"] in own_layers for one in found if "draft" in one for part in descriptions(one))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fuzz.draws import Draws
 from fuzz.eagles import draw_eagle, make_eagle
-from fuzz.learnt import draw_heads, make_heads, random_recurrent
+from fuzz.learnt import draw_heads, make_heads, random_look_ahead, random_recurrent
 from fuzz.models import draft_description, make_model
 from fuzz.objects import CHAINS, Proposer, draw_object
 from specdec import drafts
@@ -24,7 +24,7 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
     kind = draws.weighted(
         model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, heads=2 * layers, ngram=1,
         online=1, random=0.5, context=1.5, input=1, lookahead=2, object=2.5, recurrent=1, eagle=layers,
-        memory=1.5, recycling=1,
+        memory=1.5, recycling=1, look_ahead=1.5 * layers,
     )  # fmt: skip
     if kind == "exit" and n_layer == 1:
         kind = "skip"
@@ -56,6 +56,8 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
         smoothing = draws.one("interpolated", "backoff")
         ids = draws.ids(draws.one(1, 20, 200), n_vocab) if kind == "ngram" or draws.chance(0.5) else None
         return {"kind": kind, "n": n, "smoothing": smoothing, "ids": ids}
+    if kind == "look_ahead":
+        return {"kind": "look_ahead", "n": draws.randint(1, 5), "seed": draws.randint(0, 99)} | _tree(draws)
     if kind == "recurrent":
         tokens = draws.some(range(n_vocab)) if draws.chance(0.3) else []
         shape = [draws.randint(1, 5), draws.randint(1, 40), draws.randint(1, 3)]
@@ -159,6 +161,9 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         return drafts.InputCopy(
             d["source"], start=d["start"], min_match=d["min_match"], n_candidates=d["n_candidates"]
         )
+    if kind == "look_ahead":
+        weights = random_look_ahead(make_model(target), d["n"], d["seed"])
+        return drafts.LookAheadEmbeddings(weights, tree=_made_tree(d["tree"]) if "tree" in d else None)
     if kind == "recurrent":
         return drafts.Recurrent(
             random_recurrent(make_model(target), d["shape"], d["tokens"], d["seed"]),

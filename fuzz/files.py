@@ -18,7 +18,7 @@ import numpy as np
 
 import specdec
 from fuzz.family_files import CONFIGS, random_weights
-from fuzz.learnt import random_heads, random_recurrent
+from fuzz.learnt import random_heads, random_look_ahead, random_recurrent
 from specdec import drafts
 from specdec.drafts.learnt.folder import LearntWeights
 
@@ -373,6 +373,7 @@ def _learnt(method: str) -> Files:
 
 
 _LEARNT: dict[str, Callable[[specdec.Model], LearntWeights]] = {
+    "look_ahead_embeddings": lambda target: random_look_ahead(target, 2, 3),
     "recurrent": lambda target: random_recurrent(target, (2, 3, 1), [0, 2, 3], 1),
     "heads": lambda target: random_heads(
         target,

@@ -11,7 +11,7 @@ from fuzz.draws import Draws
 from specdec import Model, drafts
 from specdec.drafts.learnt.folder import LearntWeights
 
-__all__ = ["draw_heads", "make_heads", "random_heads", "random_recurrent"]
+__all__ = ["draw_heads", "make_heads", "random_heads", "random_look_ahead", "random_recurrent"]
 
 
 def random_recurrent(
@@ -71,3 +71,11 @@ def make_heads(description: dict[str, Any], target: Model, tree: Any) -> drafts.
     d = description
     weights = random_heads(target, d["fields"], d["tokens"], d["seed"])
     return drafts.Heads(weights, dtype=d["dtype"], tree=tree)
+
+
+def random_look_ahead(target: Model, n_tokens: int, seed: int) -> LearntWeights:
+    """Look-ahead embeddings."""
+    rng = np.random.default_rng(seed)
+    embeddings = rng.normal(0.0, 0.7, (n_tokens, target.config.d_model)).astype(np.float32)
+    fields = {"n_tokens": n_tokens}
+    return LearntWeights.of("look_ahead_embeddings", target, fields, {"embeddings": embeddings})

@@ -19,7 +19,7 @@ import scipy
 
 import specdec
 from canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
-from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, REMEMBERING, World
+from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, LATER, REMEMBERING, World
 from encoder_decoders import EncoderDecoder, model_of
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
@@ -222,16 +222,16 @@ GREEDY = specdec.Sampling(0.0)
 
 
 def open_session(
-    world: World, draft: Any, n: int, gamma: int, *, n_new: int, **options: Any
+    world: World, draft: Any, n: int, gamma: int, *, n_new: int, prompt: list[int] = PROMPT, **options: Any
 ) -> _core.Session:
     """`n` sequences of one prompt that differ in their seeds."""
     has_source = world.target.config.encoder is not None
     request = Request.prepare(
-        world.target, draft, [SOURCE if has_source else PROMPT] * n,
+        world.target, draft, [SOURCE if has_source else prompt] * n,
         DecodingOptions(
             gamma=gamma, max_new_tokens=n_new, temperature=1.0, seed=7, n_threads=1, **options
         ),
-        decoder_prompt=PROMPT if has_source else None,
+        decoder_prompt=prompt if has_source else None,
     )  # fmt: skip
     session = _core.Session(
         world.target.core,
@@ -254,13 +254,22 @@ def open_session(
 
 @cache
 def first_rounds(world: World, name: str, greedy_draft: bool) -> list[_core.RoundRecord]:
-    """The first round of `N_RUNS` runs; of few where the seed changes nothing."""
+    """The first round of `N_RUNS` runs after `PROMPT`; of few where the seed changes nothing.
+
+    For drafts that need a round before it is the second one, after the prompt without its last token, of the
+    runs in which that token came.
+    """
     gamma = 2 if name in CHAINS else 4
+    later = name in LATER
     session = open_session(
-        world, DRAFTS[name](world), 50 if greedy_draft else N_RUNS, gamma, n_new=gamma + 1,
+        world, DRAFTS[name](world), 50 if greedy_draft else N_RUNS, gamma,
+        n_new=gamma + 1 + later, prompt=PROMPT[: len(PROMPT) - later],
         draft_sampling=GREEDY if greedy_draft else None,
     )  # fmt: skip
     records = session.round()
+    if later:
+        right = {record["sequence"] for record in records if record["tokens"] == PROMPT[-1:]}
+        records = [record for record in session.round() if record["sequence"] in right]
     session.close()
     return records
 

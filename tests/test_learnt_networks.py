@@ -199,7 +199,7 @@ def test_look_ahead_embeddings_are_rows_behind_a_point(family: str) -> None:
     import torch
     import transformers
 
-    from specdec.learning.look_ahead_embeddings import LookAheadEmbeddings
+    from specdec.learning.look_ahead_embeddings import LookAheadNetwork
 
     if family == "llama":
         config: Any = transformers.LlamaConfig(
@@ -210,7 +210,7 @@ def test_look_ahead_embeddings_are_rows_behind_a_point(family: str) -> None:
     else:
         config = transformers.GPT2Config(vocab_size=V, n_embd=D, n_layer=2, n_head=2, n_positions=64)
         target = transformers.GPT2LMHeadModel(config)
-    network = LookAheadEmbeddings(target, 3)
+    network = LookAheadNetwork(target, 3)
     ids, points = torch.randint(0, V, (2, 20)), torch.tensor([4, 11, 19])
     ours, plain = network(ids, points)
     assert [name for name, _ in network.named_parameters()] == ["embeddings"]

@@ -8,6 +8,7 @@
 #include "ensemble_drafter.h"
 #include "heads_predictor.h"
 #include "input_drafter.h"
+#include "look_ahead_predictor.h"
 #include "lookahead_drafter.h"
 #include "model_predictor.h"
 #include "nested_drafter.h"
@@ -57,6 +58,11 @@ static int model_options_from(PyObject* argument, const sd_drafter_context* c,
 /* The source of an argument: a Model, or weights of a learnt draft. Returns 0, or -1 with an exception. The
  * source stays where it is: its maker points into it. */
 static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
+    if (PyObject_TypeCheck(argument, c->state->look_ahead_type)) {
+        const sd_riders* riders = sd_look_ahead_from(argument, "draft");
+        source->maker = (sd_predictor_maker){sd_look_ahead_predictor_make, riders};
+        return riders == NULL ? -1 : 0;
+    }
     if (PyObject_TypeCheck(argument, c->state->recurrent_type)) {
         const sd_recurrent* recurrent = sd_recurrent_from(argument, "draft");
         source->maker = (sd_predictor_maker){sd_recurrent_predictor_make, recurrent};

@@ -32,6 +32,7 @@ static int execute(PyObject* module) {
         add_type(module, &sd_adaptive_gamma_spec, &state->adaptive_gamma_type) < 0 ||
         add_type(module, &sd_cached_text_spec, &state->cached_text_type) < 0 ||
         add_type(module, &sd_recurrent_spec, &state->recurrent_type) < 0 ||
+        add_type(module, &sd_look_ahead_spec, &state->look_ahead_type) < 0 ||
         add_type(module, &sd_eagle_spec, &state->eagle_type) < 0 ||
         add_type(module, &sd_heads_spec, &state->heads_type) < 0)
         return -1;
@@ -56,6 +57,7 @@ static int traverse(PyObject* module, visitproc visit, void* arg) {
     Py_VISIT(state->adaptive_gamma_type);
     Py_VISIT(state->cached_text_type);
     Py_VISIT(state->recurrent_type);
+    Py_VISIT(state->look_ahead_type);
     Py_VISIT(state->eagle_type);
     Py_VISIT(state->heads_type);
     return 0;
@@ -75,6 +77,7 @@ static int clear(PyObject* module) {
     Py_CLEAR(state->adaptive_gamma_type);
     Py_CLEAR(state->cached_text_type);
     Py_CLEAR(state->recurrent_type);
+    Py_CLEAR(state->look_ahead_type);
     Py_CLEAR(state->eagle_type);
     Py_CLEAR(state->heads_type);
     return 0;

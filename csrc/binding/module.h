@@ -11,6 +11,7 @@
 #include "heads.h"
 #include "ngram_table.h"
 #include "recurrent.h"
+#include "riders.h"
 #include "suffix_tree.h"
 #include "token_matrix.h"
 #include "weights.h"
@@ -18,7 +19,8 @@
 typedef struct sd_module_state {
     PyTypeObject *suffix_tree_type, *token_matrix_type;
     PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *corrections_type, *session_type,
-        *beam_type, *adaptive_gamma_type, *cached_text_type, *recurrent_type, *eagle_type, *heads_type;
+        *beam_type, *adaptive_gamma_type, *cached_text_type, *recurrent_type, *look_ahead_type, *eagle_type,
+        *heads_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -76,6 +78,11 @@ typedef struct sd_cached_text_object {
     sd_cache cache;                       /* never changes, so threads may read it at the same time */
 } sd_cached_text_object;
 
+typedef struct sd_look_ahead_object {
+    PyObject_HEAD float* memory; /* owned (PyMem_Free); NULL until __init__ has succeeded */
+    sd_riders riders;            /* it borrows from `memory` */
+} sd_look_ahead_object;
+
 typedef struct sd_recurrent_object {
     PyObject_HEAD sd_recurrent* recurrent; /* owned; NULL until __init__ has succeeded */
     sd_exclusive exclusive;                /* of __init__ */
@@ -88,7 +95,7 @@ typedef struct sd_recurrent_object {
 extern PyType_Spec sd_suffix_tree_spec, sd_token_matrix_spec;
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_corrections_spec,
     sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec, sd_recurrent_spec,
-    sd_eagle_spec, sd_heads_spec;
+    sd_look_ahead_spec, sd_eagle_spec, sd_heads_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
@@ -99,6 +106,9 @@ const sd_eagle* sd_eagle_from(PyObject* object);
 
 /* The finished automaton of an Automaton argument, borrowed; NULL with an exception. */
 sd_automaton_object* sd_automaton_from(const sd_module_state* state, PyObject* object, const char* name);
+
+/* The vectors of an object of the type LookAheadEmbeddings, borrowed; NULL with an exception. */
+const sd_riders* sd_look_ahead_from(PyObject* object, const char* name);
 
 /* The finished weights of an object of the type Recurrent, borrowed; NULL with an exception. */
 const sd_recurrent* sd_recurrent_from(PyObject* object, const char* name);

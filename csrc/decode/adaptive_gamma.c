@@ -7,8 +7,9 @@ void sd_adaptive_gamma_reset(sd_adaptive_gamma* a) {
     sd_drafter_policy_reset(&a->drafter);
 }
 
-void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_shared_reading reading) {
+void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_shared_reading reading, int n_riders) {
     sd_throughput_start(&a->throughput, reading);
+    a->drafter.n_riders = n_riders;
     sd_drafter_policy_start(&a->drafter);
 }
 
@@ -32,7 +33,7 @@ void sd_adaptive_gamma_end(sd_adaptive_gamma* a, const sd_adaptive_gamma_round* 
                           drafting ? sd_drafter_policy_expects(&a->drafter, r->n_steps) : 0.0);
     const sd_drafter_round own = {.n_asked = drafting ? n_open : 0,
                                   .n_rows = n_open,
-                                  .n_guesses = r->n_rows - n_open,
+                                  .n_guesses = r->n_guesses,
                                   .n_steps = r->n_steps,
                                   .n_added = r->n_tokens - n_open,
                                   .n_tokens = r->n_tokens,

@@ -13,8 +13,9 @@ typedef struct sd_adaptive_gamma {
 /* One that has learnt nothing. */
 void sd_adaptive_gamma_reset(sd_adaptive_gamma* adaptive);
 
-/* A session begins with what an earlier one has learnt. */
-void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading reading);
+/* A session begins with what an earlier one has learnt. n_riders: rows that ride behind every row of a
+ * tree. */
+void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading reading, int n_riders);
 
 /* A round of n_open sequences begins. gamma: most guesses of a sequence. Returns 1 if the round drafts, else
  * 0. */
@@ -27,8 +28,8 @@ void sd_adaptive_gamma_observe(sd_adaptive_gamma* adaptive, const sd_proposal* p
 /* What a round of the batch took. */
 typedef struct sd_adaptive_gamma_round {
     int n_asked; /* sequences that might have guesses; 0: the drafter was not asked */
-    int n_rows, n_steps, n_tokens;
-    double draft_s, rest_s; /* seconds of proposing, and of all else */
+    int n_rows, n_guesses, n_steps, n_tokens; /* guesses: rows of the trees but the roots */
+    double draft_s, rest_s;                   /* seconds of proposing, and of all else */
 } sd_adaptive_gamma_round;
 
 void sd_adaptive_gamma_end(sd_adaptive_gamma* adaptive, const sd_adaptive_gamma_round* round);

@@ -28,6 +28,21 @@ sd_status sd_drafter_add_taps(const sd_drafter* d, const sd_config* target, sd_t
     return status;
 }
 
+/* As sd_drafter_find_riders, where *found may be one that was found before. */
+static sd_status find_riders(sd_drafter* d, sd_drafter** found) {
+    if (d->riders.n > 0 && *found != NULL)
+        return sd_fail(SD_ERR_SETTING, "two drafts have look-ahead embeddings, expected one at most");
+    if (d->riders.n > 0) *found = d;
+    sd_status status = SD_OK;
+    for (int i = 0; i < d->n_within && status == SD_OK; i++) status = find_riders(d->within[i], found);
+    return status;
+}
+
+sd_status sd_drafter_find_riders(sd_drafter* drafter, sd_drafter** found) {
+    *found = NULL;
+    return find_riders(drafter, found);
+}
+
 sd_status sd_drafter_begin(sd_drafter* d, int sequence, const sd_prompt* prompt) {
     return d->begin ? d->begin(d, sequence, prompt) : SD_OK;
 }

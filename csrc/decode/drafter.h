@@ -9,6 +9,7 @@
 
 #include "cost_model.h"
 #include "proposal.h"
+#include "riders.h"
 #include "sequence.h"
 
 typedef struct sd_drafter sd_drafter;
@@ -53,6 +54,8 @@ struct sd_drafter {
     int points; /* every guess is a point mass: drawn_from of a proposal needs no weights */
     /* What it reads of the target's hidden states: the caches of proposals keep these. */
     sd_taps taps;
+    /* What rides on the target's forward passes in each round that may draft. */
+    sd_riders riders;
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
     /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or
      * no caches of its own. */
@@ -76,6 +79,12 @@ struct sd_drafter {
      * until the next call of an operation that is not another observe, node_rows for this call. */
     sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride);
+    /* Where there are riders: after a round that had them, when it has been committed, with a text of n_text
+     * tokens that goes on. Row k of logits [n, n_vocab], rows `stride` floats apart, borrowed, is what the
+     * target says after rider k behind the last accepted node; near the end of the text n may be smaller than
+     * the number of riders. The session calls this itself for a drafter within others. */
+    sd_status (*ride)(sd_drafter* self, int sequence, int n_text, const float* logits, ptrdiff_t stride,
+                      int n);
     /* The text is tokens [n_tokens] from now on, the prompt included; they stay. */
     sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* tokens, int n_tokens);
     void (*free)(sd_drafter* self);
@@ -94,6 +103,9 @@ sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** draft
 
 /* Add the taps of a drafter, and of those within it, to those of a target. */
 sd_status sd_drafter_add_taps(const sd_drafter* drafter, const sd_config* target, sd_taps* taps);
+
+/* The drafter that has riders: this one, or one within it; NULL: none has. Fails where several have. */
+sd_status sd_drafter_find_riders(sd_drafter* drafter, sd_drafter** found);
 
 /* The operations that may be NULL. */
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);

@@ -35,6 +35,11 @@ static double draft_seconds(const sd_drafter_policy* p, const sd_throughput* t, 
     return t->plain_rate > 0.0 ? DRAFT_PRIOR * n_steps / t->plain_rate : 0.0;
 }
 
+/* Seconds of the target for trees of n_rows, and of what rides behind them. */
+static double target_seconds(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
+    return sd_cost_model_seconds(&t->target, n_rows * (1 + p->n_riders));
+}
+
 /* --------------------------------------------------------------------------------- what a drafter adds */
 
 static int bin_of(double expected) {
@@ -85,7 +90,7 @@ void sd_drafter_policy_plan(sd_drafter_policy* p, sd_throughput* t, int gamma) {
     for (int k = 1; k <= p->horizon; k++) {
         path_prob *= p->chance[k];
         tokens += n * path_prob;
-        double seconds = sd_cost_model_seconds(&t->target, n * (1 + k)) + draft_seconds(p, t, n * k);
+        double seconds = target_seconds(p, t, n * (1 + k)) + draft_seconds(p, t, n * k);
         sd_throughput_plan(t, tokens, seconds);
         if (tokens > best * seconds) best = tokens / seconds, p->planned = k;
     }
@@ -139,18 +144,23 @@ double sd_drafter_policy_step_price(const sd_drafter_policy* p) {
 static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
     int others = p->planned * (t->n_open - 1);
     for (int k = 0; k <= p->horizon; k++) {
-        p->target_s[k] = sd_cost_model_seconds(&t->target, n_rows + others + k);
+        p->target_s[k] = target_seconds(p, t, n_rows + others + k);
         p->draft_s[k] = draft_seconds(p, t, others + k);
     }
-    p->row_s = sd_cost_model_step(&t->target, n_rows + others);
+    if (p->n_riders > 0) /* nothing rides behind the root of a sequence for which nothing is drafted */
+        p->target_s[0] =
+            sd_cost_model_seconds(&t->target, (n_rows + others) * (1 + p->n_riders) - p->n_riders);
+    p->row_s = (1 + p->n_riders) * sd_cost_model_step(&t->target, (n_rows + others) * (1 + p->n_riders));
     p->step_s = sd_cost_model_step(&p->draft, n_rows);
 }
 
 /* Guesses to explore: one more than usual, or the least number above it whose time is not known (lately). */
 static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
     int first = (int)(p->guesses + 1.5), n = t->n_open;
-    for (int k = first; k < first + FURTHER && k <= p->horizon; k++)
-        if (sd_cost_model_seen(&t->target, n_rows + n * k, n_rows + n * k) <= 3.0) return k;
+    for (int k = first; k < first + FURTHER && k <= p->horizon; k++) {
+        int n_all = (n_rows + n * k) * (1 + p->n_riders);
+        if (sd_cost_model_seen(&t->target, n_all, n_all) <= 3.0) return k;
+    }
     return first;
 }
 
@@ -219,8 +229,8 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
         return 0.0;
     }
     double draft_s = learn_seconds(p, t, r->n_steps, r->draft_s / t->slowness);
-    double rows_s = sd_cost_model_seconds(&t->target, r->n_rows + r->n_guesses) -
-                    sd_cost_model_seconds(&t->target, r->n_rows);
+    double rows_s =
+        target_seconds(p, t, r->n_rows + r->n_guesses) - sd_cost_model_seconds(&t->target, r->n_rows);
     /* rows that seem to cost less than none were measured badly */
     double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
     sd_drafter_schedule_drafted(&p->schedule, lost);

@@ -36,6 +36,9 @@ struct sd_drafter_policy {
     /* Whether it is tried or left out whatever the price is. */
     sd_drafter_schedule schedule;
 
+    /* Rows that ride behind every row of a tree in the rounds in which the drafter drafts. */
+    int n_riders;
+
     /* The fields below are of the round that has begun. */
 
     /* Guesses of one sequence for which the arrays below are filled. */

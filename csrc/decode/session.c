@@ -12,8 +12,10 @@ struct sd_session {
     sd_workspace workspace; /* of the target */
     sd_arena arena;         /* owns the arrays below */
     int n_sequences, max_nodes, n_text;
-    int ready;  /* the prompts are in */
-    int failed; /* a round has failed and left nodes in the caches: no round can follow */
+    int n_riders; /* behind a row, at most */
+    int max_rows; /* of a sequence: max_nodes with their riders */
+    int ready;    /* the prompts are in */
+    int failed;   /* a round has failed and left nodes in the caches: no round can follow */
     /* Status and message of the failed round, if its call returned the records of earlier rounds instead; the
      * next call returns them. */
     sd_status untold;
@@ -24,8 +26,10 @@ struct sd_session {
     sd_prefill* prefills;   /* [n_sequences] the prompts on their way into them */
     sd_proposal* proposals; /* [n_sequences] of the unfinished sequences, first n_open */
     sd_branch* branches;    /* [n_sequences] */
-    int32_t* row_tokens;    /* [n_sequences, max_nodes] of the rows that the target is run on */
-    int32_t* row_parents;   /* [n_sequences, max_nodes] */
+    int32_t* row_tokens;    /* [n_sequences, max_rows] of the rows that the target is run on */
+    int32_t* row_parents;   /* [n_sequences, max_rows] */
+    int32_t* first_riders;  /* [n_sequences, max_nodes + 1] where those behind each row of a tree begin */
+    int32_t* rides;         /* [n_sequences, n_riders] rows of the forward that the drafter is told of */
     int n_open;
     int drafting;       /* some sequence may guess in this round */
     sd_record* records; /* [max_records] of the rounds of a call; the last n_open are of this round */
@@ -49,8 +53,10 @@ static void lay_out(sd_session* s) {
     s->prefills = sd_arena_take(arena, n, sizeof *s->prefills);
     s->proposals = sd_arena_take(arena, n, sizeof *s->proposals);
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
-    s->row_tokens = sd_arena_take(arena, n, nodes * sizeof *s->row_tokens);
-    s->row_parents = sd_arena_take(arena, n, nodes * sizeof *s->row_parents);
+    s->row_tokens = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *s->row_tokens);
+    s->row_parents = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *s->row_parents);
+    s->first_riders = sd_arena_take(arena, n, (nodes + 1) * sizeof *s->first_riders);
+    s->rides = sd_arena_take(arena, n, (size_t)s->n_riders * sizeof *s->rides);
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     s->stop_ids = sd_arena_take(arena, (size_t)s->options.n_stop_ids, sizeof *s->stop_ids);
     s->kept = sd_arena_take(arena, nodes, sizeof *s->kept);
@@ -103,6 +109,25 @@ sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts
     return status == SD_OK ? sd_rule_check(o->verify.rule, o->verify.lenience) : status;
 }
 
+/* Take what rides for a drafter into account. */
+static sd_status make_room_for_riders(sd_session* s) {
+    sd_drafter* rider = NULL;
+    sd_status status = s->drafter ? sd_drafter_find_riders(s->drafter, &rider) : SD_OK;
+    if (status != SD_OK || rider == NULL) return status;
+    int d_model = s->options.target->config.d_model, n = rider->riders.n, budget = s->options.node_budget;
+    if (rider->riders.d_model != d_model)
+        return sd_fail(SD_ERR_VALUE, "the draft's look-ahead embeddings have %d numbers, expected %d",
+                       rider->riders.d_model, d_model);
+    if (budget > 0 && budget < s->n_sequences * (1 + n))
+        return sd_fail(
+            SD_ERR_SETTING,
+            "node_budget is %d, expected at least %d: a row and %d look-ahead embeddings for each of "
+            "%d sequences",
+            budget, s->n_sequences * (1 + n), n, s->n_sequences);
+    s->n_riders = n;
+    return SD_OK;
+}
+
 /* Tokens that the text of a prompt may have. */
 static int text_room(const sd_session_options* o, const sd_prompt* prompt) {
     long wanted = (long)prompt->n + o->max_new_tokens;
@@ -130,18 +155,21 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     const sd_rule rule = sd_rule_at(options->verify.rule, options->verify.sampling->temperature);
     if (status == SD_OK && drafter) status = sd_rule_check_trees(rule, drafter->tree_kind, "verify");
     if (status != SD_OK) goto fail;
-    if (options->adaptive_gamma)
-        sd_adaptive_gamma_start(options->adaptive_gamma, sd_reading_of(&options->target->config));
     status = SD_ERR_MEMORY;
     if ((s = sd_alloc(sizeof *s)) == NULL) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
     s->options = *options;
     s->options.verify.rule = rule;
     s->n_sequences = n;
+    if ((status = make_room_for_riders(s)) != SD_OK) goto fail;
     s->max_nodes = drafter ? options->gamma + 1 : 1;
+    s->max_rows = s->max_nodes * (1 + s->n_riders);
     s->max_records = n > RECORDS ? n : RECORDS;
     s->n_text = sd_session_text_room(options, prompts, n);
     s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab, .options = &s->options.verify};
+    if (options->adaptive_gamma)
+        sd_adaptive_gamma_start(options->adaptive_gamma, sd_reading_of(&options->target->config),
+                                s->n_riders);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     sd_taps taps = {0};
@@ -149,14 +177,15 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
         goto fail;
     for (int i = 0; i < n; i++) {
         begin(s, i, &prompts[i]);
-        status = sd_cache_create(&s->caches[i], options->target, s->n_text + s->max_nodes, s->max_nodes,
-                                 drafter ? s->max_nodes : 0, &taps);
+        status = sd_cache_create(&s->caches[i], options->target, s->n_text + s->max_rows, s->max_rows,
+                                 drafter ? s->max_rows : 0, &taps);
         if (status != SD_OK) goto fail;
     }
-    int rows = n * s->max_nodes, budget = options->node_budget, slice = sd_prompt_slice(options->target);
+    int rows = n * s->max_rows, budget = options->node_budget, slice = sd_prompt_slice(options->target);
     if (budget > 0 && budget < rows) rows = budget;
+    int n_logits = rows / (1 + s->n_riders) + n * s->n_riders;
     status = sd_workspace_create(&s->workspace, options->target, options->n_threads,
-                                 rows > slice ? rows : slice, rows, s->n_text + s->max_nodes);
+                                 rows > slice ? rows : slice, n_logits, s->n_text + s->max_rows);
     if (status != SD_OK) goto fail;
     s->workspace.name = "the target";
     *out = s;
@@ -267,30 +296,54 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->depths[0] = 0;
         p->path_prob[0] = 1.0;
     }
-    if (s->options.node_budget) sd_proposals_share(s->proposals, n_open, s->options.node_budget, &s->turn);
+    int n_nodes = s->options.node_budget / (1 + s->n_riders);
+    if (n_nodes > 0) sd_proposals_share(s->proposals, n_open, n_nodes, &s->turn);
     s->drafting = 0;
     for (int i = 0; i < n_open; i++) s->drafting |= s->proposals[i].budget > 0;
 }
 
-/* The rows of a tree, as nodes of the forward. */
-static void fill_branch(sd_session* s, int i, sd_record* record) {
+/* Where the riders behind each row of a sequence's tree begin: [rows + 1]. */
+static int32_t* first_riders(const sd_session* s, int i) {
+    return s->first_riders + (ptrdiff_t)i * (s->max_nodes + 1);
+}
+
+/* The drafter with riders in a round that has them, else NULL. */
+static sd_drafter* find_rider(const sd_session* s) {
+    sd_drafter* rider = NULL;
+    if (s->drafting && s->n_riders > 0) sd_drafter_find_riders(s->drafter, &rider);
+    return rider;
+}
+
+/* The rows of a tree, as nodes of the forward, and their riders. */
+static void fill_branch(sd_session* s, int i, const sd_riders* riders, sd_record* record) {
     sd_cache* cache = s->proposals[i].cache;
-    int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_nodes,
-            *parents = s->row_parents + (ptrdiff_t)i * s->max_nodes;
+    const sd_sequence* q = &s->sequences[record->sequence];
+    int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_rows,
+            *parents = s->row_parents + (ptrdiff_t)i * s->max_rows;
     int n = sd_tree_rows_fill(&s->proposals[i].tree, cache, record->node_rows, tokens, parents, s->kept);
-    s->branches[i] =
-        (sd_branch){.cache = cache, .tokens = tokens, .parents = parents, .n_new = n, .n_logits = n};
-    record->n_rows = n;
+    record->n_rows =
+        sd_riders_append(riders, n, q->max_text - q->n_text - 1, tokens, parents, first_riders(s, i));
+    s->branches[i] = (sd_branch){.cache = cache,
+                                 .tokens = tokens,
+                                 .parents = parents,
+                                 .n_new = record->n_rows,
+                                 .n_logits = n,
+                                 .n_riders = record->n_rows - n,
+                                 .riders = riders->embeddings};
 }
 
 static sd_status run_target(sd_session* s, sd_record* records) {
-    ptrdiff_t row = 0;
-    for (int i = 0; i < s->n_open; i++) {
+    const sd_drafter* rider = find_rider(s);
+    const sd_riders none = {0}, *riders = rider ? &rider->riders : &none;
+    ptrdiff_t logits_row = 0;
+    for (int i = 0, row = 0; i < s->n_open; i++) {
         records[i].sequence = s->proposals[i].sequence;
         records[i].tree = s->proposals[i].tree;
-        records[i].logits_row = row;
-        fill_branch(s, i, &records[i]);
+        records[i].first_row = row;
+        records[i].logits_row = logits_row;
+        fill_branch(s, i, riders, &records[i]);
         row += records[i].n_rows;
+        logits_row += s->branches[i].n_logits;
     }
     const sd_workspace* w = &s->workspace;
     long n_mixtures = w->n_mixtures, n_touched = w->n_touched;
@@ -321,7 +374,7 @@ static sd_status verify(sd_session* s, sd_record* record) {
                                           .logits = w->logits + record->logits_row * w->ld_logits,
                                           .stride = w->ld_logits,
                                           .forward = &s->workspace,
-                                          .first_row = (int)record->logits_row};
+                                          .first_row = record->first_row};
     return sd_verifier_run(&s->verifier, &verification, &record->verdict);
 }
 
@@ -342,6 +395,34 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     return s->drafter ? sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text) : SD_OK;
 }
 
+/* Tell the drafter with riders what the target says after those behind the last accepted node of each text
+ * that goes on. */
+static sd_status ride(sd_session* s, const sd_record* records) {
+    sd_drafter* rider = find_rider(s);
+    const float* logits;
+    int n = 0;
+    for (int i = 0; i < s->n_open && rider != NULL; i++) {
+        const sd_verdict* v = &records[i].verdict;
+        int node = v->n_path > 0 ? v->path[v->n_path - 1] : 0;
+        const int32_t* first = first_riders(s, i) + records[i].node_rows[node];
+        if (s->sequences[records[i].sequence].finished) continue;
+        for (int row = first[0]; row < first[1]; row++) s->rides[n++] = records[i].first_row + row;
+    }
+    if (n == 0) return SD_OK;
+    sd_status status = sd_forward_more_logits(&s->workspace, s->rides, n, &logits);
+    for (int i = 0; i < s->n_open && status == SD_OK; i++) {
+        const sd_verdict* v = &records[i].verdict;
+        int node = v->n_path > 0 ? v->path[v->n_path - 1] : 0;
+        const int32_t* first = first_riders(s, i) + records[i].node_rows[node];
+        const sd_sequence* q = &s->sequences[records[i].sequence];
+        if (q->finished) continue;
+        int n_here = first[1] - first[0];
+        status = rider->ride(rider, records[i].sequence, q->n_text, logits, s->workspace.ld_logits, n_here);
+        logits += n_here * s->workspace.ld_logits;
+    }
+    return status;
+}
+
 /* What the round was like: seconds of proposing and of all else. */
 static void tell_adaptive_gamma(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
     sd_adaptive_gamma_round round = {
@@ -354,6 +435,7 @@ static void tell_adaptive_gamma(sd_session* s, const sd_record* records, double 
             if (p->depths[node] > deepest) deepest = p->depths[node];
         if (s->drafting) sd_adaptive_gamma_observe(s->options.adaptive_gamma, p, v->path, v->n_path);
         round.n_rows += records[i].n_rows;
+        round.n_guesses += s->branches[i].n_logits - 1;
         round.n_steps += deepest;
         round.n_tokens += v->n_path + 1;
     }
@@ -376,6 +458,7 @@ static sd_status run_round(sd_session* s) {
         if (status == SD_OK) status = verify(s, &records[i]);
         if (status == SD_OK) status = commit(s, &records[i]);
     }
+    if (status == SD_OK) status = ride(s, records);
     double draft_s = s->drafting ? drafted - begun - s->drafter->other_s : 0.0;
     double verify_s = verified - drafted, ended = sd_now(), other_s = ended - begun - draft_s - verify_s;
     if (s->options.adaptive_gamma && status == SD_OK)

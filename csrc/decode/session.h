@@ -44,9 +44,11 @@ typedef struct sd_record {
     sd_verdict verdict;
     /* Row of node 0 in the logits of its round; node i has row logits_row + node_rows[i]. */
     ptrdiff_t logits_row;
+    /* The same among all rows of the round, riders too. */
+    int first_row;
     /* [tree.n_nodes] the row of each node (tree.h); borrowed. */
     int32_t* node_rows;
-    /* Rows that the target was run on. */
+    /* Rows that the target was run on, riders too. */
     int n_rows;
     /* Experts that a layer with experts has read for the whole batch, on average; 0 without such layers. */
     double experts;

@@ -174,6 +174,12 @@ static sd_status observe(sd_drafter* base, const sd_proposal* proposal, const in
     return predictor->observe(predictor, proposal, node_rows, logits, stride);
 }
 
+static sd_status ride(sd_drafter* base, int sequence, int n_text, const float* logits, ptrdiff_t stride,
+                      int n) {
+    sd_predictor* predictor = ((dynamic_tree_drafter*)base)->predictor;
+    return predictor->ride(predictor, sequence, n_text, logits, stride, n);
+}
+
 static void release(sd_drafter* base) {
     dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
     sd_predictor_free(d->predictor);
@@ -199,6 +205,8 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predict
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,
+                           .observe = observe,
+                           .ride = ride,
                            .free = release};
     d->options = *dynamic;
     d->n_nodes = drafting->gamma;
@@ -206,6 +214,6 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predict
     const sd_prediction prediction = {drafting, drafting->n_text, most_reads(dynamic), dynamic->width,
                                       dynamic->steps};
     if (status == SD_OK) status = maker.make(maker.options, &prediction, &d->predictor);
-    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor, observe);
+    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor);
     return sd_drafter_made(&d->base, status, drafter);
 }

@@ -17,10 +17,10 @@ void sd_predictor_free(sd_predictor* p) {
     if (p) p->free(p);
 }
 
-void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor,
-                         sd_status (*observe)(sd_drafter*, const sd_proposal*, const int32_t*, const float*,
-                                              ptrdiff_t)) {
+void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
     drafter->taps = predictor->taps;
+    drafter->riders = predictor->riders;
     drafter->caches = predictor->caches;
-    if (predictor->observe) drafter->observe = observe;
+    if (predictor->observe == NULL) drafter->observe = NULL;
+    if (predictor->ride == NULL) drafter->ride = NULL;
 }

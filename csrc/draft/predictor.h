@@ -19,6 +19,8 @@ typedef struct sd_predictor sd_predictor;
 struct sd_predictor {
     /* What it needs of the target's hidden states, in the cache of each proposal. */
     sd_taps taps;
+    /* What rides on the target's forward passes. */
+    sd_riders riders;
     /* [n_sequences] where a model reads the texts; owned by the predictor. NULL: nowhere of its own. */
     sd_cache* caches;
     /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits
@@ -38,6 +40,9 @@ struct sd_predictor {
     /* As observe of drafters. */
     sd_status (*observe)(sd_predictor* self, const sd_proposal* proposal, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride);
+    /* As ride of drafters. */
+    sd_status (*ride)(sd_predictor* self, int sequence, int n_text, const float* logits, ptrdiff_t stride,
+                      int n);
     void (*free)(sd_predictor* self);
 };
 
@@ -60,11 +65,9 @@ typedef struct sd_predictor_maker {
     const void* options;
 } sd_predictor_maker;
 
-/* A drafter asks this predictor: its taps and caches are the drafter's. observe: the drafter's, which passes
- * the call on; it is set where the predictor observes. */
-void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor,
-                         sd_status (*observe)(sd_drafter*, const sd_proposal*, const int32_t*, const float*,
-                                              ptrdiff_t));
+/* A drafter asks this predictor: its taps, riders and caches are the drafter's. Operations that the drafter
+ * only passes on, observe and ride, are taken from it where the predictor has them not. */
+void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor);
 
 /* The operations that may be NULL. `predictor` may be NULL, for one that was not made, where it is freed. */
 void sd_predictor_begin(sd_predictor* predictor, int sequence, const sd_prompt* prompt);

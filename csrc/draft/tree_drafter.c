@@ -170,6 +170,12 @@ static sd_status observe(sd_drafter* base, const sd_proposal* proposal, const in
     return predictor->observe(predictor, proposal, node_rows, logits, stride);
 }
 
+static sd_status ride(sd_drafter* base, int sequence, int n_text, const float* logits, ptrdiff_t stride,
+                      int n) {
+    sd_predictor* predictor = ((tree_drafter*)base)->predictor;
+    return predictor->ride(predictor, sequence, n_text, logits, stride, n);
+}
+
 static void release(sd_drafter* base) {
     tree_drafter* d = (tree_drafter*)base;
     sd_predictor_free(d->predictor);
@@ -200,11 +206,13 @@ sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,
+                           .observe = observe,
+                           .ride = ride,
                            .free = release};
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting, shape));
     const sd_prediction prediction = {drafting, drafting->n_text, drafting->gamma,
                                       d->shape.widest > 0 ? d->shape.widest : 1, d->shape.n_levels};
     if (status == SD_OK) status = maker.make(maker.options, &prediction, &d->predictor);
-    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor, observe);
+    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor);
     return sd_drafter_made(&d->base, status, drafter);
 }

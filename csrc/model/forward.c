@@ -15,7 +15,8 @@ static void gather(const sd_pass* pass, float* to) {
     const float* from = pass->w->hidden;
     for (int b = 0; b < pass->n_branches; b++) {
         size_t n_new = (size_t)pass->branches[b].n_new, n = (size_t)pass->branches[b].n_logits;
-        memcpy(to, from + (n_new - n) * d_model, n * d_model * sizeof *to);
+        size_t n_before = n_new - (size_t)pass->branches[b].n_riders - n;
+        memcpy(to, from + n_before * d_model, n * d_model * sizeof *to);
         from += n_new * d_model;
         to += n * d_model;
     }
@@ -55,6 +56,26 @@ static void keep_taps(const sd_pass* pass, int n_layers) {
     }
 }
 
+/* The head's logits of n rows [n, d_model] of the residual stream, from row `first` of w->logits on. */
+static void run_head(const sd_pass* pass, const float* rows, int n, int first) {
+    sd_workspace* w = pass->w;
+    const sd_model* model = w->model;
+    const sd_config* c = &model->config;
+    float* logits = w->logits + first * w->ld_logits;
+    sd_pass_prepare_for(pass, model->head.format, n, rows, c->d_model,
+                        (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
+    sd_pass_multiply(pass, (sd_product){.matrix = &model->head,
+                                        .bias = model->head_bias,
+                                        .n_rows = n,
+                                        .x = w->prepared,
+                                        .y = logits,
+                                        .ldy = w->ld_logits,
+                                        .factor = c->logit_scale,
+                                        .softcap = c->logit_softcap});
+    for (int i = 0; i < n && c->n_guesses == 0; i++)
+        for (int j = c->n_vocab; j < w->n_vocab; j++) logits[i * w->ld_logits + j] = -INFINITY;
+}
+
 static void run_layers(sd_pass* pass) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
@@ -84,18 +105,7 @@ static void run_layers(sd_pass* pass) {
         gather(pass, w->update);
         rows = w->update;
     }
-    sd_pass_prepare_for(pass, model->head.format, pass->n_logits, rows, c->d_model,
-                        (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
-    sd_pass_multiply(pass, (sd_product){.matrix = &model->head,
-                                        .bias = model->head_bias,
-                                        .n_rows = pass->n_logits,
-                                        .x = w->prepared,
-                                        .y = w->logits,
-                                        .ldy = w->ld_logits,
-                                        .factor = c->logit_scale,
-                                        .softcap = c->logit_softcap});
-    for (int i = 0; i < pass->n_logits && c->n_guesses == 0; i++)
-        for (int j = c->n_vocab; j < w->n_vocab; j++) w->logits[i * w->ld_logits + j] = -INFINITY;
+    run_head(pass, rows, pass->n_logits, 0);
 }
 
 static void run(sd_pass* pass) {
@@ -117,8 +127,9 @@ static sd_status check(sd_pass* pass) {
         if (w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL)
             return sd_fail(SD_ERR_STATE,
                            "the model reads features beside tokens, expected those of a target");
-        assert(branch->n_new >= 1 && branch->n_logits >= 0 && branch->n_logits <= branch->n_new);
-        for (int i = 0; i < branch->n_new; i++) {
+        int n_tokens = branch->n_new - branch->n_riders;
+        assert(branch->n_new >= 1 && n_tokens >= 0 && branch->n_logits >= 0 && branch->n_logits <= n_tokens);
+        for (int i = 0; i < n_tokens; i++) {
             if (branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab)
                 return sd_fail(SD_ERR_VALUE, "token %d of node %d: expected 0 to %d", (int)branch->tokens[i],
                                i, n_vocab - 1);
@@ -138,6 +149,17 @@ static int position_of(const sd_branch* branch, int i) {
     return cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
 }
 
+/* What the rows of a branch, from `row` of the workspace on, begin with. */
+static void place(sd_workspace* w, const sd_branch* branch, int row) {
+    size_t d_model = (size_t)w->model->config.d_model;
+    for (int i = 0; i < branch->n_new; i++, row++) {
+        int32_t token = branch->tokens[i];
+        w->tokens[row] = token;
+        w->inputs[row] = token < 0 ? branch->riders + (size_t)(-1 - token) * d_model : NULL;
+        w->positions[row] = position_of(branch, i);
+    }
+}
+
 /* Make the nodes of a checked pass pending. */
 static sd_status append(const sd_pass* pass) {
     sd_workspace* w = pass->w;
@@ -152,11 +174,8 @@ static sd_status append(const sd_pass* pass) {
         }
     }
     for (int b = 0, row = 0; b < pass->n_branches; b++) {
-        const sd_branch* branch = &pass->branches[b];
-        for (int i = 0; i < branch->n_new; i++, row++) {
-            w->tokens[row] = branch->tokens[i];
-            w->positions[row] = position_of(branch, i);
-        }
+        place(w, &pass->branches[b], row);
+        row += pass->branches[b].n_new;
     }
     return SD_OK;
 }
@@ -184,6 +203,7 @@ static void start(sd_pass* pass) {
     pass->w->n_last_branches = pass->n_branches;
     pass->w->last_skipped = pass->skipped;
     pass->w->last_blas = pass->blas;
+    pass->w->n_last_logits = pass->n_logits;
     run(pass);
 }
 
@@ -291,7 +311,9 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
         w->parts[n_parts++] = (sd_branch){.cache = branch->cache,
                                           .tokens = branch->tokens + n_begun,
                                           .parents = branch->parents + n_begun,
-                                          .n_new = branch->n_new - n_begun};
+                                          .n_new = branch->n_new - n_begun,
+                                          .n_riders = branch->n_riders,
+                                          .riders = branch->riders};
     }
     if (status == SD_OK && n_parts > 0)
         status = run_new(
@@ -299,6 +321,23 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
     if (status != SD_OK) return status;
     start(&rest);
     for (int b = 0; b < n_branches; b++) branches[b].cache->n_through = n_layer;
+    return SD_OK;
+}
+
+sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, const float** logits) {
+    size_t d_model = (size_t)w->model->config.d_model;
+    int first = w->n_last_logits;
+    if (first + n > w->max_logits)
+        return sd_fail(SD_ERR_CONTEXT, "%d more rows of logits, expected at most %d", n,
+                       w->max_logits - first);
+    for (int i = 0; i < n; i++)
+        memcpy(w->update + (size_t)i * d_model, w->hidden + (size_t)rows[i] * d_model,
+               d_model * sizeof *w->update);
+    sd_pass pass = {.w = w, .n_rows = n, .keep = -1};
+    pass.team = sd_team_open(w->n_threads);
+    run_head(&pass, w->update, n, first);
+    sd_team_close(&pass.team);
+    *logits = w->logits + first * w->ld_logits;
     return SD_OK;
 }
 
@@ -316,10 +355,7 @@ static void run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
                     .skipped = w->last_skipped,
                     .blas = w->last_blas,
                     .keep = -1};
-    for (int i = 0; i < branch->n_new; i++) {
-        w->tokens[i] = branch->tokens[i];
-        w->positions[i] = position_of(branch, i);
-    }
+    place(w, branch, 0);
     run(&pass);
 }
 
@@ -353,8 +389,16 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
     const float *hidden = w->hidden, *logits = w->logits;
     for (int b = 0, row = 0; b < w->n_last_branches; b++) {
         const sd_branch* branch = &w->last_branches[b];
+        if (row + branch->n_new <= first) { /* there may be thousands */
+            row += branch->n_new;
+            hidden += (ptrdiff_t)branch->n_new * c->d_model;
+            logits += branch->n_logits * w->ld_logits;
+            continue;
+        }
+        if (row >= first && row - first >= n) break;
         for (int i = 0; i < branch->n_new; i++, row++, hidden += c->d_model) {
-            int has_logits = i >= branch->n_new - branch->n_logits;
+            int behind = i - (branch->n_new - branch->n_riders); /* ≥ 0: a rider */
+            int has_logits = behind < 0 && behind >= -branch->n_logits;
             const float* of_row = logits;
             if (has_logits) logits += w->ld_logits;
             if (row < first || row - first >= n) continue;

@@ -12,6 +12,11 @@
  * ld_logits floats each. On failure no cache has changed. */
 sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
+/* The logits after n rows [n] of the last forward that have none, counted over its branches and their nodes,
+ * as sd_forward_check counts: *logits, rows of ld_logits floats in the order of `rows`, borrowed. They lie
+ * behind those of the forward, and there must be room. To be asked before another forward. */
+sd_status sd_forward_more_logits(sd_workspace* workspace, const int32_t* rows, int n, const float** logits);
+
 /* As sd_forward, of nodes that are slices of prompts. Where prompts go through OpenBLAS there is one branch:
  * a chain of as many tokens as sd_slice_length says. */
 sd_status sd_forward_prompt(sd_workspace* workspace, const sd_branch* branches, int n_branches);

@@ -16,9 +16,13 @@ static void embed_rows(void* argument, int thread, int first, int end) {
     (void)thread;
     const sd_workspace* w = ((const sd_pass*)argument)->w;
     int last = w->model->config.n_vocab - 1;
-    for (int m = first; m < end; m++)
-        sd_model_embed(w->model, w->tokens[m] < last ? w->tokens[m] : last, w->positions[m],
-                       w->hidden + (ptrdiff_t)m * w->model->config.d_model);
+    for (int m = first; m < end; m++) {
+        float* to = w->hidden + (ptrdiff_t)m * w->model->config.d_model;
+        if (w->inputs[m])
+            sd_model_begin_with(w->model, w->inputs[m], w->positions[m], to);
+        else
+            sd_model_embed(w->model, w->tokens[m] < last ? w->tokens[m] : last, w->positions[m], to);
+    }
 }
 
 void sd_pass_embed(const sd_pass* pass) { sd_pass_loop_rows(pass, pass->n_rows, embed_rows, (void*)pass); }

@@ -29,8 +29,8 @@ typedef struct sd_norm_weights {
     const float *weight, *bias;
 } sd_norm_weights;
 
-/* Begin the residual stream with the embeddings of w->tokens at w->positions. Ids past the model's vocabulary
- * are read as its last token. */
+/* Begin the residual stream with the embeddings of w->tokens, or with w->inputs, at w->positions. Ids past
+ * the model's vocabulary are read as its last token. */
 void sd_pass_embed(const sd_pass* pass);
 
 /* Make the n_rows rows x [n_rows, n], normalised, the input of products: `out`, borrowed, prepared for the

@@ -456,15 +456,26 @@ void sd_model_norm(const sd_model* model, int n, const float* x, const float* we
         k->layer_norm(n, x, weight, bias, model->config.norm_eps, out);
 }
 
-void sd_model_embed(const sd_model* model, int token, int position, float* out) {
-    const sd_kernels* k = sd_kernels_get();
+/* What a residual stream begins with besides the vector in `out`. */
+static void place(const sd_model* model, int position, float* out) {
     int d = model->config.d_model;
-    sd_table_row(&model->token_embedding, token, out);
-    if (model->config.embedding_scale != 1.0f) k->scale(d, out, model->config.embedding_scale, out);
     if (model->position_embedding.n_rows > 0) {
         const float* at = (const float*)(const void*)model->position_embedding.data;
-        k->add(1, d, out, d, at + (size_t)position * (size_t)d, d);
+        sd_kernels_get()->add(1, d, out, d, at + (size_t)position * (size_t)d, d);
     }
     if (model->embedding_norm != NULL)
         sd_model_norm(model, d, out, model->embedding_norm, model->embedding_norm_bias, out);
+}
+
+void sd_model_embed(const sd_model* model, int token, int position, float* out) {
+    int d = model->config.d_model;
+    sd_table_row(&model->token_embedding, token, out);
+    if (model->config.embedding_scale != 1.0f)
+        sd_kernels_get()->scale(d, out, model->config.embedding_scale, out);
+    place(model, position, out);
+}
+
+void sd_model_begin_with(const sd_model* model, const float* vector, int position, float* out) {
+    memcpy(out, vector, (size_t)model->config.d_model * sizeof *out);
+    place(model, position, out);
 }

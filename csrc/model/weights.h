@@ -126,4 +126,7 @@ void sd_model_norm(const sd_model* model, int n, const float* x, const float* we
 /* out [d_model] = embedding of token, scaled, + of position, normalised, as the configuration has it. */
 void sd_model_embed(const sd_model* model, int token, int position, float* out);
 
+/* The same of a vector [d_model] in the place of a token's embedding, which is not scaled. */
+void sd_model_begin_with(const sd_model* model, const float* vector, int position, float* out);
+
 #endif

@@ -20,6 +20,7 @@ static void lay_out(sd_workspace* w) {
     w->ld_logits = row_stride(w->n_vocab > c->n_vocab ? w->n_vocab : c->n_vocab);
     w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);
     w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
+    w->inputs = sd_arena_take(arena, rows, sizeof *w->inputs);
     w->parts = sd_arena_take(arena, rows, sizeof *w->parts);
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));

@@ -15,7 +15,11 @@ typedef struct sd_branch {
     const int32_t* tokens;  /* [n_new] borrowed */
     const int32_t* parents; /* [n_new] indices among the pending nodes, or -1; borrowed */
     int n_new;
-    int n_logits; /* logits are wanted for the last n_logits of the new nodes */
+    int n_logits; /* logits are wanted for the last n_logits of the new nodes before the riders */
+    /* The last n_riders of the new nodes are no tokens: their inputs are vectors. Where their token is −1 − k
+     * that is row k of `riders` [.., d_model], borrowed. */
+    int n_riders;
+    const float* riders;
     /* Of a model that reads features (config.h): those of the new nodes, [n_new, features.width], or
      * [n_new, d_model] where the model itself made them; borrowed. NULL: it reads none. */
     const float* features;
@@ -37,9 +41,11 @@ typedef struct sd_workspace {
     int n_last_branches;
     const unsigned char* last_skipped;
     int last_blas;               /* whether OpenBLAS multiplied its rows */
+    int n_last_logits;           /* its rows of logits */
     int32_t *tokens, *positions; /* [max_rows] */
-    sd_branch* parts;            /* [max_rows] what sd_forward_finish has to begin */
-    float* hidden;               /* [max_rows, d_model] the residual stream */
+    const float** inputs; /* [max_rows] the vector [d_model] that is no token's embedding; NULL: it is */
+    sd_branch* parts;     /* [max_rows] what sd_forward_finish has to begin */
+    float* hidden;        /* [max_rows, d_model] the residual stream */
     /* Of a model that reads features: where those of the rows are; those of another model, [max_rows, width];
      * embedding and feature of the rows, [max_rows, 2 d_model] */
     const float** row_features;

@@ -19,7 +19,8 @@ class RoundRecord(TypedDict):
     sequence: int
     """Index of the sequence in the batch."""
     n_rows: int
-    """Rows that the target was run on: nodes with equal tokens from the root are one."""
+    """Rows that the target was run on: nodes with equal tokens from the root are one; look-ahead embeddings
+    behind them have rows of their own."""
     drafted: list[int]
     """Drafted token of tree nodes 1, 2, … (a chain: in order of position)."""
     parents: list[int]
@@ -116,6 +117,18 @@ class Ngram:
 
         unigrams : [n_vocab]; of each level, (starts, tokens, counts): [n_shorter + 1], [n_grams], [n_grams].
         """
+
+class LookAheadEmbeddings:
+    """Vectors behind a text, after which its target guesses ahead; immutable."""
+
+    def __init__(self, embeddings: NDArray[np.float32]) -> None:
+        """embeddings : [n_tokens, d_model], copied."""
+    @property
+    def n_tokens(self) -> int:
+        """How many vectors there are."""
+    @property
+    def d_model(self) -> int:
+        """Numbers of each."""
 
 class Recurrent:
     """The weights of a recurrent draft, immutable: gated recurrent units and a head."""

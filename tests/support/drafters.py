@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import specdec
 from eagle_models import eagle_for
-from learnt_drafts import recurrent_weights
+from learnt_drafts import look_ahead_weights, recurrent_weights
 from learnt_weights import random_heads
 from specdec import _core, drafts
 
@@ -135,6 +135,7 @@ CHAINS: dict[str, Make] = {
     "heads that see guesses": lambda world: world.heads(
         see_guesses=True, n_heads=2, tokens=range(0, world.n_vocab, 2)
     ),
+    "look-ahead embeddings": lambda world: drafts.LookAheadEmbeddings(look_ahead_weights(world.target)),
     "early exit": lambda world: drafts.EarlyExit(1),
     "skip attention": lambda world: drafts.SkipLayers(attn=[1]),
     "skip mlp": lambda world: drafts.SkipLayers(mlp=[0]),
@@ -198,6 +199,12 @@ TREES: dict[str, Make] = {
         recurrent_weights(world.target, world.ids, (4, 6, 2), range(0, world.n_vocab, 2)),
         tree=drafts.StaticTree((2, 2, 1)),
     ),
+    "look-ahead embeddings in a tree": lambda world: drafts.LookAheadEmbeddings(
+        look_ahead_weights(world.target, 2), tree=drafts.StaticTree((2, 1, 1), "without replacement")
+    ),
+    "ensemble with look-ahead embeddings": lambda world: drafts.Ensemble(
+        Repeats(), drafts.LookAheadEmbeddings(look_ahead_weights(world.target)), adaptive=False
+    ),
     "dynamic tree": lambda world: drafts.ModelDraft(
         world.draft, tree=drafts.DynamicTree(8, width=3, steps=4)
     ),
@@ -209,6 +216,9 @@ TREES: dict[str, Make] = {
 
 DRAWN_ANYHOW = {"object that draws", "object that draws branches", "ensemble of objects that draw"}
 """Drafts that draw their guesses whatever the draft's settings are."""
+
+LATER = {"look-ahead embeddings", "look-ahead embeddings in a tree"}
+"""Drafts that propose nothing in the first round of a text."""
 
 CHOSEN = {"lookahead", "lookahead of 4-grams"}
 """Drafts whose guesses are point masses, chosen by random numbers that no distribution tells of."""

@@ -82,3 +82,12 @@ def recurrent_network(
     config = {"n_vocab": n_vocab, "n_draft_vocab": len(tensors["output.bias"]), **sizes}
     listed = [(name, array, "f32") for name, array in tensors.items()]
     return _core.Recurrent(config, listed, dtype=dtype, **options)
+
+
+def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) -> LearntWeights:
+    """Look-ahead embeddings for a target, as large as what its layers begin with."""
+    rng = np.random.default_rng(seed)
+    d_model = target.config["d_model"]
+    embeddings = rng.normal(0.0, 0.5, (n_tokens, d_model)).astype(np.float32)
+    fields = {"n_tokens": n_tokens}
+    return LearntWeights.of("look_ahead_embeddings", target, fields, {"embeddings": embeddings})

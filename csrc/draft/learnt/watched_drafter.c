@@ -136,6 +136,7 @@ sd_status sd_watched_drafter_check(const sd_drafter* drafter, const sd_drafter* 
     const sd_drafter* old = ((const watched_drafter*)drafter)->inner;
     int same = inner->tree_kind == old->tree_kind && inner->points == old->points;
     same = same && inner->taps.n == old->taps.n && sd_taps_include(&old->taps, &inner->taps);
+    same = same && inner->riders.n == old->riders.n;
     if (same) return SD_OK;
     return sd_fail(SD_ERR_SETTING,
                    "the new draft is of another kind, expected one with trees, point masses and hidden "

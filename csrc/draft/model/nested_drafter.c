@@ -318,7 +318,13 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
         status = sd_fail(SD_ERR_SETTING,
                          "the draft of a draft reads hidden states of its target, expected one that "
                          "does not: a draft keeps none");
+    sd_drafter* with_riders = NULL;
+    if (status == SD_OK) status = sd_drafter_find_riders(nested->inner, &with_riders);
+    if (status == SD_OK && with_riders != NULL)
+        status = sd_fail(SD_ERR_SETTING,
+                         "the draft of a draft has look-ahead embeddings, expected one that has none: they "
+                         "ride on the forward passes of the session's target");
     if (status == SD_OK) status = sd_model_predictor_make(options, &prediction, &d->predictor);
-    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor, NULL);
+    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor);
     return sd_drafter_made(&d->base, status, drafter);
 }

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LookAheadEmbeddings"]
+__all__ = ["LookAheadNetwork"]
 
 
-class LookAheadEmbeddings(nn.Module):
+class LookAheadNetwork(nn.Module):
     """L embeddings behind texts of a target.
 
     Parameters

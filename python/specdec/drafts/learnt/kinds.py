@@ -8,6 +8,7 @@ from pathlib import Path
 from specdec.drafts.draft import Draft
 from specdec.drafts.learnt.folder import CONFIG_NAME, LearntWeights
 from specdec.drafts.learnt.heads_draft import Heads
+from specdec.drafts.learnt.look_ahead_draft import LookAheadEmbeddings
 from specdec.drafts.learnt.recurrent import Recurrent
 from specdec.drafts.trees import Tree
 from specdec.models.json_fields import as_json, read_json_object
@@ -16,6 +17,9 @@ from specdec.models.number_formats import Dtype
 __all__ = ["METHODS", "open_learnt"]
 
 METHODS: dict[str, Callable[[LearntWeights, Dtype | None, Tree | None, int | None], Draft]] = {
+    "look_ahead_embeddings": lambda weights, dtype, tree, gamma: LookAheadEmbeddings(
+        weights, tree=tree, gamma=gamma
+    ),
     "recurrent": lambda weights, dtype, tree, gamma: Recurrent(weights, dtype=dtype, tree=tree, gamma=gamma),
     "heads": lambda weights, dtype, tree, gamma: Heads(weights, dtype=dtype, tree=tree, gamma=gamma),
 }

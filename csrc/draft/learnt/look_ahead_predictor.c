@@ -1,0 +1,103 @@
+#include "look_ahead_predictor.h"
+
+#include <string.h>
+
+#include "pass.h"
+
+/* What the target said after a sequence's riders. */
+typedef struct outlook {
+    int n_text;    /* of the text that they were behind, with the root of the round that follows */
+    int n;         /* riders; 0: there were none */
+    float* logits; /* [riders.n, ld_logits] */
+} outlook;
+
+typedef struct look_ahead_predictor {
+    sd_predictor base; /* must stay first */
+    int n_vocab;
+    sd_arena arena;    /* owns the arrays below */
+    outlook* outlooks; /* [n_sequences] */
+    float* logits;     /* [n_sequences · n_rows, ld_logits] */
+} look_ahead_predictor;
+
+static void lay_out(look_ahead_predictor* r, const sd_prediction* of) {
+    size_t n = (size_t)of->drafting->n_sequences, row = (size_t)r->base.ld_logits * sizeof(float);
+    r->outlooks = sd_arena_take(&r->arena, n, sizeof *r->outlooks);
+    r->logits = sd_arena_take(&r->arena, n * (size_t)of->n_rows, row);
+    for (size_t i = 0; i < n; i++) {
+        float* logits = sd_arena_take(&r->arena, (size_t)r->base.riders.n, row);
+        if (r->arena.base != NULL) r->outlooks[i].logits = logits;
+    }
+}
+
+static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
+    (void)prompt;
+    ((look_ahead_predictor*)base)->outlooks[sequence].n = 0;
+}
+
+static sd_status follow(sd_predictor* base, sd_proposal* p) {
+    const outlook* o = &((const look_ahead_predictor*)base)->outlooks[p->sequence];
+    int room = p->n_text == o->n_text ? o->n : 0;
+    if (p->depth > room) p->depth = room;
+    return SD_OK;
+}
+
+/* How many nodes are above a node. */
+static int depth_of(const sd_tree* tree, int32_t node) {
+    int depth = 0;
+    for (; node > 0; node = tree->parents[node]) depth++;
+    return depth;
+}
+
+static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n) {
+    look_ahead_predictor* r = (look_ahead_predictor*)base;
+    float* to = r->logits;
+    for (int i = 0; i < n; i++) {
+        const sd_proposal* p = batch[i].proposal;
+        for (int j = 0; j < batch[i].n_nodes; j++, to += base->ld_logits) {
+            ptrdiff_t row = depth_of(&p->tree, batch[i].nodes[j]);
+            memcpy(to, r->outlooks[p->sequence].logits + row * base->ld_logits,
+                   (size_t)r->n_vocab * sizeof *to);
+        }
+    }
+    return SD_OK;
+}
+
+static sd_status ride(sd_predictor* base, int sequence, int n_text, const float* logits, ptrdiff_t stride,
+                      int n) {
+    const look_ahead_predictor* r = (const look_ahead_predictor*)base;
+    outlook* o = &r->outlooks[sequence];
+    o->n_text = n_text;
+    o->n = n;
+    for (int k = 0; k < n; k++, logits += stride) {
+        if (!sd_all_finite(logits, r->n_vocab))
+            return sd_fail(SD_ERR_OVERFLOW,
+                           "the draft: what the target says after look-ahead embedding %d is not finite", k);
+        memcpy(o->logits + k * base->ld_logits, logits, (size_t)r->n_vocab * sizeof *logits);
+    }
+    return SD_OK;
+}
+
+static void release(sd_predictor* base) {
+    sd_arena_free(&((look_ahead_predictor*)base)->arena);
+    sd_free(base);
+}
+
+sd_status sd_look_ahead_predictor_make(const void* options, const sd_prediction* of, sd_predictor** out) {
+    look_ahead_predictor* r = sd_alloc(sizeof *r);
+    if (r == NULL) return SD_ERR_MEMORY;
+    *r = (look_ahead_predictor){
+        .base = {.begin = begin, .follow = follow, .predict = predict, .ride = ride, .free = release},
+        .n_vocab = of->drafting->n_vocab};
+    sd_riders* riders = &r->base.riders;
+    *riders = *(const sd_riders*)options;
+    if (riders->n > of->n_levels) riders->n = of->n_levels; /* more would never be guesses */
+    r->base.ld_logits = (ptrdiff_t)sd_matrix_panels(r->n_vocab) * SD_PANEL;
+    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
+    if (status != SD_OK) {
+        release(&r->base);
+        return status;
+    }
+    r->base.logits = r->logits;
+    *out = &r->base;
+    return SD_OK;
+}
