@@ -346,7 +346,8 @@ def test_an_exit_is_trained_and_the_target_says_how_far_it_moved(
     values = json.loads((tmp_path / "specdec_exit.json").read_text())
     assert values["layer"] == 1 and values["gamma"] in (1, 2, 3, 4, 6)
     tuned = specdec.load(tmp_path)
-    exit_draft = specdec.drafts.EarlyExit(values["layer"])
+    exit_draft = specdec.drafts.load(tmp_path, tuned)
+    assert isinstance(exit_draft, specdec.drafts.EarlyExit) and exit_draft.gamma == values["gamma"]
     run = [specdec.generate(tuned, draft, PROMPTS[0], max_new_tokens=30) for draft in (None, exit_draft)]
     assert run[0].tokens == run[1].tokens
 
