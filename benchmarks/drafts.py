@@ -64,7 +64,7 @@ def _named(name: str) -> Any:
 SHORT, CHAINS, COPIES, OWN = (1, 2, 4), (1, 2, 3, 4, 6, 8), (2, 4, 8, 12, 16, 24), (None,)
 """Gammas to try; None is the draft's own number of nodes, as of trees, whose size is part of the draft."""
 
-# Drafts that need training, such as `Eagle`, are those of the program `learnt`.
+# Drafts that need training, such as `Eagle`, are those of the program `learnt`; `Online` is that of `online`.
 DRAFTS: dict[str, tuple[Make, Sequence[int | None]]] = {
     "model": (lambda target, draft: draft, CHAINS),
     "model, grown tree of 6": (

@@ -24,7 +24,7 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
     kind = draws.weighted(
         model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, heads=2 * layers, ngram=1,
         online=1, random=0.5, context=1.5, input=1, lookahead=2, object=2.5, recurrent=1, eagle=layers,
-        memory=1.5, recycling=1, look_ahead=1.5 * layers,
+        memory=1.5, recycling=1, look_ahead=1.5 * layers, learning=1,
     )  # fmt: skip
     if kind == "exit" and n_layer == 1:
         kind = "skip"
@@ -97,6 +97,9 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
         }
     if kind == "object":
         return draw_object(draws)
+    if kind == "learning":
+        table = {"n": draws.randint(1, 4), "smoothing": "interpolated", "ids": draws.ids(50, n_vocab)}
+        return {"kind": "learning", "table": table}
     if kind == "random":
         return {"kind": "random"}
     raise ValueError(f"draw_draft describes no draft of the kind {kind!r}")
@@ -153,6 +156,9 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         if d["ids"] is None:
             return drafts.OnlineNgram(d["n"], smoothing=d["smoothing"])
         return drafts.OnlineNgram(drafts.Ngram(d["ids"], n_vocab, d["n"], smoothing=d["smoothing"]))
+    if kind == "learning":
+        table = drafts.Ngram(d["table"]["ids"], n_vocab, d["table"]["n"])
+        return drafts.Online(table, interval=None)
     if kind == "context":
         return drafts.ContextCopy(
             d["documents"] or None, min_match=d["min_match"], n_candidates=d["n_candidates"]
@@ -212,7 +218,7 @@ def is_adaptive(draft: Description) -> bool:
 
 def is_stateful(draft: Description) -> bool:
     """Whether what is guessed depends on earlier texts, or on what an object was asked before."""
-    remembers = ("memory", "recycling")
+    remembers = ("memory", "recycling", "learning")
     return any(one["kind"] in remembers or not one.get("keyed", True) for one in descriptions(draft))
 
 

@@ -282,6 +282,11 @@ class World(NamedTuple):
         drafts.SuffixMemory().save(path)
         return path
 
+    def saved_online(self) -> Path:
+        path = self.folder / "online"
+        drafts.Online(TABLE, interval=None).save(path)
+        return path
+
     def saved(self) -> Path:
         TABLE.save(self.folder / "table")
         return self.folder / "table"
@@ -439,6 +444,10 @@ CASES: dict[str, Callable[[World], Case]] = {
     "SuffixMemory.add": lambda w: (drafts.SuffixMemory().add, {"ids": [1, 2], "prompt": [3]}),
     "SuffixMemory.save": lambda w: (in_folder(w, drafts.SuffixMemory().save), {"path": "memory"}),
     "SuffixMemory.load": lambda w: (drafts.SuffixMemory.load, {"path": w.saved_memory()}),
+    "Online": lambda w: (drafts.Online, {"draft": TABLE, "interval": None}),
+    "Online.save": lambda w: (in_folder(w, drafts.Online(TABLE).save), {"path": "learnt"}),
+    "Online.load": lambda w: (drafts.Online.load, {"path": w.saved_online(), "draft": TABLE}),
+    "TableLearner": lambda w: (drafts.TableLearner, {"draft": TABLE}),
     "TokenRecycling in a run": lambda w: (
         lambda **given: specdec.generate(w.target, drafts.TokenRecycling(**given), [3], max_new_tokens=2),
         {},
@@ -543,7 +552,7 @@ def test_every_public_function_is_in_the_table() -> None:
     }
     rest = {entry for entry in specdec.__all__ if not entry.endswith("Error")} - (set(CASES) - {"Model"})
     assert rest == made_by_others, "public names and the entries of CASES and made_by_others differ"
-    missing = set(drafts.__all__) - set(CASES) - {"Draft", "Drafter", "Proposal"}
+    missing = set(drafts.__all__) - set(CASES) - {"Draft", "Drafter", "Proposal", "Learner", "NetworkLearner"}
     assert not missing, f"give CASES an entry with the arguments that it needs: drafts.{sorted(missing)}"
     assert {f"theory.{name}" for name in theory.__all__} <= set(CASES)
 

@@ -84,35 +84,46 @@ def what(records: list[_core.RoundRecord]) -> list[Any]:
 # ------------------------------------------------------------------------------------------ corrections
 
 
-def expected(records: list[_core.RoundRecord], prompts: list[list[int]]) -> list[tuple[int, list[int], int]]:
-    """(sequence, the text before, guesses accepted) wherever the text left the guesses of its round."""
+def expected(
+    records: list[_core.RoundRecord], prompts: list[list[int]], everywhere: bool = False
+) -> list[tuple[int, list[int], int]]:
+    """(sequence, the text before, guesses accepted) wherever the text left the guesses of its round.
+
+    With `everywhere` also wherever it went along with them, and behind the last one.
+    """
     texts, found = [list(prompt) for prompt in prompts], []
     for record in records:
         text, new = texts[record["sequence"]], record["tokens"]
+        if not record["drafted"]:
+            text += new
+            continue
         prefixes: list[tuple[int, ...]] = [()]
         for token, parent in zip(record["drafted"], record["parents"], strict=True):
             prefixes.append((*prefixes[parent], token))
         guessed = {prefix for prefix in prefixes if prefix}
         depth = 0
         while depth < len(new) and tuple(new[: depth + 1]) in guessed:
+            if everywhere:
+                found.append((record["sequence"], [*text, *new[:depth]], depth))
             depth += 1
         behind = tuple(new[:depth])
-        if depth < len(new) and any(prefix[:-1] == behind for prefix in guessed):
+        if depth < len(new) and (everywhere or any(prefix[:-1] == behind for prefix in guessed)):
             found.append((record["sequence"], [*text, *new[:depth]], depth))
         text += new
     return found
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", ["chain", "chains", "tree", "grown"])
 def test_corrections_are_where_the_text_left_the_guesses(
-    target: _core.Model, friend: _core.Model, name: str, temperature: float
+    target: _core.Model, friend: _core.Model, name: str, temperature: float, everywhere: bool
 ) -> None:
     """By the records of the rounds, in plain Python; the law by the target's own logits there."""
-    ring = _core.Corrections(1000, N_BEFORE, N_TOP)
+    ring = _core.Corrections(1000, N_BEFORE, N_TOP, everywhere=everywhere)
     session = opened(target, by_method("watched", drafted(friend)[name], ring), temperature=temperature)
     records = all_rounds(session)
-    wanted, got = expected(records, PROMPTS), ring.take()
+    wanted, got = expected(records, PROMPTS, everywhere), ring.take()
     assert len(wanted) == len(got["depth"]) > 4
     assert ring.n == 0
     laws = {}

@@ -2,18 +2,22 @@
 #include "module.h"
 
 static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"n", "n_before", "n_top", "n_hidden", NULL};
+    static char* names[] = {"n", "n_before", "n_top", "n_hidden", "everywhere", NULL};
     sd_corrections* ring = &((sd_corrections_object*)object)->ring;
     sd_correction_shape shape = {0};
-    int n;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iii|i", names, &n, &shape.n_before, &shape.n_top,
-                                     &shape.n_hidden))
+    int n, everywhere = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iii|ip", names, &n, &shape.n_before, &shape.n_top,
+                                     &shape.n_hidden, &everywhere))
         return -1;
     sd_status status = ring->entries != NULL
                            ? sd_fail(SD_ERR_STATE, "a Corrections cannot be initialised twice")
                            : sd_corrections_create(ring, &shape, n);
-    if (status != SD_OK) sd_raise(status);
-    return status == SD_OK ? 0 : -1;
+    if (status != SD_OK) {
+        sd_raise(status);
+        return -1;
+    }
+    ring->everywhere = everywhere;
+    return 0;
 }
 
 static void dealloc(PyObject* object) {
@@ -115,7 +119,8 @@ static PyGetSetDef properties[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "Corrections(n, n_before, n_top, n_hidden=0)\n--\n\nWhere the target refused a draft's guesses."},
+     "Corrections(n, n_before, n_top, n_hidden=0, everywhere=False)\n--\n\nWhere the target refused a "
+     "draft's guesses."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
     {Py_tp_methods, methods},

@@ -351,8 +351,15 @@ class CorrectionArrays(TypedDict):
 class Corrections:
     """Where a target refused a draft's guesses, and what it says there; any threads' sessions store."""
 
-    def __init__(self, n: int, n_before: int, n_top: int, n_hidden: int = 0) -> None:
-        """Room for `n`, of which the oldest goes first. n_hidden: 0, or the floats that the draft reads."""
+    def __init__(
+        self, n: int, n_before: int, n_top: int, n_hidden: int = 0, everywhere: bool = False
+    ) -> None:
+        """Room for `n`, of which the oldest goes first.
+
+        n_hidden: 0, or how many floats the draft reads of a token's hidden states. everywhere: positions at
+        which the draft was right are stored too.
+        """
+
     def take(self) -> CorrectionArrays:
         """The corrections since the last call; none of them stays."""
     @property

@@ -13,6 +13,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointNotFoundError",
     "InputError",
+    "LearningError",
     "MissingHubError",
     "MissingLibraryError",
     "MissingPackageError",
@@ -128,6 +129,10 @@ class VocabularyMismatchError(SpecdecError, ValueError):
 
 class InputError(SpecdecError, ValueError):
     """An argument cannot be used: ids out of range, a prompt longer than the context, a negative gamma."""
+
+
+class LearningError(SpecdecError, RuntimeError):
+    """A draft that learns while it serves has failed to; the cause is what its learner raised."""
 
 
 class MissingPackageError(SpecdecError, ImportError):

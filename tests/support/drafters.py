@@ -111,6 +111,18 @@ def recycling(world: World, tree: drafts.StaticTree) -> drafts.TokenRecycling:
     return draft
 
 
+class Learns(drafts.Learner):
+    """Says that the draft is what it was."""
+
+    name = "learns"
+
+    def __init__(self, world: World) -> None:
+        self.draft = drafts.ModelDraft(world.draft)
+
+    def learn(self, corrections: Any, n_new: int, goes_on: Any) -> drafts.Draft:
+        return self.draft
+
+
 CHAINS: dict[str, Make] = {
     "object": lambda world: Repeats(),
     "object that draws": lambda world: Draws(world.n_vocab),
@@ -123,6 +135,10 @@ CHAINS: dict[str, Make] = {
     "online back-off": lambda world: drafts.OnlineNgram(
         drafts.Ngram(world.ids, world.n_vocab, 3, smoothing="backoff")
     ),
+    "table that learns": lambda world: drafts.Online(
+        drafts.Ngram(world.ids, world.n_vocab, 3), interval=None
+    ),
+    "model that learns": lambda world: drafts.Online(world.draft, learner=Learns(world), interval=None),
     "random": lambda world: drafts.Random(),
     "context copy": lambda world: drafts.ContextCopy(min_match=1),
     "document copy": lambda world: drafts.ContextCopy([world.ids[:200], world.ids[200:]]),
@@ -175,6 +191,11 @@ TREES: dict[str, Make] = {
         Repeats(), drafts.EarlyExit(1), drafts.SkipLayers(mlp=[1]), adaptive=False
     ),
     "suffix memory": lambda world: remembering(world, max_depth=8, factor=3.0),
+    "tree that learns": lambda world: drafts.Online(
+        drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 1, 2), "without replacement")),
+        learner=Learns(world),
+        interval=None,
+    ),
     "token recycling": lambda world: recycling(world, drafts.StaticTree((2, 2, 1))),
     "ensemble of memories": lambda world: drafts.Ensemble(
         remembering(world), recycling(world, drafts.StaticTree((2, 1))), world.draft, adaptive=False
@@ -224,6 +245,7 @@ CHOSEN = {"lookahead", "lookahead of 4-grams"}
 """Drafts whose guesses are point masses, chosen by random numbers that no distribution tells of."""
 
 REMEMBERING = {
+    "table that learns", "model that learns", "tree that learns",
     "suffix memory chain", "suffix memory", "token recycling", "drafted by a memory",
     "ensemble of memories",
 }  # fmt: skip

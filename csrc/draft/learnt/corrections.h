@@ -43,6 +43,8 @@ typedef struct sd_corrections {
     sd_arena arena;         /* owns the array below */
     sd_correction* entries; /* [n_entries] */
     int n_entries, first, n;
+    /* 1: positions at which the draft was right are stored too. */
+    int everywhere;
     atomic_int n_texts;
     atomic_flag busy; /* a thread is in the ring */
 } sd_corrections;

@@ -58,15 +58,6 @@ static int child_of(const watched_drafter* d, int32_t row, int32_t token) {
     return 0;
 }
 
-/* The row behind which the text left the guesses, and its depth; -1: it left none. text: tokens [n_text]. */
-static int32_t refused_behind(const watched_drafter* d, const int32_t* text, int n_text, int* depth) {
-    int32_t row = d->node_rows[0];
-    int at = d->proposal->n_text;
-    for (int node; at < n_text && (node = child_of(d, row, text[at])) > 0; at++) row = d->node_rows[node];
-    *depth = at - d->proposal->n_text;
-    return at < n_text && child_of(d, row, -1) > 0 ? row : -1;
-}
-
 /* The hidden states of the token before the root. Returns whether they are there. */
 static int fill_hidden(const watched_drafter* d, int n_hidden) {
     const sd_proposal* p = d->proposal;
@@ -79,21 +70,35 @@ static int fill_hidden(const watched_drafter* d, int n_hidden) {
     return 1;
 }
 
-/* Store where the text, tokens [n_text] by now, left the guesses of the last proposal. */
-static void store(watched_drafter* d, const int32_t* text, int n_text) {
+/* Store what the target says behind a row that has become text, at `depth` behind the root. */
+static void store_row(watched_drafter* d, int32_t row, int depth, const int32_t* text) {
     const sd_correction_shape* shape = &d->options.corrections->shape;
+    const sd_proposal* p = d->proposal;
     sd_correction* c = &d->correction;
-    int32_t row = refused_behind(d, text, n_text, &c->depth);
-    if (row < 0 || !fill_hidden(d, shape->n_hidden)) return;
-    int n = d->proposal->n_text + c->depth;
-    c->text = d->texts[d->proposal->sequence];
-    c->position = n;
+    c->depth = depth;
+    c->text = d->texts[p->sequence];
+    c->position = p->n_text + depth;
     for (int i = 0; i < shape->n_before; i++) {
-        int at = n - shape->n_before + i;
+        int at = c->position - shape->n_before + i;
         c->before[i] = at < 0 ? -1 : text[at];
     }
     sd_correction_fill_law(c, shape, d->logits + row * d->stride, d->drafting.n_vocab, d->weights);
     sd_corrections_store(d->options.corrections, c);
+}
+
+/* Walk along the text, tokens [n_text] by now, through the guesses of the last proposal, and store where
+ * it left them; with `everywhere` each row on the way too. */
+static void store(watched_drafter* d, const int32_t* text, int n_text) {
+    const sd_corrections* ring = d->options.corrections;
+    int32_t row = d->node_rows[0];
+    if (d->proposal->tree.n_nodes == 1 || !fill_hidden(d, ring->shape.n_hidden)) return;
+    for (int at = d->proposal->n_text; at < n_text; at++) {
+        int node = child_of(d, row, text[at]);
+        if (ring->everywhere || (node == 0 && child_of(d, row, -1) > 0))
+            store_row(d, row, at - d->proposal->n_text, text);
+        if (node == 0) return;
+        row = d->node_rows[node];
+    }
 }
 
 /* A nested drafter has rounds behind guesses, of which nothing is stored: they may never have become text. */

@@ -1,9 +1,9 @@
 /* A drafter that is watched: it drafts as the one within it does, and where the target refuses the
- * guesses, it stores what stood before and what the target says there, for whoever learns from that.
- * Between rounds another drafter of the same kind may take the inner one's place: the same method with
- * weights that have learnt.
+ * guesses, it stores what stood before and what the target says there, for whoever learns from that; if
+ * it is asked to, where guesses were right too. Between rounds another drafter of the same kind may take the
+ * inner one's place: the same method with weights that have learnt.
  *
- * A round with a correction costs one look at a row of logits more, another round nothing. */
+ * A position that is stored costs one look at a row of logits, any other nothing. */
 #ifndef SD_WATCHED_DRAFTER_H
 #define SD_WATCHED_DRAFTER_H
 

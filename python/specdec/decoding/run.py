@@ -208,9 +208,13 @@ class Run:
         for slot in slots:
             self._begin(self._session, slot)
         begun = slots.copy()
+        draft, description = request.draft, request.description
         while True:
             self._sound = False
-            if begun:
+            held = description
+            if draft is not None and description is not None:
+                description = draft.take_update(self._session, description)
+            if begun or description is not held:
                 prefill_s = self._session.prefill()
                 for index in begun:
                     self.sequences[index].prefill_s = prefill_s

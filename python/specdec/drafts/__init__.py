@@ -17,6 +17,10 @@ from specdec.drafts.learnt.recurrent import Recurrent
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.ngram import Bigram, Ngram, Unigram
+from specdec.drafts.online.learner import Learner
+from specdec.drafts.online.network_learner import NetworkLearner
+from specdec.drafts.online.online_draft import Online
+from specdec.drafts.online.table_learner import TableLearner
 from specdec.drafts.online_ngram import OnlineNgram
 from specdec.drafts.opening import load
 from specdec.drafts.python_draft import Drafter, Proposal, PythonDraft
@@ -38,10 +42,13 @@ __all__ = [
     "Ensemble",
     "Heads",
     "InputCopy",
+    "Learner",
     "LookAheadEmbeddings",
     "Lookahead",
     "ModelDraft",
+    "NetworkLearner",
     "Ngram",
+    "Online",
     "OnlineNgram",
     "ParallelChains",
     "Proposal",
@@ -51,6 +58,7 @@ __all__ = [
     "SkipLayers",
     "StaticTree",
     "SuffixMemory",
+    "TableLearner",
     "TokenRecycling",
     "Unigram",
     "load",

@@ -47,6 +47,23 @@ class Draft(ABC):
             If the draft cannot guess for this target.
         """
 
+    def take_update(self, session: _core.Session, description: Description) -> Description:
+        """Between two rounds of a session: let it go on with what the draft has learnt meanwhile.
+
+        Parameters
+        ----------
+        session : specdec._core.Session
+            Where anything has changed, its prompts must be read before the next round.
+        description : tuple of str and dict
+            What the session drafts with.
+
+        Returns
+        -------
+        tuple of str and dict
+            What it drafts with now: the same object where nothing has changed.
+        """
+        return description
+
     @property
     def reads_source(self) -> bool:
         """Whether a model that drafts has an encoder, which reads the source of an encoder-decoder."""

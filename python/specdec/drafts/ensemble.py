@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
+from specdec import _core
 from specdec.checks import check_flag
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.model_draft import DraftLike, open_draft
@@ -75,6 +77,15 @@ class Ensemble(Draft):
         """See `Draft.describe`."""
         drafts = [draft.describe(target) for draft in self.drafts]
         return "ensemble", {"adaptive": self.adaptive, "gammas": self._gammas, "drafts": drafts}
+
+    def take_update(self, session: _core.Session, description: Description) -> Description:
+        """See `Draft.take_update`."""
+        method, arguments = description
+        held = cast("list[Description]", arguments["drafts"])
+        latest = [draft.take_update(session, one) for draft, one in zip(self.drafts, held, strict=True)]
+        if all(new is old for new, old in zip(latest, held, strict=True)):
+            return description
+        return method, {**arguments, "drafts": latest}
 
     @property
     def reads_source(self) -> bool:

@@ -1,0 +1,430 @@
+"""Drafts that learn while they serve: what they learn, when, and that the output stays what it is."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+
+import specdec
+from specdec import drafts
+from specdec.drafts.online.corrections import Corrections, passages
+from specdec.errors import CheckpointError, InputError, LearningError
+from tiny_models import llama_config, tensors_for, write_hf
+from toy_pair import blurred
+
+N_VOCAB = 61
+PROMPTS = [[3, 5, 8], [9, 2] * 5, list(range(20, 40))]
+COUPLED: dict[str, Any] = {"temperature": 0.9, "verify": "coupled", "seed": 5}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[specdec.Model]:
+    """A target, and three drafts of which each is worse than the one before."""
+    folder = tmp_path_factory.mktemp("models")
+    config = llama_config(vocab_size=N_VOCAB, max_position_embeddings=200)
+    tensors = {name: 1.5 * array for name, array in tensors_for(config, seed=3).items()}
+    found = [write_hf(folder / str(i), config, blurred(tensors, 0.1 * i) if i else tensors) for i in range(4)]
+    return [specdec.load(path, tokenizer=False) for path in found]
+
+
+class Takes(drafts.Learner):
+    """Learns nothing: it says what it is told to, and notes what it was given."""
+
+    name = "takes"
+    n_before, n_top = 5, 3
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.given: list[tuple[int, int]] = []
+
+    def learn(self, corrections: Corrections, n_new: int, goes_on: Any) -> Any:
+        self.given.append((len(corrections), n_new))
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        self.answers.append(answer)
+        return answer
+
+
+def wait_for(condition: Any) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen within ten seconds")
+
+
+# ------------------------------------------------------------------------------------------ the output
+
+
+@pytest.mark.parametrize("how", [{}, COUPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("tree", [None, drafts.StaticTree((2, 1, 1))], ids=["chain", "tree"])
+def test_output_is_plain_output_whatever_is_learnt(
+    models: list[specdec.Model], how: dict[str, Any], tree: Any
+) -> None:
+    """Another draft takes over within the text, again and again: by itself, in an ensemble, in a batch."""
+    target = models[0]
+    options: dict[str, Any] = how | {"max_new_tokens": 40, "ignore_eos": True}
+    ways = [drafts.ModelDraft(model, tree=tree) for model in models[1:]]
+    plain = specdec.generate(target, None, PROMPTS, **options)
+    online = drafts.Online(ways[0], learner=Takes(*ways[1:], ways[0]), interval=None)
+    n_updates = 0
+    for within in (online, drafts.Ensemble(drafts.Random(), online, adaptive=False)):
+        for prompt, wanted in zip(PROMPTS, plain, strict=True):
+            request = specdec.decoding.request.Request.prepare(
+                target, within, prompt,
+                specdec.decoding.options.DecodingOptions(**options | {"seed": [wanted.seed]}),
+            )  # fmt: skip
+            run = specdec.decoding.run.Run(request, streaming=True)
+            for _ in run.rounds():
+                n_updates += online.learn()
+            run.close()
+            assert run.result(0).tokens == wanted.tokens
+    assert n_updates > 20
+    for got, wanted in zip(specdec.generate(target, online, PROMPTS, **options), plain, strict=True):
+        assert got.tokens == wanted.tokens
+
+
+def test_a_run_that_goes_on_takes_what_has_been_learnt(models: list[specdec.Model]) -> None:
+    """After the target itself has become the draft, every guess is right."""
+    target = models[0]
+    online = drafts.Online(models[3], learner=Takes(drafts.ModelDraft(target)), interval=None)
+    before = specdec.generate(target, online, PROMPTS[0], max_new_tokens=30).trace
+    assert before.n_accepted < before.n_drafted
+    request = specdec.decoding.request.Request.prepare(
+        target, online, PROMPTS[0], specdec.decoding.options.DecodingOptions(max_new_tokens=60)
+    )
+    run = specdec.decoding.run.Run(request, streaming=True)
+    rounds = []
+    for _, round_ in run.rounds():
+        rounds.append(round_)
+        if len(rounds) == 3:
+            assert online.learn()
+    run.close()
+    assert all(len(round_.path) == len(round_.drafted) for round_ in rounds[3:-1])
+    assert specdec.generate(target, online, PROMPTS[1]).trace.acceptance_rate == 1.0
+
+
+def test_runs_can_be_repeated_without_a_thread(models: list[specdec.Model]) -> None:
+    """Above temperature 0 by rejection too: what is learnt follows from what was served."""
+    table = drafts.Ngram(np.arange(300) * 7 % N_VOCAB, N_VOCAB, 3)
+
+    def texts() -> list[list[int]]:
+        online = drafts.Online(table, interval=None)
+        found = []
+        for i, prompt in enumerate(PROMPTS * 2):
+            found.append(
+                specdec.generate(models[0], online, prompt, temperature=1.0, seed=i, max_new_tokens=20).tokens
+            )
+            online.learn()
+        return found
+
+    assert texts() == texts()
+
+
+def test_threads_serve_and_learn_together(models: list[specdec.Model]) -> None:
+    target = models[0]
+    plain = [result.tokens for result in specdec.generate(target, None, PROMPTS, max_new_tokens=60)]
+    learner = Takes(*(drafts.ModelDraft(model) for model in models[1:]))
+    got: list[Any] = []
+    with drafts.Online(models[1], learner=learner, interval=0.001) as online:
+
+        def serve() -> None:
+            for _ in range(3):
+                results = specdec.generate(target, online, PROMPTS, max_new_tokens=60, n_threads=1)
+                got.append([result.tokens for result in results])
+
+        threads = [threading.Thread(target=serve) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert got == [plain] * 9
+    assert online.n_updates == len(learner.given) > 0
+
+
+# ----------------------------------------------------------------------------------------- what is learnt
+
+
+def corrections_of(rows: list[tuple[int, list[int]]], n_before: int) -> Corrections:
+    """Corrections behind texts, of which only numbers and tokens matter."""
+    none = Corrections.none(n_before, 1, 0)
+    n = len(rows)
+    before = [([-1] * n_before + text)[-n_before:] for _, text in rows]
+    return Corrections(
+        before=np.array(before, np.int32),
+        depth=np.zeros(n, np.int32),
+        text=np.array([number for number, _ in rows], np.int32),
+        position=np.array([len(text) for _, text in rows], np.int32),
+        top=np.zeros((n, 1), np.int32),
+        log_probs=np.zeros((n, 1), np.float32),
+        rest=np.zeros(n, np.float32),
+        hidden=np.zeros((n, 0), np.float32),
+    ).followed_by(none, n)
+
+
+def test_passages_have_each_correction_once_behind_its_text() -> None:
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 9, 60).tolist() for _ in range(4)]
+    rows = []
+    for _ in range(50):
+        number = int(rng.integers(4))
+        rows.append((number, texts[number][: int(rng.integers(1, 60))]))
+    rows = list({(number, len(text)): (number, text) for number, text in rows}.values())
+    found = passages(corrections_of(rows, 8), 20)
+    assert sorted(row for passage in found for row in passage.rows) == list(range(len(rows)))
+    for passage in found:
+        assert len(passage.ids) <= 20
+        for row, end in zip(passage.rows, passage.ends, strict=True):
+            text = rows[row][1]
+            behind = passage.ids[: end + 1].tolist()
+            assert len(behind) >= min(8, len(text)) and behind == text[len(text) - len(behind) :]
+    assert len(found) < len(rows)
+
+
+def test_a_table_learns_what_the_target_says(models: list[specdec.Model]) -> None:
+    """Counted anew in plain Python, from the rounds and the target's logits."""
+    target, ids = models[0], (np.arange(120) * 11 % N_VOCAB).tolist()
+    learner = drafts.TableLearner(table := drafts.Ngram(ids, N_VOCAB, 3), weight=50)
+    online = drafts.Online(table, learner=learner, interval=None)
+    result = specdec.generate(target, online, PROMPTS[1], max_new_tokens=25, ignore_eos=True)
+    assert online.learn() and not online.learn()
+    text, counted = list(PROMPTS[1]), [ids]
+    for round_ in result.trace.rounds:
+        n_path = len(round_.path)
+        behind = [*text, *round_.tokens[:n_path]]
+        if n_path < len(round_.drafted):
+            logits = target.logits(behind)[-1].astype(np.float64)
+            law = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+            for token in np.argsort(-law)[:8]:
+                counted += [[*behind[-2:], int(token)]] * round(50 * float(law[token]))
+        text += round_.tokens
+    wanted = drafts.Ngram(counted, N_VOCAB, 3)
+    learnt = online.draft
+    assert isinstance(learnt, drafts.Ngram) and len(counted) > 5
+    probe = text[:40]
+    np.testing.assert_array_equal(learnt.probabilities(probe), wanted.probabilities(probe))
+    assert online.n_seen == sum(len(one.path) < len(one.drafted) for one in result.trace.rounds)
+
+
+def test_alpha_of_a_table_rises_where_texts_change_their_kind() -> None:
+    """Beyond chance, against the same table that does not learn, on texts that neither has seen."""
+    _, target = specdec.embedded_pair()
+    options: dict[str, Any] = {"max_new_tokens": 50, "temperature": 0.6, "ignore_eos": True, "n_threads": 1}
+    old = specdec.generate(target, None, ["The ship sailed", "The sea was"], seed=1, **options)
+    table = drafts.Ngram.from_results(old, target, n=3)
+    online = drafts.Online(table, interval=None)
+    prompt = '"I will not go," said she, "to the'
+    for seed in range(3):
+        specdec.generate(target, online, [prompt] * 5, seed=seed, **options)
+        online.learn()
+    counts = []
+    for draft in (table, online):
+        runs = specdec.generate(target, draft, [prompt] * 6, seed=100, **options)
+        n_judged = sum(len(round_.betas) for one in runs for round_ in one.trace.rounds)
+        counts.append((sum(one.trace.n_accepted for one in runs), n_judged))
+    (a, n), (b, m) = counts
+    test = scipy.stats.fisher_exact([[a, n - a], [b, m - b]], alternative="less")
+    assert test.pvalue < 1e-4, f"accepted {a} of {n} before, {b} of {m} after"
+
+
+def test_the_last_corrections_are_kept(models: list[specdec.Model]) -> None:
+    learner = Takes(drafts.ModelDraft(models[3]))
+    online = drafts.Online(models[3], learner=learner, interval=None, n_positions=2)
+    for prompt in PROMPTS:
+        specdec.generate(models[0], online, prompt, max_new_tokens=40, temperature=1.0, seed=1)
+        online.learn()
+    assert [n for n, _ in learner.given] == [2] * 3 and all(0 < new <= 2 for _, new in learner.given)
+
+
+def test_no_two_texts_have_the_same_random_numbers(models: list[specdec.Model], tmp_path: Path) -> None:
+    """A guess that was learnt from a text must not be judged by the numbers that made the text."""
+    table = drafts.Ngram(np.arange(300) * 7 % N_VOCAB, N_VOCAB, 3)
+    online = drafts.Online(table, interval=None)
+    options: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_new_tokens": 30}
+    texts = [specdec.generate(models[0], online, PROMPTS[0], **options).tokens for _ in range(2)]
+    online.save(tmp_path / "learnt")
+    again = drafts.Online.load(tmp_path / "learnt", table, interval=None)
+    texts.append(specdec.generate(models[0], again, PROMPTS[0], **options).tokens)
+    assert len({tuple(text) for text in texts}) == 3
+    coupled = [specdec.generate(models[0], online, PROMPTS[0], verify="coupled", **options) for _ in range(2)]
+    assert coupled[0].tokens == coupled[1].tokens
+
+
+# ------------------------------------------------------------------------------------------- the thread
+
+
+def test_a_thread_of_low_priority_learns_until_it_is_closed(models: list[specdec.Model]) -> None:
+    names: list[Any] = []
+
+    class Notes(Takes):
+        def learn(self, corrections: Corrections, n_new: int, goes_on: Any) -> Any:
+            where = threading.get_native_id()
+            names.append((threading.current_thread().name, os.getpriority(os.PRIO_PROCESS, where)))
+            return super().learn(corrections, n_new, goes_on)
+
+    learner = Notes(drafts.ModelDraft(models[2]))
+    with drafts.Online(models[3], learner=learner, interval=0.001) as online:
+        assert not online.is_learning
+        specdec.generate(models[0], online, PROMPTS[1], max_new_tokens=80, temperature=1.0, seed=1)
+        assert online.is_learning
+        wait_for(lambda: online.n_updates > 0)
+    assert not online.is_learning
+    assert names[0] == ("specdec-learner", 19 if sys.platform == "linux" else names[0][1])
+    assert not any(thread.name == "specdec-learner" for thread in threading.enumerate())
+    n = online.n_updates
+    assert specdec.generate(models[0], online, PROMPTS[1], max_new_tokens=20).tokens
+    assert online.n_updates == n and not online.is_learning and online.draft is learner.answers[0]
+    online.close()
+
+
+def test_the_thread_goes_with_its_object(models: list[specdec.Model]) -> None:
+    online = drafts.Online(models[1], learner=Takes(drafts.ModelDraft(models[2])), interval=0.001)
+    specdec.generate(models[0], online, PROMPTS[0], max_new_tokens=10)
+    gone = weakref.ref(online)
+    del online
+    wait_for(lambda: gc.collect() >= 0 and gone() is None)
+    wait_for(lambda: not any(thread.name == "specdec-learner" for thread in threading.enumerate()))
+
+
+def test_an_error_of_the_learner_is_raised_by_the_next_run(models: list[specdec.Model]) -> None:
+    fault = FloatingPointError("the loss is nan")
+    with drafts.Online(models[3], learner=Takes(fault), interval=0.001) as online:
+        specdec.generate(models[0], online, PROMPTS[0], max_new_tokens=40, temperature=1.0, seed=1)
+        wait_for(lambda: not online.is_learning)
+        for within in (online, drafts.Ensemble(online)):
+            with pytest.raises(
+                LearningError, match="has failed to learn: FloatingPointError: the loss is nan"
+            ) as e:
+                specdec.generate(models[0], within, PROMPTS[0])
+            assert e.value.__cause__ is fault
+    assert specdec.generate(models[0], online.draft, PROMPTS[0], max_new_tokens=3).tokens
+    online = drafts.Online(models[3], learner=Takes(fault), interval=None)
+    specdec.generate(models[0], online, PROMPTS[0], max_new_tokens=40, temperature=1.0, seed=1)
+    with pytest.raises(FloatingPointError):
+        online.learn()
+
+
+SCRIPT = """
+import os, sys, threading, time
+import specdec
+from specdec import drafts
+target, _ = specdec.embedded_pair()
+table = drafts.Ngram(list(range(100)) * 3, target.config.n_vocab, 3)
+online = drafts.Online(table, interval=0.001)
+options = {"max_new_tokens": 20, "n_threads": 1}
+before = specdec.generate(target, online, "Once upon", **options).tokens
+while online.n_updates == 0:
+    time.sleep(0.01)
+child = os.fork() if hasattr(os, "fork") else 0
+if child == 0:
+    same = specdec.generate(target, online, "Once upon", **options).tokens == before
+    alone = threading.active_count() == 1 and not online.is_learning
+    online.learn()
+    print("child", same, alone, flush=True)
+    sys.exit(0)
+os.waitpid(child, 0)
+print("parent", specdec.generate(target, online, "Once upon", **options).tokens == before, online.is_learning)
+"""
+
+
+@pytest.mark.slow
+def test_forks_and_the_end_of_the_interpreter() -> None:
+    """A child drafts on without a thread; a process that closes nothing ends by itself."""
+    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    assert run.stdout.splitlines() == ["child True True", "parent True True"]
+
+
+# --------------------------------------------------------------------------------------------- files
+
+
+@pytest.fixture
+def served(models: list[specdec.Model]) -> Iterator[drafts.Online]:
+    table = drafts.Ngram(np.arange(300) * 7 % N_VOCAB, N_VOCAB, 3)
+    online = drafts.Online(table, interval=None)
+    specdec.generate(models[0], online, PROMPTS, max_new_tokens=30, temperature=1.0, seed=1)
+    online.learn()
+    yield online
+
+
+def test_what_is_saved_goes_on(models: list[specdec.Model], served: drafts.Online, tmp_path: Path) -> None:
+    table = drafts.Ngram(np.arange(300) * 7 % N_VOCAB, N_VOCAB, 3)
+    served.save(tmp_path / "learnt")
+    loaded = drafts.Online.load(tmp_path / "learnt", table, interval=None)
+    assert (loaded.n_seen, loaded.n_updates) == (served.n_seen, served.n_updates)
+    for online in (served, loaded):
+        specdec.generate(models[0], online, PROMPTS, max_new_tokens=30, temperature=1.0, seed=2)
+        assert online.learn()
+    probe = list(range(30))
+    assert np.array_equal(loaded.draft.probabilities(probe), served.draft.probabilities(probe))  # type: ignore[attr-defined]
+    few = drafts.Online.load(tmp_path / "learnt", table, interval=None, n_positions=2)
+    assert len(few._corrections) == 2
+
+
+def changed(path: Path, metadata: Mapping[str, str] | None = None, **arrays: Any) -> Path:
+    from specdec.drafts.online.state_file import read_arrays, write_arrays
+
+    held, words = read_arrays(path)
+    held |= {f"corrections.{name}": array for name, array in arrays.items() if array is not None}
+    for name, array in arrays.items():
+        if array is None:
+            del held[f"corrections.{name}"]
+    write_arrays(path.with_suffix(".changed"), held, words | (metadata or {}))
+    return path.with_suffix(".changed")
+
+
+def test_damaged_files_are_refused_by_name(
+    models: list[specdec.Model], served: drafts.Online, tmp_path: Path
+) -> None:
+    table = drafts.Ngram(np.arange(300) * 7 % N_VOCAB, N_VOCAB, 3)
+    file = tmp_path / "learnt"
+    served.save(file)
+    n = len(served._corrections)
+    cases = {
+        "metadata field 'format' is 'x'; expected 'specdec online draft'": {"metadata": {"format": "x"}},
+        "metadata field 'learner' is 'network'; expected 'table'": {"metadata": {"learner": "network"}},
+        "invalid literal": {"metadata": {"n_seen": "many"}},
+        "'corrections.rest' is missing": {"rest": None},
+        "tensor 'corrections.top' is of int32": {"top": np.zeros((n, 3), np.int32)},
+        "tensor 'corrections.before' is of int32": {"depth": np.zeros(n + 1, np.int32)},
+        "tensor 'corrections.before' has -2; expected -1 or more": {"before": np.full((n, 2), -2, np.int32)},
+        "tensor 'corrections.rest' has numbers outside": {"rest": np.full(n, np.nan, np.float32)},
+        "tensor 'corrections.log_probs' has numbers outside": {"log_probs": np.ones((n, 8), np.float32)},
+    }
+    for message, changes in cases.items():
+        with pytest.raises(CheckpointError, match=message):
+            drafts.Online.load(changed(file, **changes), table, interval=None)
+    (tmp_path / "cut").write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(CheckpointError):
+        drafts.Online.load(tmp_path / "cut", table, interval=None)
+    with pytest.raises(CheckpointError, match="no such file|not"):
+        drafts.Online.load(tmp_path / "none", table, interval=None)
+    other = drafts.Ngram([1, 2, 3], N_VOCAB, 5)
+    with pytest.raises(CheckpointError, match=r"corrections\.before"):
+        drafts.Online.load(file, other, interval=None)
+
+
+def test_what_cannot_learn_is_refused(models: list[specdec.Model]) -> None:
+    for draft in (drafts.Random(), drafts.OnlineNgram(3), drafts.ContextCopy()):
+        with pytest.raises(InputError, match="expected one that can learn"):
+            drafts.Online(draft)
+    table = drafts.Ngram([1, 2, 3], N_VOCAB, 2)
+    for options in ({"interval": 0}, {"interval": float("nan")}, {"n_positions": 0}, {"learner": 3}):
+        with pytest.raises(InputError, match=next(iter(options))):
+            drafts.Online(table, **options)
+    with pytest.raises(InputError, match="weight"):
+        drafts.TableLearner(table, weight=0)
