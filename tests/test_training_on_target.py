@@ -19,7 +19,7 @@ KINDS = {
     "medusa": ("heads", HEADS),
     "medusa-text": ("heads", HEADS | {"from_text": True}),
     "medusa-own-output": ("heads", HEADS | {"shared_output": False, "n_draft_vocab": 16}),
-    "hydra": ("heads", HEADS | {"see_guesses": True}),
+    "hydra": ("heads", HEADS | {"see_guesses": True, "n_draft_vocab": 20}),
     "medusa-2": ("heads", HEADS | {"joint": True}),
     "eagle-1": ("eagle", {"version": 1}),
     "eagle-3": ("eagle", {"d_head": 6, "d_ff": 40, "steps": 3}),
@@ -118,7 +118,7 @@ def test_medusa_2_writes_another_target(target: specdec.Model, tmp_path: Path) -
     ("kind", "shape", "message"),
     [
         ("heads", {"n_heads": 0}, "n_heads=0; expected 1 to 64"),
-        ("heads", {"n_draft_vocab": 8}, "n_draft_vocab=8; expected at most the target's 24, and heads of"),
+        ("heads", {"n_draft_vocab": 25}, "n_draft_vocab=25; expected at most the target's 24, and heads"),
         ("heads", {"decay": 2.0}, r"decay=2\.0; expected a number above 0, at most 1"),
         ("heads", {"joint_rate": 0}, r"joint_rate=0\.0.*expected two numbers above 0"),
         ("eagle", {"version": 2}, "version=2; expected 1 or 3"),

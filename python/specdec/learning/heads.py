@@ -34,9 +34,10 @@ class HeadsShape:
     see_guesses : bool
         A head reads the embeddings of the root and of the guesses before its own too.
     shared_output : bool
-        Logits are made by the target's head; else each head has a matrix of its own.
+        Logits are made by the target's head, by its rows of the tokens that can be guessed; else each head
+        has a matrix of its own.
     n_draft_vocab : int
-        Tokens that can be guessed; fewer than ``n_vocab`` only without ``shared_output``.
+        Tokens that can be guessed; 0: all.
     """
 
     d_model: int
@@ -130,4 +131,4 @@ class HeadsNetwork(nn.Module):
             x = head.input(torch.cat((hidden, self.ends.embed(seen).flatten(-2)), dim=-1))
         for block in head.blocks:
             x = x + F.silu(block(x))
-        return self.ends.logits(x) if self.shape.shared_output else head.output(x)
+        return self.ends.logits(x, self.draft_ids) if self.shape.shared_output else head.output(x)

@@ -59,9 +59,15 @@ class TargetEnds:
         """Rows of the token table [..., d_model], as they are stored."""
         return F.embedding(ids, self.table)
 
-    def logits(self, x: Tensor) -> Tensor:
-        """What the target makes of its normalised last hidden state [..., d_model]: [..., n_vocab]."""
-        y = F.linear(x, self.head.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+    def logits(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
+        """What the target makes of its normalised last hidden state [..., d_model]: [..., n_vocab].
+
+        ids : [n] the tokens whose logits are wanted, [..., n]; None: all.
+        """
+        head, bias = self.head, self.bias
+        if ids is not None:
+            head, bias = head[ids], None if bias is None else bias[ids]
+        y = F.linear(x, head.to(x.dtype), None if bias is None else bias.to(x.dtype))
         if self.scale != 1.0:
             y = y * self.scale
         return self.softcap * torch.tanh(y / self.softcap) if self.softcap else y

@@ -79,10 +79,10 @@ class HeadsSettings:
             raise InputError(f"--set n_heads={self.n_heads}; expected 1 to 64")
         if not 0 < self.decay <= 1:
             raise InputError(f"--set decay={self.decay}; expected a number above 0, at most 1")
-        if self.n_draft_vocab > n_vocab or (self.n_draft_vocab and (self.shared_output or self.joint)):
+        if self.n_draft_vocab > n_vocab or (self.n_draft_vocab and self.joint):
             raise InputError(
                 f"--set n_draft_vocab={self.n_draft_vocab}; expected at most the target's {n_vocab}, and "
-                "heads of their own output that learn alone: --set shared_output=false"
+                "heads that learn alone: --set joint=false"
             )
         if not (0 < self.joint_weight and 0 < self.joint_rate and 0 <= self.joint_begin < 1):
             raise InputError(

@@ -473,7 +473,8 @@ class LearntWeights:
         if self.tokens is not None:
             written["d2t"] = "I64", self.tokens.astype(np.int64) - np.arange(len(self.tokens))
         _write_safetensors(folder / WEIGHTS_NAME, written, {"format": "pt", "weights": word})
-        text = json.dumps(self.fields.replaced(weights=word).as_dict(), indent=2) + "\n"
+        fields = self.fields.replaced(weights=word, n_draft_vocab=self.n_draft_vocab)
+        text = json.dumps(fields.as_dict(), indent=2) + "\n"
         with replacing(folder / CONFIG_NAME) as file:
             file.write(text.encode())
         return folder
