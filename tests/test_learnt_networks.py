@@ -194,7 +194,7 @@ def test_eagle_3_drafts_as_row_by_row() -> None:
             np.testing.assert_allclose(ours[step][1][t], wanted, atol=1e-3)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "granite"])
 def test_look_ahead_embeddings_are_rows_behind_a_point(family: str) -> None:
     """Many points of a text at once, against one text for each point that ends with the embeddings."""
     import torch
@@ -202,16 +202,21 @@ def test_look_ahead_embeddings_are_rows_behind_a_point(family: str) -> None:
 
     from specdec.learning.look_ahead_embeddings import LookAheadNetwork
 
-    if family == "llama":
-        config: Any = transformers.LlamaConfig(
-            vocab_size=V, hidden_size=D, intermediate_size=D_FF, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=1, max_position_embeddings=64,
-        )  # fmt: skip
-        target: Any = transformers.LlamaForCausalLM(config)
+    if family == "gpt2":
+        config: Any = transformers.GPT2Config(vocab_size=V, n_embd=D, n_layer=2, n_head=2, n_positions=64)
+        target: Any = transformers.GPT2LMHeadModel(config)
     else:
-        config = transformers.GPT2Config(vocab_size=V, n_embd=D, n_layer=2, n_head=2, n_positions=64)
-        target = transformers.GPT2LMHeadModel(config)
+        sizes = {
+            "vocab_size": V, "hidden_size": D, "intermediate_size": D_FF, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
+        }  # fmt: skip
+        if family == "granite":
+            config = transformers.GraniteConfig(**sizes, embedding_multiplier=3.0)
+            target = transformers.GraniteForCausalLM(config)
+        else:
+            target = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     network = LookAheadNetwork(target, 3)
+    assert network.scale() == pytest.approx(3.0 if family == "granite" else 1.0, rel=1e-5)
     ids, points = torch.randint(0, V, (2, 20)), torch.tensor([4, 11, 19])
     ours, plain = network(ids, points)
     assert [name for name, _ in network.named_parameters()] == ["embeddings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ KINDS = {
     "eagle-1": ("eagle", {"version": 1}),
     "eagle-3": ("eagle", {"d_head": 6, "d_ff": 40, "steps": 3}),
     "eagle-3-reduced": ("eagle", {"n_draft_vocab": 16, "steps": 2}),
+    "pass": ("pass", {"n_tokens": 2, "n_points": 12}),
 }
 
 
@@ -58,10 +60,13 @@ def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarr
     from specdec.learning.draft_vocabulary import scattered
 
     root = len(text) - n - 1
-    states = kind.target.hidden_states(text[:root], kind.taps)
+    states = kind.target.hidden_states(text[:root], kind.taps) if kind.taps else {}
     ids = torch.tensor(text)
     with torch.no_grad():
-        if kind.name == "heads":
+        if kind.name == "pass":
+            guesses, _ = network(ids[None, :root], torch.tensor([root - 1]))
+            logits = guesses[0, 0, n]
+        elif kind.name == "heads":
             logits = network(torch.from_numpy(states[kind.taps[0]][-1]), ids[root:], n + 1)
         else:
             taps = torch.from_numpy(np.concatenate([states[tap] for tap in kind.taps], axis=-1))
@@ -72,7 +77,7 @@ def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarr
 
 
 @pytest.mark.parametrize(
-    "name", ["medusa", "medusa-own-output", "hydra", "eagle-1", "eagle-3", "eagle-3-reduced"]
+    "name", ["medusa", "medusa-own-output", "hydra", "eagle-1", "eagle-3", "eagle-3-reduced", "pass"]
 )
 def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, tmp_path: Path) -> None:
     """By the betas of real runs, sums over the draft's law and the target's at every judged position."""
@@ -126,6 +131,8 @@ def test_medusa_2_writes_another_target(target: specdec.Model, tmp_path: Path) -
         ("eagle", {"version": 1, "d_head": 6}, "expected heads of together the target's 32 dimensions"),
         ("eagle", {"version": 1, "n_draft_vocab": 8}, "and version 3: EAGLE-1"),
         ("eagle", {"steps": 0}, "steps=0; expected 1 to 16"),
+        ("pass", {"n_tokens": 0}, "n_tokens=0, n_points=32; expected 1 to 32, and 1 or more"),
+        ("pass", {"n_tokens": 30}, "texts have 24 tokens; expected more than n_tokens=30"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -142,3 +149,40 @@ def test_heads_of_another_target_do_not_begin_a_training(target: specdec.Model, 
         train(None, tmp_path / "more", "heads", HEADS, steps=2, begin=tmp_path / "heads", prompts=None)
     with pytest.raises(CheckpointError, match="tensor 'heads.0.blocks.1.weight' is missing"):
         train(target, tmp_path / "on", "heads", HEADS | {"n_blocks": 2}, steps=2, begin=tmp_path / "heads")
+
+
+def test_targets_that_torch_would_read_otherwise_are_refused_by_name(tmp_path: Path) -> None:
+    """Look-ahead embeddings are learnt by a mask, which says nothing of windows and distances."""
+    from tiny_models import llama_tensors, mistral_config, write_hf
+
+    config = mistral_config(vocab_size=VOCABULARY, max_position_embeddings=64)
+    windows = specdec.load(write_hf(tmp_path / "windows", config, llama_tensors(config, 1)))
+    with pytest.raises(InputError, match="has windows of 8 tokens; expected shorter texts: --length at most"):
+        train(windows, tmp_path / "out", "pass", {})
+
+
+EMBEDDED = {
+    "heads": {"n_heads": 2, "see_guesses": True},
+    "eagle": {"d_ff": 64, "n_draft_vocab": 1024, "steps": 2},
+    "pass": {"n_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("kind", list(EMBEDDED))
+def test_the_command_trains_drafts_for_the_embedded_target(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In some seconds, alpha at temperature 1 rises by more than chance, and the folder decodes."""
+    from specdec import cli
+
+    command = ["train", "draft", "--kind", kind, "--out", str(tmp_path), "--quiet", "--threads", "1"]
+    command += ["--steps", "16", "--batch", "4", "--length", "48", "--passes", "2"]
+    command += [word for name, value in EMBEDDED[kind].items() for word in ("--set", f"{name}={value}")]
+    assert cli.main(command) == 0
+    gain = re.search(r"after, T = 1 .*\(([+-][0-9.]+) to", capsys.readouterr().out)
+    assert gain is not None and float(gain[1]) > 0
+    target, _ = specdec.embedded_pair()
+    draft = specdec.drafts.load(tmp_path, target)
+    options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1}
+    found = specdec.generate(target, draft, "It was", **options)
+    assert found.tokens == specdec.generate(target, None, "It was", **options).tokens

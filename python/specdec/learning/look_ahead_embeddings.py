@@ -41,6 +41,16 @@ class LookAheadNetwork(nn.Module):
         """The frozen model."""
         return self._target[0]
 
+    def scale(self) -> float:
+        """What the target multiplies embeddings by that it is given; its layers see the product."""
+        options = {"output_hidden_states": True, "use_cache": False}
+        with torch.no_grad():
+            given = self.target.get_input_embeddings().weight.new_ones(1, 1, self.embeddings.shape[1])
+            once, twice = (
+                self.target(inputs_embeds=given * x, **options).hidden_states[0].float() for x in (1.0, 2.0)
+            )
+        return float((twice - once).mean())  # positions that are added are in both
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Move the target too."""
         self.target._apply(fn)

@@ -15,6 +15,7 @@ _HOMES = {
     "exit": "exit_kind.ExitKind",
     "heads": "heads_kind.HeadsKind",
     "eagle": "eagle_kind.EagleKind",
+    "pass": "pass_kind.PassKind",
 }
 """Where each kind lies in this folder; it is imported when it is asked for."""
 
