@@ -89,6 +89,21 @@ def test_targets_with_experts_are_no_slower_than_plain_decoding(
     assert warm > 0.78 * world.best_rate
 
 
+@pytest.mark.grid
+@needs_hooks
+@pytest.mark.parametrize("slope", [0.002, 0.01, 0.03, 0.1])
+@pytest.mark.parametrize("riders", [2, 4])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.8, 0.95])
+def test_rows_that_ride_are_counted(slope: float, riders: int, alpha: float) -> None:
+    """Look-ahead embeddings: guesses cost nothing to draft, but each is several rows of the target."""
+    world = World(lambda m: 1.0 - slope + slope * m, 0.0001, alike(alpha), riders=riders)
+    plays = [Play(world, seed) for seed in range(4)]
+    cold = np.mean([play.rate(150) for play in plays])
+    warm = np.mean([play.rate(1500) for play in plays])
+    assert cold > 0.93 * world.plain_rate and warm > 0.98 * world.plain_rate
+    assert warm > 0.96 * world.best_rate
+
+
 @needs_hooks
 @pytest.mark.parametrize("looks", [False, True])
 @pytest.mark.parametrize(

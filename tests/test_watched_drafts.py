@@ -248,6 +248,30 @@ def test_tables_take_the_place_of_tables(target: _core.Model) -> None:
         assert what(session.round()) == what(fresh.round())
 
 
+def test_look_ahead_embeddings_take_the_place_of_others(target: _core.Model) -> None:
+    """Those of the new draft ride from then on, and guesses come after the first round in which they did."""
+    rng = np.random.default_rng(0)
+    d_model = LLAMA["d_model"]
+    old, new = (_core.LookAheadEmbeddings(rng.normal(size=(3, d_model)).astype("f4")) for _ in range(2))
+    ring = _core.Corrections(10, N_BEFORE, N_TOP)
+    options: dict[str, Any] = {"temperature": 1.0, "rule": "coupled"}
+    session = with_drafts(opened(target, by_method("watched", by_method("model", old), ring), **options))
+    before = [record for _ in range(3) for record in session.round()]
+    session.swap(ring, by_method("model", new))
+    del old
+    gc.collect()
+    session.prefill()
+    after = [record for _ in range(2) for record in session.round()]
+    fresh = with_drafts(opened(target, by_method("model", new), continued(before), **options))
+    wanted = [record for _ in range(2) for record in fresh.round()]
+    assert what(after) == what(wanted) and any(record["drafted"] for record in after)
+    for a, b in zip(after, wanted, strict=True):
+        assert np.array_equal(a["draft_probs"], b["draft_probs"])
+    for shape in ((2, d_model), (3, d_model + 1)):
+        with pytest.raises(InputError, match="of another kind"):
+            session.swap(ring, by_method("model", _core.LookAheadEmbeddings(np.zeros(shape, np.float32))))
+
+
 def test_texts_begin_and_end_around_a_swap(
     target: _core.Model, friend: _core.Model, other: _core.Model
 ) -> None:

@@ -18,6 +18,17 @@ PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
     return Py_NewRef(Py_None);
 }
 
+/* (adaptive, n): so many rows ride behind every row of a round that drafts. */
+PyObject* sd_hook_adaptive_gamma_rides(PyObject* module, PyObject* args) {
+    PyObject* object;
+    int n;
+    if (!PyArg_ParseTuple(args, "Oi", &object, &n)) return NULL;
+    sd_adaptive_gamma* a = play(module, object);
+    if (a == NULL) return NULL;
+    a->drafter.n_riders = n;
+    return Py_NewRef(Py_None);
+}
+
 /* (adaptive, n_open, gamma, n_rows=0): does the round draft? n_rows: rows of the batch, if it is one of
  * several drafters that is asked, those of earlier ones included; 0: a session's only drafter. */
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args) {
@@ -106,10 +117,10 @@ PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
     }
     r.n_asked = drafting ? (int)PyTuple_GET_SIZE(chains) : 0;
     r.n_added = r.n_tokens - n_open - n_covered;
-    sd_throughput_measure(&a->throughput, r.n_rows + r.n_guesses, r.draft_s, rest_s,
+    int n_all = (r.n_rows + r.n_guesses) * (1 + (r.n_asked > 0 ? a->drafter.n_riders : 0));
+    sd_throughput_measure(&a->throughput, n_all, r.draft_s, rest_s,
                           r.n_asked ? sd_drafter_policy_expects(&a->drafter, r.n_steps) : 0.0);
     double draft_s = sd_drafter_policy_end(&a->drafter, &a->throughput, &r);
-    if (r.n_asked || r.n_rows > n_open)
-        sd_throughput_add(&a->throughput, r.n_rows + r.n_guesses, r.n_tokens, draft_s, rest_s);
+    if (r.n_asked || r.n_rows > n_open) sd_throughput_add(&a->throughput, n_all, r.n_tokens, draft_s, rest_s);
     return Py_NewRef(Py_None);
 }

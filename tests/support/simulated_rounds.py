@@ -30,6 +30,9 @@ class World:
     reading : (float, float)
         Of a target with experts: their share of the seconds of one row, and the chance that an expert of one
         row is not among those of another, as the policy is told. (0, 0): it has none.
+    riders : int
+        Rows that ride behind every row of a round that drafts, as look-ahead embeddings do: so many guesses
+        there are at most, and none after a round that did not draft. 0: there are none.
     noise : float
         Standard deviation of the logarithm of every time; one round in 50 takes three times as long.
     """
@@ -40,6 +43,7 @@ class World:
     looks: bool = False
     reading: tuple[float, float] = (0.0, 0.0)
     noise: float = 0.05
+    riders: int = 0
 
     @property
     def alpha(self) -> float:
@@ -47,7 +51,8 @@ class World:
 
     def fixed_rate(self, gamma: int) -> float:
         """Tokens per second with this gamma, by equation (1)."""
-        return sum(self.alpha**k for k in range(gamma + 1)) / (self.verify(gamma + 1) + gamma * self.cost)
+        verify_s = self.verify((gamma + 1) * (1 + (self.riders if gamma else 0)))
+        return sum(self.alpha**k for k in range(gamma + 1)) / (verify_s + gamma * self.cost)
 
     @property
     def plain_rate(self) -> float:
@@ -55,7 +60,7 @@ class World:
 
     @property
     def best_rate(self) -> float:
-        return max(map(self.fixed_rate, range(MAX_GAMMA + 1)))
+        return max(map(self.fixed_rate, range((self.riders or MAX_GAMMA) + 1)))
 
 
 class Play:
@@ -70,7 +75,11 @@ class Play:
         self.learnt = _core.AdaptiveGamma() if learnt is None else learnt
         if world.reading[0]:
             _core._adaptive_gamma_reads(self.learnt, *world.reading)  # type: ignore[attr-defined]
+        if world.riders:
+            _core._adaptive_gamma_rides(self.learnt, world.riders)  # type: ignore[attr-defined]
         self._rng = np.random.default_rng(seed)
+        self._gamma = world.riders or MAX_GAMMA
+        self._has_drafted = not world.riders
         self.gammas: list[int] = []
         self.tokens = 0.0
         self.seconds = 0.0
@@ -83,13 +92,15 @@ class Play:
         return (self.tokens - tokens) / (self.seconds - seconds)
 
     def round(self, n_sequences: int = 1) -> None:
-        drafting = _core._adaptive_gamma_begin(self.learnt, n_sequences, MAX_GAMMA)
-        drafts = [self._chain(drafting) for _ in range(n_sequences)]
+        drafting = _core._adaptive_gamma_begin(self.learnt, n_sequences, self._gamma)
+        drafts = [self._chain(drafting and self._has_drafted) for _ in range(n_sequences)]
         chains = [chain for chain, _ in drafts]
         n_rows = sum(len(chain[0]) + 1 for chain in chains)
         n_steps = sum(max(len(chain[0]), chain[2]) for chain in chains)
         n_tokens = sum(chain[1] + 1 for chain in chains)
-        draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows)
+        n_riders = self.world.riders if drafting else 0
+        draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows * (1 + n_riders))
+        self._has_drafted = bool(drafting) or not self.world.riders
         _core._adaptive_gamma_end(
             self.learnt, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise()
         )
@@ -109,7 +120,7 @@ class Play:
         shares = [level[0] for level in world.levels]
         while (
             drafting
-            and len(confidences) < MAX_GAMMA
+            and len(confidences) < self._gamma
             and _core._adaptive_gamma_pays(self.learnt, confidences, False)
         ):
             _, confidence, chance = world.levels[self._rng.choice(len(shares), p=shares)]

@@ -137,11 +137,19 @@ void* sd_watched_drafter_owner(const sd_drafter* drafter) {
     return ((const watched_drafter*)drafter)->options.owner;
 }
 
+/* What rides for a drafter or for one within it. */
+static sd_riders riders_of(const sd_drafter* drafter) {
+    sd_drafter* found = NULL;
+    sd_status status = sd_drafter_find_riders((sd_drafter*)drafter, &found);
+    return status == SD_OK && found ? found->riders : (sd_riders){0};
+}
+
 sd_status sd_watched_drafter_check(const sd_drafter* drafter, const sd_drafter* inner) {
     const sd_drafter* old = ((const watched_drafter*)drafter)->inner;
     int same = inner->tree_kind == old->tree_kind && inner->points == old->points;
     same = same && inner->taps.n == old->taps.n && sd_taps_include(&old->taps, &inner->taps);
-    same = same && inner->riders.n == old->riders.n;
+    const sd_riders ours = riders_of(old), theirs = riders_of(inner);
+    same = same && ours.n == theirs.n && ours.d_model == theirs.d_model;
     if (same) return SD_OK;
     return sd_fail(SD_ERR_SETTING,
                    "the new draft is of another kind, expected one with trees, point masses and hidden "
