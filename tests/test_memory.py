@@ -10,6 +10,7 @@ import pytest
 from allocations import fail_each_allocation, needs_hooks
 from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from descriptions import by_method
+from learnt_drafts import recurrent_network
 from specdec import _core
 
 pytestmark = [pytest.mark.usefixtures("quick_gc"), needs_hooks]
@@ -102,6 +103,15 @@ def generate_from_counts():
     ]
 
 
+def generate_from_what_was_learnt():
+    """Of weights that the core packs, or that ride on the target's forward passes."""
+    recurrent = recurrent_network(LLAMA["n_vocab"], (4, 6, 2))
+    embeddings = _core.LookAheadEmbeddings(np.ones((2, LLAMA["d_model"]), np.float32))
+    return [
+        continued(load(), draft) for draft in (by_method("model", one) for one in (recurrent, embeddings))
+    ]
+
+
 def decode():
     decoder = _core.Decoder(load(), capacity=70, max_nodes=4)
     decoder.prefill(range(66))
@@ -124,7 +134,8 @@ def generate_with_trees():
 LOADS = [load, load_bf16, load_int8]
 RUNS = [
     generate, generate_in_other_formats, generate_with_fixed_acceptance, generate_with_trees,
-    generate_refilled, generate_with_a_cached_text, generate_from_own_layers, generate_from_counts, decode,
+    generate_refilled, generate_with_a_cached_text, generate_from_own_layers, generate_from_counts,
+    generate_from_what_was_learnt, decode,
     decode_int8, matrix, product, score,
 ]  # fmt: skip
 

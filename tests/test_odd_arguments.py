@@ -20,6 +20,7 @@ import pytest
 
 import specdec
 from eagle_models import eagle_folder, mimo_target
+from learnt_drafts import look_ahead_weights, recurrent_weights
 from learnt_weights import random_heads
 from specdec import drafts, theory
 from specdec.errors import SpecdecError
@@ -416,6 +417,12 @@ CASES: dict[str, Callable[[World], Case]] = {
     "StaticTree.expected": lambda w: (drafts.StaticTree.expected, {"n_nodes": 3}),
     "DynamicTree": lambda w: (drafts.DynamicTree, {"n_nodes": 3}),
     "ModelDraft": lambda w: (drafts.ModelDraft, {"model": w.draft}),
+    "Recurrent": lambda w: (drafts.Recurrent, {"weights": recurrent_weights(w.target, [1, 2, 3])}),
+    "LookAheadEmbeddings": lambda w: (drafts.LookAheadEmbeddings, {"weights": look_ahead_weights(w.target)}),
+    "Recurrent.probabilities": lambda w: (
+        drafts.Recurrent(recurrent_weights(w.target, [1, 2, 3])).probabilities,
+        {"ids": [1, 2]},
+    ),
     "Heads": lambda w: (drafts.Heads, {"weights": random_heads(w.target)}),
     "drafts.load": lambda w: (
         drafts.load,

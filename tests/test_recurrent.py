@@ -128,6 +128,21 @@ def test_the_output_does_not_depend_on_the_company(target: specdec.Model) -> Non
         assert [r.drafted for r in alone.trace.rounds] == [r.drafted for r in one.trace.rounds]
 
 
+def test_threads_change_no_bit() -> None:
+    """Of a head so large that threads share it."""
+    target, _ = specdec.embedded_pair()
+    draft = drafts.Recurrent(recurrent_weights(target, text(300), (8, 16, 1)))
+    options: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "ignore_eos": True, "seed": 3}
+    one, three = (specdec.generate(target, draft, text(9), n_threads=n, **options) for n in (1, 3))
+    assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in three.trace.rounds]
+
+
+def test_it_is_measured_by_its_law(target: specdec.Model) -> None:
+    draft = drafts.Recurrent(recurrent_weights(target, text(300)))
+    found = specdec.measure(target, draft, [text(5)], n_tokens=20, timing=False)
+    assert any(0.0 < row.alpha < 1.0 for row in found.rows if row.temperature == 1.0)
+
+
 def test_it_drafts_for_a_draft(tmp_path: Path) -> None:
     """A round is what it is where its text is the prompt: guesses of earlier rounds change nothing.
 
