@@ -88,9 +88,15 @@ class Optimisers:
         return {name: optimiser.state_dict() for name, optimiser in self._all.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From a checkpoint."""
+        """From a checkpoint: what was learnt of the gradients; how steps are made is not read from files."""
         for name, optimiser in self._all.items():
+            options = [
+                {key: value for key, value in group.items() if key != "params"}
+                for group in optimiser.param_groups
+            ]
             optimiser.load_state_dict(state[name])
+            for group, ours in zip(optimiser.param_groups, options, strict=True):
+                group.update(ours)
 
 
 def _groups(by_rate: dict[float, list[Any]]) -> list[dict[str, Any]]:
