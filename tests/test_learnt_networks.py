@@ -229,3 +229,15 @@ def test_look_ahead_embeddings_are_rows_behind_a_point(family: str) -> None:
             np.testing.assert_allclose(ours[:, i].detach().numpy(), wanted.numpy(), atol=1e-5)
     ours.logsumexp(-1).sum().backward()
     assert network.embeddings.grad is not None and target.get_input_embeddings().weight.grad is None
+
+
+def test_the_ends_of_the_target_move_with_a_network() -> None:
+    import torch
+
+    from specdec.learning.heads import HeadsNetwork, HeadsShape
+
+    heads = HeadsNetwork(HeadsShape(D, V, 2, 1, True, False, 3), ends(), torch.tensor([1, 5, 6]))
+    assert all("ends" not in name and "draft_ids" not in name for name in heads.state_dict())
+    moved = heads.to("meta")
+    tensors = (moved.ends.table, moved.ends.head, moved.ends.bias, moved.draft_ids)
+    assert all(tensor.device.type == "meta" for tensor in tensors)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec.learning.llama_layer import Attention, FeedForward, LayerShape, RMSNorm
-from specdec.learning.target_ends import TargetEnds
+from specdec.learning.target_ends import OnTarget, TargetEnds
 
 __all__ = ["Eagle1", "Eagle3", "EagleShape", "default_taps"]
 
@@ -68,15 +68,15 @@ def default_taps(n_layer: int) -> tuple[int, ...]:
     return tuple(thirds) if len(thirds) == 3 else (0, 1, 2)
 
 
-class Eagle1(nn.Module):
+class Eagle1(OnTarget):
     """EAGLE-1: predicts the feature after token t + 1, from which the target's head makes logits.
 
     A feature is what the target's head reads. Its layer has no norm of its input.
     """
 
     def __init__(self, shape: EagleShape, ends: TargetEnds):
-        super().__init__()
-        self.shape, self.ends = shape, ends
+        super().__init__(ends)
+        self.shape = shape
         d, eps = shape.layer.d_model, shape.layer.norm_eps
         self.fc = nn.Linear(2 * d, d, bias=True)
         self.layers = nn.ModuleList([nn.Module()])
@@ -131,7 +131,7 @@ class Eagle1(nn.Module):
         return self.ends.logits(features)
 
 
-class Eagle3(nn.Module):
+class Eagle3(OnTarget):
     """EAGLE-3: three taps fused by ``fc``; the layer's own output goes on from step to step.
 
     Parameters
@@ -143,8 +143,8 @@ class Eagle3(nn.Module):
     """
 
     def __init__(self, shape: EagleShape, ends: TargetEnds, draft_ids: Tensor | None = None):
-        super().__init__()
-        self.shape, self.ends, self.draft_ids = shape, ends, draft_ids
+        super().__init__(ends, draft_ids)
+        self.shape = shape
         d, eps = shape.layer.d_model, shape.layer.norm_eps
         self.fc = nn.Linear(len(shape.taps) * d, d, bias=False)
         self.midlayer = nn.Module()

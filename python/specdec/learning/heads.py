@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from specdec.learning.target_ends import TargetEnds
+from specdec.learning.target_ends import OnTarget, TargetEnds
 
 __all__ = ["HeadsNetwork", "HeadsShape"]
 
@@ -79,7 +79,7 @@ class _Head(nn.Module):
             self.output = nn.Linear(d, shape.n_draft_vocab, bias=False)
 
 
-class HeadsNetwork(nn.Module):
+class HeadsNetwork(OnTarget):
     """Heads on a target.
 
     Their state dict has the tensors of the draft's folder. They begin as the target's own head: a block adds
@@ -95,13 +95,11 @@ class HeadsNetwork(nn.Module):
     """
 
     def __init__(self, shape: HeadsShape, ends: TargetEnds, draft_ids: Tensor | None = None):
-        super().__init__()
+        super().__init__(ends, draft_ids)
         self.shape = shape
-        self.ends = ends
         self.heads = nn.ModuleList(
             _Head(shape, k if shape.see_guesses else 0) for k in range(1, shape.n_heads + 1)
         )
-        self.draft_ids = draft_ids
         if not shape.shared_output:
             rows = ends.head if draft_ids is None else ends.head[draft_ids]
             with torch.no_grad():

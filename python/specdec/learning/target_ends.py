@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec.models.checkpoints import CanonicalTensor, open_checkpoint
 
 if TYPE_CHECKING:
     from specdec.models.model import Model
 
-__all__ = ["TargetEnds", "as_torch"]
+__all__ = ["OnTarget", "TargetEnds", "as_torch"]
 
 
 class TargetEnds:
@@ -72,11 +72,33 @@ class TargetEnds:
             y = y * self.scale
         return self.softcap * torch.tanh(y / self.softcap) if self.softcap else y
 
-    def to(self, device: torch.device | str) -> TargetEnds:
-        """The same on another device."""
-        head = None if self.head is self.table else self.head.to(device)
-        bias = None if self.bias is None else self.bias.to(device)
-        return TargetEnds(self.table.to(device), head, bias, self.scale, self.softcap)
+
+class OnTarget(nn.Module):
+    """A network that reads the ends of a target: they move with it, but its state dict has them not.
+
+    Parameters
+    ----------
+    ends : TargetEnds
+    draft_ids : Tensor, optional
+        [n_draft_vocab] ascending token ids, for a reduced vocabulary.
+    """
+
+    def __init__(self, ends: TargetEnds, draft_ids: Tensor | None = None):
+        super().__init__()
+        self.ends, self.draft_ids = ends, draft_ids
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move the target's tensors too; its parameters, where it learns as well, are moved with itself."""
+        tied = self.ends.head is self.ends.table
+        for name in ("table", "bias") if tied else ("table", "head", "bias"):
+            tensor = getattr(self.ends, name)
+            if tensor is not None and not isinstance(tensor, nn.Parameter):
+                setattr(self.ends, name, fn(tensor))
+        if tied:
+            self.ends.head = self.ends.table
+        if self.draft_ids is not None:
+            self.draft_ids = fn(self.draft_ids)
+        return super()._apply(fn, recurse)
 
 
 def as_torch(tensor: CanonicalTensor) -> Tensor:

@@ -165,8 +165,7 @@ class EagleKind(Kind):
         return torch.cat([batch.hidden[layer] for layer in self.taps], dim=-1)
 
     def _logits(self, network: Any, hidden: Tensor) -> Tensor:
-        draft_ids = getattr(network, "draft_ids", None)
-        return scattered(network.logits(hidden), draft_ids, self.target.config.n_vocab)
+        return scattered(network.logits(hidden), network.draft_ids, self.target.config.n_vocab)
 
     def export(self, network: Any, folder: Path) -> None:
         """See `Kind.export`: SpecForge's layout of EAGLE-3, or the original one of EAGLE-1."""

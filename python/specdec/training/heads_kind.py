@@ -144,7 +144,8 @@ class HeadsKind(Kind):
             return self._of_heads(network, batch, objective, batch.hidden[self.taps[0]], batch.law)
         alone = progress < self.shape.joint_begin
         hidden, logits = network.read(batch.ids, learn=not alone)
-        law = TargetLaw.of_logits(logits.detach(), self.settings.top or None, self.settings.temperature)
+        top = None if batch.law.tokens is None else batch.law.tokens.shape[-1]
+        law = TargetLaw.of_logits(logits.detach(), top, self.settings.temperature)
         found = self._of_heads(network.heads, batch, objective, hidden, law)
         if alone:
             return found
