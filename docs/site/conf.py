@@ -34,6 +34,7 @@ PAGES = {
         "notebooks/04_acceptance_rates",
         "notebooks/05_drafts",
         "notebooks/06_translation",
+        "notebooks/08_learning",
     ],
     "Reference": [
         "docs/site/api/generating",
