@@ -197,9 +197,14 @@ class InterruptedTrainingError(Exception):
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
-        ("small", "target"), ("small", "mixture"), ("recurrent", "draft"), ("exit", "target"),
-        ("heads", "target"), ("eagle", "target"), ("pass", "target"),
-    ],  # fmt: skip
+        ("small", "target"),
+        ("small", "mixture"),
+        ("recurrent", "draft"),
+        ("exit", "target"),
+        ("heads", "target"),
+        ("eagle", "target"),
+        ("pass", "target"),
+    ],
 )
 def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
     kind: str, data: str, target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
