@@ -17,6 +17,7 @@ from specdec.drafts.learnt.recurrent import Recurrent
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.ngram import Bigram, Ngram, Unigram
+from specdec.drafts.online.heads_learner import HeadsLearner
 from specdec.drafts.online.learner import Learner
 from specdec.drafts.online.network_learner import NetworkLearner
 from specdec.drafts.online.online_draft import Online
@@ -41,6 +42,7 @@ __all__ = [
     "EarlyExit",
     "Ensemble",
     "Heads",
+    "HeadsLearner",
     "InputCopy",
     "Learner",
     "LookAheadEmbeddings",

@@ -22,7 +22,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
@@ -428,6 +428,21 @@ class LearntWeights:
             )
         held = {name: self._held[name] for name in shapes}
         return ((name, tensor.array(), tensor.format) for name, tensor in held.items())
+
+    def numbers(self) -> dict[str, NDArray[np.float32]]:
+        """Each tensor in f32, by name."""
+        return {
+            name: _rounded(name, _WRITTEN[tensor.format], tensor.array(), "f32")[1]
+            for name, tensor in self._held.items()
+        }
+
+    def with_numbers(self, tensors: Mapping[str, NDArray[Any]]) -> LearntWeights:
+        """The same draft with other numbers, in memory: of the same names and shapes, held as f32."""
+        held: dict[str, Held] = {
+            name: HeldTensor(np.ascontiguousarray(array, np.float32), "f32")
+            for name, array in tensors.items()
+        }
+        return replace(self, _held=held)
 
     @contextmanager
     def naming(self) -> Iterator[None]:

@@ -59,6 +59,8 @@ class Heads(Draft):
     gamma : int
     core : specdec._core.Heads
         The packed weights.
+    weights : LearntWeights
+        What they were packed from.
 
     Raises
     ------
@@ -95,6 +97,7 @@ class Heads(Draft):
         self.gamma = self.n_heads if self.tree is None else self.tree.gamma
         if gamma is not None:
             self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
+        self.weights = weights
         self._trained_for, self._where = weights.target, weights.where
 
     def describe(self, target: Model) -> Description:

@@ -53,6 +53,8 @@ class Recurrent(Draft):
     ----------
     core : specdec._core.Recurrent
         The packed weights.
+    weights : LearntWeights
+        What they were packed from.
     tree : ParallelChains, StaticTree, DynamicTree or None
     gamma : int
 
@@ -89,6 +91,7 @@ class Recurrent(Draft):
             self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
         elif self.tree is not None:
             self.gamma = self.tree.gamma
+        self.weights = weights
         self._trained_for, self._where = weights.target, weights.where
 
     def describe(self, target: Model) -> Description:

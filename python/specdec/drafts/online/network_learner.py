@@ -1,20 +1,23 @@
-"""Networks that learn online: gradient steps towards the target's law where the draft was corrected."""
+"""Networks that read texts and learn online: models, and recurrent networks."""
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import check_choice, check_integer, check_number
+from specdec.checks import check_integer
+from specdec.drafts.draft import Draft
+from specdec.drafts.learnt.recurrent import Recurrent
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.online.corrections import Corrections, Passage, passages
-from specdec.drafts.online.learner import GoesOn, Learner
+from specdec.drafts.online.gradient_learner import GradientLearner, Loss
+from specdec.drafts.online.learner import GoesOn
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, load
 
@@ -23,34 +26,32 @@ if TYPE_CHECKING:
 
 __all__ = ["NetworkLearner"]
 
-Loss: TypeAlias = Literal["fkl", "rkl", "jsd", "tvd"]
-LOSSES: tuple[Loss, ...] = ("fkl", "rkl", "jsd", "tvd")
-
-_LEAST_REST = 1e-12
-"""Probability of all other tokens, at least: its logarithm stays finite."""
 _MOST_LOGITS = 1 << 24
 """Logits of a step at most, where that leaves one passage."""
+_LONGEST = 1 << 16
+"""Tokens of a passage where the network has no limit."""
 
 
-class NetworkLearner(Learner):
-    """A model learns by gradient steps on its corrections: AdamW, on the loss at the corrected positions.
+class NetworkLearner(GradientLearner):
+    """A model or a recurrent network learns by gradient steps on its corrections: AdamW.
 
     The law that it learns is the target's at temperature 1: its `n_top` most probable tokens one by one, and
     all others together. Steps are taken on passages with the newest corrections and, for the other half, on
     any that are kept, so that what was learnt before is not forgotten at once.
 
-    Learning takes a copy of the weights in f32 with two moments each, and at each update the model is written
-    to a temporary folder and packed again in its number format.
+    Learning takes a copy of the weights in f32 with two moments each. At each update they are packed again in
+    the draft's number format, those of a model by way of a temporary folder.
 
     Parameters
     ----------
-    draft : ModelDraft
-        Its model is read from a Hugging Face folder and has no encoder.
-    loss : {"fkl", "rkl", "jsd", "tvd"}
-        The divergence of target and draft: forward or reverse Kullback-Leibler, Jensen-Shannon, total
-        variation.
+    draft : ModelDraft or Recurrent
+        A model without a draft of its own, read from a Hugging Face folder, that has no encoder; or a
+        recurrent network that guesses all tokens.
+    loss : {"tvd", "fkl", "rkl", "jsd"}
+        The divergence of target and draft: total variation, which is the chance that a guess is refused;
+        forward or reverse Kullback-Leibler, which suit drafts that are far from the target; Jensen-Shannon.
     learning_rate : float, optional
-        By default 3e-4, less for models of more than ten million parameters, in inverse proportion to the
+        By default 2e-4, less for networks of more than ten million parameters, in inverse proportion to the
         root of their number.
     passes : float, default 4.0
         How often a correction is learnt from when it is new, on average.
@@ -66,7 +67,7 @@ class NetworkLearner(Learner):
     Raises
     ------
     InputError
-        An argument is out of its range, or the model has an encoder.
+        An argument is out of its range, or the draft is of another kind.
     CheckpointError
         transformers cannot read the model's folder.
     MissingPackageError
@@ -77,9 +78,9 @@ class NetworkLearner(Learner):
 
     def __init__(
         self,
-        draft: ModelDraft,
+        draft: ModelDraft | Recurrent,
         *,
-        loss: Loss = "fkl",
+        loss: Loss = "tvd",
         learning_rate: float | None = None,
         passes: float = 4.0,
         batch: int = 1024,
@@ -87,43 +88,33 @@ class NetworkLearner(Learner):
         n_top: int = 32,
         seed: int = 0,
     ) -> None:
-        if not isinstance(draft, ModelDraft) or draft.draft is not None:
-            raise InputError(f"draft is {shown(draft)}; expected a ModelDraft without a draft of its own")
-        self.loss = check_choice("loss", loss, LOSSES)
-        positive = "a finite number above 0"
-        if learning_rate is not None:
-            check_number("learning_rate", learning_rate, positive, lambda x: 0.0 < x < math.inf)
-        self.passes = check_number("passes", passes, positive, lambda x: 0.0 < x < math.inf)
-        self.batch = check_integer("batch", batch, 1, 1 << 24)
-        self.n_before = check_integer("n_before", n_before, 2, 1 << 16)
-        self.n_top = check_integer("n_top", n_top, 1, 1 << 16)
-        model = draft.model
-        if model.config.encoder is not None:
-            raise InputError(f"draft {model.path} has an encoder; expected a model without one")
-        self._draft, self._rng = draft, np.random.default_rng(check_integer("seed", seed, 0, 2**63 - 1))
+        self.n_before = check_integer("n_before", n_before, 2, 1 << 15)
+        self._draft = draft
+        n_vocab, self._longest = 0, _LONGEST
+        if isinstance(draft, ModelDraft) and draft.draft is None:
+            if draft.model.config.encoder is not None:
+                raise InputError(f"draft {draft.model.path} has an encoder; expected a model without one")
+            n_vocab, self._longest = draft.model.config.n_vocab, draft.model.config.n_ctx
+        elif isinstance(draft, Recurrent) and draft.weights.tokens is None:
+            n_vocab = draft.weights.target.n_vocab
+        else:
+            raise InputError(
+                f"draft is {shown(draft)}; expected a ModelDraft without a draft of its own, or a Recurrent "
+                "that guesses all tokens"
+            )
+        super().__init__(
+            _open(draft),
+            n_vocab,
+            loss=loss,
+            learning_rate=learning_rate,
+            passes=passes,
+            batch=batch,
+            n_top=n_top,
+            seed=seed,
+        )
 
-        from specdec.learning.small_network import open_decoder
-
-        self._network = open_decoder(model.path).eval()  # no dropout
-        size = sum(parameter.numel() for parameter in self._network.parameters())
-        self.learning_rate = learning_rate or 3e-4 / max(1.0, size / 1e7) ** 0.5
-        self._optimiser = self._new_optimiser()
-
-    def _new_optimiser(self) -> Any:
-        import torch
-
-        parameters = self._network.parameters()
-        return torch.optim.AdamW(parameters, lr=self.learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
-
-    def begin_thread(self) -> None:
-        """See `Learner.begin_thread`: torch computes in this one thread."""
-        import torch
-
-        torch.set_num_threads(1)
-
-    def learn(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> ModelDraft:
-        """See `Learner.learn`."""
-        found = passages(corrections, min(2 * self.n_before, self._draft.model.config.n_ctx))
+    def _train(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> None:
+        found = passages(corrections, min(2 * self.n_before, self._longest))
         of_row = np.empty(len(corrections), np.int64)
         for i, passage in enumerate(found):
             of_row[passage.rows] = i
@@ -131,14 +122,15 @@ class NetworkLearner(Learner):
         n_tokens = sum(len(found[i].ids) for i in new)
         for _ in range(math.ceil(self.passes * n_tokens / self._batch_size)):
             if not goes_on():
-                break
-            self._step(corrections, self._drawn(found, new))
-        return self._exported()
+                return
+            chosen = self._drawn(found, new)
+            rows = np.concatenate([passage.rows for passage in chosen])
+            self._step(corrections, rows, self._logits(chosen))
 
     @property
     def _batch_size(self) -> int:
         """Tokens of a step; few where each has many logits."""
-        return max(1, min(self.batch, _MOST_LOGITS // self._draft.model.config.n_vocab))
+        return max(1, min(self.batch, _MOST_LOGITS // self._n_vocab))
 
     def _drawn(self, found: Sequence[Passage], new: NDArray[np.int64]) -> list[Passage]:
         """The passages of a step: in turn a new one and any, as many as there is room for, at least one."""
@@ -153,96 +145,61 @@ class NetworkLearner(Learner):
             n_chosen = len(chosen)
         return [found[i] for i in chosen]
 
-    def _step(self, corrections: Corrections, chosen: Sequence[Passage]) -> None:
+    def _logits(self, chosen: Sequence[Passage]) -> Tensor:
+        """What the network says at the corrections of passages, [n, n_vocab]."""
         import torch
 
-        from specdec.learning.target_law import Objective
-
-        n_vocab = self._draft.model.config.n_vocab
         ids = np.zeros((len(chosen), max(len(passage.ids) for passage in chosen)), np.int64)
         for row, passage in zip(ids, chosen, strict=True):
-            row[: len(passage.ids)] = np.minimum(passage.ids, n_vocab - 1)  # what the core reads for others
+            row[: len(passage.ids)] = np.minimum(passage.ids, self._n_vocab - 1)  # as the core reads others
         lines = np.repeat(np.arange(len(chosen)), [len(passage.ends) for passage in chosen])
         ends = np.concatenate([passage.ends for passage in chosen])
-        rows = np.concatenate([passage.rows for passage in chosen])
-        logits = self._network(input_ids=torch.from_numpy(ids), use_cache=False).logits
-        logits = logits[torch.from_numpy(lines), torch.from_numpy(ends), :n_vocab]
-        # What the draft does not know, and what a small vocabulary lacks, is a token that it never guesses.
-        logits = torch.nn.functional.pad(logits.float(), (0, 1), value=-math.inf)
-        loss = Objective({self.loss: 1.0})(_law(corrections, rows, n_vocab), logits).mean()
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"the loss is {loss.item()}; a lower learning_rate may help")
-        self._optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
-        self._optimiser.step()
+        if isinstance(self._draft, Recurrent):
+            logits: Tensor = self._network(torch.from_numpy(ids))
+        else:
+            logits = self._network(input_ids=torch.from_numpy(ids), use_cache=False).logits
+        return logits[torch.from_numpy(lines), torch.from_numpy(ends), : self._n_vocab]
 
-    def _exported(self) -> ModelDraft:
+    def _exported(self) -> Draft:
         """The draft with the weights as they are, packed as the first one is."""
-        first: Model = self._draft.model
-        with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
-            _save(self._network, Path(folder))
-            model = load(
-                Path(folder),
-                first.core.dtype,
-                cache_dtype=first.core.cache_dtype,
-                prefill=first.core.prefill,
-                tokenizer=False if first.tokenizer is None else first.tokenizer,
-                n_ctx=first.config.n_ctx,
-                n_threads=1,
-                progress=False,
-            )
-        return ModelDraft(model, tree=self._draft.tree, gamma=self._draft.gamma)
+        first = self._draft
+        if isinstance(first, Recurrent):
+            numbers = {name: tensor.detach().numpy() for name, tensor in self._network.tensors().items()}
+            weights = first.weights.with_numbers(numbers)
+            return Recurrent(weights, dtype=first.core.dtype, tree=first.tree, gamma=first.gamma, n_threads=1)
+        return ModelDraft(_packed(self._network, first.model), tree=first.tree, gamma=first.gamma)
 
-    # ---------------------------------------------------------------------------------------------- state
 
-    def state(self) -> Mapping[str, NDArray[Any]]:
-        """See `Learner.state`: parameters, and the moments of those that have been trained."""
-        found: dict[str, NDArray[Any]] = {}
-        for name, parameter in self._network.named_parameters():
-            found[f"parameter.{name}"] = parameter.detach().numpy().copy()
-            if moments := self._optimiser.state.get(parameter):
-                found[f"first.{name}"] = moments["exp_avg"].numpy().copy()
-                found[f"second.{name}"] = moments["exp_avg_sq"].numpy().copy()
-                found[f"steps.{name}"] = np.array([int(moments["step"])], np.int32)
-        return found
+def _open(draft: ModelDraft | Recurrent) -> Any:
+    """The network of a draft."""
+    if isinstance(draft, ModelDraft):
+        from specdec.learning.small_network import open_decoder
 
-    def restore(self, state: Mapping[str, NDArray[Any]], corrections: Corrections) -> ModelDraft:
-        """See `Learner.restore`."""
-        import torch
+        return open_decoder(draft.model.path)
+    from specdec.learning import torch
+    from specdec.learning.recurrent_network import RecurrentNetwork, RecurrentShape
 
-        parameters = dict(self._network.named_parameters())
-        parts = ("first", "second", "steps")
-        known = {f"{part}.{name}" for name in parameters for part in ("parameter", *parts)}
-        for unknown in sorted(state.keys() - known):
-            raise ValueError(f"tensor '{unknown}' is none of this model")
-        arrays = {
-            name: self.expect(state, f"parameter.{name}", tuple(parameter.shape))
-            for name, parameter in parameters.items()
-        }
-        moments: dict[str, dict[str, Tensor]] = {}
-        for name, parameter in parameters.items():
-            if not any(f"{part}.{name}" in state for part in parts):
-                continue
-            steps = state.get(f"steps.{name}", np.zeros(0))
-            if steps.shape != (1,) or not 0 < steps[0] < 1 << 24:
-                raise ValueError(f"tensor 'steps.{name}' is {shown(steps)}; expected one number above 0")
-            both = [self.expect(state, f"{part}.{name}", tuple(parameter.shape)) for part in parts[:2]]
-            moments[name] = {
-                "step": torch.tensor(float(steps[0])),
-                "exp_avg": torch.from_numpy(both[0].copy()),
-                "exp_avg_sq": torch.from_numpy(both[1].copy()),
-            }
-        for name, array in arrays.items():
-            if not np.isfinite(array).all():
-                raise ValueError(f"tensor 'parameter.{name}' has a number that is not finite")
-        with torch.no_grad():
-            for name, array in arrays.items():
-                parameters[name].copy_(torch.from_numpy(array))
-        self._optimiser = self._new_optimiser()
-        for name, found in moments.items():
-            self._optimiser.state[parameters[name]] = found
-        return self._exported()
+    fields = draft.weights.fields
+    shape = RecurrentShape(*(fields.integer(name) for name in ("d_embed", "d_hidden", "n_layers")))
+    network = RecurrentNetwork(draft.weights.target.n_vocab, shape)
+    network.load_tensors({name: torch.from_numpy(array) for name, array in draft.weights.numbers().items()})
+    return network
+
+
+def _packed(network: Any, first: Model) -> Model:
+    """A network of transformers as a model like the first one."""
+    with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
+        _save(network, Path(folder))
+        return load(
+            Path(folder),
+            first.core.dtype,
+            cache_dtype=first.core.cache_dtype,
+            prefill=first.core.prefill,
+            tokenizer=False if first.tokenizer is None else first.tokenizer,
+            n_ctx=first.config.n_ctx,
+            n_threads=1,
+            progress=False,
+        )
 
 
 def _save(network: Any, folder: Path) -> None:
@@ -256,16 +213,3 @@ def _save(network: Any, folder: Path) -> None:
     finally:
         if shown_before:
             logging.enable_progress_bar()
-
-
-def _law(corrections: Corrections, rows: NDArray[np.int64], n_vocab: int) -> Any:
-    """The target's law at some corrections, over a draft's ids; `n_vocab` stands for any that it lacks."""
-    import torch
-
-    from specdec.learning.target_law import TargetLaw
-
-    top = corrections.top[rows].astype(np.int64)
-    rest = np.log(np.maximum(corrections.rest[rows], _LEAST_REST))
-    log_probs = np.column_stack([corrections.log_probs[rows], rest])
-    tokens = np.where((top < 0) | (top >= n_vocab), n_vocab, top)
-    return TargetLaw(torch.from_numpy(log_probs), torch.from_numpy(tokens))

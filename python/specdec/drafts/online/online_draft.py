@@ -14,6 +14,7 @@ import numpy as np
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft
+from specdec.drafts.learnt.recurrent import Recurrent
 from specdec.drafts.model_draft import DraftLike, ModelDraft, open_draft
 from specdec.drafts.ngram import Ngram
 from specdec.drafts.online.corrections import Corrections
@@ -56,11 +57,12 @@ class Online(Draft):
 
     Parameters
     ----------
-    draft : Model, path, hub name, ModelDraft, Ngram or OnlineNgram
-        What it begins with: a model from a Hugging Face folder (learning needs ``pip install
-        'specdec[train]'``), or a table, or an `OnlineNgram` that has one.
+    draft : Model, path, hub name, ModelDraft, Recurrent, Heads, Ngram or OnlineNgram
+        What it begins with: a model from a Hugging Face folder or a recurrent network (learning needs
+        ``pip install 'specdec[train]'``), heads, or a table, or an `OnlineNgram` that has one.
     learner : Learner, optional
         Who learns, with settings of its own: by default a `NetworkLearner` or a `TableLearner` of the draft.
+        Heads need a `HeadsLearner`, which knows the target.
     interval : float or None, default 10.0
         Seconds between two times of learning. None: there is no thread, and `learn` must be called.
     n_positions : int, default 4096
@@ -342,13 +344,13 @@ def _learner_of(draft: Draft) -> Learner:
     """
     if isinstance(draft, Ngram) or (isinstance(draft, OnlineNgram) and draft.table is not None):
         return TableLearner(draft)
-    if isinstance(draft, ModelDraft) and draft.draft is None:
+    if (isinstance(draft, ModelDraft) and draft.draft is None) or isinstance(draft, Recurrent):
         from specdec.drafts.online.network_learner import NetworkLearner
 
         return NetworkLearner(draft)
     raise InputError(
-        f"draft is {shown(draft)}; expected one that can learn: a model without a draft of its own, a table "
-        "of n-grams, or an OnlineNgram with a table"
+        f"draft is {shown(draft)}; expected one that can learn: a model without a draft of its own, a "
+        "Recurrent, a table of n-grams, or an OnlineNgram with a table; Heads with learner=HeadsLearner(...)"
     )
 
 

@@ -1,0 +1,127 @@
+"""Heads that learn online."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.checks import check_integer
+from specdec.drafts.learnt.heads_draft import Heads
+from specdec.drafts.online.corrections import Corrections
+from specdec.drafts.online.gradient_learner import GradientLearner, Loss
+from specdec.drafts.online.learner import GoesOn
+from specdec.errors import InputError, shown
+from specdec.models.model import Model
+
+__all__ = ["HeadsLearner"]
+
+
+class HeadsLearner(GradientLearner):
+    """Heads learn by gradient steps on their corrections, as a `NetworkLearner` does.
+
+    Each correction teaches the head whose guess was refused, from the hidden state that it guessed from.
+
+    Parameters
+    ----------
+    draft : Heads
+    target : Model
+        What they are heads of; they read its token table and output matrix.
+    loss, learning_rate, passes, n_top, seed
+        As of `NetworkLearner`.
+    batch : int, default 256
+        Corrections of a step.
+
+    Raises
+    ------
+    InputError
+        An argument is out of its range, or the draft is of another kind or another target's.
+    MissingPackageError
+        torch is not installed.
+    """
+
+    name = "heads"
+
+    def __init__(
+        self,
+        draft: Heads,
+        target: Model,
+        *,
+        loss: Loss = "tvd",
+        learning_rate: float | None = None,
+        passes: float = 4.0,
+        batch: int = 256,
+        n_top: int = 32,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(draft, Heads):
+            raise InputError(f"draft is {shown(draft)}; expected a specdec.drafts.Heads")
+        if not isinstance(target, Model):
+            raise InputError(f"target is {shown(target)}; expected a specdec.Model")
+        draft.describe(target)  # refuses another one
+        from specdec.learning import torch
+        from specdec.learning.heads import HeadsNetwork, HeadsShape
+        from specdec.learning.target_ends import TargetEnds
+
+        weights, config = draft.weights, target.config
+        fields = weights.fields
+        shape = HeadsShape(
+            config.d_model,
+            config.n_vocab,
+            fields.integer("n_heads"),
+            fields.integer("n_blocks", minimum=0),
+            fields.boolean("see_guesses", default=False),
+            fields.boolean("shared_output", default=False),
+            weights.n_draft_vocab,
+        )
+        ids = None if weights.tokens is None else torch.from_numpy(weights.tokens.astype(np.int64))
+        network = HeadsNetwork(shape, TargetEnds.of(target), ids)
+        network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.numbers().items()})
+        self._draft, self.n_before, self.n_hidden = draft, max(draft.n_heads, 2), config.d_model
+        check_integer("batch", batch, 1, 1 << 20)
+        super().__init__(
+            network,
+            config.n_vocab,
+            loss=loss,
+            learning_rate=learning_rate,
+            passes=passes,
+            batch=batch,
+            n_top=n_top,
+            seed=seed,
+        )
+
+    def _train(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> None:
+        n = len(corrections)
+        for _ in range(math.ceil(self.passes * n_new / self.batch)):
+            if not goes_on():
+                return
+            half = max(1, min(self.batch // 2, n_new))
+            new = self._rng.integers(n - n_new, n, half)
+            self._step_on(corrections, np.unique([*new, *self._rng.integers(0, n, half)]))
+
+    def _step_on(self, corrections: Corrections, rows: NDArray[np.int64]) -> None:
+        import torch
+
+        from specdec.learning.draft_vocabulary import scattered
+
+        parts, order = [], []
+        for depth in range(self._draft.n_heads):
+            at = rows[corrections.depth[rows] == depth]
+            if len(at) == 0:
+                continue
+            hidden = torch.from_numpy(corrections.hidden[at])
+            # The root and the guesses behind it, which the text ends with.
+            seen = torch.from_numpy(corrections.before[at, -(depth + 1) :].astype(np.int64))
+            logits = self._network(hidden, seen, depth + 1)
+            parts.append(scattered(logits, self._network.draft_ids, self._n_vocab))
+            order.append(at)
+        if parts:
+            self._step(corrections, np.concatenate(order), torch.cat(parts))
+
+    def _exported(self) -> Heads:
+        """The heads with the weights as they are, packed as the first ones are."""
+        first = self._draft
+        numbers = {name: tensor.numpy() for name, tensor in self._network.state_dict().items()}
+        weights = first.weights.with_numbers(numbers)
+        return Heads(weights, dtype=first.core.dtype, tree=first.tree, gamma=first.gamma, n_threads=1)
