@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from specdec.models.checkpoints import CanonicalTensor, open_checkpoint
+from specdec.models.number_formats import widened
 
 if TYPE_CHECKING:
     from specdec.models.model import Model
@@ -104,6 +105,4 @@ class OnTarget(nn.Module):
 def as_torch(tensor: CanonicalTensor) -> Tensor:
     """A tensor of a checkpoint in f32."""
     _, array, form = tensor
-    if form == "bf16":
-        return torch.from_numpy((np.asarray(array).astype(np.uint32) << 16).view(np.float32))
-    return torch.from_numpy(np.array(array, np.float32))
+    return torch.from_numpy(np.array(widened(array, form)))

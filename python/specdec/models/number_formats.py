@@ -1,10 +1,22 @@
-"""The number formats of weights and caches by name, and the engines that multiply matrices."""
+"""Number formats of weights and caches by name, bf16 in NumPy, and the engines that multiply matrices."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
-__all__ = ["CACHE_DTYPES", "DTYPES", "ENGINES", "CacheDtype", "Dtype", "Engine"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "CACHE_DTYPES",
+    "DTYPES",
+    "ENGINES",
+    "CacheDtype",
+    "Dtype",
+    "Engine",
+    "rounded_to_bf16",
+    "widened",
+]
 
 Dtype: TypeAlias = Literal["f32", "bf16", "int8", "int4"]
 """A number format of the matrices of a model."""
@@ -15,3 +27,24 @@ Engine: TypeAlias = Literal["rows", "blas"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 CACHE_DTYPES: tuple[CacheDtype, ...] = get_args(CacheDtype)
 ENGINES: tuple[Engine, ...] = get_args(Engine)
+
+
+def widened(stored: NDArray[Any], form: str) -> NDArray[np.float32]:
+    """The numbers of a stored tensor as float32; of one in f32 the array itself.
+
+    Parameters
+    ----------
+    stored : ndarray
+        float32, float16, or uint16 with the bits of bf16.
+    form : str
+        "f32", "f16" or "bf16".
+    """
+    if form == "bf16":
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32, copy=False)
+
+
+def rounded_to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The bits of finite numbers in bf16, rounded to nearest, ties to even; what is too large is infinite."""
+    bits = values.view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.models.checkpoints import Checkpoint
-from specdec.models.number_formats import CacheDtype, Dtype
+from specdec.models.number_formats import CacheDtype, Dtype, widened
 from specdec.progress import reading_bar
 from specdec.tables import OneTable, Table
 
@@ -185,18 +185,12 @@ def _difference(stored: NDArray[Any], form: str, packed: NDArray[np.float32]) ->
     n_rows = max(1, _CHUNK // stored.shape[1])
     for first in range(0, len(stored), n_rows):
         rows = slice(first, first + n_rows)
-        weights = _widened(stored[rows], form)
+        weights = widened(stored[rows], form).astype(np.float64)
         difference = weights - packed[rows]
         lost += float(np.square(difference).sum())
         held += float(np.square(weights).sum())
         largest = max(largest, float(np.abs(difference).max()))
     return lost, held, largest
-
-
-def _widened(stored: NDArray[Any], form: str) -> NDArray[np.float64]:
-    if form == "bf16":
-        stored = (stored.astype(np.uint32) << 16).view(np.float32)
-    return stored.astype(np.float64)
 
 
 def _root(lost: float, held: float) -> float:

@@ -13,6 +13,7 @@ from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.trees import Tree, check_tree, describe_shape
 from specdec.errors import CheckpointError, InputError, kind_of
 from specdec.models.model import Model
+from specdec.models.number_formats import widened
 
 __all__ = ["LookAheadEmbeddings", "pack_look_ahead_embeddings"]
 
@@ -118,6 +119,4 @@ def pack_look_ahead_embeddings(weights: LearntWeights) -> _core.LookAheadEmbeddi
     tensors = weights.tensors({"embeddings": (n_tokens, weights.target.d_model)})
     with weights.naming():
         ((_, array, form),) = tensors
-        if form == "bf16":
-            array = (array.astype(np.uint32) << 16).view(np.float32)
-        return _core.LookAheadEmbeddings(np.ascontiguousarray(array, np.float32))
+        return _core.LookAheadEmbeddings(np.ascontiguousarray(widened(array, form)))

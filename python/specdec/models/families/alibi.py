@@ -12,6 +12,7 @@ from specdec.models.families.family import Family, fused_heads, fused_rows, name
 from specdec.models.families.gpt import gpt_like
 from specdec.models.families.llama import rotary
 from specdec.models.json_fields import Fields
+from specdec.models.number_formats import rounded_to_bf16, widened
 
 __all__ = ["FAMILIES"]
 
@@ -178,9 +179,7 @@ def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _to_bf16(value: float) -> float:
-    bits = int(np.float32(value).view(np.uint32))
-    bits += 0x7FFF + (bits >> 16 & 1)
-    return float(np.uint32(bits & 0xFFFF0000).view(np.float32))
+    return float(widened(rounded_to_bf16(np.array([value], np.float32)), "bf16")[0])
 
 
 def _falcon_tensors(config: Any) -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.json_fields import Fields
+from specdec.models.number_formats import widened
 
 __all__ = [
     "ENCODER",
@@ -219,10 +220,7 @@ class PlusOne(Named):
 
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
         """The tensor and its format; see `Named`."""
-        array = arrays[0]
-        if form == "bf16":
-            array = (array.astype(np.uint32) << 16).view(np.float32)
-        return array.astype(np.float32) + np.float32(1.0), "f32"
+        return widened(arrays[0], form) + np.float32(1.0), "f32"
 
 
 def _halves(config: Config) -> NDArray[np.int64]:

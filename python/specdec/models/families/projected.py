@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.errors import CheckpointError
+from specdec.models.number_formats import widened
 
 __all__ = ["ProjectedTable", "settle_projections"]
 
@@ -123,7 +124,4 @@ def settle_projections(
 
 
 def _f32(tensor: Any) -> NDArray[np.float32]:
-    array: NDArray[Any] = tensor.array()
-    if tensor.format == "bf16":
-        array = (array.astype(np.uint32) << 16).view(np.float32)
-    return np.ascontiguousarray(array, np.float32)
+    return np.ascontiguousarray(widened(tensor.array(), tensor.format))
