@@ -460,7 +460,7 @@ DAMAGES: dict[str, tuple[Change, type[Exception], str]] = {
     "d2t twice": (
         lambda config, tensors: tensors.update(d2t=-np.arange(9)),
         CheckpointError,
-        "gives a token of the target twice",
+        r"gives the target's token 0 9 times, first for 0; expected each once",
     ),
     "fc of two taps": (
         shaped("fc.weight", 32, 64),

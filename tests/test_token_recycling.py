@@ -17,8 +17,8 @@ from canonical import LLAMA, build, random_tensors, run_session, with_drafts
 from descriptions import by_method
 from specdec import CheckpointError, InputError, VocabularyMismatchError, _core
 from specdec.drafts import Ensemble, ModelDraft, StaticTree, TokenRecycling
-from specdec.drafts.integer_file import write_integers
 from specdec.drafts.token_recycling import METADATA, RANK_CHANCES
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 
 CONFIG = LLAMA | {"n_ctx": 128, "n_layer": 1}
 TARGET = build(CONFIG, random_tensors(CONFIG))
@@ -228,7 +228,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     rows = np.array([0, 1, -1, 2, 1, 0], np.int32)
 
     def write(metadata: dict[str, str], arrays: dict[str, Any]) -> Path:
-        write_integers(path, arrays, METADATA | {"k": "2", "n_begun": "0"} | metadata)
+        write_safetensors(path, arrays, METADATA | {"k": "2", "n_begun": "0"} | metadata)
         return path
 
     assert TokenRecycling.load(write({}, {"rows": rows})).rows().tolist() == [[0, 1], [-1, 2], [1, 0]]

@@ -1,8 +1,7 @@
-"""Arrays of integers in a file: safetensors, so that they can be mapped and other programs can read them."""
+"""Arrays of integers in a safetensors file, which can be mapped and which other programs can read."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,29 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError
 from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors_with_metadata
 
-__all__ = ["IntegerFile", "write_integers"]
-
-
-def write_integers(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Write one-dimensional arrays to a file, which is there as a whole or not at all.
-
-    Each is aligned in the file if those of 64 bits come first.
-    """
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    end = 0
-    for name, array in arrays.items():
-        dtype, begin, end = f"I{8 * array.itemsize}", end, end + array.nbytes
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with replacing(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays.values():
-            file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data.cast("B"))
+__all__ = ["IntegerFile"]
 
 
 class IntegerFile:

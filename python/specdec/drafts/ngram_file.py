@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from specdec.drafts.integer_file import IntegerFile, write_integers
+from specdec.drafts.integer_file import IntegerFile
 from specdec.drafts.ngram_counts import NgramCounts, NgramLevel
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 
 __all__ = ["read_ngrams", "write_ngrams"]
 
@@ -23,7 +24,7 @@ def write_ngrams(path: Path, counts: NgramCounts, smoothing: str) -> None:
     levels = list(enumerate(counts.levels, 2))
     arrays = {f"{part}.{k}": getattr(level, part) for part in _PARTS for k, level in levels}
     arrays["unigrams"] = counts.unigrams
-    write_integers(path, arrays, METADATA | {"smoothing": smoothing})
+    write_safetensors(path, arrays, METADATA | {"smoothing": smoothing})
 
 
 def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:

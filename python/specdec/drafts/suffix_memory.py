@@ -16,8 +16,9 @@ from specdec import _core
 from specdec.checks import check_flag, check_integer, check_number, check_path
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_n_vocab
 from specdec.drafts.ids import MAX_VOCABULARY, Ids, check_ids
-from specdec.drafts.integer_file import IntegerFile, write_integers
+from specdec.drafts.integer_file import IntegerFile
 from specdec.errors import CheckpointError, VocabularyMismatchError
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
 
 __all__ = ["SuffixMemory"]
@@ -211,7 +212,7 @@ class SuffixMemory(Draft):
             "origin": self._origin,
         }
         arrays = dict(zip(_ARRAYS, self._tree.texts(), strict=True))
-        write_integers(file, arrays, METADATA | {name: str(number) for name, number in numbers.items()})
+        write_safetensors(file, arrays, METADATA | {name: str(number) for name, number in numbers.items()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **settings: Any) -> SuffixMemory:

@@ -14,9 +14,10 @@ from specdec import _core
 from specdec.checks import check_integer, check_path
 from specdec.drafts.draft import Description, Draft, check_n_vocab
 from specdec.drafts.ids import MAX_VOCABULARY
-from specdec.drafts.integer_file import IntegerFile, write_integers
+from specdec.drafts.integer_file import IntegerFile
 from specdec.drafts.trees import StaticTree
 from specdec.errors import CheckpointError, InputError, kind_of
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
 
 __all__ = ["TokenRecycling"]
@@ -128,7 +129,7 @@ class TokenRecycling(Draft):
         file = check_path("path", path)
         numbers = {"k": self.k, "n_begun": next(self._begun)}
         metadata = METADATA | {name: str(number) for name, number in numbers.items()}
-        write_integers(file, {"rows": self.rows().reshape(-1)}, metadata)
+        write_safetensors(file, {"rows": self.rows().reshape(-1)}, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, tree: StaticTree | None = None) -> TokenRecycling:

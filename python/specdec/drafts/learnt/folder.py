@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
-from specdec.checks import check_path
+from specdec.checks import check_choice, check_path
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -40,18 +40,30 @@ from specdec.errors import (
     shown,
 )
 from specdec.models.checkpoints.checkpoint import CanonicalTensor
-from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors_with_metadata
+from specdec.models.checkpoints.safetensors_file import (
+    StoredTensor,
+    read_safetensors_with_metadata,
+    write_safetensors,
+)
 from specdec.models.json_fields import Fields, as_json, read_json_object
 from specdec.models.model import Model, ModelConfig
-from specdec.models.number_formats import Dtype
+from specdec.models.number_formats import Dtype, rounded_to_bf16, widened
 from specdec.models.tokenizer import ByteTokenizer
 
-__all__ = ["CONFIG_NAME", "WEIGHTS_NAME", "LearntWeights", "TargetIdentity", "configuration_digest"]
+__all__ = [
+    "CONFIG_NAME",
+    "WEIGHTS_NAME",
+    "LearntWeights",
+    "TargetIdentity",
+    "configuration_digest",
+    "target_tokens",
+]
 
 CONFIG_NAME: Final = "config.json"
 WEIGHTS_NAME: Final = "model.safetensors"
 VERSION: Final = 1
 MAX_TAPS: Final = 16
+_WRITTEN: Final = ("bf16", "f16", "f32")
 
 _OF_LENGTH: Final = {"n_ctx"}
 """Fields of a configuration that change with the caller's wishes, and not with the weights."""
@@ -474,20 +486,17 @@ class LearntWeights:
             It cannot be written.
         """
         folder = check_path("path", path)
-        if dtype not in _WRITTEN:
-            raise InputError(f"dtype is {shown(dtype)}; expected one of {', '.join(_WRITTEN)}")
+        check_choice("dtype", dtype, _WRITTEN)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"path {shown(str(folder))} is a file; expected a folder")
         folder.mkdir(parents=True, exist_ok=True)
         word = secrets.token_hex(8)
-        arrays = {
-            name: ("BF16" if tensor.format == "bf16" else "", tensor.array())
-            for name, tensor in self._held.items()
+        written = {
+            name: _rounded(name, tensor.array(), tensor.format, dtype) for name, tensor in self._held.items()
         }
-        written = {name: _rounded(name, *given, dtype) for name, given in arrays.items()}
         if self.tokens is not None:
-            written["d2t"] = "I64", self.tokens.astype(np.int64) - np.arange(len(self.tokens))
-        _write_safetensors(folder / WEIGHTS_NAME, written, {"format": "pt", "weights": word})
+            written["d2t"] = self.tokens.astype(np.int64) - np.arange(len(self.tokens))
+        write_safetensors(folder / WEIGHTS_NAME, written, {"format": "pt", "weights": word})
         fields = self.fields.replaced(weights=word, n_draft_vocab=self.n_draft_vocab)
         text = json.dumps(fields.as_dict(), indent=2) + "\n"
         with replacing(folder / CONFIG_NAME) as file:
@@ -508,14 +517,41 @@ def _taps(fields: Fields, n_layer: int) -> tuple[int, ...]:
 
 
 def _tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
-    """The target's token of each of the draft's."""
-    if n_draft == n_vocab and d2t is None:
-        return None
+    """The target's token of each of the draft's; None: they are the same."""
+    if d2t is not None and n_draft == n_vocab:
+        raise CheckpointError(
+            f"{where}: tensor 'd2t' is there; expected none, as the draft guesses all {n_vocab} tokens"
+        )
+    return target_tokens(where, d2t, n_draft, n_vocab)
+
+
+def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
+    """The target's token of each of the draft's: i + d2t[i] for token i, as EAGLE-3's checkpoints have it.
+
+    Parameters
+    ----------
+    where : str
+        The draft's folder or file, for messages.
+    d2t : HeldTensor or StoredTensor or None
+        int64 [n_draft]. None: the draft guesses all of the target's tokens, and they are the same.
+    n_draft, n_vocab : int
+        Tokens of the draft, and of the target.
+
+    Returns
+    -------
+    ndarray of int32, shape (n_draft,), or None
+        All different.
+
+    Raises
+    ------
+    CheckpointError
+        The tensor is missing, has another shape, or names a token twice or one that the target has not.
+    """
     name = f"{where}: tensor 'd2t'"
     if d2t is None:
+        if n_draft == n_vocab:
+            return None
         raise CheckpointError(f"{name} is missing; expected it with shape [{n_draft}], for {n_vocab} tokens")
-    if n_draft == n_vocab:
-        raise CheckpointError(f"{name} is there; expected none, as the draft guesses all {n_vocab} tokens")
     if d2t.shape != (n_draft,):
         raise CheckpointError(f"{name} has shape {list(d2t.shape)}; expected [{n_draft}]")
     shifts = d2t.integers().astype(np.int64)
@@ -538,19 +574,14 @@ def _tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray
     return tokens.astype(np.int32)
 
 
-_WRITTEN: Final = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
-
-
-def _rounded(name: str, stored: str, array: NDArray[Any], dtype: str) -> tuple[str, NDArray[Any]]:
-    """A tensor as the file shall have it: what the file calls its format, and its numbers."""
-    if stored == "BF16":
-        if dtype == "bf16":
-            return "BF16", array
-        array = (array.astype(np.uint32) << 16).view(np.float32)
-    values = array.astype(np.float32)
+def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[Any]:
+    """A tensor of the number format `form` as it shall be written, in the format `dtype`."""
+    if form == dtype == "bf16":
+        return array
+    values = widened(array, form)
+    rounded: NDArray[Any]
     if dtype == "bf16":
-        bits = values.view(np.uint32).astype(np.uint64)
-        rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)  # nearest, ties to even
+        rounded = rounded_to_bf16(values)
         finite = (rounded & 0x7F80) != 0x7F80
     else:
         with np.errstate(over="ignore"):
@@ -562,24 +593,4 @@ def _rounded(name: str, stored: str, array: NDArray[Any], dtype: str) -> tuple[s
             f"tensor {shown(name)}: element {at} is {values[tuple(at)]:g}; expected a finite number "
             f"in {dtype}"
         )
-    return _WRITTEN[dtype], rounded
-
-
-def _write_safetensors(
-    path: Path, tensors: Mapping[str, tuple[str, NDArray[Any]]], metadata: Mapping[str, str]
-) -> None:
-    """Write a safetensors file, which is there as a whole or not at all."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    order = sorted(tensors, key=lambda name: (-tensors[name][1].itemsize, name))  # so each is aligned
-    end = 0
-    for name in order:
-        dtype, array = tensors[name]
-        begin, end = end, end + array.nbytes
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with replacing(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
-            array = tensors[name][1]
-            file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
+    return rounded

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer, check_items
-from specdec.drafts.learnt.folder import MAX_TAPS, TargetIdentity
+from specdec.drafts.learnt.folder import MAX_TAPS, TargetIdentity, target_tokens
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -277,7 +277,10 @@ def _open_eagle3(
     }
     pieces = ["input_norm"] if flag("norm_before_fc") else [f"fc_norm.{i}" for i in range(len(layers))]
     entries = _entries(path, config, table, {"feature_input_norm.weight": pieces})
-    tokens = _tokens(path, held, n_draft, config["n_vocab"])
+    d2t = held.get("d2t")
+    tokens = target_tokens(str(d2t.file if d2t else path), d2t, n_draft, config["n_vocab"])
+    if tokens is not None and np.array_equal(tokens, range(config["n_vocab"])):
+        tokens = None
     return _matched(path, "EAGLE-3", config, entries, held, layers, tokens, flag("norm_output"))
 
 
@@ -565,32 +568,3 @@ def _matched(
         _entries=entries,
         _held=held,
     )
-
-
-def _tokens(
-    path: Path, held: Mapping[str, StoredTensor], n_draft: int, n_vocab: int
-) -> NDArray[np.int32] | None:
-    """The target's token of each of the draft's: ``i + d2t[i]``; None where they are the same."""
-    d2t = held.get("d2t")
-    if d2t is None:
-        if n_draft < n_vocab:
-            raise CheckpointError(f"{path}: tensor 'd2t' is missing; expected it with shape [{n_draft}]")
-        return None
-    if d2t.shape != (n_draft,):
-        raise CheckpointError(
-            f"{d2t.file}: tensor 'd2t' has shape {as_json(list(d2t.shape))}; expected [{n_draft}]"
-        )
-    shifts = np.clip(d2t.integers().astype(np.int64), -n_vocab - 1, n_vocab + 1)
-    tokens = np.arange(n_draft) + shifts
-    outside = np.flatnonzero((tokens < 0) | (tokens >= n_vocab))
-    if len(outside):
-        i = int(outside[0])
-        raise CheckpointError(
-            f"{d2t.file}: tensor 'd2t': element [{i}] is {int(shifts[i])}; expected {-i} to "
-            f"{n_vocab - 1 - i}, as {i} + it is a token of the target"
-        )
-    if len(np.unique(tokens)) < n_draft:
-        raise CheckpointError(
-            f"{d2t.file}: tensor 'd2t' gives a token of the target twice; expected each once"
-        )
-    return None if n_draft == n_vocab and not shifts.any() else tokens.astype(np.int32)

@@ -18,11 +18,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.json_fields import as_json, read_json_object
 
-__all__ = ["StoredTensor", "open_weights", "read_safetensors", "read_safetensors_with_metadata"]
+__all__ = [
+    "StoredTensor",
+    "open_weights",
+    "read_safetensors",
+    "read_safetensors_with_metadata",
+    "write_safetensors",
+]
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
@@ -47,6 +54,14 @@ _FORMATS: Final[Mapping[str, tuple[str, str]]] = {
     "BF16": ("bf16", "<u2"),
 }
 _INTEGERS: Final[Mapping[str, str]] = {"I32": "<i4", "I64": "<i8"}
+_WRITTEN: Final[Mapping[str, str]] = {
+    "float32": "F32",
+    "float16": "F16",
+    "uint16": "BF16",
+    "int32": "I32",
+    "int64": "I64",
+}
+"""What the file calls the numbers of an array; uint16 has the bits of bf16."""
 
 
 @dataclass(frozen=True)
@@ -348,3 +363,36 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
             f"{path}: {size - end} bytes follow {before}; expected none after byte {end} of the data"
         )
     return tensors
+
+
+def write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+    """Write a file, which is there as a whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        A file that is there is replaced.
+    arrays : mapping of str to ndarray
+        float32, float16, uint16 with the bits of bf16, int32 or int64. They lie in the file in their order,
+        those of larger numbers first, so that each is aligned.
+    metadata : mapping of str to str
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    ordered = sorted(arrays.items(), key=lambda entry: -entry[1].itemsize)
+    end = 0
+    for name, array in ordered:
+        begin, end = end, end + array.nbytes
+        dtype, shape = _WRITTEN[array.dtype.name], list(array.shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, array in ordered:
+            flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
+            file.write(flat.view(np.uint8).data)
