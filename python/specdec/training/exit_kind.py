@@ -153,7 +153,7 @@ class ExitKind(Kind):
             f"the target itself was trained: its texts are those of {folder}, no longer {self.target.path}'s",
             _moved(self.target, tuned, texts, self.settings.threads),
             f"fastest greedy exit: {number_of(self._layer, 'layer')}, gamma {self.gamma}, "
-            f"speed-up {fastest:.2f}",
+            f"speed-up {fastest:.2f}{'' if fastest > 1.0 else ', so plain decoding is faster'}",
         )
 
     def open(self, folder: Path) -> tuple[Model, Model | Draft]:
