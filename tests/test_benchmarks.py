@@ -130,6 +130,8 @@ TOY = {
     "learnt": "--tokens 4 --drafts random --gamma 2 --temperature 0",
     "drafts": "--tokens 4 --drafts random --kinds list --gamma 2 --temperature 1",
     "memory": "--tokens 4 --drafts SuffixMemory --temperature 0",
+    "online": "--tokens 8 --drafts table --texts a=README.md b=CHANGELOG.md --requests 4 --parts 2 --every 2",
+    "online-serving": "--tokens 8 --drafts table --texts a=README.md --requests 4 --interval 0.01",
     "draft-costs": "--lengths 50 --nodes 4 --cache 8 --rounds 2 --text README.md",
     "beam": "--width 2 --draft-width 1 --gamma 1 --tokens 2",
     "prefill": "--layers eight --rows 3 --depth 1",
