@@ -444,8 +444,7 @@ class LearntWeights:
     def numbers(self) -> dict[str, NDArray[np.float32]]:
         """Each tensor in f32, by name."""
         return {
-            name: _rounded(name, _WRITTEN[tensor.format], tensor.array(), "f32")[1]
-            for name, tensor in self._held.items()
+            name: _rounded(name, tensor.array(), tensor.format, "f32") for name, tensor in self._held.items()
         }
 
     def with_numbers(self, tensors: Mapping[str, NDArray[Any]]) -> LearntWeights:
