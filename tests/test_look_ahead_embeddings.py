@@ -150,6 +150,23 @@ def test_what_rides_is_told_from_what_is_decoded(target: specdec.Model) -> None:
             assert got.tokens == wanted.tokens and np.array_equal(got.logits, wanted.logits), more
 
 
+@pytest.mark.parametrize(
+    "formats",
+    [{"dtype": dtype, "cache_dtype": "bf16"} for dtype in ("bf16", "int8", "int4")] + [{"prefill": "blas"}],
+    ids=["bf16", "int8", "int4", "blas"],
+)
+def test_targets_of_every_format(formats: Any) -> None:
+    config = SWITCHES["heads-by-layer"]  # with windows
+    target = model_of(config, random_tensors(config), **formats)
+    draft = drafts.LookAheadEmbeddings(look_ahead_weights(target, L))
+    prompt = text(70, config["n_vocab"])
+    options: dict[str, Any] = {"max_new_tokens": 25, "ignore_eos": True, "logits": True}
+    plain = specdec.generate(target, None, prompt, **options)
+    got = specdec.generate(target, draft, prompt, **options)
+    assert got.tokens == plain.tokens and np.array_equal(got.logits, plain.logits)
+    assert got.trace.n_drafted > 20
+
+
 def test_a_node_budget_bounds_all_rows(target: specdec.Model) -> None:
     draft = drafts.LookAheadEmbeddings(look_ahead_weights(target, L))
     prompts = [text(4, 61), text(20, 61, 1), text(1, 61, 2)]

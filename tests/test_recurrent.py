@@ -128,6 +128,18 @@ def test_the_output_does_not_depend_on_the_company(target: specdec.Model) -> Non
         assert [r.drafted for r in alone.trace.rounds] == [r.drafted for r in one.trace.rounds]
 
 
+def test_prompts_are_read_in_slices(tmp_path: Path) -> None:
+    """Of a network so wide that a slice has fewer tokens than the longest prompt."""
+    target, _ = load_pair(tmp_path, max_position_embeddings=400)
+    draft = drafts.Recurrent(recurrent_weights(target, text(300), (8, 600, 1)))
+    prompts = [text(250), text(3, 1), text(90, 2)]
+    session = open_session(target, draft, prompts, gamma=1)
+    for prompt, record in zip(prompts, session.round(), strict=True):
+        wanted = draft.probabilities(prompt)[-1]
+        np.testing.assert_allclose(record["draft_probs"][1], wanted, atol=1e-6)
+    session.close()
+
+
 def test_threads_change_no_bit() -> None:
     """Of a head so large that threads share it."""
     target, _ = specdec.embedded_pair()
