@@ -197,6 +197,20 @@ def test_beside_layers_of_the_target(target: specdec.Model) -> None:
     assert max(len(r.drafted) for r in got.trace.rounds) == L + 4
 
 
+def test_nothing_rides_where_an_ensemble_leaves_it_out(target: specdec.Model) -> None:
+    """Embeddings that guess nothing are tried, and then rest."""
+    mixed = drafts.Ensemble(drafts.LookAheadEmbeddings(look_ahead_weights(target, 5)))
+    session = open_session(target, mixed, [text(5, 61)], gamma=mixed.gamma, max_new_tokens=85)
+    records = []
+    while found := session.round():
+        records += found
+    session.close()
+    n_rows = [record["n_rows"] for record in records]
+    assert n_rows[0] == 6 and max(n_rows) == 36
+    assert n_rows.count(1) > len(n_rows) / 2
+    assert not any(record["drafted"] for record, n in zip(records, n_rows, strict=True) if n == 1)
+
+
 def test_drafts_that_it_cannot_be_within_are_named(target: specdec.Model, tmp_path: Path) -> None:
     _, small = load_pair(tmp_path)
     draft = drafts.LookAheadEmbeddings(look_ahead_weights(target, L))

@@ -43,6 +43,13 @@ sd_status sd_drafter_find_riders(sd_drafter* drafter, sd_drafter** found) {
     return find_riders(drafter, found);
 }
 
+sd_drafter* sd_drafter_riding(sd_drafter* d) {
+    if (d->rests) return NULL;
+    sd_drafter* found = d->riders.n > 0 ? d : NULL;
+    for (int i = 0; i < d->n_within && found == NULL; i++) found = sd_drafter_riding(d->within[i]);
+    return found;
+}
+
 sd_status sd_drafter_begin(sd_drafter* d, int sequence, const sd_prompt* prompt) {
     return d->begin ? d->begin(d, sequence, prompt) : SD_OK;
 }

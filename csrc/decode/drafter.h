@@ -56,6 +56,8 @@ struct sd_drafter {
     sd_taps taps;
     /* What rides on the target's forward passes in each round that may draft. */
     sd_riders riders;
+    /* Set by a drafter that this one is within: it is left out of the round, and nothing rides for it. */
+    int rests;
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
     /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or
      * no caches of its own. */
@@ -106,6 +108,10 @@ sd_status sd_drafter_add_taps(const sd_drafter* drafter, const sd_config* target
 
 /* The drafter that has riders: this one, or one within it; NULL: none has. Fails where several have. */
 sd_status sd_drafter_find_riders(sd_drafter* drafter, sd_drafter** found);
+
+/* Whose riders ride in this round: those of the drafter that has them, unless it rests, or one that it is
+ * within; NULL: nobody's. */
+sd_drafter* sd_drafter_riding(sd_drafter* drafter);
 
 /* The operations that may be NULL. */
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);

@@ -35,9 +35,14 @@ static double draft_seconds(const sd_drafter_policy* p, const sd_throughput* t, 
     return t->plain_rate > 0.0 ? DRAFT_PRIOR * n_steps / t->plain_rate : 0.0;
 }
 
-/* Seconds of the target for trees of n_rows, and of what rides behind them. */
+/* Rows that ride behind a row where the drafter drafts. */
+static int riders_of(const sd_drafter_policy* p) {
+    return p->n_riders > p->n_riding ? p->n_riders : p->n_riding;
+}
+
+/* Seconds of the target for trees of n_rows, and of what rides behind them where the drafter drafts. */
 static double target_seconds(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
-    return sd_cost_model_seconds(&t->target, n_rows * (1 + p->n_riders));
+    return sd_cost_model_seconds(&t->target, n_rows * (1 + riders_of(p)));
 }
 
 /* --------------------------------------------------------------------------------- what a drafter adds */
@@ -147,10 +152,13 @@ static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_row
         p->target_s[k] = target_seconds(p, t, n_rows + others + k);
         p->draft_s[k] = draft_seconds(p, t, others + k);
     }
-    if (p->n_riders > 0) /* nothing rides behind the root of a sequence for which nothing is drafted */
-        p->target_s[0] =
-            sd_cost_model_seconds(&t->target, (n_rows + others) * (1 + p->n_riders) - p->n_riders);
-    p->row_s = (1 + p->n_riders) * sd_cost_model_step(&t->target, (n_rows + others) * (1 + p->n_riders));
+    int n_all = (n_rows + others) * (1 + riders_of(p));
+    /* what rides for this drafter is each sequence's to pay, with its first guess */
+    if (p->n_riders > p->n_riding) {
+        int n_own = n_rows * (p->n_riders - p->n_riding) / t->n_open;
+        p->target_s[0] = sd_cost_model_seconds(&t->target, n_all - n_own);
+    }
+    p->row_s = (1 + riders_of(p)) * sd_cost_model_step(&t->target, n_all);
     p->step_s = sd_cost_model_step(&p->draft, n_rows);
 }
 
@@ -158,7 +166,7 @@ static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_row
 static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
     int first = (int)(p->guesses + 1.5), n = t->n_open;
     for (int k = first; k < first + FURTHER && k <= p->horizon; k++) {
-        int n_all = (n_rows + n * k) * (1 + p->n_riders);
+        int n_all = (n_rows + n * k) * (1 + riders_of(p));
         if (sd_cost_model_seen(&t->target, n_all, n_all) <= 3.0) return k;
     }
     return first;
@@ -229,8 +237,8 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
         return 0.0;
     }
     double draft_s = learn_seconds(p, t, r->n_steps, r->draft_s / t->slowness);
-    double rows_s =
-        target_seconds(p, t, r->n_rows + r->n_guesses) - sd_cost_model_seconds(&t->target, r->n_rows);
+    double rows_s = target_seconds(p, t, r->n_rows + r->n_guesses) -
+                    sd_cost_model_seconds(&t->target, r->n_rows * (1 + p->n_riding));
     /* rows that seem to cost less than none were measured badly */
     double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
     sd_drafter_schedule_drafted(&p->schedule, lost);

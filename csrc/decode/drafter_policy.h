@@ -36,8 +36,9 @@ struct sd_drafter_policy {
     /* Whether it is tried or left out whatever the price is. */
     sd_drafter_schedule schedule;
 
-    /* Rows that ride behind every row of a tree in the rounds in which the drafter drafts. */
-    int n_riders;
+    /* Rows that ride behind every row of a tree for this drafter, where it drafts; and those that do so
+     * whether it drafts or not, for another. */
+    int n_riders, n_riding;
 
     /* The fields below are of the round that has begun. */
 

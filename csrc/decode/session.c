@@ -309,9 +309,7 @@ static int32_t* first_riders(const sd_session* s, int i) {
 
 /* The drafter with riders in a round that has them, else NULL. */
 static sd_drafter* find_rider(const sd_session* s) {
-    sd_drafter* rider = NULL;
-    if (s->drafting && s->n_riders > 0) sd_drafter_find_riders(s->drafter, &rider);
-    return rider;
+    return s->drafting && s->n_riders > 0 ? sd_drafter_riding(s->drafter) : NULL;
 }
 
 /* The rows of a tree, as nodes of the forward, and their riders. */
