@@ -412,7 +412,7 @@ def test_an_object_is_made_once(target: specdec.Model) -> None:
         heads.__init__(SMALL, TENSORS)  # type: ignore[misc]
     empty = _core.Heads.__new__(_core.Heads)
     assert (empty.n_parameters, empty.n_bytes, empty.dtype) == (0, 0, "")
-    with pytest.raises(ValueError, match="never initialised"):
+    with pytest.raises(ValueError, match="not been initialised"):
         open_session(target, ("model", {"model": empty}), [PROMPT], n_new=2)
 
 

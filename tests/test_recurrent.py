@@ -272,7 +272,7 @@ class TestBadInput:
             _core.Recurrent({}, [])
         with pytest.raises(ValueError, match=r"ids\[1\] is 61, expected 0 to 60"):
             core_of(tensors).logits([1, 61])
-        with pytest.raises(ValueError, match="never initialised"):
+        with pytest.raises(ValueError, match="not been initialised"):
             _core.Recurrent.__new__(_core.Recurrent).logits([1])
         with pytest.raises(RuntimeError, match="cannot be initialised twice"):
             core_of(tensors).__init__({}, [])

@@ -266,9 +266,8 @@ static PyMethodDef methods[] = {
      "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree behind the "
      "text."},
     {"tapped", tapped, METH_O,
-     "tapped($self, layer, /)\n--\n\nA hidden state of `taps` [n, d_model], of the committed tokens and of "
-     "the "
-     "nodes of the last forward."},
+     "tapped($self, layer, /)\n--\n\n"
+     "A hidden state of `taps` [n, d_model], of the committed tokens and of the nodes of the last forward."},
     {"keep", keep, METH_O,
      "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
     {0},

@@ -42,6 +42,7 @@ typedef struct predictor_source {
     union {
         sd_model_predictor_options model;
         sd_heads_predictor_options heads;
+        sd_eagle_predictor_options eagle;
     } options;
 } predictor_source;
 
@@ -70,9 +71,9 @@ static int source_from(PyObject* argument, const sd_drafter_context* c, predicto
     }
     if (PyObject_TypeCheck(argument, c->state->eagle_type)) {
         const sd_eagle* eagle = sd_eagle_from(argument);
-        if (eagle == NULL) return -1;
-        source->maker = (sd_predictor_maker){sd_eagle_predictor_make, eagle};
-        return made(sd_eagle_check(eagle, &c->target->config));
+        source->options.eagle = (sd_eagle_predictor_options){eagle, c->target};
+        source->maker = (sd_predictor_maker){sd_eagle_predictor_make, &source->options};
+        return eagle == NULL ? -1 : 0;
     }
     if (PyObject_TypeCheck(argument, c->state->heads_type)) {
         const sd_heads* heads = sd_heads_from(argument, "draft");

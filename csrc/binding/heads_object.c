@@ -75,9 +75,9 @@ static void dealloc(PyObject* object) {
     Py_DECREF(type);
 }
 
-sd_heads* sd_heads_from(PyObject* object, const char* name) {
-    sd_heads* heads = ((sd_heads_object*)object)->heads;
-    if (heads == NULL) PyErr_Format(PyExc_ValueError, "%s: the Heads were never initialised", name);
+const sd_heads* sd_heads_from(PyObject* object, const char* name) {
+    const sd_heads* heads = ((sd_heads_object*)object)->heads;
+    if (heads == NULL) PyErr_Format(PyExc_ValueError, "%s: the Heads have not been initialised", name);
     return heads;
 }
 

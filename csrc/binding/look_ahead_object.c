@@ -64,7 +64,7 @@ static void dealloc(PyObject* object) {
 const sd_riders* sd_look_ahead_from(PyObject* object, const char* name) {
     const sd_look_ahead_object* self = (const sd_look_ahead_object*)object;
     if (self->memory != NULL) return &self->riders;
-    PyErr_Format(PyExc_ValueError, "%s: the LookAheadEmbeddings were never initialised", name);
+    PyErr_Format(PyExc_ValueError, "%s: the LookAheadEmbeddings have not been initialised", name);
     return NULL;
 }
 

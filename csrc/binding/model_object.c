@@ -115,7 +115,7 @@ sd_model_object* sd_model_from(const sd_module_state* state, PyObject* object, c
     }
     sd_model_object* model = (sd_model_object*)object;
     if (model->model == NULL) {
-        PyErr_Format(PyExc_ValueError, "%s: the model was never initialised", name);
+        PyErr_Format(PyExc_ValueError, "%s: the model has not been initialised", name);
         return NULL;
     }
     return model;
@@ -186,7 +186,7 @@ static PyObject* matrix(PyObject* base, PyObject* argument) {
 static PyObject* token_table(PyObject* base, PyObject* ignored) {
     (void)ignored;
     const sd_model* model = ((sd_model_object*)base)->model;
-    if (model == NULL) return PyErr_Format(PyExc_ValueError, "the model was never initialised");
+    if (model == NULL) return PyErr_Format(PyExc_ValueError, "the model has not been initialised");
     const sd_table* table = &model->token_embedding;
     float* rows;
     PyObject* array = sd_new_array("float32", table->n_rows, table->n_cols, (void**)&rows);

@@ -1,11 +1,39 @@
 /* The extension module specdec._core. */
 #include "module.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "kernels.h"
 #include "testing.h"
 #include "tree.h"
+
+/* The types of the module: what each is made of, and where the state has it. */
+static const struct {
+    PyType_Spec* spec;
+    size_t offset;
+} types[] = {
+    {&sd_model_spec, offsetof(sd_module_state, model_type)},
+    {&sd_ngram_spec, offsetof(sd_module_state, ngram_type)},
+    {&sd_automaton_spec, offsetof(sd_module_state, automaton_type)},
+    {&sd_suffix_tree_spec, offsetof(sd_module_state, suffix_tree_type)},
+    {&sd_token_matrix_spec, offsetof(sd_module_state, token_matrix_type)},
+    {&sd_decoder_spec, offsetof(sd_module_state, decoder_type)},
+    {&sd_corrections_spec, offsetof(sd_module_state, corrections_type)},
+    {&sd_session_spec, offsetof(sd_module_state, session_type)},
+    {&sd_beam_spec, offsetof(sd_module_state, beam_type)},
+    {&sd_adaptive_gamma_spec, offsetof(sd_module_state, adaptive_gamma_type)},
+    {&sd_cached_text_spec, offsetof(sd_module_state, cached_text_type)},
+    {&sd_recurrent_spec, offsetof(sd_module_state, recurrent_type)},
+    {&sd_look_ahead_spec, offsetof(sd_module_state, look_ahead_type)},
+    {&sd_eagle_spec, offsetof(sd_module_state, eagle_type)},
+    {&sd_heads_spec, offsetof(sd_module_state, heads_type)},
+};
+enum { N_TYPES = sizeof types / sizeof *types };
+
+static PyTypeObject** type_at(sd_module_state* state, int i) {
+    return (PyTypeObject**)(void*)((char*)state + types[i].offset);
+}
 
 static int add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type) {
     *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, spec, NULL);
@@ -20,22 +48,8 @@ static int execute(PyObject* module) {
         PyErr_SetString(PyExc_ImportError, sd_message());
         return -1;
     }
-    if (add_type(module, &sd_model_spec, &state->model_type) < 0 ||
-        add_type(module, &sd_ngram_spec, &state->ngram_type) < 0 ||
-        add_type(module, &sd_automaton_spec, &state->automaton_type) < 0 ||
-        add_type(module, &sd_suffix_tree_spec, &state->suffix_tree_type) < 0 ||
-        add_type(module, &sd_token_matrix_spec, &state->token_matrix_type) < 0 ||
-        add_type(module, &sd_decoder_spec, &state->decoder_type) < 0 ||
-        add_type(module, &sd_corrections_spec, &state->corrections_type) < 0 ||
-        add_type(module, &sd_session_spec, &state->session_type) < 0 ||
-        add_type(module, &sd_beam_spec, &state->beam_type) < 0 ||
-        add_type(module, &sd_adaptive_gamma_spec, &state->adaptive_gamma_type) < 0 ||
-        add_type(module, &sd_cached_text_spec, &state->cached_text_type) < 0 ||
-        add_type(module, &sd_recurrent_spec, &state->recurrent_type) < 0 ||
-        add_type(module, &sd_look_ahead_spec, &state->look_ahead_type) < 0 ||
-        add_type(module, &sd_eagle_spec, &state->eagle_type) < 0 ||
-        add_type(module, &sd_heads_spec, &state->heads_type) < 0)
-        return -1;
+    for (int i = 0; i < N_TYPES; i++)
+        if (add_type(module, types[i].spec, type_at(state, i)) < 0) return -1;
 #ifdef SPECDEC_TESTING
     if (PyModule_AddFunctions(module, sd_testing_functions) < 0) return -1;
 #endif
@@ -45,41 +59,13 @@ static int execute(PyObject* module) {
 
 static int traverse(PyObject* module, visitproc visit, void* arg) {
     sd_module_state* state = PyModule_GetState(module);
-    Py_VISIT(state->model_type);
-    Py_VISIT(state->ngram_type);
-    Py_VISIT(state->automaton_type);
-    Py_VISIT(state->suffix_tree_type);
-    Py_VISIT(state->token_matrix_type);
-    Py_VISIT(state->decoder_type);
-    Py_VISIT(state->corrections_type);
-    Py_VISIT(state->session_type);
-    Py_VISIT(state->beam_type);
-    Py_VISIT(state->adaptive_gamma_type);
-    Py_VISIT(state->cached_text_type);
-    Py_VISIT(state->recurrent_type);
-    Py_VISIT(state->look_ahead_type);
-    Py_VISIT(state->eagle_type);
-    Py_VISIT(state->heads_type);
+    for (int i = 0; i < N_TYPES; i++) Py_VISIT(*type_at(state, i));
     return 0;
 }
 
 static int clear(PyObject* module) {
     sd_module_state* state = PyModule_GetState(module);
-    Py_CLEAR(state->model_type);
-    Py_CLEAR(state->ngram_type);
-    Py_CLEAR(state->automaton_type);
-    Py_CLEAR(state->suffix_tree_type);
-    Py_CLEAR(state->token_matrix_type);
-    Py_CLEAR(state->decoder_type);
-    Py_CLEAR(state->corrections_type);
-    Py_CLEAR(state->session_type);
-    Py_CLEAR(state->beam_type);
-    Py_CLEAR(state->adaptive_gamma_type);
-    Py_CLEAR(state->cached_text_type);
-    Py_CLEAR(state->recurrent_type);
-    Py_CLEAR(state->look_ahead_type);
-    Py_CLEAR(state->eagle_type);
-    Py_CLEAR(state->heads_type);
+    for (int i = 0; i < N_TYPES; i++) Py_CLEAR(*type_at(state, i));
     return 0;
 }
 

@@ -17,10 +17,9 @@
 #include "weights.h"
 
 typedef struct sd_module_state {
-    PyTypeObject *suffix_tree_type, *token_matrix_type;
-    PyTypeObject *model_type, *ngram_type, *automaton_type, *decoder_type, *corrections_type, *session_type,
-        *beam_type, *adaptive_gamma_type, *cached_text_type, *recurrent_type, *look_ahead_type, *eagle_type,
-        *heads_type;
+    PyTypeObject *model_type, *ngram_type, *automaton_type, *suffix_tree_type, *token_matrix_type,
+        *decoder_type, *corrections_type, *session_type, *beam_type, *adaptive_gamma_type, *cached_text_type,
+        *recurrent_type, *look_ahead_type, *eagle_type, *heads_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -92,10 +91,9 @@ typedef struct sd_recurrent_object {
  * cleared by it: models, tables and decoders lend memory to sessions, which may be cleared later, and so they
  * live as long as they are referred to, as tuples do. A cycle through one of them is collected if it leads
  * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
-extern PyType_Spec sd_suffix_tree_spec, sd_token_matrix_spec;
-extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_decoder_spec, sd_corrections_spec,
-    sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec, sd_cached_text_spec, sd_recurrent_spec,
-    sd_look_ahead_spec, sd_eagle_spec, sd_heads_spec;
+extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_suffix_tree_spec, sd_token_matrix_spec,
+    sd_decoder_spec, sd_corrections_spec, sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec,
+    sd_cached_text_spec, sd_recurrent_spec, sd_look_ahead_spec, sd_eagle_spec, sd_heads_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
@@ -114,7 +112,7 @@ const sd_riders* sd_look_ahead_from(PyObject* object, const char* name);
 const sd_recurrent* sd_recurrent_from(PyObject* object, const char* name);
 
 /* The finished heads of an object of the type Heads, borrowed; NULL with an exception. */
-sd_heads* sd_heads_from(PyObject* object, const char* name);
+const sd_heads* sd_heads_from(PyObject* object, const char* name);
 
 /* The finished object of a SuffixTree or TokenMatrix argument, borrowed; NULL with an exception. */
 sd_suffix_tree_object* sd_suffix_tree_from(const sd_module_state* state, PyObject* object, const char* name);

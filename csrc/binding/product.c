@@ -38,7 +38,7 @@ static sd_status multiply(sd_format format, int n_rows, int n_in, int n_out, con
     sd_matrix matrix;
     void* prepared;
     float* padded;
-    ptrdiff_t ldy = (ptrdiff_t)SD_PANEL * sd_matrix_panels(n_out);
+    ptrdiff_t ldy = sd_whole_panels(n_out);
     sd_status status = sd_pool_reserve(n_threads);
     for (int pass = 0; pass < 2 && status == SD_OK; pass++) { /* count, then hand out */
         matrix = sd_matrix_take(&arena, format, SD_LAYOUT_PANELS, n_out, n_in, 1);

@@ -85,7 +85,7 @@ static void dealloc(PyObject* object) {
 
 const sd_recurrent* sd_recurrent_from(PyObject* object, const char* name) {
     const sd_recurrent* recurrent = ((sd_recurrent_object*)object)->recurrent;
-    if (recurrent == NULL) PyErr_Format(PyExc_ValueError, "%s: the Recurrent was never initialised", name);
+    if (recurrent == NULL) PyErr_Format(PyExc_ValueError, "%s: the Recurrent has not been initialised", name);
     return recurrent;
 }
 

@@ -328,8 +328,7 @@ static PyMethodDef methods[] = {
      "to another prompt."},
     {"swap", swap, METH_VARARGS,
      "swap($self, corrections, draft, /)\n--\n\nLet another draft take the place of the one that is watched "
-     "with "
-     "`corrections`."},
+     "with `corrections`."},
     {"begin_with", begin_with, METH_VARARGS,
      "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "
      "has of it; return how many of its tokens are there then."},

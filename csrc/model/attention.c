@@ -15,8 +15,8 @@
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int n_slots) {
-    size_t rows = SD_ATTENTION_ROWS, padded = (size_t)sd_matrix_panels(n_slots) * SD_PANEL;
-    size_t source = c->encoder ? (size_t)sd_matrix_panels(c->encoder->n_ctx) * SD_PANEL : 0;
+    size_t rows = SD_ATTENTION_ROWS, padded = (size_t)sd_whole_panels(n_slots);
+    size_t source = c->encoder ? (size_t)sd_whole_panels(c->encoder->n_ctx) : 0;
     size_t d_head = (size_t)sd_widest(c, sd_head_size);
     size_t room = larger(rows * larger(padded, source < SHORT_SOURCE ? source : SHORT_SOURCE), source);
     return (sd_attention_scratch){
@@ -291,7 +291,7 @@ static span span_of(const site* a, int first, int last) {
 /* How many rows the scratch has room for. */
 static int rows_together(const sd_attention* at, const sd_attention_scratch* scratch) {
     if (at->attended != SD_ATTEND_SOURCE) return SD_ATTENTION_ROWS;
-    ptrdiff_t rows = scratch->room / ((ptrdiff_t)sd_matrix_panels(at->n_keys) * SD_PANEL);
+    ptrdiff_t rows = scratch->room / sd_whole_panels(at->n_keys);
     return rows < SD_ATTENTION_ROWS ? (int)rows : SD_ATTENTION_ROWS;
 }
 

@@ -9,7 +9,7 @@ static int slots_of_layer(const sd_cache* c, int layer) {
     if (window == 0) return c->n_slots;
     long wanted = (long)window - 1 + 2L * c->n_nodes;
     if (wanted >= c->n_slots) return c->n_slots;
-    return sd_matrix_panels((int)wanted) * SD_PANEL;
+    return sd_whole_panels((int)wanted);
 }
 
 static void lay_out(sd_cache* c) {
@@ -33,7 +33,7 @@ static void lay_out(sd_cache* c) {
 /* A cache of this size before it has memory. */
 static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hidden, const sd_taps* taps) {
     const sd_config* c = &model->config;
-    int padded = sd_matrix_panels(n_slots) * SD_PANEL, slice = sd_prompt_slice(model);
+    int padded = sd_whole_panels(n_slots), slice = sd_prompt_slice(model);
     return (sd_cache){.model = model,
                       .n_layer = c->n_layer,
                       .n_slots = padded,

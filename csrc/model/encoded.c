@@ -5,7 +5,7 @@
 
 static void lay_out(sd_encoded* e) {
     const sd_config* c = &e->model->config;
-    int n_slots = sd_matrix_panels(e->n) * SD_PANEL;
+    int n_slots = sd_whole_panels(e->n);
     e->source = sd_arena_take(&e->arena, (size_t)e->n, sizeof *e->source);
     e->layers = sd_arena_take(&e->arena, (size_t)c->n_layer, sizeof *e->layers);
     for (int i = 0; i < c->n_layer; i++) {

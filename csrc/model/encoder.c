@@ -45,11 +45,11 @@ static void lay_out(encoder* e, int n, int projects) {
         sd_key_values keys = e->keys ? e->keys[like] : (sd_key_values){0};
         if (like == i)
             keys = sd_key_values_take(&e->arena, e->model->numbers.cache, c->layers[i].n_kv_head,
-                                      c->layers[i].d_head, sd_matrix_panels(n) * SD_PANEL);
+                                      c->layers[i].d_head, sd_whole_panels(n));
         if (e->keys) e->keys[i] = keys;
     }
     int n_outputs = sd_widest(&e->model->config, sd_cross_outputs);
-    e->ld_projected = (ptrdiff_t)SD_PANEL * sd_matrix_panels(n_outputs);
+    e->ld_projected = sd_whole_panels(n_outputs);
     e->projected =
         sd_arena_take(&e->arena, projects ? (size_t)n : 0, (size_t)e->ld_projected * sizeof(float));
 }

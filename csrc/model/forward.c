@@ -195,7 +195,7 @@ static void start(sd_pass* pass) {
     atomic_fetch_add_explicit(&work, n_blocks * pass->n_rows, memory_order_relaxed);
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_cache* cache = pass->branches[b].cache;
-        assert(cache->n_committed + cache->n_pending <= sd_matrix_panels(pass->w->max_slots) * SD_PANEL);
+        assert(cache->n_committed + cache->n_pending <= sd_whole_panels(pass->w->max_slots));
         for (int node = cache->n_pending - pass->branches[b].n_new; node < cache->n_pending; node++)
             sd_angles_extend(&pass->w->angles, cache->n_committed + cache->depths[node] + 1);
     }

@@ -24,6 +24,9 @@ typedef struct sd_matrix {
 /* Panels of a matrix with n_out outputs. */
 static inline int sd_matrix_panels(int n_out) { return (n_out + SD_PANEL - 1) / SD_PANEL; }
 
+/* Columns of n outputs in whole panels. */
+static inline int sd_whole_panels(int n) { return SD_PANEL * sd_matrix_panels(n); }
+
 /* Take room for an empty matrix from the arena of its model (which may be counting). What is
  * plain is f32. */
 sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, int n_out, int n_in, int group);

@@ -7,16 +7,16 @@
 #include "interrupt.h"
 #include "kernels.h"
 
-static int whole_panels(int n) { return SD_PANEL * sd_matrix_panels(n); }
-
-int sd_keys_column(const sd_layer_config* l) { return whole_panels(sd_query_width(l)); }
-int sd_values_column(const sd_layer_config* l) { return sd_keys_column(l) + whole_panels(sd_key_width(l)); }
+int sd_keys_column(const sd_layer_config* l) { return sd_whole_panels(sd_query_width(l)); }
+int sd_values_column(const sd_layer_config* l) {
+    return sd_keys_column(l) + sd_whole_panels(sd_key_width(l));
+}
 int sd_qkv_outputs(const sd_layer_config* l) { return sd_values_column(l) + sd_key_width(l); }
 
-int sd_cross_values_column(const sd_layer_config* l) { return whole_panels(sd_key_width(l)); }
+int sd_cross_values_column(const sd_layer_config* l) { return sd_whole_panels(sd_key_width(l)); }
 int sd_cross_outputs(const sd_layer_config* l) { return sd_cross_values_column(l) + sd_key_width(l); }
 
-int sd_shared_gate_output(const sd_config* c) { return whole_panels(c->experts.n); }
+int sd_shared_gate_output(const sd_config* c) { return sd_whole_panels(c->experts.n); }
 
 static float* take_vector(sd_arena* arena, int n, int there) {
     return there ? sd_arena_take(arena, (size_t)n, sizeof(float)) : NULL;
@@ -66,7 +66,7 @@ static sd_matrix take_matrix(sd_arena* arena, packing p, int n_out, int n_in, in
 }
 
 static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, packing p, int width) {
-    int outputs = c->gated ? 2 * whole_panels(width) : width;
+    int outputs = c->gated ? 2 * sd_whole_panels(width) : width;
     return (sd_mlp){
         .width = width,
         .in = take_matrix(arena, p, outputs, c->d_model, c->gated ? 2 : 1),

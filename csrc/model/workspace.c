@@ -6,7 +6,7 @@
 /* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
  * apart would share few places of the first-level cache, so they get a panel more. */
 static ptrdiff_t row_stride(int n) {
-    ptrdiff_t floats = (ptrdiff_t)SD_PANEL * sd_matrix_panels(n);
+    ptrdiff_t floats = sd_whole_panels(n);
     return floats % 1024 == 0 ? floats + SD_PANEL : floats;
 }
 
@@ -41,7 +41,7 @@ static void lay_out(sd_workspace* w) {
     }
     w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(inputs));
     if (c->parallel != SD_PARALLEL_NO) w->beside = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
-    w->angles = sd_angles_take(arena, c, sd_matrix_panels(w->max_slots) * SD_PANEL);
+    w->angles = sd_angles_take(arena, c, sd_whole_panels(w->max_slots));
     size_t projected = rows * 2 * SD_PANEL, slice = (size_t)SD_GEMM_ROWS * SD_GEMM_COLUMNS;
     if (sd_prefills_by_blas(w->model) && slice > projected) projected = slice;
     for (int t = 0; t < w->n_threads; t++) {

@@ -292,14 +292,14 @@ static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
                                    n_rows > SD_PROMPT_SLICE ? n_rows : SD_PROMPT_SLICE, r->n_logits, n_slots);
 }
 
-sd_status sd_eagle_check(const sd_eagle* e, const sd_config* target) {
+/* Does it read hidden states of a target of this width and with this vocabulary? */
+static sd_status check(const sd_eagle* e, const sd_config* target) {
     const sd_config* c = &e->model->config;
-    if (c->features.use == SD_FEATURE_NONE || c->features.width != e->n_layers * target->d_model)
+    if (c->features.width != e->n_layers * target->d_model)
         return sd_fail(SD_ERR_VALUE,
                        "the draft's features have %d numbers, expected %d hidden states of %d, the target's "
                        "d_model",
-                       c->features.use == SD_FEATURE_NONE ? 0 : c->features.width, e->n_layers,
-                       target->d_model);
+                       c->features.width, e->n_layers, target->d_model);
     for (int i = 0; i < sd_head_rows(c); i++)
         if (e->ids ? e->ids[i] < 0 || e->ids[i] >= target->n_vocab : i >= target->n_vocab)
             return sd_fail(SD_ERR_VALUE, "the draft guesses the token %d, expected 0 to %d",
@@ -307,7 +307,10 @@ sd_status sd_eagle_check(const sd_eagle* e, const sd_config* target) {
     return SD_OK;
 }
 
-sd_status sd_eagle_predictor_make(const void* options, const sd_prediction* of, sd_predictor** out) {
+sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd_predictor** out) {
+    const sd_eagle_predictor_options* options = given;
+    sd_status status = check(options->eagle, &options->target->config);
+    if (status != SD_OK) return status;
     eagle_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     int catch_up = of->n_nodes < SD_PROMPT_SLICE ? of->n_nodes : SD_PROMPT_SLICE;
@@ -317,7 +320,7 @@ sd_status sd_eagle_predictor_make(const void* options, const sd_prediction* of, 
                                     .predict = predict,
                                     .share = share,
                                     .free = release},
-                           .eagle = options,
+                           .eagle = options->eagle,
                            .n_sequences = of->drafting->n_sequences,
                            .n_nodes = of->n_nodes,
                            .catch_up = catch_up,
@@ -326,10 +329,9 @@ sd_status sd_eagle_predictor_make(const void* options, const sd_prediction* of, 
                            .n_slots = catch_up + 1 + of->n_nodes,
                            .n_logits = of->drafting->n_sequences * of->n_rows,
                            .ld = of->drafting->n_vocab};
-    for (int i = 0; i < r->eagle->n_layers; i++)
-        if (sd_taps_find(&r->base.taps, r->eagle->layers[i]) < 0)
-            r->base.taps.layers[r->base.taps.n++] = r->eagle->layers[i];
-    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r));
+    for (int i = 0; i < r->eagle->n_layers && status == SD_OK; i++)
+        status = sd_taps_add(&r->base.taps, r->eagle->layers[i], &options->target->config);
+    if (status == SD_OK) status = SD_ARENA_BUILD(&r->arena, lay_out(r));
     if (status == SD_OK) status = make_room(r, of);
     if (status != SD_OK) {
         release(&r->base);

@@ -23,11 +23,15 @@ typedef struct sd_eagle {
     const int32_t* ids;
 } sd_eagle;
 
-/* Does it read hidden states of a target of this width and with this vocabulary? */
-sd_status sd_eagle_check(const sd_eagle* eagle, const sd_config* target);
+/* Borrowed; both must outlive the predictor. */
+typedef struct sd_eagle_predictor_options {
+    const sd_eagle* eagle;
+    const sd_model* target; /* whose hidden states it reads: the model of the session's caches */
+} sd_eagle_predictor_options;
 
-/* Make a predictor of sd_eagle, which must outlive it, for a target that sd_eagle_check accepts. A text that
- * outgrows the model's context is no longer predicted for, nor is one of a single token. */
+/* Make a predictor of sd_eagle_predictor_options. Fails where the target's hidden states have another width,
+ * or its vocabulary lacks a token that is guessed. A text that outgrows the model's context is no longer
+ * predicted for, nor is one of a single token. */
 sd_status sd_eagle_predictor_make(const void* options, const sd_prediction* prediction,
                                   sd_predictor** predictor);
 

@@ -37,8 +37,6 @@ typedef struct heads_predictor {
     ptrdiff_t ld_x, ld_computed;
 } heads_predictor;
 
-static int whole_panels(int n) { return SD_PANEL * sd_matrix_panels(n); }
-
 static const sd_heads_config* config_of(const heads_predictor* r) { return &r->options.heads->config; }
 
 /* The hidden state that heads read, by its name among taps. */
@@ -304,7 +302,7 @@ sd_status sd_heads_predictor_make(const void* given, const sd_prediction* of, sd
     heads_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     const sd_heads_config* c = &options->heads->config;
-    int n_vocab = whole_panels(of->drafting->n_vocab);
+    int n_vocab = sd_whole_panels(of->drafting->n_vocab);
     *r = (heads_predictor){
         .base = {.follow = follow, .predict = predict, .free = release, .ld_logits = n_vocab},
         .options = *options,
@@ -312,8 +310,8 @@ sd_status sd_heads_predictor_make(const void* given, const sd_prediction* of, sd
         .n_threads = of->drafting->n_threads,
         .n_levels = of->n_levels,
         .max_requests = of->drafting->n_sequences * (c->see_guesses ? of->n_rows : c->n_heads),
-        .ld_x = whole_panels(c->d_model),
-        .ld_computed = whole_panels(c->n_draft_vocab)};
+        .ld_x = sd_whole_panels(c->d_model),
+        .ld_computed = sd_whole_panels(c->n_draft_vocab)};
     status = sd_taps_add(&r->base.taps, tap_of(r), &options->target->config);
     if (status == SD_OK) status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
     if (status != SD_OK) {

@@ -12,11 +12,12 @@
 #include "token_matrix.h"
 
 typedef struct sd_recycling_options {
-    const sd_token_matrix* matrix; /* of the target's vocabulary; borrowed, must outlive the drafter */
-    sd_shape_options shape;        /* a tree */
-    const double*
-        chances; /* [matrix->k] how often the token of each rank comes, in [0, 1]; borrowed while the
-                                    * drafter is created */
+    /* Of the target's vocabulary; borrowed, must outlive the drafter. */
+    const sd_token_matrix* matrix;
+    /* A tree. */
+    sd_shape_options shape;
+    /* [matrix->k] how often the token of each rank comes, in [0, 1]; borrowed while the drafter is made. */
+    const double* chances;
 } sd_recycling_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. */
