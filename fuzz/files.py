@@ -299,6 +299,26 @@ def _suffixes() -> Files:
     return {"memory.safetensors": safetensors(arrays, metadata)}
 
 
+def _learning() -> Files:
+    """A table that has learnt from two corrections; the law has eight places for four tokens."""
+    none = [-1] * 4
+    arrays = {
+        "corrections.before": np.array([[0, 1], [-1, 2]], "<i4"),
+        "corrections.depth": np.array([1, 0], "<i4"),
+        "corrections.text": np.array([0, 1], "<i4"),
+        "corrections.position": np.array([2, 1], "<i4"),
+        "corrections.top": np.array([[3, 1, 0, 2, *none], [0, 2, 1, 3, *none]], "<i4"),
+        "corrections.log_probs": np.log(np.array([[0.4, 0.3, 0.2, 0.1] + [1e-9] * 4] * 2)).astype("<f4"),
+        "corrections.rest": np.zeros(2, "<f4"),
+        "corrections.hidden": np.zeros((2, 0), "<f4"),
+    }
+    metadata = {
+        "format": "specdec online draft", "version": "1", "learner": "table", "n_seen": "2", "n_updates": "1",
+        "n_begun": "2",
+    }  # fmt: skip
+    return {"learnt.safetensors": safetensors(arrays, metadata)}
+
+
 def _recycled() -> Files:
     """The two most promising tokens behind each of 4."""
     metadata = {"format": "specdec token recycling", "version": "1", "k": "2", "n_begun": "0"}
@@ -393,6 +413,7 @@ _WRITERS: dict[str, Callable[[], Files]] = (
         "ngram": _ngram,
         "suffixes": _suffixes,
         "recycled": _recycled,
+        "learning": _learning,
         "skips": _skips,
         "byt5": _byt5,
         "eagle": _eagle,
@@ -421,6 +442,10 @@ def use(kind: str, folder: Path) -> None:
         return
     if kind == "suffixes":
         _decode(_target(4), drafts.SuffixMemory.load(folder / "memory.safetensors"))
+        return
+    if kind == "learning":
+        table = drafts.Ngram([0, 1, 2, 0, 1], 4, 3)
+        _decode(_target(4), drafts.Online.load(folder / "learnt.safetensors", table, interval=None))
         return
     if kind == "recycled":
         tree = drafts.StaticTree((1, 1))

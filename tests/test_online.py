@@ -397,7 +397,7 @@ def test_damaged_files_are_refused_by_name(
     cases = {
         "metadata field 'format' is 'x'; expected 'specdec online draft'": {"metadata": {"format": "x"}},
         "metadata field 'learner' is 'network'; expected 'table'": {"metadata": {"learner": "network"}},
-        "invalid literal": {"metadata": {"n_seen": "many"}},
+        "metadata field 'n_seen' is 'many'; expected a whole number": {"metadata": {"n_seen": "many"}},
         "'corrections.rest' is missing": {"rest": None},
         "tensor 'corrections.top' is of int32": {"top": np.zeros((n, 3), np.int32)},
         "tensor 'corrections.before' is of int32": {"depth": np.zeros(n + 1, np.int32)},

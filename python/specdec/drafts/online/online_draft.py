@@ -30,8 +30,8 @@ __all__ = ["Online"]
 
 METADATA = {"format": "specdec online draft", "version": "1"}
 
-_COUNTS = ("n_seen", "n_updates", "_n_begun")
-"""Attributes that a file has as text."""
+_COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}
+"""Numbers that a file has as text, and their attributes."""
 
 _ALIVE: weakref.WeakSet[Online] = weakref.WeakSet()
 
@@ -273,7 +273,7 @@ class Online(Draft):
         with self._learning:
             arrays = {f"corrections.{name}": array for name, array in self._corrections.arrays.items()}
             arrays |= {f"state.{name}": array for name, array in self.learner.state().items()}
-            counts = {name: str(getattr(self, name)) for name in _COUNTS}
+            counts = {name: str(getattr(self, attribute)) for name, attribute in _COUNTS.items()}
             write_arrays(file, arrays, METADATA | {"learner": self.learner.name} | counts)
 
     @classmethod
@@ -324,8 +324,8 @@ class Online(Draft):
             state = {name.removeprefix("state."): array for name, array in arrays.items()}
             if len(self._corrections) or state:
                 self._offer(self.learner.restore(state, self._corrections))
-            for name in _COUNTS:
-                setattr(self, name, int(metadata[name]))
+            for name, attribute in _COUNTS.items():
+                setattr(self, attribute, _count(name, metadata[name]))
         except KeyError as error:
             raise CheckpointError(f"{file}: {error} is missing; expected it, as `save` writes it") from error
         except ValueError as error:
@@ -352,6 +352,12 @@ def _learner_of(draft: Draft) -> Learner:
         f"draft is {shown(draft)}; expected one that can learn: a model without a draft of its own, a "
         "Recurrent, a table of n-grams, or an OnlineNgram with a table; Heads with learner=HeadsLearner(...)"
     )
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) < 1 << 62:
+        raise ValueError(f"metadata field '{name}' is {shown(text)}; expected a whole number")
+    return int(text)
 
 
 def _check_alike(kept: Corrections, ours: Corrections) -> None:
