@@ -1,0 +1,169 @@
+"""Train the heads of the embedded target: one command, resumable, on a CPU.
+
+    python training/sample_target.py
+    python training/train_heads.py
+
+Hydra's heads with the target's own output: from the hidden state that the target's head reads, the root's
+embedding and those of the guesses before, each head learns the target's whole distribution at its offset,
+first by the Kullback-Leibler divergence, then by the total variation distance, as the draft of the pair does.
+The target is run once over the text, and its hidden states are kept. Half of the text is the novels', half
+the target's own writing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap
+from torch import Tensor
+from tqdm import tqdm
+
+import loop
+import specdec
+from specdec import _core
+from specdec.drafts.learnt.folder import LearntWeights
+from specdec.learning.heads import HeadsNetwork, HeadsShape
+from specdec.learning.target_ends import TargetEnds
+from train_draft import RAMP, VARIATION_SCALE
+
+SEED = 0
+CONTEXT = 512
+TOKENS_PER_STEP = 4096
+DECAY = 0.8  # a head's loss in that of the head before (Medusa)
+HELD_OUT = 32  # windows of the held-out novels
+
+
+def hidden_states(target: specdec.Model, rows: np.ndarray, path: Path, n_threads: int) -> np.ndarray:
+    """What the target's head reads after each token of windows [n, CONTEXT]; kept in a file, as float16."""
+    if not path.exists():
+        layer = target.config.n_layer + 1
+        part = path.with_suffix(".part.npy")
+        found = open_memmap(part, "w+", np.float16, (*rows.shape, target.config.d_model))
+        for row, states in zip(tqdm(rows, desc=path.stem, mininterval=10), found, strict=True):
+            decoder = _core.Decoder(target.core, capacity=len(row), n_threads=n_threads, taps=[layer])
+            decoder.prefill(row.astype(np.int32))
+            states[:] = decoder.tapped(layer)
+        found.flush()
+        part.replace(path)
+    return np.load(path, mmap_mode="r")
+
+
+def windows(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    return np.stack([ids[start : start + CONTEXT] for start in starts])
+
+
+@torch.no_grad()
+def held_out_alphas(
+    heads: HeadsNetwork, ids: np.ndarray, hidden: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """E[Σ min] of each head given the text before its token, and its share of equal argmaxes."""
+    n_heads, alphas, equal = heads.shape.n_heads, [], []
+    for row, states in zip(ids, hidden, strict=True):
+        seen, x = torch.from_numpy(row.astype(np.int64)), torch.from_numpy(states.astype(np.float32))
+        n = CONTEXT - n_heads
+        with torch.autocast("cpu", torch.bfloat16):
+            target = heads.ends.logits(x)
+            drafts = [heads(x[:n], behind(seen, k, n), k) for k in range(1, n_heads + 1)]
+        laws = [target[k : k + n] for k in range(1, n_heads + 1)]
+        alphas.append([1 - loop.divergences(t, d)[1].item() for t, d in zip(laws, drafts, strict=True)])
+        equal.append(
+            [(t.argmax(-1) == d.argmax(-1)).float().mean() for t, d in zip(laws, drafts, strict=True)]
+        )
+    return np.mean(alphas, axis=0), np.mean(equal, axis=0)
+
+
+def behind(ids: Tensor, k: int, n: int) -> Tensor:
+    """[n, k] the tokens that head `k` sees: the root and those behind it."""
+    return torch.stack([ids[1 + i : 1 + i + n] for i in range(k)], dim=-1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, default=Path(__file__).parent / "work")
+    parser.add_argument("--heads", type=int, default=2)
+    parser.add_argument("--blocks", type=int, default=2)
+    parser.add_argument("--medusa", action="store_true", help="heads that see no guesses")
+    parser.add_argument("--windows", type=int, default=3500, help="windows of the novels")
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--checkpoint-every", type=int, default=50)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(SEED)
+
+    target, _ = specdec.embedded_pair()
+    train, valid = (np.load(args.work / f"{s}.npy", mmap_mode="r") for s in ("train", "valid"))
+    starts = np.random.default_rng(SEED).integers(0, len(train) - CONTEXT, args.windows)
+    texts = {
+        "novels": windows(train, starts),
+        "samples": np.load(args.work / "samples.npy")[:, :CONTEXT],
+        "held_out": windows(valid, np.linspace(0, len(valid) - CONTEXT - 1, HELD_OUT).astype(np.int64)),
+    }
+    hidden = {
+        name: hidden_states(target, ids, args.work / f"hidden_{name}.npy", args.threads)
+        for name, ids in texts.items()
+    }
+    shape = HeadsShape(target.config.d_model, target.config.n_vocab, args.heads, args.blocks, not args.medusa)
+    heads = HeadsNetwork(shape, TargetEnds.of(target))
+    ends = TargetEnds(heads.ends.table, heads.ends.head.bfloat16())  # so that no step converts it again
+    heads.ends = ends
+    optimizers = loop.Optimizers(
+        heads, 2 * args.learning_rate, args.learning_rate, is_table=lambda name: "input" in name
+    )
+    checkpoint = args.work / "heads.pt"
+    start = loop.load_checkpoint(checkpoint, heads, optimizers)
+    names = [f"alpha_{k}" for k in range(1, args.heads + 1)] + [
+        f"equal_{k}" for k in range(1, args.heads + 1)
+    ]
+    curve = loop.LossCurve(args.work / "heads_loss.tsv", ("step", "tokens", "kl", *names, "seconds"), start)
+
+    def losses(x: Tensor, ids: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Of one window: the loss, and the first head's divergence."""
+        n = CONTEXT - args.heads
+        with torch.no_grad():
+            target_logits = ends.logits(x)
+        total, first = torch.zeros(()), torch.zeros(())
+        for k in range(1, args.heads + 1):
+            logits = heads(x[:n], behind(ids, k, n), k)
+            kl, variation = loop.divergences(target_logits[k : k + n], logits)
+            total = total + DECAY ** (k - 1) * ((1 - weight) * kl + weight * VARIATION_SCALE * variation)
+            first = kl if k == 1 else first
+        return total, first.detach()
+
+    compiled = torch.compile(losses, dynamic=False)
+    begun, recent = time.perf_counter(), []
+    for step in tqdm(range(start, args.steps), initial=start, total=args.steps, mininterval=10):
+        progress = step / args.steps
+        weight = torch.tensor(min(1.0, max(0.0, (progress - RAMP[0]) / (RAMP[1] - RAMP[0]))))
+        n_windows = TOKENS_PER_STEP // CONTEXT
+        for part, name in enumerate(("novels", "samples")):
+            rng = np.random.default_rng((SEED, step, part))
+            for row in rng.integers(0, len(texts[name]), n_windows // 2):
+                x = torch.from_numpy(hidden[name][row].astype(np.float32))
+                ids = torch.from_numpy(texts[name][row].astype(np.int64))
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss, kl = compiled(x, ids, weight)
+                (loss / n_windows).backward()
+                recent.append(kl.item())
+        loop.clip_gradients(heads)
+        optimizers.step(loop.learning_rate_factor(step, args.steps))
+        if (step + 1) % args.checkpoint_every == 0:
+            alphas, equal = held_out_alphas(heads, texts["held_out"], hidden["held_out"])
+            seconds = time.perf_counter() - begun
+            curve.add(step, (step + 1) * TOKENS_PER_STEP, float(np.mean(recent)), *alphas, *equal, seconds)
+            recent.clear()
+            loop.save_checkpoint(checkpoint, heads, optimizers, step + 1)
+    tensors = {name: tensor.float().numpy() for name, tensor in heads.state_dict().items()}
+    layer = target.config.n_layer + 1
+    LearntWeights.of("heads", target, shape.fields(), tensors, taps=[layer]).save(args.work / "heads")
+    alphas, equal = held_out_alphas(heads, texts["held_out"], hidden["held_out"])
+    print(f"held-out novels: alpha of each head {alphas.round(3)}, equal argmax {equal.round(3)}")
+
+
+if __name__ == "__main__":
+    main()
