@@ -1,7 +1,7 @@
 """Every way to draft: speed on several kinds of text, and what drafting itself costs.
 
-Learnt drafts (`Heads`, `Recurrent`, `LookAheadEmbeddings`) are not among them: each belongs to the target
-that it was trained for.
+Learnt drafts (`Heads`, `Recurrent`, `LookAheadEmbeddings`, `Eagle`, `MTP`) are not among them: each belongs
+to the target that it was trained for, and the program `learnt` takes them. `Online` is that of `online`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def _named(name: str) -> Any:
 SHORT, CHAINS, COPIES, OWN = (1, 2, 4), (1, 2, 3, 4, 6, 8), (2, 4, 8, 12, 16, 24), (None,)
 """Gammas to try; None is the draft's own number of nodes, as of trees, whose size is part of the draft."""
 
-# Drafts that need training, such as `Eagle`, are those of the program `learnt`; `Online` is that of `online`.
 DRAFTS: dict[str, tuple[Make, Sequence[int | None]]] = {
     "model": (lambda target, draft: draft, CHAINS),
     "model, grown tree of 6": (

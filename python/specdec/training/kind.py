@@ -1,4 +1,4 @@
-"""What every kind of draft tells its trainer; `kinds` lists them."""
+"""What every kind of draft tells its trainer; `registry` lists the kinds."""
 
 from __future__ import annotations
 
