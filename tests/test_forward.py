@@ -23,7 +23,7 @@ from canonical import (
     step_by_step,
 )
 from grids import in_few_items
-from learnt_drafts import recurrent_network
+from learnt_weights import recurrent_network
 from specdec import _core, reference
 
 N_IDS = 150  # two full prompt slices and a rest

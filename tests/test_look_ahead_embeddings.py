@@ -11,7 +11,7 @@ import pytest
 import specdec
 from canonical import GPT, SWITCHES, random_tensors, with_drafts
 from encoder_decoders import model_of
-from learnt_drafts import look_ahead_weights
+from learnt_weights import look_ahead_weights
 from specdec import _core, drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from toy_pair import load_pair

@@ -10,7 +10,7 @@ import pytest
 from allocations import fail_each_allocation, needs_hooks
 from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from descriptions import by_method
-from learnt_drafts import recurrent_network
+from learnt_weights import recurrent_network
 from specdec import _core
 
 pytestmark = [pytest.mark.usefixtures("quick_gc"), needs_hooks]

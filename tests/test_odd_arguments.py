@@ -20,8 +20,7 @@ import pytest
 
 import specdec
 from eagle_models import eagle_folder, mimo_target
-from learnt_drafts import look_ahead_weights, recurrent_weights
-from learnt_weights import random_heads
+from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import drafts, theory
 from specdec.errors import SpecdecError
 from tiny_models import llama_config, write_hf

@@ -12,8 +12,7 @@ import pytest
 import scipy
 
 import specdec
-from learnt_drafts import recurrent_weights
-from learnt_weights import random_heads
+from learnt_weights import random_heads, recurrent_weights
 from specdec import drafts
 from specdec.drafts.online.corrections import Corrections
 from specdec.errors import CheckpointError, InputError, LearningError

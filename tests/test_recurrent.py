@@ -10,7 +10,7 @@ import pytest
 
 import specdec
 from canonical import with_drafts
-from learnt_drafts import recurrent_logits, recurrent_network, recurrent_tensors, recurrent_weights
+from learnt_weights import recurrent_logits, recurrent_network, recurrent_tensors, recurrent_weights
 from specdec import _core, drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from toy_pair import load_pair

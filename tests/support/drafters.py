@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 import specdec
 from eagle_models import eagle_for
-from learnt_drafts import look_ahead_weights, recurrent_weights
-from learnt_weights import random_heads
+from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import _core, drafts
 
 
