@@ -107,6 +107,46 @@ def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, 
     assert n_judged > 50
 
 
+@pytest.mark.parametrize("name", ["medusa", "hydra", "eagle-3-reduced", "pass"])
+def test_a_loss_is_the_mean_over_the_tokens_that_are_guessed(name: str, target: specdec.Model) -> None:
+    """Each guess against the target's law of the very token that it is a guess of, one text at a time."""
+    import torch
+
+    from specdec.learning.target_law import Objective
+    from specdec.training.batch import TargetStates
+    from specdec.training.registry import kind_of_name
+    from specdec.training.settings import TrainingSettings
+    from specdec.training.written_texts import Texts
+
+    given = KINDS[name][1] | ({"n_points": 99} if name == "pass" else {})
+    shape = {key: str(value) for key, value in given.items()}
+    kind = kind_of_name(KINDS[name][0])(target, TrainingSettings(kind=KINDS[name][0], length=12, shape=shape))
+    kind.token_counts = lambda: np.arange(VOCABULARY)
+    torch.manual_seed(3)
+    network = kind.network()
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    rng = np.random.default_rng(5)
+    texts = Texts.of_lists([rng.integers(3, VOCABULARY, 12).tolist() for _ in range(2)], [4, 1], 12)
+    batch = TargetStates(target, taps=kind.taps, n_threads=1).of(texts)
+    with torch.no_grad():
+        found = float(kind.loss(network, batch, Objective({"tvd": 1.0}), 0.5))
+    sums, counts = np.zeros(2), np.zeros(2)
+    for n in range(2):  # two heads, steps, embeddings
+        for ids, begin in zip(texts.ids.tolist(), texts.begins, strict=True):
+            for end in range(max(2 + n, int(begin)), 12):  # behind so many tokens of the text
+                if name == "pass" and end - n - 2 >= 10:
+                    continue  # not all embeddings fit behind the point
+                law = target.logits(ids[:end])[-1].astype(np.float64)
+                law = np.exp(law - law.max()) / np.exp(law - law.max()).sum()
+                sums[n] += 1.0 - np.minimum(law, law_of_network(network, kind, ids[:end], n)).sum()
+                counts[n] += 1.0
+    means = sums / counts
+    expected = sums.sum() / counts.sum() if name == "pass" else means[0] + 0.8 * means[1]
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 def test_medusa_2_writes_another_target(target: specdec.Model, tmp_path: Path) -> None:
     """The tuned target decodes by its heads; the original refuses nothing but is another model."""
     trained = train(target, tmp_path, *KINDS["medusa-2"], steps=24)
