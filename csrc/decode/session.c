@@ -393,28 +393,32 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     return s->drafter ? sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text) : SD_OK;
 }
 
+/* How many riders are behind the last accepted node of a record; *first: the row of the first of them. */
+static int last_riders(const sd_session* s, int i, const sd_record* record, int* first) {
+    const sd_verdict* v = &record->verdict;
+    int node = v->n_path > 0 ? v->path[v->n_path - 1] : 0;
+    const int32_t* begins = first_riders(s, i) + record->node_rows[node];
+    *first = record->first_row + begins[0];
+    return begins[1] - begins[0];
+}
+
 /* Tell the drafter with riders what the target says after those behind the last accepted node of each text
  * that goes on. */
 static sd_status ride(sd_session* s, const sd_record* records) {
     sd_drafter* rider = find_rider(s);
     const float* logits;
-    int n = 0;
+    int n = 0, first;
     for (int i = 0; i < s->n_open && rider != NULL; i++) {
-        const sd_verdict* v = &records[i].verdict;
-        int node = v->n_path > 0 ? v->path[v->n_path - 1] : 0;
-        const int32_t* first = first_riders(s, i) + records[i].node_rows[node];
         if (s->sequences[records[i].sequence].finished) continue;
-        for (int row = first[0]; row < first[1]; row++) s->rides[n++] = records[i].first_row + row;
+        int n_here = last_riders(s, i, &records[i], &first);
+        for (int k = 0; k < n_here; k++) s->rides[n++] = first + k;
     }
     if (n == 0) return SD_OK;
     sd_status status = sd_forward_more_logits(&s->workspace, s->rides, n, &logits);
     for (int i = 0; i < s->n_open && status == SD_OK; i++) {
-        const sd_verdict* v = &records[i].verdict;
-        int node = v->n_path > 0 ? v->path[v->n_path - 1] : 0;
-        const int32_t* first = first_riders(s, i) + records[i].node_rows[node];
         const sd_sequence* q = &s->sequences[records[i].sequence];
         if (q->finished) continue;
-        int n_here = first[1] - first[0];
+        int n_here = last_riders(s, i, &records[i], &first);
         status = rider->ride(rider, records[i].sequence, q->n_text, logits, s->workspace.ld_logits, n_here);
         logits += n_here * s->workspace.ld_logits;
     }

@@ -41,20 +41,13 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     return SD_OK;
 }
 
-/* How many nodes are above a node. */
-static int depth_of(const sd_tree* tree, int32_t node) {
-    int depth = 0;
-    for (; node > 0; node = tree->parents[node]) depth++;
-    return depth;
-}
-
 static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n) {
     look_ahead_predictor* r = (look_ahead_predictor*)base;
     float* to = r->logits;
     for (int i = 0; i < n; i++) {
         const sd_proposal* p = batch[i].proposal;
         for (int j = 0; j < batch[i].n_nodes; j++, to += base->ld_logits) {
-            ptrdiff_t row = depth_of(&p->tree, batch[i].nodes[j]);
+            ptrdiff_t row = p->depths[batch[i].nodes[j]];
             memcpy(to, r->outlooks[p->sequence].logits + row * base->ld_logits,
                    (size_t)r->n_vocab * sizeof *to);
         }
@@ -91,7 +84,7 @@ sd_status sd_look_ahead_predictor_make(const void* options, const sd_prediction*
     sd_riders* riders = &r->base.riders;
     *riders = *(const sd_riders*)options;
     if (riders->n > of->n_levels) riders->n = of->n_levels; /* more would never be guesses */
-    r->base.ld_logits = (ptrdiff_t)sd_matrix_panels(r->n_vocab) * SD_PANEL;
+    r->base.ld_logits = sd_whole_panels(r->n_vocab);
     sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
     if (status != SD_OK) {
         release(&r->base);
