@@ -324,19 +324,19 @@ def test_the_nth_allocation_fails(target: specdec.Model, tmp_path: Path) -> None
 
 def test_the_type_of_the_core_checks_what_it_is_given(target: specdec.Model, tmp_path: Path) -> None:
     model = drafts.Eagle(eagle3(target, n_draft=3).write(tmp_path), target).core.model
-    for ids, message in (
-        ([1, 2], "there are 2 ids, expected 3"),
-        ([1, 2, 1], r"ids\[2\] is 1, expected 0 to 16, each once"),
-        ([1, 2, 17], r"ids\[2\] is 17"),
+    for tokens, message in (
+        ([1, 2], "there are 2 tokens, expected 3"),
+        ([1, 2, 1], r"tokens\[2\] is 1, expected 0 to 16, each once"),
+        ([1, 2, 17], r"tokens\[2\] is 17"),
     ):
         with pytest.raises(ValueError, match=message):
-            _core.Eagle(model, layers=[1, 2, 4], ids=ids)
+            _core.Eagle(model, layers=[1, 2, 4], tokens=tokens)
     for layers, message in (([], "there are 0 layers"), ([1] * 17, "there are 17 layers")):
         with pytest.raises(ValueError, match=message):
             _core.Eagle(model, layers=layers)
-    eagle = _core.Eagle(model, layers=[1, 2, 4], ids=[5, 1, 9])
+    eagle = _core.Eagle(model, layers=[1, 2, 4], tokens=[5, 1, 9])
     with pytest.raises(RuntimeError, match="twice"):
-        eagle.__init__(model, layers=[1, 2, 4], ids=[5, 1, 9])  # type: ignore[misc]
+        eagle.__init__(model, layers=[1, 2, 4], tokens=[5, 1, 9])  # type: ignore[misc]
     empty = _core.Eagle.__new__(_core.Eagle)
     for wrong, message in (
         (empty, "has not been initialised"),

@@ -417,6 +417,7 @@ def test_an_object_is_made_once(target: specdec.Model) -> None:
 
 
 @needs_hooks
+@pytest.mark.usefixtures("quick_gc")
 def test_memory_that_is_not_granted(target: specdec.Model) -> None:
     weights = random_heads(target, see_guesses=True, tokens=[3, 4])
     assert fail_each_allocation(lambda: pack_heads(weights, n_threads=1)) >= 2

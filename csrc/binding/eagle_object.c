@@ -20,43 +20,43 @@ static int layers_from(PyObject* argument, sd_eagle* eagle) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Ids of the target, as many as the head has rows, all different; or None. Returns 0, or -1 with an
+/* Tokens of the target, as many as the head has rows, all different; or None. Returns 0, or -1 with an
  * exception. */
-static int ids_from(PyObject* argument, const sd_config* config, int32_t** ids) {
-    *ids = NULL;
+static int tokens_from(PyObject* argument, const sd_config* config, int32_t** tokens) {
+    *tokens = NULL;
     if (argument == Py_None) return 0;
     int n, expected = sd_head_rows(config);
-    if (sd_ids_from(argument, "ids", ids, &n) < 0) return -1;
+    if (sd_ids_from(argument, "tokens", tokens, &n) < 0) return -1;
     char* seen = n == expected ? PyMem_Calloc((size_t)config->n_vocab, 1) : NULL;
     if (n != expected)
-        PyErr_Format(PyExc_ValueError, "there are %d ids, expected %d, one for each row of the head", n,
+        PyErr_Format(PyExc_ValueError, "there are %d tokens, expected %d, one for each row of the head", n,
                      expected);
     else if (seen == NULL)
         PyErr_NoMemory();
     for (int i = 0; seen != NULL && i < n; i++) {
-        int32_t id = (*ids)[i];
-        if (id < 0 || id >= config->n_vocab || seen[id]) {
-            PyErr_Format(PyExc_ValueError, "ids[%d] is %d, expected 0 to %d, each once", i, (int)id,
+        int32_t token = (*tokens)[i];
+        if (token < 0 || token >= config->n_vocab || seen[token]) {
+            PyErr_Format(PyExc_ValueError, "tokens[%d] is %d, expected 0 to %d, each once", i, (int)token,
                          config->n_vocab - 1);
             break;
         }
-        seen[id] = 1;
+        seen[token] = 1;
     }
     PyMem_Free(seen);
     if (!PyErr_Occurred()) return 0;
-    PyMem_Free(*ids);
-    *ids = NULL;
+    PyMem_Free(*tokens);
+    *tokens = NULL;
     return -1;
 }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"model", "layers", "ids", "normed_feedback", NULL};
+    static char* names[] = {"model", "layers", "tokens", "normed_feedback", NULL};
     sd_eagle_object* self = (sd_eagle_object*)base;
-    PyObject *model_argument, *layers = Py_None, *ids_argument = Py_None;
+    PyObject *model_argument, *layers = Py_None, *tokens_argument = Py_None;
     int normed_feedback = 0, result = -1;
-    int32_t* ids = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOp", names, &model_argument, &layers, &ids_argument,
-                                     &normed_feedback))
+    int32_t* tokens = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOp", names, &model_argument, &layers,
+                                     &tokens_argument, &normed_feedback))
         return -1;
     if (sd_exclusive_enter_init(&self->exclusive, self->model != NULL, "Eagle") < 0) return -1;
     sd_model_object* model = sd_model_from(PyType_GetModuleState(Py_TYPE(base)), model_argument, "model");
@@ -67,8 +67,8 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         PyErr_SetString(PyExc_ValueError, "model: reads no features, expected one that does");
         goto end;
     }
-    if (ids_from(ids_argument, &eagle.model->config, &ids) < 0) goto end;
-    eagle.ids = self->ids = ids;
+    if (tokens_from(tokens_argument, &eagle.model->config, &tokens) < 0) goto end;
+    eagle.tokens = self->tokens = tokens;
     self->eagle = eagle;
     self->model = (sd_model_object*)Py_NewRef((PyObject*)model);
     result = 0;
@@ -88,7 +88,7 @@ static void dealloc(PyObject* base) {
     PyTypeObject* type = Py_TYPE(base);
     PyObject_GC_UnTrack(base);
     Py_CLEAR(self->model);
-    PyMem_Free(self->ids);
+    PyMem_Free(self->tokens);
     type->tp_free(base);
     Py_DECREF(type);
 }
@@ -113,7 +113,7 @@ static PyGetSetDef getters[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc,
-     "Eagle(model, *, layers, ids=None, normed_feedback=False)\n--\n\n"
+     "Eagle(model, *, layers, tokens=None, normed_feedback=False)\n--\n\n"
      "A small model that drafts from the target's hidden states."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},

@@ -32,7 +32,7 @@ typedef struct sd_model_object {
 typedef struct sd_eagle_object {
     PyObject_HEAD sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
     sd_eagle eagle;
-    int32_t* ids;           /* of the eagle, PyMem_Free */
+    int32_t* tokens;        /* of the eagle, PyMem_Free */
     sd_exclusive exclusive; /* of __init__ */
 } sd_eagle_object;
 

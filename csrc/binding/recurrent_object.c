@@ -37,7 +37,7 @@ static int create(PyObject* config, PyObject* tokens, const char* dtype, sd_recu
     if (sd_optional_ids_from(tokens, "tokens", &ids, &n) < 0) return -1;
     sd_status status =
         ids != NULL && n != shape.n_draft_vocab
-            ? sd_fail(SD_ERR_SHAPE, "tokens has %d entries, expected %d", n, shape.n_draft_vocab)
+            ? sd_fail(SD_ERR_VALUE, "there are %d tokens, expected n_draft_vocab, %d", n, shape.n_draft_vocab)
             : sd_recurrent_create(&shape, format, ids, recurrent);
     PyMem_Free(ids);
     if (status != SD_OK) sd_raise(status);

@@ -166,12 +166,12 @@ class Eagle:
         model: Model,
         *,
         layers: Sequence[int],
-        ids: Sequence[int] | NDArray[np.int32] | None = None,
+        tokens: Sequence[int] | NDArray[np.int32] | None = None,
         normed_feedback: bool = False,
     ) -> None:
         """model : with features. layers : hidden states of the target whose concatenation is a feature.
 
-        ids : [rows of the head], the target's id of each token of the draft, all different; None: the same.
+        tokens : [rows of the head], the target's token of each of the draft's, all different; None: the same.
         normed_feedback : whether guesses read what stands behind the draft's last norm, not before it.
         """
     @property

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "draft_tokens.h"
 #include "forward.h"
 
 /* How a sequence is read. */
@@ -35,7 +36,7 @@ typedef struct eagle_predictor {
     float* own;          /* [n_sequences, n_slots, d_model] what pending rows hand to their children */
     int n_slots;         /* pending rows of a sequence, at most */
     float* slice;        /* [SD_PROMPT_SLICE, width] features of a slice */
-    float* logits;       /* [n_sequences · n_rows, ld] where ids are translated, else no rows */
+    float* logits;       /* [n_sequences · n_rows, ld] where tokens are translated, else no rows */
     int n_logits;
     ptrdiff_t ld;
 } eagle_predictor;
@@ -61,7 +62,7 @@ static void lay_out(eagle_predictor* r) {
     r->own = sd_arena_take(arena, n * (size_t)r->n_slots, d_model * sizeof *r->own);
     r->slice = sd_arena_take(arena, SD_PROMPT_SLICE, (size_t)c->features.width * sizeof *r->slice);
     r->logits =
-        sd_arena_take(arena, r->eagle->ids ? (size_t)r->n_logits : 0, (size_t)r->ld * sizeof *r->logits);
+        sd_arena_take(arena, r->eagle->tokens ? (size_t)r->n_logits : 0, (size_t)r->ld * sizeof *r->logits);
 }
 
 /* ---------------------------------------------------------------------------------------------- text */
@@ -225,10 +226,10 @@ static void keep_own(eagle_predictor* r, const sd_draft_nodes* batch, int n) {
 /* The logits of the tokens that the head knows, where the target has them; the others stay -infinity. */
 static void translate(eagle_predictor* r, int n_rows) {
     int n = sd_head_rows(&r->eagle->model->config);
-    for (int row = 0; r->eagle->ids != NULL && row < n_rows; row++) {
+    for (int row = 0; r->eagle->tokens != NULL && row < n_rows; row++) {
         const float* from = r->workspace.logits + row * r->workspace.ld_logits;
         float* to = r->logits + row * r->ld;
-        for (int i = 0; i < n; i++) to[r->eagle->ids[i]] = from[i];
+        sd_draft_tokens_scatter(r->eagle->tokens, n, from, to);
     }
 }
 
@@ -287,7 +288,7 @@ static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
         sd_status status = sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL);
         if (status != SD_OK) return status;
     }
-    for (ptrdiff_t i = 0; r->eagle->ids != NULL && i < r->n_logits * r->ld; i++) r->logits[i] = -INFINITY;
+    for (ptrdiff_t i = 0; r->eagle->tokens != NULL && i < r->n_logits * r->ld; i++) r->logits[i] = -INFINITY;
     return sd_workspace_create_for(&r->workspace, model, r->n_vocab, of->drafting->n_threads,
                                    n_rows > SD_PROMPT_SLICE ? n_rows : SD_PROMPT_SLICE, r->n_logits, n_slots);
 }
@@ -301,9 +302,9 @@ static sd_status check(const sd_eagle* e, const sd_config* target) {
                        "d_model",
                        c->features.width, e->n_layers, target->d_model);
     for (int i = 0; i < sd_head_rows(c); i++)
-        if (e->ids ? e->ids[i] < 0 || e->ids[i] >= target->n_vocab : i >= target->n_vocab)
+        if (e->tokens ? e->tokens[i] < 0 || e->tokens[i] >= target->n_vocab : i >= target->n_vocab)
             return sd_fail(SD_ERR_VALUE, "the draft guesses the token %d, expected 0 to %d",
-                           e->ids ? (int)e->ids[i] : i, target->n_vocab - 1);
+                           e->tokens ? (int)e->tokens[i] : i, target->n_vocab - 1);
     return SD_OK;
 }
 
@@ -338,8 +339,8 @@ sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd
         return status;
     }
     r->workspace.name = "the draft";
-    r->base.logits = r->eagle->ids ? r->logits : r->workspace.logits;
-    r->base.ld_logits = r->eagle->ids ? r->ld : r->workspace.ld_logits;
+    r->base.logits = r->eagle->tokens ? r->logits : r->workspace.logits;
+    r->base.ld_logits = r->eagle->tokens ? r->ld : r->workspace.ld_logits;
     *out = &r->base;
     return SD_OK;
 }

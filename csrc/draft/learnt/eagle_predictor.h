@@ -20,7 +20,7 @@ typedef struct sd_eagle {
     int normed_feedback;
     /* [sd_head_rows of the model] the target's id of each token that the head knows, all different; borrowed.
      * NULL: its own. */
-    const int32_t* ids;
+    const int32_t* tokens;
 } sd_eagle;
 
 /* Borrowed; both must outlive the predictor. */

@@ -1,5 +1,7 @@
 #include "heads.h"
 
+#include "draft_tokens.h"
+
 #define MAX_BLOCKS 64
 #define MAX_D_MODEL (1 << 20) /* so that the inputs of every head can be counted */
 
@@ -55,14 +57,7 @@ static sd_status check(const sd_heads_config* c, const int32_t* tokens) {
     if (c->n_vocab < 1 || c->n_draft_vocab < 1 || c->n_draft_vocab > c->n_vocab)
         return sd_fail(SD_ERR_VALUE, "n_draft_vocab is %d, expected 1 to %d, the target's n_vocab",
                        c->n_draft_vocab, c->n_vocab);
-    if (tokens == NULL && c->n_draft_vocab < c->n_vocab)
-        return sd_fail(SD_ERR_VALUE, "there are no tokens, expected %d of the target's %d", c->n_draft_vocab,
-                       c->n_vocab);
-    for (int i = 0; tokens != NULL && i < c->n_draft_vocab; i++)
-        if (tokens[i] < 0 || tokens[i] >= c->n_vocab)
-            return sd_fail(SD_ERR_VALUE, "tokens[%d] is %d, expected 0 to %d", i, (int)tokens[i],
-                           c->n_vocab - 1);
-    return SD_OK;
+    return sd_draft_tokens_check(tokens, c->n_draft_vocab, c->n_vocab);
 }
 
 sd_status sd_heads_create(const sd_heads_config* config, const int32_t* tokens, sd_heads** out) {

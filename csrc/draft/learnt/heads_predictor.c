@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "draft_tokens.h"
 #include "interrupt.h"
 #include "kernels.h"
 #include "pass.h"
@@ -253,9 +254,7 @@ static void deliver(heads_predictor* r, int n) {
     int n_draft = heads->config.n_draft_vocab;
     for (int i = 0; i < n; i++) {
         const float* from = r->computed + r->rows[i] * r->ld_computed;
-        float* to = r->logits + i * r->base.ld_logits;
-        if (heads->tokens == NULL) memcpy(to, from, (size_t)n_draft * sizeof *to);
-        for (int j = 0; heads->tokens != NULL && j < n_draft; j++) to[heads->tokens[j]] = from[j];
+        sd_draft_tokens_scatter(heads->tokens, n_draft, from, r->logits + i * r->base.ld_logits);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "draft_tokens.h"
 #include "kernels.h"
 #include "pass.h"
 
@@ -67,23 +68,10 @@ static void lay_out(sd_recurrent* r) {
     if (arena->base != NULL) list_tensors(r);
 }
 
-/* Which token each output stands for. */
-static sd_status set_tokens(sd_recurrent* r, const int32_t* tokens) {
-    int n = r->shape.n_draft_vocab, n_vocab = r->shape.n_vocab;
-    if (tokens == NULL && n < n_vocab)
-        return sd_fail(SD_ERR_SHAPE, "%d of %d tokens may be guessed, expected to be told which", n, n_vocab);
-    for (int i = 0; i < n && tokens != NULL; i++) {
-        r->tokens[i] = tokens[i];
-        if (r->tokens[i] < 0 || r->tokens[i] >= n_vocab)
-            return sd_fail(SD_ERR_VALUE, "output %d stands for token %d, expected 0 to %d", i,
-                           (int)r->tokens[i], n_vocab - 1);
-    }
-    return SD_OK;
-}
-
 sd_status sd_recurrent_create(const sd_recurrent_shape* shape, sd_format format, const int32_t* tokens,
                               sd_recurrent** out) {
     sd_status status = check(shape);
+    if (status == SD_OK) status = sd_draft_tokens_check(tokens, shape->n_draft_vocab, shape->n_vocab);
     if (status != SD_OK) return status;
     sd_recurrent* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
@@ -91,11 +79,11 @@ sd_status sd_recurrent_create(const sd_recurrent_shape* shape, sd_format format,
     r->format = format;
     r->reduced = tokens != NULL;
     status = SD_ARENA_BUILD(&r->arena, lay_out(r));
-    if (status == SD_OK) status = set_tokens(r, tokens);
     if (status != SD_OK) {
         sd_recurrent_free(r);
         return status;
     }
+    for (int i = 0; tokens != NULL && i < shape->n_draft_vocab; i++) r->tokens[i] = tokens[i];
     *out = r;
     return SD_OK;
 }
@@ -115,14 +103,12 @@ double sd_recurrent_step_work(const sd_recurrent* r) {
     return work;
 }
 
-static ptrdiff_t in_panels(int n) { return (ptrdiff_t)sd_matrix_panels(n) * SD_PANEL; }
-
 sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurrent* r, int max_rows,
                                                int n_threads) {
     const sd_recurrent_shape* s = &r->shape;
     size_t rows = (size_t)max_rows, hidden = (size_t)s->d_hidden;
     size_t widest = (size_t)(s->d_embed > s->d_hidden ? s->d_embed : s->d_hidden);
-    ptrdiff_t ld_gates = in_panels(3 * s->d_hidden), ld_outputs = in_panels(s->n_draft_vocab);
+    ptrdiff_t ld_gates = sd_whole_panels(3 * s->d_hidden), ld_outputs = sd_whole_panels(s->n_draft_vocab);
     return (sd_recurrent_scratch){
         .max_rows = max_rows,
         .n_threads = n_threads,
@@ -212,12 +198,8 @@ sd_status sd_recurrent_predict(const sd_recurrent* r, sd_recurrent_scratch* s, c
     const float* y = s->outputs;
     sd_status status = multiply(s, &r->output, r->output_bias, s->states, n, s->outputs, s->ld_outputs);
     for (int i = 0; i < n && status == SD_OK; i++, y += s->ld_outputs, logits += ld_logits) {
-        if (r->tokens == NULL) {
-            memcpy(logits, y, (size_t)shape->n_vocab * sizeof *logits);
-            continue;
-        }
-        for (int token = 0; token < shape->n_vocab; token++) logits[token] = -INFINITY;
-        for (int j = 0; j < shape->n_draft_vocab; j++) logits[r->tokens[j]] = y[j];
+        for (int token = 0; r->tokens != NULL && token < shape->n_vocab; token++) logits[token] = -INFINITY;
+        sd_draft_tokens_scatter(r->tokens, shape->n_draft_vocab, y, logits);
     }
     return status;
 }

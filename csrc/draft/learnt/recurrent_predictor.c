@@ -49,7 +49,7 @@ static void lay_out(recurrent_predictor* r, const sd_prediction* of) {
     r->cursors = sd_arena_take(arena, n, sizeof *r->cursors);
     r->steps = sd_arena_take(arena, rows, sizeof *r->steps);
     r->states = sd_arena_take(arena, rows, sizeof *r->states);
-    r->base.ld_logits = (ptrdiff_t)sd_matrix_panels(r->recurrent->shape.n_vocab) * SD_PANEL;
+    r->base.ld_logits = sd_whole_panels(r->recurrent->shape.n_vocab);
     r->logits = sd_arena_take(arena, rows, (size_t)r->base.ld_logits * sizeof *r->logits);
     for (size_t i = 0; i < n; i++) {
         const history one = {

@@ -221,7 +221,10 @@ def _packed(published: PublishedDraft, target: Model, dtype: Dtype, n_threads: i
             target=target.core,
         )
         return _core.Eagle(
-            model, layers=published.layers, ids=published.tokens, normed_feedback=published.normed_feedback
+            model,
+            layers=published.layers,
+            tokens=published.tokens,
+            normed_feedback=published.normed_feedback,
         )
     except SpecdecError:
         raise
