@@ -81,12 +81,19 @@ def behind(ids: Tensor, k: int, n: int) -> Tensor:
     return torch.stack([ids[1 + i : 1 + i + n] for i in range(k)], dim=-1)
 
 
+def frequent(*texts: np.ndarray, n_vocab: int) -> np.ndarray:
+    """All tokens, those first of which several texts have the largest shares."""
+    shares = sum(np.bincount(ids.ravel(), minlength=n_vocab) / ids.size for ids in texts)
+    return np.argsort(-shares, kind="stable")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path(__file__).parent / "work")
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--medusa", action="store_true", help="heads that see no guesses")
+    parser.add_argument("--tokens", type=int, default=1024, help="tokens that the heads may guess")
     parser.add_argument("--windows", type=int, default=3500, help="windows of the novels")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--steps", type=int, default=700)
@@ -160,7 +167,12 @@ def main() -> None:
             loop.save_checkpoint(checkpoint, heads, optimizers, step + 1)
     tensors = {name: tensor.float().numpy() for name, tensor in heads.state_dict().items()}
     layer = target.config.n_layer + 1
-    LearntWeights.of("heads", target, shape.fields(), tensors, taps=[layer]).save(args.work / "heads")
+    tokens = frequent(texts["novels"], texts["samples"], n_vocab=shape.n_vocab)[: args.tokens]
+    weights = LearntWeights.of(
+        "heads", target, shape.fields(), tensors, taps=[layer],
+        tokens=None if len(tokens) == shape.n_vocab else np.sort(tokens),
+    )  # fmt: skip
+    weights.save(args.work / "heads")
     alphas, equal = held_out_alphas(heads, texts["held_out"], hidden["held_out"])
     print(f"held-out novels: alpha of each head {alphas.round(3)}, equal argmax {equal.round(3)}")
 

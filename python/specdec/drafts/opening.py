@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
 
@@ -11,25 +12,27 @@ from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.learnt.eagle_draft import Eagle, local_folder
 from specdec.drafts.learnt.folder import configuration_digest
+from specdec.drafts.learnt.heads_draft import Heads
 from specdec.drafts.learnt.kinds import open_learnt
 from specdec.drafts.learnt.published import is_published
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.trees import Tree, check_tree
-from specdec.errors import CheckpointError, InputError
+from specdec.errors import CheckpointError, InputError, kind_of
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.json_fields import Fields, read_json_object
-from specdec.models.model import Model, ModelConfig
+from specdec.models.model import Model, ModelConfig, embedded_pair
 from specdec.models.model import load as load_model
 from specdec.models.number_formats import DTYPES, Dtype
 
 __all__ = ["load"]
 
 EXIT_NAME: Final = "specdec_exit.json"
+EMBEDDED_HEADS: Final = "embedded-heads"
 
 
 def load(
     path: str | os.PathLike[str],
-    target: Model,
+    target: Model | None = None,
     *,
     dtype: Dtype | None = None,
     tree: Tree | None = None,
@@ -42,12 +45,13 @@ def load(
     path : path-like
         - The folder of a learnt draft (a ``config.json`` with ``specdec_draft``): that draft, such as
           `Heads`.
+        - ``"embedded-heads"``: the heads of the target that comes with the package.
         - The folder of a published draft of EAGLE: `Eagle`.
         - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
           the layer that the file names. The target is the model of the same folder.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
-        What it shall draft for.
+        What it shall draft for. None, for ``"embedded-heads"`` only: the target of `specdec.embedded_pair`.
     dtype : {None, "f32", "bf16", "int8", "int4"}
         The number format of the draft's matrices; None: that of its file.
     tree : ParallelChains, StaticTree or DynamicTree, optional
@@ -71,11 +75,19 @@ def load(
     >>> draft = specdec.drafts.load("path/to/heads", target, tree=specdec.drafts.StaticTree((4, 2, 1)))
     >>> out = specdec.generate(target, draft, "Once upon a time")
     """
+    embedded = isinstance(path, str) and path == EMBEDDED_HEADS and not Path(path).exists()
+    if embedded and target is None:
+        target, _ = embedded_pair()
     if not isinstance(target, Model):
-        raise InputError("target is no specdec.Model; expected the model that the draft is for")
+        raise InputError(f"target is {kind_of(target)}; expected the specdec.Model that the draft is for")
     dtype = check_choice("dtype", dtype, DTYPES, optional=True)
     tree = check_tree(tree)
     gamma = None if gamma is None else check_integer("gamma", gamma, 1, MAX_GAMMA)
+    if embedded:
+        with as_file(files("specdec") / "embedded" / "heads") as place:
+            heads = Heads(place, dtype=dtype, tree=tree, gamma=gamma)
+        heads.describe(target)
+        return heads
     folder = check_path("path", path, CheckpointError)
     draft: Draft | None
     if (folder / EXIT_NAME).is_file():
