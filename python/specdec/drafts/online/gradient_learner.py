@@ -43,6 +43,9 @@ class GradientLearner(Learner):
         As of `NetworkLearner`.
     """
 
+    usual_rate: float = 2e-4
+    """Learning rate for networks of up to ten million parameters, where the caller does not say."""
+
     def __init__(
         self,
         network: Any,
@@ -65,7 +68,7 @@ class GradientLearner(Learner):
         self._rng = np.random.default_rng(check_integer("seed", seed, 0, 2**63 - 1))
         self._network, self._n_vocab = network.eval(), n_vocab  # no dropout
         size = sum(parameter.numel() for parameter in network.parameters())
-        self.learning_rate = learning_rate or 2e-4 / max(1.0, size / 1e7) ** 0.5
+        self.learning_rate = learning_rate or self.usual_rate / max(1.0, size / 1e7) ** 0.5
         self._optimiser = self._new_optimiser()
 
     def _new_optimiser(self) -> Any:

@@ -51,8 +51,8 @@ class NetworkLearner(GradientLearner):
         The divergence of target and draft: total variation, which is the chance that a guess is refused;
         forward or reverse Kullback-Leibler, which suit drafts that are far from the target; Jensen-Shannon.
     learning_rate : float, optional
-        By default 2e-4, less for networks of more than ten million parameters, in inverse proportion to the
-        root of their number.
+        By default 2e-4, and 2e-3 for recurrent networks; less for networks of more than ten million
+        parameters, in inverse proportion to the root of their number.
     passes : float, default 4.0
         How often a correction is learnt from when it is new, on average.
     batch : int, default 1024
@@ -96,7 +96,7 @@ class NetworkLearner(GradientLearner):
                 raise InputError(f"draft {draft.model.path} has an encoder; expected a model without one")
             n_vocab, self._longest = draft.model.config.n_vocab, draft.model.config.n_ctx
         elif isinstance(draft, Recurrent) and draft.weights.tokens is None:
-            n_vocab = draft.weights.target.n_vocab
+            n_vocab, self.usual_rate = draft.weights.target.n_vocab, 2e-3
         else:
             raise InputError(
                 f"draft is {shown(draft)}; expected a ModelDraft without a draft of its own, or a Recurrent "
