@@ -107,7 +107,7 @@ def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, 
     assert n_judged > 50
 
 
-@pytest.mark.parametrize("name", ["medusa", "hydra", "eagle-3-reduced", "pass"])
+@pytest.mark.parametrize("name", ["medusa", "medusa-own-output", "hydra", "eagle-3-reduced", "pass"])
 def test_a_loss_is_the_mean_over_the_tokens_that_are_guessed(name: str, target: specdec.Model) -> None:
     """Each guess against the target's law of the very token that it is a guess of, one text at a time."""
     import torch
@@ -140,7 +140,8 @@ def test_a_loss_is_the_mean_over_the_tokens_that_are_guessed(name: str, target: 
                     continue  # not all embeddings fit behind the point
                 law = target.logits(ids[:end])[-1].astype(np.float64)
                 law = np.exp(law - law.max()) / np.exp(law - law.max()).sum()
-                sums[n] += 1.0 - np.minimum(law, law_of_network(network, kind, ids[:end], n)).sum()
+                guess = law_of_network(network, kind, ids[:end], n)
+                sums[n] += np.abs(law - guess)[guess > 0].sum() / 2.0
                 counts[n] += 1.0
     means = sums / counts
     expected = sums.sum() / counts.sum() if name == "pass" else means[0] + 0.8 * means[1]
@@ -226,3 +227,23 @@ def test_the_command_trains_drafts_for_the_embedded_target(
     options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1}
     found = specdec.generate(target, draft, "It was", **options)
     assert found.tokens == specdec.generate(target, None, "It was", **options).tokens
+
+
+def test_what_a_draft_never_guesses_is_no_part_of_its_loss() -> None:
+    """Gradients are those of the whole law, whether it is kept whole or by its most probable tokens."""
+    import torch
+
+    from specdec.learning.draft_vocabulary import reachable, scattered
+    from specdec.learning.target_law import Objective, TargetLaw
+
+    torch.manual_seed(0)
+    some, logits = torch.tensor([0, 2, 3, 7]), torch.randn(3, 4, requires_grad=True)
+    for top in (None, 5):
+        law = TargetLaw.of_logits(torch.randn(3, 9), top)
+        for name in ("fkl", "tvd"):
+            gradients = []
+            for each in (law, reachable(law, some, 9)):
+                loss = Objective({name: 1.0})(each, scattered(logits, some, 9)).sum()
+                gradients.append(torch.autograd.grad(loss, logits)[0])
+            assert torch.allclose(*gradients, atol=1e-6), (top, name)
+            assert abs(float(loss.detach())) < 20.0

@@ -15,7 +15,7 @@ from specdec.drafts.learnt.folder import TargetIdentity
 from specdec.drafts.learnt.published import open_published
 from specdec.drafts.opening import load as load_draft
 from specdec.errors import CheckpointError, InputError
-from specdec.learning.draft_vocabulary import scattered
+from specdec.learning.draft_vocabulary import reachable, scattered
 from specdec.learning.eagle import Eagle1, Eagle3, EagleShape, default_taps
 from specdec.learning.llama_layer import LayerShape
 from specdec.learning.target_ends import TargetEnds, as_torch
@@ -139,10 +139,11 @@ class EagleKind(Kind):
         settings, total = self.shape, batch.weights.new_zeros(())
         n_steps = min(settings.steps, batch.ids.shape[1] - 1)
         n = batch.ids.shape[1] - n_steps
+        law = reachable(batch.law, network.draft_ids, network.shape.n_vocab)
         steps = network.steps(self._states(batch)[:, :n], batch.ids[:, 1:], n_steps)
         for i, hidden in enumerate(steps):
             window = slice(1 + i, 1 + i + n)
-            found = objective(batch.law[:, window], self._logits(network, hidden))
+            found = objective(law[:, window], self._logits(network, hidden))
             total = total + settings.decay**i * _mean(found, batch.weights[:, window])
         return total
 

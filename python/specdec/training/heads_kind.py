@@ -15,7 +15,7 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.opening import load as load_draft
 from specdec.errors import InputError
-from specdec.learning.draft_vocabulary import scattered
+from specdec.learning.draft_vocabulary import reachable, scattered
 from specdec.learning.heads import HeadsNetwork, HeadsShape
 from specdec.learning.joint_heads import JointHeads
 from specdec.learning.small_network import open_decoder
@@ -156,6 +156,7 @@ class HeadsKind(Kind):
         self, heads: HeadsNetwork, batch: Batch, objective: Objective, hidden: Tensor, law: TargetLaw
     ) -> Tensor:
         settings, total = self.shape, batch.weights.new_zeros(())
+        law = reachable(law, heads.draft_ids, heads.shape.n_vocab)
         for k in range(1, settings.n_heads + 1):
             logits = _logits(heads, batch, hidden, k)
             if settings.from_text:
