@@ -127,9 +127,12 @@ def online_serving(args: argparse.Namespace, report: Report) -> None:
         learning: list[tuple[float, float]] = []
         n_updates = 0
         for repeat in progress(range(args.repeats), name):
-            plain.append(_timed(args, target, begun, prompts, repeat))
-            with _learning(begun, args.interval) as draft:
-                learning.append(_timed(args, target, draft, prompts, repeat))
+            draft = _learning(begun, args.interval)
+            for way in (begun, draft) if repeat % 2 == 0 else (draft, begun):
+                times = plain if way is begun else learning
+                times.append(_timed(args, target, way, prompts, repeat))
+                if way is draft:
+                    draft.close()  # nobody learns beside the other
             n_updates += draft.n_updates
         table.row(
             name,
