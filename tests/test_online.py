@@ -376,14 +376,15 @@ def test_what_is_saved_goes_on(models: list[specdec.Model], served: drafts.Onlin
 
 
 def changed(path: Path, metadata: Mapping[str, str] | None = None, **arrays: Any) -> Path:
-    from specdec.drafts.online.state_file import read_arrays, write_arrays
+    from specdec.drafts.online.state_file import read_arrays
+    from specdec.models.checkpoints.safetensors_file import write_safetensors
 
     held, words = read_arrays(path)
     held |= {f"corrections.{name}": array for name, array in arrays.items() if array is not None}
     for name, array in arrays.items():
         if array is None:
             del held[f"corrections.{name}"]
-    write_arrays(path.with_suffix(".changed"), held, words | (metadata or {}))
+    write_safetensors(path.with_suffix(".changed"), held, words | (metadata or {}))
     return path.with_suffix(".changed")
 
 

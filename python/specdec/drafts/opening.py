@@ -24,7 +24,7 @@ from specdec.models.model import Model, ModelConfig, embedded_pair
 from specdec.models.model import load as load_model
 from specdec.models.number_formats import DTYPES, Dtype
 
-__all__ = ["load"]
+__all__ = ["EXIT_NAME", "load"]
 
 EXIT_NAME: Final = "specdec_exit.json"
 EMBEDDED_HEADS: Final = "embedded-heads"

@@ -14,6 +14,7 @@ from torch import Tensor
 from specdec.analysis.speedup import speedups
 from specdec.checks import check_choice, check_integer, check_number
 from specdec.drafts import Draft, EarlyExit
+from specdec.drafts.opening import EXIT_NAME
 from specdec.errors import InputError, number_of
 from specdec.learning.layer_skip import ExitNetwork, exit_weights, layer_dropout
 from specdec.learning.small_network import open_decoder
@@ -27,7 +28,6 @@ from specdec.training.written_texts import Texts
 
 __all__ = ["ExitKind", "ExitShape"]
 
-EXIT_FILE = "specdec_exit.json"
 _GAMMAS = (1, 2, 3, 4, 6)
 
 
@@ -122,7 +122,7 @@ class ExitKind(Kind):
     def export(self, network: Any, folder: Path) -> None:
         """See `Kind.export`."""
         write_decoder(network.model, self.target, folder, self.settings.weights)
-        write_json(folder / EXIT_FILE, {"layer": self._layer, "gamma": self.gamma})
+        write_json(folder / EXIT_NAME, {"layer": self._layer, "gamma": self.gamma})
 
     def finish(self, folder: Path, texts: Texts) -> None:
         """See `Kind.finish`: the fastest exit and gamma, measured, and how far the target has moved."""
@@ -148,7 +148,7 @@ class ExitKind(Kind):
             for gamma, speedup in found.items():
                 if speedup.median > fastest:
                     fastest, self._layer, self.gamma = speedup.median, layer, gamma
-        write_json(folder / EXIT_FILE, {"layer": self._layer, "gamma": self.gamma})
+        write_json(folder / EXIT_NAME, {"layer": self._layer, "gamma": self.gamma})
         self._words = (
             f"the target itself was trained: its texts are those of {folder}, no longer {self.target.path}'s",
             _moved(self.target, tuned, texts, self.settings.threads),

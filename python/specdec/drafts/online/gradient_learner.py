@@ -24,11 +24,6 @@ __all__ = ["GradientLearner", "Loss"]
 Loss: TypeAlias = Literal["fkl", "rkl", "jsd", "tvd"]
 LOSSES: tuple[Loss, ...] = ("fkl", "rkl", "jsd", "tvd")
 
-_LEAST_REST = 1e-12
-"""Probability of all other tokens, at least: its logarithm stays finite."""
-_VARIATION_SCALE = 4.0
-"""Total variation is at most 1, the other losses are in nats: about equal gradients."""
-
 
 class GradientLearner(Learner):
     """What learners by gradient steps have in common: AdamW, the loss, and what is saved.
@@ -106,7 +101,7 @@ class GradientLearner(Learner):
 
         # What the draft does not know, and what a small vocabulary lacks, is a token that it never guesses.
         logits = torch.nn.functional.pad(logits.float(), (0, 1), value=-math.inf)
-        objective = Objective({self.loss: _VARIATION_SCALE if self.loss == "tvd" else 1.0})
+        objective = Objective.of_shares({self.loss: 1.0})
         loss = objective(_law(corrections, rows, self._n_vocab), logits).mean()
         if not torch.isfinite(loss):
             raise FloatingPointError(f"the loss is {loss.item()}; a lower learning_rate may help")
@@ -173,7 +168,6 @@ def _law(corrections: Corrections, rows: NDArray[np.int64], n_vocab: int) -> Any
     from specdec.learning.target_law import TargetLaw
 
     top = corrections.top[rows].astype(np.int64)
-    rest = np.log(np.maximum(corrections.rest[rows], _LEAST_REST))
-    log_probs = np.column_stack([corrections.log_probs[rows], rest])
     tokens = np.where((top < 0) | (top >= n_vocab), n_vocab, top)
-    return TargetLaw(torch.from_numpy(log_probs), torch.from_numpy(tokens))
+    log_probs, rest = corrections.log_probs[rows], corrections.rest[rows]
+    return TargetLaw.of_top(*(torch.from_numpy(array) for array in (tokens, log_probs, rest)))

@@ -179,8 +179,7 @@ def _open(draft: ModelDraft | Recurrent) -> Any:
     from specdec.learning import torch
     from specdec.learning.recurrent_network import RecurrentNetwork, RecurrentShape
 
-    fields = draft.weights.fields
-    shape = RecurrentShape(*(fields.integer(name) for name in ("d_embed", "d_hidden", "n_layers")))
+    shape = RecurrentShape.read(draft.weights.fields)
     network = RecurrentNetwork(draft.weights.target.n_vocab, shape)
     network.load_tensors({name: torch.from_numpy(array) for name, array in draft.weights.numbers().items()})
     return network
@@ -188,8 +187,11 @@ def _open(draft: ModelDraft | Recurrent) -> Any:
 
 def _packed(network: Any, first: Model) -> Model:
     """A network of transformers as a model like the first one."""
+    from specdec.learning.small_network import silent
+
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
-        _save(network, Path(folder))
+        with silent():
+            network.save_pretrained(folder)
         return load(
             Path(folder),
             first.core.dtype,
@@ -200,16 +202,3 @@ def _packed(network: Any, first: Model) -> Model:
             n_threads=1,
             progress=False,
         )
-
-
-def _save(network: Any, folder: Path) -> None:
-    """Write a network of transformers as it reads it, without a progress bar."""
-    from transformers.utils import logging
-
-    shown_before = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        network.save_pretrained(folder)
-    finally:
-        if shown_before:
-            logging.enable_progress_bar()

@@ -20,10 +20,11 @@ from specdec.drafts.ngram import Ngram
 from specdec.drafts.online.corrections import Corrections
 from specdec.drafts.online.learner import Learner
 from specdec.drafts.online.learning_thread import LearningThread
-from specdec.drafts.online.state_file import read_arrays, write_arrays
+from specdec.drafts.online.state_file import read_arrays
 from specdec.drafts.online.table_learner import TableLearner
 from specdec.drafts.online_ngram import OnlineNgram
 from specdec.errors import CheckpointError, InputError, LearningError, shown
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
 
 __all__ = ["Online"]
@@ -274,7 +275,7 @@ class Online(Draft):
             arrays = {f"corrections.{name}": array for name, array in self._corrections.arrays.items()}
             arrays |= {f"state.{name}": array for name, array in self.learner.state().items()}
             counts = {name: str(getattr(self, attribute)) for name, attribute in _COUNTS.items()}
-            write_arrays(file, arrays, METADATA | {"learner": self.learner.name} | counts)
+            write_safetensors(file, arrays, METADATA | {"learner": self.learner.name} | counts)
 
     @classmethod
     def load(
