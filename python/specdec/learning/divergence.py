@@ -20,6 +20,7 @@ __all__ = [
     "DIVERGENCES",
     "DivergenceName",
     "divergence",
+    "divergence_of_laws",
     "forward_kl",
     "jensen_shannon",
     "reverse_kl",
@@ -89,15 +90,34 @@ def total_variation(target: Tensor, draft: Tensor) -> Tensor:
     return (target.exp() - draft.exp()).abs().sum(-1) / 2.0
 
 
-_FUNCTIONS: dict[DivergenceName, Callable[[Tensor, Tensor], Tensor]] = {
-    "fkl": forward_kl,
-    "rkl": reverse_kl,
+_FUNCTIONS: dict[DivergenceName, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "fkl": lambda target, draft, beta: forward_kl(target, draft),
+    "rkl": lambda target, draft, beta: reverse_kl(target, draft),
     "jsd": jensen_shannon,
-    "tvd": total_variation,
+    "tvd": lambda target, draft, beta: total_variation(target, draft),
 }
 
 DIVERGENCES: tuple[DivergenceName, ...] = tuple(_FUNCTIONS)
 """Names of the divergences: forward and reverse Kullback-Leibler, Jensen-Shannon, total variation."""
+
+
+def divergence_of_laws(name: DivergenceName, target: Tensor, draft: Tensor, beta: float = 0.5) -> Tensor:
+    """A divergence by its name, of log-probabilities.
+
+    Parameters
+    ----------
+    name : {"fkl", "rkl", "jsd", "tvd"}
+    target, draft : Tensor
+        [..., n].
+    beta : float, default 0.5
+        Of "jsd".
+
+    Returns
+    -------
+    Tensor
+        [...].
+    """
+    return _FUNCTIONS[name](target, draft, beta)
 
 
 def divergence(
@@ -129,4 +149,4 @@ def divergence(
     if not 0.0 < temperature < math.inf:
         raise InputError(f"temperature is {temperature!r}; expected a finite number above 0")
     target, draft = ((logits.float() / temperature).log_softmax(-1) for logits in (target, draft))
-    return jensen_shannon(target, draft, beta) if name == "jsd" else _FUNCTIONS[name](target, draft)
+    return divergence_of_laws(name, target, draft, beta)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from specdec.learning.llama_layer import Attention, FeedForward, LayerShape, RMSNorm
 from specdec.learning.target_ends import OnTarget, TargetEnds
 
-__all__ = ["Eagle1", "Eagle3", "EagleShape", "default_taps"]
+__all__ = ["Eagle1", "Eagle3", "EagleShape"]
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,6 @@ class EagleShape:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as a checkpoint of a training keeps them."""
         return asdict(self)
-
-
-def default_taps(n_layer: int) -> tuple[int, ...]:
-    """Three hidden states of a target: 2, the middle, the third last (EAGLE-3); of a shallow one, thirds."""
-    usual = (2, n_layer // 2, n_layer - 3)
-    if usual[0] < usual[1] < usual[2]:
-        return usual
-    thirds = sorted({max(1, round(n_layer * i / 3)) for i in (1, 2, 3)})
-    return tuple(thirds) if len(thirds) == 3 else (0, 1, 2)
 
 
 class Eagle1(OnTarget):

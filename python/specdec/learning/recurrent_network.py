@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
+from specdec.models.json_fields import Fields
+
 __all__ = ["RecurrentNetwork", "RecurrentShape"]
 
 
@@ -26,6 +28,17 @@ class RecurrentShape:
     d_embed: int = 64
     d_hidden: int = 128
     n_layers: int = 1
+
+    @classmethod
+    def read(cls, fields: Fields) -> RecurrentShape:
+        """From the fields of a draft's ``config.json``.
+
+        Raises
+        ------
+        CheckpointError
+            One is missing, or is no number above 0.
+        """
+        return cls(*(fields.integer(name) for name in ("d_embed", "d_hidden", "n_layers")))
 
     def fields(self) -> dict[str, int]:
         """The fields of the draft's ``config.json`` that are the method's own."""

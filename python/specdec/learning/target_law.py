@@ -9,18 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.learning.divergence import (
-    DivergenceName,
-    forward_kl,
-    jensen_shannon,
-    reverse_kl,
-    total_variation,
-)
+from specdec.learning.divergence import DivergenceName, divergence_of_laws
 
 __all__ = ["Objective", "TargetLaw"]
 
 _LEAST_REST = 1e-12
 """Probability of all other tokens, at least: its logarithm stays finite."""
+_VARIATION_SCALE = 4.0
+"""Total variation is at most 1, the other divergences are in nats."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,20 @@ class TargetLaw:
             return cls(log_probs, None, temperature)
         kept, tokens = log_probs.topk(top, dim=-1)
         return cls(torch.cat((kept, _log_rest(kept)), dim=-1), tokens, temperature)
+
+    @classmethod
+    def of_top(cls, tokens: Tensor, log_probs: Tensor, rest: Tensor) -> TargetLaw:
+        """The law at temperature 1 of k tokens, and of all others together.
+
+        Parameters
+        ----------
+        tokens, log_probs : Tensor
+            [..., k] ids, and ln of their probabilities.
+        rest : Tensor
+            [...] the probability of all others.
+        """
+        others = rest.clamp(min=_LEAST_REST).log()[..., None]
+        return cls(torch.cat((log_probs, others), dim=-1), tokens)
 
     def __getitem__(self, index: Any) -> TargetLaw:
         """The law at some positions: an index of all dimensions but the last."""
@@ -104,6 +114,12 @@ class Objective:
     weights: Mapping[DivergenceName, float]
     beta: float = 0.5
 
+    @classmethod
+    def of_shares(cls, shares: Mapping[DivergenceName, float], beta: float = 0.5) -> Objective:
+        """Of divergences by their shares, so weighted that the gradients of all are about equally large."""
+        scales = {"tvd": _VARIATION_SCALE}
+        return cls({name: share * scales.get(name, 1.0) for name, share in shares.items()}, beta)
+
     def __call__(self, law: TargetLaw, logits: Tensor) -> Tensor:
         """The loss [...] of a draft's logits [..., n_vocab] against the law at the same positions."""
         if logits.dim() > 2:  # text by text, as far fewer numbers are then in use at once: twice as fast
@@ -112,12 +128,5 @@ class Objective:
         for name, weight in self.weights.items():
             if not weight:
                 continue
-            if name == "jsd":
-                found = jensen_shannon(law.log_probs, draft, self.beta)
-            else:
-                found = _OTHERS[name](law.log_probs, draft)
-            total = total + weight * found
+            total = total + weight * divergence_of_laws(name, law.log_probs, draft, self.beta)
         return total
-
-
-_OTHERS = {"fkl": forward_kl, "rkl": reverse_kl, "tvd": total_variation}

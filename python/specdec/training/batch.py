@@ -52,8 +52,8 @@ class Batch:
     step: int = 0
 
     def mean(self, losses: Tensor, offset: int = 0) -> Tensor:
-        """The weighted mean of losses [n, time - offset]; ``[:, t]`` is of the law after token t + offset."""
-        weights = self.weights[:, offset:]
+        """The weighted mean of losses [n, at most time - offset]; ``[:, t]`` is after token t + offset."""
+        weights = self.weights[:, offset : offset + losses.shape[1]]
         return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
 
     def to(self, device: torch.device | str) -> Batch:

@@ -102,13 +102,13 @@ def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> No
     copy_tokenizer(target, folder)
 
 
-def learnt_tensors(stored: LearntWeights, network: Any) -> dict[str, Tensor]:
-    """The weights of a learnt draft's folder in f32, with the names and shapes of a network's.
+def learnt_tensors(stored: LearntWeights, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a learnt draft's folder in f32, with the names and shapes of a network's `own`.
 
     Raises
     ------
     CheckpointError
         A tensor is missing, has another shape, or is none of the network's.
     """
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
     return {tensor[0]: as_torch(tensor) for tensor in stored.tensors(shapes)}

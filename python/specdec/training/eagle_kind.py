@@ -12,11 +12,11 @@ from torch import Tensor
 
 from specdec.drafts.draft import Draft
 from specdec.drafts.learnt.folder import TargetIdentity
-from specdec.drafts.learnt.published import open_published
+from specdec.drafts.learnt.published import open_published, usual_taps
 from specdec.drafts.opening import load as load_draft
 from specdec.errors import CheckpointError, InputError
 from specdec.learning.draft_vocabulary import reachable, scattered
-from specdec.learning.eagle import Eagle1, Eagle3, EagleShape, default_taps
+from specdec.learning.eagle import Eagle1, Eagle3, EagleShape
 from specdec.learning.llama_layer import LayerShape
 from specdec.learning.target_ends import TargetEnds, as_torch
 from specdec.learning.target_law import Objective
@@ -97,7 +97,7 @@ class EagleSettings:
         if not 1 <= self.steps <= 16:
             raise InputError(f"--set steps={self.steps}; expected 1 to 16")
         layer = LayerShape(config.d_model, n_heads, n_kv_heads, d_head, d_ff)
-        taps = (config.n_layer + 1,) if self.version == 1 else default_taps(config.n_layer)
+        taps = (config.n_layer + 1,) if self.version == 1 else _taps(config.n_layer)
         return EagleShape(layer, config.n_vocab, taps, self.n_draft_vocab)
 
 
@@ -144,7 +144,7 @@ class EagleKind(Kind):
         for i, hidden in enumerate(steps):
             window = slice(1 + i, 1 + i + n)
             found = objective(law[:, window], self._logits(network, hidden))
-            total = total + settings.decay**i * _mean(found, batch.weights[:, window])
+            total = total + settings.decay**i * batch.mean(found, offset=1 + i)
         return total
 
     def _loss_1(self, network: Any, batch: Batch, objective: Objective) -> Tensor:
@@ -216,5 +216,7 @@ def _stored(folder: Path, network: Any) -> dict[str, Tensor]:
     return found
 
 
-def _mean(losses: Tensor, weights: Tensor) -> Tensor:
-    return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
+def _taps(n_layer: int) -> tuple[int, ...]:
+    """The hidden states that EAGLE-3 reads: the usual ones; of a shallow target those after thirds of it."""
+    thirds = tuple(sorted({max(1, round(n_layer * i / 3)) for i in (1, 2, 3)}))
+    return usual_taps(n_layer) or (thirds if len(thirds) == 3 else (0, 1, 2))

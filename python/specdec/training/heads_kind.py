@@ -136,7 +136,7 @@ class HeadsKind(Kind):
     def _begin(self, heads: HeadsNetwork, stored: LearntWeights) -> None:
         stored.check_method("heads")
         stored.check_target(self.target)
-        heads.load_state_dict(learnt_tensors(stored, heads))
+        heads.load_state_dict(learnt_tensors(stored, heads.state_dict()))
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         """See `Kind.loss`: of each head against the law at its offset, given the text before."""

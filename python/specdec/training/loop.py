@@ -17,7 +17,6 @@ from torch import nn
 
 from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError
-from specdec.learning.divergence import DivergenceName
 from specdec.learning.target_law import Objective
 from specdec.training.batch import Batch
 from specdec.training.kind import Kind
@@ -31,19 +30,14 @@ WARM_UP = 30  # steps, or a twentieth of all
 LARGEST_GRADIENT = 1.0
 RAMP = (0.4, 0.6)
 """Of the loss "fkl-tvd": until this share of the steps the one, from that on the other."""
-VARIATION_SCALE = 4.0
-"""Total variation is at most 1, the other loss is in nats: about equal gradients."""
 
 
 def objective_at(loss: Loss, beta: float, progress: float) -> Objective:
     """The loss of a step, `progress` from 0 to 1 being the share of the steps that are done."""
-    weights: dict[DivergenceName, float]
-    if loss == "fkl-tvd":
-        late = min(1.0, max(0.0, (progress - RAMP[0]) / (RAMP[1] - RAMP[0])))
-        weights = {"fkl": 1.0 - late, "tvd": VARIATION_SCALE * late}
-    else:
-        weights = {loss: VARIATION_SCALE if loss == "tvd" else 1.0}
-    return Objective(weights, beta)
+    if loss != "fkl-tvd":
+        return Objective.of_shares({loss: 1.0}, beta)
+    late = min(1.0, max(0.0, (progress - RAMP[0]) / (RAMP[1] - RAMP[0])))
+    return Objective.of_shares({"fkl": 1.0 - late, "tvd": late}, beta)
 
 
 def learning_rate_factor(step: int, n_steps: int) -> float:

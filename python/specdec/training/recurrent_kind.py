@@ -18,6 +18,7 @@ from specdec.learning.recurrent_network import RecurrentNetwork, RecurrentShape
 from specdec.learning.target_law import Objective
 from specdec.models.model import Model
 from specdec.training.batch import Batch
+from specdec.training.draft_folder import learnt_tensors
 from specdec.training.kind import Kind
 from specdec.training.written_texts import TextWriter
 
@@ -90,16 +91,8 @@ def read_recurrent(folder: Path, target: Model) -> RecurrentNetwork:
     weights = LearntWeights.read(folder)
     weights.check_method("recurrent")
     weights.check_target(target)
-    shape = RecurrentShape(
-        **{name: weights.fields.integer(name, minimum=1) for name in RecurrentShape().fields()}
-    )
-    network = RecurrentNetwork(target.config.n_vocab, shape)
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.tensors().items()}
-    found = {}
-    for name, array, form in weights.tensors(shapes):
-        numbers = torch.from_numpy(np.ascontiguousarray(array))
-        found[name] = numbers.view(torch.bfloat16).float() if form == "bf16" else numbers.float()
-    network.load_tensors(found)
+    network = RecurrentNetwork(target.config.n_vocab, RecurrentShape.read(weights.fields))
+    network.load_tensors(learnt_tensors(weights, network.tensors()))
     return network
 
 

@@ -40,7 +40,7 @@ from specdec.models.json_fields import Fields, as_json, read_json_object
 from specdec.models.model import Model
 from specdec.models.number_formats import Dtype
 
-__all__ = ["PublishedDraft", "is_published", "open_native_head", "open_published"]
+__all__ = ["PublishedDraft", "is_published", "open_native_head", "open_published", "usual_taps"]
 
 _EAGLE3_NAMES: Final = frozenset(
     {"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", "LlamaForCausalLM"}
@@ -244,7 +244,12 @@ def _open_eagle3(
         (flags, "eagle_aux_hidden_state_layer_ids", shift),
     )
     if layers is None:
-        layers = _usual_taps(target)
+        layers = usual_taps(target.config.n_layer)
+    if layers is None:
+        raise InputError(
+            f"taps is None, and the draft does not name the hidden states that it reads; expected three of "
+            f"{target.path}, whose {target.config.n_layer} layers are too few for the usual ones"
+        )
     n_draft = fields.integer("draft_vocab_size", default=config["n_vocab"], maximum=config["n_vocab"])
     if flag("norm_before_fc") and flag("fc_norm"):
         raise fields.error("fc_norm", "false with norm_before_fc: one of the two norms")
@@ -311,16 +316,10 @@ def _taps(
     return None
 
 
-def _usual_taps(target: Model) -> tuple[int, ...]:
-    """Those of the EAGLE-3 paper's code."""
-    n_layer = target.config.n_layer
+def usual_taps(n_layer: int) -> tuple[int, ...] | None:
+    """Those of the EAGLE-3 paper's code: 2, the middle, the third last; None where these are not three."""
     usual = (2, n_layer // 2, n_layer - 3)
-    if not usual[0] < usual[1] < usual[2]:
-        raise InputError(
-            f"taps is None, and the draft does not name the hidden states that it reads; expected three of "
-            f"{target.path}, whose {n_layer} layers are too few for the usual ones"
-        )
-    return usual
+    return usual if usual[0] < usual[1] < usual[2] else None
 
 
 def _checked_taps(given: Sequence[int], n_layer: int) -> tuple[int, ...]:
