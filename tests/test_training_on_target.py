@@ -20,6 +20,7 @@ KINDS = {
     "medusa": ("heads", HEADS),
     "medusa-text": ("heads", HEADS | {"from_text": True}),
     "medusa-own-output": ("heads", HEADS | {"shared_output": False, "n_draft_vocab": 16}),
+    "medusa-reduced": ("heads", HEADS | {"n_draft_vocab": 16}),
     "hydra": ("heads", HEADS | {"see_guesses": True, "n_draft_vocab": 20}),
     "medusa-2": ("heads", HEADS | {"joint": True}),
     "eagle-1": ("eagle", {"version": 1}),
@@ -77,7 +78,17 @@ def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarr
 
 
 @pytest.mark.parametrize(
-    "name", ["medusa", "medusa-own-output", "hydra", "eagle-1", "eagle-3", "eagle-3-reduced", "pass"]
+    "name",
+    [
+        "medusa",
+        "medusa-own-output",
+        "medusa-reduced",
+        "hydra",
+        "eagle-1",
+        "eagle-3",
+        "eagle-3-reduced",
+        "pass",
+    ],
 )
 def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, tmp_path: Path) -> None:
     """By the betas of real runs, sums over the draft's law and the target's at every judged position."""
@@ -107,7 +118,7 @@ def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, 
     assert n_judged > 50
 
 
-@pytest.mark.parametrize("name", ["medusa", "medusa-own-output", "hydra", "eagle-3-reduced", "pass"])
+@pytest.mark.parametrize("name", ["medusa", "medusa-reduced", "hydra", "eagle-3-reduced", "pass"])
 def test_a_loss_is_the_mean_over_the_tokens_that_are_guessed(name: str, target: specdec.Model) -> None:
     """Each guess against the target's law of the very token that it is a guess of, one text at a time."""
     import torch

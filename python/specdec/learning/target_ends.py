@@ -63,11 +63,10 @@ class TargetEnds:
     def logits(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
         """What the target makes of its normalised last hidden state [..., d_model]: [..., n_vocab].
 
-        ids : [n] the tokens whose logits are wanted, [..., n]; None: all.
+        With `ids` [n], the logits [..., n] of these tokens alone.
         """
-        head, bias = self.head, self.bias
-        if ids is not None:
-            head, bias = head[ids], None if bias is None else bias[ids]
+        head = self.head if ids is None else self.head[ids]
+        bias = self.bias if self.bias is None or ids is None else self.bias[ids]
         y = F.linear(x, head.to(x.dtype), None if bias is None else bias.to(x.dtype))
         if self.scale != 1.0:
             y = y * self.scale

@@ -82,7 +82,7 @@ class HeadsSettings:
         if self.n_draft_vocab > n_vocab or (self.n_draft_vocab and self.joint):
             raise InputError(
                 f"--set n_draft_vocab={self.n_draft_vocab}; expected at most the target's {n_vocab}, and "
-                "heads that learn alone: --set joint=false"
+                "heads that learn alone"
             )
         if not (0 < self.joint_weight and 0 < self.joint_rate and 0 <= self.joint_begin < 1):
             raise InputError(
