@@ -13,7 +13,7 @@ from specdec.drafts.input_copy import InputCopy
 from specdec.drafts.learnt.eagle_draft import MTP, Eagle
 from specdec.drafts.learnt.heads_draft import Heads
 from specdec.drafts.learnt.look_ahead_draft import LookAheadEmbeddings
-from specdec.drafts.learnt.recurrent import Recurrent
+from specdec.drafts.learnt.recurrent_draft import Recurrent
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.ngram import Bigram, Ngram, Unigram

@@ -13,7 +13,7 @@ from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.learnt.eagle_draft import Eagle, local_folder
 from specdec.drafts.learnt.folder import configuration_digest
 from specdec.drafts.learnt.heads_draft import Heads
-from specdec.drafts.learnt.kinds import open_learnt
+from specdec.drafts.learnt.methods import open_learnt
 from specdec.drafts.learnt.published import is_published
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.trees import Tree, check_tree

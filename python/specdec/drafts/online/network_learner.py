@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specdec.checks import check_integer
 from specdec.drafts.draft import Draft
-from specdec.drafts.learnt.recurrent import Recurrent
+from specdec.drafts.learnt.recurrent_draft import Recurrent
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.online.corrections import Corrections, Passage, passages
 from specdec.drafts.online.gradient_learner import GradientLearner, Loss

@@ -14,7 +14,7 @@ import numpy as np
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft
-from specdec.drafts.learnt.recurrent import Recurrent
+from specdec.drafts.learnt.recurrent_draft import Recurrent
 from specdec.drafts.model_draft import DraftLike, ModelDraft, open_draft
 from specdec.drafts.ngram import Ngram
 from specdec.drafts.online.corrections import Corrections

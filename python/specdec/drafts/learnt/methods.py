@@ -9,7 +9,7 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.learnt.folder import CONFIG_NAME, LearntWeights
 from specdec.drafts.learnt.heads_draft import Heads
 from specdec.drafts.learnt.look_ahead_draft import LookAheadEmbeddings
-from specdec.drafts.learnt.recurrent import Recurrent
+from specdec.drafts.learnt.recurrent_draft import Recurrent
 from specdec.drafts.trees import Tree
 from specdec.models.json_fields import as_json, read_json_object
 from specdec.models.number_formats import Dtype
