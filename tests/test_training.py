@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import math
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -515,3 +517,79 @@ def test_damaged_files_are_refused_by_name(file: str, target: specdec.Model, tmp
             train(target, tmp_path, steps=2)
     (work / file).write_bytes(sound)
     train(target, tmp_path, steps=2)
+
+
+def test_texts_that_claim_too_much_are_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
+    """Other sizes, kinds and tokens, archives that cannot be opened: nothing is allocated for a claim."""
+    train(target, tmp_path, steps=2)
+    work = tmp_path / "training"
+    (work / "summary.json").unlink()
+    path = work / "texts" / "00000.npz"
+    with np.load(path) as stored:
+        sound = dict(stored)
+    damaged = [
+        sound | {name: array}
+        for name, arrays in {
+            "ids": (sound["ids"] - 10**6, sound["ids"] + 10**6, sound["ids"].astype(float), sound["ids"].T),
+            "begins": (sound["begins"] - 1000, np.full_like(sound["begins"], 1000)),
+            "ends": (np.zeros_like(sound["ends"]), sound["ends"] + 1000, sound["ends"].astype("M8[s]")),
+        }.items()
+        for array in arrays
+    ]
+    files = []
+    for arrays in damaged:
+        written = io.BytesIO()
+        np.savez(written, **arrays)
+        files.append(written.getvalue())
+    for shape in ((10**12,), (10**30,)):
+        written = io.BytesIO()
+        with zipfile.ZipFile(written, "w") as archive, archive.open("ids.npy", "w") as member:
+            np.lib.format.write_array_header_1_0(
+                member, {"descr": "<i4", "fortran_order": False, "shape": shape}
+            )
+        files.append(written.getvalue())
+    encrypted, unknown = bytearray(path.read_bytes()), bytearray(path.read_bytes())
+    for i in (j for j in range(len(encrypted)) if encrypted[j : j + 4] == b"PK\1\2"):
+        encrypted[i + 8] |= 1
+        unknown[i + 10] = 99
+    for data in (*files, bytes(encrypted), bytes(unknown)):
+        path.write_bytes(data)
+        (work / "checkpoint.pt").unlink(missing_ok=True)
+        with pytest.raises(CheckpointError, match=r"00000\.npz: .*remove"):
+            train(target, tmp_path, steps=2)
+
+
+def test_checkpoints_that_do_not_fit_are_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
+    """Numbers of steps, optimisers of other settings and sizes, and one bit of a weight."""
+    train(target, tmp_path, steps=2)
+    work = tmp_path / "training"
+    (work / "summary.json").unlink()
+    path = work / "checkpoint.pt"
+
+    def sizes(state: dict[str, Any]) -> None:
+        next(iter(state["optimisers"]["adamw"]["state"].values()))["exp_avg"] = torch.zeros(3)
+
+    changes: list[Any] = [{"n_steps": 10**30}, {"n_steps": 3}, {"n_steps": math.inf}, {"step": True}]
+    changes += [{"seconds": -1.0}, {"seconds": math.nan}, {"recent": None}, sizes]
+    sound = path.read_bytes()
+    for change in changes:
+        state = torch.load(io.BytesIO(sound), weights_only=True) | {"step": 1}
+        change(state) if callable(change) else state.update(change)
+        torch.save(state, path)
+        with pytest.raises(CheckpointError, match=r"checkpoint\.pt: expected the checkpoint"):
+            train(target, tmp_path, steps=2)
+    flipped = bytearray(sound)
+    flipped[len(sound) // 2] ^= 1
+    path.write_bytes(bytes(flipped))
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: expected the checkpoint"):
+        train(target, tmp_path, steps=2)
+
+
+def test_summaries_that_cannot_be_shown_are_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
+    train(target, tmp_path, steps=2)
+    path = tmp_path / "training" / "summary.json"
+    sound = json.loads(path.read_text())
+    for change in ({"n_tokens": "x"}, {"minutes": None}, {"gains": {}}, {"gains": {"0.0": 1, "1.0": 2}}):
+        path.write_text(json.dumps(sound | change))
+        with pytest.raises(CheckpointError, match=r"summary\.json: expected the summary"):
+            train(target, tmp_path, steps=2)

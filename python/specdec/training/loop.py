@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+import struct
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
@@ -91,6 +94,10 @@ class Optimisers:
             optimiser.load_state_dict(state[name])
             for group, ours in zip(optimiser.param_groups, options, strict=True):
                 group.update(ours)
+            for weight, kept in optimiser.state.items():
+                for tensor in kept.values():
+                    if not isinstance(tensor, torch.Tensor) or tensor.shape not in (weight.shape, ()):
+                        raise ValueError(f"its optimiser {name} holds what does not fit a weight")
 
 
 def _groups(by_rate: dict[float, list[Any]]) -> list[dict[str, Any]]:
@@ -159,8 +166,8 @@ class Progress:
         with replacing(self._path) as file:
             torch.save(state, file)
 
-    def load(self) -> bool:
-        """Go on from the file, if there is one.
+    def load(self, steps: int | None) -> bool:
+        """Go on from the file, if there is one; `steps`: how many there must be in all, if that is known.
 
         Raises
         ------
@@ -170,13 +177,17 @@ class Progress:
         if not self._path.exists():
             return False
         try:
+            with ZipFile(self._path) as file:  # torch does not look at the sums that it writes
+                if (part := file.testzip()) is not None:
+                    raise ValueError(f"its part {part} is damaged")
             state = torch.load(self._path, map_location="cpu", weights_only=True)
-            numbers = [state[name] for name in ("step", "n_steps", "seconds")]
-            if (
-                not all(isinstance(number, int | float) for number in numbers)
-                or not 0 <= numbers[0] <= numbers[1]
-            ):
-                raise ValueError(f"its steps are {numbers[:2]}")
+            step, n_steps, seconds = (state[name] for name in ("step", "n_steps", "seconds"))
+            if type(step) is not int or type(n_steps) is not int or not 0 <= step <= n_steps:
+                raise ValueError(f"its steps are {step} of {n_steps}")
+            if steps is not None and n_steps != steps:
+                raise ValueError(f"its steps are {n_steps}, and {steps} are asked for")
+            if not 0.0 <= float(seconds) < math.inf:
+                raise ValueError(f"its seconds are {seconds}")
             self._network.load_state_dict(state["network"])
             self._optimisers.load_state_dict(state["optimisers"])
             self.recent = [float(loss) for loss in state["recent"]]
@@ -185,13 +196,13 @@ class Progress:
             raise CheckpointError(
                 f"{self._path}: expected the checkpoint of this training ({reason}); remove it to begin anew"
             ) from error
-        self.step, self.n_steps, self.seconds = int(numbers[0]), int(numbers[1]), float(numbers[2])
+        self.step, self.n_steps, self.seconds = step, n_steps, float(seconds)
         return True
 
 
 _DAMAGED = (
     OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError, EOFError, BadZipFile,
-    pickle.UnpicklingError,
+    OverflowError, pickle.UnpicklingError, struct.error, zlib.error,
 )  # fmt: skip
 """What torch raises for a file that is no checkpoint, or another network's."""
 

@@ -135,7 +135,7 @@ class TrainingSettings:
             stored = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(stored, dict):
                 raise ValueError("it is no object")
-        except (ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}: expected the settings of a training ({error})") from error
         ours = json.loads(json.dumps(asdict(self)))
         for each in fields(self):

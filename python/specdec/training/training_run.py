@@ -147,9 +147,17 @@ class TrainedDraft(OneTable):
                 for part in (values.pop("before"), values.pop("after"))
             )
             gains, words = _by_temperature(values.pop("gains")), tuple(values.pop("words"))
-            return cls(before=before, after=after, gains=gains, words=words, **values)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            found = cls(before=before, after=after, gains=gains, words=words, **values)
+            found.table()  # so that what cannot be shown is refused here
+            return found
+        except _DAMAGED as error:
             raise CheckpointError(f"{path}: expected the summary of a training ({error})") from error
+
+
+_DAMAGED = (
+    OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError
+)  # fmt: skip
+"""What a file that is no summary raises."""
 
 
 def _by_temperature(values: Mapping[str, Any]) -> dict[float, Any]:
@@ -344,7 +352,7 @@ class _Training:
         network = self._fresh()
         optimisers = Optimisers(network, self._kind, self._settings.learning_rate)
         state = Progress(self._work / "checkpoint.pt", network, optimisers)
-        going_on = state.load()
+        going_on = state.load(self._settings.steps)
         held_out = HeldOut.written(self._target, self._prompts, self._settings, _HELD_OUT_TEXTS)
         if not going_on:
             self._settings.save(self._work / "settings.json")  # not before what could be refused
@@ -378,7 +386,8 @@ class _Training:
                 found.append(self._kind.writer(network, self._work))
             return found
 
-        return TextGroups(self._work / "texts", self._prompts, self._settings, n_steps, writers)
+        n_vocab = self._target.config.n_vocab
+        return TextGroups(self._work / "texts", self._prompts, self._settings, n_steps, n_vocab, writers)
 
     def _planned(self, network: Any) -> int:
         """How many steps there will be, by what a step takes here; the first texts are written for that."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import lzma
+import struct
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +139,8 @@ class TextGroups:
     settings : TrainingSettings
     n_steps : int
         Of the training.
+    n_vocab : int
+        Tokens of the target's vocabulary.
     writers : callable
         Gives the writers of a group's texts in turn, asked for when a group is written.
     """
@@ -146,8 +151,10 @@ class TextGroups:
         prompts: Prompts,
         settings: TrainingSettings,
         n_steps: int,
+        n_vocab: int,
         writers: Callable[[], Sequence[TextWriter]],
     ) -> None:
+        self._n_vocab = n_vocab
         self._folder, self._prompts, self._settings, self._writers = folder, prompts, settings, writers
         self.n_groups = max(1, -(-n_steps // (STEPS_OF_GROUP * settings.passes)))
         self._read: tuple[int, Texts] | None = None
@@ -178,10 +185,8 @@ class TextGroups:
                 texts = self._write(group)
                 with replacing(path) as file:
                     np.savez(file, ids=texts.ids, begins=texts.begins, ends=texts.ends)
-            self._read = (
-                group,
-                _read_texts(path, STEPS_OF_GROUP * self._settings.batch, self._settings.length),
-            )
+            n, length = STEPS_OF_GROUP * self._settings.batch, self._settings.length
+            self._read = group, _read_texts(path, n, length, self._n_vocab)
         return self._read[1]
 
     def _write(self, group: int) -> Texts:
@@ -221,14 +226,48 @@ class TextGroups:
         return Texts(ids, np.ones(n, np.int32), np.full(n, length, np.int32))
 
 
-def _read_texts(path: Path, n: int, length: int) -> Texts:
+def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            texts = Texts(stored["ids"], stored["begins"], stored["ends"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        with ZipFile(path) as stored:
+            texts = Texts(
+                _read_member(stored, "ids", (n, length)),
+                _read_member(stored, "begins", (n,)),
+                _read_member(stored, "ends", (n,)),
+            )
+    except _DAMAGED as error:
         raise CheckpointError(f"{path}: expected the texts of a training ({error}); remove it") from error
-    if texts.ids.shape != (n, length) or texts.begins.shape != (n,) or texts.ends.shape != (n,):
-        raise CheckpointError(
-            f"{path}: holds ids of shape {list(texts.ids.shape)}; expected {[n, length]}; remove it"
-        )
+    begins, ends, ids = texts.begins, texts.ends, texts.ids
+    for name, array, sound, expected in (
+        ("ids", ids, (ids >= 0) & (ids < n_vocab), f"0 to {n_vocab - 1}"),
+        ("ends", ends, (ends >= 1) & (ends <= length), f"1 to {length}"),
+        ("begins", begins, (begins >= 0) & (begins <= ends), "0 to the text's end"),
+    ):
+        if not sound.all():
+            at = tuple(int(i) for i in np.argwhere(~sound)[0])
+            raise CheckpointError(
+                f"{path}: {name}{list(at)} is {array[at]}; expected {expected}; remove the file"
+            )
     return texts
+
+
+def _read_member(stored: ZipFile, name: str, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """An array of int32; nothing is allocated for another shape that a damaged file claims."""
+    with stored.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"{name} has version {version} of the format, expected (1, 0)")
+        found, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        if found != shape or by_columns or dtype != np.int32:
+            raise ValueError(f"{name} has shape {found} and dtype {dtype}, expected {shape} and int32")
+        n_bytes = 4 * int(np.prod(shape))
+        data = file.read(n_bytes + 1)
+        if len(data) != n_bytes:
+            raise ValueError(f"{name} has {len(data)} bytes, expected {n_bytes}")
+    return np.frombuffer(data, np.int32).reshape(shape)
+
+
+_DAMAGED = (
+    OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, RuntimeError, OverflowError, BadZipFile,
+    zlib.error, struct.error, lzma.LZMAError,
+)  # fmt: skip
+"""What a file that is no archive of arrays raises; an encrypted member is a RuntimeError."""
