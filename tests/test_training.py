@@ -161,7 +161,7 @@ def test_a_training_raises_alpha_beyond_chance(kind: str, target: specdec.Model,
 
 def test_a_folder_says_what_its_network_says(target: specdec.Model, tmp_path: Path) -> None:
     train(target, tmp_path, steps=2)
-    from specdec.learning.small_network import open_decoder
+    from specdec.learning.hugging_face import open_decoder
 
     ids = np.random.default_rng(0).integers(0, VOCABULARY, 40)
     with torch.no_grad():
@@ -296,8 +296,8 @@ def test_weights_of_exits_are_those_of_the_paper() -> None:
 
 def test_layers_are_skipped_for_the_texts_that_skip_them(target: specdec.Model) -> None:
     """A skipped layer leaves the stream as it is, and the others see that; nothing stays behind."""
+    from specdec.learning.hugging_face import open_decoder
     from specdec.learning.layer_skip import ExitNetwork
-    from specdec.learning.small_network import open_decoder
 
     network = ExitNetwork(open_decoder(target.path)).eval()
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, VOCABULARY, (2, 9)))
@@ -319,8 +319,8 @@ def test_exits_are_found_in_other_families_or_refused(family: str, tmp_path: Pat
     """The streams behind the layers are those of specdec; a soft cap behind the head is none of ours."""
     import transformers
 
+    from specdec.learning.hugging_face import open_decoder
     from specdec.learning.layer_skip import ExitNetwork
-    from specdec.learning.small_network import open_decoder
 
     sizes = {
         "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,

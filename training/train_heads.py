@@ -26,7 +26,7 @@ import loop
 import specdec
 from specdec import _core
 from specdec.drafts.learnt.folder import LearntWeights
-from specdec.learning.heads import HeadsNetwork, HeadsShape
+from specdec.learning.heads_network import HeadsNetwork, HeadsShape
 from specdec.learning.target_ends import TargetEnds
 from train_draft import RAMP, VARIATION_SCALE
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.learning.heads import HeadsNetwork, HeadsShape
+from specdec.learning.heads_network import HeadsNetwork, HeadsShape
 from specdec.learning.target_ends import TargetEnds
 
 __all__ = ["JointHeads"]

@@ -1,19 +1,16 @@
-"""A small decoder of the Llama layout of random weights, and the decoder of a Hugging Face folder."""
+"""A small decoder of the Llama layout of random weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from specdec.errors import CheckpointError, InputError, MissingPackageError
+from specdec.errors import InputError
+from specdec.learning.hugging_face import transformers
 
-__all__ = ["SmallShape", "open_decoder", "silent", "small_decoder", "transformers"]
+__all__ = ["SmallShape", "small_decoder"]
 
 
 @dataclass(frozen=True)
@@ -54,36 +51,6 @@ class SmallShape:
         return SmallShape(self.d_model, self.n_layers, n_heads, n_kv_heads, self.d_ff or 3 * self.d_model)
 
 
-def transformers() -> Any:
-    """The module transformers.
-
-    Raises
-    ------
-    MissingPackageError
-        It is not installed.
-    """
-    try:
-        import transformers
-    except ImportError:
-        raise MissingPackageError(
-            "this training needs transformers, which is not installed: pip install 'specdec[train]'"
-        ) from None
-    return transformers
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """A block in which transformers draws no progress bars of its own."""
-    settings = transformers().utils.logging
-    shown = settings.is_progress_bar_enabled()
-    settings.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            settings.enable_progress_bar()
-
-
 def small_decoder(
     n_vocab: int, n_ctx: int, shape: SmallShape, *, bos_id: int | None, eos_ids: int | list[int] | None
 ) -> Any:
@@ -112,24 +79,4 @@ def small_decoder(
             nn.init.normal_(weight, std=0.02 if "embed" in name else shape.d_model**-0.5 / 2)
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             nn.init.zeros_(weight)
-    return network.train()
-
-
-def open_decoder(folder: Path) -> Any:
-    """The decoder of a Hugging Face folder in f32, to be trained on.
-
-    Raises
-    ------
-    CheckpointError
-        transformers cannot read it.
-    """
-    library = transformers()
-    try:
-        with silent():
-            network = library.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, local_files_only=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        message = " ".join(str(error).split())
-        raise CheckpointError(f"{folder}: transformers cannot read it: {message}") from error
     return network.train()

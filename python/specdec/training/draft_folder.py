@@ -15,7 +15,7 @@ from torch import Tensor
 from specdec.atomic_file import replacing
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.errors import InputError
-from specdec.learning.small_network import silent
+from specdec.learning.hugging_face import silent
 from specdec.learning.target_ends import as_torch
 from specdec.models.model import Model
 

@@ -16,7 +16,7 @@ from specdec.drafts.learnt.published import open_published, usual_taps
 from specdec.drafts.opening import load as load_draft
 from specdec.errors import CheckpointError, InputError
 from specdec.learning.draft_vocabulary import reachable, scattered
-from specdec.learning.eagle import Eagle1, Eagle3, EagleShape
+from specdec.learning.eagle_network import Eagle1, Eagle3, EagleShape
 from specdec.learning.llama_layer import LayerShape
 from specdec.learning.target_ends import TargetEnds, as_torch
 from specdec.learning.target_law import Objective

@@ -16,8 +16,8 @@ from specdec.checks import check_choice, check_integer, check_number
 from specdec.drafts import Draft, EarlyExit
 from specdec.drafts.opening import EXIT_NAME
 from specdec.errors import InputError, number_of
+from specdec.learning.hugging_face import open_decoder
 from specdec.learning.layer_skip import ExitNetwork, exit_weights, layer_dropout
-from specdec.learning.small_network import open_decoder
 from specdec.learning.target_law import Objective
 from specdec.models.model import Model, load
 from specdec.training.batch import Batch

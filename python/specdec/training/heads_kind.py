@@ -16,9 +16,9 @@ from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.opening import load as load_draft
 from specdec.errors import InputError
 from specdec.learning.draft_vocabulary import reachable, scattered
-from specdec.learning.heads import HeadsNetwork, HeadsShape
+from specdec.learning.heads_network import HeadsNetwork, HeadsShape
+from specdec.learning.hugging_face import open_decoder
 from specdec.learning.joint_heads import JointHeads
-from specdec.learning.small_network import open_decoder
 from specdec.learning.target_ends import TargetEnds
 from specdec.learning.target_law import Objective, TargetLaw
 from specdec.models.model import Model, load

@@ -14,8 +14,8 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.opening import load as load_draft
 from specdec.errors import InputError
-from specdec.learning.look_ahead_embeddings import LookAheadNetwork
-from specdec.learning.small_network import open_decoder
+from specdec.learning.hugging_face import open_decoder
+from specdec.learning.look_ahead_network import LookAheadNetwork
 from specdec.learning.target_law import Objective
 from specdec.models.model import Model
 from specdec.training.batch import Batch

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError
-from specdec.learning.small_network import SmallShape, open_decoder, small_decoder
+from specdec.learning.hugging_face import open_decoder
+from specdec.learning.small_network import SmallShape, small_decoder
 from specdec.learning.target_law import Objective
 from specdec.models.model import Model, load
 from specdec.models.tokenizer import check_same_vocabulary

@@ -61,7 +61,7 @@ class HeadsLearner(GradientLearner):
             raise InputError(f"target is {shown(target)}; expected a specdec.Model")
         draft.describe(target)  # refuses another one
         from specdec.learning import torch
-        from specdec.learning.heads import HeadsNetwork, HeadsShape
+        from specdec.learning.heads_network import HeadsNetwork, HeadsShape
         from specdec.learning.target_ends import TargetEnds
 
         weights, config = draft.weights, target.config

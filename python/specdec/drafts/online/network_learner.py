@@ -173,7 +173,7 @@ class NetworkLearner(GradientLearner):
 def _open(draft: ModelDraft | Recurrent) -> Any:
     """The network of a draft."""
     if isinstance(draft, ModelDraft):
-        from specdec.learning.small_network import open_decoder
+        from specdec.learning.hugging_face import open_decoder
 
         return open_decoder(draft.model.path)
     from specdec.learning import torch
@@ -187,7 +187,7 @@ def _open(draft: ModelDraft | Recurrent) -> Any:
 
 def _packed(network: Any, first: Model) -> Model:
     """A network of transformers as a model like the first one."""
-    from specdec.learning.small_network import silent
+    from specdec.learning.hugging_face import silent
 
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         with silent():
