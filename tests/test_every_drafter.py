@@ -19,7 +19,17 @@ import scipy
 
 import specdec
 from canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
-from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, LATER, REMEMBERING, World
+from drafters import (
+    CHAINS,
+    CHOSEN,
+    DRAFTS,
+    DRAWN_ANYHOW,
+    LATER,
+    REMEMBERING,
+    VARIANTS,
+    World,
+    named,
+)
 from encoder_decoders import EncoderDecoder, model_of
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
@@ -136,7 +146,7 @@ def assert_equal(got: specdec.Result, wanted: specdec.Result, n: int | None = No
 # ---------------------------------------------------------------------------------------------- bits
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", named())
 def test_output_is_plain_output(world: World, name: str) -> None:
     """Alone with several gammas, and as a batch in two threads, in which one text takes another's place."""
     for how in HOW:
@@ -162,7 +172,7 @@ def assert_plain_output(world: World, name: str, how: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", named())
 def test_texts_end_where_plain_texts_end(world: World, name: str) -> None:
     """After one token, at a stop id wherever it falls in a round, and with the context full."""
     draft = DRAFTS[name](world)
@@ -183,7 +193,7 @@ def test_texts_end_where_plain_texts_end(world: World, name: str) -> None:
         assert_equal(got, full)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in UNSEEDED])
+@pytest.mark.parametrize("name", named(name for name in NAMES if name not in UNSEEDED))
 def test_a_sampled_run_follows_from_its_seed(world: World, name: str) -> None:
     """Contract 3 of the rejection rule; the draft made anew, so that nothing is left over from a run."""
     options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "ignore_eos": True, "seed": 3}
@@ -290,7 +300,7 @@ JUDGED += [
 ]
 
 
-@in_few_items(by="name")
+@in_few_items(by="name", slow=VARIANTS)
 @pytest.mark.parametrize(("name", "rule", "lenience", "greedy_draft"), JUDGED)
 def test_verification_is_exact_for_what_is_proposed(
     tiny: World, name: str, rule: str, lenience: float, greedy_draft: bool
@@ -369,7 +379,7 @@ def sharpened(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
 ACCEPT, SAMPLE = 1, 2  # purposes of random numbers (base/rng.h)
 
 
-@in_few_items(by="name")
+@in_few_items(by="name", slow=VARIANTS)
 @pytest.mark.parametrize("transform", [None, sharpened], ids=["", "transformed"])
 @pytest.mark.parametrize(
     ("name", "rule", "lenience"), [(name, *judge) for name in NAMES for judge in JUDGES[name]]

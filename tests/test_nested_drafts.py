@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import specdec
-from drafters import DRAFTS, Repeats, World
+from drafters import DRAFTS, Repeats, World, named
 from specdec import _core, drafts
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
@@ -45,7 +45,7 @@ def check(world: World, draft: Any, plain: list[list[int]]) -> None:
     assert [one.tokens for one in batch] == plain, draft
 
 
-@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("name", named())
 def test_every_draft_drafts_for_a_model(world: World, plain: list[list[int]], name: str) -> None:
     inner = DRAFTS[name](world)
     if in_target_cache(inner):

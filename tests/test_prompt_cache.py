@@ -16,7 +16,7 @@ import specdec
 from allocations import needs_hooks
 from canonical import VARIANTS, build, random_tensors
 from chat_templates import make_chat
-from drafters import DRAFTS, Repeats, World
+from drafters import DRAFTS, Repeats, World, named
 from laws import embedded_llama2c, first_layers
 from specdec import PromptCache, _core, drafts
 from specdec.errors import InputError
@@ -64,7 +64,7 @@ def assert_equal(found: specdec.Result, wanted: specdec.Result) -> None:
 
 
 @pytest.mark.parametrize("verify", ["rejection", "coupled"])
-@pytest.mark.parametrize("name", [None, *DRAFTS])
+@pytest.mark.parametrize("name", [None, *named()])
 @pytest.mark.grid
 def test_a_hit_changes_no_bit(world: World, name: str | None, verify: str) -> None:
     """Greedy with the first rule, sampled with the other, where every draft gives the plain text."""

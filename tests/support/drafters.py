@@ -5,11 +5,12 @@ A new draft gets an entry here, and one more for every setting that changes how 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 import specdec
@@ -251,3 +252,17 @@ REMEMBERING = {
 """Drafts that learn from each text for those that begin after it, which are sampled otherwise then."""
 
 DRAFTS: dict[str, Make] = CHAINS | TREES
+
+VARIANTS = {
+    "online back-off", "document copy", "source copy", "suffix memory chain", "model that learns",
+    "tree that learns", "drafted by a memory", "drafted by copying", "drafted by a recurrent network",
+    "drafted by lookahead", "drafted by trees", "three models deep", "heads that see guesses",
+    "heads in a tree", "heads in a dynamic tree", "recurrent tree", "look-ahead embeddings in a tree", "lookahead of 4-grams",
+    "ensemble of memories", "ensemble of layers", "object that draws branches",
+}  # fmt: skip
+"""Entries that differ from others by a setting, or are made of others: they run in the slower tier."""
+
+
+def named(names: Iterable[str] = DRAFTS) -> list[Any]:
+    """Parameters of a test over drafts, by name; `VARIANTS` are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -29,7 +29,9 @@ def covering(shows: Mapping[Key, set[Any]]) -> set[Key]:
     return chosen
 
 
-def in_few_items(by: str | Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def in_few_items(
+    by: str | Sequence[str] = (), slow: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a parametrized test as few items, each of which loops over its cases.
 
     By default as many cases run as show each value once; the others are `slow`. The decorator comes above all
@@ -39,8 +41,10 @@ def in_few_items(by: str | Sequence[str] = ()) -> Callable[[Callable[..., None]]
     ----------
     by : str or sequence of str
         Parameters that still make items: one for each combination of their values and each of the two tiers.
+    slow : collection of str
+        Values of these whose items are all slow.
     """
-    by = [by] if isinstance(by, str) else list(by)
+    by, slow = [by] if isinstance(by, str) else list(by), frozenset(slow)
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         marks = [mark for mark in test.pytestmark if mark.name == "parametrize"]  # type: ignore[attr-defined]
@@ -72,7 +76,11 @@ def in_few_items(by: str | Sequence[str] = ()) -> Callable[[Callable[..., None]]
         run.__module__ = test.__module__
         run.pytestmark = [mark for mark in test.pytestmark if mark.name != "parametrize"]  # type: ignore[attr-defined]
         params = [
-            pytest.param(found, id="-".join(key), marks=[pytest.mark.slow] if key[-1:] == ("others",) else [])
+            pytest.param(
+                found,
+                id="-".join(key),
+                marks=[pytest.mark.slow] if key[-1:] == ("others",) or not slow.isdisjoint(key) else [],
+            )
             for key, found in items.items()
         ]
         return pytest.mark.parametrize("cases_of_item", params)(run)
