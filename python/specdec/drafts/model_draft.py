@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from specdec.checks import check_integer, check_path
-from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.checks import check_path
+from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learnt.eagle_draft import Eagle
 from specdec.drafts.learnt.methods import open_learnt
 from specdec.drafts.learnt.published import is_published
 from specdec.drafts.python_draft import Drafter, PythonDraft
-from specdec.drafts.trees import Tree, check_tree, describe_shape
+from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model, ModelLike, as_model
 from specdec.models.tokenizer import check_same_vocabulary
@@ -83,10 +83,7 @@ class ModelDraft(Draft):
             raise InputError(
                 f"draft is {shown(self.draft)}; expected one that does not work in its target's cache"
             )
-        if gamma is not None:
-            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
-        elif tree is not None:
-            self.gamma = tree.gamma
+        self.gamma = gamma_of(gamma, tree, self.gamma)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""

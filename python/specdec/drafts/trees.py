@@ -11,7 +11,7 @@ from specdec.checks import as_integer, check_choice, check_integer, check_items,
 from specdec.drafts.draft import MAX_GAMMA, Description
 from specdec.errors import InputError, kind_of, shown
 
-__all__ = ["DynamicTree", "ParallelChains", "StaticTree", "Tree", "check_tree", "describe_shape"]
+__all__ = ["DynamicTree", "ParallelChains", "StaticTree", "Tree", "check_tree", "describe_shape", "gamma_of"]
 
 ChildChoice: TypeAlias = Literal["sample", "without replacement", "top-k"]
 """How the children of a node are chosen."""
@@ -240,6 +240,18 @@ def check_tree(tree: object) -> Tree | None:
     if tree is None or isinstance(tree, Tree):
         return tree
     raise InputError(f"tree is {kind_of(tree)}; expected ParallelChains, StaticTree, DynamicTree or None")
+
+
+def gamma_of(gamma: int | None, tree: Tree | None, default: int) -> int:
+    """Guesses a round: the argument `gamma`; None: the nodes of the tree, or of a chain the default.
+
+    Raises
+    ------
+    InputError
+    """
+    if gamma is not None:
+        return check_integer("gamma", gamma, 1, MAX_GAMMA)
+    return default if tree is None else tree.gamma
 
 
 def describe_shape(tree: Tree | None, predictor: object) -> Description:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdec import _core
-from specdec.checks import check_choice, check_integer, check_path
-from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.checks import check_choice, check_path
+from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learnt.folder import TargetIdentity
 from specdec.drafts.learnt.published import PublishedDraft, open_native_head, open_published
-from specdec.drafts.trees import Tree, check_tree, describe_shape
+from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of
 from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
@@ -110,10 +110,7 @@ class Eagle(Draft):
     ) -> None:
         dtype = check_choice("dtype", dtype, DTYPES, optional=True) or published.dtype
         self.tree = check_tree(tree)
-        if gamma is not None:
-            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
-        elif self.tree is not None:
-            self.gamma = self.tree.gamma
+        self.gamma = gamma_of(gamma, self.tree, self.gamma)
         self.path = published.path
         self.target = target
         self.kind = published.kind

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from specdec.errors import (
     CheckpointNotFoundError,
     InputError,
     SpecdecError,
+    kind_of,
     shown,
 )
 from specdec.models.checkpoints.checkpoint import CanonicalTensor
@@ -322,6 +324,23 @@ class LearntWeights:
             "taps": [int(tap) for tap in taps], "n_draft_vocab": n_draft, **fields,
         }  # fmt: skip
         return cls._checked("the draft", Fields(config, Path("the draft")), held)
+
+    @classmethod
+    def given(cls, weights: object, what: str) -> LearntWeights:
+        """The argument `weights` of a draft: such weights, or the path of a folder of `what`.
+
+        Raises
+        ------
+        InputError
+            It is neither.
+        CheckpointError
+            As `read`.
+        """
+        if isinstance(weights, LearntWeights):
+            return weights
+        if not isinstance(weights, str | os.PathLike):
+            raise InputError(f"weights is {kind_of(weights)}; expected the folder of {what}")
+        return cls.read(check_path("weights", weights, CheckpointError))
 
     @classmethod
     def read(cls, path: Path) -> LearntWeights:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 
 from specdec import _core
-from specdec.checks import check_choice, check_integer, check_path
-from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.checks import check_choice
+from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learnt.folder import LearntWeights
-from specdec.drafts.trees import Tree, check_tree, describe_shape
-from specdec.errors import CheckpointError, InputError, kind_of
+from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.threads import check_threads
@@ -88,27 +87,20 @@ class Heads(Draft):
     ) -> None:
         dtype = check_choice("dtype", dtype, DTYPES, optional=True)
         self.tree = check_tree(tree)
-        if not isinstance(weights, LearntWeights | str | os.PathLike):
-            raise InputError(f"weights is {kind_of(weights)}; expected the folder of heads")
-        if not isinstance(weights, LearntWeights):
-            weights = LearntWeights.read(check_path("weights", weights, CheckpointError))
+        self.weights = weights = LearntWeights.given(weights, "heads")
         self.core = pack_heads(weights, dtype, n_threads=n_threads)
         self.n_heads = weights.fields.integer("n_heads")
-        self.gamma = self.n_heads if self.tree is None else self.tree.gamma
-        if gamma is not None:
-            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
-        self.weights = weights
-        self._trained_for, self._where = weights.target, weights.where
+        self.gamma = gamma_of(gamma, self.tree, self.n_heads)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        self._trained_for.check(target, self._where)
+        self.weights.check_target(target)
         return describe_shape(self.tree, self.core)
 
     def __repr__(self) -> str:
         more = f", tree={self.tree!r}" if self.tree is not None else ""
         parameters = f"{self.core.n_parameters:,} parameters in {self.core.dtype}"
-        return f"<specdec.drafts.Heads of {self._where}: {self.n_heads} heads, {parameters}{more}>"
+        return f"<specdec.drafts.Heads of {self.weights.where}: {self.n_heads} heads, {parameters}{more}>"
 
 
 def pack_heads(

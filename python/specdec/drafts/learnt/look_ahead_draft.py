@@ -7,11 +7,9 @@ import os
 import numpy as np
 
 from specdec import _core
-from specdec.checks import check_integer, check_path
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.learnt.folder import LearntWeights
-from specdec.drafts.trees import Tree, check_tree, describe_shape
-from specdec.errors import CheckpointError, InputError, kind_of
+from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.models.model import Model
 from specdec.models.number_formats import widened
 
@@ -54,6 +52,9 @@ class LookAheadEmbeddings(Draft):
     tree : ParallelChains, StaticTree, DynamicTree or None
     gamma : int
     core : specdec._core.LookAheadEmbeddings
+        The vectors.
+    weights : LearntWeights
+        What they were read from.
 
     Raises
     ------
@@ -78,15 +79,9 @@ class LookAheadEmbeddings(Draft):
         gamma: int | None = None,
     ) -> None:
         self.tree = check_tree(tree)
-        if not isinstance(weights, LearntWeights | str | os.PathLike):
-            raise InputError(f"weights is {kind_of(weights)}; expected the folder of look-ahead embeddings")
-        if not isinstance(weights, LearntWeights):
-            weights = LearntWeights.read(check_path("weights", weights, CheckpointError))
+        self.weights = weights = LearntWeights.given(weights, "look-ahead embeddings")
         self.core = pack_look_ahead_embeddings(weights)
-        self.gamma = self.n_tokens if self.tree is None else self.tree.gamma
-        if gamma is not None:
-            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
-        self._trained_for, self._where = weights.target, weights.where
+        self.gamma = gamma_of(gamma, self.tree, self.n_tokens)
 
     @property
     def n_tokens(self) -> int:
@@ -95,12 +90,12 @@ class LookAheadEmbeddings(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        self._trained_for.check(target, self._where)
+        self.weights.check_target(target)
         return describe_shape(self.tree, self.core)
 
     def __repr__(self) -> str:
         more = f", tree={self.tree!r}" if self.tree is not None else ""
-        return f"<specdec.drafts.LookAheadEmbeddings of {self._where}: {self.n_tokens} tokens{more}>"
+        return f"<specdec.drafts.LookAheadEmbeddings of {self.weights.where}: {self.n_tokens} tokens{more}>"
 
 
 def pack_look_ahead_embeddings(weights: LearntWeights) -> _core.LookAheadEmbeddings:

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.checks import check_choice, check_integer, check_path
-from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.checks import check_choice
+from specdec.drafts.draft import Description, Draft
 from specdec.drafts.ids import Ids, check_ids
 from specdec.drafts.learnt.folder import LearntWeights
-from specdec.drafts.trees import Tree, check_tree, describe_shape
-from specdec.errors import CheckpointError, InputError, kind_of
+from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.threads import check_threads
@@ -82,17 +81,9 @@ class Recurrent(Draft):
     ) -> None:
         dtype = check_choice("dtype", dtype, DTYPES, optional=True)
         self.tree = check_tree(tree)
-        if not isinstance(weights, LearntWeights | str | os.PathLike):
-            raise InputError(f"weights is {kind_of(weights)}; expected the folder of a recurrent draft")
-        if not isinstance(weights, LearntWeights):
-            weights = LearntWeights.read(check_path("weights", weights, CheckpointError))
+        self.weights = weights = LearntWeights.given(weights, "a recurrent draft")
         self.core = pack_recurrent(weights, dtype, n_threads=n_threads)
-        if gamma is not None:
-            self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
-        elif self.tree is not None:
-            self.gamma = self.tree.gamma
-        self.weights = weights
-        self._trained_for, self._where = weights.target, weights.where
+        self.gamma = gamma_of(gamma, self.tree, self.gamma)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`.
@@ -102,7 +93,7 @@ class Recurrent(Draft):
         InputError
             If the target has other tokens than the one that the draft was trained for.
         """
-        self._trained_for.check_tokens(target, self._where)
+        self.weights.check_tokens(target)
         return describe_shape(self.tree, self.core)
 
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
@@ -122,7 +113,7 @@ class Recurrent(Draft):
         InputError
             If a token is not in 0 to n_vocab - 1.
         """
-        logits = self.core.logits(check_ids(ids, self._trained_for.n_vocab)).astype(np.float64)
+        logits = self.core.logits(check_ids(ids, self.weights.target.n_vocab)).astype(np.float64)
         rows = np.exp(logits - logits.max(axis=-1, keepdims=True))
         probabilities: NDArray[np.float64] = rows / rows.sum(axis=-1, keepdims=True)
         return probabilities
@@ -130,7 +121,7 @@ class Recurrent(Draft):
     def __repr__(self) -> str:
         more = f", tree={self.tree!r}" if self.tree is not None else ""
         parameters = f"{self.core.n_parameters:,} parameters in {self.core.dtype}"
-        return f"<specdec.drafts.Recurrent of {self._where}: {parameters}{more}>"
+        return f"<specdec.drafts.Recurrent of {self.weights.where}: {parameters}{more}>"
 
 
 def pack_recurrent(
