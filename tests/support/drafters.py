@@ -257,8 +257,8 @@ VARIANTS = {
     "online back-off", "document copy", "source copy", "suffix memory chain", "model that learns",
     "tree that learns", "drafted by a memory", "drafted by copying", "drafted by a recurrent network",
     "drafted by lookahead", "drafted by trees", "three models deep", "heads that see guesses",
-    "heads in a tree", "heads in a dynamic tree", "recurrent tree", "look-ahead embeddings in a tree", "lookahead of 4-grams",
-    "ensemble of memories", "ensemble of layers", "object that draws branches",
+    "heads in a tree", "heads in a dynamic tree", "recurrent tree", "look-ahead embeddings in a tree",
+    "lookahead of 4-grams", "ensemble of memories", "ensemble of layers", "object that draws branches",
 }  # fmt: skip
 """Entries that differ from others by a setting, or are made of others: they run in the slower tier."""
 
