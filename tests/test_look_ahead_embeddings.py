@@ -274,7 +274,7 @@ def test_bad_input_is_named(target: specdec.Model) -> None:
     with pytest.raises(specdec.InputError, match="was trained for the target 'target'; given is"):
         specdec.generate(embedded, draft, [1, 2])
     for tensors, tokens, message in (
-        ({"embeddings": np.full((3, 32), np.nan)}, None, r"element \[0, 0\] is not finite"),
+        ({"embeddings": np.full((3, 32), np.nan)}, None, r"element \[0, 0\] is not finite, expected"),
         ({"embeddings": np.zeros((3, 32))}, [1, 2], "'n_draft_vocab' is 2; expected 61"),
         ({}, None, "tensor 'embeddings' is missing"),
     ):

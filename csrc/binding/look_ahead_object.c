@@ -22,8 +22,9 @@ static int copy_embeddings(const Py_buffer* view, sd_riders* riders, float** mem
     memcpy(copy, view->buf, size * sizeof *copy);
     for (size_t i = 0; i < size; i++) {
         if (isfinite(copy[i])) continue;
-        PyErr_Format(PyExc_ValueError, "embeddings: element [%zu, %zu] is not finite", i / (size_t)d_model,
-                     i % (size_t)d_model);
+        PyErr_Format(PyExc_ValueError,
+                     "tensor embeddings: element [%zu, %zu] is not finite, expected a finite number",
+                     i / (size_t)d_model, i % (size_t)d_model);
         PyMem_Free(copy);
         return -1;
     }
