@@ -403,6 +403,8 @@ def test_damaged_files_are_refused_by_name(
         "tensor 'corrections.top' is of int32": {"top": np.zeros((n, 3), np.int32)},
         "tensor 'corrections.before' is of int32": {"depth": np.zeros(n + 1, np.int32)},
         "tensor 'corrections.before' has -2; expected -1 or more": {"before": np.full((n, 2), -2, np.int32)},
+        "tensor 'corrections.before' does not end with": {"before": np.full((n, 2), -1, np.int32)},
+        "tensor 'corrections.position' has 0; expected 1 or more": {"position": np.zeros(n, np.int32)},
         "tensor 'corrections.rest' has numbers outside": {"rest": np.full(n, np.nan, np.float32)},
         "tensor 'corrections.log_probs' has numbers outside": {"log_probs": np.ones((n, 8), np.float32)},
     }

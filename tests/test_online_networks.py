@@ -188,6 +188,8 @@ def test_damaged_states_are_refused_by_name(
         f"'parameter.{name}' has a number that is not finite": {
             f"parameter.{name}": np.full(61, np.nan, np.float32)
         },
+        f"'first.{name}' has a number that is not finite": {f"first.{name}": np.full(61, np.inf, np.float32)},
+        f"'second.{name}' has a number below 0": {f"second.{name}": np.full(61, -1.0, np.float32)},
         "'parameter.other' is none of this": {"parameter.other": np.zeros(1, np.float32)},
     }
     for message, changes in cases.items():

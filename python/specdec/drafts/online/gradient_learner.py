@@ -149,9 +149,11 @@ class GradientLearner(Learner):
                 "exp_avg": torch.from_numpy(both[0].copy()),
                 "exp_avg_sq": torch.from_numpy(both[1].copy()),
             }
-        for name, array in arrays.items():
-            if not np.isfinite(array).all():
-                raise ValueError(f"tensor 'parameter.{name}' has a number that is not finite")
+        for name in sorted(state):
+            if not np.isfinite(state[name]).all():
+                raise ValueError(f"tensor '{name}' has a number that is not finite")
+            if name.startswith("second.") and state[name].min(initial=0.0) < 0.0:
+                raise ValueError(f"tensor '{name}' has a number below 0; expected means of squares")
         with torch.no_grad():
             for name, array in arrays.items():
                 parameters[name].copy_(torch.from_numpy(array))

@@ -374,10 +374,14 @@ def _check_alike(kept: Corrections, ours: Corrections) -> None:
             raise ValueError(
                 f"tensor 'corrections.{name}' is of {found}; expected {expected.dtype}, {wanted}"
             )
-    for name, least in {"before": -1, "top": -1, "depth": 0, "position": 0, "text": 0}.items():
+    for name, least in {"before": -1, "top": -1, "depth": 0, "position": 1, "text": 0}.items():
         if kept.arrays[name].min(initial=least) < least:
             found = kept.arrays[name].min()
             raise ValueError(f"tensor 'corrections.{name}' has {found}; expected {least} or more")
+    n_before = kept.before.shape[1]
+    in_text = np.arange(n_before) >= n_before - kept.position[:, None].astype(np.int64)
+    if not np.array_equal(kept.before >= 0, in_text):
+        raise ValueError("tensor 'corrections.before' does not end with the tokens of each 'position'")
     for name, low, high in (("log_probs", -math.inf, 0.001), ("rest", 0.0, 1.0)):
         array = kept.arrays[name]
         if not np.all((array >= low) & (array <= high)):
