@@ -216,6 +216,8 @@ def test_an_exit_lies_beside_its_model(tmp_path: Path) -> None:
     other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)))
     with pytest.raises(specdec.InputError, match="is an exit of the model beside it; given is the target"):
         drafts.load(target.path, other)
-    (target.path / "specdec_exit.json").write_text('{"layer": 0}')
-    with pytest.raises(specdec.CheckpointError, match="'layer' is 0; expected a whole number from 1"):
-        drafts.load(target.path, target)
+    for layer in (0, target.config.n_layer):
+        (target.path / "specdec_exit.json").write_text(json.dumps({"layer": layer}))
+        message = f"'layer' is {layer}; expected a whole number from 1 to {target.config.n_layer - 1}"
+        with pytest.raises(specdec.CheckpointError, match=message):
+            drafts.load(target.path, target)

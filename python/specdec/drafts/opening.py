@@ -105,9 +105,9 @@ def load(
 def _open_exit(folder: Path, target: Model, tree: Tree | None, gamma: int | None) -> EarlyExit:
     file = folder / EXIT_NAME
     fields = Fields(read_json_object(file), file)
-    layer = fields.integer("layer")
-    stored = fields.integer("gamma", maximum=MAX_GAMMA, default=None)
     ours = ModelConfig.from_canonical(open_checkpoint(folder, tokenizer=False).config)
+    layer = fields.integer("layer", maximum=ours.n_layer - 1)
+    stored = fields.integer("gamma", maximum=MAX_GAMMA, default=None)
     if configuration_digest(ours) != configuration_digest(target.config):
         raise InputError(
             f"{file} is an exit of the model beside it; given is the target {target.path}, of another "
