@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import GPT, SWITCHES, random_tensors, with_drafts
+from canonical import GPT, SWITCHES, random_tensors
 from encoder_decoders import model_of
-from learnt_weights import look_ahead_weights
+from learnt_weights import look_ahead_weights, open_session
 from specdec import _core, drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from toy_pair import load_pair
@@ -26,17 +26,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 def text(n: int, n_vocab: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, n_vocab, n).tolist()
-
-
-def open_session(target: specdec.Model, draft: Any, prompts: list[list[int]], **options: Any) -> Any:
-    description = draft.describe(target) if isinstance(draft, drafts.Draft) else draft
-    how: dict[str, Any] = {
-        "gamma": 4, "max_new_tokens": 20, "sampling": {"temperature": 1.0}, "n_threads": 1,
-        "draft_sampling": {"temperature": 1.0}, "seeds": [(5, i) for i in range(len(prompts))],
-    }  # fmt: skip
-    session = _core.Session(target.core, description, prompts, **(how | options))
-    with_drafts(session).prefill()
-    return session
 
 
 def said_after_embeddings(
@@ -126,7 +115,7 @@ def test_every_round_but_the_first_guesses(target: specdec.Model) -> None:
 def test_a_round_that_may_not_draft_carries_nothing(target: specdec.Model) -> None:
     """The next one, which may, has no guesses yet."""
     draft = drafts.LookAheadEmbeddings(look_ahead_weights(target, L))
-    session = open_session(target, draft, [text(4, 61)], max_new_tokens=40)
+    session = open_session(target, draft, [text(4, 61)], gamma=4, max_new_tokens=40)
     drafted, rows = [], []
     for gamma in (4, 4, 0, 4, 4, 0, 0, 4):
         (record,) = session.round(gammas=[gamma])
@@ -172,7 +161,7 @@ def test_a_node_budget_bounds_all_rows(target: specdec.Model) -> None:
     prompts = [text(4, 61), text(20, 61, 1), text(1, 61, 2)]
     most = 0
     for budget in (12, 13, 25, 31):
-        session = open_session(target, draft, prompts, node_budget=budget)
+        session = open_session(target, draft, prompts, gamma=4, node_budget=budget)
         while records := session.round():
             assert sum(record["n_rows"] for record in records) <= budget
             most = max(most, sum(len(record["drafted"]) for record in records))
@@ -181,7 +170,7 @@ def test_a_node_budget_bounds_all_rows(target: specdec.Model) -> None:
     with pytest.raises(
         specdec.InputError, match="node_budget is 11, expected at least 12: a row and 3 look-ahead"
     ):
-        open_session(target, draft, prompts, node_budget=11)
+        open_session(target, draft, prompts, gamma=4, node_budget=11)
 
 
 def test_beside_layers_of_the_target(target: specdec.Model) -> None:

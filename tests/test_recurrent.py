@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import with_drafts
-from learnt_weights import recurrent_logits, recurrent_network, recurrent_tensors, recurrent_weights
+from learnt_weights import (
+    open_session,
+    recurrent_logits,
+    recurrent_network,
+    recurrent_tensors,
+    recurrent_weights,
+)
 from specdec import _core, drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from toy_pair import load_pair
@@ -74,21 +79,6 @@ TREES: dict[str, Any] = {
     "chains": drafts.ParallelChains(3),
     "samples": drafts.StaticTree((3, 2, 2)),
 }
-
-
-def open_session(target: specdec.Model, draft: Any, prompts: list[list[int]], **options: Any) -> Any:
-    session = _core.Session(
-        target.core,
-        draft.describe(target),
-        prompts,
-        **{
-            "gamma": draft.gamma, "max_new_tokens": 20, "sampling": {"temperature": 1.0},
-            "draft_sampling": {"temperature": 1.0}, "seeds": [(5, i) for i in range(len(prompts))],
-            "n_threads": 1, **options,
-        },
-    )  # fmt: skip
-    with_drafts(session).prefill()
-    return session
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from specdec import _core
+from canonical import with_drafts
+from specdec import _core, drafts
 from specdec.drafts.learnt.folder import LearntWeights
 
 Array = NDArray[np.float64]
@@ -175,3 +176,25 @@ def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) 
     embeddings = rng.normal(0.0, 0.5, (n_tokens, d_model)).astype(np.float32)
     fields = {"n_tokens": n_tokens}
     return LearntWeights.of("look_ahead_embeddings", target, fields, {"embeddings": embeddings})
+
+
+# ---------------------------------------------------------------------------------- sessions
+
+
+def open_session(
+    target: specdec.Model, draft: Any, prompts: Sequence[Sequence[int]], **options: Any
+) -> _core.Session:
+    """A session that samples at temperature 1 and records the draft's distributions, its prompts read.
+
+    draft : a `Draft`, or its description.
+    """
+    own = isinstance(draft, drafts.Draft)
+    how: dict[str, Any] = {
+        "gamma": draft.gamma if own else 4, "max_new_tokens": 20, "sampling": {"temperature": 1.0},
+        "draft_sampling": {"temperature": 1.0}, "seeds": [(5, i) for i in range(len(prompts))],
+        "n_threads": 1,
+    }  # fmt: skip
+    description = draft.describe(target) if own else draft
+    session = _core.Session(target.core, description, prompts, **(how | options))
+    with_drafts(session).prefill()
+    return session
