@@ -34,9 +34,12 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "online_ngram": (TABLE,),
     "context_copy": (None, 1, 1),
     "input_copy": (None, 0, 1, 1),
+    "suffix_memory": (_core.SuffixTree(100, 8), 1, 1.0, 0.1, True),
+    "token_recycling": (_core.TokenMatrix(np.full((N_VOCAB, 2), -1, np.int32)), [0, 0, 1], [0.6, 0.2]),
     "lookahead": (2, 2, 2),
     "ensemble": (False, [2, 2], [COPY, by_method("model", DRAFT)]),
     "python": ("a test", propose, None, None, drafts.Proposal, None, False, False),
+    "watched": (COPY, _core.Corrections(8, 4, 2)),
     "random": (),
     "fixed_acceptance": (COPY, 0.5, [[1, 2, 3] * 9]),
 }

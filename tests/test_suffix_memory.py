@@ -563,6 +563,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 
 @needs_hooks
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_gc")
 def test_allocations_that_fail_leave_the_memory_as_it_was() -> None:
     tree = tree_of([([1], [2, 3])])

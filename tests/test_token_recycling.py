@@ -250,6 +250,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 
 @needs_hooks
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_gc")
 def test_allocations() -> None:
     """Those that fail leak nothing; a round makes none."""

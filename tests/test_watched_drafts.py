@@ -332,6 +332,7 @@ def test_a_swap_without_memory_changes_nothing(
 
 
 @needs_hooks
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_gc")
 def test_every_allocation_may_fail(target: _core.Model, friend: _core.Model) -> None:
     fail_each_allocation(lambda: _core.Corrections(5, 3, 2))
