@@ -264,6 +264,13 @@ def test_errors_are_one_line(
     assert message in errors
 
 
+def test_a_draft_alone_drafts_for_the_target_in_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    _, small = specdec.embedded_pair()
+    run = ["--draft", str(small.path), "--max-new-tokens", "8", "--temperature", "0", "--no-color", "It was"]
+    assert cli.main(run) == 0
+    assert "identical, all 8 tokens" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["a", "--gamma", "x"], ["a", "--target", "x"]])
 def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -397,7 +404,7 @@ except errors.MissingPackageError as error:
 """
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
-    message = "training needs torch, which is not installed: pip install 'specdec[train]'\n"
+    message = "training needs torch, which is not installed: pip install torch\n"
     assert run.stdout == message and run.stderr == f"specdec train draft: error: {message}"
 
 

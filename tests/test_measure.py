@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -386,6 +387,14 @@ def test_tables_show_what_there_is(measured: specdec.Measurement, untimed: specd
     table = measured.tables()[0]
     assert table.markdown().splitlines()[2] == "| draft | temp | gamma | alpha | speed-up (min to max) |"
     assert len({len(row) for row in (table.head, *table.rows)}) == 1
+
+
+def test_a_model_that_is_wrapped_as_a_draft_is_measured_as_the_model() -> None:
+    target, small = specdec.embedded_pair()
+    options: dict[str, Any] = {"temperatures": [0.0], "n_tokens": 30, "timing": False}
+    found = [specdec.measure(target, one, ["It was"], **options) for one in (small, ModelDraft(small))]
+    assert found[0].rows[0].alpha == found[1].rows[0].alpha > 0.0
+    assert found[1].rows[0].draft == found[0].rows[0].draft
 
 
 def test_betas_that_are_all_alike_have_no_correlation() -> None:

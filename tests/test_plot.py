@@ -794,4 +794,4 @@ except specdec.errors.MissingPackageError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert "pip install 'specdec[plot]'" in run.stdout
+    assert "pip install matplotlib" in run.stdout

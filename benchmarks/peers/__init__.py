@@ -1,6 +1,6 @@
 """specdec beside other engines: the same random weights, in one run, taking turns.
 
-The engines come with ``pip install 'specdec[bench]'``; --work takes their models (30 GB for all; kept).
+The engines come with ``pip install '.[bench]'``; --work takes their models (30 GB for all; kept).
 llama-cpp-python is to be built for this processor, with ``--no-binary llama-cpp-python`` and
 ``CMAKE_ARGS=-DGGML_NATIVE=ON``. llama.cpp's server is built of the same sources into --work, or named by the
 environment variable LLAMA_SERVER.

@@ -89,8 +89,8 @@ def _work(given: list[str]) -> tuple[str, Callable[[], int]]:
         return PROGRAM, lambda: train_command(given[2:])
     parser = _parser()
     arguments = parser.parse_args(given)
-    if (arguments.target is None) != (arguments.draft is None):
-        parser.error("--target and --draft go together: give both, or neither for the pair in the package")
+    if arguments.target is not None and arguments.draft is None:
+        parser.error("--target needs --draft; without --target the text is that of the target in the package")
     return parser.prog, lambda: _compare(arguments)
 
 
@@ -104,8 +104,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="specdec",
         description="Continue a prompt by exact speculative decoding, show every round as in Figure 1 of "
         "arXiv 2211.17192, and compare with plain decoding.",
-        epilog="Without --target and --draft the trained pair in the package is used. "
-        "specdec train draft --help says how a draft is trained.",
+        epilog="Without --target and --draft the trained pair in the package is used; with --draft alone, "
+        "its target. specdec train draft --help says how a draft is trained.",
     )
     add = parser.add_argument
     add("prompt", nargs="?", help=f"text to continue (default: {_PROMPT!r}; with --source: none)")
@@ -193,7 +193,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     }
     colour = not arguments.no_color and use_colour()
     gamma = arguments.gamma
-    if gamma is None and arguments.target is None:
+    if gamma is None and arguments.target is None and arguments.draft is None:
         gamma = _PAIR_GAMMA
     settings = DecodingOptions(gamma=gamma, **options)
     given, decoder_prompt = _given(arguments, target)
@@ -236,6 +236,7 @@ def _models(arguments: argparse.Namespace) -> tuple[Model, Model | Draft]:
         target, draft = embedded_pair(arguments.dtype, arguments.draft_dtype)
     else:
         target = load(arguments.target, arguments.dtype)
+    if arguments.draft is not None:
         draft = load_draft(arguments.draft, target, dtype=arguments.draft_dtype)
     languages = {"src_lang": arguments.src_lang, "tgt_lang": arguments.tgt_lang}
     if languages == dict.fromkeys(languages):

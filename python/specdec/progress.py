@@ -28,7 +28,7 @@ def progress_bar(total: int, unit: str, **options: Any) -> Any:
         from tqdm import tqdm
     except ImportError:
         raise MissingProgressError(
-            "progress=True needs tqdm, which is not installed: pip install 'specdec[progress]'"
+            "progress=True needs tqdm, which is not installed: pip install tqdm"
         ) from None
     return tqdm(total=total, unit=unit, dynamic_ncols=True, **options)
 

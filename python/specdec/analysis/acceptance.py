@@ -16,7 +16,7 @@ from specdec.decoding.beginning import Beginning
 from specdec.decoding.generate import generate
 from specdec.drafts.draft import check_source
 from specdec.errors import InputError, kind_of
-from specdec.models.model import Model, ModelLike, Prompt, as_model, load
+from specdec.models.model import Model, ModelLike, Prompt, as_model
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
 from specdec.verification.sampling import Sampling
@@ -227,7 +227,9 @@ def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, Mea
     """Target and draft, loaded where they are paths, of one vocabulary."""
     target = as_model("target", target)
     if isinstance(draft, str | os.PathLike):
-        draft = load(draft)
+        draft = drafts.load(draft, target)
+    if isinstance(draft, drafts.ModelDraft) and draft.tree is None and draft.draft is None:
+        draft = draft.model
     if isinstance(draft, Model):
         check_same_vocabulary(target, draft)
         check_source(draft.config.encoder is not None, target)

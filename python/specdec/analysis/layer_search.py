@@ -89,7 +89,7 @@ def search_skips(
     InputError
         An argument is out of range, or the search in `path` had other settings.
     MissingPackageError
-        Optuna is not installed: ``pip install 'specdec[search]'``.
+        Optuna is not installed: ``pip install optuna``.
     CheckpointError, TokenizerError
         As `specdec.generate`.
 

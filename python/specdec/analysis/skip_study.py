@@ -22,7 +22,7 @@ def import_optuna() -> Any:
         import optuna
     except ImportError as error:
         raise MissingPackageError(
-            "search_skips needs optuna, which is not installed: pip install 'specdec[search]'"
+            "search_skips needs optuna, which is not installed: pip install optuna"
         ) from error
     return optuna
 

@@ -119,7 +119,7 @@ def generate(
     messages : list of dict, or a list of these
         In place of a prompt: a conversation, messages with "role" and "content", or several that are decoded
         together. The model's chat template makes the prompt of it (`Model.chat_template`, extra
-        ``specdec[chat]``), and the token with which it ends a message is among the stops. The new text is the
+        ``jinja2``), and the token with which it ends a message is among the stops. The new text is the
         reply, or, where the last message is the assistant's, its rest.
     tools, documents : list of dict, optional
         For the chat template: JSON schemas of functions, and texts to cite.

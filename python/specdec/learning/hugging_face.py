@@ -26,7 +26,7 @@ def transformers() -> Any:
         import transformers
     except ImportError:
         raise MissingPackageError(
-            "this training needs transformers, which is not installed: pip install 'specdec[train]'"
+            "this training needs transformers, which is not installed: pip install transformers"
         ) from None
     return transformers
 

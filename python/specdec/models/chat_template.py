@@ -154,7 +154,7 @@ class ChatTemplate:
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
-            Jinja is not installed: ``pip install 'specdec[chat]'``.
+            Jinja is not installed: ``pip install jinja2``.
         """
         conversation = [_aliased(message) for message in _checked(messages)]
         add, carry_on = _endings(conversation, add_generation_prompt, continue_final_message)
@@ -348,13 +348,13 @@ def _jinja(source: str) -> Any:
         import jinja2.sandbox
     except ImportError as error:
         raise MissingPackageError(
-            f"{source}: the chat template needs Jinja, which is not installed: pip install 'specdec[chat]'"
+            f"{source}: the chat template needs Jinja, which is not installed: pip install jinja2"
         ) from error
     version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
     if version < (3, 1, 6):
         raise MissingPackageError(
             f"{source}: the chat template needs Jinja 3.1.6 or newer, whose sandbox holds; found "
-            f"{jinja2.__version__}: pip install 'specdec[chat]'"
+            f"{jinja2.__version__}: pip install jinja2"
         )
     return jinja2
 

@@ -412,7 +412,7 @@ class Model:
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
-            Jinja is not installed: ``pip install 'specdec[chat]'``.
+            Jinja is not installed: ``pip install jinja2``.
         """
         if self._tokenizer is None:
             raise InputError(f"messages were given, but {why_no_tokenizer(self._path)}")
@@ -768,7 +768,7 @@ def load(
     path : path-like
         A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16; docs/FAMILIES.md lists the
         architectures), a llama2.c ``.bin`` file of version 0, or a name ``org/name`` on the Hugging
-        Face Hub (with the extra ``specdec[hub]``).
+        Face Hub (by the package huggingface_hub).
     dtype : {None, "f32", "bf16", "int8", "int4"}
         The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
         which is bf16 if all its matrices are stored so, and f32 otherwise. In bf16 activations are rounded to

@@ -11,7 +11,7 @@ returns the Axes. Colours are told apart by colour-blind readers and never stand
 style, points in shape, blocks in height. Settings of matplotlib are changed for these pictures alone.
 Legends are beside the axes, where they cover no data: give a figure of your own ``layout="constrained"``.
 
-Pictures need matplotlib (``pip install 'specdec[plot]'``). Figure 1, the rounds in colour,
+Pictures need matplotlib (``pip install matplotlib``). Figure 1, the rounds in colour,
 needs none of it: it is how a `specdec.Result` prints.
 """
 

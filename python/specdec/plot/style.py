@@ -85,7 +85,7 @@ def pyplot() -> Any:
         import matplotlib.pyplot
     except ImportError:
         raise MissingPackageError(
-            "specdec.plot needs matplotlib, which is not installed: pip install 'specdec[plot]'"
+            "specdec.plot needs matplotlib, which is not installed: pip install matplotlib"
         ) from None
     return matplotlib.pyplot
 

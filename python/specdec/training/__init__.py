@@ -2,7 +2,7 @@
 
 What a draft learns comes from specdec itself: texts that `specdec.generate` writes, and the target's laws and
 hidden states in the number format in which it decodes. So whatever specdec loads can have its draft trained.
-Only training needs torch, ``pip install 'specdec[train]'``.
+Only training needs torch, ``pip install torch transformers``.
 """
 
 from __future__ import annotations

@@ -26,9 +26,7 @@ def train_command(argv: Sequence[str]) -> int:
     """
     arguments = vars(_parser().parse_args(argv))
     if find_spec("torch") is None:
-        raise MissingPackageError(
-            "training needs torch, which is not installed: pip install 'specdec[train]'"
-        )
+        raise MissingPackageError("training needs torch, which is not installed: pip install torch")
     from specdec.training.registry import kind_of_name
     from specdec.training.training_run import train_draft
 

@@ -259,7 +259,7 @@ def train_draft(
     CheckpointError
         A damaged file.
     MissingPackageError
-        torch, or what a kind needs besides, is not installed: ``pip install 'specdec[train]'``.
+        torch, or what a kind needs besides, is not installed: ``pip install torch transformers``.
 
     Examples
     --------

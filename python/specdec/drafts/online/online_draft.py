@@ -60,7 +60,7 @@ class Online(Draft):
     ----------
     draft : Model, path, hub name, ModelDraft, Recurrent, Heads, Ngram or OnlineNgram
         What it begins with: a model from a Hugging Face folder or a recurrent network (learning needs
-        ``pip install 'specdec[train]'``), heads, or a table, or an `OnlineNgram` that has one.
+        ``pip install torch transformers``), heads, or a table, or an `OnlineNgram` that has one.
     learner : Learner, optional
         Who learns, with settings of its own: by default a `NetworkLearner` or a `TableLearner` of the draft.
         Heads need a `HeadsLearner`, which knows the target.

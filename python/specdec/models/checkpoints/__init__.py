@@ -31,7 +31,7 @@ def open_checkpoint(
     ----------
     path : path-like
         A Hugging Face folder (``config.json`` and ``*.safetensors``), a llama2.c ``.bin`` file (version 0),
-        or the name ``org/name`` of a repository on the Hugging Face Hub (needs the extra ``specdec[hub]``).
+        or the name ``org/name`` of a repository on the Hugging Face Hub (needs ``huggingface_hub``).
         What exists on disk is taken before a name on the hub.
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none. A path: the tokenizer at that

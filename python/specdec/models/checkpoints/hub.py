@@ -1,4 +1,4 @@
-"""Repositories on the Hugging Face Hub, through ``huggingface_hub`` (the extra ``specdec[hub]``)."""
+"""Repositories on the Hugging Face Hub, through ``huggingface_hub`` (the extra ``huggingface_hub``)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def download(name: str, options: HubOptions | None = None) -> Path:
     except ImportError as error:
         raise MissingHubError(
             f"{name}: no such file or folder; to fetch it from the Hugging Face Hub: "
-            "pip install 'specdec[hub]'"
+            "pip install huggingface_hub"
         ) from error
     where = {"revision": options.revision, "cache_dir": options.cache_dir, "token": options.token}
     try:

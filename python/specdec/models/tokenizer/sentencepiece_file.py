@@ -85,7 +85,7 @@ def open_sentencepiece(path: Path) -> Any:
     except ImportError as error:
         raise MissingTokenizerLibraryError(
             f"{path}: is read by the package `sentencepiece`, which is not installed: "
-            "pip install 'specdec[sentencepiece]' (or tokenizer=False: ids in, ids out)"
+            "pip install sentencepiece (or tokenizer=False: ids in, ids out)"
         ) from error
     library = sentencepiece.SentencePieceProcessor()
     try:
