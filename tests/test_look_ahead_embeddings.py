@@ -284,3 +284,18 @@ def test_bad_input_is_named(target: specdec.Model) -> None:
         wide.__init__(np.zeros((2, 33), np.float32))
     with pytest.raises(ValueError, match="expected 1 to 1024 rows"):
         _core.LookAheadEmbeddings(np.zeros((0, 33), np.float32))
+
+
+def test_a_text_that_may_not_guess_has_no_riders_whatever_others_do(target: specdec.Model) -> None:
+    """A gamma of 0 now and then, at other rounds for each text: a sample is that of the text alone."""
+    draft = drafts.LookAheadEmbeddings(look_ahead_weights(target))
+
+    def gamma(rounds: Any) -> int:
+        return (2 * len(rounds) + (rounds[-1].n_accepted if rounds else 1)) % 3
+
+    prompts = [text(n, 61, n) for n in (2, 5, 9, 13)]
+    options: dict[str, Any] = {"temperature": 1.0, "gamma": gamma, "max_new_tokens": 30, "ignore_eos": True}
+    together = specdec.generate(target, draft, prompts, seed=[*range(4)], **options)
+    for seed, (prompt, found) in enumerate(zip(prompts, together, strict=True)):
+        alone = specdec.generate(target, draft, prompt, seed=seed, **options)
+        assert found.tokens == alone.tokens

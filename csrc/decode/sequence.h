@@ -26,6 +26,7 @@ typedef struct sd_sequence {
     int n_text;      /* tokens so far, ≥ 1 */
     int max_text;    /* the text ends when it has as many */
     int draft_begun; /* the drafter has been told of the prompt */
+    int drafts;      /* it may guess in this round */
     int finished;
     sd_stream stream;
     /* [n_source] with room for the longest; owned by the session's arena; NULL: there is none. */

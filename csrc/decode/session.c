@@ -299,7 +299,11 @@ static void open_round(sd_session* s, const int32_t* gammas) {
     int n_nodes = s->options.node_budget / (1 + s->n_riders);
     if (n_nodes > 0) sd_proposals_share(s->proposals, n_open, n_nodes, &s->turn);
     s->drafting = 0;
-    for (int i = 0; i < n_open; i++) s->drafting |= s->proposals[i].budget > 0;
+    for (int i = 0; i < n_open; i++) {
+        sd_sequence* q = &s->sequences[s->proposals[i].sequence];
+        q->drafts = s->proposals[i].budget > 0;
+        s->drafting |= q->drafts;
+    }
 }
 
 /* Where the riders behind each row of a sequence's tree begin: [rows + 1]. */
@@ -312,10 +316,13 @@ static sd_drafter* find_rider(const sd_session* s) {
     return s->drafting && s->n_riders > 0 ? sd_drafter_riding(s->drafter) : NULL;
 }
 
-/* The rows of a tree, as nodes of the forward, and their riders. */
+/* The rows of a tree, as nodes of the forward, and their riders. Nothing rides for a text that may not guess,
+ * whatever others do: what it guesses next must not depend on them. */
 static void fill_branch(sd_session* s, int i, const sd_riders* riders, sd_record* record) {
+    static const sd_riders none = {0};
     sd_cache* cache = s->proposals[i].cache;
     const sd_sequence* q = &s->sequences[record->sequence];
+    if (!q->drafts) riders = &none;
     int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_rows,
             *parents = s->row_parents + (ptrdiff_t)i * s->max_rows;
     int n = sd_tree_rows_fill(&s->proposals[i].tree, cache, record->node_rows, tokens, parents, s->kept);
