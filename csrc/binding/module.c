@@ -4,7 +4,10 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "heads.h"
 #include "kernels.h"
+#include "recurrent.h"
+#include "taps.h"
 #include "testing.h"
 #include "tree.h"
 
@@ -40,6 +43,18 @@ static int add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type) {
     return *type == NULL ? -1 : PyModule_AddType(module, *type);
 }
 
+/* The limits that Python names in messages. */
+static const struct {
+    const char* name;
+    int value;
+} limits[] = {
+    {"MAX_GAMMA", SD_MAX_GAMMA},
+    {"MAX_TAPS", SD_MAX_TAPS},
+    {"MAX_HEADS", SD_MAX_HEADS},
+    {"MAX_HEAD_BLOCKS", SD_MAX_HEAD_BLOCKS},
+    {"MAX_RECURRENT_LAYERS", SD_MAX_RECURRENT_LAYERS},
+};
+
 static int execute(PyObject* module) {
     sd_module_state* state = PyModule_GetState(module);
     sd_pool_init();
@@ -53,7 +68,8 @@ static int execute(PyObject* module) {
 #ifdef SPECDEC_TESTING
     if (PyModule_AddFunctions(module, sd_testing_functions) < 0) return -1;
 #endif
-    if (PyModule_AddIntConstant(module, "MAX_GAMMA", SD_MAX_GAMMA) < 0) return -1;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (PyModule_AddIntConstant(module, limits[i].name, limits[i].value) < 0) return -1;
     return PyModule_AddStringConstant(module, "__version__", SPECDEC_VERSION);
 }
 

@@ -625,4 +625,16 @@ def openblas() -> str:
 MAX_GAMMA: int
 """Guesses of a round at most."""
 
+MAX_TAPS: int
+"""Hidden states of the target that the drafts of a session read at most."""
+
+MAX_HEADS: int
+"""Heads of a draft at most."""
+
+MAX_HEAD_BLOCKS: int
+"""Residual blocks of a head at most."""
+
+MAX_RECURRENT_LAYERS: int
+"""Layers of a recurrent draft at most."""
+
 __version__: str

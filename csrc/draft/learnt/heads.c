@@ -2,7 +2,6 @@
 
 #include "draft_tokens.h"
 
-#define MAX_BLOCKS 64
 #define MAX_D_MODEL (1 << 20) /* so that the inputs of every head can be counted */
 
 /* The arrays of head k = 1, 2, …; while the arena is counting they have no memory. */
@@ -50,8 +49,8 @@ static void lay_out(sd_heads* heads, int has_tokens) {
 static sd_status check(const sd_heads_config* c, const int32_t* tokens) {
     if (c->n_heads < 1 || c->n_heads > SD_MAX_HEADS)
         return sd_fail(SD_ERR_VALUE, "n_heads is %d, expected 1 to %d", c->n_heads, SD_MAX_HEADS);
-    if (c->n_blocks < 0 || c->n_blocks > MAX_BLOCKS)
-        return sd_fail(SD_ERR_VALUE, "n_blocks is %d, expected 0 to %d", c->n_blocks, MAX_BLOCKS);
+    if (c->n_blocks < 0 || c->n_blocks > SD_MAX_HEAD_BLOCKS)
+        return sd_fail(SD_ERR_VALUE, "n_blocks is %d, expected 0 to %d", c->n_blocks, SD_MAX_HEAD_BLOCKS);
     if (c->d_model < 1 || c->d_model > MAX_D_MODEL)
         return sd_fail(SD_ERR_VALUE, "d_model is %d, expected 1 to %d", c->d_model, MAX_D_MODEL);
     if (c->n_vocab < 1 || c->n_draft_vocab < 1 || c->n_draft_vocab > c->n_vocab)

@@ -11,6 +11,8 @@
 #include "tensor_list.h"
 
 #define SD_MAX_HEADS 64
+/* Residual blocks of a head at most. */
+#define SD_MAX_HEAD_BLOCKS 64
 
 typedef struct sd_heads_config {
     int n_heads, n_blocks;

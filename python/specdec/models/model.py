@@ -547,8 +547,8 @@ class Model:
         """
         n_layer = self.config["n_layer"]
         wanted = [check_integer(f"layers[{i}]", layer, 0, n_layer + 1) for i, layer in enumerate(layers)]
-        if not 1 <= len(set(wanted)) <= 16:
-            raise InputError(f"layers names {len(set(wanted))} hidden states; expected 1 to 16")
+        if not 1 <= len(set(wanted)) <= _core.MAX_TAPS:
+            raise InputError(f"layers names {len(set(wanted))} hidden states; expected 1 to {_core.MAX_TAPS}")
         tokens = self.check_ids(ids, minimum=1)
         read = self._source(source)
         threads = check_threads(n_threads)

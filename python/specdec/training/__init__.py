@@ -22,6 +22,7 @@ if not TYPE_CHECKING:  # torch is imported when a name is used
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
+        import_module("specdec.learning")  # says what is missing without torch
         value = getattr(import_module("specdec.training.training_run"), name)
         globals()[name] = value
         return value

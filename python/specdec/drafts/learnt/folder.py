@@ -31,6 +31,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec import _core
 from specdec.atomic_file import replacing
 from specdec.checks import check_choice, check_path
 from specdec.errors import (
@@ -64,7 +65,7 @@ __all__ = [
 CONFIG_NAME: Final = "config.json"
 WEIGHTS_NAME: Final = "model.safetensors"
 VERSION: Final = 1
-MAX_TAPS: Final = 16
+MAX_TAPS: Final = _core.MAX_TAPS
 _WRITTEN: Final = ("bf16", "f16", "f32")
 
 _OF_LENGTH: Final = {"n_ctx"}

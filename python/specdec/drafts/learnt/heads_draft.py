@@ -15,9 +15,6 @@ from specdec.threads import check_threads
 
 __all__ = ["Heads", "pack_heads"]
 
-MAX_HEADS = 64
-MAX_BLOCKS = 64
-
 
 class Heads(Draft):
     """Heads on the target's last hidden state: head k guesses the token k places behind the last one.
@@ -122,8 +119,8 @@ def pack_heads(
     """
     weights.check_method("heads")
     fields, target = weights.fields, weights.target
-    n_heads = fields.integer("n_heads", maximum=MAX_HEADS)
-    n_blocks = fields.integer("n_blocks", minimum=0, maximum=MAX_BLOCKS)
+    n_heads = fields.integer("n_heads", maximum=_core.MAX_HEADS)
+    n_blocks = fields.integer("n_blocks", minimum=0, maximum=_core.MAX_HEAD_BLOCKS)
     see_guesses = fields.boolean("see_guesses", default=False)
     shared_output = fields.boolean("shared_output", default=False)
     fields.choice("activation", {"silu": "silu"}, default="silu")

@@ -19,8 +19,6 @@ from specdec.threads import check_threads
 
 __all__ = ["Recurrent", "pack_recurrent"]
 
-MAX_LAYERS = 16
-
 
 class Recurrent(Draft):
     """A recurrent network drafts: gated recurrent units (Cho et al. 2014, arXiv 1406.1078) and a head.
@@ -145,7 +143,7 @@ def pack_recurrent(
     weights.check_taps()
     fields = weights.fields
     d_embed, d_hidden = fields.integer("d_embed"), fields.integer("d_hidden")
-    n_layers = fields.integer("n_layers", maximum=MAX_LAYERS)
+    n_layers = fields.integer("n_layers", maximum=_core.MAX_RECURRENT_LAYERS)
     n_vocab, n_draft_vocab = weights.target.n_vocab, weights.n_draft_vocab
     shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (n_vocab, d_embed)}
     for i in range(n_layers):
