@@ -58,7 +58,7 @@ class ProbabilityDraft(Protocol):
 MeasurableDraft: TypeAlias = Model | ProbabilityDraft
 RUN_BY_THE_CORE = (Model, drafts.Draft)
 """Drafts that `generate` takes, so that runs with them can be timed."""
-MeasurableDraftLike: TypeAlias = ModelLike | ProbabilityDraft
+MeasurableDraftLike: TypeAlias = ModelLike | ProbabilityDraft | drafts.ModelDraft
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,20 +226,19 @@ def _betas(
 def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, MeasurableDraft]:
     """Target and draft, loaded where they are paths, of one vocabulary."""
     target = as_model("target", target)
-    if isinstance(draft, str | os.PathLike):
-        draft = drafts.load(draft, target)
-    if isinstance(draft, drafts.ModelDraft) and draft.tree is None and draft.draft is None:
-        draft = draft.model
-    if isinstance(draft, Model):
-        check_same_vocabulary(target, draft)
-        check_source(draft.config.encoder is not None, target)
-    elif not isinstance(draft, ProbabilityDraft):
-        raise InputError(
-            f"draft is {kind_of(draft)}; expected a specdec.Model, a path, a hub name, or an object "
-            "with a method probabilities(ids), such as an n-gram table; specdec.oracle takes every draft of "
-            "chains"
-        )
-    return target, draft
+    opened: object = drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
+    if isinstance(opened, drafts.ModelDraft) and opened.tree is None and opened.draft is None:
+        opened = opened.model
+    if isinstance(opened, Model):
+        check_same_vocabulary(target, opened)
+        check_source(opened.config.encoder is not None, target)
+        return target, opened
+    if isinstance(opened, ProbabilityDraft):
+        return target, opened
+    raise InputError(
+        f"draft is {kind_of(opened)}; expected a specdec.Model, a path, a hub name, or an object with a "
+        "method probabilities(ids), such as an n-gram table; specdec.oracle takes every draft of chains"
+    )
 
 
 def name_of(draft: object) -> str:
