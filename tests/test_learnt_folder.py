@@ -216,6 +216,14 @@ def test_an_exit_lies_beside_its_model(tmp_path: Path) -> None:
     other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)))
     with pytest.raises(specdec.InputError, match="is an exit of the model beside it; given is the target"):
         drafts.load(target.path, other)
+    untuned = load_pair(tmp_path / "untuned")[0]  # of the same configuration
+    with pytest.raises(specdec.InputError, match=r"is the target .*untuned.*; expected specdec\.load"):
+        drafts.load(target.path, untuned)
+    moved = target.path.rename(tmp_path / "moved")
+    with pytest.raises(specdec.InputError, match="expected specdec.load"):
+        drafts.load(moved, target)
+    target = specdec.load(moved)
+    assert drafts.load(moved, target).layer == 1
     for layer in (0, target.config.n_layer):
         (target.path / "specdec_exit.json").write_text(json.dumps({"layer": layer}))
         message = f"'layer' is {layer}; expected a whole number from 1 to {target.config.n_layer - 1}"

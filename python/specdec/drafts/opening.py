@@ -48,7 +48,7 @@ def load(
         - ``"embedded-heads"``: the heads of the target that comes with the package.
         - The folder of a published draft of EAGLE: `Eagle`.
         - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
-          the layer that the file names. The target is the model of the same folder.
+          the layer that the file names. The target is the model of the same folder, loaded from there.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
         What it shall draft for. None, for ``"embedded-heads"`` only: the target of `specdec.embedded_pair`.
@@ -108,10 +108,11 @@ def _open_exit(folder: Path, target: Model, tree: Tree | None, gamma: int | None
     ours = ModelConfig.from_canonical(open_checkpoint(folder, tokenizer=False).config)
     layer = fields.integer("layer", maximum=ours.n_layer - 1)
     stored = fields.integer("gamma", maximum=MAX_GAMMA, default=None)
-    if configuration_digest(ours) != configuration_digest(target.config):
+    beside = target.path.exists() and target.path.samefile(folder)
+    if not beside or configuration_digest(ours) != configuration_digest(target.config):
         raise InputError(
-            f"{file} is an exit of the model beside it; given is the target {target.path}, of another "
-            f"configuration; expected the model of {folder}"
+            f"{file} is an exit of the model beside it; given is the target {target.path}; expected "
+            f"specdec.load({str(folder)!r})"
         )
     if tree is not None:
         raise InputError(f"tree is given, and {file} is an early exit, which drafts chains; expected None")
