@@ -409,6 +409,15 @@ except errors.MissingPackageError as error:
 
 
 def test_a_prompt_may_begin_with_the_name_of_a_command() -> None:
-    for prompt in ("train", "train draft"):
-        assert cli._parser().parse_args([prompt]).prompt == prompt
-        assert cli._work([prompt])[0] == "specdec"
+    for given in (["train draft"], ["--", "train"], ["--gamma", "2", "train"]):
+        assert cli._parser().parse_args(given).prompt == given[-1]
+        assert cli._work(given)[0] == "specdec"
+
+
+@pytest.mark.parametrize("rest", [[], ["--kind", "small"], ["drafts", "--kind", "small"]])
+def test_the_command_train_is_asked_for_by_its_whole_name(
+    rest: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli._work(["train", *rest])
+    assert "did you mean specdec train draft?" in capsys.readouterr().err

@@ -88,6 +88,8 @@ def _work(given: list[str]) -> tuple[str, Callable[[], int]]:
 
         return PROGRAM, lambda: train_command(given[2:])
     parser = _parser()
+    if given[:1] == ["train"] and (given[1:2] == [] or given[1].startswith(("-", "draft"))):
+        parser.error("did you mean specdec train draft? (a prompt 'train' goes behind --: specdec -- train)")
     arguments = parser.parse_args(given)
     if arguments.target is not None and arguments.draft is None:
         parser.error("--target needs --draft; without --target the text is that of the target in the package")
