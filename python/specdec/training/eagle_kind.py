@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec.drafts.draft import Draft
 from specdec.drafts.learnt.folder import TargetIdentity
-from specdec.drafts.learnt.published import open_published, usual_taps
+from specdec.drafts.learnt.published import PublishedDraft, open_published, usual_taps
 from specdec.drafts.opening import load as load_draft
 from specdec.errors import CheckpointError, InputError
 from specdec.learning.draft_vocabulary import reachable, scattered
@@ -124,6 +124,7 @@ class EagleKind(Kind):
         draft_ids = None
         if begin is not None:
             published = open_published(Path(begin), self.target, shape.taps)
+            self._check_published(published, shape)
             draft_ids = None if published.tokens is None else torch.from_numpy(published.tokens).long()
         elif shape.n_draft_vocab < shape.n_vocab:
             draft_ids = self.frequent(shape.n_draft_vocab)
@@ -131,6 +132,22 @@ class EagleKind(Kind):
         if begin is not None:
             network.load_state_dict(_stored(Path(begin), network))
         return network
+
+    def _check_published(self, published: PublishedDraft, shape: EagleShape) -> None:
+        """Refuse another shape than that of the folder to begin with; tensors fit heads of other widths too."""
+        config, layer = published.config, shape.layer
+        n_draft_vocab = shape.n_vocab if published.tokens is None else len(published.tokens)
+        self.check_begun(
+            {
+                "version": int(published.kind == "EAGLE-3") * 2 + 1, "n_heads": config["n_head"],
+                "n_kv_heads": config["n_kv_head"], "d_head": config["d_head"], "d_ff": config["d_ff"],
+                "n_draft_vocab": n_draft_vocab,
+            },
+            {
+                "version": self.shape.version, "n_heads": layer.n_head, "n_kv_heads": layer.n_kv_head,
+                "d_head": layer.d_head, "d_ff": layer.d_ff, "n_draft_vocab": shape.n_draft_vocab,
+            },
+        )  # fmt: skip
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         """See `Kind.loss`."""

@@ -119,9 +119,9 @@ class HeadsKind(Kind):
                 float(config.logit_softcap),
             )
             if begin is not None:
-                self._begin(network.heads, LearntWeights.read(Path(begin)))
+                network.heads.load_state_dict(learnt_tensors(self._begun(begin), network.heads.state_dict()))
             return network
-        stored = None if begin is None else LearntWeights.read(Path(begin))
+        stored = None if begin is None else self._begun(begin)
         draft_ids = None
         if shape.n_draft_vocab < shape.n_vocab:
             known = None if stored is None else stored.tokens
@@ -130,13 +130,21 @@ class HeadsKind(Kind):
             )
         heads = HeadsNetwork(shape, TargetEnds.of(self.target), draft_ids)
         if stored is not None:
-            self._begin(heads, stored)
+            heads.load_state_dict(learnt_tensors(stored, heads.state_dict()))
         return heads
 
-    def _begin(self, heads: HeadsNetwork, stored: LearntWeights) -> None:
+    def _begun(self, begin: str) -> LearntWeights:
+        """The folder to begin with, which fits target and settings."""
+        stored = LearntWeights.read(Path(begin))
         stored.check_method("heads")
         stored.check_target(self.target)
-        heads.load_state_dict(learnt_tensors(stored, heads.state_dict()))
+        found: dict[str, object] = {
+            "n_heads": stored.fields.integer("n_heads"),
+            "n_blocks": stored.fields.integer("n_blocks", minimum=0),
+        }
+        found |= {name: stored.fields.boolean(name) for name in ("see_guesses", "shared_output")}
+        self.check_begun(found | {"n_draft_vocab": stored.n_draft_vocab})
+        return stored
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         """See `Kind.loss`: of each head against the law at its offset, given the text before."""

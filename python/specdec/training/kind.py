@@ -140,6 +140,32 @@ class Kind(ABC):
         """
         return shape_of(self.shape_type, self.settings.shape, self.name)
 
+    def check_begun(self, found: Mapping[str, object], asked: Mapping[str, object] | None = None) -> None:
+        """Refuse settings that contradict the folder ``settings.begin``.
+
+        Parameters
+        ----------
+        found : mapping
+            What the folder's draft has, by the names of settings.
+        asked : mapping, optional
+            What it should have; None: what the caller has set, but for a 0 that stands for what fits.
+
+        Raises
+        ------
+        InputError
+        """
+        if asked is None:
+            shape = self.shape
+            opened = [each.name for each in fields(shape) if type(each.default) is int and not each.default]
+            given = {name: getattr(shape, name) for name in self.settings.shape}
+            asked = {name: value for name, value in given.items() if value or name not in opened}
+        for name, value in asked.items():
+            if name in found and found[name] != value:
+                raise InputError(
+                    f"--set {name}={value}, but the draft in {self.settings.begin} has {name} {found[name]}; "
+                    f"expected {name}={found[name]}"
+                )
+
     def frequent(self, n: int) -> Tensor:
         """The ids [n] of the tokens that occur most often in the training's texts, ascending."""
         counts = np.zeros(self.target.config.n_vocab) if self.token_counts is None else self.token_counts()

@@ -62,6 +62,7 @@ class PassKind(Kind):
             stored = LearntWeights.read(Path(self.settings.begin))
             stored.check_method("look_ahead_embeddings")
             stored.check_target(self.target)
+            self.check_begun({"n_tokens": stored.fields.integer("n_tokens")})
             network.load_state_dict(learnt_tensors(stored, network.state_dict()))
             with torch.no_grad():
                 network.embeddings.div_(network.scale())

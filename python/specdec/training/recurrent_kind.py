@@ -35,7 +35,9 @@ class RecurrentKind(Kind):
     def network(self) -> RecurrentNetwork:
         """See `Kind.network`."""
         if self.settings.begin is not None:
-            return read_recurrent(check_path("begin", self.settings.begin), self.target)
+            network = read_recurrent(check_path("begin", self.settings.begin), self.target)
+            self.check_begun(network.shape.fields())
+            return network
         return RecurrentNetwork(self.target.config.n_vocab, self.shape)
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:

@@ -45,6 +45,13 @@ class SmallKind(Kind):
             raise InputError(
                 f"begin {begin.path} has {begin.config.n_vocab} ids; expected the target's {n_vocab}"
             )
+        config = begin.config
+        self.check_begun(
+            {
+                "d_model": config.d_model, "n_layers": config.n_layer, "n_heads": config.n_head,
+                "n_kv_heads": config.n_kv_head, "d_ff": config.d_ff,
+            }
+        )  # fmt: skip
         return open_decoder(begin.path)
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
