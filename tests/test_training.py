@@ -192,6 +192,33 @@ def test_a_training_begins_with_the_weights_that_it_is_given(
     assert abs(trained.gains[1.0][0]) < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("kind", "named", "message"),
+    [
+        ("small", {"d_model": 64, "n_heads": 0}, "--set d_model=64, but the draft in .*first has d_model 32"),
+        ("recurrent", {"d_hidden": 24}, "--set d_hidden=24, but the draft in .*first has d_hidden 128"),
+        ("heads", {"see_guesses": True}, "--set see_guesses=True, but .*first has see_guesses False"),
+        ("pass", {"n_tokens": 2}, "--set n_tokens=2, but .*first has n_tokens 3"),
+        ("eagle", {"n_heads": 2, "n_kv_heads": 1, "d_head": 16}, "--set n_heads=2, but .*first has n_heads 4"),
+    ],
+)
+def test_settings_that_contradict_the_weights_are_refused(
+    kind: str, named: dict[str, Any], message: str, target: specdec.Model, tmp_path: Path
+) -> None:
+    from specdec.training.registry import kind_of_name
+    from specdec.training.settings import TrainingSettings
+
+    first, kind_type = tmp_path / "first", kind_of_name(kind)
+    shape = {"d_model": "32", "n_layers": "1"} if kind == "small" else {}
+    fresh = kind_type(target, TrainingSettings(kind, shape=shape))
+    fresh.token_counts = lambda: np.ones(VOCABULARY, np.int64)
+    fresh.export(fresh.network(), first)
+    text = {name: str(value) for name, value in named.items()}
+    with pytest.raises(InputError, match=message):
+        kind_type(target, TrainingSettings(kind, begin=str(first), shape=text)).network()
+    kind_type(target, TrainingSettings(kind, begin=str(first), shape=shape)).network()
+
+
 class InterruptedTrainingError(Exception):
     """A training that ends where it should not."""
 
@@ -397,7 +424,11 @@ def test_the_command_trains_and_shows(
         str(tmp_path / "out"),
     ]
     assert cli.main([*command, "--prompts", str(prompts)]) == 2
-    assert "line 1: is {'prompt': ''}; expected a text" in capsys.readouterr().err
+    expected = """line 1: is {'prompt': ''}; expected a text, {"prompt": text} or {"messages": [...]}"""
+    assert expected in capsys.readouterr().err
+    prompts.write_text("")
+    assert cli.main([*command, "--prompts", str(prompts)]) == 2
+    assert f"prompts {prompts}: has no prompt" in capsys.readouterr().err
     assert cli.main([*command, "--set", "d_model"]) == 2
     assert "--set is 'd_model'; expected NAME=VALUE" in capsys.readouterr().err
     with pytest.raises(SystemExit):
@@ -467,13 +498,15 @@ def test_other_arguments_are_refused_by_name(target: specdec.Model, tmp_path: Pa
     train(target, tmp_path, steps=2)
     with pytest.raises(InputError, match="loss is 'jsd', but the training in .* began with 'fkl-tvd'"):
         train(target, tmp_path, steps=2, loss="jsd")
-    with pytest.raises(InputError, match="prompts is .*, but the training"):
+    with pytest.raises(InputError, match="prompts: other prompts than those that the training in"):
         train(target, tmp_path, steps=2, prompts=[[3]])
 
 
 def test_a_model_is_not_overwritten(target: specdec.Model) -> None:
     with pytest.raises(InputError, match="out .*learnable holds a model and no training"):
         train(target, target.path, "exit")
+    with pytest.raises(InputError, match=r"out .*config\.json/out cannot be made a folder: Not a directory"):
+        train(target, target.path / "config.json" / "out")
 
 
 @pytest.mark.parametrize(
@@ -486,7 +519,11 @@ def test_a_model_is_not_overwritten(target: specdec.Model) -> None:
         ({"minutes": math.nan}, "minutes is nan; expected a finite number above 0"),
         ({"length": 65}, "length is 65; expected at most 64, the target's context"),
         ({"beta": 1}, "beta is 1; expected a number above 0 and below 1"),
-        ({"prompts": []}, "prompts"),
+        ({"minutes": 1.0}, "minutes and steps are both given; expected one of them"),
+        ({"device": "foo"}, r"device is 'foo'; expected a device of torch on this machine, such as 'cpu' \("),
+        ({"device": "meta"}, "device is 'meta'; expected a device of torch"),
+        ({"prompts": []}, "prompts: has no prompt; expected at least one"),
+        ({"prompts": "/no/such/file"}, "prompts /no/such/file cannot be read: No such file or directory"),
         ({"prompts": None}, "has no token that begins a text; expected a file of prompts"),
         ({"shape": {"d_modell": 3}}, "--set has 'd_modell'; expected a setting of kind 'small': d_model"),
         ({"shape": {"d_model": "wide"}}, "--set d_model=wide; expected a number, at least 0"),

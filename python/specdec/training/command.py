@@ -9,6 +9,7 @@ from typing import Any
 
 from specdec.errors import InputError, MissingPackageError, shown
 from specdec.models.model import embedded_pair, load
+from specdec.training.registry import KINDS, kind_of_name
 from specdec.training.settings import DATA, LOSSES
 
 __all__ = ["PROGRAM", "train_command"]
@@ -27,10 +28,10 @@ def train_command(argv: Sequence[str]) -> int:
     arguments = vars(_parser().parse_args(argv))
     if find_spec("torch") is None:
         raise MissingPackageError("training needs torch, which is not installed: pip install torch")
-    from specdec.training.registry import kind_of_name
-    from specdec.training.training_run import train_draft
+    from specdec.training.training_run import check_device, train_draft
 
     kind_of_name(arguments["kind"])
+    check_device(arguments["device"])
     name, dtype = arguments.pop("target"), arguments.pop("dtype")
     target = embedded_pair(dtype)[0] if name is None else load(name, dtype)
     shape = _shape(arguments.pop("set"))
@@ -52,15 +53,18 @@ def train_command(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Train a draft for a target, from texts that they write themselves. The same command "
-        "again goes on where it was interrupted.",
-        epilog="docs/TRAINING.md says what each kind learns, and which settings --set takes.",
+        description="Train a draft for a target, from texts that they write themselves.\n"
+        "The same command again goes on where it was interrupted.",
+        epilog="kinds:\n"
+        + "".join(f"  {name:<11}{what}\n" for name, what in KINDS.items())
+        + "\ndocs/TRAINING.md says what each kind learns, and which settings --set takes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--target", metavar="MODEL", help="path or hub name (default: the target in the package)")
     formats = ("f32", "bf16", "int8", "int4")
     add("--dtype", choices=formats, metavar="FORMAT", help="the target's number format")
-    add("--kind", required=True, metavar="KIND", help="what is trained: docs/TRAINING.md")
+    add("--kind", required=True, metavar="KIND", help="what is trained: see below")
     add("--out", required=True, metavar="DIR", help="folder of the draft; its folder training keeps the rest")
     add(
         "--prompts",
@@ -71,8 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--beta", type=float, default=0.5, metavar="B", help="of jsd (default: %(default)s)")
     add("--temperature", type=float, default=1.0, metavar="T", help="of the compared laws (default: 1)")
     add("--data", choices=DATA, default="target", help="who writes the texts (default: %(default)s)")
-    add("--minutes", type=float, metavar="M", help="what the training may take (default: 10)")
-    add("--steps", type=int, metavar="N", help="steps instead of minutes: a seed then fixes the weights")
+    time = parser.add_mutually_exclusive_group()
+    time.add_argument("--minutes", type=float, metavar="M", help="what the training may take (default: 10)")
+    time.add_argument(
+        "--steps", type=int, metavar="N", help="steps in place of minutes: a seed then fixes the weights"
+    )
     add("--seed", type=int, default=0, metavar="S", help="(default: %(default)s)")
     add("--begin", metavar="DIR", help="folder of a draft to begin with")
     add("--after", nargs="+", default=(), metavar="DIR", help="drafts that the new one shall complete")

@@ -31,12 +31,15 @@ class Prompts:
         All of the file as one text.
     digest : str
         What identifies them.
+    name : str
+        What they are called in a message: their file, or "prompts".
     """
 
     train: tuple[tuple[int, ...], ...]
     held_out: tuple[tuple[int, ...], ...]
     text: tuple[int, ...] = ()
     digest: str = ""
+    name: str = "prompts"
 
     @classmethod
     def read(
@@ -59,26 +62,29 @@ class Prompts:
             A file that cannot be read or has no prompt, or no prompts and no token that begins a text.
         """
         whole: list[int] = []
+        name = "prompts"
         if given is None:
             found = [_beginning(target)]
         elif isinstance(given, str | os.PathLike):
             path = check_path("prompts", given)
+            name = f"prompts {path}"
             lines = _lines(path)
             found = [_ids_of_line(target, line, path, number) for number, line in lines]
             whole = [token for prompt in found for token in prompt]
         else:
             found = [target.check_ids(prompt, maximum=2**31 - 1).tolist() for prompt in given]
         if not found:
-            raise InputError("prompts has no prompt; expected at least one")
+            raise InputError(f"{name}: has no prompt; expected at least one")
         cut = [tuple(int(token) for token in prompt[:longest]) for prompt in found]
         digest = hashlib.blake2b(repr((cut, whole)).encode(), digest_size=16).hexdigest()
         if len(cut) < 2 * _HELD_OUT:  # the same prompts then, continued otherwise
-            return cls(tuple(cut), tuple(cut), tuple(whole), digest)
+            return cls(tuple(cut), tuple(cut), tuple(whole), digest, name)
         return cls(
             tuple(prompt for i, prompt in enumerate(cut) if i % _HELD_OUT),
             tuple(cut[::_HELD_OUT]),
             tuple(whole),
             digest,
+            name,
         )
 
 
@@ -94,6 +100,10 @@ def _beginning(target: Model) -> list[int]:
 def _lines(path: Path) -> list[tuple[int, str]]:
     try:
         text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"prompts {path} cannot be read: {error.strerror}; expected a text file of prompts"
+        ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not UTF-8 ({error}); expected a text file of prompts") from error
     return [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
@@ -113,7 +123,7 @@ def _ids_of_line(target: Model, line: str, path: Path, number: int) -> list[int]
     if not isinstance(text, str) or not text:
         raise InputError(
             f"{path}, line {number}: is {shown(value)}; expected a text, "
-            '{{"prompt": text}} or {{"messages": [...]}}'
+            '{"prompt": text} or {"messages": [...]}'
         )
     ids = target.check_ids(text, maximum=2**31 - 1).tolist()
     return ids

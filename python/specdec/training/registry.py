@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from specdec.checks import check_choice
-from specdec.training.kind import Kind
+
+if TYPE_CHECKING:  # the kinds are shown where there is no torch
+    from specdec.training.kind import Kind
 
 __all__ = ["KINDS", "kind_of_name"]
 
@@ -19,7 +23,15 @@ _HOMES = {
 }
 """Where each kind lies in this folder; it is imported when it is asked for."""
 
-KINDS: tuple[str, ...] = tuple(_HOMES)
+KINDS: Mapping[str, str] = {
+    "small": "a small decoder, or the model that --begin names",
+    "recurrent": "gated recurrent units, whose step takes microseconds",
+    "exit": "the target itself, so that its first layers draft for it: another model",
+    "heads": "heads on the target's last hidden state: Medusa's, Hydra's",
+    "eagle": "a layer on the target's hidden states: EAGLE-3, EAGLE-1",
+    "pass": "look-ahead embeddings, which ride on verification (PaSS)",
+}
+"""What is trained, by the name of the kind."""
 
 
 def kind_of_name(name: str) -> type[Kind]:
@@ -30,6 +42,6 @@ def kind_of_name(name: str) -> type[Kind]:
     InputError
         There is no such kind.
     """
-    module, _, attribute = _HOMES[check_choice("kind", name, KINDS)].rpartition(".")
+    module, _, attribute = _HOMES[check_choice("kind", name, tuple(KINDS))].rpartition(".")
     found: type[Kind] = getattr(import_module(f"specdec.training.{module}"), attribute)
     return found

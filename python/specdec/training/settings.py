@@ -45,7 +45,7 @@ class TrainingSettings:
     minutes : float or None
         What the training may take; the number of steps follows from it.
     steps : int or None
-        Steps; given, minutes do not count.
+        Steps, in place of minutes.
     length : int
         Tokens of a text.
     batch : int
@@ -112,6 +112,8 @@ class TrainingSettings:
         for name in ("temperature", "learning_rate", "minutes"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), positive, lambda x: 0.0 < x < 1e9)
+        if self.minutes is not None and self.steps is not None:
+            raise InputError("minutes and steps are both given; expected one of them")
         check_number("beta", self.beta, "a number above 0 and below 1", lambda x: 0.0 < x < 1.0)
         if self.data in ("draft", "mixture") and self.passes != 1:
             object.__setattr__(self, "passes", 1)
@@ -121,8 +123,15 @@ class TrainingSettings:
         with replacing(path) as file:
             file.write(json.dumps(asdict(self), indent=1).encode())
 
-    def check_same(self, path: Path) -> None:
+    def check_same(self, path: Path, prompts: str) -> None:
         """Refuse to go on with a training that began with other settings.
+
+        Parameters
+        ----------
+        path : Path
+            File of the settings that it began with.
+        prompts : str
+            What the prompts are called in a message.
 
         Raises
         ------
@@ -141,6 +150,11 @@ class TrainingSettings:
         for each in fields(self):
             name = each.name
             if name not in _FREE and stored.get(name) != ours[name]:
+                if name == "prompts":
+                    raise InputError(
+                        f"{prompts}: other prompts than those that the training in {path.parent.parent} "
+                        "began with; expected the same content, or another folder"
+                    )
                 raise InputError(
                     f"{name} is {shown(ours[name])}, but the training in {path.parent.parent} began with "
                     f"{shown(stored.get(name))}; expected the same command, or another folder"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from specdec.atomic_file import replacing
 from specdec.checks import check_path
 from specdec.drafts import Draft, Ensemble
-from specdec.errors import CheckpointError, InputError, number_of
+from specdec.errors import CheckpointError, InputError, number_of, shown
 from specdec.models.model import Model, ModelLike, Prompt, as_model, embedded_pair
 from specdec.progress import progress_bar
 from specdec.tables import OneTable, Table
@@ -35,7 +35,7 @@ from specdec.training.registry import kind_of_name
 from specdec.training.settings import Data, Loss, TrainingSettings
 from specdec.training.written_texts import STEPS_OF_GROUP, TextGroups, TextWriter, continued
 
-__all__ = ["DraftFigures", "TrainedDraft", "train_draft"]
+__all__ = ["DraftFigures", "TrainedDraft", "check_device", "train_draft"]
 
 _MINUTES = 10.0
 _HELD_OUT_TEXTS = 16
@@ -217,7 +217,7 @@ def train_draft(
     minutes : float, optional
         What the training may take; the trainer measures a step and says how many that allows. None: 10.
     steps : int, optional
-        Steps instead, whatever they take: then a seed fixes the weights to the bit, on one machine and number
+        Steps in place of minutes, whatever they take: then a seed fixes the weights to the bit, on one machine and number
         of threads.
     seed : int, default 0
     begin : path-like, optional
@@ -266,6 +266,7 @@ def train_draft(
     >>> trained = specdec.training.train_draft(None, "small", "my-draft", minutes=5)
     >>> print(trained)
     """
+    device = check_device(device)
     model = embedded_pair()[0] if target is None else as_model("target", target)
     kind_type, folder = kind_of_name(kind), check_path("out", out)
     if length is None:
@@ -291,13 +292,32 @@ def train_draft(
         begin=None if begin is None else str(check_path("begin", begin)),
         after=tuple(str(check_path("after", one)) for one in after),
         threads=check_threads(n_threads),
-        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device=device,
         shape={name: str(value) for name, value in (shape or {}).items()},
         target=f"{model.path} in {model.dtype}",
         prompts=found.digest,
     )
     training = _Training(kind_type(model, settings), found, folder, progress, say)
     return training.run()
+
+
+def check_device(device: str | None) -> str:
+    """The name of a device of torch that computes here; None: "cuda" where there is one, else "cpu".
+
+    Raises
+    ------
+    InputError
+    """
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.ones(1, device=device).sum().item()
+    except (RuntimeError, TypeError, AssertionError, ImportError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(
+            f"device is {shown(device)}; expected a device of torch on this machine, such as 'cpu' ({reason})"
+        ) from error
+    return str(device)
 
 
 class _Training:
@@ -332,10 +352,16 @@ class _Training:
             raise InputError(
                 f"out {self._folder} holds a model and no training; expected a new folder, or a training's"
             )
-        (self._work / "texts").mkdir(parents=True, exist_ok=True)
+        try:
+            (self._work / "texts").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"out {self._folder} cannot be made a folder: {error.strerror}; expected a new folder, or a "
+                "training's"
+            ) from error
         summary = self._work / "summary.json"
         if asked.exists():
-            self._settings.check_same(asked)
+            self._settings.check_same(asked, self._prompts.name)
             if summary.exists():
                 return TrainedDraft.load(summary)
         before = torch.get_num_threads()
