@@ -199,7 +199,11 @@ def test_a_training_begins_with_the_weights_that_it_is_given(
         ("recurrent", {"d_hidden": 24}, "--set d_hidden=24, but the draft in .*first has d_hidden 128"),
         ("heads", {"see_guesses": True}, "--set see_guesses=True, but .*first has see_guesses False"),
         ("pass", {"n_tokens": 2}, "--set n_tokens=2, but .*first has n_tokens 3"),
-        ("eagle", {"n_heads": 2, "n_kv_heads": 1, "d_head": 16}, "--set n_heads=2, but .*first has n_heads 4"),
+        (
+            "eagle",
+            {"n_heads": 2, "n_kv_heads": 1, "d_head": 16},
+            "--set n_heads=2, but .*first has n_heads 4",
+        ),
     ],
 )
 def test_settings_that_contradict_the_weights_are_refused(
@@ -262,6 +266,37 @@ def test_a_training_that_goes_on_ends_as_one_that_was_not_interrupted(
     assert parts.keys() == whole.keys() and all(np.array_equal(parts[name], whole[name]) for name in whole)
     curves = [loop.LossCurve.read(tmp_path / part / "training" / "losses.tsv") for part in ("parts", "whole")]
     np.testing.assert_array_equal(*(np.array(curve)[:, :-1] for curve in curves))
+
+
+def test_an_interruption_says_what_is_kept(
+    target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specdec.training import loop
+
+    module = importlib.import_module("specdec.training.training_run")
+    said: list[str] = []
+
+    def step(*given: Any) -> float:
+        if given[4] == 18:
+            raise KeyboardInterrupt
+        return loop.train_step(*given)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "train_step", step)
+        train(target, tmp_path, steps=20, passes=1, say=said.append)
+    assert (
+        said[0].startswith("Writing the held-out texts") and said[2] == "Measuring the draft before training."
+    )
+    work = tmp_path / "training"
+    assert said[3:] == [
+        f"Interrupted: {work} keeps texts and the checkpoint of step 16 of 20; the same command goes on from "
+        "there."
+    ]
+    said.clear()
+    train(target, tmp_path, steps=20, passes=1, say=said.append)
+    assert said[0] == "Goes on at step 16 of 20." and said[-1].startswith(
+        "Measuring the draft after training"
+    )
 
 
 def test_what_drafts_leave_is_the_law_behind_their_rejections(target: specdec.Model, tmp_path: Path) -> None:
@@ -380,6 +415,9 @@ def test_an_exit_is_trained_and_the_target_says_how_far_it_moved(
     trained = train(target, tmp_path, "exit", steps=48, shape={"dropout": 0.05}, learning_rate=2e-3)
     assert trained.gains[1.0][1] > 0.02, str(trained)
     assert "the target itself was trained" in str(trained) and "KL" in str(trained)
+    assert ("no exit pays: plain decoding of" in str(trained)) != (
+        "fastest greedy exit: 1 layer" in str(trained)
+    )
     values = json.loads((tmp_path / "specdec_exit.json").read_text())
     assert values["layer"] == 1 and values["gamma"] in (1, 2, 3, 4, 6)
     tuned = specdec.load(tmp_path)

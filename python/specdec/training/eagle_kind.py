@@ -134,7 +134,7 @@ class EagleKind(Kind):
         return network
 
     def _check_published(self, published: PublishedDraft, shape: EagleShape) -> None:
-        """Refuse another shape than that of the folder to begin with; tensors fit heads of other widths too."""
+        """Refuse another shape than the folder has; tensors fit heads of other widths too."""
         config, layer = published.config, shape.layer
         n_draft_vocab = shape.n_vocab if published.tokens is None else len(published.tokens)
         self.check_begun(

@@ -131,6 +131,7 @@ class ExitKind(Kind):
             texts.ids[i, : max(1, int(texts.ends[i]) // 4)].tolist() for i in range(min(4, len(texts)))
         ]
         layers = [self.shape.layer] if self.shape.layer else _some_layers(tuned.config.n_layer)
+        self.say(f"Timing exits: {number_of(len(layers), 'layer')} with {len(_GAMMAS)} gammas each.")
         fastest = 0.0
         for layer in layers:
             found = speedups(
@@ -149,11 +150,13 @@ class ExitKind(Kind):
                 if speedup.median > fastest:
                     fastest, self._layer, self.gamma = speedup.median, layer, gamma
         write_json(folder / EXIT_NAME, {"layer": self._layer, "gamma": self.gamma})
+        tried = f"{number_of(self._layer, 'layer')}, gamma {self.gamma}, speed-up {fastest:.2f}"
         self._words = (
             f"the target itself was trained: its texts are those of {folder}, no longer {self.target.path}'s",
             _moved(self.target, tuned, texts, self.settings.threads),
-            f"fastest greedy exit: {number_of(self._layer, 'layer')}, gamma {self.gamma}, "
-            f"speed-up {fastest:.2f}{'' if fastest > 1.0 else ', so plain decoding is faster'}",
+            f"fastest greedy exit: {tried}"
+            if fastest > 1.0
+            else f"no exit pays: plain decoding of {folder} is faster than its fastest exit ({tried})",
         )
 
     def open(self, folder: Path) -> tuple[Model, Model | Draft]:

@@ -44,6 +44,8 @@ class Kind(ABC):
         Guesses a round of the runs that show what it is worth.
     token_counts : callable or None
         Gives how often each token occurs in the texts of the training; the trainer sets it.
+    say : callable
+        Told, in words, what takes long; the trainer sets it.
     """
 
     name: ClassVar[str]
@@ -54,6 +56,7 @@ class Kind(ABC):
     def __init__(self, target: Model, settings: TrainingSettings) -> None:
         self.target, self.settings = target, settings
         self.token_counts: Callable[[], NDArray[np.int64]] | None = None
+        self.say: Callable[[str], object] = lambda text: None
 
     # -- what must be there -------------------------------------------------------------------------------
 

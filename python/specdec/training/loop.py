@@ -149,6 +149,7 @@ class Progress:
     def __init__(self, path: Path, network: nn.Module, optimisers: Optimisers) -> None:
         self._path, self._network, self._optimisers = path, network, optimisers
         self.step = 0
+        self.saved_step = 0
         self.n_steps = 0
         self.seconds = 0.0
         self.recent: list[float] = []
@@ -165,6 +166,7 @@ class Progress:
         }
         with replacing(self._path) as file:
             torch.save(state, file)
+        self.saved_step = self.step
 
     def load(self, steps: int | None) -> bool:
         """Go on from the file, if there is one; `steps`: how many there must be in all, if that is known.
@@ -197,6 +199,7 @@ class Progress:
                 f"{self._path}: expected the checkpoint of this training ({reason}); remove it to begin anew"
             ) from error
         self.step, self.n_steps, self.seconds = step, n_steps, float(seconds)
+        self.saved_step = step
         return True
 
 

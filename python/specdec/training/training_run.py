@@ -119,8 +119,8 @@ class TrainedDraft(OneTable):
                     )
                 )
         title = (
-            f"{self.kind} draft for {self.target}: {self.n_parameters:,} parameters, {self.n_steps} steps, "
-            f"{self.n_tokens:,} tokens, {self.minutes:.1f} minutes\n"
+            f"{self.kind} draft for {self.target}: {self.n_parameters:,} parameters, "
+            f"{number_of(self.n_steps, 'step')}, {self.n_tokens:,} tokens, {self.minutes:.1f} minutes\n"
             f"draft: {self.folder}\nlosses: {self.losses}"
         )
         title += "".join(f"\n{words}" for words in self.words)
@@ -217,8 +217,8 @@ def train_draft(
     minutes : float, optional
         What the training may take; the trainer measures a step and says how many that allows. None: 10.
     steps : int, optional
-        Steps in place of minutes, whatever they take: then a seed fixes the weights to the bit, on one machine and number
-        of threads.
+        Steps in place of minutes, whatever they take: then a seed fixes the weights to the bit, on one
+        machine and number of threads.
     seed : int, default 0
     begin : path-like, optional
         Folder of a draft to begin with, in place of random weights.
@@ -246,7 +246,8 @@ def train_draft(
     progress : bool, default False
         Show a progress bar (needs tqdm).
     say : callable, optional
-        Told, in words, what the trainer finds before it begins.
+        Told, in words, what the trainer finds before it begins, what it measures, and, at an interruption,
+        what is kept.
 
     Returns
     -------
@@ -330,7 +331,7 @@ class _Training:
         self._settings, self._target = kind.settings, kind.target
         self._work = folder / "training"
         settings = kind.settings
-        kind.token_counts = self._token_counts
+        kind.token_counts, kind.say = self._token_counts, say
         self._cover: Cover | None = None
         if settings.after:
             self._cover = Cover(
@@ -379,6 +380,25 @@ class _Training:
         optimisers = Optimisers(network, self._kind, self._settings.learning_rate)
         state = Progress(self._work / "checkpoint.pt", network, optimisers)
         going_on = state.load(self._settings.steps)
+        if going_on:
+            self._say(f"Goes on at step {state.step} of {state.n_steps}.")
+        try:
+            return self._finished(network, optimisers, state, going_on)
+        except KeyboardInterrupt:
+            kept = "the same command begins anew"
+            if state.n_steps:
+                kept = (
+                    f"{self._work} keeps texts and the checkpoint of step {state.saved_step} of "
+                    f"{state.n_steps}; the same command goes on from there"
+                )
+            self._say(f"Interrupted: {kept}.")
+            raise
+
+    def _finished(
+        self, network: Any, optimisers: Optimisers, state: Progress, going_on: bool
+    ) -> TrainedDraft:
+        """The steps that are left, the draft's folder, its figures."""
+        self._say("Writing the held-out texts that the draft is measured on.")
         held_out = HeldOut.written(self._target, self._prompts, self._settings, _HELD_OUT_TEXTS)
         if not going_on:
             self._settings.save(self._work / "settings.json")  # not before what could be refused
@@ -430,16 +450,16 @@ class _Training:
             f"A step of {tokens:,} tokens takes {step_s:.2f} s here, to write its texts takes {texts_s:.2f} s"
         )
         if settings.steps is not None:
-            self._say(
-                f"{told}: {settings.steps} steps take about {settings.steps * mean_s / 60:.1f} minutes."
-            )
+            steps = number_of(settings.steps, "step")
+            takes = "takes" if settings.steps == 1 else "take"
+            self._say(f"{told}: {steps} {takes} about {settings.steps * mean_s / 60:.1f} minutes.")
             return settings.steps
         minutes = settings.minutes or _MINUTES
         n_steps = max(_LEAST_STEPS, int(minutes * 60 / mean_s))
         learnt, written = n_steps * tokens, -(-n_steps * tokens // settings.passes)
+        asked = f"{minutes:g} {'minute' if minutes == 1 else 'minutes'}"
         self._say(
-            f"{told}: {minutes:g} minutes are {n_steps} steps, {learnt:,} tokens, {written:,} of them "
-            "different."
+            f"{told}: {asked} will do for {n_steps} steps, {learnt:,} tokens, {written:,} of them different."
         )
         return n_steps
 
@@ -449,6 +469,7 @@ class _Training:
         curve = LossCurve(self._work / "losses.tsv", state.step)
         every = max(1, n_steps // _LOOKS)
         if state.step == 0:
+            self._say("Measuring the draft before training.")
             self._look(network, state, held_out, curve)
         begun = saved = time.perf_counter()
         before = state.seconds
@@ -493,6 +514,7 @@ class _Training:
     def _measured(self, network: Any, state: Progress, held_out: HeldOut) -> TrainedDraft:
         """The summary: the draft of random weights, or that it began with, beside what it has become."""
         settings, kind = self._settings, self._kind
+        self._say("Measuring the draft after training, and as it was before.")
         first = self._fresh()
         betas = [held_out.betas(self._target, kind, one, self._cover) for one in (first, network)]
         with tempfile.TemporaryDirectory(dir=self._work) as written:
