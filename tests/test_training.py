@@ -294,9 +294,10 @@ def test_an_interruption_says_what_is_kept(
     ]
     said.clear()
     train(target, tmp_path, steps=20, passes=1, say=said.append)
-    assert said[0] == "Goes on at step 16 of 20." and said[-1].startswith(
-        "Measuring the draft after training"
-    )
+    assert said[0] == "Goes on at step 16 of 20." and said[-1].startswith("Measuring the draft after")
+    said.clear()
+    train(target, tmp_path / "short", steps=None, minutes=1e-9, passes=1, say=said.append)
+    assert ": 1e-09 minutes will do for 20 steps, 1,920 tokens, 1,920 of them different." in said[1]
 
 
 def test_what_drafts_leave_is_the_law_behind_their_rejections(target: specdec.Model, tmp_path: Path) -> None:
