@@ -442,6 +442,7 @@ def test_online_counts_are_those_of_the_text(
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 @pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("method", ["ngram", "online_ngram"])
+@pytest.mark.grid
 def test_greedy_guesses_are_the_most_probable(
     target: _core.Model, method: str, n: int, smoothing: str
 ) -> None:

@@ -182,7 +182,7 @@ def all_records(session, seconds=0.0):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("n_prompts", [1, 4, 70])
+@pytest.mark.parametrize("n_prompts", [1, 4, pytest.param(70, marks=pytest.mark.slow)])
 def test_several_rounds_in_one_call_are_the_same_rounds(models, temperature, n_prompts):
     """More sequences than a call has room for too: then it makes one round."""
     settings = {"temperature": temperature}
