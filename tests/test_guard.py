@@ -25,6 +25,7 @@ import numpy as np
 import specdec
 from canonical import DTYPES, FORMATS, VARIANTS, build, perturbed, random_tensors, run_session
 from descriptions import by_method
+import drafters
 from drafters import DRAFTS, World
 from specdec import _core
 from tiny_models import llama_config, write_hf
@@ -64,7 +65,7 @@ target, draft = (
     for seed in (0, 1)
 )
 world = World(target, draft, [1, 2, 3, 5, 8, 1, 2, 3, 5] * 50)
-for make in DRAFTS.values():
+for make in [DRAFTS[name] for name in DRAFTS if (name in drafters.VARIANTS) == (sys.argv[2] == "variants")]:
     for temperature in (0.0, 1.0):
         specdec.generate(
             target, make(world), [[1, 2, 3, 1, 2, 3, 1], [4] * 37], gamma="auto", max_new_tokens=60,
@@ -74,7 +75,8 @@ print("done")
 """
 
 
-def test_every_array_ends_at_a_forbidden_page(tmp_path: Path) -> None:
-    run = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True)
+@pytest.mark.parametrize("which", ["drafts", pytest.param("variants", marks=pytest.mark.slow)])
+def test_every_array_ends_at_a_forbidden_page(tmp_path: Path, which: str) -> None:
+    run = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path), which], capture_output=True, text=True)
     assert run.returncode == 0, f"ended by {run.returncode}: {run.stderr}"
     assert run.stdout == "done\n"
