@@ -27,12 +27,8 @@ static int config_from(PyObject* mapping, sd_heads_config* c) {
 /* Heads of a configuration and their tokens, an argument or None. Returns 0, or -1 with an exception. */
 static int create(const sd_heads_config* c, PyObject* argument, sd_heads** heads) {
     int32_t* tokens;
-    int n;
-    if (sd_optional_ids_from(argument, "tokens", &tokens, &n) < 0) return -1;
-    sd_status status =
-        tokens != NULL && n != c->n_draft_vocab
-            ? sd_fail(SD_ERR_VALUE, "there are %d tokens, expected n_draft_vocab, %d", n, c->n_draft_vocab)
-            : sd_heads_create(c, tokens, heads);
+    if (sd_draft_tokens_from(argument, c->n_draft_vocab, &tokens) < 0) return -1;
+    sd_status status = sd_heads_create(c, tokens, heads);
     PyMem_Free(tokens);
     if (status == SD_OK) return 0;
     sd_raise(status);

@@ -31,14 +31,10 @@ static int shape_from(PyObject* mapping, sd_recurrent_shape* shape) {
 static int create(PyObject* config, PyObject* tokens, const char* dtype, sd_recurrent** recurrent) {
     sd_recurrent_shape shape;
     sd_format format;
-    int32_t* ids = NULL;
-    int n = 0;
+    int32_t* ids;
     if (shape_from(config, &shape) < 0 || sd_format_from(dtype, "dtype", &format) < 0) return -1;
-    if (sd_optional_ids_from(tokens, "tokens", &ids, &n) < 0) return -1;
-    sd_status status =
-        ids != NULL && n != shape.n_draft_vocab
-            ? sd_fail(SD_ERR_VALUE, "there are %d tokens, expected n_draft_vocab, %d", n, shape.n_draft_vocab)
-            : sd_recurrent_create(&shape, format, ids, recurrent);
+    if (sd_draft_tokens_from(tokens, shape.n_draft_vocab, &ids) < 0) return -1;
+    sd_status status = sd_recurrent_create(&shape, format, ids, recurrent);
     PyMem_Free(ids);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;

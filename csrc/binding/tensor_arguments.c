@@ -69,3 +69,12 @@ int sd_set_tensors(PyObject* tensors, sd_tensor_setter set, void* weights, int n
     Py_DECREF(iterator);
     return PyErr_Occurred() ? -1 : 0;
 }
+
+int sd_draft_tokens_from(PyObject* argument, int n_draft, int32_t** tokens) {
+    int n;
+    if (sd_optional_ids_from(argument, "tokens", tokens, &n) < 0) return -1;
+    if (*tokens == NULL || n == n_draft) return 0;
+    PyMem_Free(*tokens);
+    sd_raise(sd_fail(SD_ERR_VALUE, "there are %d tokens, expected n_draft_vocab, %d", n, n_draft));
+    return -1;
+}

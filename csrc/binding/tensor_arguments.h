@@ -14,4 +14,8 @@ typedef sd_status (*sd_tensor_setter)(void* weights, const char* name, const sd_
  * an exception. */
 int sd_set_tensors(PyObject* tensors, sd_tensor_setter set, void* weights, int n_threads);
 
+/* The target's token of each of the n_draft tokens of a draft: a sequence, copied into memory that the caller
+ * gives back by PyMem_Free; NULL for NULL or None. Returns 0, or -1 with an exception. */
+int sd_draft_tokens_from(PyObject* argument, int n_draft, int32_t** tokens);
+
 #endif
