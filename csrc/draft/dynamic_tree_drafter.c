@@ -19,9 +19,8 @@ typedef struct draft {
 } draft;
 
 typedef struct dynamic_tree_drafter {
-    sd_drafter base;         /* must stay first */
-    sd_predictor* predictor; /* owned */
-    sd_arena arena;          /* owns the arrays below */
+    sd_predicting base; /* must stay first */
+    sd_arena arena;     /* owns the arrays below */
     sd_dynamic_tree_options options;
     int n_nodes; /* of a tree, at most */
     sd_child_sampler children;
@@ -54,15 +53,6 @@ static void lay_out(dynamic_tree_drafter* d, const sd_drafting* drafting) {
         };
         if (arena->base != NULL) d->drafts[i] = one;
     }
-}
-
-static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
-    sd_predictor_begin(((dynamic_tree_drafter*)base)->predictor, sequence, prompt);
-    return SD_OK;
-}
-
-static sd_status read_prompts(sd_drafter* base, int* done) {
-    return sd_predictor_read(((dynamic_tree_drafter*)base)->predictor, done);
 }
 
 static void open_draft(draft* f, const sd_proposal* p, int room) {
@@ -107,12 +97,12 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
         d->batch[n_drafting++] = (sd_draft_nodes){&f->read, f->reads, f->n_reads};
     }
     if (n_drafting == 0) return 0;
-    if ((*status = d->predictor->predict(d->predictor, d->batch, n_drafting)) != SD_OK) return 0;
+    if ((*status = d->base.predictor->predict(d->base.predictor, d->batch, n_drafting)) != SD_OK) return 0;
     double begun = sd_now();
-    const float* logits = d->predictor->logits;
+    const float* logits = d->base.predictor->logits;
     for (int i = 0; i < n_drafting; i++) {
         draft* f = &d->drafts[d->batch_proposals[i]];
-        for (int j = 0; j < f->n_reads; j++, logits += d->predictor->ld_logits) {
+        for (int j = 0; j < f->n_reads; j++, logits += d->base.predictor->ld_logits) {
             if ((*status = sd_interrupted()) != SD_OK) return 0;
             int32_t node = f->reads[j];
             int n_children = sd_child_sampler_rank(&d->children, &f->read, node, logits, d->options.width);
@@ -128,7 +118,7 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
             }
         }
     }
-    d->base.other_s += sd_now() - begun;
+    d->base.drafter.other_s += sd_now() - begun;
     return 1;
 }
 
@@ -158,7 +148,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
-        sd_status status = d->predictor->follow(d->predictor, &proposals[i]);
+        sd_status status = d->base.predictor->follow(d->base.predictor, &proposals[i]);
         if (status != SD_OK) return status;
         open_draft(&d->drafts[i], &proposals[i], d->n_nodes);
     }
@@ -168,21 +158,9 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return status;
 }
 
-static sd_status observe(sd_drafter* base, const sd_proposal* proposal, const int32_t* node_rows,
-                         const float* logits, ptrdiff_t stride) {
-    sd_predictor* predictor = ((dynamic_tree_drafter*)base)->predictor;
-    return predictor->observe(predictor, proposal, node_rows, logits, stride);
-}
-
-static sd_status ride(sd_drafter* base, int sequence, int n_text, const float* logits, ptrdiff_t stride,
-                      int n) {
-    sd_predictor* predictor = ((dynamic_tree_drafter*)base)->predictor;
-    return predictor->ride(predictor, sequence, n_text, logits, stride, n);
-}
-
 static void release(sd_drafter* base) {
     dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
-    sd_predictor_free(d->predictor);
+    sd_predictor_free(d->base.predictor);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
@@ -200,20 +178,13 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predict
     if (status != SD_OK) return status;
     dynamic_tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.tree_kind = SD_TREE_ANY,
-                           .points = 1,
-                           .begin = begin,
-                           .read = read_prompts,
-                           .propose = propose,
-                           .observe = observe,
-                           .ride = ride,
-                           .free = release};
+    d->base.drafter =
+        (sd_drafter){.tree_kind = SD_TREE_ANY, .points = 1, .propose = propose, .free = release};
     d->options = *dynamic;
     d->n_nodes = drafting->gamma;
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text, most_reads(dynamic), dynamic->width,
                                       dynamic->steps};
-    if (status == SD_OK) status = maker.make(maker.options, &prediction, &d->predictor);
-    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor);
-    return sd_drafter_made(&d->base, status, drafter);
+    if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);
+    return sd_drafter_made(&d->base.drafter, status, drafter);
 }

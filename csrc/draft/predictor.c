@@ -24,3 +24,37 @@ void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
     if (predictor->observe == NULL) drafter->observe = NULL;
     if (predictor->ride == NULL) drafter->ride = NULL;
 }
+
+static sd_predictor* predictor_of(sd_drafter* drafter) { return ((sd_predicting*)drafter)->predictor; }
+
+static sd_status begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt) {
+    sd_predictor_begin(predictor_of(drafter), sequence, prompt);
+    return SD_OK;
+}
+
+static sd_status read_prompts(sd_drafter* drafter, int* done) {
+    return sd_predictor_read(predictor_of(drafter), done);
+}
+
+static sd_status observe(sd_drafter* drafter, const sd_proposal* proposal, const int32_t* node_rows,
+                         const float* logits, ptrdiff_t stride) {
+    sd_predictor* predictor = predictor_of(drafter);
+    return predictor->observe(predictor, proposal, node_rows, logits, stride);
+}
+
+static sd_status ride(sd_drafter* drafter, int sequence, int n_text, const float* logits, ptrdiff_t stride,
+                      int n) {
+    sd_predictor* predictor = predictor_of(drafter);
+    return predictor->ride(predictor, sequence, n_text, logits, stride, n);
+}
+
+sd_status sd_predicting_make(sd_predicting* p, sd_predictor_maker maker, const sd_prediction* prediction) {
+    sd_status status = maker.make(maker.options, prediction, &p->predictor);
+    if (status != SD_OK) return status;
+    p->drafter.begin = begin;
+    p->drafter.read = read_prompts;
+    p->drafter.observe = observe;
+    p->drafter.ride = ride;
+    sd_drafter_predicts(&p->drafter, p->predictor);
+    return SD_OK;
+}

@@ -69,6 +69,17 @@ typedef struct sd_predictor_maker {
  * only passes on, observe and ride, are taken from it where the predictor has them not. */
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor);
 
+/* A drafter that asks one predictor: what both kinds of trees begin with. */
+typedef struct sd_predicting {
+    sd_drafter drafter;
+    sd_predictor* predictor; /* owned */
+} sd_predicting;
+
+/* Make the predictor of such a drafter, and the drafter's operations but for propose and free: they pass the
+ * calls on to it. */
+sd_status sd_predicting_make(sd_predicting* predicting, sd_predictor_maker maker,
+                             const sd_prediction* prediction);
+
 /* The operations that may be NULL. `predictor` may be NULL, for one that was not made, where it is freed. */
 void sd_predictor_begin(sd_predictor* predictor, int sequence, const sd_prompt* prompt);
 sd_status sd_predictor_read(sd_predictor* predictor, int* done);

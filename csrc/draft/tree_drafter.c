@@ -25,9 +25,8 @@ typedef struct draft {
 } draft;
 
 typedef struct tree_drafter {
-    sd_drafter base;         /* must stay first */
-    sd_predictor* predictor; /* owned */
-    sd_arena arena;          /* owns the arrays below */
+    sd_predicting base; /* must stay first */
+    sd_arena arena;     /* owns the arrays below */
     sd_shape shape;
     sd_child_sampler children;
     draft* drafts;         /* [n_sequences] by proposal */
@@ -53,15 +52,6 @@ static void lay_out(tree_drafter* d, const sd_drafting* drafting, const sd_shape
         };
         if (arena->base != NULL) d->drafts[i] = one;
     }
-}
-
-static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
-    sd_predictor_begin(((tree_drafter*)base)->predictor, sequence, prompt);
-    return SD_OK;
-}
-
-static sd_status read_prompts(sd_drafter* base, int* done) {
-    return sd_predictor_read(((tree_drafter*)base)->predictor, done);
 }
 
 /* The first of the nodes read in this step that has the tokens of `node` from the root; or itself. */
@@ -108,9 +98,9 @@ static sd_status grow(tree_drafter* d, sd_proposal* p, draft* f, const float* lo
         if (status != SD_OK) return status;
         const parent* from = &f->parents[i];
         int s = from->shape_node, first = p->tree.n_nodes;
-        int n =
-            sd_child_sampler_draw(&d->children, p, f->nodes[s], logits + from->row * d->predictor->ld_logits,
-                                  shape->how, shape->n_children[s]);
+        int n = sd_child_sampler_draw(&d->children, p, f->nodes[s],
+                                      logits + from->row * d->base.predictor->ld_logits, shape->how,
+                                      shape->n_children[s]);
         for (int c = 0; c < n; c++) f->nodes[shape->first_child[s] + c] = first + c;
     }
     f->first = f->end;
@@ -129,20 +119,20 @@ static sd_status step(tree_drafter* d, sd_proposal* proposals, int n, int* n_dra
         d->batch[(*n_drafting)++] = (sd_draft_nodes){&proposals[i], f->reads, f->n_reads};
     }
     if (*n_drafting == 0) return SD_OK;
-    sd_status status = d->predictor->predict(d->predictor, d->batch, *n_drafting);
+    sd_status status = d->base.predictor->predict(d->base.predictor, d->batch, *n_drafting);
     if (status != SD_OK) return status;
     double begun = sd_now();
-    const float* logits = d->predictor->logits;
+    const float* logits = d->base.predictor->logits;
     for (int i = 0; i < *n_drafting; i++) {
         draft* f = &d->drafts[d->batch_proposals[i]];
         sd_proposal* p = &proposals[d->batch_proposals[i]];
         for (int j = 0; j < f->n_parents; j++)
-            sd_predictor_share(d->predictor, p, f->nodes[f->parents[j].shape_node],
+            sd_predictor_share(d->base.predictor, p, f->nodes[f->parents[j].shape_node],
                                f->reads[f->parents[j].row]);
         if ((status = grow(d, p, f, logits)) != SD_OK) return status;
-        logits += f->n_reads * d->predictor->ld_logits;
+        logits += f->n_reads * d->base.predictor->ld_logits;
     }
-    d->base.other_s += sd_now() - begun;
+    d->base.drafter.other_s += sd_now() - begun;
     return SD_OK;
 }
 
@@ -150,7 +140,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     tree_drafter* d = (tree_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
-        sd_status status = d->predictor->follow(d->predictor, &proposals[i]);
+        sd_status status = d->base.predictor->follow(d->base.predictor, &proposals[i]);
         if (status != SD_OK) return status;
         draft* f = &d->drafts[i];
         f->first = 0;
@@ -164,21 +154,9 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-static sd_status observe(sd_drafter* base, const sd_proposal* proposal, const int32_t* node_rows,
-                         const float* logits, ptrdiff_t stride) {
-    sd_predictor* predictor = ((tree_drafter*)base)->predictor;
-    return predictor->observe(predictor, proposal, node_rows, logits, stride);
-}
-
-static sd_status ride(sd_drafter* base, int sequence, int n_text, const float* logits, ptrdiff_t stride,
-                      int n) {
-    sd_predictor* predictor = ((tree_drafter*)base)->predictor;
-    return predictor->ride(predictor, sequence, n_text, logits, stride, n);
-}
-
 static void release(sd_drafter* base) {
     tree_drafter* d = (tree_drafter*)base;
-    sd_predictor_free(d->predictor);
+    sd_predictor_free(d->base.predictor);
     sd_arena_free(&d->arena);
     sd_free(d);
 }
@@ -201,18 +179,13 @@ sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker
     if (status != SD_OK) return status;
     tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.tree_kind = tree_kind_of(drafting, shape),
-                           .points = sd_drafting_points(drafting) || is_top(drafting, shape),
-                           .begin = begin,
-                           .read = read_prompts,
-                           .propose = propose,
-                           .observe = observe,
-                           .ride = ride,
-                           .free = release};
+    d->base.drafter = (sd_drafter){.tree_kind = tree_kind_of(drafting, shape),
+                                   .points = sd_drafting_points(drafting) || is_top(drafting, shape),
+                                   .propose = propose,
+                                   .free = release};
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting, shape));
     const sd_prediction prediction = {drafting, drafting->n_text, drafting->gamma,
                                       d->shape.widest > 0 ? d->shape.widest : 1, d->shape.n_levels};
-    if (status == SD_OK) status = maker.make(maker.options, &prediction, &d->predictor);
-    if (status == SD_OK) sd_drafter_predicts(&d->base, d->predictor);
-    return sd_drafter_made(&d->base, status, drafter);
+    if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);
+    return sd_drafter_made(&d->base.drafter, status, drafter);
 }
