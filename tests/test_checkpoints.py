@@ -1185,8 +1185,9 @@ def test_bad_ids(make_llama, ids, message):
     before = model.logits([1, 2, 3])
     with pytest.raises(InputError, match=message):
         model.logits(ids)
-    with pytest.raises(InputError, match=message.replace("at least 1", "at least 2")):
-        model.score(ids)
+    if not np.ndim(ids) == 2:  # else these are two texts
+        with pytest.raises(InputError, match=message.replace("at least 1", "at least 2")):
+            model.score(ids)
     assert np.array_equal(model.logits([1, 2, 3]), before)
 
 

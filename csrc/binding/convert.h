@@ -31,7 +31,8 @@ int sd_optional_ids_from(PyObject* object, const char* name, int32_t** out, int*
 int sd_floats_from(PyObject* object, const char* name, double** out, int* n);
 
 /* A new NumPy array of shape [n_rows, n_cols] (n_cols < 0: one dimension) and its memory, which
- * stays valid while the array lives. dtype is "float32", "float64" or "int32". NULL with an exception. */
+ * stays valid while the array lives. dtype is "float32", "float64", "int32" or "bool". NULL with an
+ * exception. */
 PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, void** data);
 
 /* New lists of values [n], borrowed for the call. NULL with an exception. */

@@ -7,7 +7,6 @@
 #include "library.h"
 #include "module.h"
 #include "rng.h"
-#include "score.h"
 #include "session_arguments.h"
 
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
@@ -33,41 +32,6 @@ end:
     sd_config_free(&config);
     Py_XDECREF(dict);
     return shapes;
-}
-
-static PyObject* score(PyObject* module, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"model", "ids", "n_threads", "source", NULL};
-    PyObject *model_argument, *argument, *source_argument = NULL, *array = NULL;
-    int n_threads = 1, n = 0, n_source;
-    int32_t *ids = NULL, *source;
-    double* log_probs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$iO", names, &model_argument, &argument, &n_threads,
-                                     &source_argument))
-        return NULL;
-    sd_model_object* model = sd_model_from(PyModule_GetState(module), model_argument, "model");
-    if (model == NULL || sd_ids_from(argument, "ids", &ids, &n) < 0) return NULL;
-    if (sd_optional_ids_from(source_argument, "source", &source, &n_source) < 0) {
-        PyMem_Free(ids);
-        return NULL;
-    }
-    sd_score text;
-    sd_status status = sd_score_create(&text, model->model, ids, n, source, n_source, n_threads);
-    if (status == SD_OK)
-        array = sd_new_array("float64", n - 1, -1, (void**)&log_probs);
-    else
-        sd_raise(status);
-    for (int done = 0; array != NULL && !done;) {
-        PyThreadState* saved_thread;
-        sd_gil_release(&saved_thread);
-        status = sd_score_slice(&text, log_probs, &done);
-        sd_gil_take(&saved_thread);
-        if (status != SD_OK) sd_raise(status);
-        if (status != SD_OK || PyErr_CheckSignals() < 0) Py_CLEAR(array);
-    }
-    sd_score_free(&text);
-    PyMem_Free(source);
-    PyMem_Free(ids);
-    return array;
 }
 
 static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs) {
@@ -168,9 +132,12 @@ static PyObject* openblas(PyObject* module, PyObject* ignored) {
 PyMethodDef sd_functions[] = {
     {"tensor_shapes", tensor_shapes, METH_O,
      "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration needs, by canonical name."},
-    {"score", WITH_KEYWORDS(score),
+    {"score", WITH_KEYWORDS(sd_score_of_text),
      "score(model, ids, *, n_threads=1, source=None)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 "
      "[len(ids) - 1]."},
+    {"score_texts", WITH_KEYWORDS(sd_score_of_texts),
+     "score_texts(model, texts, n_given, *, sources=None, n_top=0, n_texts=0, n_threads=1, done=None)\n--\n\n"
+     "ln p of the tokens of many texts from the n_given-th on: (log_probs, greedy, top tokens, their ln p)."},
     {"distribution", WITH_KEYWORDS(distribution),
      "distribution(logits, *, temperature, top_k=0, top_p=1.0, min_p=0.0)\n--\n\nStandardised probabilities, "
      "float64 "

@@ -141,8 +141,11 @@ sd_corrections_object* sd_corrections_from(const sd_module_state* state, PyObjec
 /* A number format by the name that Python gives it; -1 with an exception naming `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);
 
-/* The module's functions `product` (product.c) and `verify` (verification.c). */
+/* The module's functions `product` (product.c), `verify` (verification.c), `score` and `score_texts`
+ * (scores.c). */
 PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs);
+PyObject* sd_score_of_text(PyObject* module, PyObject* args, PyObject* kwargs);
+PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs);
 
 #endif

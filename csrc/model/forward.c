@@ -384,6 +384,21 @@ static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
                    name, high - 1, w->model->config.n_layer - 1, position);
 }
 
+static sd_status fail_in_head(const sd_workspace* w, int position) {
+    return sd_fail(SD_ERR_OVERFLOW,
+                   "%s: the logits are not finite after position %d; the output of all layers is, so it is "
+                   "the head that overflows",
+                   w->name ? w->name : "the model", position);
+}
+
+sd_status sd_forward_check_more(sd_workspace* w, const int32_t* rows, int n) {
+    const float* logits = w->logits + w->n_last_logits * w->ld_logits;
+    for (int i = 0; i < n; i++, logits += w->ld_logits)
+        if (!sd_all_finite(logits, sd_head_rows(&w->model->config)))
+            return fail_in_head(w, w->positions[rows[i]]);
+    return SD_OK;
+}
+
 sd_status sd_forward_check(sd_workspace* w, int first, int n) {
     const sd_config* c = &w->model->config;
     const float *hidden = w->hidden, *logits = w->logits;
@@ -404,11 +419,7 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
             if (row < first || row - first >= n) continue;
             if (!sd_all_finite(hidden, c->d_model)) return fail_in_layer(w, branch);
             if (has_logits && !sd_all_finite(of_row, sd_head_rows(c)))
-                return sd_fail(
-                    SD_ERR_OVERFLOW,
-                    "%s: the logits are not finite after position %d; the output of all layers is, "
-                    "so it is the head that overflows",
-                    w->name ? w->name : "the model", position_of(branch, i));
+                return fail_in_head(w, position_of(branch, i));
         }
     }
     return SD_OK;

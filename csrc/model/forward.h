@@ -17,6 +17,9 @@ sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_b
  * behind those of the forward, and there must be room. To be asked before another forward. */
 sd_status sd_forward_more_logits(sd_workspace* workspace, const int32_t* rows, int n, const float** logits);
 
+/* Are the logits of the last sd_forward_more_logits, of these rows, finite? As sd_forward_check, if not. */
+sd_status sd_forward_check_more(sd_workspace* workspace, const int32_t* rows, int n);
+
 /* As sd_forward, of nodes that are slices of prompts. Where prompts go through OpenBLAS there is one branch:
  * a chain of as many tokens as sd_slice_length says. */
 sd_status sd_forward_prompt(sd_workspace* workspace, const sd_branch* branches, int n_branches);

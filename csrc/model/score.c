@@ -1,50 +1,374 @@
 #include "score.h"
 
-#include <math.h>
+#include <string.h>
 
 #include "encoder.h"
-#include "kernels.h"
+#include "interrupt.h"
+#include "row_law.h"
 
-/* ln softmax(logits)[token] with max subtraction and a double sum. */
-static double log_prob(const float* logits, int n_vocab, int32_t token) {
-    float best = sd_kernels_get()->max(n_vocab, logits);
-    double sum = 0.0;
-    for (int i = 0; i < n_vocab; i++) sum += exp((double)logits[i] - best);
-    return (double)logits[token] - best - log(sum);
+/* Tokens in common that are worth waiting for: fewer are read again, with others in the same forward. */
+#define WORTH_WAITING 16
+
+/* Groups that are read at once, where the caller does not say. */
+#define MOST_LANES 16
+
+/* A group on its way through the model. Its cache is that of the same number. */
+typedef struct lane {
+    const sd_text_group* group; /* NULL: none */
+    sd_text_tree tree;
+    int has_source; /* or needs none */
+    int begun;      /* is being read */
+    int n_read;     /* nodes */
+} lane;
+
+struct sd_score {
+    sd_score_options options;
+    sd_scored_text* texts; /* [n] in order, borrowed */
+    sd_workspace workspace;
+    sd_arena arena; /* owns the arrays below */
+    int n, n_lanes, n_groups;
+    int n_begun;                    /* groups that a lane has had */
+    sd_text_group* groups;          /* [n] */
+    lane* lanes;                    /* [n_lanes] */
+    sd_cache* caches;               /* [n_lanes] */
+    sd_branch* branches;            /* [n_lanes] of a forward */
+    int* read;                      /* [n_lanes] the lane of each branch */
+    int32_t* parents;               /* [slice] of the branches' nodes */
+    int32_t* rows;                  /* [slice] rows of a forward after which tokens are scored */
+    const sd_text_tree** row_trees; /* [slice] of each such row its tree, */
+    int* row_nodes;                 /* [slice] and its node there */
+};
+
+/* The most nodes, nodes behind the stem, and scored tokens of a group. */
+static sd_text_group largest(const sd_score* s) {
+    sd_text_group most = {0};
+    for (int i = 0; i < s->n_groups; i++) {
+        const sd_text_group* g = &s->groups[i];
+        int n_behind = g->n_nodes - g->n_stem;
+        if (g->n_nodes > most.n_nodes) most.n_nodes = g->n_nodes;
+        if (n_behind > most.n_stem) most.n_stem = n_behind;
+        if (g->n_wants > most.n_wants) most.n_wants = g->n_wants;
+    }
+    return most;
 }
 
-sd_status sd_score_create(sd_score* s, const sd_model* model, const int32_t* tokens, int n,
-                          const int32_t* source, int n_source, int n_threads) {
-    int n_vocab = model->config.n_vocab, slice = sd_prompt_slice(model);
-    *s = (sd_score){.tokens = tokens, .n = n, .source = source, .n_source = n_source};
-    if (n < 2) return sd_fail(SD_ERR_VALUE, "ids: %d tokens, expected at least 2", n);
-    if (tokens[n - 1] < 0 || tokens[n - 1] >= n_vocab) /* the others are checked by the forward */
-        return sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", n - 1, (int)tokens[n - 1],
-                       n_vocab - 1);
-    sd_status status = sd_encoder_check(model, source, n_source);
-    if (status == SD_OK) status = sd_cache_create(&s->cache, model, n, 0, 0, NULL);
-    if (status == SD_OK) status = sd_workspace_create(&s->workspace, model, n_threads, slice, slice, n);
+static void lay_out(sd_score* s, const sd_text_group* most) {
+    sd_arena* arena = &s->arena;
+    size_t n_lanes = (size_t)s->n_lanes, slice = (size_t)sd_prompt_slice(s->options.model);
+    size_t n_nodes = (size_t)most->n_nodes;
+    s->lanes = sd_arena_take(arena, n_lanes, sizeof *s->lanes);
+    s->caches = sd_arena_take(arena, n_lanes, sizeof *s->caches);
+    s->branches = sd_arena_take(arena, n_lanes, sizeof *s->branches);
+    s->read = sd_arena_take(arena, n_lanes, sizeof *s->read);
+    s->parents = sd_arena_take(arena, slice, sizeof *s->parents);
+    s->rows = sd_arena_take(arena, slice, sizeof *s->rows);
+    s->row_trees = sd_arena_take(arena, slice, sizeof *s->row_trees);
+    s->row_nodes = sd_arena_take(arena, slice, sizeof *s->row_nodes);
+    for (int i = 0; i < s->n_lanes; i++) {
+        sd_text_tree tree;
+        tree.tokens = sd_arena_take(arena, n_nodes, sizeof *tree.tokens);
+        tree.parents = sd_arena_take(arena, n_nodes, sizeof *tree.parents);
+        tree.first_wants = sd_arena_take(arena, n_nodes, sizeof *tree.first_wants);
+        tree.wants = sd_arena_take(arena, (size_t)most->n_wants, sizeof *tree.wants);
+        tree.path = sd_arena_take(arena, n_nodes, sizeof *tree.path);
+        if (arena->base != NULL) s->lanes[i].tree = tree;
+    }
+}
+
+static sd_status check_text(const sd_model* model, const sd_scored_text* text) {
+    int n_vocab = model->config.n_vocab, n_ctx = model->config.n_ctx;
+    if (text->n < 2) return sd_fail(SD_ERR_VALUE, "ids: %d tokens, expected at least 2", text->n);
+    if (text->n_given < 1 || text->n_given >= text->n)
+        return sd_fail(SD_ERR_VALUE, "%d tokens of %d are given, expected at least one, and one fewer",
+                       text->n_given, text->n);
+    if (text->n - 1 > n_ctx)
+        return sd_fail(SD_ERR_CONTEXT, "ids: %d tokens, expected at most %d: the context of %d and one more",
+                       text->n, n_ctx + 1, n_ctx);
+    for (int i = 0; i < text->n; i++)
+        if (text->tokens[i] < 0 || text->tokens[i] >= n_vocab)
+            return sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", i, (int)text->tokens[i],
+                           n_vocab - 1);
+    return sd_encoder_check(model, text->source, text->n_source);
+}
+
+/* One group more than fill a forward twice, of average size: one that ends leaves no forward half empty. */
+static int lanes_that_fill(const sd_score* s) {
+    long n_nodes = 0, slice = sd_prompt_slice(s->options.model);
+    for (int i = 0; i < s->n_groups; i++) n_nodes += s->groups[i].n_nodes;
+    long wanted = 1 + (2 * slice * s->n_groups + n_nodes - 1) / n_nodes;
+    return wanted < MOST_LANES ? (int)wanted : MOST_LANES;
+}
+
+sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts, int n, sd_score** out) {
+    const sd_model* model = options->model;
+    int n_vocab = model->config.n_vocab, n_top = options->results.n_top, slice = sd_prompt_slice(model);
+    if (n < 1) return sd_fail(SD_ERR_VALUE, "there are no texts");
+    if (n_top < 0 || n_top > n_vocab)
+        return sd_fail(SD_ERR_VALUE, "n_top is %d, expected 0 to %d", n_top, n_vocab);
+    if (options->n_texts < 0)
+        return sd_fail(SD_ERR_VALUE, "n_texts is %d, expected at least 0", options->n_texts);
+    for (int i = 0; i < n; i++) {
+        sd_status status = check_text(model, &texts[i]);
+        if (status != SD_OK) return status;
+    }
+    sd_texts_sort(texts, n);
+    sd_score* s = sd_alloc(sizeof *s);
+    if (s == NULL) return SD_ERR_MEMORY;
+    s->options = *options;
+    s->texts = texts;
+    s->n = n;
+    sd_status status = SD_ERR_MEMORY;
+    if ((s->groups = sd_alloc((size_t)n * sizeof *s->groups)) == NULL) goto fail;
+    s->n_groups = sd_texts_group(texts, n, sd_prefills_by_blas(model), s->groups);
+    int wanted = options->n_texts > 0 ? options->n_texts : lanes_that_fill(s);
+    s->n_lanes = wanted < s->n_groups ? wanted : s->n_groups;
+    const sd_text_group most = largest(s);
+    if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s, &most))) != SD_OK) goto fail;
+    for (int i = 0; i < s->n_lanes; i++) {
+        status = sd_cache_create(&s->caches[i], model, most.n_nodes, most.n_stem + slice, 0, NULL);
+        if (status != SD_OK) goto fail;
+    }
+    status = sd_workspace_create(&s->workspace, model, options->n_threads, slice, slice, most.n_nodes);
+    if (status != SD_OK) goto fail;
     s->workspace.name = "the model";
+    *out = s;
+    return SD_OK;
+fail:
+    sd_score_free(s);
     return status;
 }
 
 void sd_score_free(sd_score* s) {
-    sd_cache_free(&s->cache);
+    if (s == NULL) return;
+    for (int i = 0; s->arena.base && i < s->n_lanes; i++) sd_cache_free(&s->caches[i]);
     sd_workspace_free(&s->workspace);
+    sd_arena_free(&s->arena);
+    sd_free(s->groups);
+    sd_free(s);
 }
 
-sd_status sd_score_slice(sd_score* s, double* log_probs, int* done) {
+/* ---------------------------------------------------------------------------------- groups in their lanes */
+
+static int being_read(const lane* l) { return l->group != NULL && l->begun; }
+
+/* The source of a lane's texts, in the first of them. */
+static const sd_scored_text* source_of(const sd_score* s, const lane* l) {
+    return &s->texts[l->group->first];
+}
+
+static int same_source(const sd_score* s, int a, int b) {
+    return sd_encoded_equal(s->caches[a].encoded, s->caches[b].encoded);
+}
+
+/* Tokens of group `which` without a score that the stem of the group in another lane begins with too. */
+static int in_common(const sd_score* s, int which, int other) {
+    const lane *a = &s->lanes[which], *b = &s->lanes[other];
+    int n = a->group->n_unscored, at = 0;
+    if (!same_source(s, which, other)) return 0;
+    if (b->group->n_stem < n) n = b->group->n_stem;
+    while (at < n && a->tree.tokens[at] == b->tree.tokens[at]) at++;
+    return at;
+}
+
+/* Begin the groups that wait, but for those that had better go on waiting for a stem that is being read. */
+static void begin_groups(sd_score* s) {
+    for (int i = 0; i < s->n_lanes; i++) {
+        lane* l = &s->lanes[i];
+        if (l->group == NULL || l->begun || !l->has_source) continue;
+        int longest = 0, n = l->group->n_unscored;
+        for (int other = 0; other < s->n_lanes; other++) {
+            if (!being_read(&s->lanes[other])) continue;
+            int common = in_common(s, i, other);
+            if (common > longest) longest = common;
+        }
+        if (longest - sd_cache_known(s->caches, s->n_lanes, i, l->tree.tokens, n) >= WORTH_WAITING) continue;
+        sd_cache_begin(s->caches, s->n_lanes, i, l->tree.tokens, n);
+        l->n_read = s->caches[i].n_committed;
+        l->begun = 1;
+    }
+}
+
+/* Give idle lanes groups. */
+static void fill_lanes(sd_score* s) {
+    for (int i = 0; i < s->n_lanes && s->n_begun < s->n_groups; i++) {
+        lane* l = &s->lanes[i];
+        if (l->group != NULL) continue;
+        l->group = &s->groups[s->n_begun++];
+        l->has_source = s->options.model->encoder == NULL;
+        l->begun = l->n_read = 0;
+        sd_text_tree_build(&l->tree, s->texts, l->group);
+    }
+}
+
+/* Let the caches of new groups attend to their sources: another cache may have one, else it is encoded, and
+ * *encoded is set. */
+static sd_status attend(sd_score* s, int* encoded) {
     const sd_workspace* w = &s->workspace;
-    int first = s->n_done;
-    if (s->source != NULL && s->cache.encoded == NULL) {
-        sd_status status = sd_encode(&s->cache, s->source, s->n_source, w->n_threads, w->name);
+    for (int i = 0; i < s->n_lanes && !*encoded; i++) {
+        lane* l = &s->lanes[i];
+        if (l->group == NULL || l->has_source) continue;
+        const sd_scored_text* text = source_of(s, l);
+        int from = 0;
+        while (from < s->n_lanes && !sd_encoded_is_of(s->caches[from].encoded, text->source, text->n_source))
+            from++;
+        if (from < s->n_lanes) {
+            sd_cache_attend(&s->caches[i], s->caches[from].encoded);
+        } else {
+            sd_status status = sd_encode(&s->caches[i], text->source, text->n_source, w->n_threads, w->name);
+            if (status != SD_OK) return status;
+            *encoded = 1;
+        }
+        l->has_source = 1;
+    }
+    return SD_OK;
+}
+
+/* ----------------------------------------------------------------------------------------- one forward */
+
+/* The next nodes of a lane as a branch of a forward, at most `room`. Returns how many they are. */
+static int fill_branch(sd_score* s, int which, int room, int32_t* parents, sd_branch* branch) {
+    const lane* l = &s->lanes[which];
+    sd_cache* cache = &s->caches[which];
+    int n = sd_slice_length(cache, l->group->n_nodes - l->n_read), wanted = 0;
+    if (n > room) n = room;
+    for (int i = 0; i < n; i++) {
+        int parent = l->tree.parents[l->n_read + i] - cache->n_committed;
+        parents[i] = parent < -1 ? -1 : parent;
+        wanted |= l->tree.first_wants[l->n_read + i] >= 0;
+    }
+    *branch = (sd_branch){.cache = cache,
+                          .tokens = l->tree.tokens + l->n_read,
+                          .parents = parents,
+                          .n_new = n,
+                          .n_logits = wanted && sd_prefills_by_blas(s->options.model) ? n : 0};
+    return n;
+}
+
+/* The branches of the next forward; returns how many there are. */
+static int fill_branches(sd_score* s) {
+    int blas = sd_prefills_by_blas(s->options.model), room = sd_prompt_slice(s->options.model);
+    int n_branches = 0, most = blas ? 1 : s->n_lanes, n_rows = 0;
+    for (int i = 0; i < s->n_lanes && room > 0 && n_branches < most; i++) {
+        if (!being_read(&s->lanes[i])) continue;
+        int n = fill_branch(s, i, room, s->parents + n_rows, &s->branches[n_branches]);
+        s->read[n_branches++] = i;
+        n_rows += n;
+        room -= n;
+    }
+    return n_branches;
+}
+
+/* The rows of the last forward after which tokens are scored; returns how many there are. */
+static int find_rows(sd_score* s, int n_branches) {
+    int n = 0;
+    for (int b = 0, row = 0; b < n_branches; b++) {
+        const lane* l = &s->lanes[s->read[b]];
+        for (int i = 0; i < s->branches[b].n_new; i++, row++) {
+            if (l->tree.first_wants[l->n_read + i] < 0) continue;
+            s->rows[n] = row;
+            s->row_trees[n] = &l->tree;
+            s->row_nodes[n++] = l->n_read + i;
+        }
+    }
+    return n;
+}
+
+/* Rows that are looked at. */
+typedef struct rows_of_logits {
+    const sd_score* score;
+    const float* logits; /* row i at i, or, with `whole`, at its place among the rows of the forward */
+    int whole;
+} rows_of_logits;
+
+/* The most probable tokens of a row, with ln p, as the results of one token. */
+static void put_top(const sd_score* s, const sd_row_law* law, const float* logits, ptrdiff_t result) {
+    const sd_score_results* r = &s->options.results;
+    int32_t* tokens = r->top_tokens + result * r->n_top;
+    sd_row_top(logits, s->options.model->config.n_vocab, r->n_top, tokens);
+    for (int i = 0; i < r->n_top; i++)
+        r->top_log_probs[result * r->n_top + i] = sd_row_log_prob(law, logits, tokens[i]);
+}
+
+static void copy_top(const sd_score_results* r, ptrdiff_t from, ptrdiff_t to) {
+    size_t n = (size_t)r->n_top;
+    memcpy(r->top_tokens + to * r->n_top, r->top_tokens + from * r->n_top, n * sizeof *r->top_tokens);
+    memcpy(r->top_log_probs + to * r->n_top, r->top_log_probs + from * r->n_top,
+           n * sizeof *r->top_log_probs);
+}
+
+static void look_at_rows(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const rows_of_logits* rows = argument;
+    const sd_score* s = rows->score;
+    const sd_score_results* r = &s->options.results;
+    for (int i = first; i < end; i++) {
+        const sd_text_tree* tree = s->row_trees[i];
+        const float* logits = rows->logits + (rows->whole ? s->rows[i] : i) * s->workspace.ld_logits;
+        const sd_row_law law = sd_row_law_of(logits, s->options.model->config.n_vocab);
+        int first_want = tree->first_wants[s->row_nodes[i]];
+        for (int w = first_want; w >= 0; w = tree->wants[w].next) {
+            const sd_want* want = &tree->wants[w];
+            r->log_probs[want->result] = sd_row_log_prob(&law, logits, want->token);
+            if (r->greedy) r->greedy[want->result] = want->token == law.argmax;
+            if (r->n_top > 0 && w == first_want)
+                put_top(s, &law, logits, want->result);
+            else if (r->n_top > 0)
+                copy_top(r, tree->wants[first_want].result, want->result);
+        }
+    }
+}
+
+/* The results of the tokens that are scored after rows of the last forward. */
+static sd_status look(sd_score* s, int n_branches) {
+    sd_workspace* w = &s->workspace;
+    int n = find_rows(s, n_branches);
+    rows_of_logits rows = {s, w->logits, sd_prefills_by_blas(s->options.model)};
+    if (n == 0) return SD_OK;
+    if (!rows.whole) {
+        sd_status status = sd_forward_more_logits(w, s->rows, n, &rows.logits);
+        if (status == SD_OK) status = sd_forward_check_more(w, s->rows, n);
         if (status != SD_OK) return status;
     }
-    sd_status status = sd_forward_slice(&s->workspace, &s->cache, s->tokens, s->n - 1, &s->n_done, 1);
-    if (status != SD_OK) return status;
-    for (int i = first; i < s->n_done; i++)
-        log_probs[i] =
-            log_prob(w->logits + (i - first) * w->ld_logits, w->model->config.n_vocab, s->tokens[i + 1]);
-    *done = s->n_done == s->n - 1;
+    const sd_team team = sd_team_open(w->n_threads);
+    sd_team_run(&team, n, 1, look_at_rows, &rows);
+    sd_team_close(&team);
     return SD_OK;
+}
+
+/* The rows of a branch have been read: those of the stem become text, and a group whose nodes have all been
+ * read leaves its lane. Returns how many texts end with it. */
+static sd_status advance(sd_score* s, int which, int n_new, int* n_ended) {
+    lane* l = &s->lanes[which];
+    sd_cache* cache = &s->caches[which];
+    l->n_read += n_new;
+    int n_stem = l->n_read < l->group->n_stem ? l->n_read : l->group->n_stem;
+    int n_settled = n_stem - cache->n_committed;
+    sd_status status = sd_cache_settle(cache, n_settled);
+    if (status != SD_OK) return status;
+    sd_cache_sliced(cache, n_settled);
+    if (l->n_read < l->group->n_nodes) return SD_OK;
+    *n_ended += l->group->n;
+    l->group = NULL;
+    return sd_cache_keep(cache, NULL, 0);
+}
+
+sd_status sd_score_slice(sd_score* s, int* n_ended, int* done) {
+    int encoded = 0;
+    *n_ended = *done = 0;
+    begin_groups(s); /* before a lane that has ended gives up a stem that others wait for */
+    fill_lanes(s);
+    sd_status status = attend(s, &encoded);
+    if (status != SD_OK || encoded) return status;
+    begin_groups(s);
+    int n_branches = fill_branches(s);
+    if (n_branches == 0) {
+        *done = 1;
+        return SD_OK;
+    }
+    status = sd_forward_prompt(&s->workspace, s->branches, n_branches);
+    if (status == SD_OK) status = sd_forward_check(&s->workspace, 0, sd_prompt_slice(s->options.model));
+    if (status == SD_OK) status = look(s, n_branches);
+    for (int b = 0; b < n_branches && status == SD_OK; b++)
+        status = advance(s, s->read[b], s->branches[b].n_new, n_ended);
+    return status;
 }

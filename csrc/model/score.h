@@ -1,28 +1,43 @@
-/* How probable a model finds a text: ln p of each token after those before it. */
+/* How probable a model finds texts: ln p of tokens after those before them, of many texts at once.
+ *
+ * What texts begin with is read once. Texts that begin alike are the tree of a group (text_tree.h): its stem
+ * becomes the text of a cache, what follows waits there as nodes until the group has ended. Several groups
+ * share a forward, each with a cache of its own; a group whose stem begins like that of another takes over
+ * what the other has read. None of this changes a bit of a result: a row's logits are a function of its
+ * tokens. Logits are computed of those rows alone after which a token is scored, and looked at row by row.
+ *
+ * Where OpenBLAS reads prompts, a forward reads a slice of one text, and texts share whole slices. */
 #ifndef SD_SCORE_H
 #define SD_SCORE_H
 
 #include "forward.h"
+#include "text_tree.h"
 
-/* A text being scored, slice by slice. */
-typedef struct sd_score {
-    const int32_t* tokens; /* [n] borrowed; must outlive the score */
-    int n;
-    const int32_t* source; /* [n_source] of a model with an encoder, borrowed likewise; NULL: there is none */
-    int n_source;
-    int n_done; /* tokens that have been read: at the end n - 1, the last one only being predicted */
-    sd_cache cache;
-    sd_workspace workspace;
-} sd_score;
+/* Where results go; the arrays are the caller's, and those of a text begin at its `first`. */
+typedef struct sd_score_results {
+    double* log_probs;     /* [n_scored] ln p */
+    unsigned char* greedy; /* [n_scored] whether the token is the most probable one; NULL: not wanted */
+    int n_top;             /* how many of the most probable tokens are wanted, at most n_vocab */
+    int32_t* top_tokens;   /* [n_scored, n_top] the most probable first, of equal ones the lower token */
+    double* top_log_probs; /* [n_scored, n_top] */
+} sd_score_results;
 
-/* Prepare to score tokens [n], n ≥ 2, after source [n_source], which is NULL for a model without an encoder.
- * The score owns its memory; after a failure too it is to be freed. */
-sd_status sd_score_create(sd_score* score, const sd_model* model, const int32_t* tokens, int n,
-                          const int32_t* source, int n_source, int n_threads);
+typedef struct sd_score_options {
+    const sd_model* model; /* borrowed; must outlive the score */
+    int n_texts;           /* groups that are read at once, at most; 0: as many as fill a forward */
+    int n_threads;
+    sd_score_results results;
+} sd_score_options;
+
+typedef struct sd_score sd_score;
+
+/* Prepare to score texts [n], n ≥ 1, which are put in order; the array and what it points to are borrowed and
+ * must outlive the score. *score is the caller's. */
+sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts, int n, sd_score** score);
 void sd_score_free(sd_score* score);
 
-/* Encode the source and score the first slice, or score one slice more: log_probs [n - 1] f64, out, borrowed;
- * entry i is ln p(tokens[i + 1] | tokens[0 … i]). *done is set to whether that was the last slice. */
-sd_status sd_score_slice(sd_score* score, double* log_probs, int* done);
+/* Encode a source, or run one forward. *n_ended: texts that have their results since. *done is set to whether
+ * all have. After a failure the score is only to be freed. */
+sd_status sd_score_slice(sd_score* score, int* n_ended, int* done);
 
 #endif

@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.models.chat_template import ChatTemplate
     from specdec.models.model import Model, embedded_pair, load
     from specdec.models.quantization import QuantizationReport
+    from specdec.models.score import Score
     from specdec.trace import Round, Trace
     from specdec.verification.sampling import Sampling
     from specdec.verification.speculative_execution import Speculation, speculate
@@ -83,6 +84,7 @@ _HOMES = {
     "Result": "decoding.result",
     "Round": "trace",
     "Sampling": "verification.sampling",
+    "Score": "models.score",
     "SkipSearch": "analysis.skip_trials",
     "SkipTrial": "analysis.skip_trials",
     "SpecdecError": "errors",
@@ -129,6 +131,7 @@ __all__ = [
     "Result",
     "Round",
     "Sampling",
+    "Score",
     "SkipSearch",
     "SkipTrial",
     "SpecdecError",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 from specdec.models.number_formats import CACHE_DTYPES, DTYPES, ENGINES, CacheDtype, Dtype, Engine
 from specdec.models.quantization import QuantizationReport
+from specdec.models.score import Score, are_requests, score_requests
 from specdec.models.tokenizer import (
     ByteTokenizer,
     SourceTokenizer,
@@ -558,31 +559,122 @@ class Model:
         decoder.prefill(tokens, finite=True)
         return {layer: decoder.tapped(layer) for layer in sorted(set(wanted))}
 
+    @overload
+    def score(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self, ids: Prompt, source: str | ArrayLike | None = None, *, n_threads: int | None = None
+    ) -> NDArray[np.float64]: ...
+    @overload
     def score(
-        self, ids: str | ArrayLike, source: str | ArrayLike | None = None, *, n_threads: int | None = None
-    ) -> NDArray[np.float64]:
-        """The log-probability of each token but the first, given those before it.
+        self,
+        ids: Sequence[Prompt | tuple[Prompt, Prompt]],
+        source: str | ArrayLike | None = None,
+        *,
+        sources: Prompt | Sequence[Prompt] | None = None,
+        top_logprobs: int = 0,
+        rolling: bool = False,
+        batch_size: int | None = None,
+        n_threads: int | None = None,
+        progress: bool = False,
+    ) -> list[Score]: ...
+    @overload
+    def score(
+        self,
+        ids: ArrayLike,
+        source: str | ArrayLike | None = None,
+        *,
+        sources: Prompt | Sequence[Prompt] | None = None,
+        top_logprobs: int = 0,
+        rolling: bool = False,
+        batch_size: int | None = None,
+        n_threads: int | None = None,
+        progress: bool = False,
+    ) -> NDArray[np.float64] | list[Score]: ...
+
+    def score(
+        self,
+        ids: Any,
+        source: str | ArrayLike | None = None,
+        *,
+        sources: Any = None,
+        top_logprobs: int = 0,
+        rolling: bool = False,
+        batch_size: int | None = None,
+        n_threads: int | None = None,
+        progress: bool = False,
+    ) -> NDArray[np.float64] | list[Score]:
+        """How probable the model finds a text, or each of many, or what goes on with contexts.
 
         Parameters
         ----------
-        ids : str or sequence of int
-            At least two tokens, at most ``n_ctx``. A text is encoded as by :meth:`check_ids`.
-        source
-            As in :meth:`logits`.
+        ids : str or sequence of int, or a list of requests
+            One text of at least two tokens, at most ``n_ctx``; a text is encoded as by :meth:`check_ids`. Or
+            a list of requests: texts, token ids, or tuples ``(context, continuation)`` of these, of which the
+            continuation alone is scored. A request has at most ``n_ctx + 1`` tokens, as the last one is not
+            read. Where context and continuation are both texts, the tokens are those of the joined text.
+        source : str or sequence of int, optional
+            What the encoder reads, of a model that has one; of a list of requests the same for all.
+        sources : str, sequence of int, or a list of these, optional
+            For a list of requests: a source for all, or one for each.
+        top_logprobs : int, default 0
+            For a list of requests: how many of the most probable tokens to name in place of each token.
+        rolling : bool, default False
+            For a list of requests: they are texts of any length, scored in windows. The first token follows
+            the token that begins a text (BOS), or else the one that ends it; every window but the first has
+            as much of the text before it as there is room for, as lm-evaluation-harness has it.
+        batch_size : int, optional
+            Contexts that are read at once, by default 16 or fewer, as many as fill a forward pass; each
+            takes the memory of the longest. It changes no result.
         n_threads : int, optional
-            None: :func:`specdec.threads.default_threads`.
+            None: :func:`specdec.threads.default_threads`. It changes no result.
+        progress : bool, default False
+            For a list of requests: show a progress bar (needs tqdm).
 
         Returns
         -------
         ndarray of float64, shape (n_tokens - 1,)
-            ln p(ids[i + 1] | ids[: i + 1]), natural logarithm; its negated mean is the cross-entropy in nats.
+            Of one text: ln p(ids[i + 1] | ids[: i + 1]), natural logarithm; its negated mean is the
+            cross-entropy in nats.
+        list of Score
+            Of a list of requests: what was found of each, in their order. What several requests begin with
+            is read once. The numbers of a request are those that it has alone, bit for bit.
 
         Raises
         ------
-        InputError, NotFiniteError
+        InputError
+            As in :meth:`logits`; the message names the request. And for a context or a continuation without
+            tokens, and windows of a model with an encoder or without a token to begin with.
+        NotFiniteError
             As in :meth:`logits`.
+
+        Examples
+        --------
+        >>> model.score("Once upon a time").sum()
+        >>> scores = model.score([("The sky is", " blue"), ("The sky is", " green")])
+        >>> max(scores, key=lambda score: score.total).is_greedy
         """
+        if are_requests(ids):
+            if source is not None and sources is not None:
+                raise InputError("source and sources are both given; expected one of them")
+            return score_requests(
+                self,
+                ids,
+                source if sources is None else sources,
+                top_logprobs=top_logprobs,
+                rolling=rolling,
+                batch_size=batch_size,
+                n_threads=n_threads,
+                progress=progress,
+            )
         tokens = self.check_ids(ids, minimum=2)
+        for name, given, default in (
+            ("sources", sources, None),
+            ("top_logprobs", top_logprobs, 0),
+            ("rolling", rolling, False),
+            ("batch_size", batch_size, None),
+            ("progress", progress, False),
+        ):
+            if given is not default:
+                raise InputError(f"{name} is {shown(given)} for one text; expected a list of requests")
         read = self._source(source)
         return _core.score(self._core, tokens, n_threads=check_threads(n_threads), source=read)
 

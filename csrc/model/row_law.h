@@ -1,0 +1,26 @@
+/* What a row of logits says of the next token: ln p by a softmax in double precision, the most probable
+ * tokens. Pure functions of the row. */
+#ifndef SD_ROW_LAW_H
+#define SD_ROW_LAW_H
+
+#include <stdint.h>
+
+typedef struct sd_row_law {
+    double largest;   /* logit */
+    double log_total; /* ln Σ exp(logit − largest), tokens ascending */
+    int32_t argmax;   /* the most probable token, of equal ones the lowest */
+} sd_row_law;
+
+/* The law of logits [n_vocab], borrowed; at least one of them is finite, none NaN or +infinity. */
+sd_row_law sd_row_law_of(const float* logits, int n_vocab);
+
+/* ln p(token) by the law of its logits. */
+static inline double sd_row_log_prob(const sd_row_law* law, const float* logits, int32_t token) {
+    return (double)logits[token] - law->largest - law->log_total;
+}
+
+/* The n ≤ n_vocab tokens of the largest logits [n_vocab], the largest first, of equal ones the lower token:
+ * tokens [n], out, borrowed. */
+void sd_row_top(const float* logits, int n_vocab, int n, int32_t* tokens);
+
+#endif

@@ -1,0 +1,368 @@
+"""Scores: how probable a model finds texts, or what goes on with contexts, many at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.checks import check_flag, check_integer, check_items
+from specdec.containers import plain, prompts_of, text_of
+from specdec.errors import InputError, number_of
+from specdec.models.tokenizer import Tokenizer, why_no_tokenizer
+from specdec.progress import counted
+from specdec.threads import check_threads
+
+__all__ = ["Score", "TopLogProbs", "are_requests", "rolling_windows", "score_requests"]
+
+TopLogProbs: TypeAlias = list[list[tuple[int, float]]]
+"""For each token of a text the most probable tokens in its place: pairs (id, ln p), the best first."""
+
+_NO_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Score:
+    """How probable a model finds a text, or the continuation of a context.
+
+    Attributes
+    ----------
+    tokens : list of int
+        The tokens that were scored.
+    log_probs : ndarray of float64, shape (n_tokens,)
+        ln p of each of them, given all tokens before it.
+    greedy : ndarray of bool, shape (n_tokens,)
+        Whether it is the most probable token in its place; of equally probable ones that is the lowest id.
+    top_logprobs : list of lists of (int, float), or None
+        For each token the most probable tokens in its place, the best first, of equal ones the lower id; None
+        unless asked for.
+    """
+
+    tokens: list[int]
+    log_probs: NDArray[np.float64]
+    greedy: NDArray[np.bool_]
+    top_logprobs: TopLogProbs | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens were scored."""
+        return len(self.tokens)
+
+    @property
+    def total(self) -> float:
+        """ln p of all tokens together."""
+        return float(self.log_probs.sum())
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether greedy decoding writes these tokens."""
+        return bool(self.greedy.all())
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean of -ln p; NaN without tokens."""
+        return math.exp(-self.total / self.n_tokens) if self.tokens else math.nan
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Score):
+            return NotImplemented
+        return (
+            self.tokens == other.tokens
+            and np.array_equal(self.log_probs, other.log_probs)
+            and np.array_equal(self.greedy, other.greedy)
+            and self.top_logprobs == other.top_logprobs
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # compared by value, and arrays have no hash
+
+    def __repr__(self) -> str:
+        found = ", greedy" if self.is_greedy else ""
+        return f"<specdec.Score of {number_of(self.n_tokens, 'token')}: ln p {self.total:.4g}{found}>"
+
+
+class ScoringModel(Protocol):
+    """What is asked of a `specdec.Model`."""
+
+    @property
+    def core(self) -> _core.Model: ...
+    @property
+    def config(self) -> Any: ...
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+    @property
+    def path(self) -> Path: ...
+    def check_ids(self, ids: Any, *, minimum: int = 1, maximum: int | None = None) -> NDArray[np.int32]: ...
+    def source_ids(self, source: Any) -> NDArray[np.int32]: ...
+
+
+@dataclass(frozen=True)
+class _Text:
+    """Tokens [n_tokens], of which the first n_given, at least one, are not scored."""
+
+    tokens: NDArray[np.int32]
+    n_given: int
+
+    @property
+    def scored(self) -> NDArray[np.int32]:
+        return self.tokens[self.n_given :]
+
+
+def rolling_windows(tokens: Sequence[int], prefix: int, n_ctx: int) -> Iterator[tuple[list[int], int]]:
+    """The pieces in which a text of any length is scored, as lm-evaluation-harness cuts it.
+
+    Each token is scored once. The first piece has `prefix` before it; every other piece has as many tokens of
+    the text before it as the model has room for. These are ``get_rolling_token_windows`` with
+    ``context_len=1``, then ``make_disjoint_window``, of ``lm_eval.utils``.
+
+    Parameters
+    ----------
+    tokens : sequence of int
+        The text.
+    prefix : int
+        The token that the first one follows.
+    n_ctx : int
+        Tokens that the model reads at most; the last token of a piece is not read.
+
+    Yields
+    ------
+    (list of int, int)
+        The tokens of a piece, and how many of them are given.
+    """
+    if len(tokens) == 0:
+        return
+    yield [prefix, *tokens[:n_ctx]], 1
+    for first in range(n_ctx, len(tokens), n_ctx):
+        end = min(first + n_ctx, len(tokens))
+        begin = end - n_ctx - 1
+        yield list(tokens[begin:end]), first - begin
+
+
+def _is_text(value: object) -> TypeGuard[Any]:
+    """Whether a value is a text or token ids, in one of the types that `text_of` gives."""
+    return isinstance(value, str | list | tuple | np.ndarray)
+
+
+def are_requests(given: Any) -> bool:
+    """Whether the argument of `Model.score` is a list of requests, not one text."""
+    value = text_of(given)
+    if isinstance(value, np.ndarray):
+        return value.ndim == 2
+    if not isinstance(value, list | tuple) or not value or isinstance(value[0], int | np.integer):
+        return False
+    return _is_text(text_of(value[0]))
+
+
+def score_requests(
+    model: ScoringModel,
+    requests: Any,
+    sources: Any,
+    *,
+    top_logprobs: int,
+    rolling: bool,
+    batch_size: int | None,
+    n_threads: int | None,
+    progress: bool,
+) -> list[Score]:
+    """What `Model.score` says of a list of requests."""
+    n_top = check_integer("top_logprobs", top_logprobs, 0, model.config.n_vocab)
+    n_texts = 0 if batch_size is None else check_integer("batch_size", batch_size, 1, _NO_LIMIT)
+    threads, rolls = check_threads(n_threads), check_flag("rolling", rolling)
+    given = check_items("requests", plain(requests), "a list of texts, or of pairs (context, continuation)")
+    texts: list[_Text] = []
+    ends = []  # behind the pieces of each request
+    for index, request in enumerate(given):
+        try:
+            texts += _pieces(model, request) if rolls else [_text(model, request)]
+        except InputError as error:
+            raise InputError(f"requests[{index}]: {error}") from None
+        ends.append(len(texts))
+    read = _sources(model, sources, len(given))
+    of_texts = [index for index, (begin, end) in enumerate(_spans(ends)) for _ in range(begin, end)]
+    with counted(len(texts), "window" if rolls else "request", progress) as done:
+        found = _scores(
+            model,
+            texts,
+            None if read is None else [read[index] for index in of_texts],
+            n_top=n_top,
+            n_texts=n_texts,
+            n_threads=threads,
+            done=done,
+        )
+    return [_joined(found[begin:end], n_top) for begin, end in _spans(ends)]
+
+
+def _spans(ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return zip([0, *ends[:-1]], ends, strict=True)
+
+
+def _text(model: ScoringModel, request: Any) -> _Text:
+    """A request as tokens that the model has room for."""
+    n_ctx = model.config.n_ctx
+    if isinstance(request, tuple) and len(request) == 2:
+        sides = [text_of(side) for side in request]
+        text = _pair(model, *sides) if all(map(_is_text, sides)) else None
+    else:
+        text = None
+    if text is None:
+        text = _Text(model.check_ids(request, minimum=2, maximum=_NO_LIMIT), 1)
+    if len(text.tokens) > n_ctx + 1:
+        raise InputError(
+            f"there are {len(text.tokens)} token ids; expected at most {n_ctx + 1}: the context of "
+            f"{model.path}, and one that is scored and not read"
+        )
+    return text
+
+
+def _pair(model: ScoringModel, context: Any, continuation: Any) -> _Text:
+    """A context and its continuation.
+
+    Where both are texts, the tokens are those of the joined text, and a token with characters of both belongs
+    to the continuation.
+    """
+    try:
+        before = model.check_ids(context, minimum=0, maximum=_NO_LIMIT)
+    except InputError as error:
+        raise InputError(f"context: {error}") from None
+    try:
+        if isinstance(continuation, str):
+            if model.tokenizer is None:
+                raise InputError(f"a text was given, but {why_no_tokenizer(model.path)}")
+            if isinstance(context, str):
+                tokens = model.check_ids(context + continuation, minimum=0, maximum=_NO_LIMIT)
+                return _checked_pair(model, tokens, _n_common(before, tokens))
+            continuation = model.tokenizer.encode(continuation, add_bos=False)
+        after = model.check_ids(continuation, minimum=0, maximum=_NO_LIMIT)
+    except InputError as error:
+        raise InputError(f"continuation: {error}") from None
+    return _checked_pair(model, np.concatenate([before, after]), len(before))
+
+
+def _n_common(one: NDArray[np.int32], two: NDArray[np.int32]) -> int:
+    n = min(len(one), len(two))
+    differ = np.flatnonzero(one[:n] != two[:n])
+    return int(differ[0]) if len(differ) else n
+
+
+def _checked_pair(model: ScoringModel, tokens: NDArray[np.int32], n_given: int) -> _Text:
+    if n_given == 0:
+        raise InputError(
+            f"the context has no tokens; expected at least one, as {model.path} says nothing of a first "
+            "token: give the token that begins a text (BOS), or else the one that ends it"
+        )
+    if n_given == len(tokens):
+        raise InputError("the continuation has no tokens; expected at least one")
+    return _Text(tokens, n_given)
+
+
+def _pieces(model: ScoringModel, request: Any) -> list[_Text]:
+    """A text of any length in rolling windows."""
+    if model.config.encoder is not None:
+        raise InputError(f"rolling is True, but {model.path} has an encoder; expected a decoder-only model")
+    tokenizer = model.tokenizer
+    prefix = None if tokenizer is None else tokenizer.bos_id
+    if prefix is None and tokenizer is not None and tokenizer.eos_ids:
+        prefix = tokenizer.eos_ids[0]
+    if prefix is None:
+        raise InputError(
+            f"rolling is True, but {model.path} names no token that begins or ends a text; expected pairs "
+            "(context, continuation)"
+        )
+    text = text_of(request)
+    if isinstance(text, str) and tokenizer is not None:
+        text = tokenizer.encode(text, add_bos=False)
+    tokens = model.check_ids(text, minimum=0, maximum=_NO_LIMIT).tolist()
+    return [
+        _Text(np.asarray(piece, np.int32), n_given)
+        for piece, n_given in rolling_windows(tokens, prefix, model.config.n_ctx)
+    ]
+
+
+def _sources(model: ScoringModel, sources: Any, n_requests: int) -> list[NDArray[np.int32]] | None:
+    """What the encoder reads beside each request; None for a model without one.
+
+    Raises
+    ------
+    InputError
+    """
+    if sources is None:
+        if model.config.encoder is not None:
+            raise InputError(
+                f"sources is None, but {model.path} has an encoder; expected a text, token ids, or one of "
+                "these for each request"
+            )
+        return None
+    given, several = prompts_of("sources", sources)
+    if several and len(given) != n_requests:
+        raise InputError(
+            f"sources is a list of {len(given)} for {number_of(n_requests, 'request')}; expected one, or one "
+            "for each request"
+        )
+    read: list[NDArray[np.int32]] = []
+    known: dict[str, NDArray[np.int32]] = {}
+    for index, source in enumerate(given):
+        try:
+            ids = known.get(source) if isinstance(source, str) else None
+            read.append(model.source_ids(source) if ids is None else ids)
+        except InputError as error:
+            raise InputError(f"sources[{index}]: {error}" if several else f"sources: {error}") from None
+        if isinstance(source, str):
+            known[source] = read[-1]
+    return read if several else read * n_requests
+
+
+def _scores(
+    model: ScoringModel,
+    texts: Sequence[_Text],
+    sources: Sequence[NDArray[np.int32]] | None,
+    *,
+    n_top: int,
+    n_texts: int,
+    n_threads: int,
+    done: Any,
+) -> list[Score]:
+    """The score of each text, by the core."""
+    if not texts:
+        return []
+    log_probs, greedy, tokens, of_top = _core.score_texts(
+        model.core,
+        _listed([text.tokens for text in texts]),
+        np.array([text.n_given for text in texts], np.int32),
+        sources=None if sources is None else _listed(sources),
+        n_top=n_top,
+        n_texts=n_texts,
+        n_threads=n_threads,
+        done=done,
+    )
+    scores = []
+    end = 0
+    for text in texts:
+        begin, end = end, end + len(text.scored)
+        top = None
+        if n_top > 0:
+            rows = zip(tokens[begin:end].tolist(), of_top[begin:end].tolist(), strict=True)
+            top = [list(zip(*row, strict=True)) for row in rows]
+        scores.append(Score(text.scored.tolist(), log_probs[begin:end].copy(), greedy[begin:end].copy(), top))
+    return scores
+
+
+def _listed(texts: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """All ids one after the other, and how many there are of each text."""
+    return np.concatenate(texts), np.array([len(ids) for ids in texts], np.int32)
+
+
+def _joined(pieces: Sequence[Score], n_top: int) -> Score:
+    """The score of a request whose pieces these are."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return Score(
+        [token for piece in pieces for token in piece.tokens],
+        np.concatenate([np.empty(0), *(piece.log_probs for piece in pieces)]),
+        np.concatenate([np.empty(0, np.bool_), *(piece.greedy for piece in pieces)]),
+        [row for piece in pieces for row in piece.top_logprobs or []] if n_top > 0 else None,
+    )
