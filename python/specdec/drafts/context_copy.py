@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,9 @@ class ContextCopy(Draft):
         self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
         self._automaton: _core.Automaton | None = None
         self._made_for: tuple[object, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_automaton": None, "_made_for": None}  # made anew for a target
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from specdec import _core
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.models.model import Model
 
-__all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab", "check_source"]
+__all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab", "check_source", "made_again"]
 
 MAX_GAMMA = _core.MAX_GAMMA
 """Guesses of a round at most."""
@@ -94,6 +94,11 @@ class Draft(ABC):
         A caller's model or object is wrapped anew in each call of `specdec.generate`.
         """
         return self
+
+
+def made_again(kind: Callable[..., Draft], given: tuple[Any, ...], options: Mapping[str, Any]) -> Draft:
+    """The draft of a pickle: what its class makes of arguments."""
+    return kind(*given, **options)
 
 
 def check_source(reads_source: bool, target: Model) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
@@ -20,6 +20,7 @@ from specdec.drafts.ngram_counts import NgramCounts
 from specdec.drafts.ngram_file import read_ngrams, write_ngrams
 from specdec.errors import CheckpointError, InputError, shown
 from specdec.models.model import Model, Prompt
+from specdec.models.origin import FilesReference, ReadFiles
 from specdec.models.tokenizer import Tokenizer
 from specdec.models.tokenizer.objects import adapted
 from specdec.progress import counted
@@ -92,6 +93,9 @@ class Ngram(Draft):
 
     counts: NgramCounts
     smoothing: Smoothing
+
+    _mapped: ReadFiles | None = None
+    """The file that the counts are views of."""
 
     _only_n: ClassVar[int | None] = None
     """The one n of a class whose tables all have the same."""
@@ -283,14 +287,22 @@ class Ngram(Draft):
         CheckpointError
             It is damaged, or holds something else, or a table of another n than a `Unigram` or `Bigram` has.
         """
-        file = check_path("path", path, CheckpointError)
-        counts, smoothing = read_ngrams(file, check_flag("mmap", mmap))
+        file, mmap = check_path("path", path, CheckpointError), check_flag("mmap", mmap)
+        mapped = ReadFiles(file, [file]) if mmap else None
+        counts, smoothing = read_ngrams(file, mmap)
         try:
             table = cls.of(counts, check_smoothing(smoothing))
             _ = table.core
         except ValueError as error:
             raise CheckpointError(f"{file}: {error}") from error
+        table._mapped = mapped
         return table
+
+    def __reduce__(self) -> tuple[Callable[..., Ngram], tuple[Any, ...]]:
+        """A pickle holds the counts; that of a table in a mapped file names the file."""
+        if self._mapped is not None:
+            return _mapped_again, (type(self), self._mapped.reference())
+        return type(self).of, (self.counts, self.smoothing)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a file (safetensors), for `load`. A file that is there is replaced.
@@ -316,6 +328,7 @@ class Ngram(Draft):
         """
         texts = check_texts(ids, self.n_vocab)
         self.counts = self.counts.plus(NgramCounts.count(texts, self.n_vocab, self.n))
+        self._mapped = None
         self.__dict__.pop("core", None)
 
     @property
@@ -463,6 +476,10 @@ def row_after(
             row[tokens] += counts
             row /= n
     return row / row.sum() if table.smoothing == "backoff" else row
+
+
+def _mapped_again(kind: type[Ngram], reference: FilesReference) -> Ngram:
+    return kind.load(reference.found(), mmap=True)
 
 
 def check_smoothing(smoothing: Any) -> Smoothing:

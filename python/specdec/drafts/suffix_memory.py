@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import count
 from typing import Any, Final
@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_number, check_path
-from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_n_vocab
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_n_vocab, made_again
 from specdec.drafts.ids import MAX_VOCABULARY, Ids, check_ids
 from specdec.drafts.integer_file import IntegerFile
-from specdec.errors import CheckpointError, VocabularyMismatchError
+from specdec.errors import CheckpointError, InputError, VocabularyMismatchError
 from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
+from specdec.models.origin import FilesReference, ReadFiles
 
 __all__ = ["SuffixMemory"]
 
@@ -27,6 +28,7 @@ MAX_TOKENS: Final = 2**28
 MAX_DEPTH: Final = 1024
 METADATA: Final = {"format": "specdec suffix memory", "version": "1"}
 _ARRAYS: Final = ("tokens", "lengths", "n_before")
+_SETTINGS: Final = ("max_tokens", "max_depth", "factor", "min_probability", "min_match", "branches", "gamma")
 
 
 class SuffixMemory(Draft):
@@ -88,6 +90,9 @@ class SuffixMemory(Draft):
 
     What is remembered are texts that have ended, and of a call that ended early, by an exception or because
     its stream was closed, the tokens that were committed. They are kept in the clear, in memory and in files.
+
+    A pickle names the file that the memory was loaded from or saved to last, and another process begins with
+    what that holds. A memory that has no file and has begun a text cannot be pickled; an empty one can.
     """
 
     def __init__(
@@ -115,7 +120,20 @@ class SuffixMemory(Draft):
         self._tree = _core.SuffixTree(self.max_tokens, self.max_depth)
         self._lock = threading.Lock()  # of who adds
         self._begun = count(1)
+        self._has_begun = False
         self._origin = 0  # what stands for all texts that were added by hand
+        self._file: ReadFiles | None = None  # loaded from or saved to last
+
+    def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        if self._file is not None:
+            return _loaded_again, (self._file.reference(), settings)
+        if self._has_begun or self.n_texts:
+            raise InputError(
+                f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
+                "file or loaded from one, which a pickle names"
+            )
+        return made_again, (type(self), (), settings)
 
     @property
     def n_texts(self) -> int:
@@ -174,6 +192,7 @@ class SuffixMemory(Draft):
 
     def text_key(self) -> tuple[int, ...]:
         """See `Draft.text_key`."""
+        self._has_begun = True
         return next(self._begun), self._origin
 
     def describe(self, target: Model) -> Description:
@@ -213,6 +232,7 @@ class SuffixMemory(Draft):
         }
         arrays = dict(zip(_ARRAYS, self._tree.texts(), strict=True))
         write_safetensors(file, arrays, METADATA | {name: str(number) for name, number in numbers.items()})
+        self._file = ReadFiles(file, [file])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **settings: Any) -> SuffixMemory:
@@ -234,6 +254,7 @@ class SuffixMemory(Draft):
             A setting is out of its range.
         """
         location = check_path("path", path, CheckpointError)
+        files = ReadFiles(location, [location])
         file = IntegerFile(location, METADATA)
         n_vocab = file.number("n_vocab", 0, MAX_VOCABULARY)
         sizes = {
@@ -256,7 +277,12 @@ class SuffixMemory(Draft):
             )
         memory.n_vocab = n_vocab or None
         memory._begun, memory._origin = count(n_begun + 1), origin
+        memory._file = files
         return memory
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.SuffixMemory of {self.n_texts} outputs, {self.n_tokens} tokens>"
+
+
+def _loaded_again(reference: FilesReference, settings: Mapping[str, Any]) -> SuffixMemory:
+    return SuffixMemory.load(reference.found(), **settings)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer, check_path
-from specdec.drafts.draft import Description, Draft, check_n_vocab
+from specdec.drafts.draft import Description, Draft, check_n_vocab, made_again
 from specdec.drafts.ids import MAX_VOCABULARY
 from specdec.drafts.integer_file import IntegerFile
 from specdec.drafts.trees import StaticTree
 from specdec.errors import CheckpointError, InputError, kind_of
 from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
+from specdec.models.origin import FilesReference, ReadFiles
 
 __all__ = ["TokenRecycling"]
 
@@ -69,7 +71,7 @@ class TokenRecycling(Draft):
     -----
     Exact with every rule that takes trees; a tree that is a chain is taken by every rule. What is said of
     seeds at `SuffixMemory` holds here too: with the rejection rule a sample follows from the seed and from
-    all that the object was used for before.
+    all that the object was used for before; and what is said there of pickles.
     """
 
     def __init__(self, k: int = 8, *, tree: StaticTree | None = None) -> None:
@@ -85,6 +87,18 @@ class TokenRecycling(Draft):
         self._matrix: _core.TokenMatrix | None = None
         self._lock = threading.Lock()  # of who makes the matrix
         self._begun = count(1)
+        self._has_begun = False
+        self._file: ReadFiles | None = None  # loaded from or saved to last
+
+    def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
+        if self._file is not None:
+            return _loaded_again, (self._file.reference(), self.tree)
+        if self._has_begun or (self._matrix is not None and (self._matrix.rows() >= 0).any()):
+            raise InputError(
+                f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
+                "file or loaded from one, which a pickle names"
+            )
+        return made_again, (type(self), (self.k,), {"tree": self.tree})
 
     def rows(self) -> NDArray[np.int32]:
         """A copy of the matrix, [n_vocab, k]: the best first, -1 where nothing is known yet.
@@ -100,6 +114,7 @@ class TokenRecycling(Draft):
 
     def text_key(self) -> tuple[int, ...]:
         """See `Draft.text_key`."""
+        self._has_begun = True
         return (next(self._begun),)
 
     def describe(self, target: Model) -> Description:
@@ -130,6 +145,7 @@ class TokenRecycling(Draft):
         numbers = {"k": self.k, "n_begun": next(self._begun)}
         metadata = METADATA | {name: str(number) for name, number in numbers.items()}
         write_safetensors(file, {"rows": self.rows().reshape(-1)}, metadata)
+        self._file = ReadFiles(file, [file])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, tree: StaticTree | None = None) -> TokenRecycling:
@@ -151,6 +167,7 @@ class TokenRecycling(Draft):
             `tree` is none, or does not fit the matrix.
         """
         location = check_path("path", path, CheckpointError)
+        files = ReadFiles(location, [location])
         file = IntegerFile(location, METADATA)
         k = file.number("k", 1, MAX_K)
         n_begun = file.number("n_begun", 0, 2**62)
@@ -168,8 +185,13 @@ class TokenRecycling(Draft):
             raise CheckpointError(f"{location}: {error}") from error
         draft.n_vocab = len(rows) // k
         draft._begun = count(n_begun + 1)
+        draft._file = files
         return draft
 
     def __repr__(self) -> str:
         known = "" if self._matrix is None else f" of {self.n_vocab} tokens"
         return f"<specdec.drafts.TokenRecycling{known}, k {self.k}, tree of {self.gamma} nodes>"
+
+
+def _loaded_again(reference: FilesReference, tree: StaticTree) -> TokenRecycling:
+    return TokenRecycling.load(reference.found(), tree=tree)

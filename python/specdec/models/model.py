@@ -5,23 +5,34 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypeAlias, overload
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
-from specdec.checks import CONVERSION_ERRORS, as_iterator, check_choice, check_flag, check_integer
+from specdec.checks import (
+    CONVERSION_ERRORS,
+    as_iterator,
+    check_choice,
+    check_flag,
+    check_integer,
+    check_path,
+)
 from specdec.containers import text_of
 from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, number_of, shown
 from specdec.models import quantization
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 from specdec.models.number_formats import CACHE_DTYPES, DTYPES, ENGINES, CacheDtype, Dtype, Engine
+from specdec.models.origin import HubPlace, ModelOrigin, ModelReference, ReadFiles
 from specdec.models.quantization import QuantizationReport
 from specdec.models.score import Score, are_requests, score_requests
 from specdec.models.tokenizer import (
@@ -225,6 +236,13 @@ class ModelConfig(Mapping[str, Any]):
 class Model:
     """A loaded model; :func:`load` makes it. Immutable, and shared freely between threads and sessions.
 
+    A pickle of it holds no weights: it names the files, with their sizes and digests, and how they were
+    loaded. In its own process that gives this model again; another process loads the same files in the same
+    formats, once for all pickles of one model, and refuses files that have changed. What was downloaded from
+    the hub is downloaded there, by the same commit, with that machine's token. The first pickle reads the
+    files once more, for their digests. A process keeps the two models that it loaded so last, for pools
+    whose every task brings its models. A copy (`copy.copy`, `copy.deepcopy`) is the model itself.
+
     Attributes
     ----------
     config : ModelConfig
@@ -248,6 +266,7 @@ class Model:
         chat_template: ChatTemplate | None = None,
         source_tokenizer: SourceTokenizer | None = None,
         decoder_start: Sequence[int] = (),
+        origin: ModelOrigin | None = None,
     ) -> None:
         self._core = core
         self._config = config
@@ -258,6 +277,23 @@ class Model:
         self._chat_template = chat_template
         self._source_tokenizer = source_tokenizer
         self._decoder_start = tuple(decoder_start)
+        self._origin = origin
+        if origin is not None:
+            _OF_KEY[origin.key] = self
+
+    def __reduce__(self) -> tuple[Callable[[ModelReference], Model], tuple[ModelReference]]:
+        if self._origin is None:
+            raise InputError(
+                f"{self._path} is a model that was made in memory, which cannot be pickled; expected one "
+                "that specdec.load has read, as a pickle names its files"
+            )
+        return _unpickled, (self._origin.reference(),)
+
+    def __copy__(self) -> Model:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self
 
     @property
     def core(self) -> _core.Model:
@@ -335,6 +371,7 @@ class Model:
             chat_template=self._chat_template,
             source_tokenizer=source,
             decoder_start=start,
+            origin=None if self._origin is None else self._origin.in_languages(src_lang, tgt_lang),
         )
 
     def source_ids(self, source: str | ArrayLike) -> NDArray[np.int32]:
@@ -932,6 +969,18 @@ def load(
         warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
     dtype = dtype or checkpoint.dtype
     cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
+    on_disk = check_path("path", path, CheckpointError).exists()
+    hub = None if on_disk else HubPlace(str(path), revision, None if cache_dir is None else str(cache_dir))
+    arguments = {"dtype": dtype, "cache_dtype": cache_dtype, "prefill": prefill, "n_ctx": n_ctx}
+    given, tokenizer_files = tokenizer, None
+    if isinstance(tokenizer, str | os.PathLike):
+        place = check_path("tokenizer", tokenizer)
+        given, tokenizer_files = None, ReadFiles.of_model(place, [place] if place.is_file() else [])
+    origin = ModelOrigin(
+        ReadFiles.of_model(checkpoint.path, checkpoint.weight_files, hub=hub),
+        tokenizer_files,
+        {**arguments, "tokenizer": given},
+    )
     progress = None if progress is None else check_flag("progress", progress)
     bar = reading_bar(checkpoint.n_bytes, f"loading in {dtype}", progress)
     try:
@@ -961,7 +1010,52 @@ def load(
         chat_template=checkpoint.chat_template,
         source_tokenizer=checkpoint.source_tokenizer,
         decoder_start=checkpoint.decoder_start,
+        origin=origin,
     )
+
+
+_OF_KEY: WeakValueDictionary[str, Model] = WeakValueDictionary()
+"""The models of this process that have files, by the keys of their origins; an unpickled one has the key of
+the model that was pickled."""
+_UNPICKLED: deque[Model] = deque(maxlen=2)
+"""The last ones that were loaded for pickles. They stay, for pools whose every task brings its models."""
+_unpickling = threading.Lock()
+
+
+def _unpickled(reference: ModelReference) -> Model:
+    """The model that a pickle refers to: the one of this process, or loaded from its files.
+
+    Raises
+    ------
+    CheckpointError
+        A file is missing, or another one than that which was read.
+    """
+    with _unpickling:
+        model = _OF_KEY.get(reference.key)
+        if model is None:
+            arguments = dict(reference.arguments)
+            if reference.tokenizer_files is not None:
+                arguments["tokenizer"] = reference.tokenizer_files.found()
+            model = load(reference.files.found(), progress=False, **arguments)
+            src_lang, tgt_lang = reference.languages
+            if src_lang is not None or tgt_lang is not None:
+                model = model.with_languages(src_lang=src_lang, tgt_lang=tgt_lang)
+            assert model._origin is not None
+            model._origin = replace(model._origin, key=reference.key)
+            _OF_KEY[reference.key] = model
+            _UNPICKLED.append(model)
+        elif model in _UNPICKLED:
+            _UNPICKLED.remove(model)
+            _UNPICKLED.append(model)
+        return model
+
+
+def _after_fork() -> None:
+    global _unpickling
+    _unpickling = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def embedded_pair(dtype: Dtype | None = None, draft_dtype: Dtype | None = None) -> tuple[Model, Model]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from specdec import _core
 from specdec.checks import check_choice, check_path
@@ -15,6 +16,7 @@ from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of
 from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
+from specdec.models.origin import FilesReference, HubPlace, ReadFiles
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
 
@@ -96,8 +98,9 @@ class Eagle(Draft):
         n_threads: int | None = None,
     ) -> None:
         _check_model(target)
-        published = open_published(local_folder(path), target, taps)
-        self._take(published, target, dtype, tree, gamma, n_threads)
+        folder = local_folder(path)
+        hub = None if Path(path).expanduser().exists() else HubPlace(str(path), None, None)
+        self._take(open_published(folder, target, taps), target, dtype, tree, gamma, n_threads, hub)
 
     def _take(
         self,
@@ -107,6 +110,7 @@ class Eagle(Draft):
         tree: Tree | None,
         gamma: int | None,
         n_threads: int | None,
+        hub: HubPlace | None = None,
     ) -> None:
         dtype = check_choice("dtype", dtype, DTYPES, optional=True) or published.dtype
         self.tree = check_tree(tree)
@@ -115,7 +119,12 @@ class Eagle(Draft):
         self.target = target
         self.kind = published.kind
         self.taps = published.layers
+        self._files = ReadFiles(published.path, published.files, hub=hub)
         self.core = _packed(published, target, dtype, check_threads(n_threads))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
+        return _made_again, (type(self), self._files.reference(), self.target, self.taps, options)
 
     @property
     def dtype(self) -> Dtype:
@@ -188,6 +197,20 @@ class MTP(Eagle):
 def _check_model(target: object) -> None:
     if not isinstance(target, Model):
         raise InputError(f"target is {kind_of(target)}; expected the specdec.Model that the draft is for")
+
+
+def _made_again(
+    kind: type[Eagle],
+    reference: FilesReference,
+    target: Model,
+    taps: Sequence[int],
+    options: Mapping[str, Any],
+) -> Eagle:
+    """The draft of a pickle."""
+    folder = reference.found()
+    if issubclass(kind, MTP):
+        return kind(target, **options)
+    return kind(folder, target, taps=taps, **options)
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:

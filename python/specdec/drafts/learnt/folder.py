@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
@@ -51,6 +51,7 @@ from specdec.models.checkpoints.safetensors_file import (
 from specdec.models.json_fields import Fields, as_json, read_json_object
 from specdec.models.model import Model, ModelConfig
 from specdec.models.number_formats import Dtype, rounded_to_bf16, widened
+from specdec.models.origin import FilesReference, ReadFiles
 from specdec.models.tokenizer import ByteTokenizer
 
 __all__ = [
@@ -278,6 +279,14 @@ class LearntWeights:
     taps: tuple[int, ...]
     tokens: NDArray[np.int32] | None
     _held: Mapping[str, Held]
+    _files: ReadFiles | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., LearntWeights], tuple[Any, ...]]:
+        """A pickle names the folder; of weights in memory it holds them."""
+        if self._files is not None:
+            return _read_again, (self._files.reference(),)
+        state = (self.where, self.method, self.target, self.fields, self.taps, self.tokens, self._held)
+        return LearntWeights, state
 
     @classmethod
     def of(
@@ -358,6 +367,7 @@ class LearntWeights:
             and what was expected.
         """
         config, file = path / CONFIG_NAME, path / WEIGHTS_NAME
+        files = ReadFiles(path, [config, file])
         values = read_json_object(config)
         if not file.is_file():
             raise CheckpointNotFoundError(f"{file}: no such file; expected the weights of the draft")
@@ -368,10 +378,12 @@ class LearntWeights:
                 f"{file}: metadata field 'weights' is {as_json(metadata.get('weights'))}; expected "
                 f"{as_json(named)}, as in {CONFIG_NAME}: the two files are of different drafts"
             )
-        return cls._checked(str(path), Fields(values, config), tensors)
+        return cls._checked(str(path), Fields(values, config), tensors, files)
 
     @classmethod
-    def _checked(cls, where: str, fields: Fields, held: Mapping[str, Held]) -> LearntWeights:
+    def _checked(
+        cls, where: str, fields: Fields, held: Mapping[str, Held], files: ReadFiles | None = None
+    ) -> LearntWeights:
         version = fields.integer("specdec_draft")
         if version != VERSION:
             raise fields.unsupported("specdec_draft", f"{VERSION}, the version that this specdec reads")
@@ -386,7 +398,7 @@ class LearntWeights:
         n_draft = fields.integer("n_draft_vocab", maximum=target.n_vocab)
         tokens = _tokens(where, held.get("d2t"), n_draft, target.n_vocab)
         rest = {name: tensor for name, tensor in held.items() if name != "d2t"}
-        return cls(where, method, target, fields, taps, tokens, rest)
+        return cls(where, method, target, fields, taps, tokens, rest, files)
 
     @property
     def n_draft_vocab(self) -> int:
@@ -473,7 +485,7 @@ class LearntWeights:
             name: HeldTensor(np.ascontiguousarray(array, np.float32), "f32")
             for name, array in tensors.items()
         }
-        return replace(self, _held=held)
+        return replace(self, _held=held, _files=None)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -521,6 +533,10 @@ class LearntWeights:
         with replacing(folder / CONFIG_NAME) as file:
             file.write(text.encode())
         return folder
+
+
+def _read_again(reference: FilesReference) -> LearntWeights:
+    return LearntWeights.read(reference.found())
 
 
 def _taps(fields: Fields, n_layer: int) -> tuple[int, ...]:

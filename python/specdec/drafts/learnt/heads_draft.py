@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from specdec import _core
 from specdec.checks import check_choice
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import Description, Draft, made_again
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.models.model import Model
@@ -88,6 +89,10 @@ class Heads(Draft):
         self.core = pack_heads(weights, dtype, n_threads=n_threads)
         self.n_heads = weights.fields.integer("n_heads")
         self.gamma = gamma_of(gamma, self.tree, self.n_heads)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"dtype": self.core.dtype, "tree": self.tree, "gamma": self.gamma}
+        return made_again, (type(self), (self.weights,), options)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""

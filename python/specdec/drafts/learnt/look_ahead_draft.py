@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 
 from specdec import _core
-from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft, made_again
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.models.model import Model
@@ -87,6 +88,10 @@ class LookAheadEmbeddings(Draft):
     def n_tokens(self) -> int:
         """L."""
         return self.core.n_tokens
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"tree": self.tree, "gamma": self.gamma}
+        return made_again, (type(self), (self.weights,), options)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""

@@ -111,6 +111,11 @@ class PublishedDraft:
     _entries: Mapping[str, _Entry]
     _held: Mapping[str, StoredTensor]
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it is read from."""
+        return self.path / "config.json", *sorted({tensor.file for tensor in self._held.values()})
+
     def tensors(self) -> Iterator[CanonicalTensor]:
         """Every weight once, read when its turn comes.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_choice
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft import Description, Draft, made_again
 from specdec.drafts.ids import Ids, check_ids
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
@@ -82,6 +83,10 @@ class Recurrent(Draft):
         self.weights = weights = LearntWeights.given(weights, "a recurrent draft")
         self.core = pack_recurrent(weights, dtype, n_threads=n_threads)
         self.gamma = gamma_of(gamma, self.tree, self.gamma)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"dtype": self.core.dtype, "tree": self.tree, "gamma": self.gamma}
+        return made_again, (type(self), (self.weights,), options)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`.

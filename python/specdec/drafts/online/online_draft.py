@@ -8,6 +8,7 @@ import threading
 import weakref
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import numpy as np
 
@@ -128,6 +129,12 @@ class Online(Draft):
         self._corrections = Corrections.none(made_for.n_before, made_for.n_top, made_for.n_hidden)
         self._begin_apart()
         _ALIVE.add(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            f"{self!r} cannot be pickled, as it learns; expected its `draft`, which is what has been learnt "
+            "so far and learns nothing more"
+        )
 
     def _begin_apart(self) -> None:
         """Locks, and where sessions store: what a forked child needs anew."""

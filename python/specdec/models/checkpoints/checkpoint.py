@@ -47,6 +47,8 @@ class Checkpoint:
         Of an encoder-decoder with a tokenizer: what encodes its sources.
     decoder_start : tuple of int
         Of an encoder-decoder: what the files name as the beginning of the decoder's text.
+    weight_files : tuple of Path
+        The files that hold the weights.
     """
 
     path: Path
@@ -60,6 +62,7 @@ class Checkpoint:
     chat_template: ChatTemplate | None = None
     source_tokenizer: SourceTokenizer | None = None
     decoder_start: tuple[int, ...] = ()
+    weight_files: tuple[Path, ...] = ()
 
     def tensors(self) -> Iterator[CanonicalTensor]:
         """Every weight once, read from the file when its turn comes.

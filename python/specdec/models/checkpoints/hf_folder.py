@@ -84,6 +84,7 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         chat_template=resolve_chat_template(tokenizer, folder),
         source_tokenizer=source_side(found) if with_encoder else None,
         decoder_start=defaults.decoder_start if with_encoder else (),
+        weight_files=tuple(sorted({tensor.file for tensor in tensors.values()})),
     )
 
 

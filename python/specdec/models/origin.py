@@ -1,0 +1,324 @@
+"""Where something was read: its files, whether they are still the same, and how another process finds them.
+
+A pickle of a model or of a learnt draft holds no weights but a `FilesReference`: the place of the files, and
+of each its size, when it was last written and a digest of its bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, kind_of
+
+__all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ModelReference", "ReadFiles"]
+
+BESIDE_WEIGHTS: Final = (
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "merges.txt",
+    "model.safetensors.index.json",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "special_tokens_map.json",
+    "spiece.model",
+    "target.spm",
+    "target_vocab.json",
+    "tokenizer.bin",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+)
+"""Files beside the weights that say what a model is, how its texts are encoded and how it is sampled."""
+_TEMPLATES: Final = "additional_chat_templates"
+
+_FRESH_NS: Final = 2_000_000_000
+"""A file that was written less than so long ago may be written again without a later time (file systems count
+time in steps): its time says nothing."""
+_PIECE: Final = 1 << 20
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class HubPlace:
+    """Where a repository of the Hugging Face Hub is fetched from; the arguments of `specdec.load`."""
+
+    name: str
+    revision: str | None
+    cache_dir: str | None
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file as it was read.
+
+    Attributes
+    ----------
+    name : str
+        Relative to the folder.
+    size : int or None
+        In bytes; None: there was no such file.
+    changed_ns : int
+        When it was last written, in nanoseconds; 0 where that says nothing.
+    digest : str
+        BLAKE2b of its bytes, 16 bytes in hexadecimal.
+    """
+
+    name: str
+    size: int | None
+    changed_ns: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class FilesReference:
+    """Files by place and identity: what a pickle holds in place of what was read from them.
+
+    Attributes
+    ----------
+    folder : str
+        Absolute.
+    entry : str
+        The file in it that was asked for; empty: the folder.
+    package : str
+        The folder's name in ``specdec/embedded``, if it lies there: the package may lie elsewhere in another
+        process.
+    hub : HubPlace or None
+        Where the folder comes from if it is not there.
+    records : tuple of FileRecord
+    """
+
+    folder: str
+    entry: str
+    package: str
+    hub: HubPlace | None
+    records: tuple[FileRecord, ...]
+
+    def found(self) -> Path:
+        """The place that was asked for, in this process, its files compared with the records.
+
+        A file of the recorded size and time is taken for the same; of another time its bytes are compared.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            The folder or a file is not there.
+        CheckpointError
+            A file is another one than that which was read, or was not there then.
+        """
+        folder = self._folder()
+        for record in self.records:
+            _compare(folder / record.name, record)
+        return folder / self.entry if self.entry else folder
+
+    def _folder(self) -> Path:
+        if self.package:
+            with as_file(files("specdec") / "embedded" / self.package) as folder:
+                return folder
+        place = Path(self.folder)
+        if self.hub is not None and not place.is_dir():
+            from specdec.models.checkpoints.hub import HubOptions, download
+
+            return download(self.hub.name, HubOptions(self.hub.revision, self.hub.cache_dir))
+        if not place.is_dir():
+            raise CheckpointNotFoundError(f"{place}: no such folder; expected the files that a pickle names")
+        return place
+
+
+def _compare(file: Path, record: FileRecord) -> None:
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        if record.size is None:
+            return
+        raise CheckpointNotFoundError(f"{file}: no such file; expected one that a pickle names") from None
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+    if record.size is None:
+        raise CheckpointError(f"{file}: was not there when what was pickled was read; expected no such file")
+    then = "as when what was pickled was read from it"
+    if status.st_size != record.size:
+        raise CheckpointError(f"{file}: has {status.st_size} bytes; expected {record.size}, {then}")
+    if status.st_mtime_ns == record.changed_ns:
+        return
+    if (digest := _digest(file)) != record.digest:
+        raise CheckpointError(f"{file}: has the digest {digest}; expected {record.digest}, {then}")
+
+
+def _digest(file: Path) -> str:
+    digest = blake2b(digest_size=16)
+    try:
+        with file.open("rb") as stream:
+            while piece := stream.read(_PIECE):
+                digest.update(piece)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+    return digest.hexdigest()
+
+
+class ReadFiles:
+    """Files that something is being read from, as they are now.
+
+    Parameters
+    ----------
+    place : Path
+        The folder or file that was asked for.
+    read : iterable of Path
+        The files, in that folder or in that of the file. One that is not there is noted as such.
+    hub : HubPlace, optional
+        Where the folder was downloaded from.
+    """
+
+    def __init__(self, place: Path, read: Iterable[Path], *, hub: HubPlace | None = None) -> None:
+        place = Path(os.path.abspath(place))
+        self._folder, self._entry = (place, "") if place.is_dir() else (place.parent, place.name)
+        self._hub = hub if hub is None else replace(hub, revision=_commit_of(self._folder) or hub.revision)
+        self._records = tuple(
+            _stamped(self._folder, os.path.relpath(os.path.abspath(file), self._folder))
+            for file in dict.fromkeys(read)
+        )
+        self._digests: dict[str, str] = {}
+
+    @classmethod
+    def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
+        """Those of a model or a tokenizer: the weights, and what lies beside them."""
+        folder = place if place.is_dir() else place.parent
+        beside = [folder / name for name in BESIDE_WEIGHTS]
+        beside += sorted((folder / _TEMPLATES).glob("*.jinja"))
+        if place.suffix == ".bin":
+            beside += sorted([*folder.glob("tok*.bin"), *folder.glob("tok*.model")])
+        return cls(place, [*weights, *beside], hub=hub)
+
+    def reference(self) -> FilesReference:
+        """The files for a pickle; the first call reads them all.
+
+        Raises
+        ------
+        CheckpointError
+            A file is no longer what it was.
+        """
+        now = time.time_ns()
+        records = []
+        for record in self._records:
+            file = self._folder / record.name
+            if (found := _stamped(self._folder, record.name)) != record:
+                raise CheckpointError(
+                    f"{file}: has changed since it was read ({_state(found)}, then {_state(record)}); "
+                    "a pickle refers to files that are as they were"
+                )
+            if record.size is not None:
+                if record.name not in self._digests:
+                    self._digests[record.name] = _digest(file)
+                fresh = now - record.changed_ns < _FRESH_NS
+                record = replace(
+                    record, changed_ns=0 if fresh else record.changed_ns, digest=self._digests[record.name]
+                )
+            records.append(record)
+        return FilesReference(
+            str(self._folder), self._entry, _package_name(self._folder), self._hub, tuple(records)
+        )
+
+
+def _stamped(folder: Path, name: str) -> FileRecord:
+    try:
+        status = (folder / name).stat()
+    except OSError:
+        return FileRecord(name, None)
+    return FileRecord(name, status.st_size, status.st_mtime_ns)
+
+
+def _state(record: FileRecord) -> str:
+    return "not there" if record.size is None else f"{record.size} bytes, written at {record.changed_ns} ns"
+
+
+def _commit_of(folder: Path) -> str | None:
+    """The commit of a folder in the hub's cache, where its name is one."""
+    return folder.name if _COMMIT.fullmatch(folder.name) else None
+
+
+def _package_name(folder: Path) -> str:
+    with as_file(files("specdec") / "embedded") as ours:
+        return folder.name if folder.parent == Path(os.path.abspath(ours)) else ""
+
+
+@dataclass(frozen=True)
+class ModelReference:
+    """What a pickle holds of a model.
+
+    Attributes
+    ----------
+    key : str
+        Of the model that was pickled: in its own process, and where it has been unpickled before, it is found
+        by this.
+    files : FilesReference
+    tokenizer_files : FilesReference or None
+        Of a tokenizer that was given by its path.
+    arguments : mapping
+        Of `specdec.load`.
+    languages : tuple
+        ``src_lang`` and ``tgt_lang`` of `Model.with_languages`.
+    """
+
+    key: str
+    files: FilesReference
+    tokenizer_files: FilesReference | None
+    arguments: Mapping[str, Any]
+    languages: tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class ModelOrigin:
+    """How a model was loaded.
+
+    Attributes
+    ----------
+    files : ReadFiles
+    tokenizer_files : ReadFiles or None
+    arguments, languages
+        As of `ModelReference`.
+    key : str
+        Of this model and no other.
+    """
+
+    files: ReadFiles
+    tokenizer_files: ReadFiles | None
+    arguments: Mapping[str, Any]
+    languages: tuple[str | None, str | None] = (None, None)
+    key: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def in_languages(self, src_lang: str | None, tgt_lang: str | None) -> ModelOrigin:
+        """That of the same model for other languages; None: what it was."""
+        languages = src_lang or self.languages[0], tgt_lang or self.languages[1]
+        return replace(self, languages=languages, key=secrets.token_hex(16))
+
+    def reference(self) -> ModelReference:
+        """What a pickle holds.
+
+        Raises
+        ------
+        CheckpointError
+            A file is no longer what it was.
+        InputError
+            The tokenizer is an object that cannot be pickled.
+        """
+        tokenizer = self.arguments.get("tokenizer")
+        try:
+            pickle.dumps(tokenizer)
+        except Exception as error:  # whatever the object's own code raises
+            raise InputError(
+                f"tokenizer is {kind_of(tokenizer)}, which cannot be pickled: {error}; expected one that "
+                "can, or the path of one when the model is loaded"
+            ) from error
+        own = None if self.tokenizer_files is None else self.tokenizer_files.reference()
+        return ModelReference(self.key, self.files.reference(), own, dict(self.arguments), self.languages)

@@ -1,0 +1,309 @@
+"""Pickles and copies: models by reference to their files, drafts by what makes them again."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spawned
+import specdec
+from drafters import DRAFTS, World, named
+from eagle_models import eagle_folder, mimo_target
+from laws import embedded_llama2c, first_layers
+from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
+from specdec import drafts
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
+from tiny_models import write_llama2c, write_llama2c_tokenizer
+from toy_pair import N_VOCAB, ToyTokenizer, load_pair
+
+Factory = Callable[..., Path]
+OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "temperature": 0.8, "verify": "coupled", "seed": 3}
+
+
+def again(value: Any) -> Any:
+    """What a pickle of a value gives in this process."""
+    return pickle.loads(pickle.dumps(value))
+
+
+def elsewhere(value: Any, expression: str) -> Any:
+    """What another process says of a pickled value: of an expression in `value`, or the exception's text."""
+    program = (
+        "import pickle, sys\n"
+        "try:\n"
+        "    value = pickle.load(sys.stdin.buffer)\n"
+        f"    found = {expression}\n"
+        "except Exception as error:\n"
+        "    found = f'{type(error).__name__}: {error}'\n"
+        "sys.stdout.buffer.write(pickle.dumps(found))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(value),
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    return pickle.loads(run.stdout)
+
+
+# ------------------------------------------------------------------------------------------- models
+
+
+def test_a_pickle_of_a_model_is_small_and_gives_the_model(make_llama: Factory) -> None:
+    model = specdec.load(make_llama(), "int8")
+    assert again(model) is model
+    assert len(pickle.dumps(model)) < 4000
+    assert copy.copy(model) is model and copy.deepcopy({"of": [model]})["of"][0] is model
+
+
+def test_two_loads_of_a_file_stay_two(make_llama: Factory) -> None:
+    path = make_llama()
+    one, two = specdec.load(path), specdec.load(path)
+    assert again(one) is one and again(two) is two
+
+
+def test_another_process_loads_the_same_files_in_the_same_formats(make_llama: Factory) -> None:
+    path = make_llama()
+    models = [
+        specdec.load(path, "int4", cache_dtype="f32", tokenizer=False, n_ctx=40),
+        specdec.load(os.path.relpath(path), prefill="blas"),
+        *specdec.embedded_pair("int8"),
+    ]
+    said = (
+        "[(m.dtype, m.cache_dtype, m.prefill, m.config.n_ctx, m.tokenizer is None, str(m.path), "
+        "m.logits([1, 2, 3]).tobytes()) for m in value]"
+    )
+    expected = [
+        (
+            m.dtype, m.cache_dtype, m.prefill, m.config.n_ctx, m.tokenizer is None,
+            str(Path(os.path.abspath(m.path))), m.logits([1, 2, 3]).tobytes(),
+        )
+        for m in models
+    ]  # fmt: skip
+    assert elsewhere(models, said) == expected
+
+
+@pytest.mark.slow
+def test_one_process_loads_a_model_once_and_keeps_the_last_two(make_llama: Factory) -> None:
+    model = specdec.load(make_llama())
+    pickled = pickle.dumps(model)
+    found = elsewhere(
+        pickled, "(lambda core: pickle.loads(value).core is core)(pickle.loads(value).core), type(value)"
+    )
+    assert found == (True, bytes)
+
+
+@pytest.mark.slow
+def test_a_tokenizer_goes_along(make_llama: Factory, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    pieces = [b"<unk>", b"<s>", b"</s>", b" ", b"a", b"b", b" a", b" b"]
+    names = write_llama2c_tokenizer(tmp_path / "other" / "names.bin", [(piece, 0.0) for piece in pieces])
+    by_path = specdec.load(write_llama2c(tmp_path / "model.bin"), tokenizer=names)
+    by_object = specdec.load(make_llama(vocab_size=N_VOCAB), tokenizer=ToyTokenizer())
+    assert by_path.tokenizer is not None and by_object.tokenizer is not None
+    expected = [model.tokenizer.encode("a b") for model in (by_path, by_object)]
+    assert elsewhere([by_path, by_object], "[m.tokenizer.encode('a b') for m in value]") == expected
+    names.write_bytes(names.read_bytes() + b"\0" * 4)
+    with pytest.raises(CheckpointError, match=r"names\.bin: has changed since it was read"):
+        pickle.dumps(by_path)
+
+
+def test_a_tokenizer_that_cannot_be_pickled_is_named(make_llama: Factory) -> None:
+    class Local(ToyTokenizer):
+        pass
+
+    model = specdec.load(make_llama(vocab_size=N_VOCAB), tokenizer=Local())
+    with pytest.raises(InputError, match=r"^tokenizer is a Local, which cannot be pickled"):
+        pickle.dumps(model)
+
+
+def changed(path: Path) -> None:
+    """Another byte, of the same size."""
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", pytest.param("config.json", marks=pytest.mark.slow)])
+def test_a_file_that_has_changed_is_refused_by_name(make_llama: Factory, name: str) -> None:
+    model = specdec.load(make_llama())
+    pickled = pickle.dumps(model)
+    file = model.path / name
+    status = file.stat()
+    if name == "config.json":
+        file.write_text(file.read_text() + " ")
+    else:
+        changed(file)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 10**7))
+    assert pickle.loads(pickled) is model  # which needs no file
+    with pytest.raises(CheckpointError, match=rf"{name}: has changed since it was read"):
+        pickle.dumps(model)
+    said = elsewhere(pickled, "pickle.loads(value)")
+    assert said.startswith("CheckpointError: ") and name in said
+    assert ("digest" if name == "model.safetensors" else "bytes; expected") in said
+
+
+@pytest.mark.slow
+def test_a_file_of_another_time_and_the_same_bytes_is_taken(make_llama: Factory) -> None:
+    model = specdec.load(make_llama())
+    pickled = pickle.dumps(model)
+    for file in model.path.iterdir():
+        os.utime(file, ns=(1, 1))
+    assert elsewhere(pickled, "pickle.loads(value).dtype") == model.dtype
+
+
+@pytest.mark.slow
+def test_files_that_came_or_went_are_refused_by_name(make_llama: Factory) -> None:
+    model = specdec.load(make_llama())
+    pickled = pickle.dumps(model)
+    (model.path / "generation_config.json").write_text("{}")
+    said = elsewhere(pickled, "pickle.loads(value)")
+    assert "generation_config.json: was not there when what was pickled was read" in said
+    (model.path / "generation_config.json").unlink()
+    (model.path / "config.json").unlink()
+    said = elsewhere(pickled, "pickle.loads(value)")
+    assert said.startswith("CheckpointNotFoundError: ") and "config.json: no such file" in said
+
+
+def test_a_model_that_was_made_in_memory_is_refused(make_llama: Factory) -> None:
+    read = specdec.load(make_llama())
+    model = specdec.Model(read.core, read.config, None, read.path, "made")
+    with pytest.raises(InputError, match=r"made in memory, which cannot be pickled"):
+        pickle.dumps(model)
+    assert copy.deepcopy(model) is model
+
+
+# ------------------------------------------------------------------------------------------- drafts
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("small")
+    _, target = specdec.embedded_pair()
+    assert target.tokenizer is not None
+    ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 12)
+    return World(target, first_layers(embedded_llama2c(folder), 1, folder), ids)
+
+
+IN_THIS_PROCESS = {
+    "table that learns", "model that learns", "tree that learns", "suffix memory chain", "suffix memory",
+    "token recycling", "drafted by a memory", "ensemble of memories",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", named())
+def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> None:
+    draft = DRAFTS[name](world)
+    if name in IN_THIS_PROCESS:
+        kinds = "Online|SuffixMemory|TokenRecycling"
+        with pytest.raises(InputError, match=rf"^<specdec\.drafts\.({kinds}) .*cannot be pickled"):
+            pickle.dumps(draft)
+        return
+    prompts = [world.ids[:9], world.ids[20:60]]
+    expected = spawned.tokens_of(world.target, draft, prompts, OPTIONS)
+    copied = again(draft)
+    assert spawned.tokens_of(world.target, copied, prompts, OPTIONS) == expected
+    assert repr(copied) == repr(draft) or " at 0x" in repr(draft)
+
+
+def test_pickles_of_drafts_hold_no_model(world: World) -> None:
+    for name in ("drafted by a bigram", "three models deep", "eagle 3", "samples"):
+        assert len(pickle.dumps(DRAFTS[name](world))) < 60_000, name
+
+
+def test_a_learnt_draft_in_a_folder_is_pickled_by_reference(world: World, tmp_path: Path) -> None:
+    made = {
+        "heads": (drafts.Heads, random_heads(world.target)),
+        "recurrent": (drafts.Recurrent, recurrent_weights(world.target, world.ids)),
+        "vectors": (drafts.LookAheadEmbeddings, look_ahead_weights(world.target)),
+    }
+    for name, (kind, weights) in made.items():
+        folder = weights.save(tmp_path / name, "f32")
+        draft = kind(folder, gamma=2)
+        pickled = pickle.dumps(draft)
+        assert len(pickled) < 2000
+        copied = pickle.loads(pickled)
+        assert (type(copied), copied.gamma, repr(copied)) == (kind, 2, repr(draft))
+        changed(folder / "model.safetensors")
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: has the digest"):
+            pickle.loads(pickled)
+
+
+def test_mtp_and_eagle_are_pickled_by_reference() -> None:
+    target = mimo_target()
+    head = drafts.MTP(target, gamma=2)
+    copied = again(head)
+    assert (type(copied), copied.gamma, copied.target) == (drafts.MTP, 2, target)
+    folder = eagle_folder(specdec.embedded_pair()[1], "reduced")
+    eagle = drafts.Eagle(folder, specdec.embedded_pair()[1], dtype="int8")
+    copied = again(eagle)
+    assert (copied.dtype, copied.taps, copied.path) == ("int8", eagle.taps, folder)
+
+
+def test_a_mapped_table_is_pickled_by_its_file(world: World, tmp_path: Path) -> None:
+    table = drafts.Ngram(world.ids, world.n_vocab, 3)
+    table.save(tmp_path / "table")
+    mapped = drafts.Ngram.load(tmp_path / "table", mmap=True)
+    assert len(pickle.dumps(mapped)) < 1000 < len(pickle.dumps(table))
+    copied = again(mapped)
+    assert copied.n_ngrams == table.n_ngrams and isinstance(copied, drafts.Ngram)
+    mapped.update(world.ids[:9])
+    assert again(mapped).n_ngrams == mapped.n_ngrams  # no longer what the file has
+    bigram = again(drafts.Bigram(world.ids, world.n_vocab, smoothing="backoff"))
+    assert type(bigram) is drafts.Bigram and bigram.smoothing == "backoff"
+
+
+def test_memories_are_pickled_by_their_file(world: World, tmp_path: Path) -> None:
+    memory = drafts.SuffixMemory(min_match=1, factor=2.0)
+    assert again(memory).factor == 2.0
+    specdec.generate(world.target, memory, [world.ids[:9]], max_new_tokens=5)
+    with pytest.raises(InputError, match=r"^<specdec\.drafts\.SuffixMemory .*expected one that was saved"):
+        pickle.dumps(memory)
+    memory.save(tmp_path / "memory")
+    copied = again(memory)
+    assert (copied.n_texts, copied.factor, copied.min_match) == (1, 2.0, 1)
+    assert again(copied).n_texts == 1
+
+    matrix = drafts.TokenRecycling(3, tree=drafts.StaticTree((2, 1)))
+    assert again(matrix).tree == matrix.tree
+    specdec.generate(world.target, matrix, [world.ids[:9]], max_new_tokens=5, verify="coupled", temperature=1)
+    with pytest.raises(InputError, match=r"^<specdec\.drafts\.TokenRecycling .*expected one that was saved"):
+        pickle.dumps(matrix)
+    matrix.save(tmp_path / "matrix")
+    assert np.array_equal(again(matrix).rows(), matrix.rows())
+    pickled = pickle.dumps(matrix)
+    (tmp_path / "matrix").unlink()
+    with pytest.raises(CheckpointNotFoundError, match="matrix: no such file"):
+        pickle.loads(pickled)
+
+
+# ---------------------------------------------------------------------------------------- processes
+
+
+def test_spawned_workers_decode_alike(tmp_path: Path) -> None:
+    target, draft = load_pair(tmp_path / "pair")
+    prompts = [[1, 2, 3], [4, 5], [6]]
+    table = drafts.Ngram([*range(20)] * 5, target.config.n_vocab, 3)
+    tried: list[Any] = [
+        None,
+        draft,
+        drafts.Ensemble(table, draft, adaptive=False),
+        drafts.ContextCopy(min_match=1),
+    ]
+    expected = [spawned.tokens_of(target, one, prompts, OPTIONS) for one in tried]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.starmap(
+            spawned.tokens_of, [(target, one, prompts, OPTIONS) for one in tried], chunksize=1
+        )
+        assert pool.apply(spawned.is_shared, (target, target))
+    assert found == expected
