@@ -339,6 +339,7 @@ PACKAGE = ROOT / "python" / "specdec"
 LAYERS = [
     ["errors"],
     ["checks"],
+    ["json_values"],
     ["atomic_file", "containers", "progress", "tables", "theory", "threads"],
     ["trace"],
     ["models"],

@@ -90,7 +90,7 @@ def test_the_text_before_is_kept(spiked: specdec.Model, draft: Any, temperature:
         )  # fmt: skip
     result = caught.value.result
     assert isinstance(result, specdec.Result)
-    for drawn in (str(result), result._repr_html_()):
+    for drawn in (result.figure(), result._repr_html_()):
         assert "ended by: a number that is not finite" in drawn
     assert result.tokens == SCRIPT[: SCRIPT.index(SPIKE) + 1]
     assert result.finish_reason == "error" and result.stop is None

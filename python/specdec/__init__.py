@@ -3,7 +3,7 @@
 >>> import specdec
 >>> target, draft = specdec.embedded_pair()
 >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=4)
->>> print(out)  # the text, a line a round, as in Figure 1 of the paper
+>>> print(out.figure())  # the text, a line a round, as in Figure 1 of the paper
 >>> out.trace.acceptance_rate  # and every figure of the run
 
 `import specdec` needs NumPy and the C core only; everything else is imported when it is first used.

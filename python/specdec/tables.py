@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from specdec.json_values import without_nan
+
 __all__ = ["OneTable", "Table", "Tabular", "plain"]
 
 
@@ -64,7 +66,7 @@ class Tabular(ABC):
         """All that is shown."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain dicts, lists and numbers, ready for JSON (NaN is a float NaN)."""
+        """All of it as plain dicts, lists and numbers, ready for JSON: None for NaN and infinities."""
         found: dict[str, Any] = plain(self)
         return found
 
@@ -90,7 +92,7 @@ class OneTable(Tabular):
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, arrays, tuples and paths as what JSON has."""
+    """Dataclasses, arrays, tuples and paths as what JSON has; None for NaN and infinities."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
@@ -98,8 +100,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     if isinstance(value, np.ndarray):
-        return value.tolist()
-    return str(value) if isinstance(value, Path) else value
+        return without_nan(value.tolist())
+    return str(value) if isinstance(value, Path) else without_nan(value)
 
 
 def _piped(cells: Sequence[str]) -> str:

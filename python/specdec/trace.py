@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from specdec.errors import InputError
+from specdec.checks import check_choice, check_items
+from specdec.errors import InputError, MissingPackageError, kind_of
+from specdec.json_values import Described, without_nan
 from specdec.theory import expected_tokens
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = ["Round", "RoundTimes", "Trace", "wilson_interval"]
 
@@ -134,6 +139,56 @@ class Round:
             depths.append(depths[parent] + 1)
         return max(depths)
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Round:
+        """The round that `to_dict` gave; what follows from its other fields is not read.
+
+        Parameters
+        ----------
+        values : Mapping
+        name : str
+            What it is called in messages.
+
+        Raises
+        ------
+        InputError
+            A field is missing or wrong, or two do not fit together.
+        """
+        found = Described(values, name)
+        drafted, parents = found.integers("drafted"), found.integers("parents")
+        if len(parents) != len(drafted):
+            raise found.error("parents", f"{len(drafted)} nodes, one for each of drafted")
+        for i, parent in enumerate(parents):
+            if parent > i:
+                raise InputError(f"{found.name('parents')}[{i}] is {parent}; expected 0 to {i}")
+        path, tokens = found.integers("path", 1, len(drafted)), found.integers("tokens")
+        betas = found.numbers("betas")
+        if len(betas) > len(drafted):
+            raise found.error("betas", f"at most {len(drafted)} numbers, as many as drafted")
+        round_ = cls(
+            index=found.integer("index", 0),
+            drafted=tuple(drafted),
+            parents=tuple(parents),
+            path=tuple(path),
+            tokens=tuple(tokens),
+            kept=found.integer("kept", 0, len(path) + 1),
+            betas=tuple(betas),
+            draft_s=found.number("draft_s"),
+            verify_s=found.number("verify_s"),
+            other_s=found.number("other_s"),
+            experts=found.number("experts"),
+        )
+        rows = round_.rows
+        if any(
+            rows[parents[node - 1]] != rows[before] for before, node in zip([0, *path], path, strict=False)
+        ):
+            raise found.error(
+                "path", "nodes of which each is a child of the one before, the first of the root"
+            )
+        if len(tokens) != len(path) + 1 or round_.accepted != round_.tokens[:-1]:
+            raise found.error("tokens", f"{list(round_.accepted)}, which path accepts, and one token more")
+        return round_
+
     def to_dict(self) -> dict[str, Any]:
         """The round as plain lists and numbers, ready for JSON."""
         return {
@@ -155,6 +210,17 @@ class Round:
             "experts": self.experts,
         }
 
+
+VERSION: Final = 1
+"""Of what `Trace.to_dict` gives."""
+
+TraceRow: TypeAlias = Literal["round", "token"]
+"""What a row of `Trace.to_pandas` is."""
+_ROUND_COLUMNS: Final = (
+    "index", "drafted", "accepted", "n_drafted", "n_accepted", "parents", "path", "token", "tokens", "kept",
+    "origin", "betas", "draft_s", "verify_s", "other_s", "experts",
+)  # fmt: skip
+_TOKEN_COLUMNS: Final = ("round", "position", "token", "origin", "beta")
 
 _FEWEST_PLAIN = 5  # rounds without drafts that a run's own t(1) is taken from
 
@@ -228,6 +294,52 @@ class Trace(RoundTimes):
         self.prefill_s = prefill_s
         self.n_sequences = n_sequences
         self._target_s = target_s
+
+    @classmethod
+    def joined(cls, traces: Iterable[Trace]) -> Trace:
+        """Several traces as one, their rounds one after the other: every figure is that of all of them.
+
+        Rounds keep their index. Rates and shares count each round once; seconds are summed. `n_sequences` is
+        the largest: of sequences of one batch, whose rounds have the times of the whole batch, the rates of
+        tokens are still those of one sequence.
+
+        Parameters
+        ----------
+        traces : iterable of Trace
+            At least one; those of results are ``(result.trace for result in results)``.
+
+        Returns
+        -------
+        Trace
+            Its t(1) is the mean, by rounds, of those that the traces were given, if all were; else what its
+            rounds have measured.
+
+        Raises
+        ------
+        InputError
+            There is no trace, or something else among them.
+
+        Examples
+        --------
+        >>> results = specdec.generate(target, draft, prompts)
+        >>> specdec.Trace.joined(result.trace for result in results).acceptance_interval()
+        """
+        several = check_items("traces", traces, "a list of specdec.Trace")
+        for i, trace in enumerate(several):
+            if not isinstance(trace, Trace):
+                raise InputError(f"traces[{i}] is {kind_of(trace)}; expected a specdec.Trace")
+        if not several:
+            raise InputError("traces is empty; expected at least one specdec.Trace")
+        n_calls = sum(trace.n_calls for trace in several)
+        target_s = None
+        if n_calls and all(trace._target_s is not None for trace in several):
+            target_s = math.fsum(trace.target_s * trace.n_calls for trace in several) / n_calls
+        return cls(
+            [round_ for trace in several for round_ in trace.rounds],
+            prefill_s=math.fsum(trace.prefill_s for trace in several),
+            n_sequences=max(trace.n_sequences for trace in several),
+            target_s=target_s,
+        )
 
     def against(self, plain: Trace) -> Trace:
         """The same trace with t(1) measured in a run of plain decoding, which `predicted_speedup` needs.
@@ -517,8 +629,98 @@ class Trace(RoundTimes):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures and rounds as plain dicts, lists and numbers, ready for JSON (NaN is a float NaN)."""
-        return {**self.figures(), "rounds": [r.to_dict() for r in self.rounds]}
+        """Figures and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
+        rounds = [r.to_dict() for r in self.rounds]
+        found: dict[str, Any] = without_nan({"specdec_trace": VERSION, **self.figures(), "rounds": rounds})
+        return found
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Trace:
+        """The trace that `to_dict` gave, also by way of JSON; every figure follows from its rounds and times.
+
+        Parameters
+        ----------
+        values : Mapping
+        name : str
+            What it is called in messages.
+
+        Raises
+        ------
+        InputError
+            The dict is of another version, or damaged: a field is missing or wrong, or two do not fit
+            together.
+
+        Examples
+        --------
+        >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
+        """
+        found = Described(values, name)
+        found.check_version("specdec_trace", VERSION)
+        rounds = [
+            Round.from_dict(round_, f"{found.name('rounds')}[{i}]")
+            for i, round_ in enumerate(found.items("rounds"))
+        ]
+        prefill_s, n_sequences = found.number("prefill_s"), found.integer("n_sequences", 1)
+        target_s = found.optional("target_s")
+        measured = cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences)
+        if target_s is None or target_s == measured.target_s:
+            return measured
+        return cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences, target_s=target_s)
+
+    def to_pandas(self, per: TraceRow = "round") -> DataFrame:
+        """The trace as a table of pandas.
+
+        Parameters
+        ----------
+        per : {"round", "token"}
+            What a row is: a round, with the columns of `Round.to_dict`; or a token of the result, with
+            ``round``, ``position`` (in the new text, from 0), ``token``, ``origin`` (`Round.origin`) and
+            ``beta``, of the draft that was judged at its position, NaN where none was.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Its first column is ``run``: which of the runs of a `joined` trace, from 0. A run begins with a
+            round of index 0.
+
+        Raises
+        ------
+        InputError
+            `per` is another word.
+        MissingPackageError
+            pandas is not installed.
+
+        Examples
+        --------
+        >>> out.trace.to_pandas().groupby("n_drafted").n_accepted.mean()
+        """
+        check_choice("per", per, get_args(TraceRow))
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise MissingPackageError(
+                "to_pandas needs the package pandas, which is not installed: pip install pandas"
+            ) from error
+        rows: list[dict[str, Any]] = []
+        run, position = -1, 0
+        for round_ in self.rounds:
+            if round_.index == 0 or run < 0:
+                run, position = run + 1, 0
+            if per == "round":
+                rows.append({"run": run} | round_.to_dict())
+                continue
+            betas = (*round_.betas, *[math.nan] * len(round_.tokens))
+            for token, origin, beta in list(zip(round_.tokens, round_.origin, betas, strict=False))[
+                : round_.kept
+            ]:
+                rows.append(
+                    {
+                        "run": run, "round": round_.index, "position": position, "token": token,
+                        "origin": origin, "beta": beta,
+                    }
+                )  # fmt: skip
+                position += 1
+        return DataFrame(rows, columns=["run", *(_ROUND_COLUMNS if per == "round" else _TOKEN_COLUMNS)])
 
     def summary(self) -> str:
         """The figures as a table for reading."""

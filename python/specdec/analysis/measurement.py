@@ -174,7 +174,7 @@ class Measurement(Tabular):
     n_threads: int
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain dicts, lists and numbers, ready for JSON (NaN is a float NaN)."""
+        """All of it as plain dicts, lists and numbers, ready for JSON: a number that is NaN is None."""
         texts = [
             {
                 "temperature": temperature,
@@ -186,7 +186,8 @@ class Measurement(Tabular):
         ]
         ratios = [{"n_positions": m, "ratio": ratio} for m, ratio in self.verify_ratio.items()]
         found = super().to_dict() | {
-            "verify_ratio": ratios, "independence": plain([*self.independence.values()]), "texts": texts
+            "verify_ratio": plain(ratios), "independence": plain([*self.independence.values()]),
+            "texts": texts,
         }  # fmt: skip
         return {name: value for name, value in found.items() if name not in ("betas", "tokens", "text")}
 

@@ -23,7 +23,7 @@ from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
-from specdec.tables import OneTable, Table
+from specdec.tables import OneTable, Table, plain
 from specdec.threads import check_threads
 from specdec.trace import invalid_speedup
 from specdec.verification.sampling import Sampling
@@ -109,24 +109,24 @@ class Tuning(OneTable):
         return int(theory.optimal_gamma(self.alpha, self.c, max_gamma=len(self.verify_ratio) - 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain dicts, lists and numbers, ready for JSON."""
+        """All of it as plain dicts, lists and numbers, ready for JSON: a number that is NaN is None."""
         found = super().to_dict()
         del found["verify_ratio"]  # in the rows
-        return found | {
-            "gamma": self.gamma,
-            "idealised_gamma": self.idealised_gamma,
-            "rows": [
-                {
-                    "gamma": gamma,
-                    "verify_ratio": self.verify_ratio[gamma + 1],
-                    "speedup": speedup,
-                    "invalid": self.invalid_predictions.get(gamma, ""),
-                    "speedup_interval": list(self.speedup_intervals[gamma]),
-                    "idealised": self.idealised[gamma],
-                }
-                for gamma, speedup in self.speedups.items()
-            ],
-        }
+        own = {"gamma": self.gamma, "idealised_gamma": self.idealised_gamma, "rows": plain(self._rows())}
+        return found | own
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "gamma": gamma,
+                "verify_ratio": self.verify_ratio[gamma + 1],
+                "speedup": speedup,
+                "invalid": self.invalid_predictions.get(gamma, ""),
+                "speedup_interval": list(self.speedup_intervals[gamma]),
+                "idealised": self.idealised[gamma],
+            }
+            for gamma, speedup in self.speedups.items()
+        ]
 
     def table(self) -> Table:
         """Every gamma with its predictions; the chosen one has a star."""
@@ -138,7 +138,7 @@ class Tuning(OneTable):
                 "{:.2f} to {:.2f}".format(*row["speedup_interval"]),
                 f"{row['idealised']:.2f}X",
             )
-            for row in self.to_dict()["rows"]
+            for row in self._rows()
         ]
         title = (
             f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: "

@@ -19,6 +19,7 @@ from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.errors import InputError, kind_of, number_of, shown
+from specdec.json_values import without_nan
 from specdec.models.model import ModelLike, Prompt, as_model
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.progress import progress_bar
@@ -321,12 +322,16 @@ class BeamTrace(RoundTimes):
         return self.n_levels / len(self.rounds) if self.rounds else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures and rounds as plain dicts, lists and numbers."""
+        """Figures and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
         names = (
             "n_levels", "n_target_calls", "n_draft_calls", "n_nodes", "n_drafted", "levels_per_call",
             "prefill_s", "draft_s", "verify_s", "other_s", "rounds_s",
         )  # fmt: skip
-        return {name: getattr(self, name) for name in names} | {"rounds": [asdict(r) for r in self.rounds]}
+        rounds = [asdict(r) for r in self.rounds]
+        found: dict[str, Any] = without_nan(
+            {name: getattr(self, name) for name in names} | {"rounds": rounds}
+        )
+        return found
 
     def __repr__(self) -> str:
         return (

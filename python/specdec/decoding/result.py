@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.checks import as_integer, check_flag
 from specdec.decoding.stopping import FinishReason
-from specdec.display.rounds import html, terminal
+from specdec.display.rounds import FigureTexts, html, terminal
+from specdec.errors import InputError
+from specdec.json_values import Described, without_nan
 from specdec.models.tokenizer import Tokenizer
 from specdec.trace import Trace
 
 __all__ = ["Result"]
+
+VERSION: Final = 1
+"""Of what `Result.to_dict` gives."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """The new text and tokens of one sequence, and how they came about.
 
-    `print(result)` draws Figure 1 of the paper, a line a round: accepted drafts green, the target's own
-    tokens blue and underlined, rejected drafts red and struck out; a notebook shows the same. Colours are
-    used when standard output is a terminal and the environment variable NO_COLOR is not set; otherwise marks
-    stand in for them.
+    ``str(result)`` is the text, or the ids where there is no tokenizer. `figure` draws Figure 1 of the paper,
+    a line a round; a notebook shows it.
+
+    Two results are equal if their `text`, `tokens`, `finish_reason`, `stop`, `prompt_ids`, `seed` and
+    `source_ids` are; how they came about, in which rounds and how fast, does not count. Equal results have
+    equal hashes, so the lists of a result that is in a set or a key of a dict must not be changed. A pickle
+    and `to_dict` leave the tokenizer out; what the figure shows stays.
 
     Attributes
     ----------
@@ -56,6 +68,8 @@ class Result:
         What the encoder of an encoder-decoder read; None for other targets.
     source_text : str or None
         Its text, None without a tokenizer of sources.
+    figure_texts : FigureTexts or None
+        What the figure shows, of a result that comes from a pickle or a dict, without tokenizer.
     """
 
     text: str | None
@@ -70,9 +84,34 @@ class Result:
     n_cached_tokens: int = 0
     source_ids: list[int] | None = None
     source_text: str | None = None
+    figure_texts: FigureTexts | None = None
 
     def __str__(self) -> str:
-        return terminal(self)
+        return " ".join(map(str, self.tokens)) if self.text is None else self.text
+
+    def figure(self, colour: bool | None = None) -> str:
+        """Figure 1 of the paper, a line a round, as text.
+
+        Accepted drafts are green, the target's own tokens blue and underlined, rejected drafts red and struck
+        out. Without colours marks stand in for them: rejected drafts ~~struck~~, the target's own tokens
+        [bracketed], what a stop cut off {braced}. Plain decoding is shown as one paragraph.
+
+        Parameters
+        ----------
+        colour : bool, optional
+            Whether to use the colours of a terminal. None: if standard output is one and the environment
+            variable NO_COLOR is not set.
+
+        Raises
+        ------
+        InputError
+            `colour` is no truth value.
+
+        Examples
+        --------
+        >>> print(specdec.generate(target, draft, "Once upon a time").figure())
+        """
+        return terminal(self, colour=None if colour is None else check_flag("colour", colour))
 
     def _repr_html_(self) -> str:
         return html(self)
@@ -86,3 +125,130 @@ class Result:
             f"Result(text={shown}, n_tokens={len(self.tokens)}, finish_reason={self.finish_reason!r}, "
             f"n_calls={self.trace.n_calls}{rate})"
         )
+
+    def __eq__(self, other: object) -> bool:
+        return self._value() == other._value() if isinstance(other, Result) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.tokens), tuple(self.prompt_ids), tuple(self.seed)))
+
+    def _value(self) -> tuple[Any, ...]:
+        """What two equal results have in common."""
+        return (
+            self.text, self.tokens, self.finish_reason, self.stop, self.prompt_ids, tuple(self.seed),
+            self.source_ids,
+        )  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"tokenizer": None, "figure_texts": self._texts()}
+
+    def __copy__(self) -> Result:
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Result:
+        copied = {
+            field.name: deepcopy(getattr(self, field.name), memo)
+            for field in fields(self)
+            if field.name != "tokenizer"
+        }
+        return replace(self, **copied)
+
+    def _texts(self) -> FigureTexts | None:
+        return self.figure_texts if self.tokenizer is None else FigureTexts.of(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it but the logits and the tokenizer, as plain dicts, lists and numbers, ready for JSON.
+
+        JSON has no NaN: what is one in the trace is None.
+
+        Examples
+        --------
+        >>> with open("results.jsonl", "w") as file:
+        ...     for result in results:
+        ...         print(json.dumps(result.to_dict()), file=file)
+        """
+        texts = self._texts()
+        found: dict[str, Any] = without_nan(
+            {
+                "specdec_result": VERSION,
+                "text": self.text,
+                "tokens": self.tokens,
+                "finish_reason": self.finish_reason,
+                "stop": self.stop,
+                "prompt_ids": self.prompt_ids,
+                "seed": self.seed,
+                "n_cached_tokens": self.n_cached_tokens,
+                "source_ids": self.source_ids,
+                "source_text": self.source_text,
+                "figure": None if texts is None else {"prompt": texts.prompt, "rounds": texts.rounds},
+            }
+        )
+        return found | {"trace": self.trace.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Result:
+        """The result that `to_dict` gave, also by way of JSON: equal to it, without logits and tokenizer.
+
+        Parameters
+        ----------
+        values : Mapping
+
+        Raises
+        ------
+        InputError
+            The dict is of another version, or damaged: a field is missing or wrong, or two do not fit
+            together.
+
+        Examples
+        --------
+        >>> with open("results.jsonl") as file:
+        ...     results = [specdec.Result.from_dict(json.loads(line)) for line in file]
+        """
+        found = Described(values)
+        found.check_version("specdec_result", VERSION)
+        trace = Trace.from_dict(found.value("trace"), "trace")
+        tokens = found.integers("tokens")
+        if tokens != [token for round_ in trace.rounds for token in round_.tokens[: round_.kept]]:
+            raise found.error("tokens", "those that the rounds of the trace kept")
+        reasons = get_args(FinishReason)
+        if (finish_reason := found.value("finish_reason")) not in reasons:
+            raise found.error("finish_reason", f"one of {', '.join(map(repr, reasons))}")
+        stop = found.value("stop")
+        if stop is not None and not isinstance(stop, str) and as_integer(stop) is None:
+            raise found.error("stop", "a str, an integer or None")
+        seed = found.integers("seed", 0, 2**64 - 1)
+        if len(seed) != 2:
+            raise found.error("seed", "two integers")
+        return cls(
+            text=found.text("text"),
+            tokens=tokens,
+            finish_reason=finish_reason,
+            stop=stop,
+            trace=trace,
+            prompt_ids=found.integers("prompt_ids"),
+            seed=(seed[0], seed[1]),
+            n_cached_tokens=found.integer("n_cached_tokens", 0),
+            source_ids=None if found.value("source_ids") is None else found.integers("source_ids"),
+            source_text=found.text("source_text"),
+            figure_texts=_figure_texts(found.value("figure"), trace),
+        )
+
+
+def _figure_texts(values: Any, trace: Trace) -> FigureTexts | None:
+    """What the figure shows, from the dict of a result."""
+    if values is None:
+        return None
+    found = Described(values, "figure")
+    rounds = found.items("rounds")
+    # a round shows its drafts and the target's own token
+    n_pieces = [round_.n_drafted + 1 for round_ in trace.rounds]
+    if len(rounds) != len(n_pieces):
+        raise InputError(f"figure.rounds has {len(rounds)} items; expected {len(n_pieces)}, as the trace has")
+    for i, (texts, n) in enumerate(zip(rounds, n_pieces, strict=True)):
+        right = isinstance(texts, list | tuple) and len(texts) == n
+        if not right or not all(isinstance(text, str) for text in texts):
+            raise InputError(f"figure.rounds[{i}] is no list of {n} texts; expected one for each token")
+    prompt = found.text("prompt")
+    if prompt is None:
+        raise found.error("prompt", "a str")
+    return FigureTexts(prompt, tuple(tuple(texts) for texts in rounds))

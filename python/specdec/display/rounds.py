@@ -21,8 +21,8 @@ from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
 
 __all__ = [
-    "DecodedText", "Figure", "Piece", "html", "legend", "line", "paint", "source_of", "terminal",
-    "use_colour",
+    "DecodedText", "Figure", "FigureTexts", "Piece", "html", "legend", "line", "paint", "source_of",
+    "terminal", "use_colour",
 ]  # fmt: skip
 
 _ANSI = {
@@ -123,6 +123,11 @@ class DecodedText(Protocol):
         """The target's tokenizer."""
         ...
 
+    @property
+    def figure_texts(self) -> FigureTexts | None:
+        """What the figure shows in place of ids where there is no tokenizer."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -150,6 +155,29 @@ class Piece:
     beta: float | None = None
 
 
+@dataclass(frozen=True)
+class FigureTexts:
+    """What the figure shows, so that it can be drawn without the tokenizer.
+
+    Attributes
+    ----------
+    prompt : str
+        The end of the prompt, behind that of the source.
+    rounds : tuple of tuple of str
+        Of each round the texts of its pieces.
+    """
+
+    prompt: str
+    rounds: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, result: DecodedText) -> FigureTexts:
+        """Those of a result."""
+        figure = Figure.of(result)
+        rounds = tuple(tuple(piece.text for piece in figure.pieces(round_)) for round_ in result.trace.rounds)
+        return cls(figure.prompt, rounds)
+
+
 class Figure:
     """Turns rounds into pieces, in order, as they come.
 
@@ -161,6 +189,8 @@ class Figure:
         What the first round continues.
     source : str, optional
         What the encoder of an encoder-decoder read.
+    texts : FigureTexts, optional
+        What is shown in place of ids without a tokenizer.
     """
 
     def __init__(
@@ -168,16 +198,26 @@ class Figure:
         tokenizer: Tokenizer | None,
         prompt_ids: Sequence[int],
         source: str | None = None,
+        texts: FigureTexts | None = None,
     ) -> None:
+        self._texts = texts if tokenizer is None else None
+        self._n_rounds = 0
         self._tokenizer = tokenizer
         self._prompt_ids = list(prompt_ids)
         self._source = source
         self._context = list(prompt_ids)[-_N_CONTEXT:]
         self._decoder = self._branch()
 
+    @classmethod
+    def of(cls, result: DecodedText) -> Figure:
+        """That of a result."""
+        return cls(result.tokenizer, result.prompt_ids, source_of(result), result.figure_texts)
+
     @property
     def prompt(self) -> str:
         """The end of the prompt as text, or as ids without a tokenizer; behind the end of the source."""
+        if self._texts is not None:
+            return self._texts.prompt
         if self._tokenizer is None:
             text = _ids(self._prompt_ids)
         else:
@@ -199,6 +239,10 @@ class Figure:
         kind = "target" if round_.kept == len(round_.tokens) else "cut"
         pieces.append(self._piece(self._decoder, round_.token, kind, round_.origin[-1], None))
         self._remember(round_.token)
+        if self._texts is not None:
+            texts = self._texts.rounds[self._n_rounds]
+            pieces = [replace(piece, text=text) for piece, text in zip(pieces, texts, strict=True)]
+        self._n_rounds += 1
         return pieces
 
     def _not_accepted(self, round_: Round, judged: dict[int, float]) -> list[Piece]:
@@ -333,7 +377,7 @@ def terminal(result: DecodedText, *, colour: bool | None = None) -> str:
         cut off {braced}. By default what `use_colour` says.
     """
     colour = use_colour() if colour is None else colour
-    figure = Figure(result.tokenizer, result.prompt_ids, source_of(result))
+    figure = Figure.of(result)
     prompt = paint(figure.prompt, "prompt", colour)
     if not result.trace.n_drafted:
         text = _paragraph(result)
@@ -365,7 +409,7 @@ def closing(result: DecodedText) -> str:
 def html(result: DecodedText) -> str:
     """Figure 1 of a result as an HTML fragment, for light and dark pages, with a tooltip on each token."""
     escape = html_escapes.escape
-    figure = Figure(result.tokenizer, result.prompt_ids, source_of(result))
+    figure = Figure.of(result)
     prompt = f'<span class="specdec-prompt">{escape(figure.prompt)}</span>'
     if result.trace.n_drafted:
         key = " ".join(f'<span class="specdec-{kind}">{escape(_MEANINGS[kind])}</span>' for kind in _LEGEND)

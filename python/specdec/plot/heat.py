@@ -12,7 +12,7 @@ import numpy as np
 from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
 from specdec.decoding.result import Result
-from specdec.display.rounds import Figure, source_of, visible
+from specdec.display.rounds import Figure, visible
 from specdec.errors import InputError, kind_of, shown
 from specdec.plot.style import SEQUENTIAL, Axes, pyplot, styled
 
@@ -203,7 +203,7 @@ def cells_of(
 def _run_cells(result: Result) -> list[Cell]:
     if not result.trace.n_drafted:
         raise InputError("the run drafted nothing (plain decoding): its tokens have no beta")
-    figure = Figure(result.tokenizer, result.prompt_ids, source_of(result))
+    figure = Figure.of(result)
     cells = []
     for round_ in result.trace.rounds:
         pieces = [piece for piece in figure.pieces(round_) if piece.kind not in ("rejected", "unseen")]

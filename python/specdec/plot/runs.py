@@ -34,12 +34,7 @@ def trace_of(run: Run) -> Trace:
     if isinstance(run, Trace):
         trace = run
     elif isinstance(run, Sequence) and not isinstance(run, str) and run:
-        traces = [trace_of(part) for part in run]
-        trace = Trace(
-            [round_ for part in traces for round_ in part.rounds],
-            prefill_s=math.fsum(part.prefill_s for part in traces),
-            n_sequences=max(part.n_sequences for part in traces),
-        )
+        trace = Trace.joined(trace_of(part) for part in run)
     else:
         raise InputError(
             f"a run is {_name(run)}; expected a Result, a Trace, or a list of these that count as one"

@@ -1,0 +1,261 @@
+"""Results and traces to take away: equality, text and picture, dicts, pickles, tables of pandas."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec import Result, Round, Trace, drafts
+from specdec.display.rounds import html, terminal
+from specdec.errors import InputError, MissingPackageError
+from toy_pair import ToyTokenizer
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Result]:
+    target, draft = specdec.embedded_pair()
+    tree = drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 1, 2)))
+    sampled: dict[str, Any] = {"temperature": 1.0, "seed": 7}
+    return {
+        "greedy": specdec.generate(target, draft, PROMPT, max_new_tokens=40, seed=1),
+        "plain": specdec.generate(target, None, PROMPT, max_new_tokens=40, seed=1),
+        "sampled": specdec.generate(target, draft, PROMPT, max_new_tokens=200, gamma=8, **sampled),
+        "tree": specdec.generate(target, tree, PROMPT, max_new_tokens=40, **sampled),
+        "stopped": specdec.generate(target, draft, "It was", max_new_tokens=60, stop=[",", "."], **sampled),
+        "ids": without_tokenizer(target, draft),
+    }
+
+
+def without_tokenizer(target: specdec.Model, draft: specdec.Model) -> Result:
+    pair = [specdec.Model(one.core, one.config, None, one.path, "bare") for one in (target, draft)]
+    return specdec.generate(*pair, [5, 6, 7], max_new_tokens=10)
+
+
+def through_json(value: Any) -> Any:
+    """What a dict is after it was written and read, by a reader that knows no NaN."""
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+# -------------------------------------------------------------------------------- text and picture
+
+
+def test_a_result_is_its_text(runs: dict[str, Result]) -> None:
+    assert str(runs["greedy"]) == f"{runs['greedy']}" == runs["greedy"].text
+    assert str(runs["ids"]) == " ".join(map(str, runs["ids"].tokens)) and runs["ids"].text is None
+
+
+def test_the_figure_is_the_picture(runs: dict[str, Result]) -> None:
+    out = runs["greedy"]
+    assert out.figure(colour=True) == terminal(out, colour=True) != out.figure(colour=False)
+    assert out.figure() == out.figure(False)  # standard output is no terminal
+    assert out._repr_html_() == html(out)
+    with pytest.raises(InputError, match="colour is 'red'; expected True or False"):
+        out.figure("red")  # type: ignore[arg-type]
+
+
+# ----------------------------------------------------------------------------------------- equality
+
+
+def test_results_are_equal_by_value(runs: dict[str, Result]) -> None:
+    target, draft = specdec.embedded_pair()
+    again = specdec.generate(target, draft, PROMPT, max_new_tokens=40, seed=1)
+    other_rounds = specdec.generate(target, draft, PROMPT, max_new_tokens=40, gamma=1, seed=1)
+    out = runs["greedy"]
+    assert out == again == other_rounds and out.trace.rounds != other_rounds.trace.rounds
+    assert hash(out) == hash(again) == hash(runs["plain"]) and len({out, again, runs["plain"]}) == 1
+    assert out != runs["sampled"] and out != out.text
+    changes: list[dict[str, Any]] = [
+        {"text": "x"}, {"tokens": [1]}, {"finish_reason": "stop"}, {"stop": "."}, {"prompt_ids": [1]},
+        {"seed": (2, 0)}, {"source_ids": [1]},
+    ]  # fmt: skip
+    assert all(replace(out, **change) != out for change in changes)
+    assert replace(out, n_cached_tokens=3, logits=np.zeros((40, 2), np.float32)) == out
+
+
+def test_copies_keep_the_tokenizer(runs: dict[str, Result]) -> None:
+    out = runs["greedy"]
+    for copied in (copy.copy(out), copy.deepcopy(out)):
+        assert copied == out and copied is not out and copied.tokenizer is out.tokenizer
+    assert copy.deepcopy(out).tokens is not out.tokens
+
+
+# ------------------------------------------------------------------------------------ pickles, dicts
+
+
+@pytest.mark.parametrize("name", ["greedy", "plain", "sampled", "tree", "stopped", "ids"])
+def test_pickles_and_dicts_keep_value_figures_and_picture(runs: dict[str, Result], name: str) -> None:
+    out = runs[name]
+    pickled = pickle.dumps(out)
+    assert len(pickled) < 20_000
+    described = through_json(out.to_dict())
+    for again in (pickle.loads(pickled), Result.from_dict(described)):
+        assert again == out and hash(again) == hash(out)
+        assert again.tokenizer is None
+        assert again.trace.rounds == out.trace.rounds
+        assert repr(again.trace.figures()) == repr(out.trace.figures())  # NaN too
+        assert again.figure(colour=True) == out.figure(colour=True)
+        assert again._repr_html_() == out._repr_html_()
+        assert through_json(again.to_dict()) == described
+        assert pickle.loads(pickle.dumps(again)).figure() == out.figure()
+
+
+def test_a_pickle_keeps_the_logits() -> None:
+    target, _ = specdec.embedded_pair()
+    out = specdec.generate(target, None, PROMPT, max_new_tokens=2, logits=True)
+    assert np.array_equal(pickle.loads(pickle.dumps(out)).logits, out.logits)
+    assert Result.from_dict(out.to_dict()).logits is None
+
+
+def test_a_tokenizer_of_the_callers_own_need_not_be_pickled(runs: dict[str, Result]) -> None:
+    class Local(ToyTokenizer):
+        pass
+
+    rounds = [Round(0, (3, 4), (0, 1), (1,), (3, 5), 2, (0.5, 0.25), 0.0, 0.0, 0.0)]
+    out = Result("", [3, 5], "length", None, Trace(rounds), [3], (0, 0), tokenizer=Local())
+    assert pickle.loads(pickle.dumps(out)).figure() == out.figure()
+
+
+def damaged(described: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The dict with another value at a path such as "trace.rounds.0.kept"; without the field for `...`."""
+    changed = copy.deepcopy(described)
+    at: Any = changed
+    *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in way:
+        at = at[part]
+    if value is ...:
+        del at[last]
+    else:
+        at[last] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("specdec_result", 2, "specdec_result is 2; expected 1, the version"),
+        ("specdec_result", ..., "specdec_result is missing"),
+        ("text", 3, "text is 3; expected a str or None"),
+        ("tokens", ..., "tokens is missing"),
+        ("tokens", "abc", "tokens is 'abc'; expected a list"),
+        ("tokens.2", 1.5, r"tokens\[2\] is 1.5; expected an integer from 0"),
+        ("tokens.0", 1, "tokens is .*; expected those that the rounds of the trace kept"),
+        ("finish_reason", "end", "finish_reason is 'end'; expected one of 'stop', 'length'"),
+        ("finish_reason", [], r"finish_reason is \[\]; expected one of"),
+        ("stop", 1.5, "stop is 1.5; expected a str, an integer or None"),
+        ("seed", [1], r"seed is \[1\]; expected two integers"),
+        ("seed.0", -1, r"seed\[0\] is -1; expected an integer from 0 to 18446744073709551615"),
+        ("n_cached_tokens", None, "n_cached_tokens is None; expected an integer, at least 0"),
+        ("source_ids", {}, r"source_ids is \{\}; expected a list"),
+        ("figure", [], "figure is a list; expected a dict"),
+        ("figure.prompt", None, "figure.prompt is None; expected a str"),
+        ("figure.rounds", [], r"figure.rounds has 0 items; expected \d+, as the trace has"),
+        ("figure.rounds.1.0", 7, r"figure.rounds\[1\] is no list of \d texts"),
+        ("trace", None, "trace is a NoneType; expected a dict"),
+        ("trace.specdec_trace", "1", "trace.specdec_trace is '1'; expected 1"),
+        ("trace.n_sequences", 0, "trace.n_sequences is 0; expected an integer, at least 1"),
+        ("trace.prefill_s", math.nan, "trace.prefill_s is nan; expected a finite number"),
+        ("trace.target_s", "x", "trace.target_s is 'x'; expected a finite number"),
+        ("trace.rounds.0", 3, r"trace.rounds\[0\] is an int; expected a dict"),
+        ("trace.rounds.0.kept", 9, r"trace.rounds\[0\].kept is 9; expected an integer from 0 to"),
+        ("trace.rounds.0.parents.1", 7, r"trace.rounds\[0\].parents\[1\] is 7; expected 0 to 1"),
+        ("trace.rounds.0.parents", [], r"trace.rounds\[0\].parents is \[\]; expected \d nodes"),
+        ("trace.rounds.0.path", [2], r"trace.rounds\[0\].path is \[2\]; expected nodes of which each"),
+        ("trace.rounds.0.tokens", [], r"trace.rounds\[0\].tokens is \[\]; expected .* and one token more"),
+        ("trace.rounds.0.betas.0", None, r"trace.rounds\[0\].betas\[0\] is None; expected a finite number"),
+        ("trace.rounds.0.betas", [0.5] * 9, r"trace.rounds\[0\].betas is .*; expected at most \d numbers"),
+        ("trace.rounds.0.draft_s", -1.0, r"trace.rounds\[0\].draft_s is -1.0; expected a finite number"),
+    ],
+)
+def test_a_damaged_dict_is_refused_by_the_name_of_the_field(
+    runs: dict[str, Result], path: str, value: Any, message: str
+) -> None:
+    described = through_json(runs["greedy"].to_dict())
+    with pytest.raises(InputError, match=f"^{message}"):
+        Result.from_dict(damaged(described, path, value))
+
+
+def test_something_else_than_a_dict_is_refused() -> None:
+    with pytest.raises(InputError, match="values is a list; expected a dict, as to_dict gives it"):
+        Result.from_dict([])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="specdec_trace is missing"):
+        Trace.from_dict({})
+
+
+def test_every_figure_without_a_value_is_none() -> None:
+    described = Trace([]).to_dict()
+    assert described["acceptance_rate"] is None and described["acceptance_interval"] == [None, None]
+    assert math.isnan(Trace.from_dict(through_json(described)).acceptance_rate)
+
+
+def test_a_given_time_of_a_step_is_kept(runs: dict[str, Result]) -> None:
+    trace = runs["greedy"].trace.against(runs["plain"].trace)
+    again = Trace.from_dict(through_json(trace.to_dict()))
+    assert again.target_s == trace.target_s and again.predicted_speedup == trace.predicted_speedup
+    assert Trace.from_dict(through_json(runs["plain"].trace.to_dict()))._target_s is None
+
+
+# ------------------------------------------------------------------------------------- joined, tables
+
+
+def test_joined_traces_count_every_round(runs: dict[str, Result]) -> None:
+    parts = [runs[name].trace for name in ("greedy", "sampled", "stopped")]
+    joined = Trace.joined(parts)
+    assert joined.rounds == tuple(round_ for part in parts for round_ in part.rounds)
+    for name in ("n_tokens", "n_calls", "n_drafted", "n_accepted", "n_verified"):
+        assert getattr(joined, name) == sum(getattr(part, name) for part in parts)
+    assert joined.total_s == pytest.approx(sum(part.total_s for part in parts))
+    betas = np.concatenate([r.betas for part in parts for r in part.rounds if r.betas])
+    assert joined.acceptance_rate == pytest.approx(betas.mean())
+    assert math.isnan(joined.target_s)
+    timed = [Trace(part.rounds, target_s=s) for part, s in zip(parts, (1.0, 2.0, 4.0), strict=True)]
+    mean = np.average([1.0, 2.0, 4.0], weights=[part.n_calls for part in parts])
+    assert Trace.joined(iter(timed)).target_s == pytest.approx(mean)
+
+
+def test_joined_takes_traces_only(runs: dict[str, Result]) -> None:
+    with pytest.raises(InputError, match="traces is empty; expected at least one specdec.Trace"):
+        Trace.joined([])
+    with pytest.raises(InputError, match=r"traces\[0\] is a Result; expected a specdec.Trace"):
+        Trace.joined([runs["greedy"]])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="traces is 3; expected a list of specdec.Trace"):
+        Trace.joined(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.oracle
+def test_tables_of_pandas(runs: dict[str, Result]) -> None:
+    trace = runs["sampled"].trace
+    table = trace.to_pandas()
+    assert len(table) == trace.n_calls and table.n_accepted.sum() == trace.n_accepted
+    assert table.kept.sum() == trace.n_tokens and table.drafted[0] == list(trace.rounds[0].drafted)
+    assert set(table.columns) == {"run", *trace.rounds[0].to_dict()}
+    assert np.mean(np.concatenate(table.betas.tolist())) == pytest.approx(trace.acceptance_rate)
+
+    tokens = trace.to_pandas("token")
+    assert tokens.token.tolist() == runs["sampled"].tokens
+    assert tokens.position.tolist() == [*range(trace.n_tokens)]
+    # Each round's own token stands last, and is the only one that no draft gave.
+    assert (tokens.origin != "draft").sum() == sum(r.kept == len(r.tokens) for r in trace.rounds)
+    assert tokens.beta.isna().equals((tokens.origin == "bonus") | (tokens.origin == "target"))
+
+    both = Trace.joined([trace, runs["plain"].trace]).to_pandas("token")
+    assert both.groupby("run").position.count().tolist() == [trace.n_tokens, 40]
+    assert list(Trace([]).to_pandas().columns) == list(table.columns)
+    assert list(Trace([]).to_pandas("token").columns) == list(tokens.columns)
+
+
+def test_a_table_needs_pandas_and_a_known_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="per is 'run'; expected one of 'round', 'token'"):
+        Trace([]).to_pandas("run")  # type: ignore[arg-type]
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(MissingPackageError, match="needs the package pandas, .* pip install pandas"):
+        Trace([]).to_pandas()
