@@ -18,6 +18,8 @@ from specdec.theory import expected_tokens
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+else:
+    DataFrame = Any  # pandas is imported on use
 
 __all__ = ["Round", "RoundTimes", "Trace", "wilson_interval"]
 
