@@ -287,6 +287,10 @@ class World(NamedTuple):
         drafts.Online(TABLE, interval=None).save(path)
         return path
 
+    def questions(self) -> Path:
+        (self.folder / "questions.jsonl").write_text('{"text": "a"}\n')
+        return self.folder / "questions.jsonl"
+
     def saved(self) -> Path:
         TABLE.save(self.folder / "table")
         return self.folder / "table"
@@ -305,6 +309,12 @@ SEARCH = specdec.SkipSearch(
 )
 RATES = {"alpha": 0.8, "cost": 0.1}
 PAIR = {"target_probs": HALF, "draft_probs": HALF}
+
+
+def at_home(world: World, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """A call whose relative paths, and those of the home folder, are in a folder of the test."""
+    with contextlib.chdir(world.folder), patch.dict(os.environ, HOME=str(world.folder)):
+        return function(**given)
 
 
 def in_folder(world: World, save: Callable[..., None]) -> Callable[..., None]:
@@ -383,6 +393,19 @@ CASES: dict[str, Callable[[World], Case]] = {
         specdec.oracle,
         {"target": w.target, "draft": w.draft, **TEXTS, "max_new_tokens": 2, "max_gamma": 1, "gammas": [1]},
     ),
+    "bench": lambda w: (
+        lambda **given: at_home(w, specdec.bench, given),
+        {
+            "target": w.target,
+            "draft": w.draft,
+            "questions": ["ab"],
+            "max_new_tokens": 2,
+            "repeats": 1,
+            "n_threads": 1,
+        },
+    ),
+    "read_questions": lambda w: (specdec.read_questions, {"path": w.questions()}),
+    "Question": lambda w: (specdec.Question, {"id": 1, "category": "c", "turns": ["a"]}),
     "speculate": lambda w: (
         specdec.speculate,
         {"f": lambda x: [0.5, 0.5], "f_approx": lambda x: [0.5, 0.5], "g": str, "x": 1},
@@ -464,10 +487,14 @@ CASES: dict[str, Callable[[World], Case]] = {
 """Each function and arguments that it takes."""
 
 
-ENDLESS = {("measure", "repeats")}
+ENDLESS = {("measure", "repeats"), ("bench", "repeats")}
 """How often something is done: large numbers are obeyed."""
 
+LONG = {"bench"}
+"""Cases that take seconds."""
+
 SOURCES = {
+    "bench": specdec.bench,
     "generate a batch": specdec.generate,
     "stream": specdec.stream,
     "Ensemble": drafts.Ensemble,
@@ -507,7 +534,9 @@ def shown(value: Any) -> str:
         return type(value).__name__
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in CASES]
+)
 def test_every_parameter_takes_or_refuses_every_value(
     name: str, pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -533,11 +562,15 @@ def test_every_parameter_takes_or_refuses_every_value(
 
 
 def test_every_public_function_is_in_the_table() -> None:
-    """But what is made by others alone, and the search for layers, which needs Optuna."""
+    """But what is made by others alone, and what needs Optuna or matplotlib."""
     made_by_others = {
         "Beam",
         "BeamResult",
         "BeamTrace",
+        "Bench",
+        "BenchRow",
+        "Explorer",
+        "ExplorerSettings",
         "Measurement",
         "MeasurementRow",
         "Model",
@@ -553,6 +586,7 @@ def test_every_public_function_is_in_the_table() -> None:
         "Trace",
         "Tuning",
         "available_kernels",
+        "explore",
         "search_skips",
         "__version__",
     }

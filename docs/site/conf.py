@@ -23,6 +23,7 @@ PAGES = {
         "docs/DRAFTS",
         "docs/TRAINING",
         "docs/SPECULATION",
+        "docs/BENCHMARKING",
         "docs/ACCEPTANCE",
         "docs/NUMERICS",
         "docs/ARCHITECTURE",

@@ -26,10 +26,13 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import theory as theory
     from specdec import tokenizer as tokenizer
     from specdec import training as training
+    from specdec.analysis.bench import bench
+    from specdec.analysis.bench_rows import Bench, BenchRow
     from specdec.analysis.layer_search import search_skips
     from specdec.analysis.measure import measure
     from specdec.analysis.measurement import Measurement, MeasurementRow
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
+    from specdec.analysis.questions import Question, read_questions
     from specdec.analysis.skip_trials import SkipSearch, SkipTrial
     from specdec.analysis.tune import Tuning, tune
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
@@ -54,6 +57,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.models.model import Model, embedded_pair, load
     from specdec.models.quantization import QuantizationReport
     from specdec.models.score import Score
+    from specdec.plot.explore import Explorer, ExplorerSettings, explore
     from specdec.trace import Round, Trace
     from specdec.verification.sampling import Sampling
     from specdec.verification.speculative_execution import Speculation, speculate
@@ -65,9 +69,13 @@ _HOMES = {
     "Beam": "decoding.beam_search",
     "BeamResult": "decoding.beam_search",
     "BeamTrace": "decoding.beam_search",
+    "Bench": "analysis.bench_rows",
+    "BenchRow": "analysis.bench_rows",
     "ChatTemplate": "models.chat_template",
     "CheckpointError": "errors",
     "CheckpointNotFoundError": "errors",
+    "Explorer": "plot.explore",
+    "ExplorerSettings": "plot.explore",
     "InputError": "errors",
     "LearningError": "errors",
     "Measurement": "analysis.measurement",
@@ -81,6 +89,7 @@ _HOMES = {
     "Model": "models.model",
     "PromptCache": "decoding.prompt_cache",
     "QuantizationReport": "models.quantization",
+    "Question": "analysis.questions",
     "Result": "decoding.result",
     "Round": "trace",
     "Sampling": "verification.sampling",
@@ -96,10 +105,13 @@ _HOMES = {
     "UnsupportedModelError": "errors",
     "VocabularyMismatchError": "errors",
     "beam_search": "decoding.beam_search",
+    "bench": "analysis.bench",
     "distribution": "verification.verify",
     "embedded_pair": "models.model",
+    "explore": "plot.explore",
     "generate": "decoding.generate",
     "load": "models.model",
+    "read_questions": "analysis.questions",
     "search_skips": "analysis.layer_search",
     "speculate": "verification.speculative_execution",
     "measure": "analysis.measure",
@@ -113,9 +125,13 @@ __all__ = [
     "Beam",
     "BeamResult",
     "BeamTrace",
+    "Bench",
+    "BenchRow",
     "ChatTemplate",
     "CheckpointError",
     "CheckpointNotFoundError",
+    "Explorer",
+    "ExplorerSettings",
     "InputError",
     "LearningError",
     "Measurement",
@@ -128,6 +144,7 @@ __all__ = [
     "OracleRow",
     "PromptCache",
     "QuantizationReport",
+    "Question",
     "Result",
     "Round",
     "Sampling",
@@ -145,13 +162,16 @@ __all__ = [
     "__version__",
     "available_kernels",
     "beam_search",
+    "bench",
     "distribution",
     "embedded_pair",
+    "explore",
     "generate",
     "kernels",
     "load",
     "measure",
     "oracle",
+    "read_questions",
     "search_skips",
     "speculate",
     "stream",

@@ -1,0 +1,360 @@
+"""Answers to the questions of a benchmark, and their files, in the format of Spec-Bench."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.analysis.draft_counts import Step, steps_of
+from specdec.analysis.questions import Question
+from specdec.atomic_file import replacing
+from specdec.decoding.result import Result
+from specdec.errors import InputError
+from specdec.models.json_fields import as_json
+
+__all__ = ["Answer", "AnswerFile", "Reply", "check_settings"]
+
+_OURS: Final = "specdec"
+"""The field of a line with what Spec-Bench's own have no place for."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to one turn of a question.
+
+    Attributes
+    ----------
+    text : str
+    tokens : tuple of int
+        The new token ids, an end-of-text token included.
+    n_prompt_tokens : int
+        Tokens of the prompt, earlier turns included; of an encoder-decoder those of the source.
+    finish_reason : str
+        As `Result.finish_reason`.
+    wall_s : float
+        Seconds of the whole call, by the clock on the wall.
+    prefill_s : float
+        Of them, those in which the models read the prompt.
+    rounds_s : float
+        Of them, those of the rounds.
+    steps : tuple of Step
+        One for each run of the target.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    n_prompt_tokens: int
+    finish_reason: str
+    wall_s: float
+    prefill_s: float
+    rounds_s: float
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, result: Result, wall_s: float) -> Reply:
+        """From a run that took `wall_s` seconds."""
+        prompt = result.prompt_ids if result.source_ids is None else result.source_ids
+        return cls(
+            text=result.text or "",
+            tokens=tuple(result.tokens),
+            n_prompt_tokens=len(prompt),
+            finish_reason=result.finish_reason,
+            wall_s=wall_s,
+            prefill_s=result.trace.prefill_s,
+            rounds_s=result.trace.rounds_s,
+            steps=steps_of(result.trace),
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answers to a question, turn by turn.
+
+    Attributes
+    ----------
+    replies : tuple of Reply
+        At least one; fewer than the question has turns where `left_out` says why.
+    left_out : str
+        Why later turns were not asked; empty where all were.
+    """
+
+    replies: tuple[Reply, ...]
+    left_out: str = ""
+
+    @property
+    def n_tokens(self) -> int:
+        """New tokens of all turns."""
+        return sum(len(reply.tokens) for reply in self.replies)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of all turns."""
+        return sum(reply.wall_s for reply in self.replies)
+
+    @property
+    def rounds_s(self) -> float:
+        """Seconds of the rounds of all turns."""
+        return sum(reply.rounds_s for reply in self.replies)
+
+
+class AnswerFile:
+    """The answers of one way to decode in one repetition: a line for each question, appended.
+
+    A line has the fields of Spec-Bench, whose own tools read it, and one more, "specdec", from which the
+    answer is read again. A last line without an end, of a program that was killed while it wrote, does not
+    count and is overwritten.
+
+    Parameters
+    ----------
+    path : Path
+        Its folder is made where there is none.
+    model_id : str
+        What answers, for the lines.
+
+    Raises
+    ------
+    InputError
+        The file or its folder cannot be read or written, or holds something else than such answers. The
+        message names file, line and field.
+    """
+
+    def __init__(self, path: Path, model_id: str) -> None:
+        self.path = path
+        self.model_id = model_id
+        self._answers: dict[int | str, tuple[str, Answer]] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+        self._found, self._size = len(data), data.rfind(b"\n") + 1
+        for number, line in enumerate(data[: self._size].split(b"\n")[:-1], start=1):
+            question_id, digest, answer = _read(f"{path}, line {number}", line)
+            self._answers[question_id] = digest, answer
+
+    def find(self, question: Question) -> Answer | None:
+        """The answer to a question, None where there is none yet.
+
+        Raises
+        ------
+        InputError
+            There is one to another question of that id.
+        """
+        digest, answer = self._answers.get(question.id, ("", None))
+        if answer is not None and digest != _digest(question):
+            raise InputError(
+                f"{self.path}: has an answer to another question {as_json(question.id)}; expected another "
+                "folder for the answers to other questions"
+            )
+        return answer
+
+    def add(self, question: Question, answer: Answer) -> None:
+        """Append an answer.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written, or another program has changed it meanwhile.
+        """
+        line = json.dumps(_line(question, answer, self.model_id), ensure_ascii=False, allow_nan=False)
+        data = line.encode("utf-8", "backslashreplace") + b"\n"
+        try:
+            with open(self.path, "ab") as file:
+                if file.tell() != self._found:
+                    raise InputError(f"{self.path}: has been changed by another program; expected none")
+                file.truncate(self._size)
+                file.write(data)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+        self._size += len(data)
+        self._found = self._size
+        self._answers[question.id] = _digest(question), answer
+
+
+def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write down what answers are made with, or, where that is written already, see that it is the same.
+
+    Raises
+    ------
+    InputError
+        It is something else; the message names the first setting that differs. Or the file cannot be read or
+        written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            with replacing(path) as file:
+                file.write((json.dumps(settings, indent=1) + "\n").encode("utf-8"))
+            return
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read or written: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no JSON ({error}); expected the settings of earlier answers") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: is {as_json(found)}; expected the settings of earlier answers")
+    for name in {**settings, **found}:
+        if found.get(name) != settings.get(name):
+            raise InputError(
+                f"{path}: field '{name}' is {as_json(found.get(name))}, and this run has "
+                f"{as_json(settings.get(name))}; expected the same, or another folder for its answers"
+            )
+
+
+def _digest(question: Question) -> str:
+    """What tells a question from another one of its id."""
+    said = json.dumps([question.category, question.system, *question.turns])
+    return blake2b(said.encode(), digest_size=8).hexdigest()
+
+
+def _line(question: Question, answer: Answer, model_id: str) -> dict[str, Any]:
+    """A line of a file of answers."""
+    replies = answer.replies
+    return {
+        "question_id": question.id,
+        "category": question.category,
+        "answer_id": uuid.uuid4().hex,
+        "model_id": model_id,
+        "choices": [
+            {
+                "index": 0,
+                "turns": [reply.text for reply in replies],
+                "decoding_steps": [len(reply.steps) for reply in replies],
+                "new_tokens": [len(reply.tokens) for reply in replies],
+                "wall_time": [reply.wall_s for reply in replies],
+                "accept_lengths": [step.n_emitted for reply in replies for step in reply.steps],
+            }
+        ],
+        "tstamp": time.time(),
+        _OURS: {
+            "question": _digest(question),
+            "left_out": answer.left_out,
+            "replies": [
+                {
+                    "tokens": reply.tokens,
+                    "n_prompt_tokens": reply.n_prompt_tokens,
+                    "finish_reason": reply.finish_reason,
+                    "prefill_s": reply.prefill_s,
+                    "rounds_s": reply.rounds_s,
+                    "n_drafted": [step.n_drafted for step in reply.steps],
+                    "depth": [step.depth for step in reply.steps],
+                    "n_accepted": [step.n_accepted for step in reply.steps],
+                    "n_emitted": [step.n_emitted for step in reply.steps],
+                    "betas": [step.betas for step in reply.steps],
+                }
+                for reply in replies
+            ],
+        },
+    }
+
+
+def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
+    """(id of the question, its digest, the answer) of a line.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: is no JSON ({error}); expected an answer") from error
+    lines = _Entry(place, "", values)
+    choices = lines.entries("choices")
+    if len(choices) != 1:
+        raise lines.error("choices", "a list with one object")
+    (choice,) = choices
+    ours = lines.entry(_OURS)
+    replies = ours.entries("replies")
+    texts, seconds = choice.values("turns", _is_text), choice.values("wall_time", _is_number)
+    if not 0 < len(replies) == len(texts) == len(seconds):
+        raise ours.error("replies", "as many as 'choices[0].turns' and 'choices[0].wall_time', at least one")
+    answer = Answer(
+        tuple(
+            _reply(entry, text, wall_s) for entry, text, wall_s in zip(replies, texts, seconds, strict=True)
+        ),
+        ours.value("left_out", _is_text, "a text"),
+    )
+    question_id = lines.value("question_id", lambda one: _is_text(one) or _is_count(one, -(2**63)), "an id")
+    return question_id, ours.value("question", _is_text, "a text"), answer
+
+
+def _reply(entry: _Entry, text: str, wall_s: float) -> Reply:
+    names = ("n_drafted", "depth", "n_accepted", "n_emitted")
+    n_drafted, depth, n_accepted, n_emitted = columns = [entry.values(name, _is_count) for name in names]
+    betas = entry.values("betas", lambda one: isinstance(one, list) and all(map(_is_number, one)))
+    if len({len(column) for column in (*columns, betas)}) > 1:
+        raise entry.error("betas", f"as many as {', '.join(map(repr, names))} have")
+    rows = zip(
+        n_drafted, depth, n_accepted, n_emitted, (tuple(map(float, one)) for one in betas), strict=True
+    )
+    return Reply(
+        text=text,
+        tokens=tuple(entry.values("tokens", _is_count)),
+        n_prompt_tokens=entry.value("n_prompt_tokens", _is_count, "a count"),
+        finish_reason=entry.value("finish_reason", _is_text, "a text"),
+        wall_s=wall_s,
+        prefill_s=entry.value("prefill_s", _is_number, "a number"),
+        rounds_s=entry.value("rounds_s", _is_number, "a number"),
+        steps=tuple(Step(*row) for row in rows),
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _is_count(value: Any, low: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+class _Entry:
+    """A JSON object of a line, read field by field."""
+
+    def __init__(self, place: str, prefix: str, values: Any) -> None:
+        self._place, self._prefix = place, prefix
+        if not isinstance(values, dict):
+            found = f"field '{prefix.removesuffix('.')}'" if prefix else "it"
+            raise InputError(f"{place}: {found} is {as_json(values)}; expected an object")
+        self._values: dict[str, Any] = values
+
+    def error(self, name: str, expected: str) -> InputError:
+        found = f"is {as_json(self._values[name])}" if name in self._values else "is missing"
+        return InputError(f"{self._place}: field '{self._prefix}{name}' {found}; expected {expected}")
+
+    def value(self, name: str, fits: Callable[[Any], bool], expected: str) -> Any:
+        """A field for which `fits` is true."""
+        found = self._values.get(name)
+        if not fits(found):
+            raise self.error(name, expected)
+        return found
+
+    def values(self, name: str, fits: Callable[[Any], bool]) -> list[Any]:
+        """A field that is a list, for each entry of which `fits` is true."""
+        found = self._values.get(name)
+        if not isinstance(found, list) or not all(map(fits, found)):
+            raise self.error(name, "a list of what a file of answers has there")
+        return found
+
+    def entry(self, name: str) -> _Entry:
+        """A field that is an object."""
+        if name not in self._values:
+            raise self.error(name, "an object")
+        return _Entry(self._place, f"{self._prefix}{name}.", self._values[name])
+
+    def entries(self, name: str) -> list[_Entry]:
+        """A field that is a list of objects."""
+        found = self._values.get(name)
+        if not isinstance(found, list):
+            raise self.error(name, "a list of objects")
+        return [_Entry(self._place, f"{self._prefix}{name}[{i}].", one) for i, one in enumerate(found)]

@@ -1,0 +1,444 @@
+"""Benchmarks of speculation: the questions of a file, answered with and without a draft, by category."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final, Literal, TypeAlias
+
+from specdec import _core
+from specdec.analysis.acceptance import name_of
+from specdec.analysis.answers import Answer, AnswerFile, Reply, check_settings
+from specdec.analysis.bench_rows import Bench, bench_rows
+from specdec.analysis.questions import Question, QuestionsLike, questions_of
+from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
+from specdec.decoding.beginning import Beginning
+from specdec.decoding.chat import Chat
+from specdec.decoding.generate import generate
+from specdec.decoding.options import DecodingOptions, Gamma
+from specdec.decoding.result import Result
+from specdec.drafts.draft import Draft
+from specdec.drafts.model_draft import DraftLike, as_draft
+from specdec.errors import InputError, number_of, shown
+from specdec.models.model import Model, ModelLike, as_model
+from specdec.progress import counted
+from specdec.verification.rules import DecodingRule
+
+__all__ = ["TooLong", "bench"]
+
+TooLong: TypeAlias = Literal["error", "skip"]
+"""What happens with questions that the context has no room for."""
+_TOO_LONG: Final[tuple[TooLong, ...]] = ("error", "skip")
+
+PLAIN: Final = "plain"
+"""What decoding without a draft is called."""
+_WARM_UP: Final = (3, 16)
+"""Runs that are thrown away, and their new tokens: caches, threads, the processor's clock."""
+_N_NAMED: Final = 5
+"""Questions that a message names at most."""
+
+
+def bench(
+    target: ModelLike,
+    draft: DraftLike | None,
+    questions: QuestionsLike,
+    *,
+    name: str | None = None,
+    categories: Sequence[str] | None = None,
+    limit: int | None = None,
+    gamma: Gamma = None,
+    max_new_tokens: int | None = 1024,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    verify: DecodingRule = "rejection",
+    lenience: float = 1.0,
+    seed: int = 0,
+    repeats: int = 3,
+    plain: bool = True,
+    chat: bool | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    too_long: TooLong = "error",
+    answers: str | os.PathLike[str] | None = None,
+    n_threads: int | None = None,
+    progress: bool = False,
+) -> Bench:
+    """Answer the questions of a benchmark with and without a draft, and count by category.
+
+    As in Spec-Bench, questions are answered one at a time, greedily unless a temperature is given, turn by
+    turn, each turn after the model's own answer to the one before. Where the target has a chat template, the
+    turns go through it; else a text goes on with the next turn after an empty line, and an encoder-decoder
+    reads each turn as a source of its own. Plain and speculative decoding answer each question in turns, so
+    that both see the same machine.
+
+    A text that ends within a round counts up to its end: what was accepted behind an end-of-text token or a
+    stop is neither a new token nor an accepted draft (`BenchRow`).
+
+    Parameters
+    ----------
+    target : Model, path or hub name
+    draft : Model, path, hub name, Draft, object or None
+        As of `specdec.generate`. None: plain decoding alone. A draft that remembers earlier texts, such as
+        `specdec.drafts.SuffixMemory`, knows those of earlier questions and repetitions.
+    questions : path-like, or iterable of Question and str
+        A file that `specdec.read_questions` takes, or questions themselves; a text is one of the category
+        "prompts".
+    name : str, optional
+        What the draft is called; by default after its file or its class.
+    categories : sequence of str, optional
+        Ask the questions of these alone.
+    limit : int, optional
+        Ask the first so many questions of each category alone, at least 1.
+    gamma : int, "auto", AdaptiveGamma or callable, optional
+        As of `specdec.generate`.
+    max_new_tokens : int or None, default 1024
+        Of each turn, as of `specdec.generate`.
+    temperature, top_k, top_p, min_p
+        As in `Sampling`.
+    verify, lenience
+        As of `specdec.generate`; lenience below 1 is not exact, and plain decoding is.
+    seed : int, default 0
+        Repetition k uses seed + k, and each turn of a question a key of its own.
+    repeats : int, default 3
+        How often all questions are answered, at least 1. Times differ, and so do texts that are sampled.
+    plain : bool, default True
+        Answer without the draft too. Without, there are no speed-ups.
+    chat : bool, optional
+        Whether turns go through the chat template; None: where the target has one.
+    chat_template_kwargs : mapping, optional
+        Variables of the chat template, as of `specdec.generate`.
+    too_long : {"error", "skip"}
+        What happens with a question that the context has no room for: nothing is begun, or it is left out and
+        `Bench.skipped` has it. A later turn that has no room ends the call, or the question.
+    answers : path-like, optional
+        A folder for the answers, in the format of Spec-Bench: ``run_1/plain.jsonl``, ``run_1/NAME.jsonl`` and
+        so on for each repetition, a line for each question as soon as it is answered. A call with the same
+        folder and settings goes on where an earlier one was interrupted; ``settings.json`` has the settings.
+    n_threads : int, optional
+        None: :func:`specdec.threads.default_threads`.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+
+    Returns
+    -------
+    Bench
+        ``print`` shows its tables.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, a file of questions or answers is damaged (the message names file,
+        line and field), the answers in the folder were made with other settings, or a question does not fit
+        the context.
+    VocabularyMismatchError
+        If target and draft have different vocabularies.
+    CheckpointError, TokenizerError
+        If a path cannot be loaded.
+    MissingPackageError
+        If a file of questions or a progress bar needs a package that is not installed.
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> found = specdec.bench(target, draft, ["Once upon a time", "It was a dark and stormy night"])
+    >>> print(found)
+    >>> found["overall"].mean_acceptance_length  # with a file that has several categories
+    """
+    asked = _chosen(questions_of(questions), categories, limit)
+    repeats, seed = check_integer("repeats", repeats, 1), check_integer("seed", seed, 0, 2**64 - 1)
+    if seed + repeats > 2**64:
+        raise InputError(f"seed is {shown(seed)}; expected at most {2**64 - repeats}, for {repeats} repeats")
+    plain, too_long = check_flag("plain", plain), check_choice("too_long", too_long, _TOO_LONG)
+    chat = None if chat is None else check_flag("chat", chat)
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "min_p": min_p, "n_threads": n_threads,
+    }  # fmt: skip
+    drafting: dict[str, Any] = {"gamma": gamma, "lenience": lenience}
+    checked = DecodingOptions(**options, **drafting, verify=verify, progress=progress)
+    if verify == "coupled":
+        options["verify"] = verify  # plain decoding draws otherwise then
+    else:
+        drafting["verify"] = verify
+    folder = None if answers is None else check_path("answers", answers)
+
+    target = as_model("target", target)
+    opened = None if draft is None else as_draft(target, draft, optional=True)
+    called = _called(name, opened)
+    ways = []
+    if plain or opened is None:
+        ways.append(_Way(PLAIN, None, options))
+    if opened is not None:
+        ways.append(_Way(called, opened, options | drafting))
+    asker = _Asker(target, chat, chat_template_kwargs, too_long)
+    fitting, skipped = asker.fitting(asked)
+    settings = _settings(target, ways, checked, seed, asker)
+    if folder is not None:
+        check_settings(folder / "settings.json", settings)
+        for way in ways:
+            way.files = [
+                AnswerFile(folder / f"run_{run + 1}" / f"{_file_name(way.name)}.jsonl", way.name)
+                for run in range(repeats)
+            ]
+    with counted(len(fitting) * len(ways) * repeats, "answer", checked.progress) as done:
+        for run in range(repeats):
+            for way in ways:
+                way.answers.append([])
+            for question in fitting:
+                for way in ways:
+                    way.answer(run, question, asker, seed + run)
+                    done(1)
+    ours, theirs = (
+        next((way.answers for way in ways if (way.draft is None) == is_plain), [])
+        for is_plain in (False, True)
+    )
+    skipped += [
+        (question.id, answer.left_out)
+        for question, answer in zip(fitting, ways[-1].answers[0], strict=True)
+        if answer.left_out
+    ]
+    return Bench(
+        target=name_of(target),
+        draft=called,
+        settings=settings,
+        rows=bench_rows(fitting, ours, theirs, sampled=not checked.sampling.greedy),
+        questions=tuple(fitting),
+        skipped=tuple(skipped),
+        answers=tuple(map(tuple, ours)),
+        plain_answers=tuple(map(tuple, theirs)),
+    )
+
+
+@dataclass
+class _Way:
+    """One way to answer: without a draft, or with it."""
+
+    name: str
+    draft: Draft | None
+    options: dict[str, Any]
+    answers: list[list[Answer]] = field(default_factory=list)
+    files: list[AnswerFile] = field(default_factory=list)
+    is_warm: bool = False
+
+    def answer(self, run: int, question: Question, asker: _Asker, seed: int) -> None:
+        """Answer a question, or take the answer that there is."""
+        found = self.files[run].find(question) if self.files else None
+        if found is None:
+            if not self.is_warm:
+                self.is_warm = True
+                for _ in range(_WARM_UP[0]):
+                    options = self.options | {"max_new_tokens": _WARM_UP[1]}
+                    asker.run(question, [], 0, self.draft, seed, options)
+            found = asker.answer(question, self.draft, seed, self.options)
+            if self.files:
+                self.files[run].add(question, found)
+        self.answers[run].append(found)
+
+
+class _Asker:
+    """Asks a target questions, turn by turn."""
+
+    def __init__(
+        self,
+        target: Model,
+        chat: bool | None,
+        chat_template_kwargs: Mapping[str, Any] | None,
+        too_long: TooLong,
+    ) -> None:
+        self.target = target
+        self.is_encoder_decoder = target.config.encoder is not None
+        self.chat = target.chat_template is not None and not self.is_encoder_decoder if chat is None else chat
+        if self.chat and (target.chat_template is None or self.is_encoder_decoder):
+            why = "is an encoder-decoder" if self.is_encoder_decoder else "has no chat template"
+            raise InputError(f"chat is True, and {target.path} {why}; expected False, or None")
+        if chat_template_kwargs is not None:
+            if not self.chat:
+                raise InputError("chat_template_kwargs is given, and no chat template is used; expected None")
+            Chat.of_call(None, [{"role": "user"}], None, None, chat_template_kwargs)  # refuses what is none
+            chat_template_kwargs = dict(chat_template_kwargs)
+        if target.tokenizer is None:
+            raise InputError(f"target {target.path} has no tokenizer; expected one, as questions are texts")
+        self.variables = chat_template_kwargs
+        self.too_long = too_long
+
+    def fitting(self, questions: Sequence[Question]) -> tuple[list[Question], list[tuple[int | str, str]]]:
+        """(questions whose first turn the context has room for, ids of the others and why).
+
+        Raises
+        ------
+        InputError
+            There are others, and they are not to be skipped; or there is none that fits.
+        """
+        found, skipped = [], []
+        for question in questions:
+            try:
+                self._check(self._prompt(question, [], 0))
+            except InputError as error:
+                skipped.append((question.id, str(error)))
+            else:
+                found.append(question)
+        if skipped and (self.too_long == "error" or not found):
+            named = "; ".join(f"{question_id!r}: {why}" for question_id, why in skipped[:_N_NAMED])
+            more = f"; and {len(skipped) - _N_NAMED} more" if len(skipped) > _N_NAMED else ""
+            expected = "questions that fit" if not found else "questions that fit, or too_long='skip'"
+            raise InputError(
+                f"{number_of(len(skipped), 'question')} cannot be asked: {named}{more}; expected {expected}"
+            )
+        return found, skipped
+
+    def answer(
+        self, question: Question, draft: Draft | None, seed: int, options: Mapping[str, Any]
+    ) -> Answer:
+        """Ask all turns of a question.
+
+        Raises
+        ------
+        InputError
+            A later turn does not fit the context, and is not to be skipped.
+        """
+        replies: list[Reply] = []
+        for turn in range(len(question.turns)):
+            if turn:
+                try:
+                    self._check(self._prompt(question, replies, turn))
+                except InputError as error:
+                    why = f"turn {turn + 1}: {error}"
+                    if self.too_long == "skip":
+                        return Answer(tuple(replies), why)
+                    raise InputError(
+                        f"question {question.id!r}, {why}; expected turns that fit, or too_long='skip'"
+                    ) from None
+            begun = time.perf_counter()
+            result = self.run(question, replies, turn, draft, seed, options)
+            replies.append(Reply.of(result, time.perf_counter() - begun))
+        return Answer(tuple(replies))
+
+    def run(
+        self,
+        question: Question,
+        replies: Sequence[Reply],
+        turn: int,
+        draft: Draft | None,
+        seed: int,
+        options: Mapping[str, Any],
+    ) -> Result:
+        """Decode the answer to a turn."""
+        key = [(seed, _sequence(question, turn))]
+        prompt = self._prompt(question, replies, turn)
+        result: Result
+        if self.chat:
+            result = generate(
+                self.target, draft, messages=prompt, chat_template_kwargs=self.variables, seed=key, **options
+            )
+        else:
+            result = generate(self.target, draft, prompt, seed=key, **options)
+        return result
+
+    def _prompt(self, question: Question, replies: Sequence[Reply], turn: int) -> Any:
+        """What a turn is asked as: messages, or a text."""
+        if self.chat:
+            messages = [] if question.system is None else [{"role": "system", "content": question.system}]
+            for said, reply in zip(question.turns, replies, strict=False):
+                messages += [{"role": "user", "content": said}, {"role": "assistant", "content": reply.text}]
+            return [*messages, {"role": "user", "content": question.turns[turn]}]
+        if self.is_encoder_decoder:
+            return question.turns[turn]
+        parts = [
+            part for said, reply in zip(question.turns, replies, strict=False) for part in (said, reply.text)
+        ]
+        before = "".join(f"{said}{text}\n\n" for said, text in zip(parts[::2], parts[1::2], strict=True))
+        return before + question.turns[turn]
+
+    def _check(self, prompt: Any) -> None:
+        """See that the context has room for a prompt and an answer.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.chat:
+            chat = Chat.of_call(None, prompt, None, None, self.variables)
+            assert chat is not None
+            (prompt,) = chat.prompts(self.target)
+        Beginning.of(self.target, prompt, "prompt")
+
+
+def _chosen(questions: list[Question], categories: Sequence[str] | None, limit: int | None) -> list[Question]:
+    """The questions of some categories, the first ones of each."""
+    if categories is not None:
+        known = list(dict.fromkeys(question.category for question in questions))
+        wanted = check_items("categories", categories, "a sequence of texts")
+        for one in wanted:
+            if not isinstance(one, str) or one not in known:
+                raise InputError(
+                    f"categories has {shown(one)}; expected some of {', '.join(map(repr, known))}"
+                )
+        if isinstance(categories, str) or not wanted:
+            raise InputError(f"categories is {shown(categories)}; expected a sequence of at least one text")
+        questions = [question for question in questions if question.category in wanted]
+    if limit is None:
+        return questions
+    limit = check_integer("limit", limit, 1)
+    kept, counts = [], dict.fromkeys((question.category for question in questions), 0)
+    for question in questions:
+        counts[question.category] += 1
+        if counts[question.category] <= limit:
+            kept.append(question)
+    return kept
+
+
+def _called(name: str | None, draft: Draft | None) -> str:
+    """What the draft is called."""
+    if draft is None:
+        if name is not None:
+            raise InputError(f"name is {shown(name)}, and there is no draft; expected None")
+        return PLAIN
+    if name is None:
+        return name_of(draft.identity)
+    if not isinstance(name, str) or not name or _file_name(name) == PLAIN:
+        raise InputError(f"name is {shown(name)}; expected a text other than {PLAIN!r}, or None")
+    return name
+
+
+def _file_name(name: str) -> str:
+    """A name without what a file's name may not have."""
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "draft"
+
+
+def _settings(
+    target: Model, ways: Sequence[_Way], options: DecodingOptions, seed: int, asker: _Asker
+) -> dict[str, Any]:
+    """What the answers depend on, in the types of JSON."""
+    gamma = options.gamma
+    return {
+        "version": _core.__version__,
+        "target": name_of(target),
+        "n_parameters": target.n_parameters,
+        "dtype": target.dtype,
+        "cache_dtype": target.cache_dtype,
+        "draft": ways[-1].name,
+        "gamma": gamma if gamma is None or isinstance(gamma, int) else type(gamma).__name__,
+        "max_new_tokens": options.max_new_tokens,
+        "temperature": options.sampling.temperature,
+        "top_k": None if options.sampling.top_k is None else int(options.sampling.top_k),
+        "top_p": options.sampling.top_p,
+        "min_p": options.sampling.min_p,
+        "verify": options.verify,
+        "lenience": options.lenience,
+        "seed": seed,
+        "chat": asker.chat,
+        "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
+        "n_threads": options.n_threads,
+        "kernels": _core.kernels(),
+    }
+
+
+def _sequence(question: Question, turn: int) -> int:
+    """The number of a turn's random numbers: the same whichever other questions there are."""
+    return int.from_bytes(blake2b(json.dumps([question.id, turn]).encode(), digest_size=4).digest(), "little")

@@ -1,0 +1,131 @@
+"""What became of drafts, counted as serving engines count it, and right where a text ends within a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from specdec.trace import Trace
+
+__all__ = ["DraftCounts", "Step", "steps_of"]
+
+
+class Step(NamedTuple):
+    """One run of the target and what stands of it in the text.
+
+    Attributes
+    ----------
+    n_drafted : int
+        Drafted tokens, those behind the end of the text too.
+    depth : int
+        Length of the longest drafted path: `n_drafted` for a chain.
+    n_accepted : int
+        Accepted drafts that stand in the text; the end-of-text token, where it was drafted, is one.
+    n_emitted : int
+        New tokens of the text, the end-of-text token among them.
+    betas : tuple of float
+        The chance that a draft is accepted at each verified position, as `Round.betas`, as far as the text
+        goes.
+    """
+
+    n_drafted: int
+    depth: int
+    n_accepted: int
+    n_emitted: int
+    betas: tuple[float, ...]
+
+
+def steps_of(trace: Trace) -> tuple[Step, ...]:
+    """The steps of a run. What a round gave behind the end of the text counts in none of them."""
+    return tuple(
+        Step(
+            n_drafted=round_.n_drafted,
+            depth=round_.depth,
+            n_accepted=min(round_.n_accepted, round_.kept),
+            n_emitted=round_.kept,
+            betas=round_.betas[: round_.kept],
+        )
+        for round_ in trace.rounds
+    )
+
+
+@dataclass(frozen=True)
+class DraftCounts:
+    """Counts over steps, under the names that vLLM gives them.
+
+    vLLM counts the steps that drafted something, and counts what was accepted behind an end of text too. Here
+    that is left out, so that the mean acceptance length is what its name says: new tokens a step.
+
+    Attributes
+    ----------
+    num_steps : int
+        Runs of the target.
+    num_spec_steps : int
+        Of them, those that verified a draft (``num_drafts`` of vLLM's counters).
+    num_draft_tokens : int
+        Drafted tokens.
+    num_accepted_draft_tokens : int
+        Of them, those that stand in the text.
+    num_emitted_tokens : int
+        New tokens of the text.
+    num_spec_emitted_tokens : int
+        Of them, those of steps that verified a draft.
+    accepted_per_position : tuple of int
+        Steps that accepted a first, second, … draft, as far as drafts reached.
+    """
+
+    num_steps: int
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    num_emitted_tokens: int
+    num_spec_emitted_tokens: int
+    accepted_per_position: tuple[int, ...]
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> DraftCounts:
+        """Count steps."""
+        every = tuple(steps)
+        drafted = [step for step in every if step.n_drafted]
+        reach = max((step.depth for step in drafted), default=0)
+        return cls(
+            num_steps=len(every),
+            num_spec_steps=len(drafted),
+            num_draft_tokens=sum(step.n_drafted for step in drafted),
+            num_accepted_draft_tokens=sum(step.n_accepted for step in drafted),
+            num_emitted_tokens=sum(step.n_emitted for step in every),
+            num_spec_emitted_tokens=sum(step.n_emitted for step in drafted),
+            accepted_per_position=tuple(
+                sum(step.n_accepted > position for step in drafted) for position in range(reach)
+            ),
+        )
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """New tokens of a step that verified a draft, the target's own token included; NaN without any.
+
+        1 + accepted / steps, as vLLM has it, but for a step within which a text ended: that gives what stands
+        in the text.
+        """
+        return _share(self.num_spec_emitted_tokens, self.num_spec_steps)
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted over drafted tokens; NaN where nothing was drafted."""
+        return _share(self.num_accepted_draft_tokens, self.num_draft_tokens)
+
+    @property
+    def per_position_acceptance_rate(self) -> tuple[float, ...]:
+        """Share of the steps with a draft that accepted a first, second, … token of it."""
+        return tuple(_share(accepted, self.num_spec_steps) for accepted in self.accepted_per_position)
+
+    @property
+    def tokens_per_call(self) -> float:
+        """New tokens per run of the target, steps without a draft included: 1 in plain decoding."""
+        return _share(self.num_emitted_tokens, self.num_steps)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else math.nan

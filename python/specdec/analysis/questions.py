@@ -1,0 +1,307 @@
+"""Questions that a benchmark asks: files of Spec-Bench and SPEED-Bench, and any JSONL of prompts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from specdec.checks import as_integer, check_items, check_path
+from specdec.errors import InputError, MissingPackageError, kind_of, shown
+from specdec.models.json_fields import as_json
+
+__all__ = ["Question", "QuestionsLike", "questions_of", "read_questions"]
+
+_TURNS: Final = ("turns", "prompt", "messages", "question", "text")
+"""Fields that what is asked may stand in; the first that a line has counts."""
+_IDS: Final = ("question_id", "id", "task_id", "prompt_id")
+"""Fields that name a question; the first that a line has counts."""
+_PLACEHOLDER: Final = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
+"""What SPEED-Bench's files hold in place of texts that its authors may not pass on."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a benchmark asks a model, in one or several turns.
+
+    Attributes
+    ----------
+    id : int or str
+        Different for each question of a list.
+    category : str
+        What its figures are counted with.
+    turns : tuple of str
+        What the user says, turn by turn; at least one.
+    system : str, optional
+        A message before the first turn, for the chat template.
+
+    Raises
+    ------
+    InputError
+        A value is none of these; the message names it.
+    """
+
+    id: int | str
+    category: str
+    turns: tuple[str, ...]
+    system: str | None = None
+
+    def __post_init__(self) -> None:
+        number = self.id if isinstance(self.id, str) and self.id else as_integer(self.id)
+        if number is None:
+            raise InputError(f"id is {shown(self.id)}; expected an integer or a text")
+        if not isinstance(self.category, str) or not self.category:
+            raise InputError(f"category is {shown(self.category)}; expected a text")
+        expected = "a sequence of at least one text"
+        if isinstance(self.turns, str):
+            raise InputError(f"turns is {shown(self.turns)}; expected {expected}")
+        turns = tuple(check_items("turns", self.turns, expected))
+        if not turns:
+            raise InputError(f"turns is {shown(self.turns)}; expected {expected}")
+        for i, turn in enumerate(turns):
+            if not isinstance(turn, str) or not turn:
+                raise InputError(f"turns[{i}] is {shown(turn)}; expected a text of at least one character")
+        if self.system is not None and not isinstance(self.system, str):
+            raise InputError(f"system is {shown(self.system)}; expected a text, or None")
+        object.__setattr__(self, "id", number)
+        object.__setattr__(self, "turns", turns)
+
+
+QuestionsLike: TypeAlias = str | os.PathLike[str] | Iterable[Question | str]
+"""A file of questions, or questions and prompts."""
+
+
+def read_questions(path: str | os.PathLike[str]) -> list[Question]:
+    """Read the questions of a benchmark.
+
+    A file whose name ends with ``.parquet`` is read with pyarrow; SPEED-Bench comes in such files, as its
+    authors' ``prepare_data.py`` writes them. Any other is JSONL: a question a line, empty lines aside. A line
+    is a text, or an object with these fields:
+
+    - ``turns`` (Spec-Bench, SPEED-Bench), else ``prompt``, ``messages``, ``question`` or ``text``: what is
+      asked, a text or a list of texts. ``messages`` are objects with ``role`` and ``content``; what the user
+      says there are the turns, what the system says first is `Question.system`, and the assistant's messages
+      are left out.
+    - ``question_id``, else ``id``, ``task_id`` or ``prompt_id``: an integer or a text; by default the number
+      of the line.
+    - ``category``: a text; by default the name of the file, without its ending.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    list of Question
+        In the order of the file, at least one.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is no JSONL or Parquet, has no question or two with one id, or a field is
+        something else. The message names the file, the line and the field.
+    MissingPackageError
+        A Parquet file, and pyarrow is not installed: ``pip install 'specdec[parquet]'``.
+
+    Examples
+    --------
+    >>> questions = specdec.read_questions("Spec-Bench/data/spec_bench/question.jsonl")
+    >>> len(questions), questions[0].category
+    (480, 'writing')
+    """
+    file = check_path("path", path)
+    read = _parquet_rows if file.suffix == ".parquet" else _json_lines
+    questions: list[Question] = []
+    places: dict[int | str, str] = {}
+    for number, place, value in read(file):
+        question = _question(file, number, place, value)
+        if question.id in places:
+            raise InputError(
+                f"{place}: the id {as_json(question.id)} is that of {places[question.id]} too; expected "
+                "another for each question"
+            )
+        places[question.id] = place.removeprefix(f"{file}, ")
+        questions.append(question)
+    if not questions:
+        raise InputError(f"{file}: has no question; expected at least one")
+    return questions
+
+
+def questions_of(given: QuestionsLike) -> list[Question]:
+    """The argument `questions` as questions with different ids: a file is read, a text is a question.
+
+    Raises
+    ------
+    InputError, MissingPackageError
+        As `read_questions`.
+    """
+    if isinstance(given, str | os.PathLike):
+        return read_questions(given)
+    questions: list[Question] = []
+    for i, item in enumerate(check_items("questions", given, "a path, or questions and prompts")):
+        if isinstance(item, str):
+            try:
+                item = Question(i + 1, "prompts", (item,))
+            except InputError as error:
+                raise InputError(f"questions[{i}]: {error}") from None
+        if not isinstance(item, Question):
+            raise InputError(f"questions[{i}] is {kind_of(item)}; expected a specdec.Question, or a text")
+        questions.append(item)
+    if not questions:
+        raise InputError("questions is empty; expected at least one")
+    seen: set[int | str] = set()
+    for question in questions:
+        if question.id in seen:
+            raise InputError(
+                f"questions has the id {shown(question.id)} twice; expected another for each question"
+            )
+        seen.add(question.id)
+    return questions
+
+
+def _json_lines(file: Path) -> Iterator[tuple[int, str, Any]]:
+    """(number, place, value) of each line that is not empty."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from error
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{file}, line {number}"
+        try:
+            value = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}: is no JSON ({error}); expected an object a line") from error
+        yield number, place, value
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
+    """(number, place, value) of each row."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingPackageError(
+            "a .parquet file needs pyarrow, which is not installed: pip install 'specdec[parquet]'"
+        ) from None
+    number = 0
+    try:
+        with parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches():
+                for value in batch.to_pylist():
+                    number += 1
+                    yield number, f"{file}, row {number}", value
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: cannot be read: no such file") from error
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(
+            f"{file}: is no Parquet file ({error}); expected one with a question a row"
+        ) from error
+
+
+def _question(file: Path, number: int, place: str, value: Any) -> Question:
+    """The question of a line or row.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(value, str):
+        value = {"prompt": value}
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{place}: is {as_json(value)}; expected a text, or an object with 'turns' or 'prompt'"
+        )
+    system = None
+    name = _first_of(value, _TURNS)
+    if name is None:
+        fields = ", ".join(map(repr, _TURNS))
+        raise InputError(f"{place}: has none of the fields {fields}; expected what is asked in one of them")
+    if name == "messages":
+        turns, system = _turns_of_messages(place, value[name])
+    else:
+        turns = _texts(place, name, value[name])
+    if not turns:
+        raise _error(place, name, value[name], "at least one text")
+    for i, turn in enumerate(turns):
+        if turn.startswith(_PLACEHOLDER):
+            raise _error(
+                place, f"{name}[{i}]", turn,
+                "the text itself, which the prepare_data.py of SPEED-Bench's authors fetches",
+            )  # fmt: skip
+    return Question(
+        id=_id(place, number, value),
+        category=_category(place, file, value),
+        turns=tuple(turns),
+        system=system,
+    )
+
+
+def _first_of(value: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    """The first of some fields that an object has, null not counted."""
+    return next((name for name in names if value.get(name) is not None), None)
+
+
+def _texts(place: str, name: str, value: Any) -> list[str]:
+    """A field that is a text, or a list of texts."""
+    if isinstance(value, list):
+        return [_text(place, f"{name}[{i}]", one) for i, one in enumerate(value)]
+    if isinstance(value, str):
+        return [_text(place, name, value)]
+    raise _error(place, name, value, "a text, or a list of texts")
+
+
+def _text(place: str, name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _error(place, name, value, "a text of at least one character")
+    return value
+
+
+def _turns_of_messages(place: str, value: Any) -> tuple[list[str], str | None]:
+    """(what the user says, what the system says first) of a conversation."""
+    if not isinstance(value, list):
+        raise _error(place, "messages", value, "a list of objects with 'role' and 'content'")
+    turns, system = [], None
+    for i, message in enumerate(value):
+        if not isinstance(message, dict):
+            raise _error(place, f"messages[{i}]", message, "an object with 'role' and 'content'")
+        role = message.get("role")
+        if role not in ("user", "assistant") and not (role == "system" and i == 0):
+            raise _error(
+                place, f"messages[{i}].role", role, "'user' or 'assistant', or 'system' of the first message"
+            )
+        if role == "assistant":
+            continue
+        content = _text(place, f"messages[{i}].content", message.get("content"))
+        if role == "system":
+            system = content
+        else:
+            turns.append(content)
+    return turns, system
+
+
+def _id(place: str, number: int, value: Mapping[str, Any]) -> int | str:
+    name = _first_of(value, _IDS)
+    if name is None:
+        return number
+    found = value[name]
+    if isinstance(found, bool) or not isinstance(found, int | str) or found == "":
+        raise _error(place, name, found, "an integer or a text")
+    return found
+
+
+def _category(place: str, file: Path, value: Mapping[str, Any]) -> str:
+    found = value.get("category")
+    return file.stem if found is None else _text(place, "category", found)
+
+
+def _error(place: str, name: str, value: Any, expected: str) -> InputError:
+    return InputError(f"{place}: field '{name}' is {as_json(value)}; expected {expected}")

@@ -1,0 +1,427 @@
+"""One prompt decoded again and again, with sliders for what speculation is set by."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from specdec import theory
+from specdec.analysis.acceptance import name_of
+from specdec.checks import check_integer
+from specdec.decoding.generate import generate
+from specdec.decoding.options import DecodingOptions
+from specdec.decoding.result import Result
+from specdec.drafts.draft import Draft
+from specdec.drafts.model_draft import DraftLike, as_draft
+from specdec.errors import InputError, MissingPackageError, SpecdecError, shown
+from specdec.models.model import ModelLike, Prompt, as_model
+from specdec.plot.style import BLACK, BLUE, GREEN, GREY, VERMILION, Axes, pyplot, styled
+from specdec.trace import Trace
+from specdec.verification.rules import DECODING_RULES, DecodingRule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+else:
+    Figure = Any
+
+__all__ = ["Explorer", "ExplorerSettings", "explore"]
+
+_SIZE: Final = (10.0, 3.6)  # inches
+_KEPT: Final = 64
+"""Runs that are kept, so that a slider may go back."""
+_WIDGET_MIME: Final = "application/vnd.jupyter.widget-view+json"
+
+
+@dataclass(frozen=True)
+class ExplorerSettings:
+    """What the controls of an `Explorer` say.
+
+    Attributes
+    ----------
+    draft : str
+        Name of the draft.
+    gamma : int
+        Drafted tokens a round at most; 0 is plain decoding.
+    temperature : float
+    verify : str
+        The rule of verification.
+    lenience : float
+        l of appendix A.5; 1 is the exact rule.
+    """
+
+    draft: str
+    gamma: int
+    temperature: float = 0.0
+    verify: DecodingRule = "rejection"
+    lenience: float = 1.0
+
+
+class Explorer:
+    """A run of one prompt, its figure, and the controls that change it; `specdec.explore` makes it.
+
+    A notebook with a kernel shows controls over the live figure; where there is no kernel, as on a page that
+    a notebook was made into, the figure is still.
+
+    Attributes
+    ----------
+    settings : ExplorerSettings
+        What is shown.
+    result : Result
+        The run that is shown.
+    plain : Result
+        The same prompt decoded greedily without a draft, which measures a plain run of the target.
+    drafts : dict of str to Draft
+        What there is to choose from.
+    """
+
+    def __init__(
+        self,
+        target: ModelLike,
+        draft: DraftLike | Mapping[str, DraftLike],
+        prompt: Prompt,
+        settings: Mapping[str, Any],
+        *,
+        max_gamma: int,
+        max_new_tokens: int,
+        seed: int,
+        n_threads: int | None,
+    ) -> None:
+        pyplot()
+        self._max_gamma = check_integer("max_gamma", max_gamma, 1)
+        self._options: dict[str, Any] = {
+            "max_new_tokens": check_integer("max_new_tokens", max_new_tokens, 1),
+            "seed": check_integer("seed", seed, 0, 2**64 - 1),
+            "n_threads": n_threads,
+        }
+        self._target, self._prompt = as_model("target", target), prompt
+        self.drafts = _named(draft, self._target)
+        self.plain = generate(self._target, None, prompt, **self._options)
+        if not isinstance(self.plain, Result):
+            raise InputError("prompt is several prompts; expected one")
+        self._runs: dict[ExplorerSettings, Result] = {}
+        first = next(iter(self.drafts))
+        self.settings = ExplorerSettings(first, min(self.drafts[first].gamma, self._max_gamma))
+        self.result = self.plain
+        self.set(**settings)
+        self._widget: Any = None
+
+    def set(self, **changes: Any) -> Explorer:
+        """Change settings, as the controls do, and decode again.
+
+        Parameters
+        ----------
+        **changes
+            Fields of `ExplorerSettings`.
+
+        Returns
+        -------
+        Explorer
+            This one.
+
+        Raises
+        ------
+        InputError
+            A setting is out of its range, or they do not go together. Nothing is changed.
+        """
+        names = [field.name for field in fields(ExplorerSettings)]
+        for name in changes:
+            if name not in names:
+                raise InputError(f"{shown(name)} is no setting; expected {', '.join(names)}")
+        settings = replace(self.settings, **changes)
+        if not isinstance(settings.draft, str) or settings.draft not in self.drafts:
+            known = ", ".join(map(repr, self.drafts))
+            raise InputError(f"draft is {shown(settings.draft)}; expected one of {known}")
+        gamma = check_integer("gamma", settings.gamma, 0, self._max_gamma)
+        checked = DecodingOptions(
+            temperature=settings.temperature, verify=settings.verify, lenience=settings.lenience
+        )
+        settings = replace(
+            settings, gamma=gamma, temperature=checked.sampling.temperature, lenience=checked.lenience
+        )
+        result = self._runs.get(settings)
+        if result is None:
+            result = generate(
+                self._target, self.drafts[settings.draft], self._prompt, gamma=settings.gamma,
+                temperature=settings.temperature, verify=settings.verify, lenience=settings.lenience,
+                **self._options,
+            )  # fmt: skip
+            while len(self._runs) >= _KEPT:
+                del self._runs[next(iter(self._runs))]
+            self._runs[settings] = result
+        self.settings, self.result = settings, result
+        return self
+
+    @property
+    def trace(self) -> Trace:
+        """Of the run that is shown, with t(1) as plain decoding has measured it."""
+        return self.result.trace.against(self.plain.trace)
+
+    def summary(self) -> str:
+        """The figures of the run that is shown, on a line."""
+        trace = self.trace
+        found = [f"{trace.tokens_per_call:.2f} tokens per run of the target"]
+        if trace.n_drafted:
+            found += [
+                f"α = {trace.acceptance_rate:.2f}",
+                f"{trace.n_accepted} of {trace.n_drafted} drafts accepted",
+                f"c = {trace.cost_coefficient:.2f}",
+            ]
+            predicted = trace.predicted_speedup
+            if trace.invalid_prediction:
+                found.append(f"speed-up {trace.invalid_prediction}")
+            elif not math.isnan(predicted):
+                found.append(f"speed-up {predicted:.2f}, predicted")
+        return ", ".join(found)
+
+    def figure(self) -> Figure:
+        """The picture of the run that is shown: its rounds, and how gamma changes the tokens per run.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        return _draw(self)
+
+    def png(self) -> bytes:
+        """The same as a PNG file."""
+        file = io.BytesIO()
+        self.figure().savefig(file, format="png")
+        return file.getvalue()
+
+    def widget(self) -> Any:
+        """The controls over the figure.
+
+        Returns
+        -------
+        ipywidgets.VBox
+
+        Raises
+        ------
+        MissingPackageError
+            ipywidgets is not installed.
+        """
+        if self._widget is None:
+            self._widget = _controls(self)
+        return self._widget
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """The still figure, and in a kernel the controls."""
+        found = {"text/plain": repr(self), "image/png": base64.b64encode(self.png()).decode("ascii")}
+        if _in_kernel():
+            found[_WIDGET_MIME] = self.widget()._repr_mimebundle_()[_WIDGET_MIME]
+        return found
+
+    def __repr__(self) -> str:
+        said = ", ".join(
+            f"{field.name}={getattr(self.settings, field.name)!r}" for field in fields(self.settings)
+        )
+        return f"<specdec.Explorer: {said}>"
+
+
+def explore(
+    target: ModelLike,
+    draft: DraftLike | Mapping[str, DraftLike],
+    prompt: Prompt,
+    *,
+    max_gamma: int = 12,
+    max_new_tokens: int = 60,
+    seed: int = 0,
+    n_threads: int | None = None,
+    **settings: Any,
+) -> Explorer:
+    """Decode one prompt and look at it, with sliders for gamma, temperature, rule, lenience and draft.
+
+    A notebook shows the controls over a live figure: each round with what was drafted, accepted and rejected,
+    and the tokens per run of the target by gamma, as equation (1) has them for the acceptance rate that was
+    measured. Without a kernel the figure is still, and `Explorer.set` changes it.
+
+    Parameters
+    ----------
+    target : Model, path or hub name
+    draft : Model, path, hub name, Draft or object, or a mapping of names to these
+        What drafts, as of `specdec.generate`; of several one is chosen by its name.
+    prompt : str or sequence of int
+    max_gamma : int, default 12
+        Where the slider of gamma ends, 1 to 1024.
+    max_new_tokens : int, default 60
+        Of each run.
+    seed : int, default 0
+        Of each run.
+    n_threads : int, optional
+        None: :func:`specdec.threads.default_threads`.
+    **settings
+        What is shown first: fields of `ExplorerSettings`, by default the first draft with its own gamma at
+        temperature 0, verified exactly.
+
+    Returns
+    -------
+    Explorer
+
+    Raises
+    ------
+    InputError
+        An argument is out of its range, or the settings do not go together.
+    VocabularyMismatchError, CheckpointError, TokenizerError
+        As `specdec.generate`.
+    MissingPackageError
+        matplotlib is not installed; or, in a notebook's kernel, ipywidgets: ``pip install
+        'specdec[explore]'``.
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> specdec.explore(target, {"model": draft, "copy": specdec.drafts.ContextCopy()}, "Once upon a time")
+    """
+    if _in_kernel():
+        _widgets()
+    return Explorer(
+        target, draft, prompt, settings, max_gamma=max_gamma, max_new_tokens=max_new_tokens, seed=seed,
+        n_threads=n_threads,
+    )  # fmt: skip
+
+
+def _named(draft: DraftLike | Mapping[str, DraftLike], target: Any) -> dict[str, Draft]:
+    """The drafts by their names."""
+    if not isinstance(draft, Mapping):
+        opened = as_draft(target, draft)
+        return {name_of(opened.identity): opened}
+    if not draft:
+        raise InputError("draft is an empty mapping; expected at least one draft")
+    found = {}
+    for name, one in draft.items():
+        if not isinstance(name, str) or not name:
+            raise InputError(f"draft has the key {shown(name)}; expected names")
+        try:
+            found[name] = as_draft(target, one)
+        except InputError as error:
+            raise InputError(f"draft {name!r}: {error}") from None
+    return found
+
+
+def _in_kernel() -> bool:
+    """Whether this is the kernel of a notebook."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+# -------------------------------------------------------------------------------------------- the figure
+
+
+@styled
+def _draw(explorer: Explorer) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, layout="constrained", dpi=pyplot().rcParams["figure.dpi"])
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    _rounds(left, explorer.trace)
+    _by_gamma(right, explorer)
+    figure.suptitle(explorer.summary(), fontsize=10.0, x=0.01, ha="left")
+    return figure
+
+
+def _rounds(ax: Axes, trace: Trace) -> None:
+    """A bar a round: accepted drafts, the target's own token, and below the line what was rejected."""
+    numbers = np.arange(1, trace.n_calls + 1)
+    accepted = np.array([min(r.n_accepted, r.kept) for r in trace.rounds])
+    own = np.array([r.kept for r in trace.rounds]) - accepted
+    rejected = np.array([r.depth for r in trace.rounds]) - accepted
+    ax.bar(numbers, accepted, 0.8, color=GREEN, label="accepted drafts")
+    ax.bar(numbers, own, 0.8, bottom=accepted, color=BLUE, label="the target's own")
+    ax.bar(numbers, -rejected, 0.8, color=VERMILION, hatch="//", edgecolor="white", linewidth=0.0,
+           label="rejected drafts")  # fmt: skip
+    ax.axhline(0.0, color=BLACK, linewidth=0.8)
+    ax.set(title="What each run of the target gave", xlabel="run of the target", ylabel="tokens")
+    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    ax.yaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+
+
+def _by_gamma(ax: Axes, explorer: Explorer) -> None:
+    """Tokens per run over gamma: equation (1) with the measured alpha, and this run."""
+    trace, settings = explorer.trace, explorer.settings
+    gammas = np.arange(0, explorer._max_gamma + 1)
+    alpha = trace.acceptance_rate
+    if trace.n_drafted and not math.isnan(trace.expected_tokens_per_call):  # chains
+        ax.plot(gammas, theory.expected_tokens(alpha, gammas), color=GREY, linestyle="--",
+                label=f"equation (1), α = {alpha:.2f}")  # fmt: skip
+    for run_settings, result in explorer._runs.items():
+        if replace(run_settings, gamma=settings.gamma) == settings and run_settings != settings:
+            ax.plot([run_settings.gamma], [result.trace.tokens_per_call], "o", color=GREY, label="_")
+    ax.plot([settings.gamma], [trace.tokens_per_call], "*", color=BLUE, markersize=14.0, label="this run")
+    ax.set(
+        title="Tokens per run of the target",
+        xlabel="γ, drafted tokens a round",
+        xlim=(-0.5, gammas[-1] + 0.5),
+    )
+    ax.set_ylim(bottom=0.0)
+    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+
+
+# ------------------------------------------------------------------------------------------ the controls
+
+
+def _widgets() -> Any:
+    """The module ipywidgets.
+
+    Raises
+    ------
+    MissingPackageError
+    """
+    try:
+        import ipywidgets
+    except ImportError:
+        raise MissingPackageError(
+            "specdec.explore needs ipywidgets in a notebook, which is not installed: "
+            "pip install 'specdec[explore]'"
+        ) from None
+    return ipywidgets
+
+
+def _controls(explorer: Explorer) -> Any:
+    """Sliders and menus, the figure, and the text of the run round by round."""
+    w = _widgets()
+    settings = explorer.settings
+    controls = {
+        "draft": w.Dropdown(options=list(explorer.drafts), value=settings.draft, description="draft"),
+        "gamma": w.IntSlider(
+            value=settings.gamma, min=0, max=explorer._max_gamma, description="γ", continuous_update=False
+        ),
+        "temperature": w.FloatSlider(
+            value=settings.temperature, min=0.0, max=2.0, step=0.1, description="temperature",
+            continuous_update=False,
+        ),
+        "verify": w.Dropdown(options=list(DECODING_RULES), value=settings.verify, description="rule"),
+        "lenience": w.FloatSlider(
+            value=settings.lenience, min=0.05, max=1.0, step=0.05, description="lenience",
+            continuous_update=False,
+        ),
+    }  # fmt: skip
+    picture = w.Image(value=explorer.png(), format="png")
+    text, complaint = w.HTML(value=explorer.result._repr_html_()), w.HTML()
+
+    def show(_: Any) -> None:
+        try:
+            explorer.set(**{name: control.value for name, control in controls.items()})
+        except SpecdecError as error:  # settings that do not go together; the figure stays
+            complaint.value = f"<b>{escape(str(error))}</b>"
+            return
+        complaint.value = ""
+        picture.value, text.value = explorer.png(), explorer.result._repr_html_()
+
+    for control in controls.values():
+        control.observe(show, names="value")
+    row = w.Layout(flex_flow="row wrap")
+    return w.VBox([w.Box(list(controls.values()), layout=row), complaint, picture, text])

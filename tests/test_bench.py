@@ -1,0 +1,484 @@
+"""Benchmarks by category: counts at the end of a text, figures by their definitions, files, interruptions."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from chat_templates import make_chat
+from specdec import Bench, Question, Round, Trace
+from specdec.analysis import bench as bench_module
+from specdec.analysis.answers import AnswerFile
+from specdec.analysis.bench_rows import MT_BENCH_CATEGORIES
+from specdec.analysis.draft_counts import DraftCounts, steps_of
+from specdec.errors import InputError
+from toy_pair import ToyTokenizer, greedy_tokens, write_pair
+
+QUESTIONS = [
+    Question(7, "letters", ("ab ab", "ba")),
+    Question("x", "words", ("ab a b",)),
+    Question(9, "letters", ("bb",)),
+]
+OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "gamma": 3, "repeats": 2, "n_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+    """Its texts are what comes, and are asked on."""
+    paths = write_pair(tmp_path_factory.mktemp("pair"), amount=0.2)
+    target, draft = (specdec.load(path, tokenizer=EveryByte()) for path in paths)
+    return target, draft
+
+
+class EveryByte(ToyTokenizer):
+    """The toy tokenizer; a byte that it has no token for is an "a"."""
+
+    def _encode(self, text: str) -> list[int]:
+        return [token for char in text for token in self._of(char)]
+
+    def _of(self, char: str) -> list[int]:
+        return super()._encode(char if char in " \nab" or "c" <= char <= "z" else "a")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("answers")
+
+
+@pytest.fixture(scope="module")
+def found(pair: tuple[specdec.Model, specdec.Model], folder: Path) -> Bench:
+    return specdec.bench(*pair, QUESTIONS, name="small one", answers=folder, **OPTIONS)
+
+
+# ------------------------------------------------------------------------------------------------ counts
+
+
+def chain(n_drafted: int, n_accepted: int, kept: int | None = None, betas: Sequence[float] = ()) -> Round:
+    n = n_accepted + 1
+    return Round(
+        index=0, drafted=(1,) * n_drafted, parents=tuple(range(n_drafted)), path=tuple(range(1, n)),
+        tokens=(1,) * n, kept=n if kept is None else kept, betas=tuple(betas), draft_s=0.0, verify_s=0.0,
+        other_s=0.0,
+    )  # fmt: skip
+
+
+def test_counts_by_the_definitions_of_vllm() -> None:
+    """SpecDecodingStats of vLLM, added up by hand; a round without a draft is none of its steps."""
+    counts = DraftCounts.of(
+        steps_of(Trace([chain(4, 4), chain(4, 1), chain(4, 0), chain(2, 1), chain(0, 0)]))
+    )
+    assert (counts.num_steps, counts.num_spec_steps) == (5, 4)
+    assert (counts.num_draft_tokens, counts.num_accepted_draft_tokens) == (14, 6)
+    assert counts.mean_acceptance_length == 1 + 6 / 4
+    assert counts.draft_acceptance_rate == 6 / 14
+    assert counts.per_position_acceptance_rate == (3 / 4, 1 / 4, 1 / 4, 1 / 4)
+    assert counts.tokens_per_call == 11 / 5
+
+
+def test_what_was_accepted_behind_the_end_of_a_text_does_not_count() -> None:
+    """Five drafts and a bonus token of which the third is the end of the text: three tokens, not six."""
+    counts = DraftCounts.of(steps_of(Trace([chain(5, 5, kept=3, betas=[0.5, 0.25, 0.75, 0.0, 0.0])])))
+    assert counts.mean_acceptance_length == 3.0
+    assert counts.num_accepted_draft_tokens == 3
+    assert counts.draft_acceptance_rate == 3 / 5
+    assert counts.per_position_acceptance_rate == (1.0, 1.0, 1.0, 0.0, 0.0)
+    (step,) = steps_of(Trace([chain(5, 5, kept=3, betas=[0.5, 0.25, 0.75, 0.0, 0.0])]))
+    assert step.betas == (0.5, 0.25, 0.75)
+    # The target's own token ends it: nothing lies behind.
+    counts = DraftCounts.of(steps_of(Trace([chain(5, 2)])))
+    assert (counts.mean_acceptance_length, counts.num_accepted_draft_tokens) == (3.0, 2)
+
+
+def test_counts_of_nothing() -> None:
+    counts = DraftCounts.of(())
+    assert math.isnan(counts.mean_acceptance_length) and math.isnan(counts.draft_acceptance_rate)
+    plain = DraftCounts.of(steps_of(Trace([chain(0, 0)] * 3)))
+    assert plain.tokens_per_call == 1.0 and math.isnan(plain.mean_acceptance_length)
+    assert plain.per_position_acceptance_rate == ()
+
+
+class Knowing:
+    """A draft that guesses a text that it was given, whatever comes."""
+
+    def __init__(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        self.text = [*prompt, *tokens]
+
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> list[int]:
+        return self.text[len(tokens) : len(tokens) + budget]
+
+
+class EndsBy(ToyTokenizer):
+    """The toy tokenizer with another end of text."""
+
+    def __init__(self, eos: int) -> None:
+        super().__init__()
+        self._eos_ids = (eos,)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        return self._eos_ids
+
+
+def test_a_text_that_ends_within_a_block_of_accepted_drafts(tmp_path: Path) -> None:
+    """The draft goes on behind the end with what the target would say; only what stands counts."""
+    path, _ = write_pair(tmp_path)
+    prompt = specdec.load(path, tokenizer=ToyTokenizer()).check_ids("ab ab").tolist()
+    tokens = greedy_tokens(specdec.load(path, tokenizer=False), prompt, 20)
+    first = {token: place for place, token in reversed(list(enumerate(tokens)))}
+    place = max(place for place in first.values() if place < 7)  # within the second round of five tokens
+    target = specdec.load(path, tokenizer=EndsBy(tokens[place]))
+    found = specdec.bench(target, Knowing(prompt, tokens), ["ab ab"], gamma=4, repeats=1, n_threads=1)
+    n, n_rounds = place + 1, place // 5 + 1
+    assert [len(answer.replies[0].tokens) for answer in found.answers[0]] == [n]
+    assert found.answers[0][0].replies[0].finish_reason == "stop"
+    row = found["prompts"]
+    assert (row.n_tokens, row.mean_acceptance_length, row.tokens_per_call) == (n, n / n_rounds, n / n_rounds)
+    assert row.draft_acceptance_rate == (4 * (n_rounds - 1) + min(4, n - 5 * (n_rounds - 1))) / (4 * n_rounds)
+    assert row.alpha == 1.0 and row.n_equal == row.n_compared == 1
+
+
+# ------------------------------------------------------------------------------------------------- figures
+
+
+def test_answers_are_those_of_generate(pair: tuple[specdec.Model, specdec.Model], found: Bench) -> None:
+    """Turn by turn; without a chat template a text goes on behind an empty line."""
+    target, draft = pair
+    assert len(found.answers) == len(found.plain_answers) == 2
+    for question, answer in zip(found.questions, found.answers[1], strict=True):
+        text = ""
+        for said, reply in zip(question.turns, answer.replies, strict=True):
+            text += said
+            out = specdec.generate(target, draft, text, gamma=3, max_new_tokens=12)
+            assert reply.tokens == tuple(out.tokens) and reply.text == out.text
+            assert reply.n_prompt_tokens == len(out.prompt_ids)
+            assert sum(step.n_emitted for step in reply.steps) == len(out.tokens)
+            assert out.text is not None
+            text += out.text + "\n\n"
+    assert found["overall"].n_equal == found["overall"].n_compared == 8
+    assert [row.category for row in found.rows] == ["letters", "words", "overall"]
+    assert [(row.n_questions, row.n_turns) for row in found.rows] == [(2, 3), (1, 1), (3, 4)]
+
+
+def test_figures_by_their_definitions(pair: tuple[specdec.Model, specdec.Model], found: Bench) -> None:
+    """Of the runs' own traces, added up here."""
+    rounds = []
+    for question in QUESTIONS[:1] + QUESTIONS[2:]:
+        text = ""
+        for said in question.turns:
+            out = specdec.generate(*pair, text + said, gamma=3, max_new_tokens=12)
+            rounds += out.trace.rounds
+            text += f"{said}{out.text}\n\n"
+    drafted = [r for r in rounds if r.drafted]
+    row = found["letters"]
+    betas = [beta for r in rounds for beta in r.betas[: r.kept]]
+    assert row.alpha == pytest.approx(statistics.mean(betas)) and row.alpha_low < row.alpha < row.alpha_high
+    assert row.n_tokens == sum(r.kept for r in rounds)
+    accepted = [min(r.n_accepted, r.kept) for r in drafted]
+    assert row.mean_acceptance_length == pytest.approx(sum(r.kept for r in drafted) / len(drafted))
+    assert row.draft_acceptance_rate == pytest.approx(sum(accepted) / sum(r.n_drafted for r in drafted))
+    assert row.per_position_acceptance_rate == pytest.approx(
+        [np.mean([n > i for n in accepted]) for i in range(3)]
+    )
+    assert row.tokens_per_call == pytest.approx(sum(r.kept for r in rounds) / len(rounds))
+
+
+def test_speeds_by_their_definitions(found: Bench, folder: Path) -> None:
+    """From the files, as Spec-Bench's own script reads them, and the totals beside."""
+    for run in (1, 2):
+        ours, plain = (
+            [json.loads(line) for line in (folder / f"run_{run}" / name).read_text().splitlines()]
+            for name in ("small-one.jsonl", "plain.jsonl")
+        )
+        for lines in (ours, plain):
+            assert [line["question_id"] for line in lines] == [7, "x", 9]
+            assert [len(line["choices"][0]["turns"]) for line in lines] == [2, 1, 1]
+        assert ours[0]["model_id"] == "small one" and ours[0]["category"] == "letters"
+        for line in ours:
+            (choice,) = line["choices"]
+            assert sum(choice["new_tokens"]) == sum(choice["accept_lengths"])
+            assert sum(choice["decoding_steps"]) == len(choice["accept_lengths"])
+        means = [
+            statistics.mean(
+                sum(line["choices"][0]["new_tokens"]) / sum(line["choices"][0]["wall_time"]) for line in lines
+            )
+            for lines in (ours, plain)
+        ]
+        row = found["overall"]
+        assert row.question_speedup.ratios[run - 1] == pytest.approx(means[0] / means[1])
+        totals = [
+            sum(sum(line["choices"][0]["new_tokens"]) for line in lines)
+            / sum(sum(line["choices"][0]["wall_time"]) for line in lines)
+            for lines in (ours, plain)
+        ]
+        assert row.tokens_per_s[run - 1] == pytest.approx(totals[0])
+        assert row.plain_tokens_per_s[run - 1] == pytest.approx(totals[1])
+        assert row.speedup.ratios[run - 1] == pytest.approx(totals[0] / totals[1])
+        assert row.speedup.tokens_per_run[run - 1] == row.tokens_per_call
+        texts = [[line["choices"][0]["turns"] for line in lines] for lines in (ours, plain)]
+        assert texts[0] == texts[1]
+
+
+def test_tables_and_json(found: Bench) -> None:
+    text = str(found)
+    assert "small one drafting for target, temperature 0; 8 of 8 answers equal" in text
+    for head in ("letters", "overall", "speed-up (min to max)", "mean acceptance length", "position"):
+        assert head in text
+    values = json.loads(json.dumps(found.to_dict()))
+    assert values["rows"][0]["category"] == "letters" and values["settings"]["gamma"] == 3
+    assert "answers" not in values
+    assert repr(found).startswith("<specdec.Bench of 'small one' drafting for 'target': 3 questions, alpha ")
+    assert "<table>" in found._repr_html_()
+    with pytest.raises(KeyError):
+        found["no such category"]
+
+
+def test_an_impossible_speed_up_is_said_to_be_one(
+    pair: tuple[specdec.Model, specdec.Model], found: Bench, folder: Path, tmp_path: Path
+) -> None:
+    """A plain run that was held up by something else."""
+    for run in (1, 2):
+        (tmp_path / f"run_{run}").mkdir()
+        for name in ("small-one.jsonl", "plain.jsonl"):
+            lines = [json.loads(line) for line in (folder / f"run_{run}" / name).read_text().splitlines()]
+            for line in lines:
+                for choice in line["choices"]:
+                    choice["wall_time"] = [100.0 if name[0] == "p" else 0.001] * len(choice["wall_time"])
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (tmp_path / f"run_{run}" / name).write_text(text)
+    (tmp_path / "settings.json").write_text((folder / "settings.json").read_text())
+    slow = specdec.bench(*pair, QUESTIONS, name="small one", answers=tmp_path, **OPTIONS)
+    assert slow["overall"].speedup.invalid and "invalid: " in str(slow)
+
+
+def test_the_eight_categories_of_mt_bench_are_one_task_too(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    questions = [Question(i, name, ("ab",)) for i, name in enumerate((*MT_BENCH_CATEGORIES, "rag"))]
+    found = specdec.bench(pair[0], None, questions, max_new_tokens=2, repeats=1, n_threads=1)
+    assert [row.category for row in found.rows] == [*MT_BENCH_CATEGORIES, "rag", "mt_bench", "overall"]
+    assert (found["mt_bench"].n_questions, found["overall"].n_questions) == (8, 9)
+    assert found.answers == () and found.draft == "plain"
+    assert found["rag"].tokens_per_call == 1.0 and math.isnan(found["rag"].speedup.median)
+    assert "target alone" in str(found) and "alpha" not in str(found)
+
+
+def test_samples_differ_by_repetition_and_not_by_what_else_is_asked(
+    pair: tuple[specdec.Model, specdec.Model],
+) -> None:
+    options = {**OPTIONS, "temperature": 1.0, "plain": False}
+    whole = specdec.bench(*pair, QUESTIONS, **options)
+    one = specdec.bench(*pair, QUESTIONS[1:2], seed=1, **{**options, "repeats": 1})
+    assert whole.answers[0][1].replies[0].tokens != whole.answers[1][1].replies[0].tokens
+    assert whole.answers[1][1].replies[0].tokens == one.answers[0][0].replies[0].tokens
+    assert whole.plain_answers == () and math.isnan(whole["overall"].speedup.median)
+    assert whole["overall"].n_compared == 0 and "speed-up" not in str(whole)
+    alike = specdec.bench(*pair, ["ab", "ab"], **options)
+    assert alike.answers[0][0].replies[0].tokens != alike.answers[0][1].replies[0].tokens
+
+
+def test_what_is_asked(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    options = {**OPTIONS, "repeats": 1, "max_new_tokens": 2}
+    found = specdec.bench(*pair, QUESTIONS, limit=1, **options)
+    assert [question.id for question in found.questions] == [7, "x"]
+    found = specdec.bench(*pair, QUESTIONS, categories=["letters"], **options)
+    assert [question.id for question in found.questions] == [7, 9]
+    assert [row.category for row in found.rows] == ["letters"]
+    copying = specdec.bench(pair[0], specdec.drafts.ContextCopy(), ["ab ab ab", "b"], **options)
+    assert copying.draft == "contextcopy" and copying["prompts"].n_equal == 2
+
+
+def test_conversations_go_through_the_chat_template(make_llama: Any) -> None:
+    model = make_chat(make_llama, "qwen2.5", seed=3)
+    questions = [Question(1, "c", ("Hi", "And?"), "Be brief.")]
+    found = specdec.bench(model, model, questions, max_new_tokens=6, repeats=1, n_threads=1)
+    first, second = found.answers[0][0].replies
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    assert first.n_prompt_tokens == len(model.chat_ids(messages))
+    messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "And?"}]
+    assert second.n_prompt_tokens == len(model.chat_ids(messages))
+    assert second.tokens == tuple(specdec.generate(model, None, messages=messages, max_new_tokens=6).tokens)
+    text = specdec.bench(model, None, questions, max_new_tokens=2, repeats=1, chat=False, n_threads=1)
+    assert text.plain_answers[0][0].replies[0].n_prompt_tokens == len(model.check_ids("Hi"))
+
+
+# ------------------------------------------------------------------------------------- files, interruptions
+
+
+def test_an_interrupted_benchmark_goes_on(
+    pair: tuple[specdec.Model, specdec.Model], found: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    generate = bench_module.generate
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == stop_at:
+            raise KeyboardInterrupt
+        return generate(*args, **options)
+
+    monkeypatch.setattr(bench_module, "generate", interrupted)
+    monkeypatch.setattr(bench_module, "_WARM_UP", (0, 1))
+    stop_at = 8  # 8 turns a repetition in two ways: within the last question of the first
+    options = {**OPTIONS, "name": "small one", "answers": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        specdec.bench(*pair, QUESTIONS, **options)
+    path = tmp_path / "run_1" / "plain.jsonl"
+    assert len(path.read_text().splitlines()) == 3
+    with open(path, "a") as file:
+        file.write('{"question_id": 7, "cat')  # as of a program that was killed while it wrote
+    calls, stop_at = 0, 0
+    resumed = specdec.bench(*pair, QUESTIONS, **options)
+    assert calls == 1 + 8
+    assert [[len(a.replies) for a in run] for run in resumed.answers] == [[2, 1, 1]] * 2
+    for ours, theirs in ((resumed.answers, found.answers), (resumed.plain_answers, found.plain_answers)):
+        for run, other in zip(ours, theirs, strict=True):
+            for answer, reference in zip(run, other, strict=True):
+                assert [r.tokens for r in answer.replies] == [r.tokens for r in reference.replies]
+                assert [r.steps for r in answer.replies] == [r.steps for r in reference.replies]
+    calls = 0
+    again = specdec.bench(*pair, QUESTIONS, **options)
+    assert calls == 0
+    assert again.answers == resumed.answers and again.rows == resumed.rows  # to the last digit of a time
+
+
+def test_answers_with_other_settings_or_questions_are_refused(
+    pair: tuple[specdec.Model, specdec.Model], found: Bench, folder: Path
+) -> None:
+    options = {**OPTIONS, "name": "small one", "answers": folder}
+    with pytest.raises(InputError, match=r"settings.json: field 'gamma' is 3, and this run has 2; expected"):
+        specdec.bench(*pair, QUESTIONS, **{**options, "gamma": 2})
+    with pytest.raises(InputError, match=r"run_1/plain.jsonl: has an answer to another question 7; expected"):
+        specdec.bench(*pair, [Question(7, "letters", ("other",))], **options)
+    fewer = specdec.bench(*pair, QUESTIONS[:1], **{**options, "repeats": 1})
+    assert fewer.answers[0] == found.answers[0][:1]
+
+
+DAMAGES = [
+    (lambda line: "[]", r"line 2: it is \[\]; expected an object"),
+    (lambda line: "{", "line 2: is no JSON"),
+    (lambda line: without(line, "choices"), "line 2: field 'choices' is missing; expected a list of objects"),
+    (lambda line: changed(line, ["choices"], []), r"'choices' is \[\]; expected a list with one object"),
+    (lambda line: changed(line, ["choices", 0, "turns"], [5]), r"field 'choices\[0\].turns' is \[5\]"),
+    (lambda line: changed(line, ["choices", 0, "wall_time"], ["x"]), r"field 'choices\[0\].wall_time' is"),
+    (lambda line: without(line, "specdec"), "field 'specdec' is missing; expected an object"),
+    (lambda line: changed(line, ["specdec", "replies"], []), r"field 'specdec.replies' is \[\]"),
+    (
+        lambda line: changed(line, ["specdec", "replies", 0, "n_drafted"], []),
+        r"field 'specdec.replies\[0\].betas' is .*; expected as many as 'n_drafted'",
+    ),
+    (
+        lambda line: changed(line, ["specdec", "replies", 0, "prefill_s"], None),
+        r"field 'specdec.replies\[0\].prefill_s' is null; expected a number",
+    ),
+]  # fmt: skip
+
+
+def without(line: str, name: str) -> str:
+    return json.dumps({key: value for key, value in json.loads(line).items() if key != name})
+
+
+def changed(line: str, path: Sequence[str | int], value: Any) -> str:
+    whole = inner = json.loads(line)
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    return json.dumps(whole)
+
+
+@pytest.mark.parametrize("damage, message", DAMAGES, ids=[message for _, message in DAMAGES])
+def test_damaged_answers(found: Bench, folder: Path, tmp_path: Path, damage: Any, message: str) -> None:
+    lines = (folder / "run_1" / "plain.jsonl").read_text().splitlines()
+    lines[1] = damage(lines[1])
+    path = tmp_path / "plain.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=message) as error:
+        AnswerFile(path, "plain")
+    assert str(path) in str(error.value)
+
+
+def test_two_programs_do_not_write_one_file(found: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "plain.jsonl"
+    one, other = AnswerFile(path, "plain"), AnswerFile(path, "plain")
+    one.add(QUESTIONS[0], found.answers[0][0])
+    with pytest.raises(InputError, match="has been changed by another program"):
+        other.add(QUESTIONS[1], found.answers[0][1])
+    assert AnswerFile(path, "plain").find(QUESTIONS[0]) == found.answers[0][0]
+
+
+def test_files_that_cannot_be_written(found: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be read"):
+        AnswerFile(tmp_path / "file" / "plain.jsonl", "plain")
+
+
+# --------------------------------------------------------------------------------------------------- errors
+
+
+def test_questions_without_room(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """The context has 96 tokens."""
+    questions = [
+        Question(1, "c", ("a" * 200,)),
+        Question(2, "c", ("ab", "a" * 80)),
+        Question(3, "c", ("ab",)),
+    ]
+    options = {**OPTIONS, "repeats": 1}
+    with pytest.raises(InputError, match=r"1 question cannot be asked: 1: prompt: .*, or too_long='skip'"):
+        specdec.bench(*pair, questions, **options)
+    with pytest.raises(InputError, match=r"question 2, turn 2: prompt: .* expected turns that fit"):
+        specdec.bench(*pair, questions[1:], **options)
+    found = specdec.bench(*pair, questions, too_long="skip", **options)
+    assert [question.id for question in found.questions] == [2, 3]
+    assert [question_id for question_id, _ in found.skipped] == [1, 2]
+    assert found.skipped[1][1].startswith("turn 2: ")
+    assert found["c"].n_turns == 2 and "not to the end: 2 questions" in str(found)
+    with pytest.raises(InputError, match="cannot be asked"):
+        specdec.bench(*pair, questions[:1], too_long="skip", **options)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"repeats": 0}, "repeats is 0; expected an integer, at least 1"),
+        ({"limit": 0}, "limit is 0"),
+        ({"categories": ["c"]}, r"categories has 'c'; expected some of 'prompts'"),
+        ({"categories": []}, r"categories is \[\]"),
+        ({"categories": "prompts"}, "categories"),
+        ({"too_long": "cut"}, "too_long is 'cut'; expected one of 'error', 'skip'"),
+        ({"name": "plain"}, "name is 'plain'; expected a text other than 'plain'"),
+        ({"name": ""}, "name is ''"),
+        ({"chat": True}, "chat is True, and .* has no chat template"),
+        ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs is given, and no chat template is used"),
+        ({"seed": 2**64 - 1, "repeats": 2}, "seed is .*; expected at most"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"gamma": -1}, "gamma is -1"),
+        ({"answers": 5}, "answers is 5; expected a path"),
+        ({"draft": None, "name": "x"}, "name is 'x', and there is no draft"),
+    ],
+)
+def test_arguments_out_of_range(
+    pair: tuple[specdec.Model, specdec.Model], options: dict[str, Any], message: str
+) -> None:
+    given = {"target": pair[0], "draft": pair[1], "questions": ["a"], **options}
+    with pytest.raises(InputError, match=message):
+        specdec.bench(**given)
+
+
+def test_questions_are_texts(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    target = specdec.load(pair[0].path, tokenizer=False)
+    with pytest.raises(InputError, match="has no tokenizer; expected one, as questions are texts"):
+        specdec.bench(target, None, ["a"])
+
+
+@pytest.mark.slow
+def test_the_snippets_of_the_page_run() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "BENCHMARKING.md").read_text(encoding="utf-8")
+    for snippet in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(snippet.replace("max_new_tokens=100", "max_new_tokens=10"), {})
