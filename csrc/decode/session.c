@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "interrupt.h"
+#include "riding.h"
 #include "tree_rows.h"
 
 struct sd_session {
@@ -12,7 +13,6 @@ struct sd_session {
     sd_workspace workspace; /* of the target */
     sd_arena arena;         /* owns the arrays below */
     int n_sequences, max_nodes, n_text;
-    int n_riders; /* behind a row, at most */
     int max_rows; /* of a sequence: max_nodes with their riders */
     int ready;    /* the prompts are in */
     int failed;   /* a round has failed and left nodes in the caches: no round can follow */
@@ -28,8 +28,8 @@ struct sd_session {
     sd_branch* branches;    /* [n_sequences] */
     int32_t* row_tokens;    /* [n_sequences, max_rows] of the rows that the target is run on */
     int32_t* row_parents;   /* [n_sequences, max_rows] */
-    int32_t* first_riders;  /* [n_sequences, max_nodes + 1] where those behind each row of a tree begin */
-    int32_t* rides;         /* [n_sequences, n_riders] rows of the forward that the drafter is told of */
+    sd_riding riding;
+    sd_ride* rides; /* [n_sequences] of the open texts in a round */
     int n_open;
     int drafting;       /* some sequence may guess in this round */
     sd_record* records; /* [max_records] of the rounds of a call; the last n_open are of this round */
@@ -55,8 +55,8 @@ static void lay_out(sd_session* s) {
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
     s->row_tokens = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *s->row_tokens);
     s->row_parents = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *s->row_parents);
-    s->first_riders = sd_arena_take(arena, n, (nodes + 1) * sizeof *s->first_riders);
-    s->rides = sd_arena_take(arena, n, (size_t)s->n_riders * sizeof *s->rides);
+    sd_riding_take(&s->riding, arena, s->n_sequences);
+    s->rides = sd_arena_take(arena, n, sizeof *s->rides);
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     s->stop_ids = sd_arena_take(arena, (size_t)s->options.n_stop_ids, sizeof *s->stop_ids);
     s->kept = sd_arena_take(arena, nodes, sizeof *s->kept);
@@ -109,25 +109,6 @@ sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts
     return status == SD_OK ? sd_rule_check(o->verify.rule, o->verify.lenience) : status;
 }
 
-/* Take what rides for a drafter into account. */
-static sd_status make_room_for_riders(sd_session* s) {
-    sd_drafter* rider = NULL;
-    sd_status status = s->drafter ? sd_drafter_find_riders(s->drafter, &rider) : SD_OK;
-    if (status != SD_OK || rider == NULL) return status;
-    int d_model = s->options.target->config.d_model, n = rider->riders.n, budget = s->options.node_budget;
-    if (rider->riders.d_model != d_model)
-        return sd_fail(SD_ERR_VALUE, "the draft's look-ahead embeddings have %d numbers, expected %d",
-                       rider->riders.d_model, d_model);
-    if (budget > 0 && budget < s->n_sequences * (1 + n))
-        return sd_fail(
-            SD_ERR_SETTING,
-            "node_budget is %d, expected at least %d: a row and %d look-ahead embeddings for each of "
-            "%d sequences",
-            budget, s->n_sequences * (1 + n), n, s->n_sequences);
-    s->n_riders = n;
-    return SD_OK;
-}
-
 /* Tokens that the text of a prompt may have. */
 static int text_room(const sd_session_options* o, const sd_prompt* prompt) {
     long wanted = (long)prompt->n + o->max_new_tokens;
@@ -161,15 +142,16 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     s->options = *options;
     s->options.verify.rule = rule;
     s->n_sequences = n;
-    if ((status = make_room_for_riders(s)) != SD_OK) goto fail;
-    s->max_nodes = drafter ? options->gamma + 1 : 1;
-    s->max_rows = s->max_nodes * (1 + s->n_riders);
+    status = sd_riding_begin(&s->riding, drafter, &options->target->config, n, options->node_budget);
+    if (status != SD_OK) goto fail;
+    s->max_nodes = s->riding.max_nodes = drafter ? options->gamma + 1 : 1;
+    s->max_rows = s->max_nodes * (1 + s->riding.n);
     s->max_records = n > RECORDS ? n : RECORDS;
     s->n_text = sd_session_text_room(options, prompts, n);
     s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab, .options = &s->options.verify};
     if (options->adaptive_gamma)
         sd_adaptive_gamma_start(options->adaptive_gamma, sd_reading_of(&options->target->config),
-                                s->n_riders);
+                                s->riding.n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < options->n_stop_ids; i++) s->stop_ids[i] = options->stop_ids[i];
     sd_taps taps = {0};
@@ -183,7 +165,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     }
     int rows = n * s->max_rows, budget = options->node_budget, slice = sd_prompt_slice(options->target);
     if (budget > 0 && budget < rows) rows = budget;
-    int n_logits = rows / (1 + s->n_riders) + n * s->n_riders;
+    int n_logits = rows / (1 + s->riding.n) + n * s->riding.n;
     status = sd_workspace_create(&s->workspace, options->target, options->n_threads,
                                  rows > slice ? rows : slice, n_logits, s->n_text + s->max_rows);
     if (status != SD_OK) goto fail;
@@ -296,7 +278,7 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->depths[0] = 0;
         p->path_prob[0] = 1.0;
     }
-    int n_nodes = s->options.node_budget / (1 + s->n_riders);
+    int n_nodes = s->options.node_budget / (1 + s->riding.n);
     if (n_nodes > 0) sd_proposals_share(s->proposals, n_open, n_nodes, &s->turn);
     s->drafting = 0;
     for (int i = 0; i < n_open; i++) {
@@ -306,14 +288,9 @@ static void open_round(sd_session* s, const int32_t* gammas) {
     }
 }
 
-/* Where the riders behind each row of a sequence's tree begin: [rows + 1]. */
-static int32_t* first_riders(const sd_session* s, int i) {
-    return s->first_riders + (ptrdiff_t)i * (s->max_nodes + 1);
-}
-
 /* The drafter with riders in a round that has them, else NULL. */
 static sd_drafter* find_rider(const sd_session* s) {
-    return s->drafting && s->n_riders > 0 ? sd_drafter_riding(s->drafter) : NULL;
+    return s->drafting && s->riding.n > 0 ? sd_drafter_riding(s->drafter) : NULL;
 }
 
 /* The rows of a tree, as nodes of the forward, and their riders. Nothing rides for a text that may not guess,
@@ -326,8 +303,7 @@ static void fill_branch(sd_session* s, int i, const sd_riders* riders, sd_record
     int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_rows,
             *parents = s->row_parents + (ptrdiff_t)i * s->max_rows;
     int n = sd_tree_rows_fill(&s->proposals[i].tree, cache, record->node_rows, tokens, parents, s->kept);
-    record->n_rows =
-        sd_riders_append(riders, n, q->max_text - q->n_text - 1, tokens, parents, first_riders(s, i));
+    record->n_rows = sd_riding_append(&s->riding, i, riders, n, q->max_text - q->n_text - 1, tokens, parents);
     s->branches[i] = (sd_branch){.cache = cache,
                                  .tokens = tokens,
                                  .parents = parents,
@@ -400,36 +376,21 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     return s->drafter ? sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text) : SD_OK;
 }
 
-/* How many riders are behind the last accepted node of a record; *first: the row of the first of them. */
-static int last_riders(const sd_session* s, int i, const sd_record* record, int* first) {
-    const sd_verdict* v = &record->verdict;
-    int node = v->n_path > 0 ? v->path[v->n_path - 1] : 0;
-    const int32_t* begins = first_riders(s, i) + record->node_rows[node];
-    *first = record->first_row + begins[0];
-    return begins[1] - begins[0];
-}
-
 /* Tell the drafter with riders what the target says after those behind the last accepted node of each text
  * that goes on. */
 static sd_status ride(sd_session* s, const sd_record* records) {
     sd_drafter* rider = find_rider(s);
-    const float* logits;
-    int n = 0, first;
+    int n = 0;
     for (int i = 0; i < s->n_open && rider != NULL; i++) {
-        if (s->sequences[records[i].sequence].finished) continue;
-        int n_here = last_riders(s, i, &records[i], &first);
-        for (int k = 0; k < n_here; k++) s->rides[n++] = first + k;
-    }
-    if (n == 0) return SD_OK;
-    sd_status status = sd_forward_more_logits(&s->workspace, s->rides, n, &logits);
-    for (int i = 0; i < s->n_open && status == SD_OK; i++) {
         const sd_sequence* q = &s->sequences[records[i].sequence];
+        const sd_verdict* v = &records[i].verdict;
+        int node = v->n_path > 0 ? v->path[v->n_path - 1] : 0;
         if (q->finished) continue;
-        int n_here = last_riders(s, i, &records[i], &first);
-        status = rider->ride(rider, records[i].sequence, q->n_text, logits, s->workspace.ld_logits, n_here);
-        logits += n_here * s->workspace.ld_logits;
+        s->rides[n] = sd_riding_behind(&s->riding, i, records[i].node_rows[node], records[i].first_row);
+        s->rides[n].sequence = records[i].sequence;
+        s->rides[n++].n_text = q->n_text;
     }
-    return status;
+    return sd_riding_tell(&s->riding, rider, &s->workspace, s->rides, n);
 }
 
 /* What the round was like: seconds of proposing and of all else. */
