@@ -1,9 +1,9 @@
 #include "weights.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
+#include "destination.h"
 #include "interrupt.h"
 #include "kernels.h"
 
@@ -281,22 +281,15 @@ size_t sd_model_bytes(const sd_model* model) {
     return model->arena.size + (model->encoder ? model->encoder->arena.size : 0);
 }
 
-/* Where a tensor goes: a vector, a table, rows of a packed matrix; the embedding of a tied model to
- * both of the latter. */
-typedef struct destination {
-    float* vector;
-    sd_table* table;
-    sd_matrix* matrix;
-    sd_rows rows;
-} destination;
-
 /* The block of a layer that a tensor belongs to, if it belongs to one. */
 static sd_mlp* mlp_of(const sd_config* c, sd_layer* layer, const sd_tensor_spec* spec) {
     if (layer->experts == NULL) return &layer->mlp;
     return &layer->experts[spec->expert >= 0 ? spec->expert : c->experts.shared_width > 0 ? c->experts.n : 0];
 }
 
-static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
+/* Where the numbers of a tensor go: to a vector, a table, rows of a packed matrix; the embedding of a tied
+ * model to both of the latter. */
+static sd_destination place_of(sd_model* model, const sd_tensor_spec* spec) {
     if (spec->of_encoder) model = model->encoder;
     const sd_config* c = &model->config;
     sd_layer* layer = spec->layer < 0 ? NULL : &model->layers[spec->layer];
@@ -308,92 +301,88 @@ static destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
     sd_mlp* mlp = layer ? mlp_of(c, layer, spec) : NULL;
     switch (spec->role) {
     case SD_TOKEN_EMBEDDING:
-        return (destination){.table = &model->token_embedding,
-                             .matrix = c->tied && !c->bidirectional ? &model->head : NULL,
-                             .rows = all};
-    case SD_POSITION_EMBEDDING: return (destination){.table = &model->position_embedding};
-    case SD_EMBEDDING_NORM: return (destination){.vector = model->embedding_norm};
-    case SD_EMBEDDING_NORM_BIAS: return (destination){.vector = model->embedding_norm_bias};
-    case SD_RELATIVE_BIAS: return (destination){.table = &model->relative_bias};
-    case SD_HEAD: return (destination){.matrix = &model->head, .rows = all};
-    case SD_HEAD_BIAS: return (destination){.vector = model->head_bias};
-    case SD_OUTPUT_NORM: return (destination){.vector = model->output_norm};
-    case SD_OUTPUT_NORM_BIAS: return (destination){.vector = model->output_norm_bias};
-    case SD_FEATURE_INPUT_NORM: return (destination){.vector = model->feature_input_norm};
-    case SD_FEATURE_PROJECTION: return (destination){.matrix = &model->feature_projection, .rows = all};
-    case SD_FEATURE_PROJECTION_BIAS: return (destination){.vector = model->feature_projection_bias};
-    case SD_TOKEN_NORM: return (destination){.vector = model->token_norm};
-    case SD_FEATURE_NORM: return (destination){.vector = model->feature_norm};
-    case SD_ATTN_NORM: return (destination){.vector = layer->attn_norm};
-    case SD_ATTN_NORM_BIAS: return (destination){.vector = layer->attn_norm_bias};
-    case SD_ATTN_Q: return (destination){.matrix = &layer->qkv, .rows = all};
-    case SD_ATTN_K: return (destination){.matrix = &layer->qkv, .rows = keys};
-    case SD_ATTN_V: return (destination){.matrix = &layer->qkv, .rows = values};
-    case SD_ATTN_Q_BIAS: return (destination){.vector = layer->qkv_bias, .rows = all};
-    case SD_ATTN_K_BIAS: return (destination){.vector = layer->qkv_bias, .rows = keys};
-    case SD_ATTN_V_BIAS: return (destination){.vector = layer->qkv_bias, .rows = values};
-    case SD_ATTN_Q_NORM: return (destination){.vector = layer->q_norm};
-    case SD_ATTN_K_NORM: return (destination){.vector = layer->k_norm};
-    case SD_ATTN_SINKS: return (destination){.vector = layer->sinks};
-    case SD_ATTN_OUT: return (destination){.matrix = &layer->attn_out, .rows = all};
-    case SD_ATTN_OUT_BIAS: return (destination){.vector = layer->attn_out_bias};
-    case SD_ATTN_POST_NORM: return (destination){.vector = layer->attn_post_norm};
-    case SD_ATTN_POST_NORM_BIAS: return (destination){.vector = layer->attn_post_norm_bias};
-    case SD_LAYER_RELATIVE_BIAS: return (destination){.table = &layer->relative_bias};
-    case SD_CROSS_NORM: return (destination){.vector = layer->cross_norm};
-    case SD_CROSS_NORM_BIAS: return (destination){.vector = layer->cross_norm_bias};
-    case SD_CROSS_POST_NORM: return (destination){.vector = layer->cross_post_norm};
-    case SD_CROSS_POST_NORM_BIAS: return (destination){.vector = layer->cross_post_norm_bias};
-    case SD_CROSS_Q: return (destination){.matrix = &layer->cross_q, .rows = all};
-    case SD_CROSS_K: return (destination){.matrix = &layer->cross_kv, .rows = all};
-    case SD_CROSS_V: return (destination){.matrix = &layer->cross_kv, .rows = cross_values};
-    case SD_CROSS_Q_BIAS: return (destination){.vector = layer->cross_q_bias};
-    case SD_CROSS_K_BIAS: return (destination){.vector = layer->cross_kv_bias};
-    case SD_CROSS_V_BIAS: return (destination){.vector = layer->cross_kv_bias, .rows = cross_values};
-    case SD_CROSS_OUT: return (destination){.matrix = &layer->cross_out, .rows = all};
-    case SD_CROSS_OUT_BIAS: return (destination){.vector = layer->cross_out_bias};
-    case SD_MLP_NORM: return (destination){.vector = layer->mlp_norm};
-    case SD_MLP_NORM_BIAS: return (destination){.vector = layer->mlp_norm_bias};
+        return (sd_destination){.table = &model->token_embedding,
+                                .matrix = c->tied && !c->bidirectional ? &model->head : NULL,
+                                .rows = all};
+    case SD_POSITION_EMBEDDING: return (sd_destination){.table = &model->position_embedding};
+    case SD_EMBEDDING_NORM: return (sd_destination){.vector = model->embedding_norm};
+    case SD_EMBEDDING_NORM_BIAS: return (sd_destination){.vector = model->embedding_norm_bias};
+    case SD_RELATIVE_BIAS: return (sd_destination){.table = &model->relative_bias};
+    case SD_HEAD: return (sd_destination){.matrix = &model->head, .rows = all};
+    case SD_HEAD_BIAS: return (sd_destination){.vector = model->head_bias};
+    case SD_OUTPUT_NORM: return (sd_destination){.vector = model->output_norm};
+    case SD_OUTPUT_NORM_BIAS: return (sd_destination){.vector = model->output_norm_bias};
+    case SD_FEATURE_INPUT_NORM: return (sd_destination){.vector = model->feature_input_norm};
+    case SD_FEATURE_PROJECTION: return (sd_destination){.matrix = &model->feature_projection, .rows = all};
+    case SD_FEATURE_PROJECTION_BIAS: return (sd_destination){.vector = model->feature_projection_bias};
+    case SD_TOKEN_NORM: return (sd_destination){.vector = model->token_norm};
+    case SD_FEATURE_NORM: return (sd_destination){.vector = model->feature_norm};
+    case SD_ATTN_NORM: return (sd_destination){.vector = layer->attn_norm};
+    case SD_ATTN_NORM_BIAS: return (sd_destination){.vector = layer->attn_norm_bias};
+    case SD_ATTN_Q: return (sd_destination){.matrix = &layer->qkv, .rows = all};
+    case SD_ATTN_K: return (sd_destination){.matrix = &layer->qkv, .rows = keys};
+    case SD_ATTN_V: return (sd_destination){.matrix = &layer->qkv, .rows = values};
+    case SD_ATTN_Q_BIAS: return (sd_destination){.vector = layer->qkv_bias, .rows = all};
+    case SD_ATTN_K_BIAS: return (sd_destination){.vector = layer->qkv_bias, .rows = keys};
+    case SD_ATTN_V_BIAS: return (sd_destination){.vector = layer->qkv_bias, .rows = values};
+    case SD_ATTN_Q_NORM: return (sd_destination){.vector = layer->q_norm};
+    case SD_ATTN_K_NORM: return (sd_destination){.vector = layer->k_norm};
+    case SD_ATTN_SINKS: return (sd_destination){.vector = layer->sinks};
+    case SD_ATTN_OUT: return (sd_destination){.matrix = &layer->attn_out, .rows = all};
+    case SD_ATTN_OUT_BIAS: return (sd_destination){.vector = layer->attn_out_bias};
+    case SD_ATTN_POST_NORM: return (sd_destination){.vector = layer->attn_post_norm};
+    case SD_ATTN_POST_NORM_BIAS: return (sd_destination){.vector = layer->attn_post_norm_bias};
+    case SD_LAYER_RELATIVE_BIAS: return (sd_destination){.table = &layer->relative_bias};
+    case SD_CROSS_NORM: return (sd_destination){.vector = layer->cross_norm};
+    case SD_CROSS_NORM_BIAS: return (sd_destination){.vector = layer->cross_norm_bias};
+    case SD_CROSS_POST_NORM: return (sd_destination){.vector = layer->cross_post_norm};
+    case SD_CROSS_POST_NORM_BIAS: return (sd_destination){.vector = layer->cross_post_norm_bias};
+    case SD_CROSS_Q: return (sd_destination){.matrix = &layer->cross_q, .rows = all};
+    case SD_CROSS_K: return (sd_destination){.matrix = &layer->cross_kv, .rows = all};
+    case SD_CROSS_V: return (sd_destination){.matrix = &layer->cross_kv, .rows = cross_values};
+    case SD_CROSS_Q_BIAS: return (sd_destination){.vector = layer->cross_q_bias};
+    case SD_CROSS_K_BIAS: return (sd_destination){.vector = layer->cross_kv_bias};
+    case SD_CROSS_V_BIAS: return (sd_destination){.vector = layer->cross_kv_bias, .rows = cross_values};
+    case SD_CROSS_OUT: return (sd_destination){.matrix = &layer->cross_out, .rows = all};
+    case SD_CROSS_OUT_BIAS: return (sd_destination){.vector = layer->cross_out_bias};
+    case SD_MLP_NORM: return (sd_destination){.vector = layer->mlp_norm};
+    case SD_MLP_NORM_BIAS: return (sd_destination){.vector = layer->mlp_norm_bias};
     case SD_MLP_GATE:
     case SD_SHARED_EXPERT_GATE:
-    case SD_EXPERT_GATE: return (destination){.matrix = &mlp->in, .rows = gate};
+    case SD_EXPERT_GATE: return (sd_destination){.matrix = &mlp->in, .rows = gate};
     case SD_MLP_UP:
     case SD_SHARED_EXPERT_UP:
-    case SD_EXPERT_UP: return (destination){.matrix = &mlp->in, .rows = up};
+    case SD_EXPERT_UP: return (sd_destination){.matrix = &mlp->in, .rows = up};
     case SD_MLP_DOWN:
     case SD_SHARED_EXPERT_DOWN:
-    case SD_EXPERT_DOWN: return (destination){.matrix = &mlp->down, .rows = all};
+    case SD_EXPERT_DOWN: return (sd_destination){.matrix = &mlp->down, .rows = all};
     case SD_MLP_GATE_BIAS:
     case SD_SHARED_EXPERT_GATE_BIAS:
-    case SD_EXPERT_GATE_BIAS: return (destination){.vector = mlp->in_bias, .rows = gate};
+    case SD_EXPERT_GATE_BIAS: return (sd_destination){.vector = mlp->in_bias, .rows = gate};
     case SD_MLP_UP_BIAS:
     case SD_SHARED_EXPERT_UP_BIAS:
-    case SD_EXPERT_UP_BIAS: return (destination){.vector = mlp->in_bias, .rows = up};
+    case SD_EXPERT_UP_BIAS: return (sd_destination){.vector = mlp->in_bias, .rows = up};
     case SD_MLP_DOWN_BIAS:
     case SD_SHARED_EXPERT_DOWN_BIAS:
-    case SD_EXPERT_DOWN_BIAS: return (destination){.vector = mlp->down_bias};
-    case SD_ROUTER: return (destination){.matrix = &layer->router, .rows = all};
-    case SD_ROUTER_BIAS: return (destination){.vector = layer->router_bias};
-    case SD_SHARED_GATE: return (destination){.matrix = &layer->router, .rows = shared_gate};
-    case SD_MLP_POST_NORM: return (destination){.vector = layer->mlp_post_norm};
-    case SD_MLP_POST_NORM_BIAS: return (destination){.vector = layer->mlp_post_norm_bias};
+    case SD_EXPERT_DOWN_BIAS: return (sd_destination){.vector = mlp->down_bias};
+    case SD_ROUTER: return (sd_destination){.matrix = &layer->router, .rows = all};
+    case SD_ROUTER_BIAS: return (sd_destination){.vector = layer->router_bias};
+    case SD_SHARED_GATE: return (sd_destination){.matrix = &layer->router, .rows = shared_gate};
+    case SD_MLP_POST_NORM: return (sd_destination){.vector = layer->mlp_post_norm};
+    case SD_MLP_POST_NORM_BIAS: return (sd_destination){.vector = layer->mlp_post_norm_bias};
     case SD_N_ROLES: break;
     }
     assert(!"unknown role");
-    return (destination){0};
+    return (sd_destination){0};
 }
 
-static sd_status copy_vector(float* to, const sd_source* source, const sd_tensor_spec* spec, sd_rows rows) {
-    int step = rows.step > 0 ? rows.step : 1;
-    for (int r = 0; r < spec->n_rows; r++) {
-        float value;
-        sd_source_read(source, r, 0, 1, &value);
-        if (!isfinite(value))
-            return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d] is %g, expected a finite number",
-                           spec->name, r, (double)value);
-        to[rows.first + r / SD_PANEL * SD_PANEL * step + r % SD_PANEL] = value;
-    }
-    return SD_OK;
+/* The same with the tensor's name and shape; `spec` must outlive it. */
+static sd_destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
+    sd_destination to = place_of(model, spec);
+    to.name = spec->name;
+    to.n_rows = spec->n_rows;
+    to.n_cols = spec->n_cols;
+    return to;
 }
 
 sd_status sd_model_set(sd_model* model, const char* name, const sd_source* source, int n_rows, int n_cols,
@@ -402,20 +391,9 @@ sd_status sd_model_set(sd_model* model, const char* name, const sd_source* sourc
     sd_tensor_spec spec;
     int i = sd_tensor_find(&model->config, name, &spec);
     if (i < 0) return sd_fail(SD_ERR_SHAPE, "tensor %.64s: not part of a model of this configuration", name);
-    if (model->is_set[i]) return sd_fail(SD_ERR_SHAPE, "tensor %s: given twice", name);
-    if (n_rows != spec.n_rows || n_cols != spec.n_cols) {
-        if (spec.n_cols == 0 && n_cols == 0)
-            return sd_fail(SD_ERR_SHAPE, "tensor %s: shape is (%d,), expected (%d,)", name, n_rows,
-                           spec.n_rows);
-        return sd_fail(SD_ERR_SHAPE, "tensor %s: shape is (%d, %d), expected (%d, %d)", name, n_rows, n_cols,
-                       spec.n_rows, spec.n_cols);
-    }
-    destination to = destination_of(model, &spec);
-    sd_status status = sd_pool_reserve(n_threads);
-    if (status == SD_OK && to.vector) status = copy_vector(to.vector, source, &spec, to.rows);
-    if (status == SD_OK && to.table) status = sd_table_fill(to.table, source, spec.name, n_threads);
-    if (status == SD_OK && to.matrix)
-        status = sd_matrix_pack(to.matrix, source, n_rows, to.rows, spec.name, n_threads);
+    const sd_destination to = destination_of(model, &spec);
+    if (model->is_set[i]) return sd_destination_fail_twice(&to);
+    sd_status status = sd_destination_fill(&to, source, n_rows, n_cols, n_threads);
     if (status == SD_OK) model->is_set[i] = 1;
     return status;
 }
@@ -426,8 +404,8 @@ sd_status sd_model_finish(sd_model* model) {
         if (model->is_set[i]) continue;
         sd_tensor_spec spec;
         sd_tensor_at(&model->config, i, &spec);
-        return sd_fail(SD_ERR_SHAPE, "tensor %s: missing, expected shape (%d, %d)", spec.name, spec.n_rows,
-                       spec.n_cols);
+        const sd_destination to = destination_of(model, &spec);
+        return sd_destination_fail_missing(&to);
     }
     model->finished = 1;
     return SD_OK;
@@ -435,7 +413,7 @@ sd_status sd_model_finish(sd_model* model) {
 
 sd_status sd_model_rows(const sd_model* model, const char* name, int first, int n, float* out) {
     sd_tensor_spec spec;
-    destination at = {0};
+    sd_destination at = {0};
     if (sd_tensor_find(&model->config, name, &spec) >= 0) at = destination_of((sd_model*)model, &spec);
     if (at.matrix == NULL) return sd_fail(SD_ERR_VALUE, "tensor %.64s: not a matrix of this model", name);
     for (int r = first; r < first + n; r++, out += spec.n_cols) {

@@ -2,15 +2,11 @@
 #ifndef SD_TENSOR_LIST_H
 #define SD_TENSOR_LIST_H
 
-#include "table.h"
+#include "destination.h"
 
-/* One of the three pointers is set: they lead into the draft's weights, and are borrowed. */
 typedef struct sd_listed_tensor {
     char name[64];
-    int n_rows, n_cols; /* n_cols 0: a vector [n_rows] */
-    sd_matrix* matrix;
-    sd_table* table;
-    float* vector;
+    sd_destination to; /* in the draft's weights; its name is this one */
     int is_set;
 } sd_listed_tensor;
 
