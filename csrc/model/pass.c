@@ -118,6 +118,15 @@ void sd_pass_multiply(const sd_pass* pass, sd_product product) {
                 sd_matrix_grain(product.matrix, &pass->team), multiply_panels, &product);
 }
 
+void sd_pass_multiply_rows(const sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared,
+                           sd_product product) {
+    const sd_matrix* m = product.matrix;
+    const sd_part all = {product.n_rows, 0, product.n_rows, 0, m->n_in};
+    sd_kernels_get()->prepare[m->format](all, x, ldx, m->n_in, prepared);
+    product.x = prepared;
+    sd_pass_multiply(pass, product);
+}
+
 /* Rows of w->update that are added to the stream. */
 typedef struct addition {
     sd_workspace* w;

@@ -57,6 +57,11 @@ typedef struct sd_product {
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product);
 
+/* The same of rows x [n_rows, n_in], ldx apart, as they are: they are prepared first, to `prepared`, which
+ * has room for n_rows rows. All borrowed; not by OpenBLAS. */
+void sd_pass_multiply_rows(const sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared,
+                           sd_product product);
+
 /* The end of a half of a layer: hidden += residual_scale · norm(x · matrixᵀ + bias), or hidden = norm(hidden
  * + residual_scale · (x · matrixᵀ + bias)) where the norm is that of the stream; x is prepared. */
 void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,

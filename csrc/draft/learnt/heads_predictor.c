@@ -163,16 +163,6 @@ static void fill_seen(const heads_predictor* r, const request* q, float* seen) {
                      seen + (size_t)(1 + q->proposal->depths[node]) * d);
 }
 
-/* A product of rows of n_in inputs, ldx apart, with a matrix. */
-static void multiply(const heads_predictor* r, const sd_pass* pass, const float* x, ptrdiff_t ldx,
-                     sd_product product) {
-    const sd_matrix* m = product.matrix;
-    const sd_part all = {product.n_rows, 0, product.n_rows, 0, m->n_in};
-    sd_kernels_get()->prepare[m->format](all, x, ldx, m->n_in, r->prepared);
-    product.x = r->prepared;
-    sd_pass_multiply(pass, product);
-}
-
 /* Rows [first, end) of x become what head k makes of them: its input, then its blocks. */
 static void run_head(heads_predictor* r, const sd_pass* pass, int k, int first, int end) {
     const sd_kernels* kernels = sd_kernels_get();
@@ -188,17 +178,17 @@ static void run_head(heads_predictor* r, const sd_pass* pass, int k, int first, 
             memcpy(x + i * r->ld_x, hidden_of(r, r->requests[first + i].proposal), (size_t)d * sizeof *x);
     }
     if (c->see_guesses)
-        multiply(
-            r, pass, r->seen, ld_seen,
+        sd_pass_multiply_rows(
+            pass, r->seen, ld_seen, r->prepared,
             (sd_product){.matrix = &head->input, .n_rows = n_rows, .y = x, .ldy = r->ld_x, .factor = 1.0f});
     for (int b = 0; b < c->n_blocks; b++) {
-        multiply(r, pass, x, r->ld_x,
-                 (sd_product){.matrix = &head->blocks[b],
-                              .bias = head->biases[b],
-                              .n_rows = n_rows,
-                              .y = update,
-                              .ldy = r->ld_x,
-                              .factor = 1.0f});
+        sd_pass_multiply_rows(pass, x, r->ld_x, r->prepared,
+                              (sd_product){.matrix = &head->blocks[b],
+                                           .bias = head->biases[b],
+                                           .n_rows = n_rows,
+                                           .y = update,
+                                           .ldy = r->ld_x,
+                                           .factor = 1.0f});
         for (int i = 0; i < n_rows; i++) kernels->silu(d, update + i * r->ld_x, update + i * r->ld_x);
         kernels->add(n_rows, d, x, r->ld_x, update, r->ld_x);
     }
@@ -210,7 +200,7 @@ static void run_output(heads_predictor* r, const sd_pass* pass, int first, int e
     output.n_rows = end - first;
     output.y = r->computed + (n_before + first) * r->ld_computed;
     output.ldy = r->ld_computed;
-    multiply(r, pass, r->x + first * r->ld_x, r->ld_x, output);
+    sd_pass_multiply_rows(pass, r->x + first * r->ld_x, r->ld_x, r->prepared, output);
 }
 
 /* Compute the rows that were requested, behind the n_before that were there. */

@@ -123,39 +123,15 @@ sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurre
     };
 }
 
-/* A product of prepared rows, its bias added. */
-typedef struct product {
-    const sd_matrix* matrix;
-    const float* bias;
-    int n_rows;
-    const void* x;
-    float* y;
-    ptrdiff_t ldy;
-} product;
-
-static void multiply_panels(void* argument, int thread, int first, int end) {
-    (void)thread;
-    const product* p = argument;
-    int at = first * SD_PANEL,
-        n = end * SD_PANEL < p->matrix->n_out ? end * SD_PANEL - at : p->matrix->n_out - at;
-    sd_matrix_multiply(p->matrix, first, end, p->n_rows, p->x, p->y + at, p->ldy);
-    sd_kernels_get()->add(p->n_rows, n, p->y + at, p->ldy, p->bias + at, 0);
-}
-
 /* y [n, n_out] = x · matrixᵀ + bias for rows x [n, n_in], one behind the other. Fails if y is not finite. */
 static sd_status multiply(sd_recurrent_scratch* s, const sd_matrix* matrix, const float* bias, const float* x,
                           int n, float* y, ptrdiff_t ldy) {
-    const sd_part all = {n, 0, n, 0, matrix->n_in};
-    sd_kernels_get()->prepare[matrix->format](all, x, matrix->n_in, matrix->n_in, s->prepared);
-    product p = {matrix, bias, n, s->prepared, y, ldy};
-    int n_panels = sd_matrix_panels(matrix->n_out);
-    if (n_panels < SHARED_PANELS || s->n_threads == 1) {
-        multiply_panels(&p, 0, 0, n_panels);
-    } else {
-        sd_team team = sd_team_open(s->n_threads);
-        sd_team_run(&team, n_panels, sd_matrix_grain(matrix, &team), multiply_panels, &p);
-        sd_team_close(&team);
-    }
+    int shared = sd_matrix_panels(matrix->n_out) >= SHARED_PANELS;
+    const sd_pass pass = {.team = sd_team_open(shared ? s->n_threads : 1)};
+    sd_pass_multiply_rows(
+        &pass, x, matrix->n_in, s->prepared,
+        (sd_product){.matrix = matrix, .bias = bias, .n_rows = n, .y = y, .ldy = ldy, .factor = 1.0f});
+    sd_team_close(&pass.team);
     for (int i = 0; i < n; i++)
         if (!sd_all_finite(y + i * ldy, matrix->n_out))
             return sd_fail(SD_ERR_OVERFLOW, "the draft: a recurrent network's product is not finite");
