@@ -2,6 +2,7 @@
 #include "fields.h"
 #include "module.h"
 #include "tensor_arguments.h"
+#include "weights_getters.h"
 
 static sd_status set_tensor(void* heads, const char* name, const sd_source* source, int n_rows, int n_cols,
                             int n_threads) {
@@ -77,28 +78,19 @@ const sd_heads* sd_heads_from(PyObject* object, const char* name) {
     return heads;
 }
 
-static PyObject* get_n_bytes(PyObject* object, void* closure) {
-    (void)closure;
+static sd_weights_figures figures(PyObject* object) {
     const sd_heads* heads = ((sd_heads_object*)object)->heads;
-    return PyLong_FromSize_t(heads ? heads->arena.size : 0);
+    if (heads == NULL) return (sd_weights_figures){0};
+    return (sd_weights_figures){1, heads->config.format, heads->arena.size,
+                                sd_tensor_list_count(&heads->tensors)};
 }
 
-static PyObject* get_n_parameters(PyObject* object, void* closure) {
-    (void)closure;
-    const sd_heads* heads = ((sd_heads_object*)object)->heads;
-    return PyLong_FromLongLong(heads ? sd_tensor_list_count(&heads->tensors) : 0);
-}
-
-static PyObject* get_dtype(PyObject* object, void* closure) {
-    (void)closure;
-    const sd_heads* heads = ((sd_heads_object*)object)->heads;
-    return PyUnicode_FromString(heads ? sd_format_names[heads->config.format] : "");
-}
+static sd_weights_type weights_type = {figures};
 
 static PyGetSetDef properties[] = {
-    {"dtype", get_dtype, NULL, "Number format of the matrices.", NULL},
-    {"n_bytes", get_n_bytes, NULL, "Bytes of packed weights held.", NULL},
-    {"n_parameters", get_n_parameters, NULL, "Number of weights.", NULL},
+    SD_GET_DTYPE(weights_type),
+    SD_GET_N_BYTES(weights_type),
+    SD_GET_N_PARAMETERS(weights_type),
     {0},
 };
 

@@ -7,6 +7,7 @@
 #include "library.h"
 #include "module.h"
 #include "tensor_arguments.h"
+#include "weights_getters.h"
 
 static sd_status set_tensor(void* model, const char* name, const sd_source* source, int n_rows, int n_cols,
                             int n_threads) {
@@ -127,29 +128,19 @@ static PyObject* get_config(PyObject* self, void* closure) {
     return config ? PyDict_Copy(config) : PyDict_New();
 }
 
-static PyObject* get_n_bytes(PyObject* self, void* closure) {
-    (void)closure;
+static sd_weights_figures figures(PyObject* self) {
     const sd_model* model = ((sd_model_object*)self)->model;
-    return PyLong_FromSize_t(model ? sd_model_bytes(model) : 0);
-}
-
-static PyObject* get_n_parameters(PyObject* self, void* closure) {
-    (void)closure;
-    const sd_model* model = ((sd_model_object*)self)->model;
+    if (model == NULL) return (sd_weights_figures){0};
     long long n = 0;
-    for (int i = 0; model != NULL && i < sd_tensor_count(&model->config); i++) {
+    for (int i = 0; i < sd_tensor_count(&model->config); i++) {
         sd_tensor_spec spec;
         sd_tensor_at(&model->config, i, &spec);
         n += (long long)spec.n_rows * (spec.n_cols > 0 ? spec.n_cols : 1);
     }
-    return PyLong_FromLongLong(n);
+    return (sd_weights_figures){1, model->numbers.weights, sd_model_bytes(model), n};
 }
 
-static PyObject* get_dtype(PyObject* self, void* closure) {
-    (void)closure;
-    const sd_model* model = ((sd_model_object*)self)->model;
-    return PyUnicode_FromString(model ? sd_format_names[model->numbers.weights] : "");
-}
+static sd_weights_type weights_type = {figures};
 
 static PyObject* get_cache_dtype(PyObject* self, void* closure) {
     (void)closure;
@@ -241,12 +232,12 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getters[] = {
-    {"dtype", get_dtype, NULL, "Number format of the matrices.", NULL},
+    SD_GET_DTYPE(weights_type),
+    SD_GET_N_BYTES(weights_type),
+    SD_GET_N_PARAMETERS(weights_type),
     {"cache_dtype", get_cache_dtype, NULL, "Number format of keys and values.", NULL},
     {"prefill", get_prefill, NULL, "What multiplies the rows of prompts and sources.", NULL},
     {"config", get_config, NULL, "Copy of the canonical configuration.", NULL},
-    {"n_bytes", get_n_bytes, NULL, "Bytes of packed weights held.", NULL},
-    {"n_parameters", get_n_parameters, NULL, "Number of weights.", NULL},
     {0},
 };
 

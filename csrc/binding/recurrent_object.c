@@ -5,6 +5,7 @@
 #include "interrupt.h"
 #include "module.h"
 #include "tensor_arguments.h"
+#include "weights_getters.h"
 
 static sd_status set_tensor(void* recurrent, const char* name, const sd_source* source, int n_rows,
                             int n_cols, int n_threads) {
@@ -127,23 +128,14 @@ static PyObject* logits(PyObject* object, PyObject* argument) {
     return sd_raise(status);
 }
 
-static PyObject* get_n_bytes(PyObject* object, void* closure) {
-    (void)closure;
+static sd_weights_figures figures(PyObject* object) {
     const sd_recurrent* recurrent = ((sd_recurrent_object*)object)->recurrent;
-    return PyLong_FromSize_t(recurrent ? recurrent->arena.size : 0);
+    if (recurrent == NULL) return (sd_weights_figures){0};
+    return (sd_weights_figures){1, recurrent->format, recurrent->arena.size,
+                                sd_tensor_list_count(&recurrent->tensors)};
 }
 
-static PyObject* get_n_parameters(PyObject* object, void* closure) {
-    (void)closure;
-    const sd_recurrent* recurrent = ((sd_recurrent_object*)object)->recurrent;
-    return PyLong_FromLongLong(recurrent ? sd_tensor_list_count(&recurrent->tensors) : 0);
-}
-
-static PyObject* get_dtype(PyObject* object, void* closure) {
-    (void)closure;
-    const sd_recurrent* recurrent = ((sd_recurrent_object*)object)->recurrent;
-    return PyUnicode_FromString(recurrent ? sd_format_names[recurrent->format] : "");
-}
+static sd_weights_type weights_type = {figures};
 
 static PyMethodDef methods[] = {
     {"logits", logits, METH_O,
@@ -152,9 +144,9 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getters[] = {
-    {"dtype", get_dtype, NULL, "Number format of the matrices.", NULL},
-    {"n_bytes", get_n_bytes, NULL, "Bytes of packed weights held.", NULL},
-    {"n_parameters", get_n_parameters, NULL, "Number of weights.", NULL},
+    SD_GET_DTYPE(weights_type),
+    SD_GET_N_BYTES(weights_type),
+    SD_GET_N_PARAMETERS(weights_type),
     {0},
 };
 
