@@ -340,7 +340,7 @@ LAYERS = [
     ["errors"],
     ["checks"],
     ["json_values"],
-    ["atomic_file", "containers", "progress", "tables", "theory", "threads"],
+    ["atomic_file", "containers", "divergences", "progress", "tables", "theory", "threads"],
     ["trace"],
     ["models"],
     ["checkpoints", "tokenizer"],

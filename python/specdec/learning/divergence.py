@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, TypeAlias
 
 from torch import Tensor
 
 from specdec.checks import check_choice
+from specdec.divergences import DIVERGENCES, DivergenceName
 from specdec.errors import InputError
 
 __all__ = [
-    "DIVERGENCES",
-    "DivergenceName",
     "divergence",
     "divergence_of_laws",
     "forward_kl",
@@ -26,8 +24,6 @@ __all__ = [
     "reverse_kl",
     "total_variation",
 ]
-
-DivergenceName: TypeAlias = Literal["fkl", "rkl", "jsd", "tvd"]
 
 _LEAST = -1e4
 """In the place of a log-probability of -inf: its exponential is 0, and products with it stay finite."""
@@ -96,9 +92,6 @@ _FUNCTIONS: dict[DivergenceName, Callable[[Tensor, Tensor, float], Tensor]] = {
     "jsd": jensen_shannon,
     "tvd": lambda target, draft, beta: total_variation(target, draft),
 }
-
-DIVERGENCES: tuple[DivergenceName, ...] = tuple(_FUNCTIONS)
-"""Names of the divergences: forward and reverse Kullback-Leibler, Jensen-Shannon, total variation."""
 
 
 def divergence_of_laws(name: DivergenceName, target: Tensor, draft: Tensor, beta: float = 0.5) -> Tensor:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.learning.divergence import DivergenceName, divergence_of_laws
+from specdec.divergences import DivergenceName
+from specdec.learning.divergence import divergence_of_laws
 
 __all__ = ["Objective", "TargetLaw"]
 

@@ -10,14 +10,15 @@ from typing import Literal, TypeAlias
 
 from specdec.atomic_file import replacing
 from specdec.checks import check_choice, check_integer, check_number
+from specdec.divergences import DIVERGENCES, DivergenceName
 from specdec.errors import CheckpointError, InputError, shown
 
 __all__ = ["DATA", "LOSSES", "TrainingSettings"]
 
-Loss: TypeAlias = Literal["fkl-tvd", "fkl", "rkl", "jsd", "tvd"]
+Loss: TypeAlias = Literal["fkl-tvd"] | DivergenceName
 Data: TypeAlias = Literal["target", "draft", "mixture", "text"]
 
-LOSSES: tuple[Loss, ...] = ("fkl-tvd", "fkl", "rkl", "jsd", "tvd")
+LOSSES: tuple[Loss, ...] = ("fkl-tvd", *DIVERGENCES)
 DATA: tuple[Data, ...] = ("target", "draft", "mixture", "text")
 _FREE = ("minutes", "threads")
 """What may change when a training goes on."""

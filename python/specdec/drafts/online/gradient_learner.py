@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_choice, check_integer, check_number
+from specdec.divergences import DIVERGENCES, DivergenceName
 from specdec.drafts.draft import Draft
 from specdec.drafts.online.corrections import Corrections
 from specdec.drafts.online.learner import GoesOn, Learner
@@ -19,10 +20,7 @@ from specdec.errors import shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["GradientLearner", "Loss"]
-
-Loss: TypeAlias = Literal["fkl", "rkl", "jsd", "tvd"]
-LOSSES: tuple[Loss, ...] = ("fkl", "rkl", "jsd", "tvd")
+__all__ = ["GradientLearner"]
 
 
 class GradientLearner(Learner):
@@ -46,14 +44,14 @@ class GradientLearner(Learner):
         network: Any,
         n_vocab: int,
         *,
-        loss: Loss,
+        loss: DivergenceName,
         learning_rate: float | None,
         passes: float,
         batch: int,
         n_top: int,
         seed: int,
     ) -> None:
-        self.loss = check_choice("loss", loss, LOSSES)
+        self.loss = check_choice("loss", loss, DIVERGENCES)
         positive = "a finite number above 0"
         if learning_rate is not None:
             check_number("learning_rate", learning_rate, positive, lambda x: 0.0 < x < math.inf)

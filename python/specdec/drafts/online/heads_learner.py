@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_integer
+from specdec.divergences import DivergenceName
 from specdec.drafts.learnt.heads_draft import Heads
 from specdec.drafts.online.corrections import Corrections
-from specdec.drafts.online.gradient_learner import GradientLearner, Loss
+from specdec.drafts.online.gradient_learner import GradientLearner
 from specdec.drafts.online.learner import GoesOn
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
@@ -48,7 +49,7 @@ class HeadsLearner(GradientLearner):
         draft: Heads,
         target: Model,
         *,
-        loss: Loss = "tvd",
+        loss: DivergenceName = "tvd",
         learning_rate: float | None = None,
         passes: float = 4.0,
         batch: int = 256,

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_integer
+from specdec.divergences import DivergenceName
 from specdec.drafts.draft import Draft
 from specdec.drafts.learnt.recurrent_draft import Recurrent
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.online.corrections import Corrections, Passage, passages
-from specdec.drafts.online.gradient_learner import GradientLearner, Loss
+from specdec.drafts.online.gradient_learner import GradientLearner
 from specdec.drafts.online.learner import GoesOn
 from specdec.errors import InputError, shown
 from specdec.models.model import Model, load
@@ -80,7 +81,7 @@ class NetworkLearner(GradientLearner):
         self,
         draft: ModelDraft | Recurrent,
         *,
-        loss: Loss = "tvd",
+        loss: DivergenceName = "tvd",
         learning_rate: float | None = None,
         passes: float = 4.0,
         batch: int = 1024,

@@ -1,0 +1,12 @@
+"""Names of the divergences that drafts are trained by; `specdec.learning` computes them, in torch."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+__all__ = ["DIVERGENCES", "DivergenceName"]
+
+DivergenceName: TypeAlias = Literal["fkl", "rkl", "jsd", "tvd"]
+
+DIVERGENCES: tuple[DivergenceName, ...] = get_args(DivergenceName)
+"""Forward and reverse Kullback-Leibler, Jensen-Shannon, total variation."""
