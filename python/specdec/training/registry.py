@@ -19,7 +19,7 @@ _HOMES = {
     "exit": "exit_kind.ExitKind",
     "heads": "heads_kind.HeadsKind",
     "eagle": "eagle_kind.EagleKind",
-    "pass": "pass_kind.PassKind",
+    "pass": "look_ahead_kind.LookAheadKind",
 }
 """Where each kind lies in this folder; it is imported when it is asked for."""
 

@@ -1,4 +1,4 @@
-"""Kind "pass": look-ahead embeddings, learnt through the frozen target."""
+"""Kind "pass", named after its paper (PaSS): look-ahead embeddings, learnt through the frozen target."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from specdec.training.batch import Batch
 from specdec.training.draft_folder import hf_folder, learnt_tensors
 from specdec.training.kind import Kind
 
-__all__ = ["PassKind", "PassSettings"]
+__all__ = ["LookAheadKind", "LookAheadSettings"]
 
 
 @dataclass(frozen=True)
-class PassSettings:
+class LookAheadSettings:
     """What can be set of look-ahead embeddings.
 
     Attributes
@@ -47,11 +47,11 @@ class PassSettings:
             )
 
 
-class PassKind(Kind):
+class LookAheadKind(Kind):
     """L embeddings, L times d_model numbers: all that is learnt."""
 
     name = "pass"
-    shape_type = PassSettings
+    shape_type = LookAheadSettings
     learning_rate = 3e-2
 
     def network(self) -> LookAheadNetwork:
