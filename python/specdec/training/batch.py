@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from specdec import _core
 from specdec.errors import InputError
 from specdec.learning.target_law import TargetLaw
 from specdec.models.model import Model
+from specdec.training.cover import Cover
 from specdec.training.written_texts import Texts
 
 __all__ = ["Batch", "TargetStates"]
@@ -22,9 +23,6 @@ _WHOLE = 8192
 """Up to so many tokens a law is kept whole."""
 _TOP = 256
 """Of larger vocabularies, so many of the most probable tokens."""
-
-Cover = Callable[[NDArray[np.int32], NDArray[np.float32]], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""From a text's ids and the target's logits to the logits of what is learnt and the weights of positions."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,8 @@ class TargetStates:
     temperature : float
         Of the laws.
     n_threads : int
-    cover : callable, optional
-        What changes the law that is learnt, and the weights.
+    cover : Cover, optional
+        Earlier drafts, which leave a part of the law to learn, and of the weights.
     """
 
     def __init__(
