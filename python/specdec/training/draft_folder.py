@@ -17,6 +17,7 @@ from specdec.drafts.learnt.folder import LearntWeights
 from specdec.errors import InputError
 from specdec.learning.hugging_face import silent
 from specdec.learning.target_ends import as_torch
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
 
 __all__ = [
@@ -74,26 +75,26 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], weights: str) -> None:
     """Write a safetensors file; matrices in the format `weights`, "bf16" or "f32", integers as they are."""
-    from safetensors.torch import save
+    stored = {name: tensor.contiguous() for name, tensor in _stored(tensors, weights).items()}
+    arrays = {
+        name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        for name, tensor in stored.items()
+    }
+    write_safetensors(path, arrays, {"format": "pt"})
 
+
+def _stored(tensors: Mapping[str, Tensor], weights: str) -> dict[str, Tensor]:
+    """Tensors as a file has them: real numbers in the format `weights`."""
     dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[weights]
-    stored = {
-        name: (
-            tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()
-        ).contiguous()
+    return {
+        name: tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()
         for name, tensor in tensors.items()
     }
-    with replacing(path) as file:
-        file.write(save(stored, metadata={"format": "pt"}))
 
 
 def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> None:
     """Write a decoder of transformers as a Hugging Face folder, with the target's tokenizer."""
-    dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[weights]
-    tensors = {
-        name: tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()
-        for name, tensor in network.state_dict().items()
-    }
+    tensors = _stored(network.state_dict(), weights)
     folder.mkdir(parents=True, exist_ok=True)
     with silent(), tempfile.TemporaryDirectory(dir=folder) as written:
         network.save_pretrained(written, state_dict=tensors)

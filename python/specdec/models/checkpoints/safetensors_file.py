@@ -60,6 +60,7 @@ _WRITTEN: Final[Mapping[str, str]] = {
     "uint16": "BF16",
     "int32": "I32",
     "int64": "I64",
+    "bool": "BOOL",
 }
 """What the file calls the numbers of an array; uint16 has the bits of bf16."""
 
@@ -373,8 +374,8 @@ def write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: 
     path : Path
         A file that is there is replaced.
     arrays : mapping of str to ndarray
-        float32, float16, uint16 with the bits of bf16, int32 or int64. They lie in the file in their order,
-        those of larger numbers first, so that each is aligned.
+        float32, float16, uint16 with the bits of bf16, int32, int64 or bool. They lie in the file in their
+        order, those of larger numbers first, so that each is aligned.
     metadata : mapping of str to str
 
     Raises
