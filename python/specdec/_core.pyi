@@ -328,26 +328,6 @@ class CachedText:
     def n_bytes(self) -> int:
         """Memory that they take."""
 
-class CorrectionArrays(TypedDict):
-    """Corrections, the oldest first; `n` of them."""
-
-    before: NDArray[np.int32]
-    """[n, n_before] the last tokens of the text; -1 in front of its beginning."""
-    depth: NDArray[np.int32]
-    """[n] how many of these are guesses of the round that were accepted."""
-    text: NDArray[np.int32]
-    """[n] a number of the text, of its own among all that stored into these corrections."""
-    position: NDArray[np.int32]
-    """[n] how many tokens of the text stand before."""
-    top: NDArray[np.int32]
-    """[n, n_top] the tokens of the greatest logits, in order; -1 behind the last of a smaller vocabulary."""
-    log_probs: NDArray[np.float32]
-    """[n, n_top] ln of their probabilities, by a softmax of the target's logits."""
-    rest: NDArray[np.float32]
-    """[n] the probability of all other tokens."""
-    hidden: NDArray[np.float32]
-    """[n, n_hidden] the hidden states that the draft reads, of the token before the round's root."""
-
 class Corrections:
     """Where a target refused a draft's guesses, and what it says there; any threads' sessions store."""
 
@@ -360,8 +340,11 @@ class Corrections:
         which the draft was right are stored too.
         """
 
-    def take(self) -> CorrectionArrays:
-        """The corrections since the last call; none of them stays."""
+    def take(self) -> dict[str, NDArray[Any]]:
+        """The corrections since the last call, the oldest first; none of them stays.
+
+        Arrays by name: the fields of `specdec.drafts.online.corrections.Corrections`.
+        """
     @property
     def n(self) -> int:
         """How many there are."""
