@@ -12,7 +12,8 @@ import pytest
 
 import specdec
 from specdec import drafts, reference
-from specdec.drafts.learnt.folder import LearntWeights, TargetIdentity
+from specdec.drafts.learnt.folder import LearntWeights
+from specdec.drafts.learnt.target_identity import TargetIdentity
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import ToyTokenizer, load_pair
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from specdec.checks import check_path
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.learnt.eagle_draft import Eagle
+from specdec.drafts.learnt.eagle_layouts import is_published
 from specdec.drafts.learnt.methods import open_learnt
-from specdec.drafts.learnt.published import is_published
 from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import InputError, kind_of, shown

@@ -11,10 +11,10 @@ from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.learnt.eagle_draft import Eagle, local_folder
-from specdec.drafts.learnt.folder import configuration_digest
+from specdec.drafts.learnt.eagle_layouts import is_published
 from specdec.drafts.learnt.heads_draft import Heads
 from specdec.drafts.learnt.methods import open_learnt
-from specdec.drafts.learnt.published import is_published
+from specdec.drafts.learnt.target_identity import configuration_digest
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.trees import Tree, check_tree
 from specdec.errors import CheckpointError, InputError, kind_of

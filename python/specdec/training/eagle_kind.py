@@ -11,8 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from specdec.drafts.draft import Draft
-from specdec.drafts.learnt.folder import TargetIdentity
-from specdec.drafts.learnt.published import PublishedDraft, open_published, usual_taps
+from specdec.drafts.learnt.eagle_layouts import open_published, usual_taps
+from specdec.drafts.learnt.published import PublishedDraft
+from specdec.drafts.learnt.target_identity import TargetIdentity
 from specdec.drafts.opening import load as load_draft
 from specdec.errors import CheckpointError, InputError
 from specdec.learning.draft_vocabulary import reachable, scattered

@@ -10,8 +10,10 @@ from typing import Any
 from specdec import _core
 from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft
-from specdec.drafts.learnt.folder import TargetIdentity
-from specdec.drafts.learnt.published import PublishedDraft, open_native_head, open_published
+from specdec.drafts.learnt.eagle_layouts import open_published
+from specdec.drafts.learnt.native_head import open_native_head
+from specdec.drafts.learnt.published import PublishedDraft
+from specdec.drafts.learnt.target_identity import TargetIdentity
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of
 from specdec.models.model import Model

@@ -4,7 +4,7 @@
 
 - ``specdec_draft``: 1, the version of the format;
 - ``method``: which draft it is, such as "heads";
-- ``target``: what it was trained for, as :class:`TargetIdentity` has it;
+- ``target``: what it was trained for, as `TargetIdentity` has it;
 - ``taps``: the hidden states of the target that it reads, by how many layers are behind them;
 - ``n_draft_vocab``: how many of the target's tokens it may guess;
 - ``weights``: a word that ``model.safetensors`` has in its metadata too, so that halves of different drafts
@@ -17,16 +17,14 @@ is token ``i + d2t[i]`` of the target, as EAGLE-3's checkpoints have it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +32,9 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.atomic_file import replacing
 from specdec.checks import check_choice, check_path
+from specdec.drafts.learnt.held_tensor import Held, HeldTensor
+from specdec.drafts.learnt.target_identity import TargetIdentity
+from specdec.drafts.learnt.target_tokens import target_tokens
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -43,24 +44,17 @@ from specdec.errors import (
     shown,
 )
 from specdec.models.checkpoints.checkpoint import CanonicalTensor
-from specdec.models.checkpoints.safetensors_file import (
-    StoredTensor,
-    read_safetensors_with_metadata,
-    write_safetensors,
-)
+from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata, write_safetensors
 from specdec.models.json_fields import Fields, as_json, read_json_object
-from specdec.models.model import Model, ModelConfig
+from specdec.models.model import Model
 from specdec.models.number_formats import Dtype, rounded_to_bf16, widened
 from specdec.models.origin import FilesReference, ReadFiles
-from specdec.models.tokenizer import ByteTokenizer
+from specdec.threads import check_threads
 
 __all__ = [
     "CONFIG_NAME",
     "WEIGHTS_NAME",
     "LearntWeights",
-    "TargetIdentity",
-    "configuration_digest",
-    "target_tokens",
 ]
 
 CONFIG_NAME: Final = "config.json"
@@ -69,189 +63,7 @@ VERSION: Final = 1
 MAX_TAPS: Final = _core.MAX_TAPS
 _WRITTEN: Final = ("bf16", "f16", "f32")
 
-_OF_LENGTH: Final = {"n_ctx"}
-"""Fields of a configuration that change with the caller's wishes, and not with the weights."""
-
-
-def configuration_digest(config: ModelConfig) -> str:
-    """A digest of what a model computes: its canonical configuration, less the length of its context.
-
-    A field with its default counts as absent, and numbers count with 6 digits: so the digest outlives new
-    fields, and mathematical libraries that round differently.
-    """
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, ModelConfig):
-            return canonical(value)
-        if isinstance(value, tuple | list):
-            return [plain(item) for item in value]
-        return f"{value:.6g}" if isinstance(value, float) else value
-
-    def canonical(one: ModelConfig) -> dict[str, Any]:
-        return {
-            name: plain(one[name])
-            for name, field in one.__dataclass_fields__.items()
-            if name not in _OF_LENGTH and (field.default is MISSING or one[name] != field.default)
-        }
-
-    text = json.dumps(canonical(config), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _vocabulary_digest(model: Model) -> str | None:
-    """A digest of a model's tokens; None where they cannot be seen."""
-    if not isinstance(model.tokenizer, ByteTokenizer):
-        return None
-    digest = hashlib.blake2b(digest_size=16)
-    tokens = list(model.tokenizer.vocabulary())
-    while tokens and tokens[-1] is None:  # padding
-        tokens.pop()
-    for token in tokens:
-        digest.update(b"-" if token is None else b"%d:%b" % (len(token), token))
-    return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class TargetIdentity:
-    """Which target a draft was trained for: what it computes and what its tokens are, not its weights.
-
-    Attributes
-    ----------
-    name : str
-        Of its file or folder, for messages.
-    d_model, n_layer, n_vocab : int
-    fingerprint : str
-        A digest of its configuration.
-    vocabulary : str or None
-        A digest of its tokens; None where they cannot be seen.
-    """
-
-    name: str
-    d_model: int
-    n_layer: int
-    n_vocab: int
-    fingerprint: str
-    vocabulary: str | None = None
-
-    @classmethod
-    def of(cls, target: Model) -> TargetIdentity:
-        """That of a model."""
-        found = _IDENTITIES.get(target)
-        if found is None:
-            found = _IDENTITIES[target] = cls._of(target)
-        return found
-
-    @classmethod
-    def _of(cls, target: Model) -> TargetIdentity:
-        config = target.config
-        return cls(
-            target.path.name,
-            config.d_model,
-            config.n_layer,
-            config.n_vocab,
-            configuration_digest(config),
-            _vocabulary_digest(target),
-        )
-
-    @classmethod
-    def read(cls, fields: Fields) -> TargetIdentity:
-        """From the object ``target`` of a file.
-
-        Raises
-        ------
-        CheckpointError
-        """
-
-        def text(name: str) -> str:
-            value = fields.raw(name)
-            if not isinstance(value, str):
-                raise fields.error(name, "a text")
-            return value
-
-        return cls(
-            text("name"),
-            fields.integer("d_model"),
-            fields.integer("n_layer"),
-            fields.integer("n_vocab"),
-            text("fingerprint"),
-            None if fields.raw("vocabulary") is None else text("vocabulary"),
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """The object ``target`` of a file."""
-        return dict(vars(self))
-
-    def check(self, target: Model, draft: str) -> None:
-        """Refuse another target; `draft` is the draft's name in the message.
-
-        Raises
-        ------
-        InputError
-            It names both targets, and what is not alike.
-        """
-        given = TargetIdentity.of(target)
-        for name in ("d_model", "n_layer", "n_vocab"):
-            ours, theirs = getattr(self, name), getattr(given, name)
-            if ours != theirs:
-                raise InputError(f"{self._trained(draft, target)} of {name} {theirs}; expected {ours}")
-        if self.fingerprint != given.fingerprint:
-            raise InputError(
-                f"{self._trained(draft, target)} of another configuration and the same sizes; expected one "
-                f"with the fingerprint {shown(self.fingerprint)}, not {given.fingerprint}"
-            )
-        self.check_tokens(target, draft)
-
-    def check_tokens(self, target: Model, draft: str) -> None:
-        """Refuse a target with other tokens.
-
-        Raises
-        ------
-        InputError
-        """
-        n_vocab, vocabulary = target.config.n_vocab, _vocabulary_digest(target)
-        if n_vocab != self.n_vocab:
-            raise InputError(f"{self._trained(draft, target)} of n_vocab {n_vocab}; expected {self.n_vocab}")
-        if None not in (self.vocabulary, vocabulary) and self.vocabulary != vocabulary:
-            raise InputError(f"{self._trained(draft, target)} of other tokens; expected the same vocabulary")
-
-    def _trained(self, draft: str, target: Model) -> str:
-        return f"{draft} was trained for the target {shown(self.name)}; given is {target.path},"
-
-
-_IDENTITIES: WeakKeyDictionary[Model, TargetIdentity] = WeakKeyDictionary()
-"""Of models that live: their vocabularies may be long, and every run asks whether a draft fits."""
-
-
-@dataclass(frozen=True)
-class HeldTensor:
-    """A tensor in memory, with what is asked of one in a file.
-
-    Attributes
-    ----------
-    values : ndarray
-        float32, float16, uint16 with the bits of bf16, or integers.
-    format : str
-        "f32", "f16" or "bf16"; of integers "".
-    """
-
-    values: NDArray[Any]
-    format: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its extents."""
-        return self.values.shape
-
-    def array(self) -> NDArray[np.generic]:
-        """The numbers."""
-        return self.values
-
-    def integers(self) -> NDArray[np.integer[Any]]:
-        """The numbers of a tensor of integers."""
-        return self.values
-
-
-Held: TypeAlias = HeldTensor | StoredTensor
+Core = TypeVar("Core")
 
 
 @dataclass(frozen=True)
@@ -473,6 +285,44 @@ class LearntWeights:
         held = {name: self._held[name] for name in shapes}
         return ((name, tensor.array(), tensor.format) for name, tensor in held.items())
 
+    def packed(
+        self,
+        core: Callable[..., Core],
+        config: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        dtype: Dtype | None,
+        n_threads: int | None,
+    ) -> Core:
+        """The weights as the core computes with them.
+
+        Parameters
+        ----------
+        core : type of the core
+            Such as `specdec._core.Heads`.
+        config : Mapping
+            What it is made with.
+        shapes : Mapping
+            Of all tensors, by name.
+        dtype : {None, "f32", "bf16", "int8", "int4"}
+            None: their own.
+        n_threads : int or None
+
+        Raises
+        ------
+        CheckpointError
+            As `tensors`; or the core finds something wrong with them.
+        """
+        tensors = self.tensors(shapes)
+        with self.naming():
+            return core(
+                config,
+                tensors,
+                tokens=self.tokens,
+                dtype=dtype or self.dtype,
+                n_threads=check_threads(n_threads),
+            )
+
     def numbers(self) -> dict[str, NDArray[np.float32]]:
         """Each tensor in f32, by name."""
         return {
@@ -558,55 +408,6 @@ def _tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray
             f"{where}: tensor 'd2t' is there; expected none, as the draft guesses all {n_vocab} tokens"
         )
     return target_tokens(where, d2t, n_draft, n_vocab)
-
-
-def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
-    """The target's token of each of the draft's: i + d2t[i] for token i, as EAGLE-3's checkpoints have it.
-
-    Parameters
-    ----------
-    where : str
-        The draft's folder or file, for messages.
-    d2t : HeldTensor or StoredTensor or None
-        int64 [n_draft]. None: the draft guesses all of the target's tokens, and they are the same.
-    n_draft, n_vocab : int
-        Tokens of the draft, and of the target.
-
-    Returns
-    -------
-    ndarray of int32, shape (n_draft,), or None
-        All different.
-
-    Raises
-    ------
-    CheckpointError
-        The tensor is missing, has another shape, or names a token twice or one that the target has not.
-    """
-    name = f"{where}: tensor 'd2t'"
-    if d2t is None:
-        if n_draft == n_vocab:
-            return None
-        raise CheckpointError(f"{name} is missing; expected it with shape [{n_draft}], for {n_vocab} tokens")
-    if d2t.shape != (n_draft,):
-        raise CheckpointError(f"{name} has shape {list(d2t.shape)}; expected [{n_draft}]")
-    shifts = d2t.integers().astype(np.int64)
-    outside = np.flatnonzero((shifts < -n_vocab) | (shifts > n_vocab))  # before a sum that could overflow
-    tokens = np.arange(n_draft) + np.clip(shifts, -n_vocab, n_vocab)
-    outside = np.union1d(outside, np.flatnonzero((tokens < 0) | (tokens >= n_vocab)))
-    if len(outside):
-        i = int(outside[0])
-        raise CheckpointError(
-            f"{name}: element [{i}] is {int(shifts[i])}; expected {-i} to {n_vocab - 1 - i}, as {i} + it is "
-            f"a token of the target"
-        )
-    found, first, counts = np.unique(tokens, return_index=True, return_counts=True)
-    if len(found) < n_draft:
-        twice = int(np.argmax(counts > 1))
-        raise CheckpointError(
-            f"{name} gives the target's token {int(found[twice])} {int(counts[twice])} times, first for "
-            f"{int(first[twice])}; expected each once"
-        )
-    return tokens.astype(np.int32)
 
 
 def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[Any]:
