@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
 from specdec import _core
-from specdec.checks import check_choice
-from specdec.drafts.draft import Description, Draft, made_again
+from specdec.drafts.draft import Description
 from specdec.drafts.learnt.folder import LearntWeights
-from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
+from specdec.drafts.learnt.packed_draft import PackedDraft
+from specdec.drafts.trees import describe_shape
 from specdec.models.model import Model
-from specdec.models.number_formats import DTYPES, Dtype
-from specdec.threads import check_threads
+from specdec.models.number_formats import Dtype
 
 __all__ = ["Heads", "pack_heads"]
 
 
-class Heads(Draft):
+class Heads(PackedDraft):
     """Heads on the target's last hidden state: head k guesses the token k places behind the last one.
 
     All of them read one vector, which the target has computed anyway: the hidden state that the last token
@@ -74,25 +70,12 @@ class Heads(Draft):
 
     in_target_cache = True
 
-    def __init__(
-        self,
-        weights: LearntWeights | str | os.PathLike[str],
-        *,
-        dtype: Dtype | None = None,
-        tree: Tree | None = None,
-        gamma: int | None = None,
-        n_threads: int | None = None,
-    ) -> None:
-        dtype = check_choice("dtype", dtype, DTYPES, optional=True)
-        self.tree = check_tree(tree)
-        self.weights = weights = LearntWeights.given(weights, "heads")
-        self.core = pack_heads(weights, dtype, n_threads=n_threads)
-        self.n_heads = weights.fields.integer("n_heads")
-        self.gamma = gamma_of(gamma, self.tree, self.n_heads)
+    holds = "heads"
+    core: _core.Heads
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        options = {"dtype": self.core.dtype, "tree": self.tree, "gamma": self.gamma}
-        return made_again, (type(self), (self.weights,), options)
+    def _pack(self, dtype: Dtype | None, n_threads: int | None) -> None:
+        self.core = pack_heads(self.weights, dtype, n_threads=n_threads)
+        self.n_heads = self.gamma = self.weights.fields.integer("n_heads")
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
@@ -100,9 +83,7 @@ class Heads(Draft):
         return describe_shape(self.tree, self.core)
 
     def __repr__(self) -> str:
-        more = f", tree={self.tree!r}" if self.tree is not None else ""
-        parameters = f"{self.core.n_parameters:,} parameters in {self.core.dtype}"
-        return f"<specdec.drafts.Heads of {self.weights.where}: {self.n_heads} heads, {parameters}{more}>"
+        return f"<specdec.drafts.Heads of {self.weights.where}: {self.n_heads} heads, {self._size}>"
 
 
 def pack_heads(
@@ -147,12 +128,4 @@ def pack_heads(
         "n_heads": n_heads, "n_blocks": n_blocks, "see_guesses": see_guesses, "shared_output": shared_output,
         "d_model": d_model, "n_vocab": target.n_vocab, "n_draft_vocab": n_draft,
     }  # fmt: skip
-    tensors = weights.tensors(shapes)
-    with weights.naming():
-        return _core.Heads(
-            config,
-            tensors,
-            tokens=weights.tokens,
-            dtype=dtype or weights.dtype,
-            n_threads=check_threads(n_threads),
-        )
+    return weights.packed(_core.Heads, config, shapes, dtype=dtype, n_threads=n_threads)

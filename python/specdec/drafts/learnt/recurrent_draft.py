@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.checks import check_choice
-from specdec.drafts.draft import Description, Draft, made_again
+from specdec.drafts.draft import Description
 from specdec.drafts.ids import Ids, check_ids
 from specdec.drafts.learnt.folder import LearntWeights
-from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
+from specdec.drafts.learnt.packed_draft import PackedDraft
+from specdec.drafts.trees import describe_shape
 from specdec.models.model import Model
-from specdec.models.number_formats import DTYPES, Dtype
-from specdec.threads import check_threads
+from specdec.models.number_formats import Dtype
 
 __all__ = ["Recurrent", "pack_recurrent"]
 
 
-class Recurrent(Draft):
+class Recurrent(PackedDraft):
     """A recurrent network drafts: gated recurrent units (Cho et al. 2014, arXiv 1406.1078) and a head.
 
     It reads tokens alone, one after the other, into a state of fixed size: a step takes microseconds,
@@ -69,24 +65,11 @@ class Recurrent(Draft):
     >>> out = specdec.generate(target, small, "It was a dark and stormy night")
     """
 
-    def __init__(
-        self,
-        weights: LearntWeights | str | os.PathLike[str],
-        *,
-        dtype: Dtype | None = None,
-        tree: Tree | None = None,
-        gamma: int | None = None,
-        n_threads: int | None = None,
-    ) -> None:
-        dtype = check_choice("dtype", dtype, DTYPES, optional=True)
-        self.tree = check_tree(tree)
-        self.weights = weights = LearntWeights.given(weights, "a recurrent draft")
-        self.core = pack_recurrent(weights, dtype, n_threads=n_threads)
-        self.gamma = gamma_of(gamma, self.tree, self.gamma)
+    holds = "a recurrent draft"
+    core: _core.Recurrent
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        options = {"dtype": self.core.dtype, "tree": self.tree, "gamma": self.gamma}
-        return made_again, (type(self), (self.weights,), options)
+    def _pack(self, dtype: Dtype | None, n_threads: int | None) -> None:
+        self.core = pack_recurrent(self.weights, dtype, n_threads=n_threads)
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`.
@@ -122,9 +105,7 @@ class Recurrent(Draft):
         return probabilities
 
     def __repr__(self) -> str:
-        more = f", tree={self.tree!r}" if self.tree is not None else ""
-        parameters = f"{self.core.n_parameters:,} parameters in {self.core.dtype}"
-        return f"<specdec.drafts.Recurrent of {self.weights.where}: {parameters}{more}>"
+        return f"<specdec.drafts.Recurrent of {self.weights.where}: {self._size}>"
 
 
 def pack_recurrent(
@@ -160,12 +141,4 @@ def pack_recurrent(
         "n_vocab": n_vocab, "n_draft_vocab": n_draft_vocab, "d_embed": d_embed, "d_hidden": d_hidden,
         "n_layers": n_layers,
     }  # fmt: skip
-    tensors = weights.tensors(shapes)
-    with weights.naming():
-        return _core.Recurrent(
-            config,
-            tensors,
-            tokens=weights.tokens,
-            dtype=dtype or weights.dtype,
-            n_threads=check_threads(n_threads),
-        )
+    return weights.packed(_core.Recurrent, config, shapes, dtype=dtype, n_threads=n_threads)
