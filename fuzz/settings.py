@@ -15,8 +15,8 @@ from fuzz.draws import Draws
 from specdec import reference
 
 __all__ = [
-    "EXTREMES", "TRANSFORMS", "distribution_after", "draw_sampling", "draw_settings", "is_extreme",
-    "keywords", "plain_keywords",
+    "EXTREMES", "TRANSFORMS", "distribution_after", "draw_sampling", "draw_settings", "hangs_on_rounding",
+    "is_extreme", "keywords", "plain_keywords",
 ]  # fmt: skip
 
 RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
@@ -173,19 +173,47 @@ def plain_keywords(settings: dict[str, Any]) -> dict[str, Any]:
     return keywords({name: value for name, value in settings.items() if name not in only_speculative})
 
 
-def distribution_after(settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int]) -> Probs:
-    """The distribution of the token after a text, from its logits: computed in NumPy, by the reference."""
-    adjusted = reference.adjusted_logits(
+def _adjusted(settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int]) -> NDArray[Any]:
+    return reference.adjusted_logits(
         logits, text, settings.get("repetition_penalty") or 1.0, settings.get("logit_bias")
     )
+
+
+def _standardised(settings: dict[str, Any], adjusted: NDArray[Any]) -> Probs:
     lenient_argmax = settings.get("lenience", 1.0) < 1.0 and not settings.get("temperature", 0.0)
-    probs = reference.distribution(
+    return reference.distribution(
         adjusted,
         temperature=1.0 if lenient_argmax else settings.get("temperature", 0.0),
         top_k=0 if lenient_argmax else settings.get("top_k") or 0,
         top_p=1.0 if lenient_argmax else settings.get("top_p") or 1.0,
         min_p=0.0 if lenient_argmax else settings.get("min_p") or 0.0,
     )
+
+
+def hangs_on_rounding(settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int]) -> bool:
+    """Whether a cut of top-k, nucleus or min-p falls between tokens that rounding may swap.
+
+    The reference weighs tokens in f64 and the core in f32: there two that differ in the last bits are equal,
+    and the one of the lower id stays. With such logits either set of tokens is right.
+    """
+    temperature = settings.get("temperature", 0.0)
+    if not temperature or not any(settings.get(name) for name in ("top_k", "top_p", "min_p")):
+        return False
+    adjusted = _adjusted(settings, logits, text).astype(np.float64)
+    kept = _standardised(settings, adjusted) > 0.0
+    finite = adjusted[np.isfinite(adjusted)]
+    step = temperature * 1e-6 + np.ptp(finite) * 2.0**-22
+    for value in np.unique(finite):  # equal logits are equal for both
+        for sign in (-1.0, 1.0):
+            moved = np.where(adjusted == value, adjusted + sign * step, adjusted)
+            if not np.array_equal(_standardised(settings, moved) > 0.0, kept):
+                return True
+    return False
+
+
+def distribution_after(settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int]) -> Probs:
+    """The distribution of the token after a text, from its logits: computed in NumPy, by the reference."""
+    probs = _standardised(settings, _adjusted(settings, logits, text))
     if "transform" in settings:
         probs = TRANSFORMS[settings["transform"]](probs, list(text))
         probs = probs / probs.sum()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -136,3 +137,22 @@ def test_the_makefile_has_the_options() -> None:
     (recipe,) = re.findall(r"^fuzz:\n((?:\t.*\n)+)", text, re.MULTILINE)
     for name in ("CONFIGURATIONS", "FILES", "SEED", "MINUTES", "PROCESSES"):
         assert name in recipe
+
+
+def test_a_cut_between_tokens_that_rounding_swaps_is_noticed() -> None:
+    """Two tokens a last bit apart are equal for the core, which keeps the lower id, not for the reference."""
+    from fuzz.settings import distribution_after, hangs_on_rounding
+    from specdec import _core
+
+    near = np.array([-3.0, 2e-3, np.nextafter(np.float32(2e-3), np.float32(1.0)), -1.0], np.float32)
+    apart = np.array([-3.0, 2e-3, 2.1e-3, 2e-3], np.float32)
+    for cut in ({"top_k": 1}, {"top_p": 0.4}):
+        settings = {"temperature": 1.0, **cut}
+        assert hangs_on_rounding(settings, near, [0]) and not hangs_on_rounding(settings, apart, [0]), cut
+        found = [_core.distribution(near, **settings), distribution_after(settings, near, [0])]
+        assert [each.argmax() for each in found] == [1, 2]
+    assert hangs_on_rounding({"temperature": 1.0, "min_p": 1.0}, near, [0])
+    for settings in ({"temperature": 1.0, "top_k": 2}, {"temperature": 1.0}, {"top_k": 1}):
+        assert not hangs_on_rounding(settings, near, [0]), settings
+    equal = np.array([1.0, 2.0, 2.0], np.float32)
+    assert not hangs_on_rounding({"temperature": 1.0, "top_k": 1}, equal, [0])
