@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -211,6 +212,17 @@ def test_a_model_learns_in_the_background(folders: tuple[Path, Path], target: sp
             if online.n_updates > 1:
                 break
         assert online.n_updates > 0
+
+
+def test_what_was_learnt_is_named_after_what_it_was(
+    folders: tuple[Path, Path], target: specdec.Model
+) -> None:
+    online = a_model(folders, target)
+    for _ in range(2):
+        serve(target, online, 0)
+        assert online.learn()
+    assert f"{folders[1]} (learnt online)" in repr(online.draft) and repr(online.draft) in repr(online)
+    assert tempfile.gettempdir() not in repr(online).replace(str(folders[1]), "")
 
 
 def test_a_loss_that_is_no_number_reaches_the_caller(

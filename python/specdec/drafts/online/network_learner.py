@@ -187,19 +187,21 @@ def _open(draft: ModelDraft | Recurrent) -> Any:
 
 
 def _packed(network: Any, first: Model) -> Model:
-    """A network of transformers as a model like the first one."""
+    """A network of transformers as a model like the first one. Its path is none, but says what it was."""
     from specdec.learning.hugging_face import silent
 
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:
         with silent():
             network.save_pretrained(folder)
-        return load(
+        read = load(
             Path(folder),
             first.core.dtype,
             cache_dtype=first.core.cache_dtype,
             prefill=first.core.prefill,
-            tokenizer=False if first.tokenizer is None else first.tokenizer,
+            tokenizer=False,
             n_ctx=first.config.n_ctx,
             n_threads=1,
             progress=False,
         )
+    path = first.path.with_name(f"{first.path.name} (learnt online)")
+    return Model(read.core, read.config, first.tokenizer, path, read.architecture)
