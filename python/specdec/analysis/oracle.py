@@ -142,8 +142,10 @@ class Oracle(OneTable):
 
     def __repr__(self) -> str:
         ways = (("auto", self["auto"]), (self.best.name, self.best), ("an oracle", self["oracle"]))
-        shown = (f"{row.invalid or f'{row.speedup:.2f}'} with {way}" for way, row in ways)
-        return f"<specdec.Oracle: speed-up {', '.join(shown)}>"
+        shown = [f"{row.speedup:.2f} with {way}{' (invalid)' if row.invalid else ''}" for way, row in ways]
+        wrong = any(row.invalid for _, row in ways)
+        why = "; invalid: above the tokens per run, an error of measuring" if wrong else ""
+        return f"<specdec.Oracle: alpha {self.alpha:.3f}, speed-up {', '.join(shown)}{why}>"
 
 
 def oracle(
