@@ -493,6 +493,8 @@ def test_the_command_on_the_embedded_target(tmp_path: Path, capsys: pytest.Captu
     ]
     assert cli.main(command) == 0
     shown = capsys.readouterr().out
+    assert shown.startswith("Loading torch and what trains this kind of draft;")
+    assert shown.splitlines()[1] == "Making the network that is trained."
     assert "2 steps take about" in shown and "after, T = 1" in shown and "tokens/call" in shown
     assert (tmp_path / "training" / "losses.tsv").read_text().startswith("step\ttokens\tloss\t")
     assert cli.main(command) == 0

@@ -7,14 +7,20 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from specdec.checks import check_choice
 from specdec.errors import InputError, MissingPackageError, shown
 from specdec.models.model import embedded_pair, load
-from specdec.training.registry import KINDS, kind_of_name
+from specdec.training.registry import KINDS
 from specdec.training.settings import DATA, LOSSES
 
 __all__ = ["PROGRAM", "train_command"]
 
 PROGRAM = "specdec train draft"
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
 
 
 def train_command(argv: Sequence[str]) -> int:
@@ -28,9 +34,10 @@ def train_command(argv: Sequence[str]) -> int:
     arguments = vars(_parser().parse_args(argv))
     if find_spec("torch") is None:
         raise MissingPackageError("training needs torch, which is not installed: pip install torch")
+    check_choice("kind", arguments["kind"], tuple(KINDS))
+    say("Loading torch and what trains this kind of draft; the first time this may take a minute.")
     from specdec.training.training_run import check_device, train_draft
 
-    kind_of_name(arguments["kind"])
     check_device(arguments["device"])
     name, dtype = arguments.pop("target"), arguments.pop("dtype")
     target = embedded_pair(dtype)[0] if name is None else load(name, dtype)
@@ -43,7 +50,7 @@ def train_command(argv: Sequence[str]) -> int:
         shape=shape,
         n_threads=threads,
         progress=not quiet and find_spec("tqdm") is not None,
-        say=lambda text: print(text, flush=True),
+        say=say,
         **arguments,
     )
     print(trained)

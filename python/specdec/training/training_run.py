@@ -376,6 +376,7 @@ class _Training:
         return trained
 
     def _trained(self) -> TrainedDraft:
+        self._say("Making the network that is trained.")
         network = self._fresh()
         optimisers = Optimisers(network, self._kind, self._settings.learning_rate)
         state = Progress(self._work / "checkpoint.pt", network, optimisers)
