@@ -417,7 +417,7 @@ def test_what_training_wrote_of_the_target_is_heeded(
         write_hf(tmp_path / "other", llama_config(vocab_size=17, num_hidden_layers=4, rms_norm_eps=1e-4)),
         tokenizer=False,
     )
-    with pytest.raises(InputError, match="was trained for the target 'target0'; given is .*other"):
+    with pytest.raises(InputError, match="was trained for the target '.*target0'; given is .*other"):
         drafts.load(path, other)
     for wrong, message in (
         ({"taps": taps}, "'specdec_draft.target' is missing"),

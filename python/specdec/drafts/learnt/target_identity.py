@@ -64,7 +64,7 @@ class TargetIdentity:
     Attributes
     ----------
     name : str
-        Of its file or folder, for messages.
+        Where it was read when the draft was trained, for messages.
     d_model, n_layer, n_vocab : int
     fingerprint : str
         A digest of its configuration.
@@ -91,7 +91,7 @@ class TargetIdentity:
     def _of(cls, target: Model) -> TargetIdentity:
         config = target.config
         return cls(
-            target.path.name,
+            str(target.path),
             config.d_model,
             config.n_layer,
             config.n_vocab,
