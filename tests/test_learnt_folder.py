@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import specdec
+from learnt_weights import random_heads
 from specdec import drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.learnt.target_identity import TargetIdentity
@@ -203,6 +205,45 @@ def test_a_model_is_loaded_as_what_it_is(target: specdec.Model, tmp_path: Path) 
     assert isinstance(found, drafts.ModelDraft) and found.gamma == 4
     with pytest.raises(specdec.CheckpointError, match="no such file or folder"):
         drafts.load("/no/such/draft", target)
+
+
+def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Path) -> None:
+    memory, matrix, table = drafts.SuffixMemory(), drafts.TokenRecycling(4), drafts.Ngram([3, 5, 8, 5], 61, 2)
+    memory.add([3, 5, 8, 13])
+    specdec.generate(target, matrix, [3, 5], max_new_tokens=4)
+    for draft in (memory, matrix, table):
+        file = tmp_path / f"{type(draft).__name__}.bin"  # whatever it is called
+        draft.save(file)
+        found = drafts.load(file, target)
+        assert type(found) is type(draft) and repr(found) == repr(draft)
+        runs = [specdec.generate(target, one, [3, 5, 8], max_new_tokens=6) for one in (file, draft)]
+        assert runs[0].tokens == runs[1].tokens
+        name = type(draft).__name__
+        with pytest.raises(
+            specdec.InputError, match=rf"gamma is 3, and {file} .* specdec\.drafts\.{name}\.load"
+        ):
+            drafts.load(file, target, gamma=3)
+    drafts.Ngram([3], 60, 2).save(tmp_path / "other")
+    with pytest.raises(specdec.VocabularyMismatchError):
+        drafts.load(tmp_path / "other", target)
+    drafts.Online(table, interval=None).save(tmp_path / "online")
+    with pytest.raises(specdec.InputError, match=r"has learnt; expected specdec\.drafts\.Online\.load"):
+        drafts.load(tmp_path / "online", target)
+    with pytest.raises(specdec.CheckpointError, match="is a file of a Hugging Face folder"):
+        drafts.load(next(target.path.glob("*.safetensors")), target)
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(b"\xff" * 20)
+    with pytest.raises(specdec.CheckpointError, match=r"damaged\.safetensors: header length"):
+        drafts.load(damaged, target)
+
+
+def test_a_learnt_draft_is_no_model(target: specdec.Model, tmp_path: Path) -> None:
+    folder = drafts.Heads(random_heads(target)).weights.save(tmp_path / "heads")
+    message = f"{folder}: is the folder of a learnt draft; expected that of a model, or a draft's opened by"
+    for use in (specdec.load, drafts.ModelDraft):
+        with pytest.raises(specdec.UnsupportedModelError, match=re.escape(message)) as caught:
+            use(folder)
+        assert f"specdec.drafts.load('{folder}', target)" in str(caught.value)
 
 
 def test_an_exit_lies_beside_its_model(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from specdec.checks import check_path
 from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft_file import open_draft_file
 from specdec.drafts.learnt.eagle_draft import Eagle
 from specdec.drafts.learnt.eagle_layouts import is_published
 from specdec.drafts.learnt.methods import open_learnt
@@ -146,8 +147,8 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
                     f"specdec.drafts.Eagle(path, target)"
                 )
             return Eagle(given, target)
-        if (learnt := open_learnt(folder)) is not None:
-            return learnt
+        if (found := open_draft_file(folder) or open_learnt(folder)) is not None:
+            return found
     if isinstance(given, Model | str | os.PathLike):
         return ModelDraft(given)
     if issubclass(type(given), type):

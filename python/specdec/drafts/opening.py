@@ -9,6 +9,7 @@ from typing import Final
 
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts.draft import MAX_GAMMA, Draft
+from specdec.drafts.draft_file import open_draft_file
 from specdec.drafts.early_exit import EarlyExit
 from specdec.drafts.learnt.eagle_draft import Eagle, local_folder
 from specdec.drafts.learnt.eagle_layouts import is_published
@@ -17,7 +18,7 @@ from specdec.drafts.learnt.methods import open_learnt
 from specdec.drafts.learnt.target_identity import configuration_digest
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.trees import Tree, check_tree
-from specdec.errors import CheckpointError, InputError, kind_of
+from specdec.errors import CheckpointError, InputError, kind_of, shown
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.model import Model, ModelConfig, embedded_pair
@@ -38,7 +39,7 @@ def load(
     tree: Tree | None = None,
     gamma: int | None = None,
 ) -> Draft:
-    """A draft for a target, from the folder of a learnt draft or of a model.
+    """A draft for a target, from the folder of a learnt draft or of a model, or from a memory's file.
 
     Parameters
     ----------
@@ -49,6 +50,8 @@ def load(
         - The folder of a published draft of EAGLE: `Eagle`.
         - The folder of a target that was trained to leave early (with ``specdec_exit.json``): `EarlyExit` at
           the layer that the file names. The target is the model of the same folder, loaded from there.
+        - A file that `SuffixMemory`, `TokenRecycling` or `Ngram` has saved: that draft, with the settings of
+          its class; `dtype`, `tree` and `gamma` must be None.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
         What it shall draft for. None, for ``"embedded-heads"`` only: the target of `specdec.embedded_pair`.
@@ -63,7 +66,8 @@ def load(
     Raises
     ------
     InputError
-        The draft was trained for another target, which is named, or an argument is none of the above.
+        The draft was trained for another target, which is named, or an argument is none of the above, or
+        the file is one of `Online`, for which there is ``Online.load``.
     VocabularyMismatchError
         The tokens of a model are not the target's.
     CheckpointError, TokenizerError
@@ -92,6 +96,8 @@ def load(
     draft: Draft | None
     if (folder / EXIT_NAME).is_file():
         draft = _open_exit(folder, target, tree, gamma)
+    elif (draft := open_draft_file(folder)) is not None:
+        _check_no_settings(folder, draft, dtype=dtype, tree=tree, gamma=gamma)
     elif is_published(folder := local_folder(path)):
         draft = Eagle(folder, target, dtype=dtype, tree=tree, gamma=gamma)
     else:
@@ -100,6 +106,15 @@ def load(
         draft = ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
     draft.describe(target)  # refuses what does not fit
     return draft
+
+
+def _check_no_settings(file: Path, draft: Draft, **settings: object) -> None:
+    for name, value in settings.items():
+        if value is not None:
+            raise InputError(
+                f"{name} is {shown(value)}, and {file} holds a {type(draft).__name__}; expected None, or "
+                f"specdec.drafts.{type(draft).__name__}.load(path, ...) with the settings of the class"
+            )
 
 
 def _open_exit(folder: Path, target: Model, tree: Tree | None, gamma: int | None) -> EarlyExit:

@@ -15,6 +15,7 @@ import numpy as np
 from specdec import _core
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft
+from specdec.drafts.draft_file import ONLINE_FORMAT
 from specdec.drafts.learnt.recurrent_draft import Recurrent
 from specdec.drafts.model_draft import DraftLike, ModelDraft, open_draft
 from specdec.drafts.ngram import Ngram
@@ -30,7 +31,7 @@ from specdec.models.model import Model
 
 __all__ = ["Online"]
 
-METADATA = {"format": "specdec online draft", "version": "1"}
+METADATA = {"format": ONLINE_FORMAT, "version": "1"}
 
 _COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}
 """Numbers that a file has as text, and their attributes."""

@@ -36,6 +36,11 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     """Open a Hugging Face folder; see :func:`specdec.checkpoints.open_checkpoint`."""
     file = folder / "config.json"
     fields = Fields(read_json_object(file), file)
+    if fields.has("specdec_draft"):
+        raise UnsupportedModelError(
+            f"{folder}: is the folder of a learnt draft; expected that of a model, or a draft's opened by "
+            f"specdec.drafts.load({str(folder)!r}, target)"
+        )
     architecture = architecture_of(fields, file)
     family = FAMILIES[architecture]
     _check_quantisation(fields, family)
