@@ -50,6 +50,30 @@ sd_drafter* sd_drafter_riding(sd_drafter* d) {
     return found;
 }
 
+sd_cache* sd_drafter_cache(const sd_drafter* d, int sequence, const sd_model* model) {
+    if (d == NULL) return NULL;
+    if (d->caches && d->caches[0].model == model) return &d->caches[sequence];
+    sd_cache* found = NULL;
+    for (int i = 0; i < d->n_within && found == NULL; i++)
+        found = sd_drafter_cache(d->within[i], sequence, model);
+    return found;
+}
+
+int sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cache* known, const int32_t* text,
+                          int n) {
+    int most = 0;
+    if (d->caches && d->caches[0].model == known->model) {
+        sd_cache* cache = &d->caches[sequence]; /* which may have less room than the target's */
+        sd_cache_attend(cache, known->encoded);
+        most = sd_cache_begin_with(cache, known, text, n < cache->n_slots ? n : cache->n_slots);
+    }
+    for (int i = 0; i < d->n_within; i++) {
+        int within = sd_drafter_begin_with(d->within[i], sequence, known, text, n);
+        if (within > most) most = within;
+    }
+    return most;
+}
+
 sd_status sd_drafter_begin(sd_drafter* d, int sequence, const sd_prompt* prompt) {
     return d->begin ? d->begin(d, sequence, prompt) : SD_OK;
 }

@@ -113,6 +113,15 @@ sd_status sd_drafter_find_riders(sd_drafter* drafter, sd_drafter** found);
  * within; NULL: nobody's. */
 sd_drafter* sd_drafter_riding(sd_drafter* drafter);
 
+/* A sequence's cache of this model in a drafter (NULL: none), or in the first of the drafters within it that
+ * has one; NULL if there is none. */
+sd_cache* sd_drafter_cache(const sd_drafter* drafter, int sequence, const sd_model* model);
+
+/* Let all caches of a sequence that a drafter and those within it have of the model of `known` begin text [n]
+ * with what `known` has of it. Returns how many tokens there are then, at most. */
+int sd_drafter_begin_with(const sd_drafter* drafter, int sequence, const sd_cache* known, const int32_t* text,
+                          int n);
+
 /* The operations that may be NULL. */
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);

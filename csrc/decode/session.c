@@ -479,41 +479,8 @@ static sd_status check_sequence(const sd_session* s, int sequence) {
     return sd_fail(SD_ERR_VALUE, "sequence is %d, expected 0 to %d", sequence, s->n_sequences - 1);
 }
 
-/* A sequence's cache of this model in a drafter, or in the first of the drafters within it that has one; NULL
- * if there is none. */
-static sd_cache* draft_cache(const sd_drafter* drafter, int sequence, const sd_model* model) {
-    if (drafter == NULL) return NULL;
-    if (drafter->caches && drafter->caches[0].model == model) return &drafter->caches[sequence];
-    sd_cache* found = NULL;
-    for (int i = 0; i < drafter->n_within && found == NULL; i++)
-        found = draft_cache(drafter->within[i], sequence, model);
-    return found;
-}
-
 static sd_status fail_model(void) {
     return sd_fail(SD_ERR_VALUE, "the model is neither the target nor a model that drafts");
-}
-
-static int begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n) {
-    sd_cache_attend(cache, known->encoded);
-    return sd_cache_begin_with(cache, known, text, n);
-}
-
-/* The same for all caches of a sequence that a drafter and those within it have of the model. Returns how
- * many tokens there are then, at most. */
-static int begin_drafts_with(const sd_drafter* drafter, int sequence, const sd_cache* known,
-                             const sd_prefill* prefill) {
-    int n = 0;
-    if (drafter->caches && drafter->caches[0].model == known->model) {
-        sd_cache* cache = &drafter->caches[sequence]; /* which may have less room than the target's */
-        n = begin_with(cache, known, prefill->text,
-                       prefill->n < cache->n_slots ? prefill->n : cache->n_slots);
-    }
-    for (int i = 0; i < drafter->n_within; i++) {
-        int within = begin_drafts_with(drafter->within[i], sequence, known, prefill);
-        if (within > n) n = within;
-    }
-    return n;
 }
 
 sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* known, int* n) {
@@ -521,21 +488,24 @@ sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* kno
     if (status != SD_OK) return status;
     const sd_prefill* prefill = &s->prefills[sequence];
     if (prefill->n_read >= 0) return sd_fail(SD_ERR_STATE, "sequence %d has begun to be read", sequence);
-    if (draft_cache(s->drafter, sequence, known->model) == NULL && known->model != s->options.target)
+    if (sd_drafter_cache(s->drafter, sequence, known->model) == NULL && known->model != s->options.target)
         return fail_model();
     *n = 0;
     int n_source = known->model->encoder ? prefill->n_source : 0;
     if (!sd_encoded_is_of(known->encoded, prefill->source, n_source)) return SD_OK;
-    if (s->drafter != NULL) *n = begin_drafts_with(s->drafter, sequence, known, prefill);
-    if (known->model == s->options.target)
-        *n = begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
+    if (s->drafter != NULL)
+        *n = sd_drafter_begin_with(s->drafter, sequence, known, prefill->text, prefill->n);
+    if (known->model == s->options.target) {
+        sd_cache_attend(&s->caches[sequence], known->encoded);
+        *n = sd_cache_begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
+    }
     return SD_OK;
 }
 
 const sd_cache* sd_session_cache(const sd_session* s, int sequence, const sd_model* model) {
     if (check_sequence(s, sequence) != SD_OK) return NULL;
     if (model == s->options.target) return &s->caches[sequence];
-    const sd_cache* cache = draft_cache(s->drafter, sequence, model);
+    const sd_cache* cache = sd_drafter_cache(s->drafter, sequence, model);
     if (cache == NULL) fail_model();
     return cache;
 }
