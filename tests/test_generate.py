@@ -319,7 +319,7 @@ BAD_ARGUMENTS = [
     ({"seed": -1}, "seed is -1"),
     ({"seed": 2**64}, "seed is 18446744073709551616"),
     ({"seed": 0.5}, "seed is 0.5"),
-    ({"seed": [1, 2]}, "seed has 2 entries for 1 prompts"),
+    ({"seed": [1, 2]}, "seed has 2 entries for 1 text"),
     ({"seed": [(1, 2, 3)]}, "seed[0] is (1, 2, 3)"),
     ({"seed": [(1, -1)]}, "sequence of seed[0] is -1"),
     ({"stop": ""}, "stop holds an empty string"),

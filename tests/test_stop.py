@@ -142,6 +142,7 @@ def record(tokens: Sequence[int], *, rejected: Sequence[int] = ()) -> Any:
         "verify_s": 0.0,
         "other_s": 0.0,
         "experts": 0.0,
+        "laws": None,
     }
 
 

@@ -18,7 +18,7 @@ from typing import get_type_hints
 import pytest
 
 import specdec
-from specdec.decoding.options import BatchOptions, DecodingOptions, Options
+from specdec.decoding.options import DecodingOptions, Options, SampleOptions
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,7 +72,7 @@ def test_type_checkers_see_every_public_name() -> None:
 
 
 def test_type_checkers_see_every_keyword_argument_of_generate() -> None:
-    assert BatchOptions.__optional_keys__ == {field.name for field in fields(DecodingOptions)}
+    assert SampleOptions.__optional_keys__ == {field.name for field in fields(DecodingOptions)}
     parameters = inspect.signature(specdec.stream).parameters.values()
     by_keyword = {entry.name for entry in parameters if entry.kind is entry.KEYWORD_ONLY}
     of_prompts = {"decoder_prompt", "messages", "tools", "documents", "chat_template_kwargs"}
@@ -134,7 +134,10 @@ def test_generate_has_the_types_of_its_keyword_arguments_at_run_time() -> None:
     if sys.version_info >= (3, 11):
         overloads = [get_type_hints(entry) for entry in typing.get_overloads(specdec.generate)]
         one, several = specdec.Result, list[specdec.Result]
-        assert [entry["return"] for entry in overloads] == [one, several, one | several, one, several]
+        of_samples = one | several | list[several]
+        assert [entry["return"] for entry in overloads] == [
+            one, several, one | several, one, several, of_samples
+        ]  # fmt: skip
 
 
 @pytest.mark.slow

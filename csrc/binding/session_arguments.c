@@ -101,7 +101,7 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     PyObject *target_argument, *prompts, *sampling, *seeds;
     PyObject *draft_sampling = NULL, *transform = Py_None, *stop_ids = NULL, *adaptive = Py_None,
              *sources = NULL;
-    const char* rule = "rejection";
+    const char *rule = "rejection", *law = NULL;
     *a = (sd_session_arguments){.options = {.verify = {.lenience = 1.0}}};
     sd_session_options* o = &a->options;
     const sd_field fields[] = {
@@ -120,6 +120,8 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
         {"node_budget", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->node_budget},
         {"adaptive_gamma", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &adaptive},
         {"sources", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &sources},
+        {"law", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &law},
+        {"n_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->laws.n_top},
     };
     if (!PyArg_ParseTuple(args, "OOO:Session", &target_argument, &a->draft, &prompts)) return -1;
     if ((a->own = kwargs ? PyDict_Copy(kwargs) : PyDict_New()) == NULL) return -1;
@@ -129,6 +131,11 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     o->target = target->model;
     if (a->draft == Py_None) a->draft = NULL;
     if (rules_from(rule, sampling, draft_sampling, transform, borrowed, a) < 0) return -1;
+    sd_status status = law ? sd_token_law_find(law, &o->laws.law) : SD_OK;
+    if (status != SD_OK) {
+        sd_raise(status);
+        return -1;
+    }
     if ((a->prompts = prompts_from(prompts, seeds, sources, &a->n_prompts)) == NULL) return -1;
     if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a->stop_ids, &o->n_stop_ids) < 0) return -1;
     o->stop_ids = a->stop_ids;

@@ -99,25 +99,49 @@ static PyObject* new_logits(const session_object* self, const sd_record* record)
     return array;
 }
 
+/* Room for what a session says of each new token, as an array of its own. */
+static PyObject* copied(const char* dtype, const void* values, size_t size, Py_ssize_t n, Py_ssize_t n_cols) {
+    void* out;
+    PyObject* array = sd_new_array(dtype, n, n_cols, &out);
+    if (array != NULL) memcpy(out, values, size * (size_t)n * (size_t)(n_cols < 0 ? 1 : n_cols));
+    return array;
+}
+
+/* (ln p, top tokens, their ln p) of the new tokens; None unless asked for. */
+static PyObject* new_laws(const session_object* self, const sd_record* record) {
+    const sd_token_laws_options* o = sd_session_laws(self->session);
+    if (o->law == SD_LAW_NONE) return Py_NewRef(Py_None);
+    const sd_token_laws* laws = &record->laws;
+    int n = record->verdict.n_path + 1;
+    PyObject* log_probs = copied("float64", laws->log_probs, sizeof *laws->log_probs, n, -1);
+    PyObject* top = log_probs ? copied("int32", laws->top_tokens, sizeof(int32_t), n, o->n_top) : NULL;
+    PyObject* of_top = top ? copied("float64", laws->top_log_probs, sizeof(double), n, o->n_top) : NULL;
+    PyObject* tuple = of_top ? PyTuple_Pack(3, log_probs, top, of_top) : NULL;
+    Py_XDECREF(log_probs);
+    Py_XDECREF(top);
+    Py_XDECREF(of_top);
+    return tuple;
+}
+
 static PyObject* record_to_dict(const session_object* self, const sd_record* record) {
     const sd_verdict* v = &record->verdict;
     int n_drafted = record->tree.n_nodes - 1;
-    enum { N_PARTS = 6 };
+    enum { N_PARTS = 7 };
     PyObject* parts[N_PARTS] = {NULL};
     /* No part is made after one has failed: Python code must not run with an exception set. */
-    int complete = (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
-                   (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
-                   (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL &&
-                   (parts[3] = new_tokens(record)) != NULL &&
-                   (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
-                   (parts[5] = new_logits(self, record)) != NULL;
-    PyObject* dict = complete
-                         ? Py_BuildValue("{sisisOsOsOsOsOsOsdsdsdsd}", "sequence", record->sequence, "n_rows",
-                                         record->n_rows, "drafted", parts[0], "parents", parts[1], "accepted",
-                                         parts[2], "tokens", parts[3], "betas", parts[4], "logits", parts[5],
-                                         "experts", record->experts, "draft_s", record->draft_s, "verify_s",
-                                         record->verify_s, "other_s", record->other_s)
-                         : NULL;
+    int complete =
+        (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
+        (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
+        (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL && (parts[3] = new_tokens(record)) != NULL &&
+        (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
+        (parts[5] = new_logits(self, record)) != NULL && (parts[6] = new_laws(self, record)) != NULL;
+    PyObject* dict =
+        complete ? Py_BuildValue("{sisisOsOsOsOsOsOsOsdsdsdsd}", "sequence", record->sequence, "n_rows",
+                                 record->n_rows, "drafted", parts[0], "parents", parts[1], "accepted",
+                                 parts[2], "tokens", parts[3], "betas", parts[4], "logits", parts[5], "laws",
+                                 parts[6], "experts", record->experts, "draft_s", record->draft_s, "verify_s",
+                                 record->verify_s, "other_s", record->other_s)
+                 : NULL;
     for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
 #ifdef SPECDEC_TESTING
     int n_vocab = self->borrowed.target->model->config.n_vocab;

@@ -85,8 +85,10 @@ static void lay_out(sd_session* s) {
         int32_t* path = sd_arena_take(arena, nodes, sizeof *path);
         double* betas = sd_arena_take(arena, nodes, sizeof *betas);
         int32_t* node_rows = sd_arena_take(arena, nodes, sizeof *node_rows);
+        sd_token_laws laws = sd_token_laws_take(arena, &s->options.laws, s->max_nodes);
         if (arena->base == NULL) continue;
         s->records[i].node_rows = node_rows;
+        s->records[i].laws = laws;
         s->records[i].tree = (sd_tree){.tokens = tokens, .parents = parents};
         s->records[i].verdict = (sd_verdict){.path = path, .betas = betas};
     }
@@ -99,6 +101,8 @@ sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts
     if (status != SD_OK) return status;
     if (o->max_new_tokens < 1)
         return sd_fail(SD_ERR_VALUE, "max_new_tokens is %d, expected at least 1", o->max_new_tokens);
+    if (o->laws.n_top < 0 || o->laws.n_top > c->n_vocab)
+        return sd_fail(SD_ERR_VALUE, "n_top is %d, expected 0 to %d", o->laws.n_top, c->n_vocab);
     if (o->n_text < 0 || o->n_text > c->n_ctx)
         return sd_fail(SD_ERR_VALUE, "n_text is %d, expected 0 to %d", o->n_text, c->n_ctx);
     if (o->node_budget != 0 && o->node_budget < n)
@@ -142,11 +146,18 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     s->options = *options;
     s->options.verify.rule = rule;
     s->n_sequences = n;
+<<<<<<< HEAD
     status = sd_riding_begin(&s->riding, drafter, &options->target->config, n, options->node_budget);
     if (status != SD_OK) goto fail;
     s->max_nodes = s->riding.max_nodes = drafter ? options->gamma + 1 : 1;
     s->max_rows = s->max_nodes * (1 + s->riding.n);
     s->max_records = n > RECORDS ? n : RECORDS;
+=======
+    if ((status = make_room_for_riders(s)) != SD_OK) goto fail;
+    s->max_nodes = drafter ? options->gamma + 1 : 1;
+    s->max_rows = s->max_nodes * (1 + s->n_riders);
+    s->max_records = n > RECORDS || options->laws.n_top > 0 ? n : RECORDS; /* lists of top tokens are long */
+>>>>>>> 569f962 (Log-probabilities of new tokens and of prompts, several samples of a prompt)
     s->n_text = sd_session_text_room(options, prompts, n);
     s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab, .options = &s->options.verify};
     if (options->adaptive_gamma)
@@ -356,7 +367,9 @@ static sd_status verify(sd_session* s, sd_record* record) {
                                           .stride = w->ld_logits,
                                           .forward = &s->workspace,
                                           .first_row = record->first_row};
-    return sd_verifier_run(&s->verifier, &verification, &record->verdict);
+    sd_status status = sd_verifier_run(&s->verifier, &verification, &record->verdict);
+    if (status != SD_OK) return status;
+    return sd_token_laws_fill(&record->laws, &s->options.laws, &s->verifier, &verification, &record->verdict);
 }
 
 static void append(const sd_session* s, sd_sequence* q, int32_t token) {
@@ -468,6 +481,8 @@ const sd_record* sd_session_records(const sd_session* s, int* n) {
     *n = s->n_records;
     return s->records;
 }
+
+const sd_token_laws_options* sd_session_laws(const sd_session* s) { return &s->options.laws; }
 
 const float* sd_session_logits(const sd_session* s, ptrdiff_t* stride) {
     *stride = s->workspace.ld_logits;

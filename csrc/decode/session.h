@@ -9,7 +9,7 @@
 #include "drafter.h"
 #include "prefill.h"
 #include "sequence.h"
-#include "verifier.h"
+#include "token_laws.h"
 
 typedef struct sd_session_options {
     /* Borrowed; must outlive the session. */
@@ -26,6 +26,8 @@ typedef struct sd_session_options {
     int node_budget;
     /* How the target judges guesses. The session makes of its rule what sd_rule_at says. */
     sd_verifier_options verify;
+    /* What records say of each new token. */
+    sd_token_laws_options laws;
     /* [n_stop_ids] a sequence ends with the round that gives one; borrowed while the session is created. */
     const int32_t* stop_ids;
     int n_stop_ids;
@@ -42,6 +44,8 @@ typedef struct sd_record {
     sd_tree tree;
     /* Borrowed. */
     sd_verdict verdict;
+    /* Of the tokens of the accepted path and of the target's own; borrowed. */
+    sd_token_laws laws;
     /* Row of node 0 in the logits of its round; node i has row logits_row + node_rows[i]. */
     ptrdiff_t logits_row;
     /* The same among all rows of the round, riders too. */
@@ -86,6 +90,9 @@ sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, 
 
 /* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */
 const sd_record* sd_session_records(const sd_session* session, int* n);
+/* What records say of each new token; borrowed. */
+const sd_token_laws_options* sd_session_laws(const sd_session* session);
+
 /* Logits of the last round [rows, stride] f32; borrowed. */
 const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
 

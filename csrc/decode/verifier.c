@@ -75,6 +75,13 @@ static sd_status distribute(const question* q, int node) {
     return v->options->transform.apply ? transform(q, node) : SD_OK;
 }
 
+sd_status sd_verifier_distribute(sd_verifier* v, const sd_verification* asked, int node,
+                                 const sd_distribution** distribution) {
+    const question q = {v, asked, SD_OK};
+    *distribution = &v->target;
+    return distribute(&q, node);
+}
+
 static sd_distribution target_after(void* context, int node) {
     question* q = context;
     if (q->status == SD_OK) q->status = sd_interrupted();

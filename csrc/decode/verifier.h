@@ -63,4 +63,9 @@ typedef struct sd_verification {
  * decoding does not meet it. */
 sd_status sd_verifier_run(sd_verifier* verifier, const sd_verification* verification, sd_verdict* verdict);
 
+/* The target's distribution after a node, as the rules see it: *distribution, borrowed until another is asked
+ * for. Fails as sd_verifier_run does. */
+sd_status sd_verifier_distribute(sd_verifier* verifier, const sd_verification* verification, int node,
+                                 const sd_distribution** distribution);
+
 #endif

@@ -33,6 +33,9 @@ class RoundRecord(TypedDict):
     """The chance that a draft is accepted at each verified position; see `specdec.Round.betas`."""
     logits: NDArray[np.float32] | None
     """[len(tokens), n_vocab] target logits each new token was chosen from; None unless asked for."""
+    laws: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]] | None
+    """Of each new token: ln p [n], the most probable tokens in its place [n, n_top] (-1 where no other has a
+    probability), their ln p [n, n_top]; None unless asked for."""
     experts: float
     """Experts that a layer with experts has read, on average, for the whole batch; 0 without such layers."""
     draft_s: float
@@ -374,6 +377,8 @@ class Session:
         node_budget: int = 0,
         adaptive_gamma: AdaptiveGamma | None = None,
         sources: Sequence[Sequence[int] | None] | None = None,
+        law: str = ...,
+        n_top: int = 0,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
 
@@ -394,6 +399,10 @@ class Session:
 
         `adaptive_gamma` is new or an earlier session's: gamma, the most, is then chosen round by round
         (decode/drafter_policy.h). What it has learnt is copied.
+
+        `law` asks for the laws of new tokens (`RoundRecord.laws`): "model", of the target's logits, or
+        "sampling", those that are sampled from; not given: for nothing. `n_top` is how many of the most
+        probable tokens.
         """
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from specdec.containers import Container
 from specdec.decoding.chat import Chat
-from specdec.decoding.options import BatchOptions, DecodingOptions, Options, with_options
+from specdec.decoding.options import (
+    BatchOptions,
+    DecodingOptions,
+    Options,
+    SampleOptions,
+    with_options,
+)
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.run import Run
@@ -77,6 +83,22 @@ def generate(
 ) -> list[Result]: ...
 
 
+@overload
+def generate(
+    target: ModelLike,
+    draft: DraftLike | None,
+    prompt: Prompt | Sequence[Prompt] | Container | None = None,
+    *,
+    n: int,
+    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
+    messages: Messages | Sequence[Messages] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[BatchOptions],
+) -> Result | list[Result] | list[list[Result]]: ...
+
+
 @with_options()
 def generate(
     target: ModelLike,
@@ -88,8 +110,8 @@ def generate(
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[BatchOptions],
-) -> Result | list[Result]:
+    **options: Unpack[SampleOptions],
+) -> Result | list[Result] | list[list[Result]]:
     """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
 
     The output has exactly the target's distribution under the sampling settings, whatever the draft and
@@ -176,12 +198,27 @@ def generate(
         does not change the output.
     logits : bool, default False
         Keep the target's logits that each new token was chosen from, in `Result.logits`.
+    logprobs : int, optional
+        Keep ln p of each new token, in `Result.logprobs`, and of so many of the most probable tokens in its
+        place, in `Result.top_logprobs`; 0: of the token alone. Neither draft, gamma nor batch changes a bit
+        of them.
+    logprobs_of : {"model", "sampling"}
+        Whose law `logprobs` are of: that of the target's logits as they are, as `Model.score` has it; or the
+        distribution that is sampled from, after all settings and the `transform`, which is called once more
+        for each new token. With a `lenience` below 1 only "model".
+    prompt_logprobs : int, optional
+        The same of each token of the prompt but the first, by the law of the model: `Result.prompt_logprobs`
+        and `Result.prompt_top_logprobs`. The prompt is read once more for it.
     ignore_eos : bool, default False
         Go on past the tokenizer's end-of-text ids.
     prompt_cache : PromptCache, optional
         Texts that were read before: what a prompt has in common with the beginning of one of them is copied,
         not computed, and this text becomes one of them. It changes no result. In an encoder-decoder it is a
         source that is read once.
+    n : int, default 1
+        How many samples of each prompt, which is read once for all of them. The results are those of `n`
+        equal prompts in a batch, with the keys (s, prompt · n + sample) of a seed s; a list of seeds has an
+        entry for each sample, prompt by prompt.
     batch_size : int, optional
         How many prompts are decoded at once, at least 1, by default 16. When a text ends, the next prompt
         takes its slot in the batch, and what that prompt has in common with the beginning of a text that is
@@ -199,7 +236,8 @@ def generate(
     Returns
     -------
     Result, or list of Result
-        A list, in order, if `prompt` was a list of prompts.
+        A list, in order, if `prompt` was a list of prompts. With `n` above 1 a list of the samples in place
+        of each result.
 
     Raises
     ------
@@ -245,11 +283,10 @@ def generate(
         run.close()
         if bar is not None:
             bar.close()
-    results = [run.result(i) for i in range(len(request.beginnings))]
-    return results if request.is_batch else results[0]
+    return request.arranged([run.result(i) for i in range(len(request.beginnings))])
 
 
-@with_options("batch_size", "node_budget", "progress")
+@with_options("batch_size", "node_budget", "progress", "n")
 def stream(
     target: ModelLike,
     draft: DraftLike | None,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import check_flag, check_integer
+from specdec.checks import check_choice, check_flag, check_integer
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
@@ -23,8 +23,8 @@ from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling
 
 __all__ = [
-    "MAX_GAMMA", "BatchOptions", "DecodingOptions", "Gamma", "Options", "Policy", "Seed", "Stop", "Transform",
-    "with_options",
+    "MAX_GAMMA", "BatchOptions", "DecodingOptions", "Gamma", "LogprobsOf", "Options", "Policy",
+    "SampleOptions", "Seed", "Stop", "Transform", "with_options",
 ]  # fmt: skip
 
 Policy: TypeAlias = Callable[[Sequence[Round]], int]
@@ -33,8 +33,11 @@ Gamma: TypeAlias = int | Literal["auto"] | AdaptiveGamma | Policy | None
 Stop: TypeAlias = str | int | Iterable[str | int] | None
 Seed: TypeAlias = int | Sequence[int | tuple[int, int]] | None
 Transform: TypeAlias = Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]]
+LogprobsOf: TypeAlias = Literal["model", "sampling"]
+"""Whose law log-probabilities are of: the model's own, or that which is sampled from."""
 
 _DEFAULT_BATCH_SIZE = 16
+_MOST_SAMPLES = 2**20
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -58,16 +61,25 @@ class Options(TypedDict, total=False):
     stop: Stop
     n_threads: int | None
     logits: bool
+    logprobs: int | None
+    logprobs_of: LogprobsOf
+    prompt_logprobs: int | None
     ignore_eos: bool
     prompt_cache: PromptCache | None
 
 
 class BatchOptions(Options, total=False):
-    """All keyword arguments of `specdec.generate`, for type checkers."""
+    """The keyword arguments of `specdec.generate` for one sample of each prompt, for type checkers."""
 
     batch_size: int | None
     node_budget: int | None
     progress: bool
+
+
+class SampleOptions(BatchOptions, total=False):
+    """All keyword arguments of `specdec.generate`, for type checkers."""
+
+    n: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +110,12 @@ class DecodingOptions:
     stop: Stop = None
     n_threads: int | None = None
     logits: bool = False
+    logprobs: int | None = None
+    logprobs_of: LogprobsOf = "model"
+    prompt_logprobs: int | None = None
     ignore_eos: bool = False
     prompt_cache: PromptCache | None = None
+    n: int = 1
     batch_size: int | None = None
     node_budget: int | None = None
     progress: bool = False
@@ -121,6 +137,16 @@ class DecodingOptions:
             self._set(**{name: check_flag(name, getattr(self, name))})
         if self.max_new_tokens is not None:
             self._set(max_new_tokens=check_integer("max_new_tokens", self.max_new_tokens, 1))
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                self._set(**{name: check_integer(name, getattr(self, name), 0)})
+        check_choice("logprobs_of", self.logprobs_of, get_args(LogprobsOf))
+        if self.logprobs is not None and self.logprobs_of == "sampling" and lenience < 1:
+            raise InputError(
+                f"logprobs_of is 'sampling' with a lenience of {shown(lenience)}; expected 'model': the "
+                "output is then not drawn from the law of the settings"
+            )
+        self._set(n=check_integer("n", self.n, 1, _MOST_SAMPLES))
         batch_size = _DEFAULT_BATCH_SIZE if self.batch_size is None else self.batch_size
         self._set(
             n_threads=check_threads(self.n_threads), batch_size=check_integer("batch_size", batch_size, 1)

@@ -16,10 +16,11 @@ from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
 from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.chat import Chat
 from specdec.decoding.options import DecodingOptions, Policy
+from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
 from specdec.drafts.model_draft import DraftLike, open_draft
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, number_of, shown
 from specdec.models.model import Model, ModelLike, Prompt, as_model
 from specdec.verification.rules import Rule
 from specdec.verification.sampling import Sampling
@@ -42,6 +43,7 @@ class Request:
         The draft as the core takes it.
     beginnings : list of Beginning
         What each text begins with.
+        With several samples of a prompt it occurs as often.
     is_batch : bool
         Whether the caller gave a list of prompts and expects a list of results.
     gamma : int
@@ -102,11 +104,12 @@ class Request:
         given, is_batch = (
             (chat.conversations, chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
         )
-        n_slots = min(cast("int", options.batch_size), len(given))
+        n_texts = len(given) * options.n
+        n_slots = min(cast("int", options.batch_size), n_texts)
         node_budget = options.node_budget
         if node_budget is not None:
             node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
-        seeds = _seeds(options.seed, len(given))
+        seeds = _seeds(options.seed, n_texts)
 
         target = as_model("target", target)
         draft = None if draft is None else open_draft("draft", draft, optional=True, target=target)
@@ -116,6 +119,9 @@ class Request:
         draft_sampling = options.draft_sampling or options.sampling
         for settings in (sampling, draft_sampling):
             settings.check_vocabulary(target.config["n_vocab"])
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(options, name) is not None:
+                check_integer(name, getattr(options, name), 0, target.config["n_vocab"])
         if description is not None:
             _core.check_draft(
                 target.core,
@@ -155,7 +161,7 @@ class Request:
             target=target,
             draft=draft if drafting else None,
             description=description if drafting else None,
-            beginnings=beginnings,
+            beginnings=[beginning for beginning in beginnings for _ in range(options.n)],
             is_batch=is_batch,
             gamma=gamma if drafting else 0,
             policy=policy if drafting else None,
@@ -174,6 +180,13 @@ class Request:
         if self.options.max_new_tokens is not None and self.options.max_new_tokens <= room:
             return self.options.max_new_tokens, "length"
         return room, "context"
+
+    def arranged(self, results: list[Result]) -> Result | list[Result] | list[list[Result]]:
+        """The results of all texts as the caller expects them: by prompt, then by sample."""
+        n = self.options.n
+        if n == 1:
+            return results if self.is_batch else results[0]
+        return [results[i : i + n] for i in range(0, len(results), n)] if self.is_batch else results
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -253,7 +266,10 @@ def _seeds(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
         return [(number, i) for i in range(n_sequences)]
     entries = check_items("seed", seed, "an integer, or a list with an entry for each prompt")
     if len(entries) != n_sequences:
-        raise InputError(f"seed has {len(entries)} entries for {n_sequences} prompts; expected one for each")
+        raise InputError(
+            f"seed has {len(entries)} entries for {number_of(n_sequences, 'text')}; expected one for each "
+            "prompt, or sample"
+        )
     keys = []
     for i, entry in enumerate(entries):
         key = (entry, 0)

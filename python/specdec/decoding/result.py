@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
@@ -15,6 +16,7 @@ from specdec.decoding.stopping import FinishReason
 from specdec.display.rounds import FigureTexts, html, terminal
 from specdec.errors import InputError
 from specdec.json_values import Described, without_nan
+from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import Tokenizer
 from specdec.trace import Trace
 
@@ -60,6 +62,15 @@ class Result:
         sequence again, alone or in any batch.
     logits : ndarray of shape (len(tokens), n_vocab), float32, or None
         The target's logits that each new token was chosen from; None unless asked for.
+    logprobs : ndarray of float64, shape (len(tokens),), or None
+        ln p of each new token, by the law that was asked for; None unless asked for.
+    top_logprobs : list of lists of (int, float), or None
+        For each new token the most probable tokens in its place: pairs (id, ln p), the best first, of equal
+        ones the lower id. By the law of "sampling" there are fewer where fewer have a probability.
+    prompt_logprobs : ndarray of float64, shape (len(prompt_ids) - 1,), or None
+        ln p of each token of the prompt but the first by the model, as `Model.score` gives it.
+    prompt_top_logprobs : list of lists of (int, float), or None
+        For each of these the most probable tokens in its place.
     tokenizer : Tokenizer or None
         The target's, for the figure.
     n_cached_tokens : int
@@ -80,6 +91,10 @@ class Result:
     prompt_ids: list[int]
     seed: tuple[int, int]
     logits: NDArray[np.float32] | None = None
+    logprobs: NDArray[np.float64] | None = None
+    top_logprobs: TopLogProbs | None = None
+    prompt_logprobs: NDArray[np.float64] | None = None
+    prompt_top_logprobs: TopLogProbs | None = None
     tokenizer: Tokenizer | None = None
     n_cached_tokens: int = 0
     source_ids: list[int] | None = None
@@ -180,6 +195,10 @@ class Result:
                 "n_cached_tokens": self.n_cached_tokens,
                 "source_ids": self.source_ids,
                 "source_text": self.source_text,
+                "logprobs": _listed(self.logprobs),
+                "top_logprobs": self.top_logprobs,
+                "prompt_logprobs": _listed(self.prompt_logprobs),
+                "prompt_top_logprobs": self.prompt_top_logprobs,
                 "figure": None if texts is None else {"prompt": texts.prompt, "rounds": texts.rounds},
             }
         )
@@ -219,19 +238,56 @@ class Result:
         seed = found.integers("seed", 0, 2**64 - 1)
         if len(seed) != 2:
             raise found.error("seed", "two integers")
+        prompt_ids = found.integers("prompt_ids")
+        n_prompt = max(len(prompt_ids) - 1, 0)
         return cls(
             text=found.text("text"),
             tokens=tokens,
             finish_reason=finish_reason,
             stop=stop,
             trace=trace,
-            prompt_ids=found.integers("prompt_ids"),
+            prompt_ids=prompt_ids,
             seed=(seed[0], seed[1]),
+            logprobs=_log_probs(found, "logprobs", len(tokens)),
+            top_logprobs=_top_log_probs(found, "top_logprobs", len(tokens)),
+            prompt_logprobs=_log_probs(found, "prompt_logprobs", n_prompt),
+            prompt_top_logprobs=_top_log_probs(found, "prompt_top_logprobs", n_prompt),
             n_cached_tokens=found.integer("n_cached_tokens", 0),
             source_ids=None if found.value("source_ids") is None else found.integers("source_ids"),
             source_text=found.text("source_text"),
             figure_texts=_figure_texts(found.value("figure"), trace),
         )
+
+
+def _listed(log_probs: NDArray[np.float64] | None) -> list[float] | None:
+    return None if log_probs is None else log_probs.tolist()
+
+
+def _log_probs(found: Described, field: str, n: int) -> NDArray[np.float64] | None:
+    """ln p of n tokens, from the dict of a result."""
+    if found.value(field) is None:
+        return None
+    numbers = found.numbers(field, "a finite number", math.isfinite)
+    if len(numbers) != n:
+        raise found.error(field, f"a list of {n} numbers, one for each token")
+    return np.array(numbers, np.float64)
+
+
+def _top_log_probs(found: Described, field: str, n: int) -> TopLogProbs | None:
+    """The most probable tokens in the places of n tokens, from the dict of a result."""
+    if found.value(field) is None:
+        return None
+    rows = found.items(field)
+    if len(rows) != n or not all(isinstance(row, list | tuple) for row in rows):
+        raise found.error(field, f"a list of {n} lists, one for each token")
+    top = []
+    for row in rows:
+        if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in row):
+            raise found.error(field, "pairs of a token id and ln p")
+        pairs = Described({field: [token for token, _ in row], "ln p": [log_prob for _, log_prob in row]})
+        numbers = pairs.numbers("ln p", f"a finite number in {field}", math.isfinite)
+        top.append(list(zip(pairs.integers(field), numbers, strict=True)))
+    return top
 
 
 def _figure_texts(values: Any, trace: Trace) -> FigureTexts | None:

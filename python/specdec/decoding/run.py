@@ -6,7 +6,7 @@ import struct
 from collections.abc import Generator, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules, StopScanner
 from specdec.errors import NotFiniteError
 from specdec.models.model import Model
+from specdec.models.score import Score, score_ids, score_of_nothing, top_pairs
 from specdec.models.tokenizer import StreamDecoder
 from specdec.trace import Round, Trace
 
@@ -57,6 +58,7 @@ class SequenceState:
         self.n_cached = 0  # tokens of the prompt that a prompt cache had
         self.rounds: list[Round] = []
         self.logits: list[NDArray[np.float32]] = []
+        self.laws: list[tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]] = []
         self.finish_reason: FinishReason | None = None
         self.stop: str | int | None = None
         self._decoder = decoder
@@ -79,6 +81,9 @@ class SequenceState:
                 break
         if record["logits"] is not None:
             self.logits.append(record["logits"][:kept])
+        if record["laws"] is not None:
+            log_probs, top, of_top = record["laws"]
+            self.laws.append((log_probs[:kept], top[:kept], of_top[:kept]))
         round_ = Round(
             index=len(self.rounds),
             drafted=tuple(record["drafted"]),
@@ -159,6 +164,7 @@ class Run:
         self._slice_s = 0.0 if at_once else SLICE_S
         self._session: _core.Session | None = None
         self._slots = list(range(request.n_slots))  # the sequence in each slot
+        self._prompt_scores: list[Score] = []  # of each prompt, where they are asked for
         self._sound = False  # the core has done what it was asked for last
 
     def rounds(self) -> Generator[tuple[int, Round], None, None]:
@@ -167,7 +173,7 @@ class Run:
             yield from self._rounds()
         except NotFiniteError as error:
             results = [self.result(i, unfinished=True) for i in range(len(self.sequences))]
-            error.result = results if self.request.is_batch else results[0]
+            error.result = self.request.arranged(results)
             raise
 
     def _rounds(self) -> Generator[tuple[int, Round], None, None]:
@@ -181,8 +187,12 @@ class Run:
         beginnings, n_slots = request.beginnings, request.n_slots
         limits = [request.limit(i)[0] for i in range(len(beginnings))]
         slots = self._slots
+        self._score_prompts()
         waiting = iter(range(n_slots, len(beginnings)))
         following = next(waiting, None)
+        laws: dict[str, Any] = {}
+        if request.options.logprobs is not None:
+            laws = {"law": request.options.logprobs_of, "n_top": request.options.logprobs}
         self._session = _core.Session(
             request.target.core,
             request.description,
@@ -204,6 +214,7 @@ class Run:
             adaptive_gamma=(
                 request.policy.begin(request.kind) if isinstance(request.policy, AdaptiveGamma) else None
             ),
+            **laws,
         )
         for slot in slots:
             self._begin(self._session, slot)
@@ -242,6 +253,27 @@ class Run:
                     self._begin(self._session, slot)
                     begun.append(following)
                     following = next(waiting, None)
+
+    def _score_prompts(self) -> None:
+        """What the target says of the tokens of the prompts, if that is asked for."""
+        request = self.request
+        n_top = request.options.prompt_logprobs
+        if n_top is None:
+            return
+        given = request.beginnings[:: request.options.n]
+        long = [i for i, beginning in enumerate(given) if len(beginning.ids) > 1]
+        found = score_ids(
+            request.target,
+            [(given[i].ids, 1) for i in long],
+            [np.asarray(given[i].source_of(request.target), np.int32) for i in long]
+            if request.target.config.encoder is not None
+            else None,
+            n_top=n_top,
+            n_threads=request.n_threads,
+        )
+        self._prompt_scores = [score_of_nothing(n_top) for _ in given]
+        for i, score in zip(long, found, strict=True):
+            self._prompt_scores[i] = score
 
     def _seed(self, index: int) -> tuple[int, int]:
         """The key (seed, sequence) of the random numbers of a text that begins.
@@ -314,6 +346,9 @@ class Run:
             raise RuntimeError(f"sequence {index} has not ended")
         beginning = request.beginnings[index]
         n_vocab = request.target.config["n_vocab"]
+        n_top, laws = request.options.logprobs, sequence.laws
+        scores = self._prompt_scores
+        of_prompt = scores[index // request.options.n] if scores else None
         return Result(
             text=sequence.text,
             tokens=sequence.tokens,
@@ -329,6 +364,10 @@ class Run:
                 if request.options.logits
                 else None
             ),
+            logprobs=None if n_top is None else np.concatenate([np.empty(0), *(law[0] for law in laws)]),
+            top_logprobs=[pair for _, top, of in laws for pair in top_pairs(top, of)] if n_top else None,
+            prompt_logprobs=None if of_prompt is None else of_prompt.log_probs,
+            prompt_top_logprobs=None if of_prompt is None else of_prompt.top_logprobs,
             tokenizer=request.target.tokenizer,
             n_cached_tokens=sequence.n_cached,
         )

@@ -19,7 +19,10 @@ from specdec.models.tokenizer import Tokenizer, why_no_tokenizer
 from specdec.progress import counted
 from specdec.threads import check_threads
 
-__all__ = ["Score", "TopLogProbs", "are_requests", "rolling_windows", "score_requests"]
+__all__ = [
+    "Score", "TopLogProbs", "are_requests", "rolling_windows", "score_ids", "score_of_nothing",
+    "score_requests", "top_pairs",
+]  # fmt: skip
 
 TopLogProbs: TypeAlias = list[list[tuple[int, float]]]
 """For each token of a text the most probable tokens in its place: pairs (id, ln p), the best first."""
@@ -206,7 +209,7 @@ def _text(model: ScoringModel, request: Any) -> _Text:
     n_ctx = model.config.n_ctx
     if isinstance(request, tuple) and len(request) == 2:
         sides = [text_of(side) for side in request]
-        text = _pair(model, *sides) if all(map(_is_text, sides)) else None
+        text = _checked_pair(model, _pair(model, *sides)) if all(map(_is_text, sides)) else None
     else:
         text = None
     if text is None:
@@ -235,12 +238,12 @@ def _pair(model: ScoringModel, context: Any, continuation: Any) -> _Text:
                 raise InputError(f"a text was given, but {why_no_tokenizer(model.path)}")
             if isinstance(context, str):
                 tokens = model.check_ids(context + continuation, minimum=0, maximum=_NO_LIMIT)
-                return _checked_pair(model, tokens, _n_common(before, tokens))
+                return _Text(tokens, _n_common(before, tokens))
             continuation = model.tokenizer.encode(continuation, add_bos=False)
         after = model.check_ids(continuation, minimum=0, maximum=_NO_LIMIT)
     except InputError as error:
         raise InputError(f"continuation: {error}") from None
-    return _checked_pair(model, np.concatenate([before, after]), len(before))
+    return _Text(np.concatenate([before, after]), len(before))
 
 
 def _n_common(one: NDArray[np.int32], two: NDArray[np.int32]) -> int:
@@ -249,15 +252,15 @@ def _n_common(one: NDArray[np.int32], two: NDArray[np.int32]) -> int:
     return int(differ[0]) if len(differ) else n
 
 
-def _checked_pair(model: ScoringModel, tokens: NDArray[np.int32], n_given: int) -> _Text:
-    if n_given == 0:
+def _checked_pair(model: ScoringModel, text: _Text) -> _Text:
+    if text.n_given == 0:
         raise InputError(
             f"the context has no tokens; expected at least one, as {model.path} says nothing of a first "
             "token: give the token that begins a text (BOS), or else the one that ends it"
         )
-    if n_given == len(tokens):
+    if text.n_given == len(text.tokens):
         raise InputError("the continuation has no tokens; expected at least one")
-    return _Text(tokens, n_given)
+    return text
 
 
 def _pieces(model: ScoringModel, request: Any) -> list[_Text]:
@@ -343,12 +346,33 @@ def _scores(
     end = 0
     for text in texts:
         begin, end = end, end + len(text.scored)
-        top = None
-        if n_top > 0:
-            rows = zip(tokens[begin:end].tolist(), of_top[begin:end].tolist(), strict=True)
-            top = [list(zip(*row, strict=True)) for row in rows]
+        top = top_pairs(tokens[begin:end], of_top[begin:end]) if n_top > 0 else None
         scores.append(Score(text.scored.tolist(), log_probs[begin:end].copy(), greedy[begin:end].copy(), top))
     return scores
+
+
+def top_pairs(tokens: NDArray[np.int32], log_probs: NDArray[np.float64]) -> TopLogProbs:
+    """The pairs (id, ln p) of rows of the core [n, n_top]; an id of -1 stands for none."""
+    rows = zip(tokens.tolist(), log_probs.tolist(), strict=True)
+    return [[pair for pair in zip(*row, strict=True) if pair[0] >= 0] for row in rows]
+
+
+def score_ids(
+    model: ScoringModel,
+    texts: Sequence[tuple[Sequence[int], int]],
+    sources: Sequence[NDArray[np.int32]] | None,
+    *,
+    n_top: int,
+    n_threads: int,
+) -> list[Score]:
+    """The scores of token ids that the model takes, each with the number of those that are given."""
+    given = [_Text(np.asarray(ids, np.int32), n_given) for ids, n_given in texts]
+    return _scores(model, given, sources, n_top=n_top, n_texts=0, n_threads=n_threads, done=None)
+
+
+def score_of_nothing(n_top: int) -> Score:
+    """The score of no token."""
+    return Score([], np.empty(0), np.empty(0, np.bool_), [] if n_top > 0 else None)
 
 
 def _listed(texts: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -360,9 +384,11 @@ def _joined(pieces: Sequence[Score], n_top: int) -> Score:
     """The score of a request whose pieces these are."""
     if len(pieces) == 1:
         return pieces[0]
+    if not pieces:
+        return score_of_nothing(n_top)
     return Score(
         [token for piece in pieces for token in piece.tokens],
-        np.concatenate([np.empty(0), *(piece.log_probs for piece in pieces)]),
-        np.concatenate([np.empty(0, np.bool_), *(piece.greedy for piece in pieces)]),
+        np.concatenate([piece.log_probs for piece in pieces]),
+        np.concatenate([piece.greedy for piece in pieces]),
         [row for piece in pieces for row in piece.top_logprobs or []] if n_top > 0 else None,
     )

@@ -1,0 +1,229 @@
+"""Log-probabilities of generated texts and prompts, and several samples of a prompt."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from allocations import needs_hooks
+from encoder_decoders import EncoderDecoder
+from specdec import PromptCache, _core, drafts, reference
+from specdec.errors import InputError
+from toy_pair import N_VOCAB, load_pair
+
+Pair = tuple[specdec.Model, specdec.Model]
+PROMPT = [1, 5, 9, 30, 7, 12]
+SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.2}
+SAMPLED |= {"logit_bias": {7: -2.0}, "seed": 5}
+OPTIONS: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True, "logits": True}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
+
+
+def one(*arguments: Any, **options: Any) -> specdec.Result:
+    out = specdec.generate(*arguments, **OPTIONS | options)
+    assert isinstance(out, specdec.Result)
+    return out
+
+
+def assert_said_alike(found: specdec.Result, expected: specdec.Result) -> None:
+    assert found.tokens == expected.tokens
+    assert np.array_equal(found.logprobs, expected.logprobs)  # type: ignore[arg-type]
+    assert found.top_logprobs == expected.top_logprobs
+
+
+HOW: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "coupled": {**SAMPLED, "verify": "coupled"},
+    "block": {**SAMPLED, "verify": "block"},
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_models_law_is_that_of_score(pair: Pair, how: str) -> None:
+    for gamma in (0, 1, 5):
+        found = one(*pair, PROMPT, gamma=gamma, logprobs=3, prompt_logprobs=2, **HOW[how])
+        scored = pair[0].score([[*PROMPT, *found.tokens]], top_logprobs=3)[0]
+        assert np.array_equal(np.concatenate([found.prompt_logprobs, found.logprobs]), scored.log_probs)
+        assert found.top_logprobs == scored.top_logprobs[len(PROMPT) - 1 :]
+        assert found.prompt_top_logprobs == [pairs[:2] for pairs in scored.top_logprobs[: len(PROMPT) - 1]]
+
+
+def sampled_law(found: specdec.Result, at: int, settings: dict[str, Any]) -> np.ndarray:
+    """By `specdec.distribution`, from the logits of a token, after penalty and bias."""
+    assert found.logits is not None
+    logits = reference.adjusted_logits(
+        found.logits[at],
+        [*found.prompt_ids, *found.tokens[:at]],
+        settings.get("repetition_penalty", 1.0),
+        settings.get("logit_bias"),
+    )
+    names = ("temperature", "top_k", "top_p")
+    known = {"temperature": 0.0} | {name: settings[name] for name in names if name in settings}
+    return specdec.distribution(logits, **known)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_sampled_law_is_that_of_distribution(pair: Pair, how: str) -> None:
+    settings = HOW[how]
+    for gamma in (0, 4):
+        found = one(*pair, PROMPT, gamma=gamma, logprobs=30, logprobs_of="sampling", **settings)
+        for at, token in enumerate(found.tokens):
+            probs = sampled_law(found, at, settings)
+            assert found.logprobs[at] == math.log(probs[token])
+            best = sorted(np.flatnonzero(probs).tolist(), key=lambda token: -probs[token])[:30]
+            assert found.top_logprobs[at] == [(token, math.log(probs[token])) for token in best]
+
+
+def test_neither_draft_nor_batch_changes_a_bit(pair: Pair) -> None:
+    target, draft = pair
+    prompts = [PROMPT, [3], [*PROMPT, 4, 4], PROMPT[:3]]
+    ways: list[tuple[Any, dict[str, Any]]] = [
+        (draft, {"gamma": 3}),
+        (drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 2, 1), "without replacement")), {}),
+        (drafts.ContextCopy(), {"gamma": 6}),
+        (draft, {"gamma": "auto"}),
+        (draft, {"gamma": 4, "batch_size": 2, "stop": ["no such text"]}),
+        (draft, {"gamma": 4, "prompt_cache": PromptCache()}),
+    ]
+    for law in ("model", "sampling"):
+        options = {"logprobs": 4, "logprobs_of": law, **SAMPLED, "verify": "coupled", "seed": [1, 2, 3, 4]}
+        plain = [one(target, None, prompt, **options | {"seed": i}) for i, prompt in enumerate(prompts, 1)]
+        for by, settings in ways:
+            found = specdec.generate(target, by, prompts, **OPTIONS | options | settings)
+            for result, expected in zip(found, plain, strict=True):
+                assert_said_alike(result, expected)
+
+
+def test_a_transform_belongs_to_the_sampled_law(pair: Pair) -> None:
+    def double(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
+        return np.where(np.arange(len(probs)) % 2 == len(tokens) % 2, probs, 0.0)
+
+    found = one(*pair, PROMPT, transform=double, temperature=1.0, seed=2, logprobs=0, logprobs_of="sampling")
+    assert found.top_logprobs is None
+    for at in range(len(found.tokens)):
+        probs = double(sampled_law(found, at, {"temperature": 1.0}), [*PROMPT, *found.tokens[:at]])
+        assert found.logprobs[at] == pytest.approx(math.log(probs[found.tokens[at]] / probs.sum()), abs=1e-12)
+
+
+def test_a_text_that_ends_has_one_for_each_token(pair: Pair) -> None:
+    target, draft = pair
+    whole = one(target, None, PROMPT, logprobs=1)
+    stop = whole.tokens[7]
+    found = one(target, draft, PROMPT, gamma=6, stop=stop, logprobs=1)
+    n = len(found.tokens)
+    assert n < len(whole.tokens) and found.finish_reason == "stop"
+    assert np.array_equal(found.logprobs, whole.logprobs[:n]) and found.top_logprobs == whole.top_logprobs[:n]
+    with specdec.stream(target, draft, PROMPT, logprobs=1, prompt_logprobs=0, **OPTIONS) as stream:
+        list(stream)
+    assert_said_alike(stream.result, whole)
+    assert np.array_equal(stream.result.prompt_logprobs, target.score(PROMPT))
+    assert stream.result.prompt_top_logprobs is None
+    alone = one(target, draft, [3], prompt_logprobs=1)
+    assert alone.prompt_logprobs.shape == (0,) and alone.prompt_top_logprobs == []
+    assert alone.logprobs is None and alone.top_logprobs is None
+
+
+def test_translators() -> None:
+    pair = EncoderDecoder("t5")
+    sources = pair.sources(9, 12)
+    found = specdec.generate(
+        pair.target, pair.draft, sources, decoder_prompt=[5, 6], logprobs=2, prompt_logprobs=1, **OPTIONS
+    )
+    for source, result in zip(sources, found, strict=True):
+        text = [*result.prompt_ids, *result.tokens]
+        scored = pair.target.score([text], sources=source, top_logprobs=2)[0]
+        assert np.array_equal(np.concatenate([result.prompt_logprobs, result.logprobs]), scored.log_probs)
+        assert result.top_logprobs == scored.top_logprobs[len(result.prompt_ids) - 1 :]
+
+
+# ------------------------------------------------------------------------------------- samples of a prompt
+
+
+def test_samples_are_equal_prompts_in_a_batch(pair: Pair) -> None:
+    prompts = [PROMPT, [3, 4]]
+    options = OPTIONS | SAMPLED
+    found: Any = specdec.generate(*pair, prompts, n=3, **options)
+    repeated = specdec.generate(*pair, [prompt for prompt in prompts for _ in range(3)], **options)
+    assert [[r.tokens for r in samples] for samples in found] == [
+        [r.tokens for r in repeated[:3]], [r.tokens for r in repeated[3:]]
+    ]  # fmt: skip
+    assert [r.seed for samples in found for r in samples] == [(5, i) for i in range(6)]
+    assert len({tuple(r.tokens) for r in found[0]}) > 1
+    few: Any = specdec.generate(*pair, PROMPT, n=5, prompt_logprobs=0, batch_size=2, **options)
+    assert [r.tokens for r in few[:3]] == [r.tokens for r in found[0]] and len(few) == 5
+    assert all(np.array_equal(r.prompt_logprobs, pair[0].score(PROMPT)) for r in few)
+    assert one(*pair, PROMPT, n=1, **SAMPLED).tokens == few[0].tokens
+
+
+@needs_hooks
+def test_a_prompt_is_read_once_for_all_samples(pair: Pair) -> None:
+    prompt = [1, *range(3, 60)]
+    work = []
+    for n in (1, 8):
+        before = _core._forward_work()
+        specdec.generate(pair[0], None, prompt, n=n, max_new_tokens=1)
+        work.append(_core._forward_work() - before)
+    assert work[1] == work[0] + 7 * 2 * pair[0].config.n_layer  # a row for each sample more
+
+
+BAD = [
+    ({"logprobs": -1}, "logprobs is -1"),
+    ({"logprobs": True}, "logprobs is True"),
+    ({"logprobs": N_VOCAB + 1}, f"logprobs is {N_VOCAB + 1}; expected an integer from 0 to {N_VOCAB}"),
+    ({"prompt_logprobs": 1.5}, "prompt_logprobs is 1.5"),
+    ({"prompt_logprobs": N_VOCAB + 1}, f"expected an integer from 0 to {N_VOCAB}"),
+    ({"logprobs_of": "draft"}, "logprobs_of is 'draft'"),
+    ({"logprobs": 1, "logprobs_of": "sampling", "lenience": 0.5}, "lenience of 0.5"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_arguments_are_named(pair: Pair, options: dict[str, Any], message: str) -> None:
+    for call in (specdec.generate, specdec.stream):
+        with pytest.raises(InputError, match=message):
+            call(*pair, PROMPT, **options)
+
+
+@pytest.mark.parametrize("n", [0, -1, True, 1.5, 2**40])
+def test_a_bad_number_of_samples_is_named(pair: Pair, n: Any) -> None:
+    with pytest.raises(InputError, match="n is "):
+        specdec.generate(*pair, PROMPT, n=n)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n'"):
+        specdec.stream(*pair, PROMPT, n=2)  # type: ignore[call-arg]
+
+
+# --------------------------------------------------------------------------------------------------- dicts
+
+
+def test_dicts_and_pickles_keep_them(pair: Pair) -> None:
+    out = one(*pair, PROMPT, logprobs=2, prompt_logprobs=1)
+    described = json.loads(json.dumps(out.to_dict()))
+    for again in (specdec.Result.from_dict(described), pickle.loads(pickle.dumps(out))):
+        assert_said_alike(again, out)
+        assert np.array_equal(again.prompt_logprobs, out.prompt_logprobs)  # type: ignore[arg-type]
+        assert again.prompt_top_logprobs == out.prompt_top_logprobs
+    damage: list[tuple[str, Any, str]] = [
+        ("logprobs", [], "logprobs is .*; expected a list of 24 numbers"),
+        ("logprobs", [None] * 24, r"logprobs\[0\] is None"),
+        ("top_logprobs", [1] * 24, "top_logprobs is .*; expected a list of 24 lists"),
+        ("prompt_top_logprobs", [[1]] * 5, "prompt_top_logprobs is .*; expected pairs"),
+        ("prompt_top_logprobs", [[(-1, 0.0)]] * 5, r"prompt_top_logprobs\[0\] is -1"),
+    ]
+    for field, value, message in damage:
+        with pytest.raises(InputError, match=message):
+            specdec.Result.from_dict(described | {field: value})
