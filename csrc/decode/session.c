@@ -146,18 +146,11 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     s->options = *options;
     s->options.verify.rule = rule;
     s->n_sequences = n;
-<<<<<<< HEAD
     status = sd_riding_begin(&s->riding, drafter, &options->target->config, n, options->node_budget);
     if (status != SD_OK) goto fail;
     s->max_nodes = s->riding.max_nodes = drafter ? options->gamma + 1 : 1;
     s->max_rows = s->max_nodes * (1 + s->riding.n);
-    s->max_records = n > RECORDS ? n : RECORDS;
-=======
-    if ((status = make_room_for_riders(s)) != SD_OK) goto fail;
-    s->max_nodes = drafter ? options->gamma + 1 : 1;
-    s->max_rows = s->max_nodes * (1 + s->n_riders);
     s->max_records = n > RECORDS || options->laws.n_top > 0 ? n : RECORDS; /* lists of top tokens are long */
->>>>>>> 569f962 (Log-probabilities of new tokens and of prompts, several samples of a prompt)
     s->n_text = sd_session_text_room(options, prompts, n);
     s->verifier = (sd_verifier){.n_vocab = options->target->config.n_vocab, .options = &s->options.verify};
     if (options->adaptive_gamma)
