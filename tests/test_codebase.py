@@ -352,7 +352,7 @@ LAYERS = [
     ["analysis"],
     ["plot"],
     ["training"],
-    ["cli"],
+    ["commands"],
     ["__main__"],
 ]
 """Folders and modules of the package; each may import from its own layer's folder and from layers before it.

@@ -745,7 +745,7 @@ def test_a_number_of_threads_of_thousands_of_digits(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_the_command_line_has_no_traceback(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    from specdec.cli import EXIT_ERROR, main
+    from specdec.commands.side_by_side import EXIT_ERROR, main
 
     try:
         assert main(arguments) == EXIT_ERROR

@@ -18,9 +18,10 @@ import pytest
 
 import specdec
 from learnt_weights import random_heads
-from specdec import Result, Round, Trace, cli
+from specdec import Result, Round, Trace
 from specdec.analysis import speedup
 from specdec.analysis.speedup import TimedRuns
+from specdec.commands import side_by_side
 from specdec.display.rounds import visible
 from specdec.errors import warn
 from toy_pair import load_pair, notice_interrupts
@@ -43,7 +44,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.fixture
 def embedded(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """The toy pair in the place of the trained one, which is slower."""
-    monkeypatch.setattr(cli, "embedded_pair", lambda *_: pair)
+    monkeypatch.setattr(side_by_side, "embedded_pair", lambda *_: pair)
     return pair
 
 
@@ -54,7 +55,7 @@ def figure(output: str, name: str) -> str:
 
 
 def test_greedy_run(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["abcab", "--max-new-tokens", "40", "--threads", "1", "--temperature", "0"]) == 0
+    assert side_by_side.main(["abcab", "--max-new-tokens", "40", "--threads", "1", "--temperature", "0"]) == 0
     output, errors = capsys.readouterr()
     assert errors == ""
     wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, n_threads=1)
@@ -87,7 +88,7 @@ def test_by_default_it_samples_the_same_text_for_everybody(
     embedded: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Coupled, so that the plain run and any gamma give the same tokens, with a seed that is fixed."""
-    assert cli.main(["abcab", "--max-new-tokens", "40"]) == 0
+    assert side_by_side.main(["abcab", "--max-new-tokens", "40"]) == 0
     output = capsys.readouterr().out
     options: dict[str, Any] = {"temperature": 0.6, "repetition_penalty": 1.2, "verify": "coupled", "seed": 0}
     wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, **options)
@@ -108,11 +109,11 @@ def test_by_default_it_samples_the_same_text_for_everybody(
 def test_the_command_for_greedy_texts_keeps_the_other_options(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "load", lambda name, dtype: {"big": pair[0]}[name])
-    monkeypatch.setattr(cli, "load_draft", lambda name, target, dtype: {"small": pair[1]}[name])
+    monkeypatch.setattr(side_by_side, "load", lambda name, dtype: {"big": pair[0]}[name])
+    monkeypatch.setattr(side_by_side, "load_draft", lambda name, target, dtype: {"small": pair[1]}[name])
     kept = ["--target", "big", "--draft", "small", "--dtype", "f32", "--draft-dtype", "bf16", "--gamma", "1"]
     kept += ["--max-new-tokens", "5", "--stop", "never", "--stop", "a b"]
-    assert cli.main([*kept, "--top-k", "3", "--seed", "2", "abc"]) == 0
+    assert side_by_side.main([*kept, "--top-k", "3", "--seed", "2", "abc"]) == 0
     command = ["specdec", "--temperature", "0", *kept, "abc"]
     assert shlex.split(figure(capsys.readouterr().out, "greedy texts")) == command
 
@@ -124,10 +125,10 @@ def test_warnings_are_one_line(
         warn("ids are left out")
         return pair
 
-    monkeypatch.setattr(cli, "embedded_pair", embedded_pair)
+    monkeypatch.setattr(side_by_side, "embedded_pair", embedded_pair)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert cli.main(["abc", "--max-new-tokens", "5"]) == 0
+        assert side_by_side.main(["abc", "--max-new-tokens", "5"]) == 0
     assert capsys.readouterr().err == "specdec: warning: ids are left out\n"
 
 
@@ -141,12 +142,12 @@ def test_speed_ups_have_a_spread_and_a_bound() -> None:
         return found
 
     assert (
-        cli._measured(timed(100.0, 100.0, 200.0), timed(150.0, 180.0, 280.0))
+        side_by_side._measured(timed(100.0, 100.0, 200.0), timed(150.0, 180.0, 280.0))
         == "1.50 (repetitions: 1.40 to 1.80)"
     )
-    noisy = cli._measured(timed(100.0, 100.0, 200.0), timed(190.0, 270.0, 280.0))
+    noisy = side_by_side._measured(timed(100.0, 100.0, 200.0), timed(190.0, 270.0, 280.0))
     assert noisy == "1.90 (repetitions: 1.40 to 2.70)"
-    said = cli._measured(timed(100.0, 100.0, 200.0), timed(250.0, 270.0, 280.0))
+    said = side_by_side._measured(timed(100.0, 100.0, 200.0), timed(250.0, 270.0, 280.0))
     assert said.startswith("invalid: 2.50 is above 2.00 tokens per run, an error of measuring")
 
 
@@ -156,15 +157,15 @@ def test_a_prediction_above_the_tokens_of_a_round_is_invalid() -> None:
         index=0, drafted=(1, 2), parents=(0, 1), path=(), tokens=(9,), kept=1, betas=(0.0,), draft_s=0.01,
         verify_s=0.04, other_s=0.0,
     )  # fmt: skip
-    said = cli._predicted(Trace([round_], target_s=0.1))
+    said = side_by_side._predicted(Trace([round_], target_s=0.1))
     assert said == "invalid: 2.00 is above 1.00 tokens per run, an error of measuring: the machine is busy"
-    assert cli._predicted(Trace([round_], target_s=0.04)) == "0.80 (from α, c and the verification)"
+    assert side_by_side._predicted(Trace([round_], target_s=0.04)) == "0.80 (from α, c and the verification)"
 
 
 def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--temperature", "0.9", "--top-k", "20", "--top-p", "0.9", "--seed", "5", "--gamma", "2"]
     options += ["--verify", "rejection"]
-    assert cli.main(["abc", "--max-new-tokens", "12", *options]) == 0
+    assert side_by_side.main(["abc", "--max-new-tokens", "12", *options]) == 0
     output = capsys.readouterr().out
     assert "one distribution" in figure(output, "outputs")
     assert (figure(output, "sampling"), figure(output, "rule")) == ("temperature 0.9, seed 5", "rejection")
@@ -177,7 +178,7 @@ def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixtur
 
 def test_coupled_samples_are_identical(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--temperature", "1", "--min-p", "0.01", "--verify", "coupled", "--seed", "4"]
-    assert cli.main(["abc", "--max-new-tokens", "30", *options]) == 0
+    assert side_by_side.main(["abc", "--max-new-tokens", "30", *options]) == 0
     output = capsys.readouterr().out
     assert figure(output, "outputs").startswith("identical, all ")
     wanted = specdec.generate(
@@ -187,7 +188,7 @@ def test_coupled_samples_are_identical(embedded: Pair, capsys: pytest.CaptureFix
 
 
 def test_lenient_output_is_called_so(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["abc", "--max-new-tokens", "30", "--lenience", "0.2"]) == 0
+    assert side_by_side.main(["abc", "--max-new-tokens", "30", "--lenience", "0.2"]) == 0
     assert "not the target's own" in figure(capsys.readouterr().out, "outputs")
 
 
@@ -199,27 +200,27 @@ def test_stop_strings(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> Non
     wanted = specdec.generate(*embedded, "abc", max_new_tokens=40, stop=[stop, "never"])
     assert isinstance(wanted, Result)
     options = ["--temperature", "0", "--stop", "never", "--stop", stop]
-    assert cli.main(["abc", "--max-new-tokens", "40", *options]) == 0
+    assert side_by_side.main(["abc", "--max-new-tokens", "40", *options]) == 0
     assert figure(capsys.readouterr().out, "new tokens").split()[0] == str(len(wanted.tokens))
 
 
 def test_other_models_and_no_draft_tokens(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "load", lambda name, dtype: {"big": pair[0]}[name])
-    monkeypatch.setattr(cli, "load_draft", lambda name, target, dtype: {"small": pair[1]}[name])
+    monkeypatch.setattr(side_by_side, "load", lambda name, dtype: {"big": pair[0]}[name])
+    monkeypatch.setattr(side_by_side, "load_draft", lambda name, target, dtype: {"small": pair[1]}[name])
     options = ["--target", "big", "--draft", "small", "--max-new-tokens", "5", "--gamma", "0"]
-    assert cli.main(["abc", *options]) == 0
+    assert side_by_side.main(["abc", *options]) == 0
     output = capsys.readouterr().out
     assert figure(output, "acceptance rate α") == "- (95 %: - to -)"
     assert figure(output, "predicted speed-up").startswith("1.00")
 
 
 def test_colours(embedded: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cli, "use_colour", lambda: True)
-    assert cli.main(["abc", "--max-new-tokens", "9"]) == 0
+    monkeypatch.setattr(side_by_side, "use_colour", lambda: True)
+    assert side_by_side.main(["abc", "--max-new-tokens", "9"]) == 0
     assert "\x1b[32m" in capsys.readouterr().out
-    assert cli.main(["abc", "--max-new-tokens", "9", "--no-color"]) == 0
+    assert side_by_side.main(["abc", "--max-new-tokens", "9", "--no-color"]) == 0
     assert "\x1b[" not in capsys.readouterr().out
 
 
@@ -236,7 +237,7 @@ def test_different_outputs_would_be_said_loudly(
         return out
 
     monkeypatch.setattr(speedup, "generate", wrong)
-    assert cli.main(["abc", "--max-new-tokens", "9", *options]) == 1
+    assert side_by_side.main(["abc", "--max-new-tokens", "9", *options]) == 1
     assert figure(capsys.readouterr().out, "outputs").startswith("DIFFERENT from token 3 on")
 
 
@@ -256,7 +257,7 @@ def test_different_outputs_would_be_said_loudly(
 def test_errors_are_one_line(
     embedded: Pair, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert cli.main(arguments) == 2
+    assert side_by_side.main(arguments) == 2
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.startswith("specdec: error: ")
@@ -267,14 +268,14 @@ def test_errors_are_one_line(
 def test_a_draft_alone_drafts_for_the_target_in_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     _, small = specdec.embedded_pair()
     run = ["--draft", str(small.path), "--max-new-tokens", "8", "--temperature", "0", "--no-color", "It was"]
-    assert cli.main(run) == 0
+    assert side_by_side.main(run) == 0
     assert "identical, all 8 tokens" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["a", "--gamma", "x"], ["a", "--target", "x"]])
 def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
+        side_by_side.main(arguments)
     assert caught.value.code == 2
     assert "specdec: error: " in capsys.readouterr().err
 
@@ -287,10 +288,10 @@ def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         asked.append(formats)
         return pair
 
-    monkeypatch.setattr(cli, "embedded_pair", given)
+    monkeypatch.setattr(side_by_side, "embedded_pair", given)
     run = ["abc", "--max-new-tokens", "4"]
-    assert cli.main(run) == 0
-    assert cli.main([*run, "--dtype", "bf16", "--draft-dtype", "int4"]) == 0
+    assert side_by_side.main(run) == 0
+    assert side_by_side.main([*run, "--dtype", "bf16", "--draft-dtype", "int4"]) == 0
     assert asked == [(None, None), ("bf16", "int4")]
 
     def load(path: str, dtype: str | None) -> specdec.Model:
@@ -301,12 +302,12 @@ def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         asked.append((path, dtype))
         return pair[1]
 
-    monkeypatch.setattr(cli, "load", load)
-    monkeypatch.setattr(cli, "load_draft", load_draft)
-    assert cli.main([*run, "--target", "target", "--draft", "draft", "--draft-dtype", "int8"]) == 0
+    monkeypatch.setattr(side_by_side, "load", load)
+    monkeypatch.setattr(side_by_side, "load_draft", load_draft)
+    assert side_by_side.main([*run, "--target", "target", "--draft", "draft", "--draft-dtype", "int8"]) == 0
     assert asked[2:] == [("target", None), ("draft", "int8")]
     with pytest.raises(SystemExit, match="2"):
-        cli.main([*run, "--dtype", "f16"])
+        side_by_side.main([*run, "--dtype", "f16"])
 
 
 def test_a_learnt_draft(
@@ -314,9 +315,9 @@ def test_a_learnt_draft(
 ) -> None:
     target, _ = pair
     folder = random_heads(target).save(tmp_path / "heads")
-    monkeypatch.setattr(cli, "load", lambda *_: target)
+    monkeypatch.setattr(side_by_side, "load", lambda *_: target)
     run = ["abc", "--max-new-tokens", "8", "--target", "target"]
-    assert cli.main([*run, "--draft", str(folder), "--draft-dtype", "int8"]) == 0
+    assert side_by_side.main([*run, "--draft", str(folder), "--draft-dtype", "int8"]) == 0
     assert "identical, all 8 tokens" in capsys.readouterr().out
 
 
@@ -327,7 +328,7 @@ def test_out_of_memory_is_an_error(
         raise MemoryError
 
     monkeypatch.setattr(specdec._core, "Session", fail)
-    assert cli.main(["abc"]) == 2
+    assert side_by_side.main(["abc"]) == 2
     assert capsys.readouterr().err == "specdec: error: out of memory\n"
 
 
@@ -337,11 +338,11 @@ SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from specdec import cli
+from specdec.commands import side_by_side
 from toy_pair import load_pair
 pair = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
-cli.embedded_pair = lambda *_: pair
-sys.exit(cli.main(sys.argv[3:]))
+side_by_side.embedded_pair = lambda *_: pair
+sys.exit(side_by_side.main(sys.argv[3:]))
 """
 ENDLESS = ["abc", "--max-new-tokens", "100000", "--temperature", "0"]
 """The pair's greedy text has no end; a sampled one has."""
@@ -395,8 +396,9 @@ def test_training_says_that_torch_is_missing(tmp_path: Path) -> None:
     script = """
 import sys
 sys.modules["torch"] = None
-from specdec import cli, errors
-assert cli.main(["train", "draft", "--kind", "small", "--out", "nowhere"]) == 2
+from specdec import errors
+from specdec.commands import side_by_side
+assert side_by_side.main(["train", "draft", "--kind", "small", "--out", "nowhere"]) == 2
 try:
     import specdec.learning
 except errors.MissingPackageError as error:
@@ -410,8 +412,8 @@ except errors.MissingPackageError as error:
 
 def test_a_prompt_may_begin_with_the_name_of_a_command() -> None:
     for given in (["train draft"], ["--", "train"], ["--gamma", "2", "train"]):
-        assert cli._parser().parse_args(given).prompt == given[-1]
-        assert cli._work(given)[0] == "specdec"
+        assert side_by_side._parser().parse_args(given).prompt == given[-1]
+        assert side_by_side._work(given)[0] == "specdec"
 
 
 @pytest.mark.parametrize("rest", [[], ["--kind", "small"], ["drafts", "--kind", "small"]])
@@ -419,5 +421,5 @@ def test_the_command_train_is_asked_for_by_its_whole_name(
     rest: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        cli._work(["train", *rest])
+        side_by_side._work(["train", *rest])
     assert "did you mean specdec train draft?" in capsys.readouterr().err
