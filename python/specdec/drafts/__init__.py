@@ -16,6 +16,7 @@ from specdec.drafts.learnt.look_ahead_draft import LookAheadEmbeddings
 from specdec.drafts.learnt.recurrent_draft import Recurrent
 from specdec.drafts.lookahead import Lookahead
 from specdec.drafts.model_draft import ModelDraft
+from specdec.drafts.naming import NAMES, DraftName, named
 from specdec.drafts.ngram import Bigram, Ngram, Unigram
 from specdec.drafts.online.heads_learner import HeadsLearner
 from specdec.drafts.online.learner import Learner
@@ -33,9 +34,11 @@ from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 
 __all__ = [
     "MTP",
+    "NAMES",
     "Bigram",
     "ContextCopy",
     "Draft",
+    "DraftName",
     "Drafter",
     "DynamicTree",
     "Eagle",
@@ -64,6 +67,7 @@ __all__ = [
     "TokenRecycling",
     "Unigram",
     "load",
+    "named",
 ]
 
 _FORMER_NAMES = {

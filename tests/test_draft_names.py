@@ -1,0 +1,170 @@
+"""Drafts by name: every draft has one, each makes its draft, and what is wrong is said."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import specdec
+from eagle_models import eagle_folder, mimo_target
+from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
+from specdec import drafts
+from specdec.drafts.naming import NAMES, named
+from specdec.errors import CheckpointError, InputError
+from toy_pair import load_pair
+
+TEXT = "ab ab ba\n" * 9
+WITHOUT_NAME = {drafts.Draft, drafts.PythonDraft}
+"""The base class, and objects of the caller's own."""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
+    return load_pair(tmp_path_factory.mktemp("pair"))[0]
+
+
+def written(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.write_text(TEXT)
+    return path
+
+
+def saved_table(folder: Path, target: specdec.Model) -> Path:
+    drafts.Ngram.from_text(TEXT, target).save(folder / "table.safetensors")
+    return folder / "table.safetensors"
+
+
+def saved_memory(
+    folder: Path, memory: drafts.SuffixMemory | drafts.TokenRecycling, target: specdec.Model
+) -> Path:
+    specdec.generate(target, memory, "ab", max_new_tokens=5)
+    memory.save(folder / "memory.safetensors")
+    return folder / "memory.safetensors"
+
+
+SAMPLES: dict[str, Callable[[Path, specdec.Model], str]] = {
+    "model": lambda folder, target: f"model:{target.path}",
+    "unigram": lambda folder, target: f"unigram:{written(folder, 'text.txt')}",
+    "bigram": lambda folder, target: f"bigram:{written(folder, 'text.txt')}",
+    "ngram": lambda folder, target: f"ngram:{written(folder, 'text.txt')}",
+    "ngram, saved": lambda folder, target: f"ngram:{saved_table(folder, target)}",
+    "online-ngram": lambda folder, target: "online-ngram",
+    "online-ngram, begun": lambda folder, target: f"online-ngram:{written(folder, 'text.txt')}",
+    "copy": lambda folder, target: "copy:",
+    "copy, a document": lambda folder, target: f"copy:{written(folder, 'text.txt')}",
+    "input": lambda folder, target: "input",
+    "input, given": lambda folder, target: f"input:{written(folder, 'text.txt')}",
+    "suffix": lambda folder, target: "suffix",
+    "suffix, saved": lambda folder, target: f"suffix:{saved_memory(folder, drafts.SuffixMemory(), target)}",
+    "recycling": lambda folder, target: "recycling",
+    "recycling, saved": lambda folder, target: (
+        f"recycling:{saved_memory(folder, drafts.TokenRecycling(), target)}"
+    ),
+    "lookahead": lambda folder, target: "lookahead",
+    "lookahead, sized": lambda folder, target: "lookahead:3,2",
+    "exit": lambda folder, target: "exit:1",
+    "skip": lambda folder, target: "skip:0/1",
+    "heads, trained": lambda folder, target: f"heads:{random_heads(target).save(folder / 'heads')}",
+    "eagle": lambda folder, target: f"eagle:{eagle_folder(target, 'eagle3')}",
+    "recurrent": lambda folder, target: (
+        f"recurrent:{recurrent_weights(target, [5, 6, 7]).save(folder / 'gru')}"
+    ),
+    "pass": lambda folder, target: f"pass:{look_ahead_weights(target).save(folder / 'vectors')}",
+    "random": lambda folder, target: "random",
+    "online": lambda folder, target: f"online:ngram:{written(folder, 'text.txt')}",
+    "ensemble": lambda folder, target: f"ensemble:copy+ngram:{written(folder, 'text.txt')}+random",
+}
+"""A draft for the toy target by its name."""
+OF_OTHER_TARGETS = {"embedded", "heads", "mtp"}
+
+
+def test_every_draft_has_a_name() -> None:
+    kinds = {entry for name in drafts.__all__ if inspect.isclass(entry := getattr(drafts, name))}
+    kinds = {kind for kind in kinds if issubclass(kind, drafts.Draft)}
+    assert kinds - {name.draft for name in NAMES.values()} == WITHOUT_NAME
+    assert {sample.partition(",")[0] for sample in SAMPLES} | OF_OTHER_TARGETS == set(NAMES)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_name_makes_its_draft(sample: str, target: specdec.Model, tmp_path: Path) -> None:
+    text = SAMPLES[sample](tmp_path, target)
+    draft = named(text, target)
+    assert type(draft) is NAMES[sample.partition(",")[0]].draft
+    out = specdec.generate(target, draft, "ab ab", max_new_tokens=8)
+    plain = specdec.generate(target, None, "ab ab", max_new_tokens=8)
+    assert out.tokens == plain.tokens
+    if isinstance(draft, drafts.Online):
+        draft.close()
+
+
+def test_drafts_that_come_with_their_target() -> None:
+    target, small = specdec.embedded_pair()
+    draft = named("embedded", target)
+    assert isinstance(draft, drafts.ModelDraft) and draft.model.path == small.path
+    quick = named("embedded", target, dtype="int8")
+    assert isinstance(quick, drafts.ModelDraft) and quick.model.dtype == "int8"
+    heads = named("heads", target, dtype="int8")
+    assert isinstance(heads, drafts.Heads) and heads.n_heads == 2
+    assert isinstance(named("mtp", mimo_target()), drafts.MTP)
+
+
+def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> None:
+    window = named("lookahead:4,3", target)
+    assert isinstance(window, drafts.Lookahead) and (window.window, window.ngram) == (4, 3)
+    skipped, both = named("skip:0/1", target), named("skip:1", target)
+    assert isinstance(skipped, drafts.SkipLayers) and isinstance(both, drafts.SkipLayers)
+    assert (set(skipped.attn), set(skipped.mlp)) == ({0}, {1})
+    assert (set(both.attn), set(both.mlp)) == ({1}, {1})
+    parts = named("ensemble:random+exit:1", target)
+    assert isinstance(parts, drafts.Ensemble)
+    assert [type(part) for part in parts.drafts] == [drafts.Random, drafts.EarlyExit]
+    heads = random_heads(target).save(tmp_path / "heads")
+    mixed = named(f"ensemble:copy+heads:{heads}", target, dtype="int8")  # the format is for the heads
+    assert isinstance(mixed, drafts.Ensemble)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "draft is ''"),
+        ("ngram", "expected ngram:FILE"),
+        ("exit:", "expected exit:LAYER"),
+        ("exit:x", "expected LAYER, an integer"),
+        ("exit:1,2", "one integer"),
+        ("random:3", "expected random, uniform tokens"),
+        ("lookahead:3", "lookahead:WINDOW,NGRAM"),
+        ("skip:/", "attn and mlp are empty"),
+        ("ngram:no-such-file", "no-such-file cannot be read"),
+        ("copy:no-such-file", "no-such-file cannot be read"),
+        ("lokahead", "did you mean lookahead?"),
+        ("ensemble:copy+", "draft is ''"),
+        ("exit:9", "layer is 9"),
+    ],
+)
+def test_wrong_names(text: str, message: str, target: specdec.Model) -> None:
+    with pytest.raises(InputError, match=message.replace("?", r"\?")):
+        named(text, target)
+
+
+def test_a_name_that_is_a_file_too(
+    target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    random_heads(target).save(tmp_path / "recycling")
+    with pytest.raises(InputError, match=r"'./recycling' for the file, or 'recycling:' for the draft"):
+        named("recycling", target)
+    assert isinstance(named("./recycling", target), drafts.Heads)
+    assert isinstance(named("recycling:", target), drafts.TokenRecycling)
+
+
+def test_what_is_no_name_is_a_path(target: specdec.Model, tmp_path: Path) -> None:
+    assert isinstance(named(str(target.path), target), drafts.ModelDraft)
+    with pytest.raises(CheckpointError):
+        named(str(tmp_path / "nothing"), target)
+    with pytest.raises(InputError, match="which has no weights"):
+        named("copy", target, dtype="int8")
+    with pytest.raises(InputError, match=r"expected the specdec.Model"):
+        named("copy", None)  # type: ignore[arg-type]
