@@ -21,7 +21,8 @@ from learnt_weights import random_heads
 from specdec import Result, Round, Trace
 from specdec.analysis import speedup
 from specdec.analysis.speedup import TimedRuns
-from specdec.commands import side_by_side
+from specdec.commands import given_models, side_by_side
+from specdec.commands.program import PROMPT_VERB, main, program
 from specdec.display.rounds import visible
 from specdec.errors import warn
 from toy_pair import load_pair, notice_interrupts
@@ -44,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.fixture
 def embedded(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """The toy pair in the place of the trained one, which is slower."""
-    monkeypatch.setattr(side_by_side, "embedded_pair", lambda *_: pair)
+    monkeypatch.setattr(given_models, "embedded_pair", lambda *_: pair)
     return pair
 
 
@@ -55,7 +56,7 @@ def figure(output: str, name: str) -> str:
 
 
 def test_greedy_run(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    assert side_by_side.main(["abcab", "--max-new-tokens", "40", "--threads", "1", "--temperature", "0"]) == 0
+    assert main(["abcab", "--max-new-tokens", "40", "--threads", "1", "--temperature", "0"]) == 0
     output, errors = capsys.readouterr()
     assert errors == ""
     wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, n_threads=1)
@@ -88,7 +89,7 @@ def test_by_default_it_samples_the_same_text_for_everybody(
     embedded: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Coupled, so that the plain run and any gamma give the same tokens, with a seed that is fixed."""
-    assert side_by_side.main(["abcab", "--max-new-tokens", "40"]) == 0
+    assert main(["abcab", "--max-new-tokens", "40"]) == 0
     output = capsys.readouterr().out
     options: dict[str, Any] = {"temperature": 0.6, "repetition_penalty": 1.2, "verify": "coupled", "seed": 0}
     wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, **options)
@@ -109,11 +110,11 @@ def test_by_default_it_samples_the_same_text_for_everybody(
 def test_the_command_for_greedy_texts_keeps_the_other_options(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(side_by_side, "load", lambda name, dtype: {"big": pair[0]}[name])
-    monkeypatch.setattr(side_by_side, "load_draft", lambda name, target, dtype: {"small": pair[1]}[name])
+    monkeypatch.setattr(given_models, "load", lambda name, dtype: {"big": pair[0]}[name])
+    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: {"small": pair[1]}[name])
     kept = ["--target", "big", "--draft", "small", "--dtype", "f32", "--draft-dtype", "bf16", "--gamma", "1"]
     kept += ["--max-new-tokens", "5", "--stop", "never", "--stop", "a b"]
-    assert side_by_side.main([*kept, "--top-k", "3", "--seed", "2", "abc"]) == 0
+    assert main([*kept, "--top-k", "3", "--seed", "2", "abc"]) == 0
     command = ["specdec", "--temperature", "0", *kept, "abc"]
     assert shlex.split(figure(capsys.readouterr().out, "greedy texts")) == command
 
@@ -125,10 +126,10 @@ def test_warnings_are_one_line(
         warn("ids are left out")
         return pair
 
-    monkeypatch.setattr(side_by_side, "embedded_pair", embedded_pair)
+    monkeypatch.setattr(given_models, "embedded_pair", embedded_pair)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert side_by_side.main(["abc", "--max-new-tokens", "5"]) == 0
+        assert main(["abc", "--max-new-tokens", "5"]) == 0
     assert capsys.readouterr().err == "specdec: warning: ids are left out\n"
 
 
@@ -165,7 +166,7 @@ def test_a_prediction_above_the_tokens_of_a_round_is_invalid() -> None:
 def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--temperature", "0.9", "--top-k", "20", "--top-p", "0.9", "--seed", "5", "--gamma", "2"]
     options += ["--verify", "rejection"]
-    assert side_by_side.main(["abc", "--max-new-tokens", "12", *options]) == 0
+    assert main(["abc", "--max-new-tokens", "12", *options]) == 0
     output = capsys.readouterr().out
     assert "one distribution" in figure(output, "outputs")
     assert (figure(output, "sampling"), figure(output, "rule")) == ("temperature 0.9, seed 5", "rejection")
@@ -178,7 +179,7 @@ def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixtur
 
 def test_coupled_samples_are_identical(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--temperature", "1", "--min-p", "0.01", "--verify", "coupled", "--seed", "4"]
-    assert side_by_side.main(["abc", "--max-new-tokens", "30", *options]) == 0
+    assert main(["abc", "--max-new-tokens", "30", *options]) == 0
     output = capsys.readouterr().out
     assert figure(output, "outputs").startswith("identical, all ")
     wanted = specdec.generate(
@@ -188,7 +189,7 @@ def test_coupled_samples_are_identical(embedded: Pair, capsys: pytest.CaptureFix
 
 
 def test_lenient_output_is_called_so(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    assert side_by_side.main(["abc", "--max-new-tokens", "30", "--lenience", "0.2"]) == 0
+    assert main(["abc", "--max-new-tokens", "30", "--lenience", "0.2"]) == 0
     assert "not the target's own" in figure(capsys.readouterr().out, "outputs")
 
 
@@ -200,17 +201,17 @@ def test_stop_strings(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> Non
     wanted = specdec.generate(*embedded, "abc", max_new_tokens=40, stop=[stop, "never"])
     assert isinstance(wanted, Result)
     options = ["--temperature", "0", "--stop", "never", "--stop", stop]
-    assert side_by_side.main(["abc", "--max-new-tokens", "40", *options]) == 0
+    assert main(["abc", "--max-new-tokens", "40", *options]) == 0
     assert figure(capsys.readouterr().out, "new tokens").split()[0] == str(len(wanted.tokens))
 
 
 def test_other_models_and_no_draft_tokens(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(side_by_side, "load", lambda name, dtype: {"big": pair[0]}[name])
-    monkeypatch.setattr(side_by_side, "load_draft", lambda name, target, dtype: {"small": pair[1]}[name])
+    monkeypatch.setattr(given_models, "load", lambda name, dtype: {"big": pair[0]}[name])
+    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: {"small": pair[1]}[name])
     options = ["--target", "big", "--draft", "small", "--max-new-tokens", "5", "--gamma", "0"]
-    assert side_by_side.main(["abc", *options]) == 0
+    assert main(["abc", *options]) == 0
     output = capsys.readouterr().out
     assert figure(output, "acceptance rate α") == "- (95 %: - to -)"
     assert figure(output, "predicted speed-up").startswith("1.00")
@@ -218,9 +219,9 @@ def test_other_models_and_no_draft_tokens(
 
 def test_colours(embedded: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(side_by_side, "use_colour", lambda: True)
-    assert side_by_side.main(["abc", "--max-new-tokens", "9"]) == 0
+    assert main(["abc", "--max-new-tokens", "9"]) == 0
     assert "\x1b[32m" in capsys.readouterr().out
-    assert side_by_side.main(["abc", "--max-new-tokens", "9", "--no-color"]) == 0
+    assert main(["abc", "--max-new-tokens", "9", "--no-color"]) == 0
     assert "\x1b[" not in capsys.readouterr().out
 
 
@@ -237,7 +238,7 @@ def test_different_outputs_would_be_said_loudly(
         return out
 
     monkeypatch.setattr(speedup, "generate", wrong)
-    assert side_by_side.main(["abc", "--max-new-tokens", "9", *options]) == 1
+    assert main(["abc", "--max-new-tokens", "9", *options]) == 1
     assert figure(capsys.readouterr().out, "outputs").startswith("DIFFERENT from token 3 on")
 
 
@@ -257,7 +258,7 @@ def test_different_outputs_would_be_said_loudly(
 def test_errors_are_one_line(
     embedded: Pair, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert side_by_side.main(arguments) == 2
+    assert main(arguments) == 2
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.startswith("specdec: error: ")
@@ -268,16 +269,16 @@ def test_errors_are_one_line(
 def test_a_draft_alone_drafts_for_the_target_in_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     _, small = specdec.embedded_pair()
     run = ["--draft", str(small.path), "--max-new-tokens", "8", "--temperature", "0", "--no-color", "It was"]
-    assert side_by_side.main(run) == 0
+    assert main(run) == 0
     assert "identical, all 8 tokens" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--no-such-option"], ["a", "--gamma", "x"], ["a", "--target", "x"]])
+@pytest.mark.parametrize("arguments", [["--no-such-option"], ["a", "--gamma", "x"], ["a", "--verify", "x"]])
 def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        side_by_side.main(arguments)
-    assert caught.value.code == 2
-    assert "specdec: error: " in capsys.readouterr().err
+    assert main(arguments) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith("specdec: error: ") and errors.endswith("specdec --help says what there is.\n")
 
 
 def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -288,10 +289,10 @@ def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         asked.append(formats)
         return pair
 
-    monkeypatch.setattr(side_by_side, "embedded_pair", given)
+    monkeypatch.setattr(given_models, "embedded_pair", given)
     run = ["abc", "--max-new-tokens", "4"]
-    assert side_by_side.main(run) == 0
-    assert side_by_side.main([*run, "--dtype", "bf16", "--draft-dtype", "int4"]) == 0
+    assert main(run) == 0
+    assert main([*run, "--dtype", "bf16", "--draft-dtype", "int4"]) == 0
     assert asked == [(None, None), ("bf16", "int4")]
 
     def load(path: str, dtype: str | None) -> specdec.Model:
@@ -302,12 +303,11 @@ def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         asked.append((path, dtype))
         return pair[1]
 
-    monkeypatch.setattr(side_by_side, "load", load)
-    monkeypatch.setattr(side_by_side, "load_draft", load_draft)
-    assert side_by_side.main([*run, "--target", "target", "--draft", "draft", "--draft-dtype", "int8"]) == 0
+    monkeypatch.setattr(given_models, "load", load)
+    monkeypatch.setattr(given_models, "named", load_draft)
+    assert main([*run, "--target", "target", "--draft", "draft", "--draft-dtype", "int8"]) == 0
     assert asked[2:] == [("target", None), ("draft", "int8")]
-    with pytest.raises(SystemExit, match="2"):
-        side_by_side.main([*run, "--dtype", "f16"])
+    assert main([*run, "--dtype", "f16"]) == 2
 
 
 def test_a_learnt_draft(
@@ -315,9 +315,9 @@ def test_a_learnt_draft(
 ) -> None:
     target, _ = pair
     folder = random_heads(target).save(tmp_path / "heads")
-    monkeypatch.setattr(side_by_side, "load", lambda *_: target)
+    monkeypatch.setattr(given_models, "load", lambda *_: target)
     run = ["abc", "--max-new-tokens", "8", "--target", "target"]
-    assert side_by_side.main([*run, "--draft", str(folder), "--draft-dtype", "int8"]) == 0
+    assert main([*run, "--draft", str(folder), "--draft-dtype", "int8"]) == 0
     assert "identical, all 8 tokens" in capsys.readouterr().out
 
 
@@ -328,7 +328,7 @@ def test_out_of_memory_is_an_error(
         raise MemoryError
 
     monkeypatch.setattr(specdec._core, "Session", fail)
-    assert side_by_side.main(["abc"]) == 2
+    assert main(["abc"]) == 2
     assert capsys.readouterr().err == "specdec: error: out of memory\n"
 
 
@@ -338,11 +338,12 @@ SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from specdec.commands import side_by_side
+from specdec.commands import given_models
+from specdec.commands.program import main
 from toy_pair import load_pair
 pair = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
-side_by_side.embedded_pair = lambda *_: pair
-sys.exit(side_by_side.main(sys.argv[3:]))
+given_models.embedded_pair = lambda *_: pair
+sys.exit(main(sys.argv[3:]))
 """
 ENDLESS = ["abc", "--max-new-tokens", "100000", "--temperature", "0"]
 """The pair's greedy text has no end; a sampled one has."""
@@ -397,8 +398,8 @@ def test_training_says_that_torch_is_missing(tmp_path: Path) -> None:
 import sys
 sys.modules["torch"] = None
 from specdec import errors
-from specdec.commands import side_by_side
-assert side_by_side.main(["train", "draft", "--kind", "small", "--out", "nowhere"]) == 2
+from specdec.commands.program import main
+assert main(["train", "draft", "--kind", "small", "--out", "nowhere"]) == 2
 try:
     import specdec.learning
 except errors.MissingPackageError as error:
@@ -410,16 +411,29 @@ except errors.MissingPackageError as error:
     assert run.stdout == message and run.stderr == f"specdec train draft: error: {message}"
 
 
-def test_a_prompt_may_begin_with_the_name_of_a_command() -> None:
-    for given in (["train draft"], ["--", "train"], ["--gamma", "2", "train"]):
-        assert side_by_side._parser().parse_args(given).prompt == given[-1]
-        assert side_by_side._work(given)[0] == "specdec"
+def prompt_of(arguments: list[str]) -> tuple[str, ...]:
+    """The words of the prompt of a command line without a verb."""
+    context = program.make_context("specdec", list(arguments))
+    name, command, rest = program.resolve_command(context, [*context._protected_args, *context.args])
+    assert command is not None and name == PROMPT_VERB
+    with command.make_context(name, rest, parent=context) as inner:
+        words: tuple[str, ...] = inner.params["prompt"]
+    return words
+
+
+def test_a_prompt_may_begin_with_the_name_of_a_verb() -> None:
+    assert prompt_of(["train draft"]) == ("train draft",)
+    assert prompt_of(["--", "train"]) == ("train",)
+    assert prompt_of(["--gamma", "2", "train", "it"]) == ("train", "it")
+    assert prompt_of(["measured", "by", "--gamma", "2", "itself"]) == ("measured", "by", "itself")
+    assert prompt_of([]) == ()
 
 
 @pytest.mark.parametrize("rest", [[], ["--kind", "small"], ["drafts", "--kind", "small"]])
 def test_the_command_train_is_asked_for_by_its_whole_name(
     rest: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        side_by_side._work(["train", *rest])
-    assert "did you mean specdec train draft?" in capsys.readouterr().err
+    assert main(["train", *rest]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("specdec train: error: ") and "specdec train --help says" in errors
+    assert ("specdec -- train drafts --kind small" in errors) == (rest[:1] == ["drafts"])

@@ -18,7 +18,8 @@ import scipy
 import specdec
 from encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, lively_tensors, model_of
 from specdec import PromptCache, drafts, reference
-from specdec.commands import side_by_side
+from specdec.commands import given_models
+from specdec.commands.program import main
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.models.tokenizer.utf8_tokenizer import Utf8Tokenizer
 from toy_pair import EOS, ToyTokenizer
@@ -528,23 +529,21 @@ def test_the_command_line(
     texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = {"target": texts.target, "draft": texts.draft, "plain": decoder_only(tokenizer=ToyTokenizer())}
-    monkeypatch.setattr(side_by_side, "load", lambda name, dtype: models[name])
-    monkeypatch.setattr(side_by_side, "load_draft", lambda name, target, dtype: models[name])
+    monkeypatch.setattr(given_models, "load", lambda name, dtype: models[name])
+    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: models[name])
     pair = ["--target", "target", "--draft", "draft", "--max-new-tokens", "6", "--threads", "1"]
     for prompt in ([], ["ba"]):
-        assert side_by_side.main([*pair, "--source", "a bb", "--no-color", *prompt]) == 0
+        assert main([*pair, "--source", "a bb", "--no-color", *prompt]) == 0
         output, errors = capsys.readouterr()
         assert f"a bb → {''.join(prompt)}" in output and "identical, all 6 tokens" in output and not errors
         assert "greedy texts" not in output  # this one is
-        assert (
-            side_by_side.main([*pair, "--source", "a bb", "--temperature", "0.6", "--no-color", *prompt]) == 0
-        )
+        assert main([*pair, "--source", "a bb", "--temperature", "0.6", "--no-color", *prompt]) == 0
         output, errors = capsys.readouterr()
         (greedy,) = [line for line in output.splitlines() if line.startswith("greedy texts")]
         assert "--source 'a bb'" in greedy and greedy.endswith(" ".join(["--threads 1", *prompt]))
-    assert side_by_side.main([*pair, "a bb"]) == 2
+    assert main([*pair, "a bb"]) == 2
     assert "--source is missing; expected what the encoder of random reads" in capsys.readouterr().err
-    assert side_by_side.main(["--target", "plain", "--draft", "plain", "--source", "ab"]) == 2
+    assert main(["--target", "plain", "--draft", "plain", "--source", "ab"]) == 2
     assert "--source is given, but random has no encoder" in capsys.readouterr().err
 
 
@@ -552,10 +551,10 @@ def test_the_command_lines_languages(
     texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = {"target": texts.target, "draft": texts.draft}
-    monkeypatch.setattr(side_by_side, "load", lambda name, dtype: models[name])
-    monkeypatch.setattr(side_by_side, "load_draft", lambda name, target, dtype: models[name])
+    monkeypatch.setattr(given_models, "load", lambda name, dtype: models[name])
+    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: models[name])
     call = ["--target", "target", "--draft", "draft", "--source", "a bb", "--max-new-tokens", "6"]
-    assert side_by_side.main([*call, "--tgt-lang", "de"]) == 2
+    assert main([*call, "--tgt-lang", "de"]) == 2
     assert "tgt_lang is 'de', but the tokenizer has no languages" in capsys.readouterr().err
     asked: list[tuple[specdec.Model, dict[str, Any]]] = []
 
@@ -564,7 +563,7 @@ def test_the_command_lines_languages(
         return model
 
     monkeypatch.setattr(specdec.Model, "with_languages", with_languages)
-    assert side_by_side.main([*call, "--src-lang", "en", "--tgt-lang", "de"]) == 0
+    assert main([*call, "--src-lang", "en", "--tgt-lang", "de"]) == 0
     languages = {"src_lang": "en", "tgt_lang": "de"}
     assert asked == [(texts.target, languages), (texts.draft, languages)]
 

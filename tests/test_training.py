@@ -448,7 +448,7 @@ def test_bad_settings_of_an_exit_are_refused_by_name(
 def test_the_command_trains_and_shows(
     target: specdec.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from specdec.commands import side_by_side
+    from specdec.commands.program import main
 
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": ""}\n')
@@ -462,21 +462,21 @@ def test_the_command_trains_and_shows(
         "--out",
         str(tmp_path / "out"),
     ]
-    assert side_by_side.main([*command, "--prompts", str(prompts)]) == 2
+    assert main([*command, "--prompts", str(prompts)]) == 2
     expected = """line 1: is {'prompt': ''}; expected a text, {"prompt": text} or {"messages": [...]}"""
     assert expected in capsys.readouterr().err
     prompts.write_text("")
-    assert side_by_side.main([*command, "--prompts", str(prompts)]) == 2
+    assert main([*command, "--prompts", str(prompts)]) == 2
     assert f"prompts {prompts}: has no prompt" in capsys.readouterr().err
-    assert side_by_side.main([*command, "--set", "d_model"]) == 2
+    assert main([*command, "--set", "d_model"]) == 2
     assert "--set is 'd_model'; expected NAME=VALUE" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        side_by_side.main(["train", "draft", "--kind", "small"])
+        main(["train", "draft", "--kind", "small"])
     assert "specdec train draft: error" in capsys.readouterr().err
 
 
 def test_the_command_on_the_embedded_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from specdec.commands import side_by_side
+    from specdec.commands.program import main
 
     command = ["train", "draft", "--kind", "small", "--out", str(tmp_path), "--steps", "2", "--batch", "2"]
     command += [
@@ -491,13 +491,13 @@ def test_the_command_on_the_embedded_target(tmp_path: Path, capsys: pytest.Captu
         "--threads",
         "1",
     ]
-    assert side_by_side.main(command) == 0
+    assert main(command) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("Loading torch and what trains this kind of draft;")
     assert shown.splitlines()[1] == "Making the network that is trained."
     assert "2 steps take about" in shown and "after, T = 1" in shown and "tokens/call" in shown
     assert (tmp_path / "training" / "losses.tsv").read_text().startswith("step\ttokens\tloss\t")
-    assert side_by_side.main(command) == 0
+    assert main(command) == 0
 
 
 def test_texts_are_those_of_the_prompts(target: specdec.Model, tmp_path: Path) -> None:

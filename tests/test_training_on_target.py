@@ -225,12 +225,12 @@ def test_the_command_trains_drafts_for_the_embedded_target(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In some seconds, alpha at temperature 1 rises by more than chance, and the folder decodes."""
-    from specdec.commands import side_by_side
+    from specdec.commands.program import main
 
     command = ["train", "draft", "--kind", kind, "--out", str(tmp_path), "--quiet", "--threads", "1"]
     command += ["--steps", "16", "--batch", "4", "--length", "48", "--passes", "2"]
     command += [word for name, value in EMBEDDED[kind].items() for word in ("--set", f"{name}={value}")]
-    assert side_by_side.main(command) == 0
+    assert main(command) == 0
     gain = re.search(r"after, T = 1 .*\(([+-][0-9.]+) to", capsys.readouterr().out)
     assert gain is not None and float(gain[1]) > 0
     target, _ = specdec.embedded_pair()

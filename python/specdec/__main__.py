@@ -8,10 +8,10 @@ EXIT_INTERRUPTED = 130
 def main() -> int:
     """The command line, in which Ctrl-C ends the imports, too, without a traceback."""
     try:
-        from specdec.commands import side_by_side
+        from specdec.commands import program
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return side_by_side.main()
+    return program.main()
 
 
 if __name__ == "__main__":

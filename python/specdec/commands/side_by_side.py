@@ -1,252 +1,104 @@
-"""The command line: one prompt, decoded speculatively and plainly, side by side."""
+"""A command line without a verb: one prompt, decoded speculatively and plainly, side by side."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import shlex
 import sys
 import textwrap
 import time
-import warnings
-from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from specdec import _core
 from specdec.analysis.speedup import TimedRuns
-from specdec.decoding.generate import generate
+from specdec.commands.decoding_options import (
+    MAX_NEW_TOKENS,
+    PAIR_GAMMA,
+    READABLE,
+    decoding_arguments,
+)
+from specdec.commands.given_models import given_text, open_models, open_pair
+from specdec.commands.standard_input import is_piped
+from specdec.commands.verb import VERBS
+from specdec.decoding.generate import generate, stream
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.run import Run
 from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
 from specdec.drafts.draft import Draft
-from specdec.drafts.model_draft import ModelDraft
-from specdec.drafts.opening import load as load_draft
-from specdec.errors import InputError, SpecdecError
-from specdec.models.model import Model, embedded_pair, load
+from specdec.models.model import Model
 from specdec.trace import Trace
-from specdec.verification.rules import DECODING_RULES
 
-__all__ = ["main"]
+__all__ = ["run_side_by_side"]
 
 _PROMPT = "It was a dark and stormy night, and"
-_TEMPERATURE, _REPETITION_PENALTY = 0.6, 1.2  # with these the embedded target's text reads best
-_PAIR_GAMMA = 2  # the fastest for the embedded pair, whose draft is right two times in three
-_MAX_NEW_TOKENS = 200
 _N_TIMED = 3
 _TIMED_S = 20.0  # after so long one timed run of each kind is enough
 _N_WARM_UP = 8  # tokens
 _BUSY = "an error of measuring: the machine is busy"
+_FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per second")
 
-EXIT_OK, EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_READER = 0, 1, 2, 130, 141
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments, by default those of the process.
-
-    Returns
-    -------
-    int
-        Exit status: 0; 1 if outputs differ that must be identical, which would be a fault of specdec; 2 on
-        bad input; 130 on Ctrl-C; 141 if standard output was closed.
-    """
-    given = list(sys.argv[1:] if argv is None else argv)
-    program, work = _work(given)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character shall not end the run
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
-            return work()
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has gone; nothing more may be flushed to it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_NO_READER
-    except (SpecdecError, OSError) as error:
-        message = " ".join(str(error).split())
-    except MemoryError:
-        message = "out of memory"
-    print(f"{program}: error: {message}", file=sys.stderr)
-    return EXIT_ERROR
+EXIT_OK, EXIT_DIFFERENT = 0, 1
 
 
-def _work(given: list[str]) -> tuple[str, Callable[[], int]]:
-    """(name of the program, what it is asked to do) for its arguments."""
-    if given[:2] == ["train", "draft"]:
-        from specdec.training.command import PROGRAM, train_command
-
-        return PROGRAM, lambda: train_command(given[2:])
-    parser = _parser()
-    if given[:1] == ["train"] and (given[1:2] == [] or given[1].startswith(("-", "draft"))):
-        parser.error("did you mean specdec train draft? (a prompt 'train' goes behind --: specdec -- train)")
-    arguments = parser.parse_args(given)
-    if arguments.target is not None and arguments.draft is None:
-        parser.error("--target needs --draft; without --target the text is that of the target in the package")
-    return parser.prog, lambda: _compare(arguments)
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning as a line of its own, without the place in the program."""
-    print(f"specdec: warning: {' '.join(str(message).split())}", file=sys.stderr)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="specdec",
-        description="Continue a prompt by exact speculative decoding, show every round as in Figure 1 of "
-        "arXiv 2211.17192, and compare with plain decoding.",
-        epilog="Without --target and --draft the trained pair in the package is used; with --draft alone, "
-        "its target. specdec train draft --help says how a draft is trained.",
-    )
-    add = parser.add_argument
-    add("prompt", nargs="?", help=f"text to continue (default: {_PROMPT!r}; with --source: none)")
-    add("--source", metavar="TEXT", help="what the encoder of an encoder-decoder reads, which needs it")
-    add("--src-lang", metavar="CODE", help="language of the source, for models of several")
-    add("--tgt-lang", metavar="CODE", help="language of the text, for models of several")
-    add("--target", metavar="MODEL", help="path or hub name of the model whose text this is")
-    add("--draft", metavar="DRAFT", help="the same of the model that guesses ahead, or of a learnt draft")
-    formats: dict[str, Any] = {"choices": ("f32", "bf16", "int8", "int4"), "metavar": "FORMAT"}
-    add("--dtype", **formats, help="f32, bf16, int8 or int4 (default: what the checkpoint holds)")
-    add("--draft-dtype", **formats, help="the same for the draft")
-    add(
-        "--gamma", type=_gamma, metavar="N",
-        help="drafted tokens a round, or 'auto': as many as pay "
-        f"(default: {_PAIR_GAMMA} for the pair in the package, else as many as the draft asks for)",
-    )  # fmt: skip
-    add("--max-new-tokens", type=int, default=_MAX_NEW_TOKENS, metavar="N", help="(default: %(default)s)")
-    add(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help=f"0 is greedy (default: {_TEMPERATURE}, or 0 with --source)",
-    )
-    add(
-        "--repetition-penalty",
-        type=float,
-        metavar="R",
-        help="above 1, tokens that have occurred are less likely "
-        f"(default: {_REPETITION_PENALTY}, or 1 where --temperature or --source is given)",
-    )
-    add("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens only")
-    add("--top-p", type=float, metavar="P", help="sample from the likeliest tokens that hold mass P only")
-    add(
-        "--min-p",
-        type=float,
-        metavar="P",
-        help="sample from tokens at least P times as likely as the likeliest",
-    )
-    add(
-        "--verify",
-        choices=DECODING_RULES,
-        help="rule (default: coupled, which samples the same text with and without a draft, so that the two "
-        "can be compared; rejection where --lenience is given. rejection and block accept more)",
-    )
-    add(
-        "--lenience", type=float, default=1.0, metavar="L", help="below 1 is not exact (default: %(default)s)"
-    )
-    add("--seed", type=int, default=0, metavar="S", help="of the random numbers (default: %(default)s)")
-    add("--threads", type=int, metavar="N", help="(default: SPECDEC_NUM_THREADS, or the CPUs at hand)")
-    add("--stop", action="append", metavar="TEXT", help="end before this text; may be given more than once")
-    add("--no-color", action="store_true", help="marks instead of colours (as with NO_COLOR set)")
-    version = f"%(prog)s {_core.__version__} (kernels: {_core.kernels()})"
-    add("--version", action="version", version=version)
-    return parser
-
-
-def _gamma(text: str) -> int | str:
-    try:
-        return text if text == "auto" else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number and not 'auto'") from None
-
-
-def _compare(arguments: argparse.Namespace) -> int:
-    target, draft = _models(arguments)
-    temperature, penalty, rule = arguments.temperature, arguments.repetition_penalty, arguments.verify
-    if temperature is None and arguments.source is not None:
-        temperature = 0.0
-    if penalty is None and temperature is None:
-        penalty = _REPETITION_PENALTY
-    if rule is None:
-        rule = "coupled" if arguments.lenience == 1.0 else "rejection"
-    options: dict[str, Any] = {
-        "max_new_tokens": arguments.max_new_tokens,
-        "temperature": _TEMPERATURE if temperature is None else temperature,
-        "repetition_penalty": penalty,
-        "top_k": arguments.top_k,
-        "top_p": arguments.top_p,
-        "min_p": arguments.min_p,
-        "verify": rule,
-        "lenience": arguments.lenience,
-        "seed": arguments.seed,
-        "stop": arguments.stop,
-        "n_threads": arguments.threads,
-    }
-    colour = not arguments.no_color and use_colour()
-    gamma = arguments.gamma
-    if gamma is None and arguments.target is None and arguments.draft is None:
-        gamma = _PAIR_GAMMA
-    settings = DecodingOptions(gamma=gamma, **options)
-    given, decoder_prompt = _given(arguments, target)
-    request = Request.prepare(target, draft, given, settings, decoder_prompt=decoder_prompt)
+def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, given: dict[str, Any]) -> int:
+    """Decode a prompt with and without a draft, and print rounds, text and figures; gives the exit status."""
+    embedded = given["draft"] is None and given["target"] is None
+    target, draft = open_pair(given) if embedded else open_models(given)
+    text, decoder_prompt = given_text(target, prompt, source)
+    text = _PROMPT if text is None else text
+    arguments = _arguments(given, source)
+    colour = colour and use_colour()
+    if draft is None:
+        _run_plainly(target, text, arguments | {"decoder_prompt": decoder_prompt})
+        return EXIT_OK
+    gamma = arguments.pop("gamma", PAIR_GAMMA if embedded else None)
+    settings = DecodingOptions(gamma=gamma, **arguments)
+    request = Request.prepare(target, draft, text, settings, decoder_prompt=decoder_prompt)
     shown = _show(request, colour)
     if shown.text is not None:
-        before = given if target.config.encoder is None else decoder_prompt or ""
+        before = text if target.config.encoder is None else decoder_prompt or ""
         print(f"\n{_wrapped(before + shown.text)}")
-    options |= {"seed": [shown.seed], "decoder_prompt": decoder_prompt}
-    plain, speculative = _time(target, draft, given, gamma, options)
+    arguments |= {"seed": [shown.seed], "decoder_prompt": decoder_prompt}
+    plain, speculative = _time(target, draft, text, gamma, arguments)
     print()
     print(_table(plain, speculative))
     verdict, same = _verdict(plain.results[-1], speculative.results[-1], request)
     print(f"{'outputs':<18} {verdict}")
-    if options["temperature"] > 0.0:
-        for name, value in _settings(request, shown, arguments):
+    if arguments["temperature"] > 0.0:
+        for name, value in _settings(request, shown, given, source, prompt):
             print(f"{name:<18} {value}")
     return EXIT_OK if same else EXIT_DIFFERENT
 
 
-def _given(arguments: argparse.Namespace, target: Model) -> tuple[str, str | None]:
-    """(prompt and decoder_prompt as `specdec.generate` takes them)."""
-    if target.config.encoder is not None:
-        if arguments.source is None:
-            raise InputError(f"--source is missing; expected what the encoder of {target.path} reads")
-        return arguments.source, arguments.prompt
-    if arguments.source is not None:
-        raise InputError(f"--source is given, but {target.path} has no encoder; expected a prompt alone")
-    return _prompt(arguments), None
+def _arguments(given: dict[str, Any], source: str | None) -> dict[str, Any]:
+    """The keyword arguments of `specdec.generate`."""
+    greedy = {"temperature": 0.0}
+    default = dict(READABLE) if source is None else greedy
+    if given["temperature"] is not None:
+        default = greedy  # which the given one replaces
+    rule = "coupled" if given["lenience"] == 1.0 else "rejection"
+    return default | {"verify": rule, "seed": 0} | decoding_arguments(given)
 
 
-def _prompt(arguments: argparse.Namespace) -> str:
-    prompt: str | None = arguments.prompt
-    return _PROMPT if prompt is None else prompt
-
-
-def _models(arguments: argparse.Namespace) -> tuple[Model, Model | Draft]:
-    draft: Model | Draft
-    if arguments.target is None:
-        target, draft = embedded_pair(arguments.dtype, arguments.draft_dtype)
+def _run_plainly(target: Model, text: str, arguments: dict[str, Any]) -> None:
+    """Without a draft: the text as it comes, and its speed."""
+    arguments.pop("gamma", None)
+    if target.tokenizer is None:
+        result = generate(target, None, text, **arguments)
+        print(*result.tokens)
     else:
-        target = load(arguments.target, arguments.dtype)
-    if arguments.draft is not None:
-        draft = load_draft(arguments.draft, target, dtype=arguments.draft_dtype)
-    languages = {"src_lang": arguments.src_lang, "tgt_lang": arguments.tgt_lang}
-    if languages == dict.fromkeys(languages):
-        return target, draft
-    target = target.with_languages(**languages)
-    if isinstance(draft, ModelDraft):
-        draft = draft.model
-    return target, draft.with_languages(**languages) if isinstance(draft, Model) else draft
+        with stream(target, None, text, **arguments) as pieces:
+            for piece in pieces:
+                sys.stdout.write(visible(piece, keep_lines=True))
+                sys.stdout.flush()
+        result = pieces.result
+    trace = result.trace
+    values = (trace.n_tokens, trace.n_calls, f"{trace.tokens_per_call:.2f}", f"{trace.tokens_per_s:.1f}")
+    print("\n")
+    print("\n".join(f"{name:<18} {value:>11}" for name, value in zip(_FIGURES, values, strict=True)))
+    print(f"{'draft':<18} none: plain decoding; --draft DRAFT compares")
 
 
 def _show(request: Request, colour: bool) -> Result:
@@ -290,10 +142,10 @@ def _table(plain: TimedRuns, speculative: TimedRuns) -> str:
     speeds = [median(timed.tokens_per_s) for timed in (plain, speculative)]
     columns = [
         ("", "plain", "speculative"),
-        ("new tokens", *(f"{trace.n_tokens}" for trace in both)),
-        ("runs of the target", *(f"{trace.n_calls}" for trace in both)),
-        ("tokens per run", *(f"{trace.tokens_per_call:.2f}" for trace in both)),
-        ("tokens per second", *(f"{speed:.1f}" for speed in speeds)),
+        (_FIGURES[0], *(f"{trace.n_tokens}" for trace in both)),
+        (_FIGURES[1], *(f"{trace.n_calls}" for trace in both)),
+        (_FIGURES[2], *(f"{trace.tokens_per_call:.2f}" for trace in both)),
+        (_FIGURES[3], *(f"{speed:.1f}" for speed in speeds)),
     ]
     trace = both[1].against(both[0])
     low, high = trace.acceptance_interval()
@@ -330,7 +182,9 @@ def _measured(plain: TimedRuns, speculative: TimedRuns) -> str:
     return f"{speedup.median:.2f} (repetitions: {speedup.low:.2f} to {speedup.high:.2f})"
 
 
-def _settings(request: Request, shown: Result, arguments: argparse.Namespace) -> list[tuple[str, str]]:
+def _settings(
+    request: Request, shown: Result, given: dict[str, Any], source: str | None, prompt: tuple[str, ...]
+) -> list[tuple[str, str]]:
     """How the texts were sampled, and what to try next."""
     sampling = request.sampling
     penalty = sampling.repetition_penalty
@@ -340,33 +194,36 @@ def _settings(request: Request, shown: Result, arguments: argparse.Namespace) ->
         found.append(("rule", "coupled: equal texts; --verify rejection accepts more, and gives two samples"))
     else:
         found.append(("rule", request.rule))
-    found.append(("greedy texts", shlex.join(_greedy(arguments))))
+    found.append(("greedy texts", shlex.join(_greedy(given, source, prompt))))
     return found
 
 
-def _greedy(arguments: argparse.Namespace) -> list[str]:
+def _greedy(given: dict[str, Any], source: str | None, prompt: tuple[str, ...]) -> list[str]:
     """The command for the same run at temperature 0, without what is said of sampling alone."""
     command = ["specdec", "--temperature", "0"]
-    given = {
-        "--target": arguments.target,
-        "--draft": arguments.draft,
-        "--dtype": arguments.dtype,
-        "--draft-dtype": arguments.draft_dtype,
-        "--gamma": arguments.gamma,
-        "--source": arguments.source,
-        "--src-lang": arguments.src_lang,
-        "--tgt-lang": arguments.tgt_lang,
-        "--max-new-tokens": None if arguments.max_new_tokens == _MAX_NEW_TOKENS else arguments.max_new_tokens,
-        "--repetition-penalty": arguments.repetition_penalty,
-        "--threads": arguments.threads,
+    options = {
+        "--target": given["target"],
+        "--draft": given["draft"],
+        "--dtype": given["dtype"],
+        "--draft-dtype": given["draft_dtype"],
+        "--gamma": given["gamma"],
+        "--source": source,
+        "--src-lang": given["src_lang"],
+        "--tgt-lang": given["tgt_lang"],
+        "--max-new-tokens": None if given["max_new_tokens"] == MAX_NEW_TOKENS else given["max_new_tokens"],
+        "--repetition-penalty": given["repetition_penalty"],
+        "--threads": given["threads"],
     }
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
             command += [name, str(value)]
-    for text in arguments.stop or ():
+    for text in given["stop"]:
         command += ["--stop", text]
-    if arguments.source is None or arguments.prompt is not None:
-        command.append(_prompt(arguments))
+    if prompt:
+        words = " ".join(prompt)
+        command += ["--"] * (words in VERBS or (words.startswith("-") and words != "-")) + [words]
+    elif source is None:
+        command.append("-" if is_piped() else _PROMPT)
     return command
 
 

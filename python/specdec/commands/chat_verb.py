@@ -1,0 +1,171 @@
+"""`specdec chat`: a conversation."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from specdec.commands.decoding_options import decoding_arguments, decoding_options
+from specdec.commands.generate_verb import sampling_defaults
+from specdec.commands.given_models import open_models
+from specdec.commands.model_options import model_options
+from specdec.commands.verb import verb
+from specdec.decoding.generate import stream
+from specdec.decoding.prompt_cache import PromptCache
+from specdec.decoding.result import Result
+from specdec.drafts.draft import Draft
+from specdec.errors import InputError, SpecdecError
+from specdec.models.model import Model
+
+__all__ = ["Conversation", "command"]
+
+_HELP = (
+    "/new forgets the conversation, /figures shows those of the last reply, /quit ends; Ctrl-C ends a reply"
+)
+
+
+@verb(
+    "chat",
+    "specdec chat --target HuggingFaceTB/SmolLM2-1.7B-Instruct --draft HuggingFaceTB/SmolLM2-135M-Instruct",
+    'specdec chat --target path/to/model --draft suffix --system "Answer in one sentence."',
+    "specdec chat --target path/to/model --recommended   sampled as the model's authors recommend",
+    "specdec chat --target path/to/model < questions.txt   a message a line",
+)
+@model_options
+@click.option("--system", metavar="TEXT", help="What the model is told first.")
+@click.option("--recommended", is_flag=True, help="Sample as the model's authors recommend.")
+@decoding_options(
+    gamma="as many as the draft asks for",
+    temperature="0",
+    penalty="none",
+    rule="rejection",
+    seed="a fresh one for each reply",
+)
+@click.option(
+    "--cache-bytes", type=int, default=2**30, metavar="N", help="Memory for what was read.", show_default=True
+)
+def command(system: str | None, recommended: bool, cache_bytes: int, **given: Any) -> None:
+    """Talk with a model: each line is a message, and the reply is printed as it comes.
+
+    The model needs a chat template. The conversation is read once: a turn reads what is new. /new forgets
+    the conversation, /figures shows those of the last reply, /quit ends, as the end of the input does. Ctrl-C
+    ends a reply, which stays as it is, or, between replies, the program. A message that begins with a slash
+    has a space before it.
+    """
+    target, draft = open_models(given)
+    if target.chat_template is None:
+        raise InputError(
+            f"{target.path} has no chat template; expected a --target that has one (specdec generate "
+            "continues texts with any model)"
+        )
+    options = dict(target.default_sampling) if recommended else {}
+    options |= sampling_defaults(given) | decoding_arguments(given)
+    conversation = Conversation(target, draft, system, options | {"prompt_cache": PromptCache(cache_bytes)})
+    interactive = sys.stdin.isatty()
+    if interactive:
+        print(_HELP, file=sys.stderr)
+    while (line := _line(interactive)) is not None:
+        if line.startswith("/"):
+            if not conversation.obey(line.strip()):
+                return
+        elif line.strip():
+            try:
+                conversation.reply(line)
+            except SpecdecError as error:
+                if not interactive:
+                    raise
+                print(f"specdec chat: error: {error}", file=sys.stderr)
+
+
+class Conversation:
+    """A conversation with a model, a reply at a time.
+
+    Parameters
+    ----------
+    target : Model
+    draft : Model, Draft or None
+    system : str or None
+        What the model is told first.
+    options : dict
+        Of `specdec.stream`.
+
+    Attributes
+    ----------
+    messages : list of dict
+        The conversation so far.
+    last : Result or None
+        Of the last reply that came to its end.
+    """
+
+    def __init__(
+        self, target: Model, draft: Model | Draft | None, system: str | None, options: dict[str, Any]
+    ) -> None:
+        self._target, self._draft, self._options = target, draft, options
+        self._begin: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
+        self.messages = list(self._begin)
+        self.last: Result | None = None
+
+    def reply(self, message: str) -> None:
+        """Print the reply to a message; Ctrl-C ends it, and what has come of it stays."""
+        asked = [*self.messages, {"role": "user", "content": message}]
+        said = ""
+        pieces = stream(self._target, self._draft, messages=asked, **self._options)
+        try:
+            for piece in pieces:
+                said += piece
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+            self.last = pieces.result
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+        finally:
+            pieces.close()
+        if not said.endswith("\n"):
+            print(flush=True)
+        self.messages = [*asked, {"role": "assistant", "content": said}]
+
+    def obey(self, order: str) -> bool:
+        """Carry out what begins with a slash; False ends the conversation."""
+        if order == "/quit":
+            return False
+        if order == "/new":
+            self.messages, self.last = list(self._begin), None
+        elif order == "/figures" and self.last is not None:
+            print(_figures(self.last), file=sys.stderr)
+        elif order == "/figures":
+            print("there is no reply yet", file=sys.stderr)
+        else:
+            print(_HELP, file=sys.stderr)
+        return True
+
+
+def _line(interactive: bool) -> str | None:
+    """The next message; None at the end of the input."""
+    if interactive:
+        with suppress(ImportError):
+            import readline  # noqa: F401  # lines can be edited, and earlier ones come back
+        try:
+            return input("> ")
+        except EOFError:
+            print()
+            return None
+    read = sys.stdin.buffer.readline()
+    try:
+        return read.decode("utf-8").rstrip("\r\n") if read else None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"standard input is no UTF-8: {error.reason} in a line; expected messages in UTF-8"
+        ) from None
+
+
+def _figures(result: Result) -> str:
+    trace = result.trace
+    return (
+        f"{trace.n_tokens} tokens in {trace.n_calls} runs of the model, {trace.tokens_per_s:.1f} a second; "
+        f"{trace.n_accepted} of {trace.n_drafted} drafted tokens accepted; "
+        f"{result.n_cached_tokens} of {len(result.prompt_ids)} tokens of the conversation read before"
+    )

@@ -1,0 +1,95 @@
+"""The options of decoding, as the keyword arguments of `specdec.generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from specdec.commands.verb import Function, gamma_value, several
+from specdec.verification.rules import DECODING_RULES
+
+__all__ = [
+    "MAX_NEW_TOKENS",
+    "PAIR_GAMMA",
+    "READABLE",
+    "decoding_arguments",
+    "decoding_options",
+    "threads_option",
+]
+
+READABLE: Final = {"temperature": 0.6, "repetition_penalty": 1.2}
+"""With these the text of the target in the package reads best."""
+PAIR_GAMMA: Final = 2
+"""The fastest for the pair in the package, whose draft is right two times in three."""
+MAX_NEW_TOKENS: Final = 200
+
+
+threads_option = click.option(
+    "--threads", type=int, metavar="N", help="Default: SPECDEC_NUM_THREADS, or the CPUs at hand."
+)
+"""How many threads compute."""
+
+
+def sampling_options(temperature: str, penalty: str) -> Callable[[Function], Function]:
+    """The options of sampling; both arguments say what their options are by default."""
+    return several(
+        click.option("--temperature", type=float, metavar="T", help=f"0 is greedy (default: {temperature})."),
+        click.option(
+            "--repetition-penalty",
+            type=float,
+            metavar="R",
+            help=f"Above 1, tokens that have occurred are less likely (default: {penalty}).",
+        ),
+        click.option("--top-k", type=int, metavar="K", help="Sample from the K likeliest tokens only."),
+        click.option(
+            "--top-p", type=float, metavar="P", help="Sample from the likeliest tokens that hold mass P only."
+        ),
+        click.option(
+            "--min-p",
+            type=float,
+            metavar="P",
+            help="Sample from tokens at least P times as likely as the likeliest.",
+        ),
+    )
+
+
+def decoding_options(
+    *, gamma: str, temperature: str, penalty: str, rule: str, seed: str
+) -> Callable[[Function], Function]:
+    """The options of decoding; the arguments say what their options are by default."""
+    return several(
+        click.option(
+            "--gamma",
+            type=gamma_value,
+            metavar="N",
+            help=f"Drafted tokens a round, or 'auto': as many as pay (default: {gamma}).",
+        ),
+        click.option("--max-new-tokens", type=int, default=MAX_NEW_TOKENS, metavar="N", show_default=True),
+        sampling_options(temperature, penalty),
+        click.option(
+            "--verify", type=click.Choice(DECODING_RULES), metavar="RULE",
+            help=f"{', '.join(DECODING_RULES)} (default: {rule}).",
+        ),
+        click.option(
+            "--lenience", type=float, default=1.0, metavar="L", help="Below 1 is not exact (default: 1)."
+        ),
+        click.option("--seed", type=int, metavar="S", help=f"Of the random numbers (default: {seed})."),
+        threads_option,
+        click.option(
+            "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once."
+        ),
+    )  # fmt: skip
+
+
+def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `specdec.generate` that these options give; what was not given is left out."""
+    names = (
+        "gamma", "max_new_tokens", "temperature", "repetition_penalty", "top_k", "top_p", "min_p", "verify",
+        "lenience", "seed",
+    )  # fmt: skip
+    found = {name: given[name] for name in names if given[name] is not None}
+    if given["stop"]:
+        found["stop"] = list(given["stop"])
+    return found | {"n_threads": given["threads"]}

@@ -1,0 +1,126 @@
+"""`specdec generate`: the text alone."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from specdec.commands.decoding_options import READABLE, decoding_arguments, decoding_options
+from specdec.commands.given_models import given_text, open_models
+from specdec.commands.model_options import model_options, source_option
+from specdec.commands.standard_input import lines_of
+from specdec.commands.verb import json_line, verb
+from specdec.decoding.generate import generate, stream
+from specdec.decoding.result import Result
+from specdec.drafts.draft import Draft
+from specdec.errors import InputError
+from specdec.models.model import Model
+
+__all__ = ["command", "sampling_defaults"]
+
+
+@verb(
+    "generate",
+    'specdec generate "Once upon a time"                          the target in the package, plainly',
+    "specdec generate --target big --draft small A ship           two models: the same text, sooner",
+    "specdec generate --draft copy - < chapter.txt                standard input; a draft by name",
+    "specdec generate --draft ensemble:copy+embedded Tell me      two drafts at once",
+    "specdec generate --json --lines - < prompts.txt > out.jsonl  a prompt a line, a result a line",
+)
+@click.argument("prompt", nargs=-1)
+@model_options
+@source_option
+@decoding_options(
+    gamma="as many as the draft asks for",
+    temperature="0, or 0.6 without --target",
+    penalty="none, or 1.2 without --target and --temperature",
+    rule="rejection",
+    seed="a fresh one, which --json shows",
+)
+@click.option("--json", "as_json", is_flag=True, help="An object a line: text, tokens, seed, figures.")
+@click.option("--lines", is_flag=True, help="Each line of the prompt is a prompt of its own (with --json).")
+@click.option(
+    "--batch-size", type=int, metavar="N", help="Prompts decoded at once with --lines (default: 16)."
+)
+def command(
+    prompt: tuple[str, ...],
+    source: str | None,
+    as_json: bool,
+    lines: bool,
+    batch_size: int | None,
+    **given: Any,
+) -> None:
+    """Continue a prompt and print the new text alone, as it comes.
+
+    The prompt is all words that are no options. A single - is standard input, and so is no prompt where
+    something is piped in; the line end that ends it is left out. Without --draft the target decodes plainly.
+    """
+    if lines and not as_json:
+        raise click.UsageError("--lines needs --json: a text may have several lines")
+    if batch_size is not None and not lines:
+        raise click.UsageError("--batch-size needs --lines")
+    target, draft = open_models(given)
+    text, decoder_prompt = given_text(target, prompt, source)
+    if text is None:
+        raise InputError("the prompt is missing; expected a text, or - for standard input")
+    options = sampling_defaults(given) | decoding_arguments(given)
+    if lines:
+        _print_each_line(target, draft, text, options | {"batch_size": batch_size})
+        return
+    if as_json:
+        result = generate(target, draft, text, decoder_prompt=decoder_prompt, **options)
+        print(json_line(_figures(text, result)))
+    elif target.tokenizer is None:
+        result = generate(target, draft, text, decoder_prompt=decoder_prompt, **options)
+        print(*result.tokens)
+    else:
+        _stream(target, draft, text, options | {"decoder_prompt": decoder_prompt})
+
+
+def sampling_defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """How is sampled where the command line does not say: the target in the package repeats itself at 0."""
+    if given["target"] is not None:
+        return {}
+    return dict(READABLE) if given["temperature"] is None else {}
+
+
+def _stream(target: Model, draft: Model | Draft | None, text: str, options: dict[str, Any]) -> None:
+    last = ""
+    with stream(target, draft, text, **options) as pieces:
+        for piece in pieces:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+            last = piece
+    if not last.endswith("\n"):
+        print()
+
+
+def _print_each_line(target: Model, draft: Model | Draft | None, text: str, options: dict[str, Any]) -> None:
+    prompts = lines_of(text)
+    if not prompts:
+        raise InputError("the prompt has no line that is not empty; expected at least one")
+    for prompt, result in zip(prompts, generate(target, draft, prompts, **options), strict=True):
+        print(json_line(_figures(prompt, result)))
+
+
+def _figures(prompt: str, result: Result) -> dict[str, Any]:
+    """What is printed of a result as an object of JSON."""
+    trace = result.trace
+    return {
+        "prompt": prompt,
+        "text": result.text,
+        "tokens": result.tokens,
+        "finish_reason": result.finish_reason,
+        "stop": result.stop,
+        "seed": list(result.seed),
+        "n_prompt_tokens": len(result.prompt_ids),
+        "n_calls": trace.n_calls,
+        "n_drafted": trace.n_drafted,
+        "n_accepted": trace.n_accepted,
+        "acceptance_rate": trace.acceptance_rate,
+        "tokens_per_call": trace.tokens_per_call,
+        "total_s": trace.total_s,
+        "tokens_per_s": trace.tokens_per_s,
+    }

@@ -1,0 +1,105 @@
+"""What the options say: target, draft and text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specdec.commands.standard_input import is_piped, read_standard_input, text_of
+from specdec.drafts.draft import Draft
+from specdec.drafts.model_draft import ModelDraft
+from specdec.drafts.naming import named
+from specdec.errors import InputError
+from specdec.models.model import Model, embedded_pair, load
+
+__all__ = ["given_text", "open_draft", "open_models", "open_pair", "open_target"]
+
+
+def open_target(given: Mapping[str, Any]) -> Model:
+    """The target that the options name, by default the one in the package.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError
+    """
+    name, dtype = given["target"], given["dtype"]
+    target = embedded_pair(dtype, None)[0] if name is None else load(name, dtype)
+    return _with_languages(target, given)
+
+
+def open_models(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:
+    """The target, and the draft where one is named.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+    """
+    target = open_target(given)
+    if given["draft"] is None:
+        if given["draft_dtype"] is not None:
+            raise InputError(
+                f"--draft-dtype is {given['draft_dtype']}, but there is no draft; expected --draft"
+            )
+        return target, None
+    return target, open_draft(given["draft"], target, given["draft_dtype"], given)
+
+
+def open_pair(given: Mapping[str, Any]) -> tuple[Model, Model | Draft]:
+    """The target and its draft; where neither is named, the pair in the package.
+
+    Raises
+    ------
+    InputError
+        A target is named and no draft.
+    VocabularyMismatchError, CheckpointError, TokenizerError
+    """
+    name = given["draft"]
+    if name is None and given["target"] is not None:
+        raise InputError("--draft is missing; expected what guesses ahead, such as copy or a path")
+    if name is None:
+        target, small = embedded_pair(given["dtype"], given["draft_dtype"])
+        return _with_languages(target, given), small
+    target = open_target(given)
+    return target, open_draft(name, target, given["draft_dtype"], given)
+
+
+def open_draft(text: str, target: Model, dtype: Any, given: Mapping[str, Any]) -> Model | Draft:
+    """A draft by its name or path, in the languages of the target.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+    """
+    draft = named(text, target, dtype=dtype)
+    languages = _languages(given)
+    if languages and isinstance(draft, ModelDraft) and draft.model.config.encoder is not None:
+        return draft.model.with_languages(**languages)
+    return draft
+
+
+def given_text(target: Model, words: tuple[str, ...], source: str | None) -> tuple[str | None, str | None]:
+    """(prompt and decoder_prompt as `specdec.generate` takes them); the prompt may be None.
+
+    Raises
+    ------
+    InputError
+        A source without an encoder, or an encoder without a source.
+    """
+    if target.config.encoder is None:
+        if source is not None:
+            raise InputError(f"--source is given, but {target.path} has no encoder; expected a prompt alone")
+        return text_of(words), None
+    if source == "-" or (source is None and is_piped()):
+        source = read_standard_input()
+    if source is None:
+        raise InputError(f"--source is missing; expected what the encoder of {target.path} reads")
+    return source, " ".join(words) if words else None
+
+
+def _languages(given: Mapping[str, Any]) -> dict[str, str]:
+    return {name: given[name] for name in ("src_lang", "tgt_lang") if given.get(name) is not None}
+
+
+def _with_languages(target: Model, given: Mapping[str, Any]) -> Model:
+    languages = _languages(given)
+    return target.with_languages(**languages) if languages else target

@@ -1,0 +1,56 @@
+"""`specdec measure`: Tables 2 to 5 of the paper for a pair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from specdec.analysis.acceptance import default_prompts
+from specdec.analysis.measure import measure
+from specdec.commands.decoding_options import threads_option
+from specdec.commands.given_models import open_pair
+from specdec.commands.measuring_options import (
+    chosen,
+    given_prompts,
+    json_option,
+    print_tables,
+    prompt_options,
+    truncations,
+)
+from specdec.commands.model_options import model_options
+from specdec.commands.verb import integers, numbers, verb
+
+__all__ = ["command"]
+
+
+@verb(
+    "measure",
+    "specdec measure                                              the pair in the package",
+    "specdec measure --target big --draft small --prompts mine.txt",
+    "specdec measure --draft ngram:novels.txt --gammas 1,2,4 --temperatures 0,0.7",
+    "specdec measure --no-timing --json > measured.json           acceptance alone",
+)
+@prompt_options
+@model_options
+@click.option("--gammas", type=integers, metavar="N,N", help="Drafted tokens a round (default: 1 to 8).")
+@click.option("--temperatures", type=numbers, metavar="T,T", help="Of target and draft (default: 0,1).")
+@click.option("--leniences", type=numbers, metavar="L,L", help="1 is exact (default: 1,0.5,0.3,0.1).")
+@click.option("--n-tokens", type=int, metavar="N", help="Tokens at each temperature (default: 2000).")
+@truncations
+@click.option("--timing/--no-timing", default=None, help="Measure times too (default: yes).")
+@click.option("--repeats", type=int, metavar="N", help="Timed runs of each kind (default: 5).")
+@click.option("--seed", type=int, metavar="S", help="Of the random numbers (default: 0).")
+@threads_option
+@json_option
+def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
+    """Measure how well a draft guesses a target, what both cost and what speculation gains.
+
+    The target continues the prompts; without any it continues some beginnings of English sentences. It prints
+    alpha with its interval, the cost coefficient c, the time of a run by its positions, and speed-ups,
+    predicted and measured, with their spread.
+    """
+    texts = given_prompts(prompt, prompts)
+    pair: tuple[Any, Any] = open_pair(given)
+    texts = default_prompts(pair[0]) if texts is None else texts
+    print_tables(measure(*pair, texts, **chosen(given)), as_json)

@@ -1,0 +1,82 @@
+"""The options of what measures a pair: prompts, tokens, sampling, output."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from specdec.commands.standard_input import read_lines, text_of
+from specdec.commands.verb import json_line, several
+from specdec.tables import Tabular
+
+__all__ = [
+    "chosen",
+    "given_prompts",
+    "json_option",
+    "print_tables",
+    "prompt_options",
+    "shows_progress",
+    "truncations",
+]
+
+prompt_options = several(
+    click.argument("prompt", nargs=-1),
+    click.option(
+        "--prompts",
+        metavar="FILE",
+        help="Prompts instead of one: a text file with a prompt a line; - is standard input.",
+    ),
+)
+"""One prompt in words, or a file of prompts."""
+
+truncations = several(
+    click.option("--top-k", type=int, metavar="K", help="Of target and draft: the K likeliest tokens only."),
+    click.option("--top-p", type=float, metavar="P", help="The likeliest tokens that hold mass P only."),
+    click.option(
+        "--min-p", type=float, metavar="P", help="Tokens at least P times as likely as the likeliest."
+    ),
+)
+"""What is left of the distributions that are compared."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One object of JSON instead of tables.")
+"""JSON instead of tables."""
+
+
+def given_prompts(words: tuple[str, ...], file: str | None) -> list[str] | None:
+    """The prompts that the options give; None where there are none.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be read.
+    UsageError
+        Both a prompt and a file of prompts.
+    """
+    if file is not None:
+        if words:
+            raise click.UsageError("a prompt and --prompts are both given; expected one of them")
+        return read_lines(file)
+    text = text_of(words) if words else None
+    return None if text is None else [text]
+
+
+def shows_progress() -> bool:
+    """Whether a progress bar is shown: to somebody who looks, where tqdm is installed."""
+    return sys.stderr is not None and sys.stderr.isatty() and find_spec("tqdm") is not None
+
+
+def print_tables(found: Tabular, as_json: bool) -> None:
+    """Print what was measured, as tables or as one object of JSON."""
+    print(json_line(found.to_dict()) if as_json else found)
+
+
+def chosen(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, without those of models."""
+    models = ("target", "draft", "dtype", "draft_dtype", "src_lang", "tgt_lang")
+    found = {name: value for name, value in given.items() if name not in models and value is not None}
+    if (threads := found.pop("threads", None)) is not None:
+        found["n_threads"] = threads
+    return found | {"progress": shows_progress()}

@@ -1,0 +1,41 @@
+"""The options that name models and drafts."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from specdec.commands.verb import several
+from specdec.models.number_formats import DTYPES
+
+__all__ = ["model_options", "source_option", "target_options"]
+
+_FORMAT: Final[dict[str, Any]] = {"type": click.Choice(DTYPES), "metavar": "FORMAT"}
+
+_TARGET = click.option(
+    "--target",
+    metavar="MODEL",
+    help="Path or hub name of the model whose text this is (default: the one in the package).",
+)
+_DRAFT = click.option(
+    "--draft",
+    metavar="DRAFT",
+    help="What guesses ahead: path or hub name of a model or a learnt draft, or a name such as copy, "
+    "heads:DIR or ngram:FILE; specdec drafts lists them.",
+)
+_DTYPE = click.option("--dtype", **_FORMAT, help=f"{', '.join(DTYPES)} (default: what the checkpoint holds).")
+_DRAFT_DTYPE = click.option("--draft-dtype", **_FORMAT, help="The same for the draft.")
+_LANGUAGES = (
+    click.option("--src-lang", metavar="CODE", help="Language of the source, for models of several."),
+    click.option("--tgt-lang", metavar="CODE", help="Language of the text, for models of several."),
+)
+
+target_options = several(_TARGET, _DTYPE, *_LANGUAGES)
+"""The options of a target alone."""
+model_options = several(_TARGET, _DRAFT, _DTYPE, _DRAFT_DTYPE, *_LANGUAGES)
+"""The options of a target and one draft."""
+source_option = click.option(
+    "--source", metavar="TEXT", help="What the encoder of an encoder-decoder reads; - is standard input."
+)
+"""The source of an encoder-decoder."""

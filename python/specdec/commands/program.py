@@ -1,0 +1,175 @@
+"""The program `specdec`: which verb is meant, how it is carried out, what the process exits with."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+from click.shell_completion import shell_complete
+
+from specdec.commands.verb import CONTEXT, VERBS, examples
+from specdec.errors import SpecdecError
+
+__all__ = ["Program", "main", "program"]
+
+PROMPT_VERB: Final = "prompt-alone"
+"""The verb that is meant where none is named: `specdec "Once upon a time"`."""
+
+EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_READER = 0, 2, 130, 141
+_COMPLETION: Final = "_SPECDEC_COMPLETE"
+
+
+class Program(click.Group):
+    """The verbs, each in a module of its own; a command line without a verb is a prompt."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order of the help."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of this name; its module is imported now."""
+        if cmd_name == PROMPT_VERB:
+            return prompt_command()
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"specdec.commands.{cmd_name}_verb").command
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read what stands before the verb; without a verb all of it belongs to the prompt."""
+        if args[:1] == [] and ctx.resilient_parsing:  # the shell asks which words may stand here
+            return super().parse_args(ctx, args)
+        return super().parse_args(ctx, args if args[:1] and args[0] in VERBS else [PROMPT_VERB, *args])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """The verbs that begin so, and the options of a command line without a verb."""
+        return super().shell_complete(ctx, incomplete) + prompt_command().shell_complete(ctx, incomplete)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Both forms of a command line."""
+        formatter.write_usage("specdec", "[OPTIONS] [PROMPT]...")
+        formatter.write_usage("specdec", "VERB [OPTIONS] ...", prefix="       ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs, then the options of a command line without one."""
+        with formatter.section("Verbs (specdec VERB --help says more)"):
+            formatter.write_dl(list(VERBS.items()))
+        prompt_command().format_options(ctx, formatter)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As of other commands, with the exit statuses of `main`."""
+        status = _status(list(sys.argv[1:] if args is None else args))
+        if standalone_mode:
+            sys.exit(status)
+        return status
+
+
+def prompt_command() -> click.Command:
+    """The command of a command line without a verb."""
+    command: click.Command = import_module("specdec.commands.prompt_command").command
+    return command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments, by default those of the process.
+
+    Returns
+    -------
+    int
+        Exit status: 0; 1 if outputs differ that must be identical, which would be a fault of specdec; 2 on
+        bad input; 130 on Ctrl-C; 141 if standard output was closed.
+    """
+    return int(program.main(argv, standalone_mode=False))
+
+
+def _status(given: list[str]) -> int:
+    if instruction := os.environ.get(_COMPLETION):
+        return shell_complete(program, {}, "specdec", _COMPLETION, instruction)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shall not end the run
+    name, hint = _name(given), ""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            with program.make_context("specdec", given) as context:
+                status = program.invoke(context)
+        sys.stdout.flush()
+        return EXIT_OK if status is None else int(status)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has gone; nothing more may be flushed to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NO_READER
+    except click.ClickException as error:
+        message, hint = error.format_message(), _hint(name, given)
+    except (SpecdecError, OSError) as error:
+        message = str(error)
+    except MemoryError:
+        message = "out of memory"
+    print(f"{name}: error: {' '.join(message.split())}", file=sys.stderr)
+    if hint:
+        print(hint, file=sys.stderr)
+    return EXIT_ERROR
+
+
+def _name(given: Sequence[str]) -> str:
+    """The program and the verb, for messages."""
+    words = ["specdec", *given[:1]] if given[:1] and given[0] in VERBS else ["specdec"]
+    return " ".join([*words, "draft"] if given[:2] == ["train", "draft"] else words)
+
+
+def _hint(name: str, given: Sequence[str]) -> str:
+    """What helps somebody whose command line cannot be read."""
+    hint = f"{name} --help says what there is."
+    if len(given) > 1 and given[0] in VERBS and not given[1].startswith("-"):
+        prompt = shlex.join(given)
+        hint += f" A prompt that begins with the word {given[0]} goes behind two dashes: specdec -- {prompt}"
+    return hint
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as a line of its own, without the place in the program."""
+    print(f"specdec: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+program = Program(
+    "specdec",
+    help="Exact speculative decoding on CPUs. A prompt alone is continued with and without a draft: every "
+    "round is shown as in Figure 1 of arXiv 2211.17192, then the text, then the figures of both runs. The "
+    "other things it does are verbs.",
+    epilog=examples(
+        'specdec "Once upon a time"                      the trained pair in the package',
+        "specdec --target big --draft small A ship       a pair of yours: paths or hub names",
+        "echo Once upon a time | specdec generate        the text alone, from a pipe",
+        "specdec generate --draft copy --json Tell me    another draft; an object of JSON",
+        "specdec chat --target model --draft small       a conversation",
+        "specdec -- train of thought                     a prompt that begins with a verb",
+    )
+    + '\n\nShell completion: eval "$(_SPECDEC_COMPLETE=bash_source specdec)" in .bashrc; zsh_source and '
+    "fish_source for other shells.",
+    context_settings=CONTEXT,
+)
+"""What `specdec` runs."""

@@ -1,0 +1,52 @@
+"""A command line without a verb: its options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from specdec import _core
+from specdec.commands.decoding_options import PAIR_GAMMA, READABLE, decoding_options
+from specdec.commands.model_options import model_options, source_option
+from specdec.commands.verb import CONTEXT
+
+__all__ = ["command"]
+
+
+def _show_help(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """The help of the whole program, of which this is the command without a verb."""
+    if wanted and not ctx.resilient_parsing:
+        click.echo(ctx.find_root().get_help())
+        ctx.exit()
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"specdec {_core.__version__} (kernels: {_core.kernels()})")
+        ctx.exit()
+
+
+_EAGER: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+
+
+@click.command("specdec", context_settings=CONTEXT, add_help_option=False)
+@click.argument("prompt", nargs=-1)
+@source_option
+@model_options
+@decoding_options(
+    gamma=f"{PAIR_GAMMA} for the pair in the package, else as many as the draft asks for",
+    temperature=f"{READABLE['temperature']}, or 0 with --source",
+    penalty=f"{READABLE['repetition_penalty']}, or 1 where --temperature or --source is given",
+    rule="coupled, which samples the same text with and without a draft, so that the two can be compared; "
+    "rejection where --lenience is given. rejection and block accept more",
+    seed="0",
+)
+@click.option("--no-color", is_flag=True, help="Marks instead of colours (as with NO_COLOR set).")
+@click.option("--version", callback=_show_version, help="Show the version and the kernels.", **_EAGER)
+@click.option("-h", "--help", callback=_show_help, help="Show this.", **_EAGER)
+def command(prompt: tuple[str, ...], source: str | None, no_color: bool, **given: Any) -> int:
+    """Continue a prompt by exact speculative decoding, and compare with plain decoding."""
+    from specdec.commands.side_by_side import run_side_by_side
+
+    return run_side_by_side(prompt, source, not no_color, given)

@@ -1,0 +1,49 @@
+"""`specdec tune`: the gamma that pays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from specdec.analysis.tune import tune
+from specdec.commands.decoding_options import threads_option
+from specdec.commands.given_models import open_pair
+from specdec.commands.measuring_options import (
+    chosen,
+    given_prompts,
+    json_option,
+    print_tables,
+    prompt_options,
+    truncations,
+)
+from specdec.commands.model_options import model_options
+from specdec.commands.verb import verb
+
+__all__ = ["command"]
+
+
+@verb(
+    "tune",
+    "specdec tune                                         the pair in the package",
+    "specdec tune --target big --draft small --prompts mine.txt --temperature 0.7",
+    "specdec tune --json | jq .gamma                      the number alone",
+)
+@prompt_options
+@model_options
+@click.option("--max-gamma", type=int, metavar="N", help="The largest gamma looked at (default: 8).")
+@click.option("--temperature", type=float, metavar="T", help="0 is greedy (default: 0).")
+@click.option("--n-tokens", type=int, metavar="N", help="Tokens that the target generates (default: 400).")
+@truncations
+@click.option("--seed", type=int, metavar="S", help="Of the random numbers (default: 0).")
+@threads_option
+@json_option
+def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
+    """Choose gamma, the drafted tokens a round, by what is measured on this machine.
+
+    The acceptance rate, the cost of the draft and the time of verification say what each gamma gains; the
+    best one is marked. Prompts that resemble your use give the gamma of your use.
+    """
+    texts = given_prompts(prompt, prompts)
+    pair: tuple[Any, Any] = open_pair(given)
+    print_tables(tune(*pair, texts, **chosen(given)), as_json)

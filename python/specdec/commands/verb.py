@@ -1,0 +1,97 @@
+"""What the verbs have in common: help with examples, kinds of values, results as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+__all__ = [
+    "CONTEXT",
+    "VERBS",
+    "examples",
+    "gamma_value",
+    "integers",
+    "json_line",
+    "numbers",
+    "several",
+    "verb",
+]
+
+CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Settings of every command."""
+
+VERBS: Final = {
+    "generate": "Continue a prompt and print the text alone.",
+    "chat": "Talk with a model that has a chat template.",
+    "measure": "Measure how well a draft guesses, what it costs and what it gains.",
+    "tune": "Choose gamma for a pair on this machine.",
+    "drafts": "List the drafts that --draft takes by name.",
+    "train": "Train a draft for a target.",
+}
+"""What can be asked for, in one line each."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def examples(*lines: str) -> str:
+    """Examples for the end of a help page, which is not to be wrapped."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def verb(name: str, *lines: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """A decorator: the function is the command of a verb; its docstring is the help, `lines` are examples."""
+    return click.command(name, epilog=examples(*lines), context_settings=CONTEXT, **settings)
+
+
+def several(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Several options as one decorator, in the order of the help."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def gamma_value(text: str) -> int | str:
+    """The value of --gamma: a whole number, or "auto"."""
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no whole number and not 'auto'") from None
+
+
+def integers(text: str) -> list[int]:
+    """Whole numbers with commas."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r}; expected whole numbers such as 1,2,4") from None
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers with commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r}; expected numbers such as 0,0.7") from None
+
+
+def json_line(value: Any) -> str:
+    """A value as one line of JSON, in ASCII; what is not finite becomes null, for JSON has no such number."""
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value

@@ -1,0 +1,378 @@
+"""The verbs of the command line: what they print, read and exit with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import specdec
+from chat_templates import make_chat
+from specdec.commands import given_models
+from specdec.commands.chat_verb import Conversation
+from specdec.commands.program import main, program
+from specdec.commands.verb import VERBS, json_line
+from specdec.display.rounds import visible
+from specdec.drafts.naming import NAMES
+from toy_pair import load_pair, notice_interrupts
+
+TESTS = Path(__file__).parent
+Pair = tuple[specdec.Model, specdec.Model]
+Factory = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECDEC_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
+
+
+@pytest.fixture
+def models(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """The toy pair by the names "big" and "small", and in the place of the one in the package."""
+    target, draft = pair
+    monkeypatch.setattr(given_models, "embedded_pair", lambda *_: pair)
+    monkeypatch.setattr(given_models, "load", lambda name, dtype: {"big": target}[name])
+    named = given_models.named
+    monkeypatch.setattr(
+        given_models,
+        "named",
+        lambda text, target, dtype=None: draft if text == "small" else named(text, target, dtype=dtype),
+    )
+    return pair
+
+
+def run(*arguments: str, sent: bytes | str | None = None) -> Result:
+    return CliRunner().invoke(program, arguments, input=sent)
+
+
+def ended(result: specdec.Result) -> str:
+    """The text of a result as it is printed, with a line end."""
+    assert result.text is not None
+    return result.text if result.text.endswith("\n") else f"{result.text}\n"
+
+
+# ---------------------------------------------------------------------------------------------- help
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_teaches_by_examples(verb: str) -> None:
+    done = run(verb, "--help")
+    assert done.exit_code == 0
+    assert f"specdec {verb}" in done.output and "Examples:" in done.output
+    assert max(map(len, done.output.splitlines())) <= 110
+
+
+def test_the_help_of_the_program() -> None:
+    for asked in (["--help"], ["-h"], ["--gamma", "2", "--help"]):
+        done = run(*asked)
+        assert done.exit_code == 0
+        for verb, meaning in VERBS.items():
+            assert f"{verb} " in done.output and meaning.split(",")[0] in done.output
+        for option in ("--source", "--no-color", "--lenience", "--version"):
+            assert option in done.output
+        assert "Examples:" in done.output and "_SPECDEC_COMPLETE=bash_source" in done.output
+
+
+def test_help_needs_no_heavy_package(tmp_path: Path) -> None:
+    script = """
+import sys
+from specdec.commands.program import main
+assert main(["--help"]) == main(["--version"]) == 0
+heavy = {"torch", "transformers", "matplotlib", "jinja2", "tokenizers", "pandas", "optuna", "scipy"}
+heavy |= {"specdec.decoding", "specdec.drafts", "specdec.models.model"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_completion(monkeypatch: pytest.MonkeyPatch) -> None:
+    def completed(line: str) -> set[str]:
+        words = line.split(" ")
+        monkeypatch.setenv("_SPECDEC_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+        return {entry.partition(",")[2] for entry in run().output.split()}
+
+    assert completed("specdec ge") == {"generate"}
+    assert completed("specdec ") == set(VERBS)
+    assert completed("specdec generate --gam") == {"--gamma"}
+    assert completed("specdec --no-c") == {"--no-color"}
+    assert completed("specdec --dtype int") == {"int8", "int4"}
+
+
+def test_the_list_of_drafts() -> None:
+    lines = run("drafts").output.splitlines()
+    assert [line.split(" ")[0] for line in lines] == [name.usage(word) for word, name in NAMES.items()]
+
+
+# ------------------------------------------------------------------------------------------ generate
+
+
+def test_generate_prints_the_text_alone(models: Pair) -> None:
+    wanted = specdec.generate(models[0], None, "abc ab", max_new_tokens=30)
+    for asked in (["--target", "big"], ["--target", "big", "--draft", "small"], ["--temperature", "0"]):
+        done = run("generate", *asked, "--max-new-tokens", "30", "abc", "ab")
+        assert done.exit_code == 0
+        assert done.output == ended(wanted)
+
+
+def test_generate_reads_standard_input(models: Pair) -> None:
+    asked = ["generate", "--target", "big", "--draft", "copy", "--max-new-tokens", "20"]
+    wanted = run(*asked, "abc").output
+    assert run(*asked, "-", sent="abc\n").output == wanted
+    assert run(*asked, "-", sent="abc").output == wanted
+    assert run(*asked, "-", sent="abc\r\n").output == wanted
+    assert run(*asked, "-", sent="abc\n\n").output != wanted  # one line end is the pipe's
+    done = run(*asked, "-", sent=b"ab\xff\n")
+    assert done.exit_code == 2
+    assert "standard input is no UTF-8: invalid start byte at byte 2" in done.output
+    assert "standard input is empty" in run(*asked, "-", sent="").output
+
+
+def test_generate_as_json(models: Pair) -> None:
+    target, draft = models
+    asked = ["generate", "--target", "big", "--draft", "small", "--json", "--max-new-tokens", "12"]
+    done = run(*asked, "--temperature", "0.9", "--seed", "4", "--stop", "never", "abc")
+    (line,) = done.output.splitlines()
+    found = json.loads(line)
+    wanted = specdec.generate(target, draft, "abc", max_new_tokens=12, temperature=0.9, seed=4)
+    assert (found["prompt"], found["text"], found["tokens"]) == ("abc", wanted.text, wanted.tokens)
+    assert (found["finish_reason"], found["seed"]) == (wanted.finish_reason, [4, 0])
+    assert found["n_calls"] == wanted.trace.n_calls
+    assert found["acceptance_rate"] == pytest.approx(wanted.trace.acceptance_rate)
+    plain = json.loads(run(*asked[:3], "--json", "--max-new-tokens", "3", "abc").output)
+    assert plain["acceptance_rate"] is None and plain["n_drafted"] == 0
+
+
+def test_generate_each_line(models: Pair) -> None:
+    target, draft = models
+    asked = ["generate", "--target", "big", "--draft", "small", "--max-new-tokens", "6"]
+    done = run(*asked, "--json", "--lines", "--batch-size", "2", "-", sent="abc\n\nb a\r\nccc\n")
+    found = [json.loads(line) for line in done.output.splitlines()]
+    wanted = specdec.generate(target, draft, ["abc", "b a", "ccc"], max_new_tokens=6)
+    assert [one["prompt"] for one in found] == ["abc", "b a", "ccc"]
+    assert [one["tokens"] for one in found] == [one.tokens for one in wanted]
+    assert run(*asked, "--lines", "-", sent="abc").exit_code == 2
+    assert run(*asked, "--json", "--batch-size", "2", "abc").exit_code == 2
+    assert "no line" in run(*asked, "--json", "--lines", "-", sent="\n \n").output
+
+
+def test_generate_without_a_prompt(models: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--target", "big"]) == 2
+    assert "specdec generate: error: the prompt is missing" in capsys.readouterr().err
+
+
+def test_a_format_without_a_draft(models: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--target", "big", "--draft-dtype", "int8", "abc"]) == 2
+    assert "--draft-dtype is int8, but there is no draft" in capsys.readouterr().err
+
+
+def test_generate_without_a_tokenizer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = specdec.load(pair[0].path, tokenizer=False)
+    monkeypatch.setattr(given_models, "load", lambda *_: bare)
+    assert main(["generate", "--target", "bare", "abc"]) == 2
+    assert "specdec generate: error: " in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------- without a verb
+
+
+def test_words_without_quotes(models: Pair) -> None:
+    asked = ["--target", "big", "--draft", "small", "--temperature", "0", "--max-new-tokens", "8"]
+    quoted, words = run(*asked, "abc ab a"), run("abc", "ab", *asked, "a")
+    assert quoted.exit_code == words.exit_code == 0
+
+    def rounds(output: str) -> list[str]:
+        return output.split("new tokens")[0].splitlines()
+
+    assert rounds(quoted.output) == rounds(words.output)
+    assert rounds(run(*asked, "-", sent="abc ab a\n").output) == rounds(quoted.output)
+
+
+def test_a_target_alone_decodes_plainly(models: Pair) -> None:
+    done = run("--target", "big", "--temperature", "0", "--max-new-tokens", "9", "abc")
+    assert done.exit_code == 0
+    wanted = specdec.generate(models[0], None, "abc", max_new_tokens=9)
+    assert done.output.split("\n\n")[0] == visible(wanted.text or "", keep_lines=True).strip("\n")
+    assert "plain decoding" in done.output and "tokens per second" in done.output
+    assert f"{'runs of the target':<18} {len(wanted.tokens):>11}" in done.output
+
+
+# ----------------------------------------------------------------------------------------------- chat
+
+
+@pytest.fixture
+def chat_model(make_llama: Factory, monkeypatch: pytest.MonkeyPatch) -> specdec.Model:
+    model = make_chat(make_llama, "qwen2.5", seed=3)
+    monkeypatch.setattr(given_models, "load", lambda *_: model)
+    return model
+
+
+def test_chat(chat_model: specdec.Model) -> None:
+    """Each turn goes on with all turns before; a new conversation forgets them."""
+    asked = ["chat", "--target", "m", "--draft", "copy", "--max-new-tokens", "12", "--system", "Be brief."]
+    done = run(*asked, sent="Hello!\n\nAnd now?\n/new\nHello!\n/quit\nno more\n")
+    assert done.exit_code == 0, done.output
+    messages: list[dict[str, str]] = [{"role": "system", "content": "Be brief."}]
+    said = []
+    for question in ("Hello!", "And now?"):
+        messages.append({"role": "user", "content": question})
+        reply = specdec.generate(chat_model, None, messages=messages, max_new_tokens=12)
+        assert isinstance(reply, specdec.Result) and reply.text is not None
+        messages.append({"role": "assistant", "content": reply.text})
+        said.append(ended(reply))
+    assert done.stdout == "".join([*said, said[0]])
+
+
+def test_chat_reads_what_is_new_alone(chat_model: specdec.Model, capsys: pytest.CaptureFixture[str]) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 8, "prompt_cache": specdec.PromptCache()}
+    conversation = Conversation(chat_model, None, None, options)
+    conversation.reply("Hello there!")
+    conversation.reply("And now?")
+    assert conversation.last is not None
+    n_first = len(chat_model.chat_ids(conversation.messages[:1]))
+    assert conversation.last.n_cached_tokens >= n_first
+    assert conversation.obey("/figures")
+    assert "8 tokens in 8 runs of the model" in capsys.readouterr().err
+    assert conversation.obey("/what") and "/new forgets" in capsys.readouterr().err
+    assert conversation.obey("/new") and conversation.messages == [] and conversation.last is None
+    assert conversation.obey("/figures") and "no reply yet" in capsys.readouterr().err
+    assert not conversation.obey("/quit")
+
+
+def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model) -> None:
+    done = run("chat", sent="Hello\n")
+    assert done.exit_code == 2
+    assert f"{models[0].path} has no chat template; expected a --target that has one" in done.output
+    done = run("chat", "--target", "m", sent=b"ab\xff\n")
+    assert done.exit_code == 2 and "no UTF-8" in done.output
+
+
+# ----------------------------------------------------------------------------------- measure and tune
+
+
+def test_measure(models: Pair, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("abc\n\nba ab\n")
+    asked = ["--target", "big", "--draft", "small", "--n-tokens", "40", "--temperatures", "0,1"]
+    asked += ["--gammas", "1,3", "--leniences", "1", "--no-timing"]
+    done = run("measure", *asked, "--prompts", str(prompts), "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    wanted = specdec.measure(
+        *models, ["abc", "ba ab"], gammas=[1, 3], temperatures=[0.0, 1.0], leniences=[1.0], n_tokens=40,
+        timing=False,
+    )  # fmt: skip
+    assert found == json.loads(json_line(wanted.to_dict()))
+    tables = run("measure", *asked, "--prompts", "-", sent="abc\nba ab\n")
+    assert tables.output == f"{wanted}\n"
+    assert run("measure", *asked, "--prompts", str(prompts), "abc").exit_code == 2
+    assert "no line" in run("measure", *asked, "--prompts", "-", sent="\n\n").output
+    assert "cannot be read" in run("measure", *asked, "--prompts", str(tmp_path / "none")).output
+    assert "--gammas" in run("measure", "--gammas", "1,x").output
+
+
+def test_tune(models: Pair) -> None:
+    asked = ["tune", "--target", "big", "--draft", "small", "--n-tokens", "30", "--max-gamma", "2", "abc"]
+    found = json.loads(run(*asked, "--json").output)
+    assert [row["gamma"] for row in found["rows"]] == [0, 1, 2] and found["gamma"] in (0, 1, 2)
+    assert "gamma" in run(*asked).output
+    assert "--draft is missing" in run("tune", "--target", "big").output
+
+
+# ------------------------------------------------------------------------------------- as a process
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from specdec.commands import given_models
+from specdec.commands.program import main
+from toy_pair import load_pair
+pair = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
+given_models.embedded_pair = lambda *_: pair
+sys.exit(main(sys.argv[3:]))
+"""
+PLAIN = ["--temperature", "0", "--max-new-tokens"]
+ENDLESS = [*PLAIN, "100000", "abc"]
+
+
+def process(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", SCRIPT, str(TESTS), str(folder), *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(command, **options)
+
+
+def test_a_pipe_without_a_prompt(tmp_path: Path) -> None:
+    with process(tmp_path, "generate", *PLAIN, "7", stdin=subprocess.PIPE) as piped:
+        output, errors = piped.communicate(b"abc\n", timeout=60)
+    assert (piped.returncode, errors) == (0, b"")
+    wanted = specdec.generate(load_pair(tmp_path)[0], None, "abc", max_new_tokens=7)
+    assert output.decode() == ended(wanted)
+
+
+@pytest.mark.slow
+def test_a_pipe_without_a_verb(tmp_path: Path) -> None:
+    with process(tmp_path, *PLAIN, "7", stdin=subprocess.PIPE) as figure:
+        assert b"\nabc" in figure.communicate(b"abc\n", timeout=60)[0]
+    assert figure.returncode == 0
+
+
+@pytest.mark.slow
+def test_input_that_is_empty_or_closed(tmp_path: Path) -> None:
+    with process(tmp_path, "generate", stdin=subprocess.PIPE) as empty:
+        assert b"standard input is empty" in empty.communicate(b"", timeout=60)[1]
+    with process(tmp_path, "generate", stdin=subprocess.DEVNULL) as device:
+        assert b"the prompt is missing" in device.communicate(timeout=60)[1]
+    with process(tmp_path, "generate", "-", preexec_fn=lambda: os.close(0)) as closed:
+        assert b"standard input is closed" in closed.communicate(timeout=60)[1]
+    assert empty.returncode == device.returncode == closed.returncode == 2
+
+
+@pytest.mark.slow
+def test_generate_and_a_reader_that_leaves(tmp_path: Path) -> None:
+    with process(tmp_path, "generate", *ENDLESS, stdin=subprocess.DEVNULL) as running:
+        assert running.stdout is not None and running.stderr is not None
+        running.stdout.read(1)
+        running.stdout.close()
+        running.wait(timeout=60)
+        assert running.stderr.read() == b""
+    assert running.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.slow
+def test_generate_and_ctrl_c(tmp_path: Path) -> None:
+    with process(tmp_path, "generate", *ENDLESS, preexec_fn=notice_interrupts) as running:
+        assert running.stdout is not None
+        running.stdout.read(1)
+        running.send_signal(signal.SIGINT)
+        sent = time.perf_counter()
+        _, errors = running.communicate(timeout=60)
+        assert time.perf_counter() - sent < 20.0
+    assert (running.returncode, errors) == (130, b"\n")
+
+
+@pytest.mark.slow
+def test_a_terminal_of_ascii(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    arguments = ["generate", "--json", *PLAIN, "30", "é€"]
+    with process(tmp_path, *arguments, env=environment) as running:
+        output, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors) == (0, b"")
+    assert json.loads(output)["prompt"] == "é€"
