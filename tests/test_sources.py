@@ -20,6 +20,7 @@ from encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, livel
 from specdec import PromptCache, drafts, reference
 from specdec.commands import given_models
 from specdec.commands.program import main
+from specdec.drafts import ModelDraft
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.models.tokenizer.utf8_tokenizer import Utf8Tokenizer
 from toy_pair import EOS, ToyTokenizer
@@ -287,8 +288,8 @@ def test_a_draft_without_an_encoder(pair: EncoderDecoder) -> None:
     plain = specdec.generate(pair.target, None, sources, **OPTIONS)
     for draft in (
         small,
-        drafts.ModelDraft(pair.draft, draft=small),
-        drafts.ModelDraft(small, draft=pair.draft),
+        ModelDraft(pair.draft, draft=small),
+        ModelDraft(small, draft=pair.draft),
     ):
         found = specdec.generate(pair.target, draft, sources, batch_size=2, **OPTIONS)
         assert sum(one.trace.n_drafted for one in found) > 0
@@ -530,7 +531,7 @@ def test_the_command_line(
 ) -> None:
     models = {"target": texts.target, "draft": texts.draft, "plain": decoder_only(tokenizer=ToyTokenizer())}
     monkeypatch.setattr(given_models, "load", lambda name, dtype: models[name])
-    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: models[name])
+    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: ModelDraft(models[name]))
     pair = ["--target", "target", "--draft", "draft", "--max-new-tokens", "6", "--threads", "1"]
     for prompt in ([], ["ba"]):
         assert main([*pair, "--source", "a bb", "--no-color", *prompt]) == 0
@@ -552,7 +553,7 @@ def test_the_command_lines_languages(
 ) -> None:
     models = {"target": texts.target, "draft": texts.draft}
     monkeypatch.setattr(given_models, "load", lambda name, dtype: models[name])
-    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: models[name])
+    monkeypatch.setattr(given_models, "named", lambda name, target, dtype: ModelDraft(models[name]))
     call = ["--target", "target", "--draft", "draft", "--source", "a bb", "--max-new-tokens", "6"]
     assert main([*call, "--tgt-lang", "de"]) == 2
     assert "tgt_lang is 'de', but the tokenizer has no languages" in capsys.readouterr().err

@@ -20,6 +20,7 @@ PAGES = {
     "Guides": [
         "docs/FAMILIES",
         "docs/TEXT",
+        "docs/COMMAND_LINE",
         "docs/DRAFTS",
         "docs/TRAINING",
         "docs/SPECULATION",
