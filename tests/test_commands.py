@@ -62,7 +62,7 @@ def test_greedy_run(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, n_threads=1)
     assert isinstance(wanted, Result)
     rounds = [line for line in output.splitlines() if re.match(r" *\d+ +\d/\d ", line)]
-    figure_1 = str(wanted).splitlines()[2:-1]
+    figure_1 = wanted.figure().splitlines()[2:-1]
     assert rounds == figure_1
     n = len(wanted.tokens)
     assert figure(output, "new tokens").split() == [str(n), str(n)]
@@ -94,7 +94,7 @@ def test_by_default_it_samples_the_same_text_for_everybody(
     options: dict[str, Any] = {"temperature": 0.6, "repetition_penalty": 1.2, "verify": "coupled", "seed": 0}
     wanted = specdec.generate(*embedded, "abcab", gamma=2, max_new_tokens=40, **options)
     assert isinstance(wanted, Result)
-    assert all(line in output for line in str(wanted).splitlines()[2:-1])
+    assert all(line in output for line in wanted.figure().splitlines()[2:-1])
     assert figure(output, "outputs") == f"identical, all {len(wanted.tokens)} tokens"
     assert wanted.text is not None
     text = output.split("\n\n")[1]
@@ -174,7 +174,7 @@ def test_sampled_run_names_its_seed(embedded: Pair, capsys: pytest.CaptureFixtur
         *embedded, "abc", max_new_tokens=12, temperature=0.9, top_k=20, top_p=0.9, seed=5, gamma=2
     )
     assert isinstance(wanted, Result)
-    assert all(line in output for line in str(wanted).splitlines()[2:-1])
+    assert all(line in output for line in wanted.figure().splitlines()[2:-1])
 
 
 def test_coupled_samples_are_identical(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
+
+from specdec.json_values import without_nan
 
 __all__ = [
     "CONTEXT",
@@ -84,14 +85,4 @@ def numbers(text: str) -> list[float]:
 
 def json_line(value: Any) -> str:
     """A value as one line of JSON, in ASCII; what is not finite becomes null, for JSON has no such number."""
-    return json.dumps(_finite(value), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
+    return json.dumps(without_nan(value), allow_nan=False)
