@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from laws import embedded_llama2c, first_layers
 from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import drafts
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
+from specdec.models.checkpoints import hub
+from specdec.models.origin import HubPlace, ReadFiles
 from tiny_models import write_llama2c, write_llama2c_tokenizer
 from toy_pair import N_VOCAB, ToyTokenizer, load_pair
 
@@ -162,6 +165,22 @@ def test_a_file_of_another_time_and_the_same_bytes_is_taken(make_llama: Factory)
     assert elsewhere(pickled, "pickle.loads(value).dtype") == model.dtype
 
 
+def test_the_time_of_a_file_counts_unless_it_was_just_written(tmp_path: Path) -> None:
+    """File systems count time in steps: a file may be written twice in one."""
+    file, now = tmp_path / "file", time.time_ns()
+    for written_at, is_refused in ((now + 60 * 10**9, True), (now - 60 * 10**9, False)):
+        file.write_bytes(b"abc")
+        os.utime(file, ns=(written_at, written_at))
+        reference = ReadFiles(file, [file]).reference()
+        file.write_bytes(b"abd")
+        os.utime(file, ns=(written_at, written_at))
+        if is_refused:
+            with pytest.raises(CheckpointError, match="file: has the digest"):
+                reference.found()
+        else:
+            assert reference.found() == file
+
+
 @pytest.mark.slow
 def test_files_that_came_or_went_are_refused_by_name(make_llama: Factory) -> None:
     model = specdec.load(make_llama())
@@ -181,6 +200,40 @@ def test_a_model_that_was_made_in_memory_is_refused(make_llama: Factory) -> None
     with pytest.raises(InputError, match=r"made in memory, which cannot be pickled"):
         pickle.dumps(model)
     assert copy.deepcopy(model) is model
+
+
+def test_files_of_the_hub_are_fetched_by_their_commit(
+    make_llama: Factory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[tuple[str, hub.HubOptions]] = []
+
+    def download(name: str, options: hub.HubOptions) -> Path:
+        fetched.append((name, options))
+        return there
+
+    commit = "0123456789abcdef" * 2 + "01234567"
+    there = make_llama(commit)
+    monkeypatch.setattr(hub, "download", download)
+    monkeypatch.chdir(tmp_path)
+    model = specdec.load("org/name", revision="main", cache_dir="cache", token="secret")
+    pickled = pickle.dumps(model)
+    assert b"secret" not in pickled
+    there = there.rename(tmp_path / "moved")
+    del model  # so that it is not found, as in another process
+    copied = pickle.loads(pickled)
+    assert copied.path == there
+    expected = ("org/name", hub.HubOptions(commit, "cache"))
+    assert fetched == [("org/name", hub.HubOptions("main", "cache", "secret")), expected]
+    again(copied)
+    assert copied._origin.reference().files.hub == HubPlace("org/name", commit, "cache")
+
+
+def test_what_is_of_a_process_is_pickled_empty() -> None:
+    target, draft = specdec.embedded_pair()
+    auto, cache = specdec.AdaptiveGamma(5), specdec.PromptCache(2**20)
+    specdec.generate(target, draft, "It was", max_new_tokens=8, gamma=auto, prompt_cache=cache)
+    assert (again(auto).max_gamma, again(auto).to_dict()) == (5, {})
+    assert (again(cache).max_bytes, again(cache).n_bytes) == (2**20, 0) and cache.n_bytes > 0
 
 
 # ------------------------------------------------------------------------------------------- drafts
@@ -258,7 +311,8 @@ def test_a_mapped_table_is_pickled_by_its_file(world: World, tmp_path: Path) -> 
     copied = again(mapped)
     assert copied.n_ngrams == table.n_ngrams and isinstance(copied, drafts.Ngram)
     mapped.update(world.ids[:9])
-    assert again(mapped).n_ngrams == mapped.n_ngrams  # no longer what the file has
+    n_counted = table.counts.unigrams.sum() + 9  # no longer what the file has
+    assert again(mapped).counts.unigrams.sum() == mapped.counts.unigrams.sum() == n_counted
     bigram = again(drafts.Bigram(world.ids, world.n_vocab, smoothing="backoff"))
     assert type(bigram) is drafts.Bigram and bigram.smoothing == "backoff"
 

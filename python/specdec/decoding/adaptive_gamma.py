@@ -67,6 +67,8 @@ class AdaptiveGamma:
 
     A draft that decides by itself how much to draft (`Ensemble`, if it is adaptive) is left to it.
 
+    Estimates are of one process: a pickle or a copy has `max_gamma` alone.
+
     With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding with the same
     ``verify``, as ever. With the rule "rejection" the output has exactly the target's distribution, but which
     sample it is depends on how much was drafted, and that on measured times: the same seed may give another
@@ -95,6 +97,9 @@ class AdaptiveGamma:
         # forked while another thread holds a lock would wait for ever; so would a signal handler, or a stream
         # that is collected, if it ends a run while `end` holds one.
         self._learnt: dict[tuple[Any, ...], _Learnt] = {}  # the last one used comes last
+
+    def __reduce__(self) -> tuple[type[AdaptiveGamma], tuple[int | None]]:
+        return AdaptiveGamma, (self.max_gamma,)
 
     def reset(self) -> None:
         """Forget everything."""

@@ -78,7 +78,8 @@ class PromptCache:
     number. Texts of runs without such a draft lack them, and are read again.
 
     Where the texts would take more memory than `max_bytes`, those that were used least recently are dropped.
-    A text that goes on with another takes its place. One cache may serve several models and threads.
+    A text that goes on with another takes its place. One cache may serve several models and threads. Texts
+    stay in their process: a pickle or a copy is an empty cache of the same size.
 
     Parameters
     ----------
@@ -105,6 +106,9 @@ class PromptCache:
         self._lock = threading.Lock()
         self._entries: list[_Entry] = []  # the most recently used last
         self._promised = 0  # bytes of texts that are being copied
+
+    def __reduce__(self) -> tuple[type[PromptCache], tuple[int]]:
+        return PromptCache, (self._max_bytes,)
 
     @property
     def max_bytes(self) -> int:

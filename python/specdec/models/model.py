@@ -1040,8 +1040,10 @@ def _unpickled(reference: ModelReference) -> Model:
             src_lang, tgt_lang = reference.languages
             if src_lang is not None or tgt_lang is not None:
                 model = model.with_languages(src_lang=src_lang, tgt_lang=tgt_lang)
-            assert model._origin is not None
-            model._origin = replace(model._origin, key=reference.key)
+            origin = model._origin
+            assert origin is not None
+            of_hub = origin.files.from_hub(reference.files.hub)
+            model._origin = replace(origin, key=reference.key, files=of_hub)
             _OF_KEY[reference.key] = model
             _UNPICKLED.append(model)
         elif model in _UNPICKLED:

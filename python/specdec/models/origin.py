@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib.resources import as_file, files
@@ -199,6 +200,12 @@ class ReadFiles:
         if place.suffix == ".bin":
             beside += sorted([*folder.glob("tok*.bin"), *folder.glob("tok*.model")])
         return cls(place, [*weights, *beside], hub=hub)
+
+    def from_hub(self, hub: HubPlace | None) -> ReadFiles:
+        """The same files, known to come from the hub."""
+        found = copy(self)
+        found._hub = hub
+        return found
 
     def reference(self) -> FilesReference:
         """The files for a pickle; the first call reads them all.
