@@ -18,6 +18,7 @@ from PIL import Image
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 N_COLOURS = 64  # of a picture: its size falls to a third, and no line looks different
+CONTROLS = "application/vnd.jupyter.widget-view+json"  # of a kernel that is gone
 
 
 def main(names: list[str]) -> None:
@@ -39,7 +40,8 @@ def main(names: list[str]) -> None:
 
 
 def make_small(data: Any) -> None:
-    """Store the picture of an output with few colours and no metadata."""
+    """Store the picture of an output with few colours and no metadata, and without controls."""
+    data.pop(CONTROLS, None)
     if "image/png" in data:
         picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"]))).convert("RGB")
         file = io.BytesIO()

@@ -15,6 +15,7 @@ import pytest
 
 import specdec
 from chat_templates import make_chat
+from encoder_decoders import EncoderDecoder
 from specdec import Bench, Question, Round, Trace
 from specdec.analysis import bench as bench_module
 from specdec.analysis.answers import AnswerFile
@@ -306,6 +307,19 @@ def test_conversations_go_through_the_chat_template(make_llama: Any) -> None:
     assert second.tokens == tuple(specdec.generate(model, None, messages=messages, max_new_tokens=6).tokens)
     text = specdec.bench(model, None, questions, max_new_tokens=2, repeats=1, chat=False, n_threads=1)
     assert text.plain_answers[0][0].replies[0].n_prompt_tokens == len(model.check_ids("Hi"))
+
+
+def test_each_turn_is_a_source_of_an_encoder_decoder() -> None:
+    models = EncoderDecoder(text=True)
+    options: dict[str, Any] = {"max_new_tokens": 6, "n_threads": 1}
+    questions = [Question(1, "c", ("abc", "xyz"))]
+    found = specdec.bench(models.target, models.draft, questions, repeats=1, **options)
+    for said, reply in zip(questions[0].turns, found.answers[0][0].replies, strict=True):
+        out = specdec.generate(models.target, None, said, **options)
+        assert out.source_ids is not None
+        assert (reply.tokens, reply.n_prompt_tokens) == (tuple(out.tokens), len(out.source_ids))
+    with pytest.raises(InputError, match="chat is True, and random is an encoder-decoder"):
+        specdec.bench(models.target, None, ["a"], chat=True)
 
 
 # ------------------------------------------------------------------------------------- files, interruptions

@@ -69,10 +69,15 @@ def test_notebook_is_kept_with_its_outputs(path: Path) -> None:
     assert notebook.metadata.language_info == {"name": "python"}  # without a version
 
 
+NOT_COMPARED = ("image/png", "application/vnd.jupyter.widget-view+json")
+"""MIME types of what differs from run to run: pictures, and controls, which are not stored."""
+
+
 def texts(cell: Any) -> list[str]:
-    """What a cell has written, but for pictures."""
+    """What a cell has written, but for pictures and controls."""
     return [
-        output.get("text") or str(sorted(entry for entry in output.data.items() if entry[0] != "image/png"))
+        output.get("text")
+        or str(sorted(entry for entry in output.data.items() if entry[0] not in NOT_COMPARED))
         for output in cell.outputs
     ]
 

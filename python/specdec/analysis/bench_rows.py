@@ -42,8 +42,9 @@ class BenchRow:
     n_tokens : int
         New tokens of a repetition, the mean of all of them, rounded.
     alpha, alpha_low, alpha_high : float
-        Mean acceptance rate (Corollary 3.6) at the verified positions, and its 95 % confidence interval. NaN
-        where nothing was drafted.
+        Mean acceptance rate (Corollary 3.6) at the verified positions, and its 95 % confidence interval; of
+        trees the share of positions at which one of several guesses was accepted (`Round.betas`). NaN where
+        nothing was drafted.
     mean_acceptance_length : float
         New tokens of a run of the target that verified a draft, its own token included, as vLLM names it. A
         draft that was accepted behind the end of a text does not count.
