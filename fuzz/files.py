@@ -20,6 +20,9 @@ import specdec
 from fuzz.family_files import CONFIGS, random_weights
 from fuzz.learnt import random_heads, random_look_ahead, random_recurrent
 from specdec import drafts
+from specdec.analysis.answers import Answer, AnswerFile, Reply
+from specdec.analysis.bench_rows import bench_rows
+from specdec.analysis.draft_counts import Step
 from specdec.drafts.learnt.folder import LearntWeights
 
 __all__ = ["KINDS", "Files", "files_of", "safetensors", "use"]
@@ -340,6 +343,32 @@ def _skips() -> Files:
     return {"skips.json": _json(search | {"finals": [trial]})}
 
 
+_QUESTIONS = (specdec.Question(1, "c", ("a", "b")), specdec.Question("x", "d", ("c",), "s"))
+
+
+def _questions() -> Files:
+    """Lines of the forms that files of prompts have."""
+    lines = [
+        {"question_id": 1, "category": "c", "turns": ["a", "b"]},
+        {"task_id": "x", "prompt": "a"},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]},
+        "a",
+    ]
+    return {"questions.jsonl": b"".join(_json(line) + b"\n" for line in lines)}
+
+
+def _answers() -> Files:
+    """The answers of a benchmark; only what Spec-Bench has no field for is the package's own."""
+    step = Step(n_drafted=2, depth=2, n_accepted=1, n_emitted=2, betas=(0.5, 0.25))
+    reply = Reply("ab", (1, 2, 3, 4), 3, "length", 0.5, 0.1, 0.25, (step, step))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plain.jsonl"
+        file = AnswerFile(path, "plain")
+        for question in _QUESTIONS:
+            file.add(question, Answer((reply,) * len(question.turns)))
+        return {path.name: path.read_bytes()}
+
+
 def _family(architecture: str) -> Files:
     config = CONFIGS[architecture]
     return {
@@ -415,6 +444,8 @@ _WRITERS: dict[str, Callable[[], Files]] = (
         "recycled": _recycled,
         "learning": _learning,
         "skips": _skips,
+        "questions": _questions,
+        "answers": _answers,
         "byt5": _byt5,
         "eagle": _eagle,
     }
@@ -450,6 +481,17 @@ def use(kind: str, folder: Path) -> None:
     if kind == "recycled":
         tree = drafts.StaticTree((1, 1))
         _decode(_target(4), drafts.TokenRecycling.load(folder / "matrix.safetensors", tree=tree))
+        return
+    if kind == "questions":
+        specdec.read_questions(folder / "questions.jsonl")
+        return
+    if kind == "answers":
+        file = AnswerFile(folder / "plain.jsonl", "plain")
+        found = [file.find(question) for question in _QUESTIONS]
+        there = [pair for pair in zip(_QUESTIONS, found, strict=True) if pair[1] is not None]
+        if there:
+            questions, answers = zip(*there, strict=True)
+            bench_rows(questions, [answers], [answers], sampled=True)
         return
     if kind == "skips":
         search = specdec.SkipSearch.load(folder / "skips.json")

@@ -20,6 +20,8 @@ from specdec.models.json_fields import as_json
 
 __all__ = ["Answer", "AnswerFile", "Reply", "check_settings"]
 
+_LARGEST: Final = 2**31
+"""No count and no number of seconds is as large."""
 _OURS: Final = "specdec"
 """The field of a line with what Spec-Bench's own have no place for."""
 
@@ -281,7 +283,7 @@ def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
         ),
         ours.value("left_out", _is_text, "a text"),
     )
-    question_id = lines.value("question_id", lambda one: _is_text(one) or _is_count(one, -(2**63)), "an id")
+    question_id = lines.value("question_id", _is_id, "an integer or a text")
     return question_id, ours.value("question", _is_text, "a text"), answer
 
 
@@ -294,9 +296,12 @@ def _reply(entry: _Entry, text: str, wall_s: float) -> Reply:
     rows = zip(
         n_drafted, depth, n_accepted, n_emitted, (tuple(map(float, one)) for one in betas), strict=True
     )
+    tokens = entry.values("tokens", _is_count)
+    if not tokens or len(tokens) != sum(n_emitted):
+        raise entry.error("tokens", "as many as 'n_emitted' adds up to, at least one")
     return Reply(
         text=text,
-        tokens=tuple(entry.values("tokens", _is_count)),
+        tokens=tuple(tokens),
         n_prompt_tokens=entry.value("n_prompt_tokens", _is_count, "a count"),
         finish_reason=entry.value("finish_reason", _is_text, "a text"),
         wall_s=wall_s,
@@ -311,11 +316,15 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LARGEST
 
 
-def _is_count(value: Any, low: int = 0) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 class _Entry:

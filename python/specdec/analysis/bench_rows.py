@@ -313,7 +313,7 @@ def _speedup(ours: Sequence[float], plain: Sequence[float], bounds: Sequence[flo
     if not ours or not plain:
         return _NOT_RUN
     return Speedup(
-        ratios=tuple(one / other for one, other in zip(ours, plain, strict=True)),
+        ratios=tuple(one / other if other else math.nan for one, other in zip(ours, plain, strict=True)),
         tokens_per_run=tuple(bounds),
     )
 
@@ -330,7 +330,7 @@ def _question_bound(answers: Sequence[Answer], plain: Sequence[Answer]) -> float
     weights = [_per_s(one.n_tokens, one.wall_s) for one in plain]
     bounds = [_tokens_per_run([one]) for one in answers]
     products = math.fsum(weight * bound for weight, bound in zip(weights, bounds, strict=True))
-    return products / math.fsum(weights)
+    return products / total if (total := math.fsum(weights)) else math.nan
 
 
 def _equal(answers: Sequence[Sequence[Answer]], plain: Sequence[Sequence[Answer]]) -> tuple[int, int]:
