@@ -171,6 +171,24 @@ def test_generate_each_line(models: Pair) -> None:
     assert "no line" in run(*asked, "--json", "--lines", "-", sent="\n \n").output
 
 
+def test_generate_samples_with_log_probabilities(models: Pair) -> None:
+    target, draft = models
+    asked = ["generate", "--target", "big", "--draft", "small", "--max-new-tokens", "6", "--temperature", "1"]
+    asked += ["--seed", "3"]
+    done = run(*asked, "--json", "--samples", "2", "--logprobs", "2", "--lines", "-", sent="abc\nb a\n")
+    found = [json.loads(line) for line in done.output.splitlines()]
+    wanted = specdec.generate(
+        target, draft, ["abc", "b a"], max_new_tokens=6, temperature=1.0, seed=3, n=2, logprobs=2
+    )
+    flat = [result for several in wanted for result in several]
+    assert [one["tokens"] for one in found] == [one.tokens for one in flat]
+    assert [one["logprobs"] for one in found] == [one.logprobs.tolist() for one in flat]
+    assert found[0]["top_logprobs"] == [[list(pair) for pair in top] for top in flat[0].top_logprobs]
+    for option in ("--samples", "--logprobs"):
+        done = run(*asked, option, "2", "abc")
+        assert done.exit_code == 2 and f"{option} needs --json" in done.output
+
+
 def test_generate_without_a_prompt(models: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--target", "big"]) == 2
     assert "specdec generate: error: the prompt is missing" in capsys.readouterr().err
@@ -286,6 +304,36 @@ def test_measure(models: Pair, tmp_path: Path) -> None:
     assert "no line" in run("measure", *asked, "--prompts", "-", sent="\n\n").output
     assert "cannot be read" in run("measure", *asked, "--prompts", str(tmp_path / "none")).output
     assert "--gammas" in run("measure", "--gammas", "1,x").output
+
+
+def test_prompts_of_a_benchmark(models: Pair, tmp_path: Path) -> None:
+    """The first turns of a file of questions."""
+    (tmp_path / "questions.jsonl").write_text('{"turns": ["abc", "no"]}\n"ba ab"\n')
+    (tmp_path / "prompts.txt").write_text("abc\nba ab\n")
+    asked = ["measure", "--target", "big", "--draft", "small", "--n-tokens", "20", "--no-timing", "--json"]
+    first, second = (
+        run(*asked, "--prompts", str(tmp_path / name)).output for name in ("questions.jsonl", "prompts.txt")
+    )
+    assert first == second and json.loads(first)
+
+
+def test_bench(models: Pair, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"turns": ["ab", "ba"], "category": "a"}\n{"prompt": "bb", "category": "b"}\n')
+    asked = ["bench", str(questions), "--target", "big", "--draft", "small", "--max-new-tokens", "8"]
+    asked += ["--repeats", "1"]
+    done = run(*asked, "--json", "--gamma", "3", "--answers", str(tmp_path / "answers"))
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    wanted = specdec.bench(*models, questions, max_new_tokens=8, gamma=3, repeats=1).to_dict()
+    for name in ("category", "n_tokens", "mean_acceptance_length", "draft_acceptance_rate"):
+        assert [row[name] for row in found["rows"]] == [row[name] for row in wanted["rows"]]
+    assert len((tmp_path / "answers" / "run_1" / "plain.jsonl").read_text().splitlines()) == 2
+    only = json.loads(run(*asked, "--json", "--category", "b", "--limit", "1").output)
+    assert {row["category"] for row in only["rows"]} <= {"b", "overall"}
+    assert "no_such" in run("bench", str(tmp_path / "no_such.jsonl")).output
+    plain = run("bench", str(questions), "--target", "big", "--max-new-tokens", "4", "--repeats", "1")
+    assert plain.exit_code == 0 and "plain" in plain.output
 
 
 def test_tune(models: Pair) -> None:

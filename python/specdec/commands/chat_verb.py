@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from specdec.commands.decoding_options import decoding_arguments, decoding_options
-from specdec.commands.generate_verb import sampling_defaults
 from specdec.commands.given_models import open_models
 from specdec.commands.model_options import model_options
 from specdec.commands.verb import verb
@@ -62,7 +61,7 @@ def command(system: str | None, recommended: bool, cache_bytes: int, **given: An
             "continues texts with any model)"
         )
     options = dict(target.default_sampling) if recommended else {}
-    options |= sampling_defaults(given) | decoding_arguments(given)
+    options |= decoding_arguments(given)
     conversation = Conversation(target, draft, system, options | {"prompt_cache": PromptCache(cache_bytes)})
     interactive = sys.stdin.isatty()
     if interactive:

@@ -32,16 +32,19 @@ threads_option = click.option(
 """How many threads compute."""
 
 
-def sampling_options(temperature: str, penalty: str) -> Callable[[Function], Function]:
-    """The options of sampling; both arguments say what their options are by default."""
-    return several(
-        click.option("--temperature", type=float, metavar="T", help=f"0 is greedy (default: {temperature})."),
+def sampling_options(temperature: str, penalty: str | None) -> Callable[[Function], Function]:
+    """The options of sampling; the arguments say what is default; None: there is no repetition penalty."""
+    penalties = [
         click.option(
             "--repetition-penalty",
             type=float,
             metavar="R",
             help=f"Above 1, tokens that have occurred are less likely (default: {penalty}).",
-        ),
+        )
+    ]
+    return several(
+        click.option("--temperature", type=float, metavar="T", help=f"0 is greedy (default: {temperature})."),
+        *(penalties if penalty is not None else ()),
         click.option("--top-k", type=int, metavar="K", help="Sample from the K likeliest tokens only."),
         click.option(
             "--top-p", type=float, metavar="P", help="Sample from the likeliest tokens that hold mass P only."

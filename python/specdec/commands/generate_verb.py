@@ -42,6 +42,12 @@ __all__ = ["command", "sampling_defaults"]
 @click.option("--json", "as_json", is_flag=True, help="An object a line: text, tokens, seed, figures.")
 @click.option("--lines", is_flag=True, help="Each line of the prompt is a prompt of its own (with --json).")
 @click.option(
+    "--samples", type=int, metavar="N", help="So many of each prompt, which is read once (with --json)."
+)
+@click.option(
+    "--logprobs", type=int, metavar="K", help="ln p of the tokens and of the K likeliest (with --json)."
+)
+@click.option(
     "--batch-size", type=int, metavar="N", help="Prompts decoded at once with --lines (default: 16)."
 )
 def command(
@@ -49,6 +55,8 @@ def command(
     source: str | None,
     as_json: bool,
     lines: bool,
+    samples: int | None,
+    logprobs: int | None,
     batch_size: int | None,
     **given: Any,
 ) -> None:
@@ -57,26 +65,24 @@ def command(
     The prompt is all words that are no options. A single - is standard input, and so is no prompt where
     something is piped in; the line end that ends it is left out. Without --draft the target decodes plainly.
     """
-    if lines and not as_json:
-        raise click.UsageError("--lines needs --json: a text may have several lines")
-    if batch_size is not None and not lines:
-        raise click.UsageError("--batch-size needs --lines")
+    for option, value in {"--lines": lines or None, "--samples": samples, "--logprobs": logprobs}.items():
+        if value is not None and not as_json:
+            raise click.UsageError(f"{option} needs --json, which gives each text a line")
+    if batch_size is not None and not lines and samples is None:
+        raise click.UsageError("--batch-size needs --lines or --samples")
     target, draft = open_models(given)
     text, decoder_prompt = given_text(target, prompt, source)
     if text is None:
         raise InputError("the prompt is missing; expected a text, or - for standard input")
-    options = sampling_defaults(given) | decoding_arguments(given)
-    if lines:
-        _print_each_line(target, draft, text, options | {"batch_size": batch_size})
-        return
+    options = sampling_defaults(given) | decoding_arguments(given) | {"decoder_prompt": decoder_prompt}
     if as_json:
-        result = generate(target, draft, text, decoder_prompt=decoder_prompt, **options)
-        print(json_line(_figures(text, result)))
+        prompts = lines_of(text) if lines else [text]
+        options |= {"batch_size": batch_size, "logprobs": logprobs, "n": 1 if samples is None else samples}
+        _print_json(target, draft, prompts, options)
     elif target.tokenizer is None:
-        result = generate(target, draft, text, decoder_prompt=decoder_prompt, **options)
-        print(*result.tokens)
+        print(*generate(target, draft, text, **options).tokens)
     else:
-        _stream(target, draft, text, options | {"decoder_prompt": decoder_prompt})
+        _stream(target, draft, text, options)
 
 
 def sampling_defaults(given: dict[str, Any]) -> dict[str, Any]:
@@ -97,18 +103,25 @@ def _stream(target: Model, draft: Model | Draft | None, text: str, options: dict
         print()
 
 
-def _print_each_line(target: Model, draft: Model | Draft | None, text: str, options: dict[str, Any]) -> None:
-    prompts = lines_of(text)
+def _print_json(
+    target: Model, draft: Model | Draft | None, prompts: list[str], options: dict[str, Any]
+) -> None:
+    """A line for each sample of each prompt, in order."""
     if not prompts:
         raise InputError("the prompt has no line that is not empty; expected at least one")
-    for prompt, result in zip(prompts, generate(target, draft, prompts, **options), strict=True):
-        print(json_line(_figures(prompt, result)))
+    results: Any = generate(target, draft, prompts, **options)
+    for prompt, found in zip(prompts, results, strict=True):
+        for result in found if isinstance(found, list) else [found]:
+            print(json_line(_figures(prompt, result)))
 
 
 def _figures(prompt: str, result: Result) -> dict[str, Any]:
     """What is printed of a result as an object of JSON."""
     trace = result.trace
-    return {
+    logprobs: dict[str, Any] = {}
+    if result.logprobs is not None:
+        logprobs = {"logprobs": result.logprobs.tolist(), "top_logprobs": result.top_logprobs}
+    return logprobs | {
         "prompt": prompt,
         "text": result.text,
         "tokens": result.tokens,

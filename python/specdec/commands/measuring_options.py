@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from specdec.analysis.questions import read_questions
 from specdec.commands.standard_input import read_lines, text_of
 from specdec.commands.verb import json_line, several
 from specdec.tables import Tabular
@@ -27,7 +28,8 @@ prompt_options = several(
     click.option(
         "--prompts",
         metavar="FILE",
-        help="Prompts instead of one: a text file with a prompt a line; - is standard input.",
+        help="Prompts instead of one: a text file with a prompt a line, or the first turns of .jsonl; - is "
+        "standard input.",
     ),
 )
 """One prompt in words, or a file of prompts."""
@@ -58,6 +60,8 @@ def given_prompts(words: tuple[str, ...], file: str | None) -> list[str] | None:
     if file is not None:
         if words:
             raise click.UsageError("a prompt and --prompts are both given; expected one of them")
+        if file.endswith((".jsonl", ".parquet")):
+            return [question.turns[0] for question in read_questions(file)]
         return read_lines(file)
     text = text_of(words) if words else None
     return None if text is None else [text]

@@ -1,0 +1,63 @@
+"""`specdec bench`: the questions of a benchmark, with and without a draft."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from specdec.analysis.bench import bench
+from specdec.commands.decoding_options import sampling_options, threads_option
+from specdec.commands.given_models import open_models, open_pair
+from specdec.commands.measuring_options import chosen, json_option, print_tables
+from specdec.commands.model_options import model_options
+from specdec.commands.verb import gamma_value, verb
+from specdec.verification.rules import DECODING_RULES
+
+__all__ = ["command"]
+
+
+@verb(
+    "bench",
+    "specdec bench question.jsonl                                  the pair in the package",
+    "specdec bench question.jsonl --target big --draft small --answers answers",
+    "specdec bench qualitative.parquet --draft copy --limit 5 --category coding",
+    "specdec bench prompts.jsonl --target big --gamma auto --draft small --json > bench.json",
+)
+@click.argument("questions", metavar="FILE")
+@model_options
+@click.option("--name", metavar="NAME", help="What the draft is called (default: after its file or class).")
+@click.option(
+    "--category", "categories", multiple=True, metavar="NAME", help="Of this category alone; repeatable."
+)
+@click.option("--limit", type=int, metavar="N", help="The first so many questions of each category.")
+@click.option("--gamma", type=gamma_value, metavar="N", help="Drafted tokens a round, or 'auto'.")
+@click.option("--max-new-tokens", type=int, metavar="N", help="Of each turn (default: 1024).")
+@sampling_options("0", None)
+@click.option("--verify", type=click.Choice(DECODING_RULES), metavar="RULE", help="(default: rejection)")
+@click.option("--seed", type=int, metavar="S", help="Of the first repetition (default: 0).")
+@click.option("--repeats", type=int, metavar="N", help="How often all questions are answered (default: 3).")
+@click.option("--plain/--no-plain", default=None, help="Answer without the draft too (default: yes).")
+@click.option(
+    "--chat/--no-chat", default=None, help="Through the chat template (default: where there is one)."
+)
+@click.option(
+    "--too-long", type=click.Choice(("error", "skip")), help="Questions that do not fit (default: error)."
+)
+@click.option(
+    "--answers", metavar="DIR", help="Keep the answers, as Spec-Bench has them; an interrupted run goes on."
+)
+@threads_option
+@json_option
+def command(questions: str, as_json: bool, categories: tuple[str, ...], **given: Any) -> None:
+    """Answer the questions of a benchmark with and without a draft, and count by category.
+
+    FILE is Spec-Bench's question.jsonl, a file of SPEED-Bench, or any JSONL of prompts: a text, or an object
+    with turns, prompt, messages or question, a line. It prints tokens per second, the speed-up with its
+    spread, alpha, and vLLM's mean_acceptance_length and draft_acceptance_rate. The answers in DIR are in
+    Spec-Bench's format.
+    """
+    named = given["target"] is not None or given["draft"] is not None
+    target, draft = open_models(given) if named else open_pair(given)
+    found = bench(target, draft, questions, categories=categories or None, **chosen(given))
+    print_tables(found, as_json)
