@@ -319,7 +319,7 @@ def test_prompts_of_a_benchmark(models: Pair, tmp_path: Path) -> None:
 
 def test_bench(models: Pair, tmp_path: Path) -> None:
     questions = tmp_path / "questions.jsonl"
-    questions.write_text('{"turns": ["ab", "ba"], "category": "a"}\n{"prompt": "bb", "category": "b"}\n')
+    questions.write_text('{"turns": ["ab"], "category": "a"}\n{"prompt": "bb", "category": "b"}\n')
     asked = ["bench", str(questions), "--target", "big", "--draft", "small", "--max-new-tokens", "8"]
     asked += ["--repeats", "1"]
     done = run(*asked, "--json", "--gamma", "3", "--answers", str(tmp_path / "answers"))

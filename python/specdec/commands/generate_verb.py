@@ -41,11 +41,9 @@ __all__ = ["command", "sampling_defaults"]
 )
 @click.option("--json", "as_json", is_flag=True, help="An object a line: text, tokens, seed, figures.")
 @click.option("--lines", is_flag=True, help="Each line of the prompt is a prompt of its own (with --json).")
+@click.option("--samples", type=int, metavar="N", help="So many of each prompt, read once (with --json).")
 @click.option(
-    "--samples", type=int, metavar="N", help="So many of each prompt, which is read once (with --json)."
-)
-@click.option(
-    "--logprobs", type=int, metavar="K", help="ln p of the tokens and of the K likeliest (with --json)."
+    "--logprobs", type=int, metavar="K", help="ln p of tokens and of the K likeliest (with --json)."
 )
 @click.option(
     "--batch-size", type=int, metavar="N", help="Prompts decoded at once with --lines (default: 16)."
