@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     drafts,
     engine,
+    harness,
     kernels,
     learnt,
     memory,
@@ -51,6 +52,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "peers-encdec": (peers.translators, peers.translators_options),
     "paper": (paper.paper, paper.paper_options),
     "translation": (translation.translation, translation.translation_options),
+    "harness": (harness.harness, harness.harness_options),
     "speculate": (photons.speculate, photons.speculate_options),
     "machine": (kernels.machine, kernels.machine_options),
     "checkpoint": (kernels.checkpoint, kernels.checkpoint_options),

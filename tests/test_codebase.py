@@ -352,6 +352,7 @@ LAYERS = [
     ["analysis"],
     ["plot"],
     ["training"],
+    ["integrations"],
     ["commands"],
     ["__main__"],
 ]
@@ -427,7 +428,7 @@ def test_no_two_modules_have_one_name() -> None:
     """But in `reference`, where a module bears the name of what it is the specification of."""
     stems = Counter(
         path.stem for module, path in modules().items()
-        if path.stem != "__init__" and not module.startswith("reference.")
+        if path.stem not in ("__init__", "__main__") and not module.startswith("reference.")
     )  # fmt: skip
     assert [stem for stem, times in stems.items() if times > 1] == []
 

@@ -26,6 +26,7 @@ PAGES = {
         "docs/SPECULATION",
         "docs/BENCHMARKING",
         "docs/ACCEPTANCE",
+        "docs/EVALUATION",
         "docs/NUMERICS",
         "docs/ARCHITECTURE",
     ],

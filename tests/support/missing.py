@@ -7,10 +7,12 @@ from __future__ import annotations
 
 SHARED = "needs the trained models and texts of SPECDEC_SHARED (CONTRIBUTING.md), which are not there"
 BUNDLED_OPENBLAS = "needs the bundled OpenBLAS, and this build uses the system's"
+PYTHON_3_11 = "needs Python 3.11, as Inspect AI does"
 
 REASONS = {
     SHARED,
     BUNDLED_OPENBLAS,
+    PYTHON_3_11,
     "needs Linux",
     "needs fork",
     "needs x86-64",

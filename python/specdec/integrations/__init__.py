@@ -1,0 +1,1 @@
+"""specdec within evaluation harnesses; each module needs the package of its harness."""

@@ -1,0 +1,23 @@
+"""Inspect AI with specdec as its model: ``--model specdec/PATH``."""
+
+from __future__ import annotations
+
+from specdec.errors import MissingPackageError
+
+try:
+    from inspect_ai.model import ModelAPI, modelapi
+except ImportError:
+    raise MissingPackageError(
+        "specdec.integrations.inspect needs inspect_ai, which is not installed: "
+        "pip install 'specdec[inspect]'"
+    ) from None
+
+__all__ = ["specdec"]
+
+
+@modelapi(name="specdec")
+def specdec() -> type[ModelAPI]:
+    """The class of the models ``specdec/PATH``; imported when the first of them is made."""
+    from specdec.integrations.inspect.api import SpecdecAPI
+
+    return SpecdecAPI

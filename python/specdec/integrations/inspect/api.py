@@ -1,0 +1,370 @@
+"""`SpecdecAPI`: the models ``specdec/PATH`` of Inspect AI."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessage,
+    GenerateConfig,
+    Logprob,
+    Logprobs,
+    ModelAPI,
+    ModelOutput,
+    ModelUsage,
+    StopReason,
+    TopLogprob,
+)
+from inspect_ai.tool import ToolChoice, ToolInfo
+
+from specdec.checks import check_integer
+from specdec.decoding.generate import generate
+from specdec.decoding.options import Gamma
+from specdec.decoding.prompt_cache import PromptCache
+from specdec.decoding.result import Result
+from specdec.errors import InputError, shown
+from specdec.integrations.inspect.batches import Batches
+from specdec.integrations.inspect.messages import plain_text, reply_of, template_messages, template_tools
+from specdec.integrations.pair import EvaluatedPair
+from specdec.integrations.tally import Tally
+from specdec.models.number_formats import CacheDtype, Dtype, Engine
+from specdec.models.score import Score
+from specdec.models.tokenizer import ByteTokenizer
+from specdec.verification.rules import DecodingRule
+
+__all__ = ["SpecdecAPI"]
+
+_STOP_REASONS: Final[Mapping[str, StopReason]] = {
+    "stop": "stop",
+    "length": "max_tokens",
+    "context": "model_length",
+}
+_UNSUPPORTED: Final = ("best_of", "frequency_penalty", "presence_penalty", "response_schema", "modalities")
+"""Fields of a configuration that would change a text and that specdec does not have."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One call of `SpecdecAPI.generate`.
+
+    Attributes
+    ----------
+    prompt : str or list of dict
+        A conversation where there is a chat template.
+    tools : str
+        JSON of the tools, for the template.
+    settings : tuple of (str, object)
+        Arguments of `specdec.generate`, by name; their values can be hashed.
+    n_choices : int
+    seed : int
+    n_top : int or None
+        How many of the most probable tokens to name in place of each token; None: no log-probabilities.
+    """
+
+    prompt: str | list[dict[str, Any]]
+    tools: str
+    settings: tuple[tuple[str, Any], ...]
+    n_choices: int
+    seed: int
+    n_top: int | None
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal in requests that are decoded together."""
+        return self.tools, self.settings, self.n_top
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The choices of a request, their scores where they are asked for, and the seconds of its batch."""
+
+    results: list[Result]
+    scores: list[Score]
+    seconds: float
+
+
+class SpecdecAPI(ModelAPI):
+    """A target that writes by exact speculative decoding; requests that wait are decoded together.
+
+    Parameters
+    ----------
+    model_name : str
+        The target: a path, a hub name, or "embedded" for the one in the package.
+    base_url, api_key : None
+        There is no service.
+    config : GenerateConfig
+        Inspect's own.
+    draft : str, optional
+        What guesses ahead: a name, as `specdec.drafts.named` takes it, a path or a hub name. None: plain
+        decoding. No draft changes a greedy text.
+    gamma : int or "auto", optional
+        Guesses a round; None: as many as the draft asks for.
+    verify : {"rejection", "block", "coupled", "k-sequential"}
+        The rule of verification, see `specdec.generate`; it matters at temperatures above 0.
+    dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
+        As in `specdec.load`.
+    batch_size : int, default 16
+        Requests that are decoded at once. It changes no result.
+    prompt_cache : bool, default False
+        Keep texts that were read, so that the next turn of a conversation is read alone. It changes no
+        result.
+    use_chat_template : bool, default True
+        False: the prompt is the texts of the messages with an empty line between two, as of a model that has
+        no chat template.
+    chat_template_args : dict, optional
+        Variables of the chat template, such as ``enable_thinking``.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError, VocabularyMismatchError
+        As `specdec.load`, `specdec.drafts.load` and `specdec.generate`.
+
+    Examples
+    --------
+    >>> model = inspect_ai.model.get_model("specdec/path/to/model", draft="path/to/draft", gamma="auto")
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        config: GenerateConfig = GenerateConfig(),  # noqa: B008
+        *,
+        draft: str | None = None,
+        gamma: Gamma = None,
+        verify: DecodingRule = "rejection",
+        dtype: Dtype | None = None,
+        draft_dtype: Dtype | None = None,
+        cache_dtype: CacheDtype | None = None,
+        prefill: Engine | None = None,
+        tokenizer: str | None = None,
+        n_ctx: int | None = None,
+        revision: str | None = None,
+        n_threads: int | None = None,
+        batch_size: int = 16,
+        prompt_cache: bool = False,
+        use_chat_template: bool = True,
+        chat_template_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model_name=model_name, base_url=base_url, api_key=api_key, config=config)
+        self.pair = EvaluatedPair.open(
+            model_name,
+            draft,
+            dtype=dtype,
+            draft_dtype=draft_dtype,
+            cache_dtype=cache_dtype,
+            prefill=prefill,
+            tokenizer=tokenizer,
+            n_ctx=n_ctx,
+            n_threads=n_threads,
+            revision=revision,
+        )
+        if self.pair.target.config.encoder is not None:
+            raise InputError(f"{model_name} is an encoder-decoder; expected a decoder-only model")
+        self._gamma, self._verify, self._n_threads = gamma, verify, n_threads
+        self._size = check_integer("batch_size", batch_size, 1)
+        self._prompt_cache = PromptCache() if prompt_cache else None
+        self._has_template = use_chat_template and self.pair.target.chat_template is not None
+        self._template_args = dict(chat_template_args or {})
+        self._batches: Batches[_Request, _Answer] = Batches(
+            self._decode, lambda request: request.key, self._size
+        )
+
+    # -- what Inspect asks of a provider ----------------------------------------------------------------
+
+    async def generate(
+        self,
+        input: list[ChatMessage],
+        tools: list[ToolInfo],
+        tool_choice: ToolChoice,
+        config: GenerateConfig,
+    ) -> ModelOutput:
+        """The reply to a conversation, in as many choices as the configuration asks for.
+
+        Raises
+        ------
+        InputError
+            The configuration, a message or a tool asks for what specdec does not have.
+        """
+        _refuse_unsupported(config)
+        if tool_choice == "none":
+            tools = []
+        if tools and (not self._has_template or tool_choice != "auto"):
+            why = "no tool can be forced on it" if self._has_template else "it has no chat template"
+            raise InputError(
+                f"{self.model_name} is given tools with the choice {shown(tool_choice)}, and {why}; expected "
+                "a model with a chat template, and 'auto' or 'none'"
+            )
+        prompt = template_messages(input) if self._has_template else plain_text(input)
+        schemas = template_tools(tools)
+        room = self.pair.target.config.n_ctx - self._n_tokens(prompt, schemas)
+        if room < 1:
+            return ModelOutput.from_content(
+                self.model_name, f"the prompt fills the context of {self.model_name}", "model_length"
+            )
+        request = _Request(
+            prompt,
+            json.dumps(schemas, sort_keys=True),
+            _settings(config, self.pair.target.config.n_ctx),
+            config.num_choices or 1,
+            secrets.randbits(63) if config.seed is None else config.seed,
+            (config.top_logprobs or 0) if config.logprobs else None,
+        )
+        return self._output(await self._batches.submit(request), tools)
+
+    def max_tokens(self) -> int | None:
+        """New tokens of a request that does not say how many: as many as the context has room for."""
+        return self.pair.target.config.n_ctx
+
+    def max_connections(self) -> int:
+        """Requests that Inspect makes at once."""
+        return self._size
+
+    def connection_key(self) -> str:
+        """What limits the number of requests: each model by itself."""
+        return str(self.model_name)
+
+    def collapse_user_messages(self) -> bool:
+        """Templates expect that user and assistant take turns."""
+        return True
+
+    async def tokenize(self, text: str) -> list[int]:
+        """The target's token ids of a text."""
+        return self.pair.tokenizer.encode(text, add_bos=False)
+
+    async def count_text_tokens(self, text: str) -> int:
+        """How many tokens of the target a text has."""
+        return len(self.pair.tokenizer.encode(text, add_bos=False))
+
+    async def aclose(self) -> None:
+        """End the thread that decodes."""
+        self._batches.close()
+
+    # -- decoding ---------------------------------------------------------------------------------------
+
+    def _n_tokens(self, prompt: str | list[dict[str, Any]], schemas: Any) -> int:
+        target = self.pair.target
+        if isinstance(prompt, str):
+            return len(self.pair.tokenizer.encode(prompt))
+        return len(target.chat_ids(prompt, tools=schemas, **self._template_args))
+
+    def _decode(self, requests: Sequence[_Request]) -> list[_Answer]:
+        """The answers to requests with equal tools and settings."""
+        one = requests[0]
+        prompts: Any = [request.prompt for request in requests for _ in range(request.n_choices)]
+        seeds = [(request.seed, i) for request in requests for i in range(request.n_choices)]
+        options: dict[str, Any] = dict(one.settings)
+        options["logit_bias"] = dict(options["logit_bias"]) or None
+        if self._has_template:
+            options |= {
+                "messages": prompts,
+                "tools": json.loads(one.tools),
+                "chat_template_kwargs": self._template_args,
+            }
+        else:
+            options["prompt"] = prompts
+        began = time.perf_counter()
+        results: Any = generate(
+            self.pair.target,
+            self.pair.draft,
+            gamma=self._gamma,
+            verify=self._verify,
+            seed=seeds,
+            batch_size=self._size,
+            n_threads=self._n_threads,
+            prompt_cache=self._prompt_cache,
+            **options,
+        )
+        scores: list[Score] = []
+        if one.n_top is not None:
+            texts = [(result.prompt_ids, result.tokens) for result in results]
+            scores = self.pair.target.score(texts, top_logprobs=one.n_top, n_threads=self._n_threads)
+        seconds = time.perf_counter() - began
+        answers, first = [], 0
+        for request in requests:
+            own = slice(first, first + request.n_choices)
+            answers.append(_Answer(results[own], scores[own], seconds))
+            first += request.n_choices
+        return answers
+
+    # -- from results to Inspect's output ---------------------------------------------------------------
+
+    def _output(self, answer: _Answer, tools: Sequence[ToolInfo]) -> ModelOutput:
+        results = answer.results
+        n_prompt, n_cached = len(results[0].prompt_ids), results[0].n_cached_tokens
+        n_new = sum(len(result.tokens) for result in results)
+        usage = ModelUsage(
+            input_tokens=n_prompt - n_cached, output_tokens=n_new, total_tokens=n_prompt + n_new
+        )
+        if self._prompt_cache is not None:
+            usage.input_tokens_cache_read = n_cached
+        figures = Tally().add(results).figures()
+        del figures["seconds"], figures["tokens_per_s"]  # of a batch, not of a request
+        choices = [self._choice(result, tools) for result in results]
+        for choice, score in zip(choices, answer.scores, strict=False):  # no scores unless asked for
+            choice.logprobs = self._logprobs(score)
+        return ModelOutput(
+            model=self.model_name,
+            choices=choices,
+            usage=usage,
+            time=answer.seconds,
+            metadata={"specdec": {**self.pair.description(self._gamma, self._verify), **figures}},
+        )
+
+    def _choice(self, result: Result, tools: Sequence[ToolInfo]) -> ChatCompletionChoice:
+        message = reply_of(result.text or "", self.model_name, tools)
+        reason = "tool_calls" if message.tool_calls else _STOP_REASONS[result.finish_reason]
+        return ChatCompletionChoice(message=message, stop_reason=reason)
+
+    def _logprobs(self, score: Score) -> Logprobs:
+        content = []
+        tops = score.top_logprobs or [[]] * score.n_tokens
+        for token, log_prob, best in zip(score.tokens, score.log_probs.tolist(), tops, strict=True):
+            others = [
+                TopLogprob(token=text, logprob=value, bytes=list(data))
+                for other, value in best
+                for text, data in [self._token(other)]
+            ]
+            text, data = self._token(token)
+            content.append(
+                Logprob(token=text, logprob=log_prob, bytes=list(data), top_logprobs=others or None)
+            )
+        return Logprobs(content=content)
+
+    def _token(self, token: int) -> tuple[str, bytes]:
+        """The text of a token, a special one by its name, and its bytes."""
+        tokenizer = self.pair.tokenizer
+        if not isinstance(tokenizer, ByteTokenizer):
+            text = tokenizer.decode([token])
+            return text, text.encode("utf-8")
+        names = tokenizer.vocabulary()
+        data = tokenizer.text_bytes(token) or (names[token] if token < len(names) else None) or b""
+        return data.decode("utf-8", "replace"), data
+
+
+def _settings(config: GenerateConfig, n_ctx: int) -> tuple[tuple[str, Any], ...]:
+    """Arguments of `specdec.generate` as a configuration has them, in values that can be hashed."""
+    limit = n_ctx if config.max_tokens is None else config.max_tokens
+    found: dict[str, Any] = {
+        "max_new_tokens": limit,
+        "temperature": config.temperature or 0.0,
+        "top_k": config.top_k or None,
+        "top_p": config.top_p,
+        "stop": tuple(config.stop_seqs or ()),
+        "logit_bias": tuple(sorted((config.logit_bias or {}).items())),
+    }
+    return tuple(found.items())
+
+
+def _refuse_unsupported(config: GenerateConfig) -> None:
+    for name in _UNSUPPORTED:
+        value = getattr(config, name)
+        if value:
+            raise InputError(f"{name} is {shown(value)}; expected None, as specdec does not have it")

@@ -1,0 +1,20 @@
+"""lm-evaluation-harness with specdec as its model: ``--model specdec``.
+
+``python -m specdec.integrations.lm_eval`` is the harness's own command line, which then knows the model.
+"""
+
+from __future__ import annotations
+
+from specdec.errors import MissingPackageError
+
+try:
+    import lm_eval as _harness  # noqa: F401
+except ImportError:
+    raise MissingPackageError(
+        "specdec.integrations.lm_eval needs lm_eval, which is not installed: pip install 'specdec[lm-eval]'"
+    ) from None
+
+from specdec.integrations.lm_eval.harness_command import main
+from specdec.integrations.lm_eval.harness_model import SpecdecLM
+
+__all__ = ["SpecdecLM", "main"]

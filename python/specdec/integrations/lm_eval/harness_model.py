@@ -1,0 +1,552 @@
+"""`SpecdecLM`: the model "specdec" of lm-evaluation-harness."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import (
+    Collator,
+    handle_stop_sequences,
+    has_bos_prefix,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+
+from specdec import _core
+from specdec.checks import check_integer
+from specdec.decoding.generate import generate
+from specdec.decoding.options import Gamma
+from specdec.decoding.prompt_cache import PromptCache
+from specdec.decoding.result import Result
+from specdec.drafts.model_draft import DraftLike
+from specdec.errors import InputError, shown
+from specdec.integrations.lm_eval.harness_tokenizer import HarnessTokenizer
+from specdec.integrations.pair import EvaluatedPair
+from specdec.integrations.tally import Tally
+from specdec.models.model import Model
+from specdec.models.number_formats import CacheDtype, Dtype, Engine
+from specdec.verification.rules import DecodingRule
+
+__all__ = ["SpecdecLM"]
+
+ScoringRequest: TypeAlias = tuple[Any, list[int], list[int]]
+"""The texts of a request, or None; ids of its context; ids of its continuation."""
+
+_log = logging.getLogger("lm_eval.specdec")  # below the harness's own, which has the handlers
+
+_SCORED_TOGETHER: Final = 256  # requests of a call of Model.score; what an interrupted run may lose
+_BATCHES_TOGETHER: Final = 4  # batches of a call of generate: slots are refilled, and not much is lost
+_AUTO_BATCH_SIZE: Final = 16
+
+_SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "use_cache": (True, False),
+}
+"""Arguments of transformers' ``generate`` that tasks give, and the values with which nothing is asked for."""
+
+_FORMATS: Final = {"auto": None, "float32": "f32", "bfloat16": "bf16"}
+"""What the harness's other models call number formats."""
+
+
+@register_model("specdec")
+class SpecdecLM(TemplateLM):
+    """A target that is scored, and that writes by exact speculative decoding.
+
+    Each parameter can be given in ``--model_args name=value,…``; ``batch_size``, ``max_batch_size`` and
+    ``device`` come from the options of that name.
+
+    Parameters
+    ----------
+    target : str or Model
+        The model under evaluation: a path, a hub name, or "embedded" for the one in the package.
+    draft : str, Draft, Model, object or None
+        What guesses ahead: a name, as `specdec.drafts.named` takes it, a path or a hub name. None: plain
+        decoding. No draft changes a greedy text or a log-likelihood.
+    pretrained : str, optional
+        ``target`` by the name that the harness's own model has for it, which names the folder of results.
+    gamma : int or "auto", optional
+        Guesses a round; None: as many as the draft asks for.
+    verify : {"rejection", "block", "coupled", "k-sequential"}
+        The rule of verification, see `specdec.generate`; it matters where a task samples.
+    dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
+        As in `specdec.load`. "auto", "float32" and "bfloat16" are understood too.
+    batch_size : int or "auto"
+        Texts that are decoded or scored at once. "auto" (or "auto:N"): 16, at most ``max_batch_size``. It
+        changes no result.
+    max_batch_size : int, optional
+    max_length : int, optional
+        Tokens of context and continuation at most; None: the target's context.
+    max_gen_toks : int, default 256
+        New tokens of a request that does not say how many.
+    add_bos_token : bool, optional
+        Whether texts begin with BOS; None: where the target was trained so.
+    prefix_token_id : int, optional
+        What stands before a text that has no context; None: BOS, else the end of text.
+    chat_template_args : dict, optional
+        Variables of the chat template.
+    enable_thinking : bool, optional
+        One of these variables.
+    think_end_token : str or int, optional
+        Where reasoning ends: the answer is what follows.
+    prompt_cache : bool or int, default False
+        Keep texts that were read, in so many bytes at most (True: 1 GiB), so that a prompt that begins like
+        one of them is not read again. It changes no result.
+    seed : int, default 0
+        Key of the random numbers of requests that sample; request i of a task uses (seed, i).
+    device, trust_remote_code : object, optional
+        Taken, as command lines give them, and without effect: specdec computes on the CPU and runs no code
+        of a checkpoint.
+
+    Attributes
+    ----------
+    pair : EvaluatedPair
+        Target and draft.
+    tally : Tally
+        What speculation did so far.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError, VocabularyMismatchError
+        As `specdec.load`, `specdec.drafts.load` and `specdec.generate`.
+
+    Examples
+    --------
+    >>> lm = SpecdecLM(target="path/to/model", draft="path/to/draft", gamma="auto")
+    >>> results = lm_eval.simple_evaluate(lm, tasks=["gsm8k"])
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str] | Model | None = None,
+        draft: DraftLike | None = None,
+        *,
+        pretrained: str | os.PathLike[str] | None = None,
+        gamma: Gamma = None,
+        verify: DecodingRule = "rejection",
+        dtype: Dtype | str | None = None,
+        draft_dtype: Dtype | str | None = None,
+        cache_dtype: CacheDtype | str | None = None,
+        prefill: Engine | None = None,
+        tokenizer: Any = None,
+        n_ctx: int | None = None,
+        revision: str | None = None,
+        n_threads: int | None = None,
+        batch_size: int | str = 1,
+        max_batch_size: int | None = None,
+        max_length: int | None = None,
+        max_gen_toks: int = 256,
+        add_bos_token: bool | None = None,
+        prefix_token_id: int | None = None,
+        chat_template_args: Mapping[str, Any] | None = None,
+        enable_thinking: bool | None = None,
+        think_end_token: str | int | None = None,
+        prompt_cache: bool | int = False,
+        seed: int = 0,
+        device: Any = None,
+        trust_remote_code: Any = None,
+    ) -> None:
+        super().__init__()
+        given = pretrained if target is None else target
+        if given is None or (target is not None and pretrained is not None):
+            raise InputError("target and pretrained are both given, or both missing; expected one of them")
+        self.pair = EvaluatedPair.open(
+            given,
+            draft,
+            dtype=_format(dtype),
+            draft_dtype=_format(draft_dtype),
+            cache_dtype=_format(cache_dtype),
+            prefill=prefill,
+            tokenizer=tokenizer,
+            n_ctx=n_ctx,
+            n_threads=n_threads,
+            revision=revision,
+        )
+        self.tokenizer = HarnessTokenizer(self.pair.target)
+        self.backend = "causal" if self.pair.target.config.encoder is None else "seq2seq"
+        self.tally = Tally()
+        self._gamma, self._verify, self._n_threads = gamma, verify, n_threads
+        self._revision = revision
+        self._batch_size = _batch_size(batch_size)
+        self._max_batch_size = (
+            None if max_batch_size is None else check_integer("max_batch_size", max_batch_size, 1)
+        )
+        room = (self.pair.target.config.encoder or self.pair.target.config).n_ctx
+        self._max_length = room if max_length is None else check_integer("max_length", max_length, 2, room)
+        self._max_gen_toks = check_integer("max_gen_toks", max_gen_toks, 1)
+        self._add_bos = add_bos_token
+        self._prefix = prefix_token_id
+        self._template_name: str | None = None
+        self._template_args = dict(chat_template_args or {})
+        if enable_thinking is not None:
+            self._template_args["enable_thinking"] = enable_thinking
+        self._think_end = think_end_token
+        self._seed = check_integer("seed", seed, 0)
+        self._prompt_cache = _prompt_cache(prompt_cache)
+
+    # -- what the harness asks of a model ---------------------------------------------------------------
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        token = self.tokenizer.eos_token_id
+        if token is None:
+            raise InputError(f"{self.pair.name} has no token that ends a text; expected one")
+        return token
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The token before a text that has no context."""
+        if self._prefix is not None:
+            return self._prefix
+        bos = self.tokenizer.bos_token_id
+        return self.eot_token_id if bos is None else bos
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of context and continuation at most."""
+        return self._max_length
+
+    @property
+    def max_gen_toks(self) -> int:
+        """New tokens of a request that does not say how many."""
+        return self._max_gen_toks
+
+    @property
+    def batch_size(self) -> int | str:
+        """As it was given: a number, or "auto"."""
+        return self._batch_size
+
+    @property
+    def device(self) -> str:
+        """Always "cpu"."""
+        return "cpu"
+
+    @property
+    def tokenizer_name(self) -> str:
+        """A name of tokenizer and chat template, for the harness's cache of built requests."""
+        return self.tokenizer.name_or_path.replace("/", "__")
+
+    def tok_encode(
+        self,
+        string: str,
+        add_special_tokens: bool | None = None,
+        left_truncate_len: int | None = None,
+        **_: Any,
+    ) -> list[int]:
+        """Ids of a text; BOS stands in front where ``add_special_tokens`` says so.
+
+        None: as ``add_bos_token`` says, but not before a text that begins with the name of BOS, as one that
+        a chat template has made does.
+        """
+        add_bos = self._add_bos
+        if add_special_tokens is not None:
+            add_bos = None if add_special_tokens else False
+        elif has_bos_prefix(string, self.tokenizer.bos_token):
+            add_bos = False
+        ids = self.tokenizer.encode(string, add_bos=add_bos)
+        return ids[-left_truncate_len:] if left_truncate_len else ids
+
+    def tok_decode(self, tokens: int | Sequence[int], **_: Any) -> str:
+        """The text of some ids, special tokens left out."""
+        return self.tokenizer.decode([tokens] if isinstance(tokens, int) else tokens)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The text of the chat template, by its name where the model has several; it is used from now on."""
+        template: str | None = super().chat_template(chat_template)
+        several = isinstance(self.tokenizer.chat_template, dict)
+        self._template_name = chat_template if several and isinstance(chat_template, str) else None
+        return template
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, Any]], add_generation_prompt: bool = True
+    ) -> str:
+        """The prompt of a conversation, by the target's chat template.
+
+        A template that refuses the messages is given them without those of the system, and a warning is
+        logged, as the harness's own model does it.
+
+        Raises
+        ------
+        InputError
+            The target has no chat template, or it refuses these messages.
+        """
+        template = self.pair.target.chat_template
+        if template is None:
+            raise InputError(
+                f"{self.pair.name} has no chat template; expected one, or no --apply_chat_template"
+            )
+        options: dict[str, Any] = {
+            **self._template_args,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": not add_generation_prompt,
+            "chat_template": self._template_name,
+        }
+        try:
+            text = template.render(chat_history, **options)
+        except InputError as error:
+            others = [message for message in chat_history if message["role"] != "system"]
+            if len(others) == len(chat_history):
+                raise
+            _log.warning("%s; rendered without the messages of the system", error)
+            text = template.render(others, **options)
+        self.tokenizer.check_special_tokens(text)
+        return text
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What stands in the results beside the scores: the model, and what speculation did."""
+        target = self.pair.target
+        return {
+            "model_num_parameters": target.n_parameters,
+            "model_dtype": target.dtype,
+            "model_revision": self._revision or "main",
+            "model_sha": target.path.name if target.path.parent.name == "snapshots" else "",
+            "specdec": {
+                "version": _core.__version__,
+                "kernels": _core.kernels(),
+                **self.pair.description(self._gamma, self._verify),
+                **self.tally.figures(),
+            },
+        }
+
+    # -- log-likelihoods --------------------------------------------------------------------------------
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        if self.backend == "causal":
+            pair: tuple[list[int], list[int]] = super()._encode_pair(context, continuation)
+            return pair
+        n_spaces = len(context) - len(context.rstrip())
+        if n_spaces:
+            context, continuation = context[:-n_spaces], context[-n_spaces:] + continuation
+        return self._source(context), self.tok_encode(continuation, add_special_tokens=False)
+
+    def _source(self, text: str) -> list[int]:
+        """Ids of what an encoder reads, cut from the left to what it takes."""
+        tokenizer = self.pair.target.source_tokenizer
+        if tokenizer is None:
+            raise InputError(f"{self.pair.name} has no tokenizer of sources; expected a target with one")
+        return list(tokenizer.encode(text))[-self.max_length :]
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[ScoringRequest], disable_tqdm: bool = False, **_: Any
+    ) -> list[tuple[float, bool]]:
+        collator = Collator(
+            requests,
+            sort_fn=lambda one: (len(one[2]), one[2]),
+            group_by="gen_kwargs",
+            group_fn=lambda one: one[1],
+        )  # by context, whatever gen_kwargs means elsewhere
+        answers: list[tuple[float, bool]] = []
+        with tqdm(total=len(requests), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
+            for chunk in _joined(collator.get_batched(n=len(requests)), _SCORED_TOGETHER):
+                for (texts, _context, _continuation), answer in zip(chunk, self._scored(chunk), strict=True):
+                    answers.append(answer)
+                    if texts is not None:  # None: a window of a longer text, which is stored whole
+                        self.cache_hook.add_partial("loglikelihood", texts, answer)
+                bar.update(len(chunk))
+        found: list[tuple[float, bool]] = collator.get_original(answers)
+        return found
+
+    def _scored(self, requests: Sequence[ScoringRequest]) -> Iterator[tuple[float, bool]]:
+        """Log-likelihood of each continuation, and whether greedy decoding gives it, from one call."""
+        options: dict[str, Any] = {"batch_size": self._batch(), "n_threads": self._n_threads}
+        if self.backend == "causal":
+            pairs = [self._fitting(context, continuation) for _, context, continuation in requests]
+        else:
+            start = list(self.pair.target.decoder_start)
+            pairs = [(start, continuation) for _, _, continuation in requests]
+            options["sources"] = [context[-self.max_length :] for _, context, _ in requests]
+        for score in self.pair.target.score(pairs, **options):
+            yield float(score.total), bool(score.is_greedy)
+
+    def _fitting(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
+        """Context and continuation, cut from the left: the last token is predicted and not read."""
+        if len(continuation) > self.max_length:
+            raise InputError(
+                f"a continuation has {len(continuation)} tokens; expected at most max_length, "
+                f"{self.max_length}"
+            )
+        excess = len(context) + len(continuation) - (self.max_length + 1)
+        if excess > 0:
+            _log.warning(
+                "%d tokens of a context are cut from the left: max_length is %d", excess, self.max_length
+            )
+            context = context[excess:]
+        return context, continuation
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Log-likelihood of whole texts, in windows that are disjoint in what they predict."""
+        texts = [request.args[0] for request in requests]
+        totals = [0.0] * len(texts)
+        left = [0] * len(texts)
+        windows: list[tuple[int, ScoringRequest]] = []
+        for i, text in enumerate(texts):
+            pairs = get_rolling_token_windows(
+                token_list=self.tok_encode(text),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+            found = [(i, (None, *make_disjoint_window(pair))) for pair in pairs]
+            left[i] = len(found)
+            windows += found
+        with tqdm(total=len(windows), disable=disable_tqdm, desc="Running rolling windows") as bar:
+            for first in range(0, len(windows), _SCORED_TOGETHER):
+                part = windows[first : first + _SCORED_TOGETHER]
+                for (i, _), (total, _) in zip(part, self._scored([one for _, one in part]), strict=True):
+                    totals[i] += total
+                    left[i] -= 1
+                    if not left[i]:
+                        self.cache_hook.add_partial("loglikelihood_rolling", (texts[i],), totals[i])
+                bar.update(len(part))
+        return totals
+
+    # -- texts ------------------------------------------------------------------------------------------
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """New texts, by speculative decoding in batches."""
+        given = [(*request.args, i) for i, request in enumerate(requests)]
+        collator = Collator(
+            given,
+            sort_fn=lambda one: (-len(one[0]), one[0]),
+            group_by="gen_kwargs",
+            group_fn=lambda one: one[1],
+        )
+        texts: list[str] = []
+        before = Tally(**vars(self.tally))
+        with tqdm(total=len(given), disable=disable_tqdm, desc="Running generate_until requests") as bar:
+            for chunk in collator.get_batched(n=_BATCHES_TOGETHER * self._batch()):
+                for (context, gen_kwargs, _), text in zip(chunk, self._written(chunk), strict=True):
+                    texts.append(text)
+                    self.cache_hook.add_partial("generate_until", (context, gen_kwargs), text)
+                bar.update(len(chunk))
+        _report(before, self.tally)
+        found: list[str] = collator.get_original(texts)
+        return found
+
+    def _written(self, requests: Sequence[tuple[str, dict[str, Any], int]]) -> list[str]:
+        """The texts of requests with equal settings, from one call of `specdec.generate`."""
+        settings: dict[str, Any] = dict(normalize_gen_kwargs(requests[0][1], self.max_gen_toks))
+        until = [
+            entry for entry in handle_stop_sequences(settings.pop("until"), self.tokenizer.eos_token) if entry
+        ]
+        n_new = settings.pop("max_gen_toks")
+        began = time.perf_counter()
+        results = generate(
+            self.pair.target,
+            self.pair.draft,
+            [self._prompt(context, n_new) for context, _, _ in requests],
+            max_new_tokens=n_new,
+            stop=until,
+            seed=[(self._seed, i) for _, _, i in requests],
+            gamma=self._gamma,
+            verify=self._verify,
+            batch_size=self._batch(),
+            n_threads=self._n_threads,
+            prompt_cache=self._prompt_cache,
+            **_sampling(settings),
+        )
+        self.tally.add(results, time.perf_counter() - began)
+        return [self._answer(result, until) for result in results]
+
+    def _prompt(self, context: str, n_new: int) -> list[int]:
+        if self.backend != "causal":
+            return self._source(context)
+        room = self.max_length - n_new
+        if room < 1:
+            raise InputError(
+                f"max_gen_toks is {n_new}; expected fewer than max_length, {self.max_length}, as the prompt "
+                "needs room as well"
+            )
+        ids = self.tok_encode(context)
+        if len(ids) > room:
+            _log.warning(
+                "%d tokens of a prompt are cut from the left: max_length is %d, max_gen_toks %d",
+                len(ids) - room, self.max_length, n_new,
+            )  # fmt: skip
+        return ids[-room:]
+
+    def _answer(self, result: Result, until: list[str]) -> str:
+        """The text of a result, behind the reasoning where there is some."""
+        text, end = result.text, self._think_end
+        assert text is not None
+        if isinstance(end, int) and end in result.tokens:
+            behind = len(result.tokens) - result.tokens[::-1].index(end)
+            text = self.tokenizer.decode(result.tokens[behind:]).lstrip()
+        cut: str = postprocess_generated_text(text, until, end if isinstance(end, str) else None)
+        return cut
+
+    def _batch(self) -> int:
+        size = _AUTO_BATCH_SIZE if isinstance(self._batch_size, str) else self._batch_size
+        return size if self._max_batch_size is None else min(size, self._max_batch_size)
+
+
+def _joined(groups: Iterable[list[ScoringRequest]], size: int) -> Iterator[list[ScoringRequest]]:
+    """Whole groups, one after another, in chunks of at least so many requests."""
+    chunk: list[ScoringRequest] = []
+    for group in groups:
+        chunk += group
+        if len(chunk) >= size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _sampling(settings: dict[str, Any]) -> dict[str, Any]:
+    """Sampling settings of `specdec.generate` from a task's, as the harness has normalised them."""
+    settings = dict(settings)
+    samples = bool(settings.pop("do_sample", False))
+    found = {name: settings.pop(name) for name in _SAMPLING if settings.get(name) is not None}
+    for name, value in settings.items():
+        if value is not None and value not in _WITHOUT_EFFECT.get(name, ()):
+            known = ", ".join(("until", "max_gen_toks", "do_sample", *_SAMPLING))
+            raise InputError(f"generation_kwargs has {name} = {shown(value)}; expected {known}")
+    found["temperature"] = float(found.get("temperature", 1.0)) if samples else 0.0
+    if found.get("top_k") in (0, -1):  # no limit, in other engines
+        del found["top_k"]
+    return found
+
+
+def _report(before: Tally, after: Tally) -> None:
+    done = Tally(**{name: value - getattr(before, name) for name, value in vars(after).items()})
+    figures = done.figures()
+    if done.n_drafted:
+        _log.info(
+            "specdec: %d texts, %d tokens in %.1f s; %.2f tokens per run of the target, acceptance %.3f",
+            done.n_texts, done.n_tokens, done.seconds, figures["tokens_per_call"], figures["acceptance_rate"],
+        )  # fmt: skip
+
+
+def _format(dtype: Any) -> Any:
+    return _FORMATS.get(dtype, dtype) if isinstance(dtype, str) else dtype
+
+
+def _batch_size(given: int | str) -> int | str:
+    if isinstance(given, str):
+        word, _, schedule = given.partition(":")
+        if word == "auto" and (not schedule or schedule.isdigit()):
+            return "auto"
+        if given.isdigit():
+            given = int(given)
+    return check_integer("batch_size", given, 1) if not isinstance(given, str) else _no_batch_size(given)
+
+
+def _no_batch_size(given: str) -> int:
+    raise InputError(f"batch_size is {shown(given)}; expected an integer, at least 1, or 'auto'")
+
+
+def _prompt_cache(given: bool | int) -> PromptCache | None:
+    if given is True:
+        return PromptCache()
+    return PromptCache(max_bytes=check_integer("prompt_cache", given, 1)) if given else None

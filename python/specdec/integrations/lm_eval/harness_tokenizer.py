@@ -1,0 +1,96 @@
+"""A model's tokenizer with the attributes that lm-evaluation-harness looks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from specdec.errors import InputError
+from specdec.models.model import Model
+from specdec.models.tokenizer import ByteTokenizer, Tokenizer
+
+__all__ = ["HarnessTokenizer"]
+
+
+class HarnessTokenizer:
+    """What the harness reads of a tokenizer: names and ids of special tokens, chat templates, ids and texts.
+
+    Parameters
+    ----------
+    model : Model
+        With a tokenizer.
+
+    Attributes
+    ----------
+    chat_template : str, dict of str to str, or None
+        The text of the model's chat template; several by their names.
+    name_or_path : str
+    pad_token, pad_token_id : None
+        Nothing is padded.
+    bos_token, bos_token_id, eos_token, eos_token_id
+        Names and ids of the tokens that begin and end a text; None where there is none.
+    """
+
+    pad_token: str | None = None
+    pad_token_id: int | None = None
+
+    def __init__(self, model: Model) -> None:
+        assert model.tokenizer is not None
+        self._tokenizer: Tokenizer = model.tokenizer
+        self.name_or_path = str(model.path)
+        self.bos_token_id = self._tokenizer.bos_id
+        self.eos_token_id = next(iter(self._tokenizer.eos_ids), None)
+        self.bos_token = self._name(self.bos_token_id)
+        self.eos_token = self._name(self.eos_token_id)
+        templates = {} if model.chat_template is None else model.chat_template.templates
+        self.chat_template: str | dict[str, str] | None = dict(templates) or None
+        if len(templates) == 1:
+            (self.chat_template,) = templates.values()
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        return self._tokenizer.n_vocab
+
+    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
+        """Ids of a text.
+
+        Parameters
+        ----------
+        text : str
+        add_bos : bool, optional
+            Whether BOS stands in front, where there is one. None: where the model was trained with it.
+        """
+        if add_bos is None:
+            return self._tokenizer.encode(text)
+        ids = self._tokenizer.encode(text, add_bos=False)
+        return [self.bos_token_id, *ids] if add_bos and self.bos_token_id is not None else ids
+
+    def check_special_tokens(self, text: str) -> None:
+        """Refuse a rendered conversation whose special tokens the tokenizer would take for plain text.
+
+        Raises
+        ------
+        InputError
+        """
+        if not isinstance(self._tokenizer, ByteTokenizer) or self._tokenizer.reads_special_tokens:
+            return
+        for token in self._tokenizer.special_tokens():
+            if token in text:
+                raise InputError(
+                    f"the chat template writes the special token {token!r}, but {self._tokenizer.source} "
+                    "reads none in a text; expected a tokenizer.json"
+                )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, special tokens left out."""
+        return self._tokenizer.decode(ids)
+
+    def _name(self, token: int | None) -> str | None:
+        if token is None:
+            return None
+        if isinstance(self._tokenizer, ByteTokenizer):
+            names: Sequence[Any] = self._tokenizer.vocabulary()
+            found = names[token] if token < len(names) else None
+            return None if found is None else found.decode("utf-8", "replace")
+        return self._tokenizer.decode([token]) or None

@@ -1,0 +1,234 @@
+"""Inspect AI: texts are those of `generate`, whoever waits beside; and what its outputs say."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import missing
+import specdec
+from chat_templates import WEATHER, make_chat
+from specdec.errors import InputError
+
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.skipif(sys.version_info < (3, 11), reason=missing.PYTHON_3_11),
+    # What Inspect and its packages say about themselves.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+PROMPT = "It was a dark and stormy night, and"
+PROMPTS = [PROMPT, "The rain had fallen", "She opened the letter", "The captain", "My dear sir,", "In the"]
+Factory = Callable[..., Path]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packages() -> Iterator[None]:
+    """Inspect, imported only when these tests run."""
+    global model, tool, Batches, SpecdecAPI, messages
+    from inspect_ai import model, tool
+
+    from specdec.integrations.inspect import messages
+    from specdec.integrations.inspect.api import SpecdecAPI
+    from specdec.integrations.inspect.batches import Batches
+
+    yield
+
+
+def ask(api: Any, *prompts: Any, tools: Any = (), choice: Any = "auto", **config: Any) -> list[Any]:
+    """Outputs of requests that are made at the same time."""
+
+    async def all_of_them() -> list[Any]:
+        conversations = [
+            [model.ChatMessageUser(content=one)] if isinstance(one, str) else one for one in prompts
+        ]
+        calls = [
+            api.generate(one, list(tools), choice, model.GenerateConfig(**config)) for one in conversations
+        ]
+        return list(await asyncio.gather(*calls))
+
+    try:
+        return asyncio.run(all_of_them())
+    finally:
+        asyncio.run(api.aclose())
+
+
+# ── Texts
+
+
+def test_the_provider_is_found_and_texts_are_those_of_generate() -> None:
+    (point,) = entry_points(group="inspect_ai", name="specdec")
+    assert point.value == "specdec.integrations.inspect"
+    target, draft = specdec.embedded_pair()
+    wanted = specdec.generate(target, None, PROMPTS, max_new_tokens=20)
+    for options in ({}, {"draft": "embedded", "gamma": 3}, {"draft": "copy", "batch_size": 2}):
+        api = model.get_model("specdec/embedded", memoize=False, **options).api
+        assert isinstance(api, SpecdecAPI) and api.pair.target is target
+        outputs = ask(api, *PROMPTS, max_tokens=20)
+        assert [output.completion for output in outputs] == [result.text for result in wanted]
+        for output, result in zip(outputs, wanted, strict=True):
+            n_prompt = len(result.prompt_ids)
+            usage = output.usage
+            assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (
+                n_prompt,
+                20,
+                n_prompt + 20,
+            )
+            assert output.stop_reason == "max_tokens" and output.time > 0
+            figures = output.metadata["specdec"]
+            assert figures["n_tokens"] == 20 and figures["draft"] == options.get("draft")
+            assert (figures["n_accepted"] > 0) <= ("draft" in options)
+    speculative = specdec.generate(target, draft, PROMPTS[0], max_new_tokens=20, gamma=3)
+    (output,) = ask(SpecdecAPI("embedded", draft="embedded", gamma=3), PROMPTS[0], max_tokens=20)
+    assert output.metadata["specdec"]["n_calls"] == speculative.trace.n_calls
+    assert output.metadata["specdec"]["acceptance_rate"] == speculative.trace.acceptance_rate
+
+
+def test_settings_of_each_request() -> None:
+    target, _ = specdec.embedded_pair()
+    api = SpecdecAPI("embedded", draft="embedded", verify="coupled")
+    sampling: dict[str, Any] = {"temperature": 0.9, "top_k": 40, "top_p": 0.95, "seed": 5}
+    (output,) = ask(api, PROMPT, max_tokens=20, num_choices=3, **sampling)
+    sampling["seed"] = [(5, 0), (5, 1), (5, 2)]
+    wanted = specdec.generate(target, None, [PROMPT] * 3, max_new_tokens=20, verify="coupled", **sampling)
+    assert [choice.message.text for choice in output.choices] == [result.text for result in wanted]
+    assert output.usage.output_tokens == sum(len(result.tokens) for result in wanted)
+    text = specdec.generate(target, None, PROMPT, max_new_tokens=30).text
+    assert text is not None
+    (output,) = ask(api, PROMPT, max_tokens=30, stop_seqs=[text[10:16]])
+    assert output.stop_reason == "stop" and output.completion == text[: text.index(text[10:16])]
+    first = specdec.generate(target, None, PROMPT, max_new_tokens=1).tokens[0]
+    (output,) = ask(api, PROMPT, max_tokens=5, logit_bias={first: -100.0})
+    assert output.completion != text[: len(output.completion)]
+    long = "the " * 600
+    at_end, beyond = "the " * 505, long
+    outputs = ask(api, at_end, beyond)
+    assert [output.stop_reason for output in outputs] == ["model_length", "model_length"]
+    assert outputs[0].usage is not None and outputs[1].usage is None
+    with pytest.raises(InputError, match="frequency_penalty is 0.5"):
+        ask(api, PROMPT, frequency_penalty=0.5)
+
+
+def test_log_probabilities() -> None:
+    target, _ = specdec.embedded_pair()
+    (output,) = ask(
+        SpecdecAPI("embedded", draft="embedded"), PROMPT, max_tokens=12, logprobs=True, top_logprobs=3
+    )
+    result = specdec.generate(target, None, PROMPT, max_new_tokens=12, logits=True)
+    content = output.choices[0].logprobs.content
+    assert "".join(one.token for one in content) == result.text
+    assert b"".join(bytes(one.bytes) for one in content) == (result.text or "").encode()
+    assert result.logits is not None
+    rows = result.logits.astype(np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    chosen = rows[np.arange(12), result.tokens]
+    assert [one.logprob for one in content] == pytest.approx(chosen.tolist(), abs=1e-6)
+    for one, row in zip(content, rows, strict=True):
+        assert [top.logprob for top in one.top_logprobs] == pytest.approx(sorted(row)[:-4:-1], abs=1e-6)
+        assert one.top_logprobs[0].token == one.token  # greedy
+
+
+# ── Conversations and tools
+
+
+def test_prompts_by_the_chat_template(make_llama: Factory) -> None:
+    target = make_chat(make_llama, "qwen2.5")
+    api = SpecdecAPI(str(target.path), draft="copy")
+    function = WEATHER["function"]
+    parameters = tool.ToolParams.model_validate(function["parameters"])
+    info = tool.ToolInfo(name=function["name"], description=function["description"], parameters=parameters)
+    call = tool.ToolCall(id="c", function=info.name, arguments={"city": "Paris"})
+    conversation = [
+        model.ChatMessageSystem(content="Be brief."),
+        model.ChatMessageUser(content="Is it raining?"),
+        model.ChatMessageAssistant(content="", tool_calls=[call]),
+        model.ChatMessageTool(content="Yes.", tool_call_id="c", function=info.name),
+    ]
+    given = messages.template_messages(conversation)
+    schemas = messages.template_tools([info])
+    assert schemas[0]["function"]["name"] == function["name"]
+    for tools in ([], [info]):
+        (output,) = ask(api, conversation, tools=tools, max_tokens=8)
+        wanted = specdec.generate(
+            target, None, messages=given, tools=schemas if tools else None, max_new_tokens=8
+        )
+        assert output.completion == wanted.text
+        assert output.usage.input_tokens == len(wanted.prompt_ids)
+    assert '"Paris"' in target.chat_template.render(given) and "Yes." in target.chat_template.render(given)
+    with pytest.raises(InputError, match="no tool can be forced"):
+        ask(api, conversation, tools=[info], choice="any")
+    with pytest.raises(InputError, match="no chat template"):
+        ask(SpecdecAPI("embedded"), PROMPT, tools=[info])
+    with pytest.raises(InputError, match="holds image"):
+        ask(api, [model.ChatMessageUser(content=[model.ContentImage(image="data:image/png;base64,AA==")])])
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "calls"),
+    [
+        ("No call.", "No call.", []),
+        ('So: <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', "So:", [("f", {"a": 1})]),
+        ('<function>{"name": "f", "parameters": {}}</function>', "", [("f", {})]),
+        ('```json\n{"name": "f", "arguments": {}}\n```', "", [("f", {})]),
+        ('{"name": "f", "parameters": {"a": {"b": 2}}}', "", [("f", {"a": {"b": 2}})]),
+        ('[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", [("f", {}), ("g", {})]),
+        ('{"name": "f"}', '{"name": "f"}', []),
+        ("<tool_call>{broken</tool_call>", "", [("unknown", {})]),
+    ],
+)
+def test_calls_in_replies(text: str, answer: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
+    info = tool.ToolInfo(name="f", description="f")
+    reply = messages.reply_of(f"<think>\nHm.\n</think>\n\n{text}", "m", [info])
+    assert reply.text == answer
+    assert [(call.function, call.arguments) for call in reply.tool_calls or []] == calls
+    assert all(bool(call.parse_error) == (call.function == "unknown") for call in reply.tool_calls or [])
+    assert reply.content[0].reasoning == "Hm."
+    assert messages.template_messages([reply])[0]["reasoning_content"] == "Hm."
+    assert messages.reply_of(text, "m", []).text == text
+
+
+# ── Batches
+
+
+def test_requests_that_wait_are_carried_out_together() -> None:
+    gate, sizes = threading.Event(), []
+
+    def work(requests: Any) -> list[int]:
+        sizes.append(list(requests))
+        gate.wait(10)
+        if 13 in requests:
+            raise ValueError("thirteen")
+        return [10 * request for request in requests]
+
+    async def run() -> list[Any]:
+        batches = Batches(work, lambda request: request % 2, 3, 0.005)
+        first = asyncio.create_task(batches.submit(1))
+        while not sizes:
+            await asyncio.sleep(0.001)
+        others = [asyncio.create_task(batches.submit(n)) for n in (2, 3, 4, 5, 6, 8, 13, 99)]
+        await asyncio.sleep(0.01)
+        others[-1].cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        found = await asyncio.gather(first, *others, return_exceptions=True)
+        batches.close()
+        assert await batches.submit(7) == 70  # with a thread of its own
+        batches.close()
+        return found
+
+    found = asyncio.run(run())
+    assert [one for one in found if isinstance(one, int)] == [10, 20, 40, 60, 80]
+    failed = [(i, type(one)) for i, one in enumerate(found) if not isinstance(one, int)]
+    assert failed == [(2, ValueError), (4, ValueError), (7, ValueError), (8, asyncio.CancelledError)]
+    assert sizes == [[1], [2, 4, 6], [3, 5, 13], [8], [7]]

@@ -1,0 +1,281 @@
+"""lm-evaluation-harness: a score is the same number on every way to it, and that of the harness's model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import specdec
+from chat_templates import SPECIAL_TOKENS as CHAT_TOKENS
+from chat_templates import TEMPLATES, library_tokenizer, make_chat, said
+from specdec.errors import InputError
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import harness
+
+pytestmark = [
+    pytest.mark.oracle,
+    # What the harness and its packages say about themselves.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+N_NEW = 24
+CONTEXT = "It was a dark and stormy night, and the rain fell upon the roof of the old house."
+Factory = Callable[..., Path]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packages() -> Iterator[None]:
+    """The harness, imported only when these tests run, without a network."""
+    global SpecdecLM, Instance, CachingLM
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
+            patch.setenv(name, "1")
+        from lm_eval.api.instance import Instance
+        from lm_eval.api.model import CachingLM
+
+        from specdec.integrations.lm_eval import SpecdecLM
+
+        yield
+
+
+@pytest.fixture(scope="module")
+def tasks(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four tasks of a few documents, of which one is longer than the context, and a prompt too."""
+    folder = tmp_path_factory.mktemp("tasks")
+    n_docs = {"endings": 3, "articles": 1, "gsm8k_local": 2, "humaneval_local": 2}
+    harness.write_tasks(folder, shared, n_docs, N_NEW, 3000)
+    return folder
+
+
+def asked(kind: str, *arguments: Any) -> list[Any]:
+    return [Instance(kind, {}, one, i) for i, one in enumerate(arguments)]
+
+
+# ── A score cannot move
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+def test_every_way_gives_the_same_scores(dtype: Any, tasks: Path, tmp_path: Path) -> None:
+    target, draft = specdec.embedded_pair(dtype, dtype)
+    ways = harness.WAYS if dtype == "f32" else ("plain", "speculative, batched, prompts cached")
+    first: dict[str, harness.Evaluation] = {}
+    for way in ways:
+        lm = harness.specdec_lm(target, draft, harness.WAYS[way], "auto" if dtype == "f32" else 3, 1)
+        cached = CachingLM(lm, str(tmp_path / f"{way}.db"))
+        for task in harness.TASKS:
+            for model in (cached, cached) if way != "plain" else (lm,):  # the second time from the cache
+                found = harness.evaluate(model, tasks, task)
+                wanted = first.setdefault(task, found)
+                assert (found.answers, found.scores) == (wanted.answers, wanted.scores), (way, task)
+        n_texts = lm.tally.n_texts
+        assert n_texts == 4 and (lm.tally.n_accepted > 0) == ("speculative" in way)
+    numbers = {name: value for one in first.values() for name, value in one.scores.items()}
+    assert numbers["chrf,none"] > 0 and numbers["bits_per_byte,none"] > 0
+    texts = list(harness._flat(first["gsm8k_local"].answers))
+    assert len(set(texts)) == 2 and all(texts)
+
+
+def test_the_harness_model_says_the_same(tasks: Path, tmp_path: Path) -> None:
+    target, draft = specdec.embedded_pair("f32", "f32")
+    ours = SpecdecLM(target, draft, gamma="auto", batch_size=4, n_threads=1)
+    theirs = harness.hf_lm(harness.hf_folder(target, tmp_path / "checkpoint"), 1)
+    for task in harness.TASKS:
+        absolute, relative, n_other, n = harness.differences(
+            harness.evaluate(ours, tasks, task), harness.evaluate(theirs, tasks, task)
+        )
+        assert n and n_other == 0, task
+        assert relative < 1e-6 and (absolute < 1e-4 or task == "articles"), (task, absolute, relative)
+    long = " ".join([CONTEXT] * 40)
+    pairs = asked(
+        "loglikelihood", (CONTEXT, " He"), (CONTEXT, " She"), (CONTEXT, " He was afraid."), ("", "The rain"),
+        (CONTEXT + "  ", "He was afraid."), (CONTEXT, "\n"), (long, " He was not afraid."), (CONTEXT, " He"),
+    )  # fmt: skip
+    for one, two in zip(ours.loglikelihood(pairs), theirs.loglikelihood(pairs), strict=True):
+        assert one[0] == pytest.approx(two[0], abs=1e-4) and one[1] == two[1]
+    texts = asked("loglikelihood_rolling", (CONTEXT,), (long,), ("",), ("One",))
+    rolled = ours.loglikelihood_rolling(texts)
+    assert rolled == pytest.approx(theirs.loglikelihood_rolling(texts), rel=1e-6)
+    # Stop strings, a prompt that is cut, and several settings beside each other.
+    settings = [
+        {"until": ["the", "\n\n"], "max_gen_toks": 30},
+        {"until": [], "max_gen_toks": 12, "do_sample": False},
+        {"until": ",", "max_gen_toks": 30, "do_sample": False, "repetition_penalty": 1.3},
+    ]
+    requests = asked("generate_until", *((text, kwargs) for text in (CONTEXT, long) for kwargs in settings))
+    written = ours.generate_until(requests)
+    assert written == theirs.generate_until(requests) and "the" not in written[0]
+    for name in ("eot_token_id", "prefix_token_id", "max_length", "max_gen_toks"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    for text in (CONTEXT, "", " a", "a\n", ours.tokenizer.bos_token + "a"):
+        for special in (None, True, False):
+            assert ours.tok_encode(text, add_special_tokens=special) == theirs.tok_encode(
+                text, add_special_tokens=special
+            ), (text, special)
+
+
+def test_samples_depend_on_nothing_but_the_seed() -> None:
+    target, draft = specdec.embedded_pair()
+    gen_kwargs = {"until": [], "max_gen_toks": 16, "do_sample": True, "temperature": 0.9, "top_k": 0}
+    requests = asked("generate_until", *((text, gen_kwargs) for text in (CONTEXT, "The", CONTEXT)))
+
+    def samples(**options: Any) -> list[str]:
+        found: list[str] = SpecdecLM(target, verify="coupled", n_threads=1, **options).generate_until(
+            requests
+        )
+        return found
+
+    plain = samples()
+    assert plain[0] != plain[2]  # equal prompts, different keys
+    assert samples(draft=draft, gamma=3, batch_size=16) == samples(draft="copy", batch_size=2) == plain
+    assert samples(seed=1) != plain
+
+
+# ── Caches
+
+
+def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specdec.integrations.lm_eval import harness_model
+
+    monkeypatch.setattr(harness_model, "_SCORED_TOGETHER", 2)
+    target, draft = specdec.embedded_pair()
+    pairs = asked("loglikelihood", *((CONTEXT[:n], " He") for n in (10, 20, 30, 40, 50)))
+    texts = asked("generate_until", *((CONTEXT[:n], {"until": [], "max_gen_toks": 6}) for n in range(10, 22)))
+    rolled = asked("loglikelihood_rolling", *((CONTEXT[:n],) for n in (10, 20, 30, 40, 50)))
+    wanted = SpecdecLM(target, batch_size=2)
+    done: list[int] = []
+
+    def counted(function: Any, fails_after: int) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            requests = arguments[1 if function is score else 2]
+            if len(done) >= fails_after:
+                raise KeyboardInterrupt
+            done.append(len(requests))
+            return function(*arguments, **options)
+
+        return call
+
+    score, generate = specdec.Model.score, harness_model.generate
+    for kind, requests, n_calls, n_first in (
+        ("loglikelihood", pairs, 2, 4),
+        ("loglikelihood_rolling", rolled, 2, 4),
+        ("generate_until", texts, 1, 8),
+    ):
+        for fails_after in (n_calls, 100):
+            done.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(specdec.Model, "score", counted(score, fails_after))
+                patch.setattr(harness_model, "generate", counted(generate, fails_after))
+                cached = CachingLM(SpecdecLM(target, draft, batch_size=2), str(tmp_path / f"{kind}.db"))
+                if fails_after == n_calls:
+                    with pytest.raises(KeyboardInterrupt):
+                        getattr(cached, kind)(requests)
+                    assert sum(done) == n_first
+                else:
+                    assert getattr(cached, kind)(requests) == getattr(wanted, kind)(requests)
+                    assert sum(done) == 2 * len(requests) - n_first  # the rest, then all of `wanted`
+            cached.dbdict.close()
+
+
+# ── Looking native
+
+
+def test_results_say_what_speculation_did(tmp_path: Path) -> None:
+    lm = SpecdecLM("embedded", "embedded", gamma=2, batch_size="auto:4", max_batch_size=8, device="cuda:0")
+    assert lm.batch_size == "auto" and lm.device == "cpu" and (lm.rank, lm.world_size) == (0, 1)
+    lm.generate_until(asked("generate_until", (CONTEXT, {"until": [], "max_gen_toks": 20})))
+    info = lm.get_model_info()
+    assert info["model_num_parameters"] == lm.pair.target.n_parameters and info["model_dtype"] == "bf16"
+    said_of = info["specdec"]
+    assert (said_of["target"], said_of["draft"], said_of["gamma"]) == ("embedded", "embedded", 2)
+    assert said_of["n_tokens"] == 20 and 1 < said_of["tokens_per_call"] == 20 / said_of["n_calls"]
+    json.dumps(info)
+
+
+@pytest.mark.parametrize("family", ["qwen2.5", "llama 3", "cohere"])
+def test_chat_templates(family: str, make_llama: Factory) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    model = make_chat(make_llama, family)
+    lm = SpecdecLM(model)
+    templates, tokens, _ = TEMPLATES[family]
+    theirs = PreTrainedTokenizerFast(
+        tokenizer_object=library_tokenizer(CHAT_TOKENS), chat_template=templates, **tokens
+    )
+    for add in (True, False):
+        history = said("How are you?", *(() if add else ("Well, and",)))
+        wanted = theirs.apply_chat_template(
+            history, tokenize=False, add_generation_prompt=add, continue_final_message=not add
+        )
+        assert lm.apply_chat_template(history, add_generation_prompt=add) == wanted
+        ids = theirs.encode(wanted, add_special_tokens=False)
+        assert lm.tok_encode(wanted) == ids  # BOS is not there twice
+    assert "/" not in lm.tokenizer_name
+    several = isinstance(templates, dict)
+    assert lm.chat_template(True) == (templates["default"] if several else templates)
+
+
+def test_a_model_without_chat_template_is_refused() -> None:
+    with pytest.raises(InputError, match="embedded has no chat template"):
+        SpecdecLM("embedded").apply_chat_template(said("Hello"))
+
+
+def test_both_ways_of_registration() -> None:
+    from lm_eval.api.registry import get_model
+
+    assert get_model("specdec") is SpecdecLM
+    (point,) = entry_points(group="lm_eval.models", name="specdec")
+    assert point.load() is SpecdecLM
+
+
+@pytest.mark.parametrize(
+    ("gen_kwargs", "message"),
+    [
+        ({"num_beams": 4}, "num_beams = 4"),
+        ({"penalty_alpha": 0.5}, "penalty_alpha = 0.5"),
+        ({"max_gen_toks": 512}, "max_gen_toks is 512; expected fewer than max_length, 512"),
+    ],
+)
+def test_settings_refused(gen_kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SpecdecLM("embedded").generate_until(asked("generate_until", (CONTEXT, {"until": [], **gen_kwargs})))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "target and pretrained"),
+        ({"target": "embedded", "pretrained": "embedded"}, "target and pretrained"),
+        ({"target": "embedded", "batch_size": "many"}, "batch_size is 'many'"),
+        ({"target": "embedded", "batch_size": 0}, "batch_size is 0"),
+        ({"target": "embedded", "max_length": 513}, "max_length is 513"),
+        ({"target": "embedded", "dtype": "float64"}, "dtype is 'float64'"),
+    ],
+)
+def test_arguments_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SpecdecLM(**options)
+
+
+def test_reasoning_is_left_out() -> None:
+    target = specdec.embedded_pair()[0]
+    request = asked("generate_until", (CONTEXT, {"until": [], "max_gen_toks": 30}))
+    (text,) = SpecdecLM(target).generate_until(request)
+    word = text.split()[3]
+    (behind,) = SpecdecLM(target, think_end_token=word).generate_until(request)
+    assert behind and behind == text.split(word)[-1].lstrip()
+    result = specdec.generate(target, None, CONTEXT, max_new_tokens=30)
+    token = result.tokens[10]
+    (behind,) = SpecdecLM(target, think_end_token=token).generate_until(request)
+    last = len(result.tokens) - result.tokens[::-1].index(token)
+    assert behind == target.tokenizer.decode(result.tokens[last:]).lstrip()
