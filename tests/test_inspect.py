@@ -122,8 +122,9 @@ def test_settings_of_each_request() -> None:
 def test_log_probabilities() -> None:
     target, _ = specdec.embedded_pair()
     (output,) = ask(
-        SpecdecAPI("embedded", draft="embedded"), PROMPT, max_tokens=12, logprobs=True, top_logprobs=3
-    )
+        SpecdecAPI("embedded", draft="embedded"), PROMPT,
+        max_tokens=12, logprobs=True, top_logprobs=3, prompt_logprobs=1,
+    )  # fmt: skip
     result = specdec.generate(target, None, PROMPT, max_new_tokens=12, logits=True)
     content = output.choices[0].logprobs.content
     assert "".join(one.token for one in content) == result.text
@@ -137,6 +138,9 @@ def test_log_probabilities() -> None:
     for one, row in zip(content, rows, strict=True):
         assert [top.logprob for top in one.top_logprobs] == pytest.approx(sorted(row)[:-4:-1], abs=1e-6)
         assert one.top_logprobs[0].token == one.token  # greedy
+    read = output.choices[0].prompt_logprobs.content
+    assert "".join(one.token for one in read) == PROMPT
+    assert [one.logprob for one in read] == pytest.approx(target.score(result.prompt_ids).tolist(), abs=1e-9)
 
 
 # ── Conversations and tools

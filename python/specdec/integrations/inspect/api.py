@@ -9,6 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from inspect_ai.model import (
     ChatCompletionChoice,
     ChatMessage,
@@ -22,6 +23,7 @@ from inspect_ai.model import (
     TopLogprob,
 )
 from inspect_ai.tool import ToolChoice, ToolInfo
+from numpy.typing import NDArray
 
 from specdec.checks import check_integer
 from specdec.decoding.generate import generate
@@ -34,7 +36,7 @@ from specdec.integrations.inspect.messages import plain_text, reply_of, template
 from specdec.integrations.pair import EvaluatedPair
 from specdec.integrations.tally import Tally
 from specdec.models.number_formats import CacheDtype, Dtype, Engine
-from specdec.models.score import Score
+from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import ByteTokenizer
 from specdec.verification.rules import DecodingRule
 
@@ -63,8 +65,6 @@ class _Request:
         Arguments of `specdec.generate`, by name; their values can be hashed.
     n_choices : int
     seed : int
-    n_top : int or None
-        How many of the most probable tokens to name in place of each token; None: no log-probabilities.
     """
 
     prompt: str | list[dict[str, Any]]
@@ -72,20 +72,18 @@ class _Request:
     settings: tuple[tuple[str, Any], ...]
     n_choices: int
     seed: int
-    n_top: int | None
 
     @property
     def key(self) -> Hashable:
         """What is equal in requests that are decoded together."""
-        return self.tools, self.settings, self.n_top
+        return self.tools, self.settings
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """The choices of a request, their scores where they are asked for, and the seconds of its batch."""
+    """The choices of a request, and the seconds that its batch took."""
 
     results: list[Result]
-    scores: list[Score]
     seconds: float
 
 
@@ -215,7 +213,6 @@ class SpecdecAPI(ModelAPI):
             _settings(config, self.pair.target.config.n_ctx),
             config.num_choices or 1,
             secrets.randbits(63) if config.seed is None else config.seed,
-            (config.top_logprobs or 0) if config.logprobs else None,
         )
         return self._output(await self._batches.submit(request), tools)
 
@@ -282,15 +279,11 @@ class SpecdecAPI(ModelAPI):
             prompt_cache=self._prompt_cache,
             **options,
         )
-        scores: list[Score] = []
-        if one.n_top is not None:
-            texts = [(result.prompt_ids, result.tokens) for result in results]
-            scores = self.pair.target.score(texts, top_logprobs=one.n_top, n_threads=self._n_threads)
         seconds = time.perf_counter() - began
         answers, first = [], 0
         for request in requests:
             own = slice(first, first + request.n_choices)
-            answers.append(_Answer(results[own], scores[own], seconds))
+            answers.append(_Answer(results[own], seconds))
             first += request.n_choices
         return answers
 
@@ -307,12 +300,9 @@ class SpecdecAPI(ModelAPI):
             usage.input_tokens_cache_read = n_cached
         figures = Tally().add(results).figures()
         del figures["seconds"], figures["tokens_per_s"]  # of a batch, not of a request
-        choices = [self._choice(result, tools) for result in results]
-        for choice, score in zip(choices, answer.scores, strict=False):  # no scores unless asked for
-            choice.logprobs = self._logprobs(score)
         return ModelOutput(
             model=self.model_name,
-            choices=choices,
+            choices=[self._choice(result, tools) for result in results],
             usage=usage,
             time=answer.seconds,
             metadata={"specdec": {**self.pair.description(self._gamma, self._verify), **figures}},
@@ -321,12 +311,21 @@ class SpecdecAPI(ModelAPI):
     def _choice(self, result: Result, tools: Sequence[ToolInfo]) -> ChatCompletionChoice:
         message = reply_of(result.text or "", self.model_name, tools)
         reason = "tool_calls" if message.tool_calls else _STOP_REASONS[result.finish_reason]
-        return ChatCompletionChoice(message=message, stop_reason=reason)
+        choice = ChatCompletionChoice(message=message, stop_reason=reason)
+        if result.logprobs is not None:
+            choice.logprobs = self._logprobs(result.tokens, result.logprobs, result.top_logprobs)
+        if result.prompt_logprobs is not None:  # nothing is said of the first token
+            choice.prompt_logprobs = self._logprobs(
+                result.prompt_ids[1:], result.prompt_logprobs, result.prompt_top_logprobs
+            )
+        return choice
 
-    def _logprobs(self, score: Score) -> Logprobs:
+    def _logprobs(
+        self, tokens: Sequence[int], log_probs: NDArray[np.float64], tops: TopLogProbs | None
+    ) -> Logprobs:
         content = []
-        tops = score.top_logprobs or [[]] * score.n_tokens
-        for token, log_prob, best in zip(score.tokens, score.log_probs.tolist(), tops, strict=True):
+        named = tops or [[]] * len(tokens)
+        for token, log_prob, best in zip(tokens, log_probs.tolist(), named, strict=True):
             others = [
                 TopLogprob(token=text, logprob=value, bytes=list(data))
                 for other, value in best
@@ -359,6 +358,8 @@ def _settings(config: GenerateConfig, n_ctx: int) -> tuple[tuple[str, Any], ...]
         "top_p": config.top_p,
         "stop": tuple(config.stop_seqs or ()),
         "logit_bias": tuple(sorted((config.logit_bias or {}).items())),
+        "logprobs": (config.top_logprobs or 0) if config.logprobs else None,
+        "prompt_logprobs": config.prompt_logprobs,
     }
     return tuple(found.items())
 
