@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import specdec
-from specdec import drafts
-from specdec.drafts.named import DRAFT_NAMES, named
-from specdec.errors import CheckpointNotFoundError, InputError
+from specdec.errors import InputError
 from specdec.integrations.pair import EvaluatedPair
 from specdec.integrations.tally import Tally
-from specdec.models.number_formats import Dtype
 
 Embedded = tuple[specdec.Model, specdec.Model]
 
