@@ -355,6 +355,21 @@ def test_memories_are_pickled_by_their_file(world: World, tmp_path: Path) -> Non
         pickle.loads(pickled)
 
 
+def test_a_draft_that_learns_is_pickled_by_its_file(world: World, tmp_path: Path) -> None:
+    online = drafts.Online(drafts.Ngram(world.ids, world.n_vocab, 3), interval=None, n_positions=50)
+    specdec.generate(world.target, online, [world.ids[:9]], max_new_tokens=20)
+    assert online.learn()
+    with pytest.raises(InputError, match="lives in this process; expected one with the usual learner"):
+        pickle.dumps(online)
+    online.save(tmp_path / "learnt")
+    copied = again(online)
+    assert (copied.n_seen, copied.n_updates, copied.interval, copied.n_positions) == (
+        online.n_seen, 1, None, 50,
+    )  # fmt: skip
+    assert np.array_equal(copied.draft.counts.unigrams, online.draft.counts.unigrams)  # type: ignore[attr-defined]
+    assert np.array_equal(again(copied).draft.counts.unigrams, copied.draft.counts.unigrams)
+
+
 # ---------------------------------------------------------------------------------------- processes
 
 

@@ -6,9 +6,10 @@ import math
 import os
 import threading
 import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from specdec.drafts.online_ngram import OnlineNgram
 from specdec.errors import CheckpointError, InputError, LearningError, shown
 from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
+from specdec.models.origin import FilesReference, ReadFiles
 
 __all__ = ["Online"]
 
@@ -93,6 +95,9 @@ class Online(Draft):
     An exception in the learner ends the learning; every later call that drafts with the object raises a
     `LearningError` with it as its cause. `draft` is then still what had been learnt.
 
+    A pickle names the file that the object was loaded from or saved to last. Another process begins with what
+    that holds, and learns by itself. Without a file, or with a `learner` that was given, there is none.
+
     Examples
     --------
     >>> with drafts.Online(small) as draft:
@@ -120,6 +125,8 @@ class Online(Draft):
         self.learner = _learner_of(begun) if learner is None else learner
         self.gamma, self.adaptive, self.in_target_cache = begun.gamma, begun.adaptive, begun.in_target_cache
         self.n_seen = self.n_updates = self._n_begun = 0
+        self._begun = begun if learner is None else None  # what the usual learner is made of
+        self._file: ReadFiles | None = None  # loaded from or saved to last
         self._draft = begun
         self._target: Model | None = None
         self._described: Description | None = None  # the draft for that target
@@ -131,11 +138,15 @@ class Online(Draft):
         self._begin_apart()
         _ALIVE.add(self)
 
-    def __reduce__(self) -> NoReturn:
-        raise InputError(
-            f"{self!r} cannot be pickled, as it learns; expected its `draft`, which is what has been learnt "
-            "so far and learns nothing more"
-        )
+    def __reduce__(self) -> tuple[Callable[..., Online], tuple[Any, ...]]:
+        if self._file is None or self._begun is None:
+            why = "lives in this process" if self._file is None else "was given its learner"
+            raise InputError(
+                f"{self!r} cannot be pickled, as it {why}; expected one with the usual learner that was saved "
+                "to a file or loaded from one, which a pickle names, or its `draft`, which learns nothing more"
+            )
+        settings = {"interval": self.interval, "n_positions": self.n_positions}
+        return _loaded_again, (self._file.reference(), self._begun, settings)
 
     def _begin_apart(self) -> None:
         """Locks, and where sessions store: what a forked child needs anew."""
@@ -284,6 +295,7 @@ class Online(Draft):
             arrays |= {f"state.{name}": array for name, array in self.learner.state().items()}
             counts = {name: str(getattr(self, attribute)) for name, attribute in _COUNTS.items()}
             write_safetensors(file, arrays, METADATA | {"learner": self.learner.name} | counts)
+            self._file = ReadFiles(file, [file])
 
     @classmethod
     def load(
@@ -318,6 +330,7 @@ class Online(Draft):
         return online
 
     def _restore(self, file: Path) -> None:
+        self._file = ReadFiles(file, [file])
         arrays, metadata = read_arrays(file)
         for name, expected in (METADATA | {"learner": self.learner.name}).items():
             if metadata.get(name) != expected:
@@ -342,6 +355,10 @@ class Online(Draft):
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.Online {self._draft!r}, {self.n_updates} updates>"
+
+
+def _loaded_again(reference: FilesReference, begun: Draft, settings: Mapping[str, Any]) -> Online:
+    return Online.load(reference.found(), begun, **settings)
 
 
 def _learner_of(draft: Draft) -> Learner:
