@@ -142,8 +142,8 @@ class Online(Draft):
         if self._file is None or self._begun is None:
             why = "lives in this process" if self._file is None else "was given its learner"
             raise InputError(
-                f"{self!r} cannot be pickled, as it {why}; expected one with the usual learner that was saved "
-                "to a file or loaded from one, which a pickle names, or its `draft`, which learns nothing more"
+                f"{self!r} cannot be pickled, as it {why}; expected one with the usual learner that was "
+                "saved to a file or loaded from one, which pickles name, or its `draft`, which learns no more"
             )
         settings = {"interval": self.interval, "n_positions": self.n_positions}
         return _loaded_again, (self._file.reference(), self._begun, settings)
