@@ -39,7 +39,11 @@ def folder(tmp_path: Path) -> Path:
 def run(command: str, folder: Path) -> str:
     """What a command prints; its program is that of this Python."""
     words = shlex.split(command)
-    programs = {"python": [], "inspect": ["-c", "from inspect_ai._cli.main import main; main()"]}
+    programs = {
+        "python": [],
+        "specdec": ["-m", "specdec"],
+        "inspect": ["-c", "from inspect_ai._cli.main import main; main()"],
+    }
     settings = {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, *programs[words[0]], *words[1:]],
@@ -66,6 +70,20 @@ def test_lm_evaluation_harness(folder: Path) -> None:
     assert scores[0] == scores[1] and scores[0]["sequels"]["chrf,none"] > 0
     assert [report["draft"] for report in reports] == ["embedded", None]
     assert reports[0]["n_texts"] == 3 and reports[0]["tokens_per_call"] > reports[1]["tokens_per_call"] == 1
+
+
+def test_the_verb_eval(folder: Path) -> None:
+    """The command of the page for the harness, with options in place of --model_args."""
+    before = (
+        "python -m specdec.integrations.lm_eval --model specdec --model_args target=embedded,draft=embedded"
+    )
+    assert HARNESS[0].startswith(f"{before},gamma=auto ")
+    rest = HARNESS[0].removeprefix(f"{before},gamma=auto ")
+    printed = run(f"specdec eval --draft lookahead:2,2 --gamma auto {rest} --limit 1", folder)
+    assert "|endings|" in printed and "|sequels|" in printed
+    (path,) = (folder / "results").rglob("results_*.json")
+    report = json.loads(path.read_text(encoding="utf-8"))["config"]["specdec"]
+    assert (report["target"], report["draft"], report["n_texts"]) == ("embedded", "lookahead:2,2", 1)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason=missing.PYTHON_3_11)

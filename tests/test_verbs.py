@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from specdec.commands.program import main, program
 from specdec.commands.verb import VERBS, json_line
 from specdec.display.rounds import visible
 from specdec.drafts.naming import NAMES
+from specdec.errors import InputError
 from toy_pair import load_pair, notice_interrupts
 
 TESTS = Path(__file__).parent
@@ -342,6 +344,59 @@ def test_tune(models: Pair) -> None:
     assert [row["gamma"] for row in found["rows"]] == [0, 1, 2] and found["gamma"] in (0, 1, 2)
     assert "gamma" in run(*asked).output
     assert "--draft is missing" in run("tune", "--target", "big").output
+
+
+# ----------------------------------------------------------------------------------------------- eval
+
+
+def test_eval_hands_over(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the harness is called with; what it ends with."""
+    asked: list[list[str]] = []
+
+    def evaluate(arguments: list[str]) -> None:
+        asked.append(arguments)
+        if "fail" in arguments:
+            raise SystemExit("specdec: error: x") from InputError("no such model")
+        if "usage" in arguments:
+            raise SystemExit(2)
+
+    fake = types.ModuleType("specdec.integrations.lm_eval")
+    fake.main = evaluate  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "specdec.integrations.lm_eval", fake)
+    words = [
+        "eval",
+        "--target",
+        "big",
+        "--tasks",
+        "a,b",
+        "--draft",
+        "lookahead:4,3",
+        "--limit=5",
+        "-b",
+        "auto",
+    ]
+    assert main([*words, "--gamma", "2"]) == 0
+    model = '{"target": "big", "draft": "lookahead:4,3", "gamma": 2}'
+    own = ["--tasks", "a,b", "--limit=5", "-b", "auto"]
+    assert asked.pop() == ["run", "--model", "specdec", "--model_args", model, *own]
+    assert main(["eval", "run", "--tasks", "a", "--model_args", "seed=3"]) == 0
+    begun = ["run", "--model", "specdec", "--model_args", '{"target": "embedded"}']
+    assert asked.pop() == [*begun, "--tasks", "a", "--model_args", "seed=3"]
+    assert main(["eval", "ls", "tasks"]) == 0 and asked.pop() == ["ls", "tasks"]
+    assert main(["eval", "--", "--help"]) == 0 and asked.pop() == ["run", "--help"]
+    assert main(["eval", "--tasks", "usage"]) == 2
+    assert capsys.readouterr() == ("", "")
+    assert main(["eval", "--tasks", "fail"]) == 2
+    assert capsys.readouterr().err == "specdec eval: error: no such model\n"
+
+
+def test_eval_without_the_harness(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.delitem(sys.modules, "specdec.integrations.lm_eval", raising=False)
+    assert main(["eval", "--tasks", "a"]) == 2
+    assert "pip install 'specdec[lm-eval]'" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------- as a process

@@ -29,6 +29,7 @@ VERBS: Final = {
     "generate": "Continue a prompt and print the text alone.",
     "chat": "Talk with a model that has a chat template.",
     "bench": "Answer the questions of a benchmark with and without a draft.",
+    "eval": "Evaluate a model by lm-evaluation-harness.",
     "measure": "Measure how well a draft guesses, what it costs and what it gains.",
     "tune": "Choose gamma for a pair on this machine.",
     "drafts": "List the drafts that --draft takes by name.",
