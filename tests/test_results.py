@@ -259,3 +259,39 @@ def test_a_table_needs_pandas_and_a_known_word(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(MissingPackageError, match="needs the package pandas, .* pip install pandas"):
         Trace([]).to_pandas()
+
+
+JUNK: list[Any] = [..., None, True, -1, 3, 1.5, math.inf, 10**400, "x", "\ud800", [], [[]], {}, {"a": 1}]
+
+
+def paths_of(value: Any, path: str = "") -> list[str]:
+    """Where the values of nested dicts and lists lie, as `damaged` names them; of long lists the ends."""
+    found = [path] if path else []
+    items = list(value.items()) if isinstance(value, dict) else []
+    if isinstance(value, list):
+        items = [(i, value[i]) for i in sorted({0, len(value) - 1} & {*range(len(value))})]
+    for name, inner in items:
+        found += paths_of(inner, f"{path}.{name}" if path else str(name))
+    return found
+
+
+@pytest.mark.slow
+def test_no_damage_makes_anything_else_than_a_result_or_a_named_error() -> None:
+    target, draft = specdec.embedded_pair()
+    tree = drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 1)))
+    out = specdec.generate(
+        target, tree, PROMPT, max_new_tokens=9, logprobs=2, prompt_logprobs=1, temperature=1, seed=1
+    )
+    described, n_refused = through_json(out.to_dict()), 0
+    for path in paths_of(described):
+        for value in JUNK:
+            try:
+                again = Result.from_dict(damaged(described, path, value))
+            except InputError as error:
+                n_refused += 1
+                assert str(error)
+                continue
+            assert again.figure() and again._repr_html_() and repr(again)
+            json.dumps(again.to_dict(), allow_nan=False)
+            hash(pickle.loads(pickle.dumps(again)))
+    assert n_refused > 1000
