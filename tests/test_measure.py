@@ -187,12 +187,14 @@ def test_a_table_that_learns_is_measured(pair: tuple[specdec.Model, specdec.Mode
     assert specdec.tune(pair[0], OnlineNgram(), PROMPTS, max_gamma=1, n_tokens=8).draft == "onlinengram"
 
 
-def test_a_draft_without_a_distribution_is_refused_with_a_hint(
-    pair: tuple[specdec.Model, specdec.Model],
-) -> None:
+def test_what_is_no_draft_is_refused_with_a_hint(pair: tuple[specdec.Model, specdec.Model]) -> None:
     for function in (specdec.measure, specdec.tune):
-        with pytest.raises(InputError, match=r"a ContextCopy; expected .*n-gram table; specdec.oracle takes"):
-            function(pair[0], ContextCopy(), PROMPTS)
+        with pytest.raises(
+            InputError, match=r"a SimpleNamespace; expected .*method propose or probabilities"
+        ):
+            function(pair[0], SimpleNamespace(), PROMPTS)
+        with pytest.raises(InputError, match="the class ContextCopy; expected an object"):
+            function(pair[0], ContextCopy, PROMPTS)
 
 
 def test_texts_end_with_the_shorter_context(

@@ -14,7 +14,7 @@ from specdec import theory
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis.oracle import OracleRow, fastest, outcomes, replayed
 from specdec.analysis.timing import ForwardTimes
-from specdec.drafts import Bigram, Lookahead, SuffixMemory
+from specdec.drafts import Bigram, ModelDraft, StaticTree, SuffixMemory
 from specdec.errors import InputError
 
 Pair = tuple[specdec.Model, specdec.Model]
@@ -36,7 +36,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(n_drafted: int, n_accepted: int) -> Any:
     parents = tuple(range(n_drafted))
     return SimpleNamespace(
-        drafted=(7,) * n_drafted, parents=parents, n_drafted=n_drafted, n_accepted=n_accepted,
+        drafted=(7,) * n_drafted, parents=parents, rows=tuple(range(n_drafted + 1)),
+        n_drafted=n_drafted, n_accepted=n_accepted,
         tokens=(7,) * (n_accepted + 1),
     )  # fmt: skip
 
@@ -101,17 +102,50 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch:
     assert OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid == reason
 
 
-def test_trees_are_refused(pair: Pair) -> None:
-    with pytest.raises(InputError, match="expected chains"):
-        specdec.oracle(pair[0], Lookahead(), "It was it was it was it was", max_new_tokens=30)
+def test_gammas_of_a_tree_really_run(pair: Pair) -> None:
+    """Its tokens per run are those of runs, its oracle drafts the accepted paths, and no formula is shown."""
+    draft = ModelDraft(pair[1], tree=StaticTree((2, 1, 1), "top-k"))
+    found = specdec.oracle(pair[0], draft, PROMPTS, max_new_tokens=40, gammas=[2, 6], max_gamma=6)
+    options: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True}
+    for gamma in (2, 6):
+        rounds = [
+            r
+            for prompt in PROMPTS
+            for r in specdec.generate(pair[0], draft, prompt, gamma=gamma, **options).trace.rounds
+        ]
+        row = found[f"gamma {gamma}"]
+        assert row.tokens_per_call == sum(len(r.tokens) for r in rounds) / len(rounds)
+        rows = [
+            len({(r.drafted[i], p) for i, p in enumerate(r.parents)}) + 1 for r in rounds
+        ]  # no duplicates
+        verification = math.fsum(TIMES.target_s[n] for n in rows)
+        assert row.speedup == pytest.approx(sum(len(r.tokens) for r in rounds) / verification, rel=1e-2)
+        assert math.isnan(row.closed_speedup)
+    longest = sum(r.n_accepted + 1 for r in rounds)  # of gamma 6: every round with its accepted path alone
+    seconds = math.fsum(TIMES.target_s[r.n_accepted + 1] for r in rounds)
+    assert found["oracle"].speedup >= longest / (seconds + 1e-2) * (1 - 1e-2)
+    assert found.alpha is None and "alpha" not in str(found)
 
 
-def test_drafts_that_remember_are_refused(pair: Pair) -> None:
-    """Their second run would know the text of the first."""
+def test_a_memory_begins_each_run_with_what_it_knows_now(pair: Pair) -> None:
+    """Its second run would else know the text of the first; the draft that is given stays as it is."""
     memory = SuffixMemory(branches=False)
-    with pytest.raises(InputError, match="remembers the texts of earlier runs"):
-        specdec.oracle(pair[0], memory, "It was", max_new_tokens=3)
+    options: dict[str, Any] = {"max_new_tokens": 30, "gammas": [4], "max_gamma": 8}
+    first = specdec.oracle(pair[0], memory, PROMPTS * 2, **options)
     assert memory.n_texts == 0
+    again = specdec.oracle(pair[0], memory, PROMPTS * 2, **options)
+    assert first["gamma 4"].tokens_per_call == again["gamma 4"].tokens_per_call
+    fresh = SuffixMemory(branches=False)  # a run of these prompts learns from its own texts
+    runs = [
+        specdec.generate(pair[0], fresh, prompt, gamma=4, max_new_tokens=30, ignore_eos=True)
+        for prompt in PROMPTS * 2
+    ]
+    n_calls = sum(run.trace.n_calls for run in runs)
+    assert (
+        first["gamma 4"].tokens_per_call
+        == sum(len(r.tokens) for run in runs for r in run.trace.rounds) / n_calls
+    )
+    assert runs[2].trace.n_calls < runs[0].trace.n_calls
 
 
 def test_a_replay_is_the_run_with_that_gamma(pair: Pair) -> None:

@@ -28,13 +28,17 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import training as training
     from specdec.analysis.bench import bench
     from specdec.analysis.bench_rows import Bench, BenchRow
+    from specdec.analysis.compare import compare
+    from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
     from specdec.analysis.layer_search import search_skips
     from specdec.analysis.measure import measure
     from specdec.analysis.measurement import Measurement, MeasurementRow
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.questions import Question, read_questions
+    from specdec.analysis.running import RunFigures
     from specdec.analysis.skip_trials import SkipSearch, SkipTrial
-    from specdec.analysis.tune import Tuning, tune
+    from specdec.analysis.speedup import RoundCosts, Speedup
+    from specdec.analysis.tune import TunedRuns, Tuning, tune
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
     from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
     from specdec.decoding.generate import Stream, generate, stream
@@ -76,6 +80,8 @@ _HOMES = {
     "CheckpointNotFoundError": "errors",
     "Explorer": "plot.explore",
     "ExplorerSettings": "plot.explore",
+    "Comparison": "analysis.comparison",
+    "ComparisonRow": "analysis.comparison",
     "InputError": "errors",
     "LearningError": "errors",
     "Measurement": "analysis.measurement",
@@ -88,24 +94,30 @@ _HOMES = {
     "MeasurementRow": "analysis.measurement",
     "Model": "models.model",
     "PromptCache": "decoding.prompt_cache",
+    "PromptRow": "analysis.comparison",
     "QuantizationReport": "models.quantization",
     "Question": "analysis.questions",
     "Result": "decoding.result",
     "Round": "trace",
+    "RoundCosts": "analysis.speedup",
+    "RunFigures": "analysis.running",
     "Sampling": "verification.sampling",
     "Score": "models.score",
     "SkipSearch": "analysis.skip_trials",
     "SkipTrial": "analysis.skip_trials",
     "SpecdecError": "errors",
+    "Speedup": "analysis.speedup",
     "Speculation": "verification.speculative_execution",
     "Stream": "decoding.generate",
     "TokenizerError": "errors",
     "Trace": "trace",
+    "TunedRuns": "analysis.tune",
     "Tuning": "analysis.tune",
     "UnsupportedModelError": "errors",
     "VocabularyMismatchError": "errors",
     "beam_search": "decoding.beam_search",
     "bench": "analysis.bench",
+    "compare": "analysis.compare",
     "distribution": "verification.verify",
     "embedded_pair": "models.model",
     "explore": "plot.explore",
@@ -130,6 +142,8 @@ __all__ = [
     "ChatTemplate",
     "CheckpointError",
     "CheckpointNotFoundError",
+    "Comparison",
+    "ComparisonRow",
     "Explorer",
     "ExplorerSettings",
     "InputError",
@@ -143,19 +157,24 @@ __all__ = [
     "Oracle",
     "OracleRow",
     "PromptCache",
+    "PromptRow",
     "QuantizationReport",
     "Question",
     "Result",
     "Round",
+    "RoundCosts",
+    "RunFigures",
     "Sampling",
     "Score",
     "SkipSearch",
     "SkipTrial",
     "SpecdecError",
     "Speculation",
+    "Speedup",
     "Stream",
     "TokenizerError",
     "Trace",
+    "TunedRuns",
     "Tuning",
     "UnsupportedModelError",
     "VocabularyMismatchError",
@@ -163,6 +182,7 @@ __all__ = [
     "available_kernels",
     "beam_search",
     "bench",
+    "compare",
     "distribution",
     "embedded_pair",
     "explore",

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from specdec.errors import MissingPackageError
 from specdec.json_values import without_nan
 
-__all__ = ["OneTable", "Table", "Tabular", "plain"]
+__all__ = ["OneTable", "Table", "Tabular", "data_frame", "plain"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Tabular(ABC):
         found: dict[str, Any] = plain(self)
         return found
 
+    def markdown(self) -> str:
+        """The tables in Markdown."""
+        return "\n\n".join(table.markdown() for table in self.tables())
+
     def __str__(self) -> str:
         return "\n\n".join(table.text() for table in self.tables())
 
@@ -102,6 +107,23 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return without_nan(value.tolist())
     return str(value) if isinstance(value, Path) else without_nan(value)
+
+
+def data_frame(lines: Sequence[dict[str, Any]]) -> Any:
+    """A `pandas.DataFrame` with a line for each dict.
+
+    Raises
+    ------
+    MissingPackageError
+        pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise MissingPackageError(
+            "to_pandas needs pandas, which is not installed: pip install pandas"
+        ) from None
+    return pandas.DataFrame(lines)
 
 
 def _piped(cells: Sequence[str]) -> str:

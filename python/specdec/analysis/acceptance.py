@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core, drafts, theory
+from specdec.checks import check_items
 from specdec.containers import prompts_of
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.generate import generate
 from specdec.drafts.draft import check_source
-from specdec.errors import InputError, kind_of
+from specdec.drafts.model_draft import DraftLike, as_draft
+from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model, ModelLike, Prompt, as_model
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
@@ -30,9 +32,14 @@ __all__ = [
     "ProbabilityDraft",
     "acceptance",
     "default_prompts",
+    "different_numbers",
+    "drafts_by_name",
+    "has_law",
     "name_of",
     "open_pair",
+    "sampling_options",
     "split",
+    "work_of",
 ]
 
 Array = NDArray[np.float64]
@@ -55,10 +62,10 @@ class ProbabilityDraft(Protocol):
         ...
 
 
-MeasurableDraft: TypeAlias = Model | ProbabilityDraft
+MeasurableDraft: TypeAlias = Model | ProbabilityDraft | drafts.Draft
 RUN_BY_THE_CORE = (Model, drafts.Draft)
 """Drafts that `generate` takes, so that runs with them can be timed."""
-MeasurableDraftLike: TypeAlias = ModelLike | ProbabilityDraft | drafts.ModelDraft
+MeasurableDraftLike: TypeAlias = DraftLike | ProbabilityDraft
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +89,7 @@ class Acceptance:
 
 def acceptance(
     target: Model,
-    draft: MeasurableDraft,
+    draft: Model | ProbabilityDraft,
     beginnings: Sequence[Beginning],
     *,
     sampling: Sampling,
@@ -145,7 +152,7 @@ def acceptance(
     return Acceptance(tokens, text, betas)
 
 
-def _room(target: Model, draft: MeasurableDraft, beginning: Beginning, index: int) -> int:
+def _room(target: Model, draft: Model | ProbabilityDraft, beginning: Beginning, index: int) -> int:
     """New tokens that the contexts have room for; the last one needs none in the draft's."""
     room = beginning.room(target)
     if isinstance(draft, Model):
@@ -162,7 +169,7 @@ def _room(target: Model, draft: MeasurableDraft, beginning: Beginning, index: in
 
 
 def _draft_logits(
-    draft: MeasurableDraft,
+    draft: Model | ProbabilityDraft,
     beginning: Beginning,
     tokens: Sequence[int],
     target: Model,
@@ -224,26 +231,88 @@ def _betas(
 
 
 def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, MeasurableDraft]:
-    """Target and draft, loaded where they are paths, of one vocabulary."""
+    """Target and draft, loaded where they are paths, of one vocabulary.
+
+    A draft that learns from texts is a snapshot. What drafts chains by a model alone is the model.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+    """
     target = as_model("target", target)
     opened: object = drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
+    if isinstance(opened, drafts.Draft):
+        opened = opened.snapshot()
     if isinstance(opened, drafts.ModelDraft) and opened.tree is None and opened.draft is None:
         opened = opened.model
     if isinstance(opened, Model):
         check_same_vocabulary(target, opened)
         check_source(opened.config.encoder is not None, target)
         return target, opened
-    if isinstance(opened, ProbabilityDraft):
+    if has_law(opened):
         return target, opened
-    raise InputError(
-        f"draft is {kind_of(opened)}; expected a specdec.Model, a path, a hub name, or an object with a "
-        "method probabilities(ids), such as an n-gram table; specdec.oracle takes every draft of chains"
-    )
+    if not isinstance(opened, drafts.Draft | type) and not hasattr(opened, "propose"):
+        raise InputError(
+            f"draft is {kind_of(opened)}; expected a specdec.Model, a path, a hub name, one of "
+            "specdec.drafts, or an object with a method propose or probabilities(ids)"
+        )
+    return target, as_draft(target, opened)
 
 
-def name_of(draft: object) -> str:
-    """A name for tables: of a model its folder or file, else the type."""
-    return draft.path.name if isinstance(draft, Model) else type(draft).__name__.lower()
+def has_law(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
+    """Whether a draft has one distribution for the token after a text, whatever it has guessed before.
+
+    Such a draft can be held against every text of the target. Any other is measured by running it.
+    """
+    if isinstance(draft, Model):
+        return True
+    chain = not isinstance(draft, type) and getattr(draft, "tree", None) is None
+    return chain and isinstance(draft, ProbabilityDraft)
+
+
+def name_of(draft: object, name: str | None = None) -> str:
+    """A name for tables: the caller's; of a model its folder or file, of an exit its layer; else the type.
+
+    Raises
+    ------
+    InputError
+        If the caller's name is no text.
+    """
+    if name is not None:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"name is {shown(name)}; expected a text")
+        return name
+    if isinstance(draft, drafts.Draft):
+        draft = draft.identity
+    if isinstance(draft, Model):
+        return draft.path.name
+    if isinstance(draft, drafts.EarlyExit):
+        return f"exit at layer {draft.layer}"
+    return type(draft).__name__.lower()
+
+
+def drafts_by_name(target: Model, given: Any) -> dict[str, Any]:
+    """A dict of drafts by name, checked, loaded where they are paths.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError
+    """
+    expected = "a dict of drafts by their names"
+    if not isinstance(given, Mapping) or not given:
+        raise InputError(f"drafts is {shown(given)}; expected {expected}")
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"drafts has the name {shown(name)}; expected {expected}")
+    return {
+        name: drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
+        for name, draft in given.items()
+    }
+
+
+def sampling_options(sampling: Sampling) -> dict[str, Any]:
+    """Sampling settings as keyword arguments of `generate`."""
+    return {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")}
 
 
 def default_prompts(target: Model) -> list[str]:
@@ -257,3 +326,34 @@ def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[Beginning]:
     """What each prompt's text begins with; a text, or a list of integers, is one prompt."""
     given, _ = prompts_of("prompts", prompts)
     return [Beginning.of(target, prompt, f"prompt {i}") for i, prompt in enumerate(given)]
+
+
+def work_of(
+    target: Model, beginnings: Sequence[Beginning], share: int, n_tokens: int
+) -> list[tuple[Sequence[int], int]]:
+    """Prompts in order with their new tokens: `share` each, as far as contexts reach, `n_tokens` in all."""
+    work: list[tuple[Sequence[int], int]] = []
+    left = n_tokens
+    for beginning in beginnings:
+        n = min(share, left, beginning.room(target))
+        if n > 0:
+            work.append((beginning.given, n))
+            left -= n
+    return work
+
+
+def different_numbers(name: str, values: Any) -> list[Any]:
+    """A sequence of at least one number, none twice.
+
+    Raises
+    ------
+    InputError
+    """
+    found = check_items(name, values, "a sequence of numbers")
+    try:
+        n_different = len(set(found))
+    except TypeError:
+        raise InputError(f"{name} is {shown(values)}; expected a sequence of numbers") from None
+    if not found or n_different < len(found):
+        raise InputError(f"{name} is {shown(values)}; expected at least one number, and none twice")
+    return found

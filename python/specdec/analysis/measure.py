@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,18 +17,22 @@ from specdec.analysis.acceptance import (
     Acceptance,
     MeasurableDraftLike,
     acceptance,
+    different_numbers,
+    has_law,
     name_of,
     open_pair,
+    sampling_options,
     split,
+    work_of,
 )
 from specdec.analysis.measurement import Independence, Measurement, MeasurementRow
-from specdec.analysis.speedup import Speedup, speedups
+from specdec.analysis.running import RunFigures, run_texts
+from specdec.analysis.speedup import RoundCosts, Speedup, speedups, timed_ways
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
-from specdec.checks import check_flag, check_integer, check_items
+from specdec.checks import check_flag, check_integer
 from specdec.decoding.beginning import Beginning
-from specdec.drafts.draft import MAX_GAMMA
-from specdec.errors import InputError, shown
+from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.threads import check_threads
@@ -39,6 +43,8 @@ __all__ = ["independence", "measure"]
 
 _N_LAGS = 10
 _NOT_RUN = Speedup((math.nan,), (math.nan,))
+_NOT_TIMED = RoundCosts(math.nan, math.nan, math.nan)
+_NO_FORMULA = "the formulas are of guesses that are made alike at every position of a round"
 
 
 def measure(
@@ -59,6 +65,7 @@ def measure(
     repeats: int = 5,
     time_leniences: bool = False,
     n_threads: int | None = None,
+    name: str | None = None,
     progress: bool = False,
 ) -> Measurement:
     """Measure how well a draft guesses a target, what both cost, and what speculation gains.
@@ -70,15 +77,22 @@ def measure(
     the spread of their repetitions; one above the new tokens per run of the target is an error of measuring,
     and is marked as such.
 
+    That needs a draft with one distribution for the token after a text: a model, `Ngram`, `Unigram`,
+    `Bigram`, `OnlineNgram`, `Recurrent`. All others (trees, copies, heads, EAGLE, layers of the target,
+    memories, ensembles, objects of your own) guess otherwise at every position of a round, and are measured
+    by running them, for each row of the tables: tokens per run of the target, acceptance by position, and
+    times. What the formulas would say of them is None, with the reason (`MeasurementRow.reason`). A draft
+    that learns from texts begins every run of the prompts with what it knows now (`Draft.snapshot`), and is
+    left as it is; an `Online` learns nothing meanwhile. An object of your own is used as it is.
+
     Parameters
     ----------
     target : Model, path or hub name
-    draft : Model, path, hub name, or an object with ``probabilities(ids)``
-        What is measured is the draft's distribution after each token, so it must have one: a model, or of
-        `specdec.drafts` `Ngram`, `Unigram`, `Bigram` and `OnlineNgram`. Of the other drafts, `specdec.oracle`
-        takes those of chains. Any other object gives [len(ids), n_vocab] float64, row i the distribution of
-        the token after ids[: i + 1]; what that takes in Python says nothing, so its cost c is taken to be 0
-        (section 3.6: negligible cost), and no run with it is timed.
+    draft : Model, path, hub name, Draft, Drafter, or an object with ``probabilities(ids)``
+        Any draft that `specdec.generate` takes. An object with ``probabilities(ids)`` gives
+        [len(ids), n_vocab] float64, row i the distribution of the token after ids[: i + 1]; what that takes
+        in Python says nothing, so its cost c is taken to be 0 (section 3.6: negligible cost), and no run with
+        it is timed.
     prompts : str, sequence of int, or a list of these
         The same prompt several times is continued differently at temperatures above 0. For an
         encoder-decoder they are sources.
@@ -91,7 +105,8 @@ def measure(
         x with target(x) >= lenience * max(target) at temperature 1.
     n_tokens : int, default 2000
         Tokens the target generates at each temperature, in all: each prompt its share, as far as the context
-        reaches and no end-of-text token comes. The paper takes 10000.
+        reaches and no end-of-text token comes. The paper takes 10000. With a draft that is measured by
+        running: for each row.
     top_k, top_p, min_p
         Of target and draft, as in `Sampling`.
     seed : int, default 0
@@ -106,6 +121,8 @@ def measure(
         Time the runs with lenience too, and not only those of the exact rule.
     n_threads : int, optional
         None: :func:`specdec.threads.default_threads`.
+    name : str, optional
+        What the draft is called in the tables; None: the name of its folder or its kind.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -129,12 +146,12 @@ def measure(
     >>> found = specdec.measure(target, draft, ["It was a dark and stormy night", "Once upon a time"])
     >>> print(found)
     """
-    chosen_gammas = [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in _several("gammas", gammas)]
-    samplings = [
-        Sampling(temperature, top_k, top_p, min_p) for temperature in _several("temperatures", temperatures)
-    ]
+    asked = different_numbers("gammas", gammas)
+    chosen_gammas = [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in asked]
+    asked = different_numbers("temperatures", temperatures)
+    samplings = [Sampling(temperature, top_k, top_p, min_p) for temperature in asked]
     chosen_leniences = [
-        check_lenience("leniences", lenience, "has") for lenience in _several("leniences", leniences)
+        check_lenience("leniences", lenience, "has") for lenience in different_numbers("leniences", leniences)
     ]
     all_leniences = list(dict.fromkeys([1.0, *chosen_leniences]))  # the exact rule's betas are always kept
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
@@ -145,15 +162,27 @@ def measure(
     threads = check_threads(n_threads)
     timing, time_leniences = check_flag("timing", timing), check_flag("time_leniences", time_leniences)
 
+    name = name_of(opened, name)
     share = -(-n_tokens // len(beginnings))
     runs_draft = timing and isinstance(opened, RUN_BY_THE_CORE)
-    timed = _timed_work(target, beginnings, share, n_timed_tokens) if runs_draft else []
+    timed = work_of(target, beginnings, share, n_timed_tokens) if runs_draft else []
     timed_leniences = chosen_leniences if time_leniences else [1.0]
     n_runs = len(timed_leniences) * repeats * (len(chosen_gammas) + 1)
-    n_steps = len(beginnings) * share + n_runs * sum(n for _, n in timed)
+    n_steps = n_runs * sum(n for _, n in timed)
+    if isinstance(opened, Draft) and not has_law(opened):
+        work = work_of(target, beginnings, share, len(beginnings) * share)
+        n_steps += len(chosen_leniences) * len(chosen_gammas) * sum(n for _, n in work)
+        with counted(n_steps * len(samplings), "token", progress) as done:
+            return _by_running(
+                target, opened, name, beginnings, work, timed, samplings=samplings, gammas=chosen_gammas,
+                leniences=chosen_leniences, timed_leniences=timed_leniences if timing else [],
+                repeats=repeats, seed=seed, n_threads=threads, done=done,
+            )  # fmt: skip
 
+    assert has_law(opened)
     texts: dict[float, Acceptance] = {}
     measured: dict[tuple[float, float, int], Speedup] = {}
+    n_steps += len(beginnings) * share
     with counted(n_steps * len(samplings), "token", progress) as done:
         for sampling in samplings:
             texts[sampling.temperature] = acceptance(
@@ -176,12 +205,10 @@ def measure(
             for sampling, lenience in itertools.product(samplings, timed_leniences):
                 ratios = speedups(
                     target, opened, timed, gammas=chosen_gammas, repeats=repeats, seed=seed, done=done,
-                    temperature=sampling.temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-                    lenience=lenience, n_threads=threads,
+                    lenience=lenience, n_threads=threads, **sampling_options(sampling),
                 )  # fmt: skip
                 measured |= {(sampling.temperature, lenience, gamma): ratios[gamma] for gamma in ratios}
 
-    name = name_of(opened)
     text = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
     return Measurement(
         target=name_of(target),
@@ -205,6 +232,100 @@ def measure(
         prompts=[beginning.given for beginning in beginnings],
         seed=seed,
         n_threads=threads,
+    )
+
+
+def _by_running(
+    target: Model,
+    draft: Draft,
+    name: str,
+    beginnings: Sequence[Beginning],
+    work: Sequence[tuple[Sequence[int], int]],
+    timed: Sequence[tuple[Sequence[int], int]],
+    *,
+    samplings: Sequence[Sampling],
+    gammas: Sequence[int],
+    leniences: Sequence[float],
+    timed_leniences: Sequence[float],
+    repeats: int,
+    seed: int,
+    n_threads: int,
+    done: Callable[[int], object],
+) -> Measurement:
+    """What runs say of a draft without a law of its own: counts of `work`, times of `timed` in turns."""
+    rows = []
+    common: dict[str, Any] = {"seed": seed, "n_threads": n_threads, "done": done}
+    for sampling, lenience in itertools.product(samplings, leniences):
+        options = common | sampling_options(sampling) | {"lenience": lenience}
+        results = {gamma: run_texts(target, draft, work, gamma=gamma, **options) for gamma in gammas}
+        counts = {gamma: RunFigures.of(found) for gamma, found in results.items()}
+        ratios: dict[int, Speedup] = {}
+        costs: dict[int, RoundCosts] = {}
+        if lenience in timed_leniences:
+            plain, ways = timed_ways(target, draft, timed, gammas=gammas, repeats=repeats, **options)
+            ratios = {gamma: way.over(plain) for gamma, way in ways.items()}
+            costs = {gamma: way.costs(plain) for gamma, way in ways.items()}
+        rows += [
+            _run_row(
+                name, sampling.temperature, lenience, gamma, found, ratios.get(gamma, _NOT_RUN),
+                costs.get(gamma, _NOT_TIMED),
+            )
+            for gamma, found in counts.items()
+        ]  # fmt: skip
+    times = None
+    if timed_leniences:
+        max_rows = max(gammas) + 1
+        text = sample_text(target, beginnings, [result.tokens for result in results[gammas[0]]], max_rows)
+        times = forward_times(target, None, text, max_rows=max_rows, n_threads=n_threads)
+    return Measurement(
+        target=name_of(target),
+        draft=name,
+        rows=tuple(rows),
+        verify_ratio={} if times is None else times.verify_ratio,
+        target_s=math.nan if times is None else times.target_s[1],
+        draft_s=math.nan,
+        independence={},
+        betas={},
+        tokens={},
+        text=None,
+        prompts=[beginning.given for beginning in beginnings],
+        seed=seed,
+        n_threads=n_threads,
+    )
+
+
+def _run_row(
+    draft: str,
+    temperature: float,
+    lenience: float,
+    gamma: int,
+    found: RunFigures,
+    ran: Speedup,
+    costs: RoundCosts,
+) -> MeasurementRow:
+    return MeasurementRow(
+        draft=draft,
+        temperature=temperature,
+        lenience=lenience,
+        gamma=gamma,
+        n_tokens=found.n_tokens,
+        alpha=found.alpha,
+        alpha_low=found.alpha_low,
+        alpha_high=found.alpha_high,
+        c=costs.guess,
+        t_ratio=costs.verify,
+        ideal_speedup=None,
+        predicted_speedup=None,
+        measured=ran.median,
+        measured_low=ran.low,
+        measured_high=ran.high,
+        tokens_per_call=found.tokens_per_call,
+        invalid=ran.invalid,
+        by_running=True,
+        tokens_low=found.tokens_low,
+        tokens_high=found.tokens_high,
+        by_position=found.by_position,
+        reason="; ".join(filter(None, (found.reason, _NO_FORMULA))),
     )
 
 
@@ -258,27 +379,3 @@ def _row(
         tokens_per_call=statistics.mean(ran.tokens_per_run),
         invalid=ran.invalid,
     )
-
-
-def _timed_work(
-    target: Model, beginnings: Sequence[Beginning], share: int, n_tokens: int
-) -> list[tuple[Sequence[int], int]]:
-    work: list[tuple[Sequence[int], int]] = []
-    left = n_tokens
-    for beginning in beginnings:
-        n = min(share, left, beginning.room(target))
-        if n > 0:
-            work.append((beginning.given, n))
-            left -= n
-    return work
-
-
-def _several(name: str, values: Any) -> list[Any]:
-    found = check_items(name, values, "a sequence of numbers")
-    try:
-        n_different = len(set(found))
-    except TypeError:
-        raise InputError(f"{name} is {shown(values)}; expected a sequence of numbers") from None
-    if not found or n_different < len(found):
-        raise InputError(f"{name} is {shown(values)}; expected at least one number, and none twice")
-    return found

@@ -14,7 +14,16 @@ from specdec import theory
 from specdec.tables import Table, Tabular, plain
 from specdec.trace import invalid_speedup
 
-__all__ = ["Independence", "Measurement", "MeasurementRow", "tables"]
+__all__ = [
+    "Independence",
+    "Measurement",
+    "MeasurementRow",
+    "interval",
+    "or_dash",
+    "position_tables",
+    "running_tables",
+    "tables",
+]
 
 Array = NDArray[np.float64]
 
@@ -33,30 +42,45 @@ class MeasurementRow:
     gamma : int
         Drafted tokens a round.
     n_tokens : int
-        Positions that alpha is the mean of.
-    alpha, alpha_low, alpha_high : float
-        Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval.
+        Positions that alpha is the mean of; of a draft that was measured by running the tokens of its runs.
+    alpha, alpha_low, alpha_high : float or None
+        Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval. Of a draft
+        that was measured by running, the mean over the positions that its runs verified; None where a
+        position had several guesses, as in trees, or nothing was drafted.
     c : float
         Cost coefficient (Definition 3.7): time of one run of the draft over that of one run of the target. 0
-        for a draft that the core does not run (section 3.6: negligible cost), NaN without timing.
+        for a draft that the core does not run (section 3.6: negligible cost), NaN without timing. Of a draft
+        that was measured by running, the time of drafting for each guess.
     t_ratio : float
         t(gamma + 1) / t(1), the target's time for gamma + 1 positions over that for one. NaN without timing.
-    ideal_speedup : float
-        Speed-up by Theorem 3.8, which takes t_ratio as 1.
-    predicted_speedup : float
+        Of a draft that was measured by running, the mean time of the target's runs in its rounds over t(1).
+    ideal_speedup : float or None
+        Speed-up by Theorem 3.8, which takes t_ratio as 1. None for a draft that was measured by running.
+    predicted_speedup : float or None
         Speed-up by the same with the measured t_ratio: what to choose gamma by. It can be an error of
-        measuring, see `invalid_prediction`.
+        measuring, see `invalid_prediction`. None for a draft that was measured by running.
     measured : float
         Speed-up found by running both, the median over all repetitions. NaN where that was not done: without
         timing, for a draft that the core does not run, and with lenience unless it was asked for.
     measured_low, measured_high : float
         The smallest and the largest speed-up of a repetition.
     tokens_per_call : float
-        New tokens per run of the target in the timed runs, the mean of the repetitions.
+        New tokens per run of the target in the timed runs, the mean of the repetitions. Of a draft that was
+        measured by running those of the untimed runs.
     invalid : str
         Why `measured` is an error of measuring, as on a busy machine; empty if it is not. A run that verifies
         a round takes at least as long as one that computes a token, so a speed-up above the tokens per run,
         in the median repetition, is no result.
+    by_running : bool
+        Whether the draft has no distribution that could be held against every text, and was measured by
+        running it.
+    tokens_low, tokens_high : float
+        95 % confidence interval of `tokens_per_call`; NaN unless `by_running`.
+    by_position : tuple of float
+        Of the rounds that drafted so far: share that accepted the first, second, ... guess of a path. Empty
+        unless `by_running`; `Independence` has it for the others.
+    reason : str
+        Why figures are None; empty if none is.
     expected, law : float
         Earlier names of `ideal_speedup` and `predicted_speedup`.
     """
@@ -66,18 +90,34 @@ class MeasurementRow:
     lenience: float
     gamma: int
     n_tokens: int
-    alpha: float
-    alpha_low: float
-    alpha_high: float
+    alpha: float | None
+    alpha_low: float | None
+    alpha_high: float | None
     c: float
     t_ratio: float
-    ideal_speedup: float
-    predicted_speedup: float
+    ideal_speedup: float | None
+    predicted_speedup: float | None
     measured: float
     measured_low: float = math.nan
     measured_high: float = math.nan
     tokens_per_call: float = math.nan
     invalid: str = ""
+    by_running: bool = False
+    tokens_low: float = math.nan
+    tokens_high: float = math.nan
+    by_position: tuple[float, ...] = ()
+    reason: str = ""
+
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """(alpha, low, high); NaN where there is none."""
+        rates = [math.nan if rate is None else rate for rate in (self.alpha, self.alpha_low, self.alpha_high)]
+        return rates[0], rates[1], rates[2]
+
+    @property
+    def prediction(self) -> float:
+        """`predicted_speedup`, NaN where there is none."""
+        return math.nan if self.predicted_speedup is None else self.predicted_speedup
 
     @property
     def invalid_prediction(self) -> str:
@@ -85,15 +125,17 @@ class MeasurementRow:
 
         It is above the tokens per run that equation (1) expects, as of a t_ratio much below 1.
         """
-        return invalid_speedup(self.predicted_speedup, float(theory.expected_tokens(self.alpha, self.gamma)))
+        if self.alpha is None:
+            return ""
+        return invalid_speedup(self.prediction, float(theory.expected_tokens(self.alpha, self.gamma)))
 
     @property
-    def expected(self) -> float:
+    def expected(self) -> float | None:
         """Earlier name of `ideal_speedup`."""
         return self.ideal_speedup
 
     @property
-    def law(self) -> float:
+    def law(self) -> float | None:
         """Earlier name of `predicted_speedup`."""
         return self.predicted_speedup
 
@@ -141,9 +183,11 @@ class Measurement(Tabular):
         t(M) / t(1) of the target by the number M of positions; empty without timing.
     target_s, draft_s : float
         Median seconds of a run of the target on one position, and of the draft's for a token in rounds of a
-        few. NaN without timing; draft_s 0 for a draft that the core does not run.
+        few. NaN without timing; draft_s 0 for a draft that the core does not run, and NaN for one that was
+        measured by running, of which each row has a c of its own.
     independence : dict of float to Independence
-        By temperature.
+        By temperature; empty, as are the three below, for a draft that was measured by running: other guesses
+        are made for a position by rounds that begin elsewhere.
     betas : dict of float to list of ndarray of float64, [n_tokens]
         By temperature: for each prompt, sum(min(target, draft)) (Theorem 3.5) at every position that the
         target generated, in order; at temperature 0 each is 0 or 1. Without lenience.
@@ -193,21 +237,25 @@ class Measurement(Tabular):
 
     def tables(self) -> list[Table]:
         """The paper's Tables 2 to 5, the law of verification, the test of independence, where there are."""
-        found = tables(self.rows, self.target)
+        found = [*tables(self.rows, self.target), *running_tables(self.rows)]
         if self.verify_ratio:
             ratios = [f"{ratio:.2f}" for ratio in self.verify_ratio.values()]
             head = ("positions M", *map(str, self.verify_ratio))
             title = f"Time of the target for M positions (t(1) = {1e3 * self.target_s:.3f} ms)"
             found.append(Table(title, head, [("t(M) / t(1)", *ratios)]))
-        found.append(_independence_table(list(self.independence.values()), self.draft))
+        if self.independence:
+            found.append(_independence_table(list(self.independence.values()), self.draft))
         return found
 
     def __repr__(self) -> str:
-        rates = ", ".join(
-            f"{row.alpha:.3f} at temperature {row.temperature:g}"
-            for row in _first_of_each(self.rows, _setting)
+        firsts = _first_of_each(self.rows, _setting)
+        figure = "alpha" if self.independence else f"tokens a run with gamma {firsts[0].gamma}"
+        values = ", ".join(
+            f"{row.tokens_per_call if row.by_running else row.rates[0]:.3f} at temperature "
+            f"{row.temperature:g}"
+            for row in firsts
         )
-        return f"<specdec.Measurement of {self.draft!r} drafting for {self.target!r}: alpha {rates}>"
+        return f"<specdec.Measurement of {self.draft!r} drafting for {self.target!r}: {figure} {values}>"
 
 
 def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
@@ -220,6 +268,7 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
         Name of the target.
     """
     exact = [row for row in rows if row.lenience == 1.0]
+    with_law = [row for row in exact if not row.by_running]
     found = []
     ran = [row for row in exact if not math.isnan(row.measured)]
     if ran:
@@ -239,14 +288,14 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
                         row.draft,
                         f"{row.temperature:g}",
                         f"{row.gamma}{' ★' if row in fastest else '  '}",
-                        f"{row.alpha:.2f}",
+                        or_dash(row.alpha, ".2f"),
                         _measured(row, "X"),
                     )
                     for row in ran
                 ],
             )
         )
-    if exact:
+    if with_law:
         found.append(
             Table(
                 f"Table 3: acceptance rates of drafts for {target} (Corollary 3.6)",
@@ -255,15 +304,15 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
                     (
                         row.draft,
                         f"T={row.temperature:g}",
-                        f"{row.alpha:.3f}",
-                        f"{row.alpha_low:.3f} to {row.alpha_high:.3f}",
+                        or_dash(row.alpha, ".3f"),
+                        interval(row.alpha_low, row.alpha_high),
                         f"{row.n_tokens}",
                     )
-                    for row in _first_of_each(exact, _setting)
+                    for row in _first_of_each(with_law, _setting)
                 ],
             )
         )
-    if any(not math.isnan(row.predicted_speedup) for row in exact):
+    if any(not math.isnan(row.prediction) for row in with_law):
         found.append(
             Table(
                 "Table 4: speed-up predicted with t(γ+1)/t(1), measured (min to max), ideal (Theorem 3.8)",
@@ -273,20 +322,72 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
                         row.draft,
                         f"{row.temperature:g}",
                         f"{row.gamma}",
-                        f"{row.alpha:.2f}",
+                        or_dash(row.alpha, ".2f"),
                         f"{row.c:.3f}",
                         f"{row.t_ratio:.2f}",
-                        row.invalid_prediction or f"{row.predicted_speedup:.2f}",
+                        row.invalid_prediction or or_dash(row.predicted_speedup, ".2f"),
                         _measured(row),
-                        f"{row.ideal_speedup:.2f}",
+                        or_dash(row.ideal_speedup, ".2f"),
                     )
-                    for row in exact
+                    for row in with_law
                 ],
             )
         )
-    if len({row.lenience for row in rows}) > 1:
-        found.append(_lenience_table(rows))
+    if len({row.lenience for row in rows if not row.by_running}) > 1:
+        found.append(_lenience_table([row for row in rows if not row.by_running]))
     return found
+
+
+def running_tables(rows: Sequence[MeasurementRow]) -> list[Table]:
+    """What rows that were measured by running have: counts, costs, acceptance by position; [] without any."""
+    ran = [row for row in rows if row.by_running]
+    if not ran:
+        return []
+    setting = [(row.draft, f"{row.temperature:g}", f"{row.lenience:g}", f"{row.gamma}") for row in ran]
+    head = ("draft", "temp", "lenience", "gamma")
+    counts = Table(
+        "Measured by running (intervals: 95 %; c and t(round) in runs of the target for one token)",
+        (*head, "tokens", "tokens/run", "interval", "alpha", "interval", "c", "t(round)"),
+        [
+            (
+                *one, f"{row.n_tokens}", f"{row.tokens_per_call:.2f}",
+                interval(row.tokens_low, row.tokens_high, ".2f"), or_dash(row.alpha, ".3f"),
+                interval(row.alpha_low, row.alpha_high), or_dash(row.c, ".3f"), or_dash(row.t_ratio, ".2f"),
+            )
+            for one, row in zip(setting, ran, strict=True)
+        ],
+    )  # fmt: skip
+    positions = [(*one, row.by_position) for one, row in zip(setting, ran, strict=True)]
+    found = [counts, *position_tables(head, positions)]
+    if reasons := list(dict.fromkeys((row.draft, row.reason) for row in ran if row.reason)):
+        found.append(Table("Figures that are missing (–)", ("draft", "because"), reasons))
+    return found
+
+
+def position_tables(head: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> list[Table]:
+    """Shares of rounds that accepted each of their guesses; [] where nothing was drafted.
+
+    `rows` end with these shares, and `head` names what is before them.
+    """
+    n_positions = max((len(shares) for *_, shares in rows), default=0)
+    if not n_positions:
+        return []
+    body = [
+        (*setting, *(f"{share:.2f}" for share in shares), *[""] * (n_positions - len(shares)))
+        for *setting, shares in rows
+    ]
+    title = "Share of rounds that accepted their first, second, ... guess, of those that drafted so far"
+    return [Table(title, (*head, *(str(i + 1) for i in range(n_positions))), body)]
+
+
+def or_dash(value: float | None, spec: str) -> str:
+    """The number, or a dash where there is none."""
+    return "–" if value is None or math.isnan(value) else format(value, spec)
+
+
+def interval(low: float | None, high: float | None, spec: str = ".3f") -> str:
+    """The ends of an interval, or a dash where there is none."""
+    return "–" if low is None or high is None else f"{low:{spec}} to {high:{spec}}"
 
 
 def _measured(row: MeasurementRow, unit: str = "") -> str:
@@ -304,28 +405,23 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
         cells = [first.draft, f"T={first.temperature:g}"]
         for lenience in leniences:
             alike = [row for row in rows if _setting(row) == _setting(first) and row.lenience == lenience]
-            timed = [row for row in alike if not math.isnan(row.predicted_speedup)]
+            timed = [row for row in alike if not math.isnan(row.prediction)]
             possible = [row for row in timed if not row.invalid_prediction]
-            cell = f"{alike[0].alpha:.2f}" if alike else ""
+            cell = or_dash(alike[0].alpha, ".2f") if alike else ""
             if timed and not possible:
                 cell += f" ({timed[0].invalid_prediction})"
             elif possible:
-                best = max(possible, key=lambda row: row.predicted_speedup)
+                best = max(possible, key=lambda row: row.prediction)
                 # Plain decoding is a choice too.
-                pays = best.predicted_speedup > 1.0
-                cell += f" ({best.predicted_speedup:.2f}X, γ {best.gamma}" if pays else " (1X, γ 0"
+                pays = best.prediction > 1.0
+                cell += f" ({best.prediction:.2f}X, γ {best.gamma}" if pays else " (1X, γ 0"
                 cell += ")" if math.isnan(best.measured) else f"; measured {_measured(best, 'X')})"
             cells.append(cell)
         body.append(tuple(cells))
     title = "Table 5: alpha by lenience l"
-    if any(not math.isnan(row.predicted_speedup) for row in rows):
+    if any(not math.isnan(row.prediction) for row in rows):
         title += " (in brackets the predicted speed-up at its best gamma)"
     return Table(title, ("draft", "sampling", *(f"l = {lenience:g}" for lenience in leniences)), body)
-
-
-def _unless_nan(value: float, spec: str) -> str:
-    """The number, or a dash where there is none: betas that are all alike have no correlation."""
-    return "–" if math.isnan(value) else format(value, spec)
 
 
 def _independence_table(found: Sequence[Independence], draft: str) -> Table:
@@ -335,13 +431,13 @@ def _independence_table(found: Sequence[Independence], draft: str) -> Table:
     body = [
         (
             f"correlation with lag {lag + 1}",
-            *(_unless_nan(one.autocorrelation[lag], "+.3f") for one in found),
+            *(or_dash(one.autocorrelation[lag], "+.3f") for one in found),
         )
         for lag in range(min(3, n_lags))
     ]
     body.append(("95 % band of none", *(f"±{one.band:.3f}" for one in found)))
-    body.append((f"Ljung-Box, {n_lags} lags", *(_unless_nan(one.statistic, ".1f") for one in found)))
-    p_values = ["< 1e-300" if one.p_value == 0.0 else _unless_nan(one.p_value, ".2g") for one in found]
+    body.append((f"Ljung-Box, {n_lags} lags", *(or_dash(one.statistic, ".1f") for one in found)))
+    p_values = ["< 1e-300" if one.p_value == 0.0 else or_dash(one.p_value, ".2g") for one in found]
     body.append(("p value", *p_values))
     for position in range(n_positions):
         shares = [one.by_position[position] for one in found]

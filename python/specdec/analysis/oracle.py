@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec import theory
-from specdec.analysis.acceptance import name_of, split
+from specdec.analysis.acceptance import has_law, name_of, open_pair, split
+from specdec.analysis.running import RunFigures
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate
 from specdec.decoding.result import Result
-from specdec.drafts.draft import MAX_GAMMA
+from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
 from specdec.models.model import ModelLike, Prompt, as_model
@@ -78,8 +79,9 @@ class Oracle(OneTable):
         New tokens that were replayed.
     max_gamma : int
         Guesses in a row at most, those of the oracle too.
-    alpha : float
-        Mean acceptance rate at the verified positions (Corollary 3.6).
+    alpha : float or None
+        Mean acceptance rate at the verified positions (Corollary 3.6). None where a position had several
+        guesses, as in trees, or nothing was drafted.
     c : float
         Cost coefficient (Definition 3.7).
     target_s : dict of int to float
@@ -95,7 +97,7 @@ class Oracle(OneTable):
     temperature: float
     n_tokens: int
     max_gamma: int
-    alpha: float
+    alpha: float | None
     c: float
     target_s: dict[int, float]
     draft_s: float
@@ -133,9 +135,10 @@ class Oracle(OneTable):
             )
             for row in self.rows
         ]
+        alpha = "" if self.alpha is None else f"alpha {self.alpha:.3f}, "
         title = (
-            f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: alpha "
-            f"{self.alpha:.3f}, c {self.c:.3f}, {self.n_tokens} tokens"
+            f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: {alpha}"
+            f"c {self.c:.3f}, {self.n_tokens} tokens"
         )
         head = ("", "tokens/run", "speed-up", "share of oracle's", "tokens/run, formula", "speed-up, formula")
         return Table(title, head, rows)
@@ -163,6 +166,7 @@ def oracle(
     verify: DecodingRule = "rejection",
     seed: int = 0,
     n_threads: int | None = None,
+    name: str | None = None,
     progress: bool = False,
 ) -> Oracle:
     """Replay runs with a perfect gamma, to see how much is to be had by choosing it (section 3.5).
@@ -179,11 +183,18 @@ def oracle(
     after two runs to learn from. All are timed by the same law: t(M) and the draft's time for a guess,
     measured. A speed-up above the tokens per run comes from wrong times, and is shown as invalid.
 
+    A guess of a model or a table is the same wherever its round began. That of any other draft (trees,
+    copies, heads, EAGLE, layers of the target, memories, ensembles, objects of your own) is not, so the fixed
+    gammas really run then, and the oracle is one of the longest run: it drafts of its rounds what was
+    accepted, and takes a guess that was right there to be right wherever a round begins. Another gamma may be
+    luckier. The formulas say nothing of such drafts. A draft that learns from texts begins every run of the
+    prompts with what it knows now (`Draft.snapshot`), and is left as it is; an `Online` learns nothing
+    meanwhile.
+
     Parameters
     ----------
     target : Model, path or hub name
-    draft : Model, path, hub name or Draft
-        One that drafts chains.
+    draft : Model, path, hub name, Draft or Drafter
     prompts : str, sequence of int, or a list of these
         Of an encoder-decoder the sources.
     gammas : sequence of int
@@ -199,6 +210,8 @@ def oracle(
     seed : int, default 0
     n_threads : int, optional
         None: :func:`specdec.threads.default_threads`.
+    name : str, optional
+        What the draft is called; None: the name of its folder or its kind.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -209,8 +222,7 @@ def oracle(
     Raises
     ------
     InputError
-        If an argument is out of its range, the draft drafts trees or remembers the texts of earlier runs, or
-        the rule judges a chain as a whole.
+        If an argument is out of its range, or the rule judges a chain as a whole.
     VocabularyMismatchError, CheckpointError, TokenizerError
         As `specdec.generate`.
 
@@ -232,11 +244,9 @@ def oracle(
         raise InputError("verify is 'block', which judges chains as a whole; expected a rule for each guess")
     target = as_model("target", target)
     draft = as_draft(target, draft)
-    if draft.text_key():
-        raise InputError(
-            f"draft is {shown(draft)}, which remembers the texts of earlier runs; expected one that drafts "
-            f"alike in each run"
-        )
+    name = name_of(draft, name)
+    # what guesses alike wherever a round begins is replayed
+    replay = has_law(open_pair(target, draft)[1])
     beginnings = split(target, prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     options: dict[str, Any] = {
@@ -245,38 +255,48 @@ def oracle(
         "verify": verify, "n_threads": threads, "ignore_eos": True,
     }  # fmt: skip
     auto = AdaptiveGamma(max_gamma)
-    policies: list[int | AdaptiveGamma] = [max_gamma, *[auto] * (_LEARNING + 1)]
-    with counted(len(policies) * len(beginnings), "run", progress) as done:
-        results: list[list[Result]] = []
-        for policy in policies:
-            results.append([])
-            for i, beginning in enumerate(beginnings):
-                key = [(seed, i)]
-                results[-1].append(
-                    generate(target, draft, beginning.given, gamma=policy, seed=key, **options)
-                )
-                done(1)
-    longest = [result.trace.rounds for result in results[0]]
+    policies: list[int | AdaptiveGamma] = [max_gamma, auto, *([] if replay else chosen)]
+    n_runs = len(beginnings) * (_LEARNING + len(policies))
+    with counted(n_runs, "run", progress) as done:
+
+        def run(drafting: Draft, policy: int | AdaptiveGamma, i: int) -> Result:
+            prompt, key = beginnings[i].given, [(seed, i)]
+            result = generate(target, drafting, prompt, gamma=policy, seed=key, **options)
+            done(1)
+            return result
+
+        for _ in range(_LEARNING):
+            drafting = draft.snapshot()
+            for i in range(len(beginnings)):
+                run(drafting, auto, i)
+        snapshots = [draft.snapshot() for _ in policies]
+        results: list[list[Result]] = [[] for _ in policies]  # of each policy, in turns
+        for i in range(len(beginnings)):
+            for policy, drafting, texts in zip(policies, snapshots, results, strict=True):
+                texts.append(run(drafting, policy, i))
+    longest, with_auto, *fixed = [[result.trace.rounds for result in texts] for texts in results]
     times = forward_times(
         target,
-        draft,
+        draft if replay else None,
         sample_text(target, beginnings, [result.tokens for result in results[0]], max_gamma + 1),
         max_rows=max_gamma + 1,
         n_threads=threads,
     )
-    betas = [beta for rounds in longest for r in rounds for beta in r.betas]
-    alpha = min(1.0, math.fsum(betas) / len(betas)) if betas else math.nan
+    counts = RunFigures.of(results[0])
+    if not replay:
+        drafting_s = math.fsum(result.trace.draft_s for result in results[0])
+        times = replace(times, draft_s=drafting_s / max(1, counts.n_drafted))
     return Oracle(
         target=name_of(target),
-        draft=name_of(draft.identity),
+        draft=name,
         temperature=sampling.temperature,
         n_tokens=sum(len(result.tokens) for result in results[0]),
         max_gamma=max_gamma,
-        alpha=alpha,
+        alpha=counts.alpha,
         c=times.cost,
         target_s=times.target_s,
         draft_s=times.draft_s,
-        rows=_rows(longest, [r.trace.rounds for r in results[-1]], chosen, alpha, times),
+        rows=_rows(longest, with_auto, chosen, counts.alpha, times, None if replay else fixed),
     )
 
 
@@ -284,52 +304,73 @@ def _rows(
     longest: Sequence[Sequence[Round]],
     auto: Sequence[Sequence[Round]],
     gammas: Sequence[int],
-    alpha: float,
+    alpha: float | None,
     times: ForwardTimes,
+    fixed: Sequence[Sequence[Sequence[Round]]] | None = None,
 ) -> tuple[OracleRow, ...]:
-    """The table, from the rounds of each text with as many guesses as possible, and with auto."""
+    """The table, from the rounds of each text with as many guesses as possible, and with auto.
+
+    `fixed`: those of each gamma as they ran; None: they are replayed.
+    """
     bits = [outcomes(rounds) for rounds in longest]
     plain_s = times.target_s[1]
 
     def row(
-        name: str, played: list[tuple[int, int]], closed: tuple[float, float], skip: bool = False
+        name: str,
+        played: list[tuple[int, int, int]],
+        closed: tuple[float, float] = (math.nan, math.nan),
+        *,
+        verified: bool = True,
+        draft_s: float | None = None,
     ) -> OracleRow:
-        """`played`: guesses and new tokens of each round."""
-        tokens = sum(n for _, n in played)
-        seconds = math.fsum(g * times.draft_s + times.target_s[1 if skip else g + 1] for g, _ in played)
+        """`played`: guesses, rows and new tokens of each round; `draft_s` where drafting has been timed."""
+        tokens = sum(n for *_, n in played)
+        seconds = math.fsum(times.target_s[rows if verified else 1] for _, rows, _ in played)
+        seconds += sum(g for g, *_ in played) * times.draft_s if draft_s is None else draft_s
         return OracleRow(name, tokens / len(played), tokens * plain_s / seconds, *closed)
 
+    def ran(name: str, texts: Sequence[Sequence[Round]]) -> OracleRow:
+        rounds = [r for text in texts for r in text]
+        played = [(r.n_drafted, len(set(r.rows)), len(r.tokens)) for r in rounds]
+        return row(name, played, draft_s=None if fixed is None else math.fsum(r.draft_s for r in rounds))
+
+    def chains(texts: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int, int]]:
+        return [(g, g + 1, n) for text in texts for g, n in text]
+
     rows = []
-    for gamma in gammas:
+    for i, gamma in enumerate(gammas):
+        if fixed is not None:
+            rows.append(ran(f"gamma {gamma}", fixed[i]))
+            continue
+        rate = math.nan if alpha is None else alpha
         closed = (
-            float(theory.expected_tokens(alpha, gamma)),
-            float(theory.expected_speedup(alpha, gamma, times.cost)),
+            float(theory.expected_tokens(rate, gamma)),
+            float(theory.expected_speedup(rate, gamma, times.cost)),
         )
-        rows.append(row(f"gamma {gamma}", [r for text in bits for r in replayed(text, gamma)], closed))
-    ran = [(r.n_drafted, len(r.tokens)) for rounds in auto for r in rounds]
-    rows.append(row("auto", ran, (math.nan, math.nan)))
+        rows.append(row(f"gamma {gamma}", chains(replayed(text, gamma) for text in bits), closed))
+    rows.append(ran("auto", auto))
     n_gammas = len(times.target_s)
     verified = [g * times.draft_s + times.target_s[g + 1] for g in range(n_gammas)]
-    perfect = [r for text in bits for r in fastest(text, verified)]
-    per_call = math.inf if alpha == 1.0 else 1.0 / (1.0 - alpha)
-    closed = (per_call, float(theory.oracle_speedup(alpha, times.cost)))
-    rows.append(row("oracle", perfect, closed))
+    closed = (math.nan, math.nan)
+    if fixed is None and alpha is not None:
+        per_call = math.inf if alpha == 1.0 else 1.0 / (1.0 - alpha)
+        closed = (per_call, float(theory.oracle_speedup(alpha, times.cost)))
+    rows.append(row("oracle", chains(fastest(text, verified) for text in bits), closed))
     # in the paper's law, where rows are free, not to verify saves nothing
     skipping = [g * times.draft_s + plain_s for g in range(n_gammas)]
-    perfect = [r for text in bits for r in fastest(text, skipping)]
-    rows.append(row("oracle, not verified", perfect, closed, skip=True))
+    perfect = chains(fastest(text, skipping) for text in bits)
+    rows.append(row("oracle, not verified", perfect, closed, verified=False))
     return tuple(rows)
 
 
 def outcomes(rounds: Sequence[Round]) -> list[bool | None]:
     """Of each position of a text whether the draft's guess is accepted there, None where it has none.
 
-    Behind a round all of whose guesses were accepted there was none left; there it counts as wrong.
+    Of a tree it is the accepted path. Behind a round all of whose guesses were accepted there was none left;
+    there it counts as wrong.
     """
     found: list[bool | None] = []
     for r in rounds:
-        if list(r.parents) != list(range(r.n_drafted)):
-            raise InputError(f"the draft drafts trees: parents are {list(r.parents)}; expected chains")
         found += [True] * r.n_accepted
         found.append(False if r.drafted else None)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from specdec.decoding.result import Result
 from specdec.drafts import Draft
 from specdec.models.model import Model, Prompt
 
-__all__ = ["Speedup", "TimedRuns", "run_in_turns", "speedups"]
+__all__ = ["RoundCosts", "Speedup", "TimedRuns", "run_in_turns", "speedups", "timed_ways"]
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,31 @@ class Speedup:
         )
 
 
+@dataclass(frozen=True)
+class RoundCosts:
+    """What rounds cost, in runs of the target that compute one row: t(1) is 1. Medians of the turns.
+
+    Attributes
+    ----------
+    guess : float
+        The cost coefficient c (Definition 3.7): drafting, for each guess. NaN where nothing was drafted.
+    draft : float
+        Drafting, for each round.
+    verify : float
+        The run of the target in a round, with all its rows.
+    """
+
+    guess: float
+    draft: float
+    verify: float
+
+
 class TimedRuns:
     """One way to decode, timed as a caller sees it: Python included, without the prompts' prefill.
 
     A turn is one or several runs. Ways that are compared take their turns on the same prompts, so that all of
-    them see the same machine.
+    them see the same machine. Each turn begins with a snapshot of the draft (`Draft.snapshot`): a draft that
+    learns from texts learns from those of its turn alone.
 
     Parameters
     ----------
@@ -84,16 +105,18 @@ class TimedRuns:
 
     def __init__(self, target: Model, draft: Model | Draft | None, **options: Any) -> None:
         self._target, self._draft, self._options = target, draft, options
-        self._seconds: list[float] = []
+        self._drafting: Model | Draft | None = None
+        self._seconds: list[list[float]] = []
         self.turns: list[list[Result]] = []
 
     def run(self, turn: int, prompt: Prompt, **options: Any) -> None:
         """One more run of a turn, the last one or the next."""
         if turn == len(self.turns):
             self.turns.append([])
-            self._seconds.append(0.0)
-        seconds, result = _timed(self._target, self._draft, prompt, self._options | options)
-        self._seconds[turn] += seconds
+            self._seconds.append([])
+            self._drafting = self._draft.snapshot() if isinstance(self._draft, Draft) else self._draft
+        seconds, result = _timed(self._target, self._drafting, prompt, self._options | options)
+        self._seconds[turn].append(seconds)
         self.turns[turn].append(result)
 
     @property
@@ -105,7 +128,14 @@ class TimedRuns:
     def tokens_per_s(self) -> tuple[float, ...]:
         """New tokens per second of each turn."""
         totals = [sum(len(result.tokens) for result in turn) for turn in self.turns]
-        return tuple(n / seconds for n, seconds in zip(totals, self._seconds, strict=True))
+        return tuple(n / math.fsum(seconds) for n, seconds in zip(totals, self._seconds, strict=True))
+
+    def of(self, index: int) -> TimedRuns:
+        """The runs of one prompt alone: run `index` of every turn."""
+        part = TimedRuns(self._target, self._draft, **self._options)
+        part.turns = [[turn[index]] for turn in self.turns]
+        part._seconds = [[seconds[index]] for seconds in self._seconds]
+        return part
 
     def over(self, plain: TimedRuns) -> Speedup:
         """The speed-up over plain decoding, of which each turn is compared with its own."""
@@ -117,6 +147,21 @@ class TimedRuns:
                 for turn in self.turns
             ),
         )
+
+    def costs(self, plain: TimedRuns) -> RoundCosts:
+        """What rounds cost, with the t(1) of plain decoding in the same turn."""
+        guess, draft, verify = [], [], []
+        for ours, theirs in zip(self.turns, plain.turns, strict=True):
+            traces, base = [result.trace for result in ours], [result.trace for result in theirs]
+            target_s = math.fsum(one.verify_s for one in base) / sum(one.n_calls for one in base)
+            n_calls, n_drafted = (sum(getattr(t, name) for t in traces) for name in ("n_calls", "n_drafted"))
+            draft_s = math.fsum(one.draft_s for one in traces)
+            if n_drafted:
+                guess.append(draft_s / n_drafted / target_s)
+            draft.append(draft_s / n_calls / target_s)
+            verify.append(math.fsum(one.verify_s for one in traces) / n_calls / target_s)
+        middle = [statistics.median(values) if values else math.nan for values in (guess, draft, verify)]
+        return RoundCosts(*middle)
 
 
 def _timed(
@@ -182,7 +227,27 @@ def speedups(
     **options
         Of `specdec.generate`.
     """
+    plain, ways = timed_ways(
+        target, draft, work, gammas=gammas, lenience=lenience, repeats=repeats, seed=seed, done=done,
+        **options,
+    )  # fmt: skip
+    return {gamma: way.over(plain) for gamma, way in ways.items()}
+
+
+def timed_ways(
+    target: Model,
+    draft: Model | Draft,
+    work: Sequence[tuple[Sequence[int], int]],
+    *,
+    gammas: Sequence[int],
+    lenience: float,
+    repeats: int,
+    seed: int,
+    done: Callable[[int], object],
+    **options: Any,
+) -> tuple[TimedRuns, dict[int, TimedRuns]]:
+    """The timed runs of plain decoding, and those with the draft by gamma; parameters as of `speedups`."""
     plain = TimedRuns(target, None, **options)
     ways = {gamma: TimedRuns(target, draft, gamma=gamma, lenience=lenience, **options) for gamma in gammas}
     run_in_turns([plain, *ways.values()], work, repeats=repeats, seed=seed, done=done)
-    return {gamma: way.over(plain) for gamma, way in ways.items()}
+    return plain, ways

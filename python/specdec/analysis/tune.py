@@ -1,10 +1,11 @@
-"""Choosing gamma by what verification costs on this machine."""
+"""Choosing gamma, and a draft, by what drafting and verification cost on this machine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from specdec import theory
@@ -13,22 +14,52 @@ from specdec.analysis.acceptance import (
     MeasurableDraftLike,
     acceptance,
     default_prompts,
+    drafts_by_name,
+    has_law,
     name_of,
     open_pair,
+    sampling_options,
     split,
+    work_of,
 )
+from specdec.analysis.running import RunFigures, figures_of
+from specdec.analysis.speedup import RoundCosts, Speedup, TimedRuns, run_in_turns
 from specdec.analysis.statistics import mean_interval
 from specdec.analysis.timing import forward_times, sample_text
 from specdec.checks import check_integer
-from specdec.drafts.draft import MAX_GAMMA
-from specdec.models.model import ModelLike, Prompt
+from specdec.drafts import EarlyExit, load
+from specdec.drafts.draft import MAX_GAMMA, Draft
+from specdec.errors import InputError, kind_of, shown
+from specdec.models.model import Model, ModelLike, Prompt, as_model
 from specdec.progress import counted
 from specdec.tables import OneTable, Table, plain
 from specdec.threads import check_threads
 from specdec.trace import invalid_speedup
 from specdec.verification.sampling import Sampling
 
-__all__ = ["Tuning", "tune"]
+__all__ = ["TunedRuns", "Tuning", "tune"]
+
+_REPEATS = 3  # turns, where drafts are run
+_LOOKED_AT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # gammas, where drafts are run
+
+
+@dataclass(frozen=True)
+class TunedRuns:
+    """What runs with one gamma gave.
+
+    Attributes
+    ----------
+    counts : RunFigures
+        Tokens per run of the target, acceptance.
+    costs : RoundCosts
+        Times of rounds, in runs of the target for one token.
+    speedup : Speedup
+        Over plain decoding, measured in turns.
+    """
+
+    counts: RunFigures
+    costs: RoundCosts
+    speedup: Speedup
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,95 +72,146 @@ class Tuning(OneTable):
         Names.
     temperature : float
     n_tokens : int
-        Positions that alpha is the mean of.
-    alpha, alpha_low, alpha_high : float
-        Mean acceptance rate (Corollary 3.6) and its 95 % confidence interval.
+        Positions that alpha is the mean of; of a draft that was measured by running the tokens of its runs.
+    alpha, alpha_low, alpha_high : float or None
+        Mean acceptance rate (Corollary 3.6) and its 95 % confidence interval; of a draft that was measured by
+        running, at the positions that were verified with the chosen gamma. None for trees, see `reason`.
     c : float
         Cost coefficient (Definition 3.7); 0 for a draft that is no model.
     verify_ratio : dict of int to float
-        t(M) / t(1) of the target, by the number M of positions in a run.
+        t(M) / t(1) of the target, by the number M of positions in a run. Of a draft that was measured by
+        running: the mean time of the target's runs with gamma M - 1 over that of plain decoding.
+    ran : dict of int to TunedRuns
+        By gamma, what runs gave; empty where acceptance and costs predict the speed-up.
+    reason : str
+        Why figures are None; empty if none is.
+    choice : Model, Draft or object
+        The draft, as `generate` takes it.
+    others : tuple of Tuning
+        Where several drafts were given: the tunings of the others, best first.
     """
 
     target: str
     draft: str
     temperature: float
     n_tokens: int
-    alpha: float
-    alpha_low: float
-    alpha_high: float
+    alpha: float | None
+    alpha_low: float | None
+    alpha_high: float | None
     c: float
     verify_ratio: dict[int, float]
+    ran: dict[int, TunedRuns] = field(default_factory=dict)
+    reason: str = ""
+    choice: Any = None
+    others: tuple[Tuning, ...] = ()
 
     @property
     def gamma(self) -> int:
-        """Drafted tokens a round with the highest predicted speed-up; 0: plain decoding is fastest."""
-        ratios = list(self.verify_ratio.values())
-        return int(theory.optimal_gamma(self.alpha, self.c, verify_ratios=ratios))
+        """Drafted tokens a round with the highest speed-up that is not invalid; 0: plain decoding."""
+        return best_gamma(self.speedups, self.invalid_predictions)
 
     @property
     def speedups(self) -> dict[int, float]:
-        """Predicted speed-up over plain decoding by gamma: E(tokens) / (gamma c + t(gamma + 1) / t(1))."""
-        return {
-            m - 1: float(theory.expected_speedup(self.alpha, m - 1, self.c, ratio))
-            for m, ratio in self.verify_ratio.items()
-        }
+        """Speed-up over plain decoding by gamma.
+
+        Predicted as E(tokens) / (gamma c + t(gamma + 1) / t(1)); of a draft that was measured by running the
+        median of the measured ones.
+        """
+        if self.ran:
+            return {0: 1.0} | {gamma: one.speedup.median for gamma, one in self.ran.items()}
+        return self._predicted(self.alpha)
 
     @property
     def invalid_predictions(self) -> dict[int, str]:
-        """Why a prediction is an error of measuring, by gamma; only of those that are.
+        """Why a speed-up is an error of measuring, by gamma; only of those that are.
 
-        No speed-up is above the expected tokens per run, since a run of the target on several positions takes
-        at least as long as on one. Where it seems to take less, the machine was busy.
+        No speed-up is above the tokens per run, since a run of the target on several positions takes at least
+        as long as on one. Where it seems to take less, the machine was busy.
         """
-        reasons = {
-            gamma: invalid_speedup(speedup, float(theory.expected_tokens(self.alpha, gamma)))
-            for gamma, speedup in self.speedups.items()
-        }
+        if self.ran:
+            reasons = {gamma: one.speedup.invalid for gamma, one in self.ran.items()}
+        else:
+            alpha = _number(self.alpha)
+            reasons = {
+                gamma: invalid_speedup(speedup, float(theory.expected_tokens(alpha, gamma)))
+                for gamma, speedup in self.speedups.items()
+            }
         return {gamma: reason for gamma, reason in reasons.items() if reason}
 
     @property
     def speedup_intervals(self) -> dict[int, tuple[float, float]]:
-        """(low, high) of each of `speedups`: at both ends of alpha's confidence interval."""
+        """(low, high) of each of `speedups`.
+
+        Of predicted ones at both ends of alpha's confidence interval, of measured ones the smallest and the
+        largest.
+        """
+        if self.ran:
+            spread = {gamma: (one.speedup.low, one.speedup.high) for gamma, one in self.ran.items()}
+            return {0: (1.0, 1.0)} | spread
+        low, high = self._predicted(self.alpha_low), self._predicted(self.alpha_high)
+        return {gamma: (low[gamma], high[gamma]) for gamma in low}
+
+    def _predicted(self, alpha: float | None) -> dict[int, float]:
         return {
-            m - 1: (
-                float(theory.expected_speedup(self.alpha_low, m - 1, self.c, ratio)),
-                float(theory.expected_speedup(self.alpha_high, m - 1, self.c, ratio)),
-            )
+            m - 1: float(theory.expected_speedup(_number(alpha), m - 1, self.c, ratio))
             for m, ratio in self.verify_ratio.items()
         }
 
     @property
     def idealised(self) -> dict[int, float]:
-        """The ideal speed-up by gamma: Theorem 3.8, where verification takes as long as one position."""
-        return {m - 1: float(theory.expected_speedup(self.alpha, m - 1, self.c)) for m in self.verify_ratio}
+        """The ideal speed-up by gamma: Theorem 3.8, where verification takes as long as one position.
+
+        Empty for a draft that was measured by running, of which the theorem says nothing.
+        """
+        if self.ran:
+            return {}
+        alpha = _number(self.alpha)
+        return {m - 1: float(theory.expected_speedup(alpha, m - 1, self.c)) for m in self.verify_ratio}
 
     @property
-    def idealised_gamma(self) -> int:
-        """The gamma that Theorem 3.8 would choose, among those looked at."""
-        return int(theory.optimal_gamma(self.alpha, self.c, max_gamma=len(self.verify_ratio) - 1))
+    def idealised_gamma(self) -> int | None:
+        """The gamma that Theorem 3.8 would choose, among those looked at; None where it says nothing."""
+        if self.ran:
+            return None
+        return int(theory.optimal_gamma(_number(self.alpha), self.c, max_gamma=len(self.verify_ratio) - 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain dicts, lists and numbers, ready for JSON: a number that is NaN is None."""
-        found = super().to_dict()
-        del found["verify_ratio"]  # in the rows
-        own = {"gamma": self.gamma, "idealised_gamma": self.idealised_gamma, "rows": plain(self._rows())}
-        return found | own
+        """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
+        left_out = ("verify_ratio", "ran", "choice", "others")  # in the rows, or no numbers
+        found: dict[str, Any] = {
+            one.name: plain(getattr(self, one.name)) for one in fields(self) if one.name not in left_out
+        }
+        return found | {
+            "gamma": self.gamma,
+            "idealised_gamma": self.idealised_gamma,
+            "rows": plain(self._rows()),
+            "others": [other.to_dict() for other in self.others],
+        }
 
     def _rows(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "gamma": gamma,
-                "verify_ratio": self.verify_ratio[gamma + 1],
-                "speedup": speedup,
-                "invalid": self.invalid_predictions.get(gamma, ""),
-                "speedup_interval": list(self.speedup_intervals[gamma]),
-                "idealised": self.idealised[gamma],
-            }
-            for gamma, speedup in self.speedups.items()
-        ]
+        invalid, intervals, ideal = self.invalid_predictions, self.speedup_intervals, self.idealised
+        rows = []
+        for gamma, speedup in self.speedups.items():
+            ran = self.ran.get(gamma)
+            rows.append(
+                {
+                    "gamma": gamma,
+                    "verify_ratio": self.verify_ratio.get(gamma + 1, 1.0),
+                    "speedup": speedup,
+                    "invalid": invalid.get(gamma, ""),
+                    "speedup_interval": list(intervals[gamma]),
+                    "idealised": ideal.get(gamma),
+                    "tokens_per_call": ran and ran.counts.tokens_per_call,
+                    "by_position": ran and list(ran.counts.by_position),
+                    "c": ran.costs.guess if ran else self.c,
+                }
+            )
+        return rows
 
     def table(self) -> Table:
-        """Every gamma with its predictions; the chosen one has a star."""
+        """Every gamma with its speed-ups; the chosen one has a star."""
+        if self.ran:
+            return self._table_of_runs()
         rows = [
             (
                 f"{row['gamma']}{' ★' if row['gamma'] == self.gamma else ''}",
@@ -147,17 +229,57 @@ class Tuning(OneTable):
         head = ("gamma", "t(γ+1)/t(1)", "predicted speed-up", "95 % by alpha", "ideal (Theorem 3.8)")
         return Table(title, head, rows)
 
-    def __repr__(self) -> str:
-        predicted = self.invalid_predictions.get(self.gamma, f"{self.speedups[self.gamma]:.2f}")
-        return (
-            f"<specdec.Tuning: gamma {self.gamma}, predicted speed-up {predicted}, "
-            f"alpha {self.alpha:.3f}, c {self.c:.3f}>"
+    def _table_of_runs(self) -> Table:
+        rows = []
+        for one in (self, *self.others):
+            for gamma, ran in one.ran.items():
+                chosen = one is self and gamma == self.gamma
+                rows.append(
+                    (
+                        one.draft,
+                        f"{gamma}{' ★' if chosen else '  '}",
+                        "–" if ran.counts.alpha is None else f"{ran.counts.alpha:.3f}",
+                        f"{ran.counts.tokens_per_call:.2f}",
+                        "–" if math.isnan(ran.costs.guess) else f"{ran.costs.guess:.3f}",
+                        f"{ran.costs.verify:.2f}",
+                        ran.speedup.invalid or f"{ran.speedup.median:.2f}X",
+                        f"{ran.speedup.low:.2f} to {ran.speedup.high:.2f}",
+                    )
+                )
+        title = (
+            f"Drafting for {self.target} at temperature {self.temperature:g}: "
+            f"{f'{self.draft} with gamma {self.gamma}' if self.gamma else 'plain decoding'} is fastest"
         )
+        head = ("draft", "gamma", "alpha", "tokens/run", "c", "t(round)/t(1)", "speed-up", "min to max")
+        return Table(title, head, rows)
+
+    def __repr__(self) -> str:
+        invalid = self.invalid_predictions.get(self.gamma)
+        speedup = invalid or f"{self.speedups[self.gamma]:.2f}"
+        alpha = "" if self.alpha is None else f", alpha {self.alpha:.3f}"
+        return (
+            f"<specdec.Tuning: {f'{self.draft}, ' if self.others else ''}gamma {self.gamma}, "
+            f"{'measured' if self.ran else 'predicted'} speed-up {speedup}{alpha}, c {self.c:.3f}>"
+        )
+
+
+def best_gamma(speedups: Mapping[int, float], invalid: Mapping[int, str]) -> int:
+    """The gamma with the highest speed-up that is not invalid, the smallest of equal ones; 0 if none pays."""
+    possible = {gamma: s for gamma, s in speedups.items() if gamma not in invalid and not math.isnan(s)}
+    fastest = max(possible.values(), default=1.0)
+    return min((gamma for gamma, speedup in possible.items() if speedup == fastest), default=0)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def tune(
     target: ModelLike,
-    draft: MeasurableDraftLike,
+    draft: MeasurableDraftLike
+    | type[EarlyExit]
+    | Sequence[MeasurableDraftLike]
+    | Mapping[str, MeasurableDraftLike],
     prompts: Prompt | Sequence[Prompt] | None = None,
     *,
     max_gamma: int = 8,
@@ -168,37 +290,47 @@ def tune(
     n_tokens: int = 400,
     seed: int = 0,
     n_threads: int | None = None,
+    name: str | None = None,
     progress: bool = False,
 ) -> Tuning:
-    """Choose gamma from the measured acceptance rate, cost and time of verification.
+    """Choose gamma, or a draft and its gamma, by measured acceptance, cost and time of verification.
 
     Theorem 3.8 takes the target to verify any number of positions in the time of one. Here that time is
     measured, so the choice holds where arithmetic, not memory, sets the speed, too.
 
+    A draft without a distribution of its own (see `specdec.measure`) is run with some gammas, in turns with
+    plain decoding, and the fastest gamma is chosen. So are several drafts, in turns with each other, and the
+    fastest of them is chosen with its gamma.
+
     Parameters
     ----------
     target : Model, path or hub name
-    draft : Model, path, hub name, or an object with ``probabilities(ids)``
-        As in `specdec.measure`.
+    draft : as in `specdec.measure`, a list of these, a dict of these by name, or the class `EarlyExit`
+        The class stands for exits at every layer of the target, or at six of a deep one: so a target that was
+        trained to leave early is served at its best.
     prompts : str, sequence of int, or a list of these, optional
         What the target continues to measure the acceptance rate: give what resembles your use; for an
         encoder-decoder sources. None: some beginnings of English sentences, for a target with a tokenizer.
     max_gamma : int, default 8
-        The largest gamma looked at.
+        The largest gamma looked at. Where drafts are run, the gamma that a draft asks for by itself, as the
+        nodes of its tree, is looked at too.
     temperature, top_k, top_p, min_p
         As in `Sampling`.
     n_tokens : int, default 400
-        Tokens the target generates, in all.
+        Tokens the target generates, in all; where drafts are run, in each turn of each of their gammas.
     seed : int, default 0
     n_threads : int, optional
         None: :func:`specdec.threads.default_threads`.
+    name : str, optional
+        What a single draft is called; None: the name of its folder or its kind.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
     Returns
     -------
     Tuning
-        ``tuning.gamma`` is the choice, and ``tuning.speedups`` what every gamma promises.
+        ``tuning.gamma`` is the choice, ``tuning.speedups`` what every gamma promises, ``tuning.choice`` the
+        draft.
 
     Raises
     ------
@@ -210,32 +342,49 @@ def tune(
     >>> target, draft = specdec.embedded_pair()
     >>> tuning = specdec.tune(target, draft)
     >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=tuning.gamma)
+    >>> tuning = specdec.tune(target, {"small": draft, "copies": specdec.drafts.ContextCopy()})
+    >>> out = specdec.generate(target, tuning.choice, "It was a dark and stormy night", gamma=tuning.gamma)
     """
     max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     sampling = Sampling(temperature, top_k, top_p, min_p)
-    target, opened = open_pair(target, draft)
+    target = as_model("target", target)
+    given = _candidates(target, draft, name)
+    opened = {called: open_pair(target, one)[1] for called, one in given.items()}
     beginnings = split(target, default_prompts(target) if prompts is None else prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     share = -(-n_tokens // len(beginnings))
+    called, only = next(iter(opened.items()))
+    if len(given) > 1 or not has_law(only):
+        for one, way in opened.items():
+            if not isinstance(way, RUN_BY_THE_CORE):
+                raise InputError(f"draft {one!r} is {kind_of(way)}; expected drafts that generate takes")
+        ways = {one: way for one, way in opened.items() if isinstance(way, RUN_BY_THE_CORE)}
+        work = work_of(target, beginnings, share, n_tokens)
+        found = _by_running(
+            target, ways, work, sampling=sampling, max_gamma=max_gamma, seed=seed, n_threads=threads,
+            progress=progress,
+        )  # fmt: skip
+        tunings = [replace(one, choice=given[one.draft]) for one in found]
+        return replace(tunings[0], others=tuple(tunings[1:]))
     with counted(len(beginnings) * share, "token", progress) as done:
-        found = acceptance(
-            target, opened, beginnings, sampling=sampling, leniences=[1.0], n_tokens=share, seed=seed,
+        texts = acceptance(
+            target, only, beginnings, sampling=sampling, leniences=[1.0], n_tokens=share, seed=seed,
             n_threads=threads, done=done,
         )  # fmt: skip
     times = forward_times(
         target,
-        opened if isinstance(opened, RUN_BY_THE_CORE) else None,
-        sample_text(target, beginnings, found.tokens, max_gamma + 1),
+        only if isinstance(only, RUN_BY_THE_CORE) else None,
+        sample_text(target, beginnings, texts.tokens, max_gamma + 1),
         max_rows=max_gamma + 1,
         n_threads=threads,
     )
-    betas = found.betas[1.0]
+    betas = texts.betas[1.0]
     n_positions = sum(map(len, betas))
     low, high = mean_interval(betas)
     return Tuning(
         target=name_of(target),
-        draft=name_of(opened),
+        draft=called,
         temperature=sampling.temperature,
         n_tokens=n_positions,
         alpha=math.fsum(float(text.sum()) for text in betas) / n_positions,
@@ -243,4 +392,79 @@ def tune(
         alpha_high=high,
         c=times.cost,
         verify_ratio=times.verify_ratio,
+        choice=given[called],
     )
+
+
+def _candidates(target: Model, draft: Any, name: str | None) -> dict[str, Any]:
+    """The drafts by name, loaded where they are paths."""
+    if isinstance(draft, Mapping):
+        return drafts_by_name(target, draft)
+    several = list(draft) if isinstance(draft, list | tuple) else [draft]
+    if draft is EarlyExit:
+        several = list(EarlyExit.exits(target))
+    if not several:
+        raise InputError(f"draft is {shown(draft)}; expected at least one")
+    opened = [load(one, target) if isinstance(one, str | os.PathLike) else one for one in several]
+    if len(opened) == 1:
+        return {name_of(open_pair(target, opened[0])[1], name): opened[0]}
+    if name is not None:
+        raise InputError(f"name is {shown(name)} for {len(opened)} drafts; expected a dict of drafts by name")
+    names = [name_of(open_pair(target, one)[1]) for one in opened]
+    unique = [one if names.count(one) == 1 else f"{one} ({i})" for i, one in enumerate(names)]
+    return dict(zip(unique, opened, strict=True))
+
+
+def _by_running(
+    target: Model,
+    drafts: Mapping[str, Model | Draft],
+    work: Sequence[tuple[Sequence[int], int]],
+    *,
+    sampling: Sampling,
+    max_gamma: int,
+    seed: int,
+    n_threads: int,
+    progress: bool,
+) -> list[Tuning]:
+    """Drafts with some gammas and plain decoding in turns; the best draft first."""
+    options = sampling_options(sampling) | {"n_threads": n_threads}
+    plain_runs = TimedRuns(target, None, **options)
+    ways = {
+        name: {gamma: TimedRuns(target, draft, gamma=gamma, **options) for gamma in _gammas(draft, max_gamma)}
+        for name, draft in drafts.items()
+    }
+    everything = [plain_runs, *(way for several in ways.values() for way in several.values())]
+    n_steps = _REPEATS * len(everything) * sum(n for _, n in work)
+    with counted(n_steps, "token", progress) as done:
+        run_in_turns(everything, work, repeats=_REPEATS, seed=seed, done=done)
+    found = []
+    for name, several in ways.items():
+        ran = {
+            gamma: TunedRuns(figures_of(way, sampling), way.costs(plain_runs), way.over(plain_runs))
+            for gamma, way in several.items()
+        }
+        invalid = {gamma: one.speedup.invalid for gamma, one in ran.items() if one.speedup.invalid}
+        best = best_gamma({gamma: one.speedup.median for gamma, one in ran.items()}, invalid)
+        shown_runs = ran.get(best, ran[min(ran)])
+        counts = shown_runs.counts
+        found.append(
+            Tuning(
+                target=name_of(target),
+                draft=name,
+                temperature=sampling.temperature,
+                n_tokens=counts.n_tokens,
+                alpha=counts.alpha,
+                alpha_low=counts.alpha_low,
+                alpha_high=counts.alpha_high,
+                c=shown_runs.costs.guess,
+                verify_ratio={1: 1.0} | {gamma + 1: one.costs.verify for gamma, one in ran.items()},
+                ran=ran,
+                reason=counts.reason,
+            )
+        )
+    return sorted(found, key=lambda one: -one.speedups[one.gamma])
+
+
+def _gammas(draft: Model | Draft, max_gamma: int) -> list[int]:
+    own = [draft.gamma] if isinstance(draft, Draft) and draft.gamma else []
+    return sorted({*(gamma for gamma in _LOOKED_AT if gamma < max_gamma), max_gamma, *own})

@@ -36,6 +36,7 @@ class Draft(ABC):
     gamma: int = 4
     adaptive: bool = False
     in_target_cache: bool = False
+    _snapshot_of: Draft | None = None
 
     @abstractmethod
     def describe(self, target: Model) -> Description:
@@ -87,13 +88,22 @@ class Draft(ABC):
         """A text has ended, with these new tokens; where nothing outlives a text nothing happens."""
         return
 
+    def snapshot(self) -> Draft:
+        """A draft that knows what this one knows now; what either learns later the other does not learn.
+
+        Itself where nothing outlives a text. Runs that are compared with each other begin with a snapshot
+        each, so that none knows the texts of another.
+        """
+        return self
+
     @property
     def identity(self) -> object:
         """What stands for this draft in what is learnt of it: itself, or the object that it only wraps.
 
-        A caller's model or object is wrapped anew in each call of `specdec.generate`.
+        A caller's model or object is wrapped anew in each call of `specdec.generate`. For a snapshot it is
+        that of the draft that it was made of.
         """
-        return self
+        return self if self._snapshot_of is None else self._snapshot_of.identity
 
 
 def made_again(kind: Callable[..., Draft], given: tuple[Any, ...], options: Mapping[str, Any]) -> Draft:

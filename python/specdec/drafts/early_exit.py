@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.skip_layers import SkipLayers
@@ -49,6 +51,21 @@ class EarlyExit(Draft):
         self.layer = check_integer("layer", layer, 1)
         if gamma is not None:
             self.gamma = check_integer("gamma", gamma, 1, MAX_GAMMA)
+
+    @classmethod
+    def exits(cls, target: Model, most: int = 6) -> list[EarlyExit]:
+        """Exits of a target to choose from, as `specdec.tune` does: every layer, or `most`, evenly apart.
+
+        Raises
+        ------
+        InputError
+            If the target has one layer, or `most` is no integer of at least 1.
+        """
+        n_layer, most = target.config["n_layer"], check_integer("most", most, 1)
+        if n_layer < 2:
+            raise InputError(f"target {target.path} has 1 layer; expected 2 or more, to leave early")
+        layers = np.linspace(1, n_layer - 1, min(most, n_layer - 1)).round()
+        return [cls(int(layer)) for layer in layers]
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`: to exit is to skip all layers from there on.

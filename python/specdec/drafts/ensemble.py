@@ -101,6 +101,15 @@ class Ensemble(Draft):
         """See `Draft.text_key`."""
         return tuple(number for draft in self.drafts for number in draft.text_key())
 
+    def snapshot(self) -> Ensemble:
+        """See `Draft.snapshot`."""
+        drafts = [draft.snapshot() for draft in self.drafts]
+        if all(new is old for new, old in zip(drafts, self.drafts, strict=True)):
+            return self
+        copy = Ensemble(*drafts, adaptive=self.adaptive)
+        copy._snapshot_of = self
+        return copy
+
     def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
         """See `Draft.remember`."""
         for draft in self.drafts:

@@ -109,15 +109,24 @@ class ModelDraft(Draft):
         """See `Draft.text_key`."""
         return () if self.draft is None else self.draft.text_key()
 
+    def snapshot(self) -> ModelDraft:
+        """See `Draft.snapshot`."""
+        inner = None if self.draft is None else self.draft.snapshot()
+        if inner is self.draft:
+            return self
+        copy = ModelDraft(self.model, draft=inner, gamma=self.gamma)
+        copy._snapshot_of = self
+        return copy
+
     def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
         """See `Draft.remember`."""
         if self.draft is not None:
             self.draft.remember(prompt, tokens)
 
     @property
-    def identity(self) -> Model | ModelDraft:
+    def identity(self) -> object:
         """See `Draft.identity`."""
-        return self.model if self.tree is None and self.draft is None else self
+        return self.model if self.tree is None and self.draft is None else super().identity
 
     def __repr__(self) -> str:
         more = f", tree={self.tree!r}" if self.tree is not None else ""

@@ -195,6 +195,22 @@ class SuffixMemory(Draft):
         self._has_begun = True
         return next(self._begun), self._origin
 
+    def snapshot(self) -> SuffixMemory:
+        """See `Draft.snapshot`."""
+        copy = SuffixMemory(
+            max_tokens=self.max_tokens,
+            max_depth=self.max_depth,
+            factor=self.factor,
+            min_probability=self.min_probability,
+            min_match=self.min_match,
+            branches=self.branches,
+            gamma=self.gamma,
+        )
+        copy._tree.add(*self._tree.texts())
+        copy.n_vocab, copy._origin, copy._snapshot_of = self.n_vocab, self._origin, self
+        copy._begun = count(next(self._begun) + 1)
+        return copy
+
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
         n_vocab = target.config["n_vocab"] if self.n_vocab is None else self.n_vocab

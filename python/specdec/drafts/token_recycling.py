@@ -117,6 +117,15 @@ class TokenRecycling(Draft):
         self._has_begun = True
         return (next(self._begun),)
 
+    def snapshot(self) -> TokenRecycling:
+        """See `Draft.snapshot`."""
+        copy = TokenRecycling(self.k, tree=self.tree)
+        if self._matrix is not None:
+            copy._matrix = _core.TokenMatrix(self._matrix.rows())
+        copy.n_vocab, copy._snapshot_of = self.n_vocab, self
+        copy._begun = count(next(self._begun) + 1)
+        return copy
+
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
         with self._lock:

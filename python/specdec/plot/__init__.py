@@ -17,6 +17,13 @@ needs none of it: it is how a `specdec.Result` prints.
 
 from __future__ import annotations
 
+from specdec.plot.comparison import (
+    comparison,
+    comparison_by_position,
+    comparison_by_prompt,
+    comparison_by_temperature,
+    comparison_of_costs,
+)
 from specdec.plot.curves import expected_tokens, optimal_gamma, speed_and_operations
 from specdec.plot.heat import heat_map, heat_map_html
 from specdec.plot.rates import (
@@ -32,6 +39,11 @@ __all__ = [
     "acceptance_rates",
     "autocorrelation",
     "beta_histogram",
+    "comparison",
+    "comparison_by_position",
+    "comparison_by_prompt",
+    "comparison_by_temperature",
+    "comparison_of_costs",
     "expected_tokens",
     "heat_map",
     "heat_map_html",

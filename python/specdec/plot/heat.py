@@ -14,6 +14,7 @@ from specdec.checks import check_integer
 from specdec.decoding.result import Result
 from specdec.display.rounds import Figure, visible
 from specdec.errors import InputError, kind_of, shown
+from specdec.plot.points import check_law
 from specdec.plot.style import SEQUENTIAL, Axes, pyplot, styled
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ def cells_of(
     if n_tokens is not None:
         n_tokens = check_integer("n_tokens", n_tokens, 1)
     if isinstance(source, Measurement):
+        check_law(source)
         cells = _measured_cells(source, prompt, temperature)
     elif isinstance(source, Result):
         cells = _run_cells(source)

@@ -117,6 +117,7 @@ def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
 
 def _pairs_of_measurement(measurement: Measurement) -> list[Pair]:
     pairs = []
+    check_law(measurement)
     for temperature in measurement.betas:
         rows = [row for row in _exact_rows(measurement) if row.temperature == temperature]
         first = rows[0]
@@ -124,7 +125,7 @@ def _pairs_of_measurement(measurement: Measurement) -> list[Pair]:
             raise InputError("the Measurement has no times (timing=False): its pair has no c to draw")
         pairs.append(
             Pair(
-                f"T = {temperature:g}", first.alpha, first.alpha_low, first.alpha_high, first.c,
+                f"T = {temperature:g}", *first.rates, first.c,
                 [_measured_point(measurement, row) for row in rows],
             )
         )  # fmt: skip
@@ -172,9 +173,7 @@ def _measured_point(measurement: Measurement, row: MeasurementRow) -> Point:
     chances = acceptance_by_position(measurement.betas[row.temperature], row.gamma)
     return Point(
         row.gamma,
-        row.alpha,
-        row.alpha_low,
-        row.alpha_high,
+        *row.rates,
         tokens=1.0 + float(np.cumprod(chances).sum()),
         speedup=math.nan if row.invalid else row.measured,
         verify_ratio=row.t_ratio,
@@ -183,9 +182,24 @@ def _measured_point(measurement: Measurement, row: MeasurementRow) -> Point:
 
 
 def _exact_rows(measurement: Measurement) -> list[MeasurementRow]:
+    check_law(measurement)
     rows = [row for row in measurement.rows if row.lenience == 1.0]
     if not rows:
         raise InputError(
             "the Measurement has no row with lenience 1; the paper's curves are those of the exact rule"
         )
     return rows
+
+
+def check_law(measurement: Measurement) -> None:
+    """Refuse what was measured by running where a picture is of the draft's distribution.
+
+    Raises
+    ------
+    InputError
+    """
+    if not measurement.betas:
+        raise InputError(
+            f"{measurement.draft} was measured by running: it has no distribution at every position to draw; "
+            "expected a Measurement of a model or a table, or runs; plot.comparison shows every draft"
+        )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError, kind_of
+from specdec.plot.points import check_law
 from specdec.plot.runs import Run, betas_of, drafted_trace, labels_of, name_of
 from specdec.plot.style import BLACK, GREY, Axes, axes, legend, legend_below, looks, mark, styled
 from specdec.trace import Trace, wilson_interval
@@ -163,8 +164,7 @@ def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axe
     for lenience, look in zip(leniences, looks(), strict=False):
         rows = {row.temperature: row for row in measurement.rows if row.lenience == lenience}
         temperatures = sorted(rows)
-        alphas = [rows[temperature].alpha for temperature in temperatures]
-        bounds = [[rows[t].alpha_low for t in temperatures], [rows[t].alpha_high for t in temperatures]]
+        alphas, *bounds = zip(*(rows[temperature].rates for temperature in temperatures), strict=True)
         ax.plot(temperatures, alphas, color=look.colour, linestyle=look.dashes, linewidth=1.2)
         label = f"l = {lenience:g}{', the exact rule' if lenience == 1.0 else ''}"
         mark(ax, temperatures, alphas, look, y_bounds=bounds, label=label)
@@ -230,6 +230,7 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
 def _check_measurement(measurement: Measurement) -> None:
     if not isinstance(measurement, Measurement):
         raise InputError(f"measurement is {kind_of(measurement)}; expected a Measurement")
+    check_law(measurement)
 
 
 class _Series(NamedTuple):
@@ -247,6 +248,7 @@ def _series_of(runs: Sequence[Run | Measurement], labels: Sequence[str] | None) 
     series = []
     for run in runs:
         if isinstance(run, Measurement):
+            check_law(run)
             series += [_measured_series(run, temperature) for temperature in run.betas]
         else:
             series.append(_run_series(drafted_trace(run)))

@@ -130,7 +130,8 @@ class ExitKind(Kind):
         prompts = [
             texts.ids[i, : max(1, int(texts.ends[i]) // 4)].tolist() for i in range(min(4, len(texts)))
         ]
-        layers = [self.shape.layer] if self.shape.layer else _some_layers(tuned.config.n_layer)
+        exits = [EarlyExit(self.shape.layer)] if self.shape.layer else EarlyExit.exits(tuned)
+        layers = [one.layer for one in exits]
         self.say(f"Timing exits: {number_of(len(layers), 'layer')} with {len(_GAMMAS)} gammas each.")
         fastest = 0.0
         for layer in layers:
@@ -147,7 +148,7 @@ class ExitKind(Kind):
                 n_threads=self.settings.threads,
             )
             for gamma, speedup in found.items():
-                if speedup.median > fastest:
+                if speedup.median > fastest and not speedup.invalid:
                     fastest, self._layer, self.gamma = speedup.median, layer, gamma
         write_json(folder / EXIT_NAME, {"layer": self._layer, "gamma": self.gamma})
         tried = f"{number_of(self._layer, 'layer')}, gamma {self.gamma}, speed-up {fastest:.2f}"
@@ -171,11 +172,6 @@ class ExitKind(Kind):
     def words(self) -> Sequence[str]:
         """See `Kind.words`."""
         return self._words
-
-
-def _some_layers(n_layer: int) -> list[int]:
-    """Exits to be tried: all of a small model, some of a deep one."""
-    return sorted({int(layer) for layer in np.linspace(1, n_layer - 1, min(6, n_layer - 1)).round()})
 
 
 def _moved(target: Model, tuned: Model, texts: Texts, n_threads: int) -> str:

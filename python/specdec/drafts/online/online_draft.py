@@ -207,6 +207,10 @@ class Online(Draft):
             self._n_begun += 1
             return (self._n_begun,)
 
+    def snapshot(self) -> Draft:
+        """The `draft` with what has been learnt so far. It learns nothing more."""
+        return self._draft.snapshot()
+
     @property
     def draft(self) -> Draft:
         """The draft with what has been learnt so far, which learns nothing more."""

@@ -1,0 +1,330 @@
+"""Several drafts for one target, as `specdec.compare` found them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
+from specdec.analysis.speedup import Speedup
+from specdec.errors import InputError, kind_of, shown
+from specdec.plot.style import GREY, Axes, axes, legend, legend_below, looks, mark, styled
+
+__all__ = [
+    "comparison",
+    "comparison_by_position",
+    "comparison_by_prompt",
+    "comparison_by_temperature",
+    "comparison_of_costs",
+]
+
+_INVALID = "invalid: above the tokens per run"
+
+
+@styled
+def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes | None = None) -> Axes:
+    """Measured speed-up of every draft: the median of the turns, and the smallest and the largest.
+
+    The dashed line is plain decoding. A speed-up above the tokens per run of the target is an error of
+    measuring, and drawn as a grey cross.
+
+    Parameters
+    ----------
+    found : Comparison
+    temperature : float, optional
+        One of those compared; None: the first.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If `found` is no Comparison, was made without timing, or has no such temperature.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    rows = _rows(found, temperature)
+    ax = axes(ax, (7.0, 0.9 + 0.45 * len(rows)))
+    for y, (row, look) in enumerate(zip(rows, looks(), strict=False)):
+        speedup = _speedup(row)
+        if speedup.invalid:
+            ax.plot([speedup.median], [y], "x", color=GREY, markersize=9.0, label=_INVALID)
+        else:
+            mark(ax, [speedup.median], [y], look, x_bounds=[[speedup.low], [speedup.high]])
+    ax.axvline(1.0, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding")
+    ax.set_yticks(range(len(rows)), [_name(row, rows) for row in rows])
+    ax.invert_yaxis()
+    ax.set(title=f"Speed-up over plain decoding, T = {rows[0].temperature:g}", xlabel="speed-up, min to max")
+    _legend_once(ax)
+    return ax
+
+
+@styled
+def comparison_by_position(
+    found: Comparison, *, temperature: float | None = None, ax: Axes | None = None
+) -> Axes:
+    """Share of rounds that accepted their first, second, ... guess, a line for each draft.
+
+    Of the rounds that drafted so far (`ComparisonRow.by_position`). Drafts that drafted nothing are left out.
+
+    Parameters
+    ----------
+    found : Comparison
+    temperature : float, optional
+        One of those compared; None: the first.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If `found` is no Comparison or has no such temperature, or no draft drafted anything.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    rows = [row for row in _rows(found, temperature, timed=False) if row.by_position]
+    if not rows:
+        raise InputError("no draft has drafted anything: there is no acceptance to draw")
+    ax = axes(ax, (7.0, 4.2))
+    for row, look in zip(rows, looks(), strict=False):
+        ax.plot(
+            np.arange(1, len(row.by_position) + 1), row.by_position, color=look.colour,
+            linestyle=look.dashes, marker=look.marker, label=_name(row, rows),
+        )  # fmt: skip
+    ax.set(
+        title=f"Guesses accepted, by position in their round, T = {rows[0].temperature:g}",
+        xlabel="position of the guess",
+        ylabel="share of rounds",
+        ylim=(0.0, 1.02),
+    )
+    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    legend(ax)
+    return ax
+
+
+@styled
+def comparison_by_prompt(
+    found: Comparison, *, temperature: float | None = None, speed: bool = False, ax: Axes | None = None
+) -> Axes:
+    """New tokens per run of the target, or the measured speed-up, of every draft on every prompt.
+
+    Parameters
+    ----------
+    found : Comparison
+    temperature : float, optional
+        One of those compared; None: the first.
+    speed : bool, default False
+        Draw speed-ups, with the smallest and the largest; one that is an error of measuring is a grey cross.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If `found` is no Comparison or has no such temperature, or speeds are asked of one without timing.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    rows = _rows(found, temperature, timed=speed)
+    n_prompts = len(found.prompts)
+    ax = axes(ax, (7.0, 1.2 + 0.5 * n_prompts))
+    step = 0.7 / len(rows)
+    for i, (row, look) in enumerate(zip(rows, looks(), strict=False)):
+        y = np.arange(n_prompts) + step * (i - (len(rows) - 1) / 2.0)
+        if not speed:
+            mark(ax, [one.tokens_per_call for one in row.prompts], y, look, label=_name(row, rows))
+            continue
+        label = _name(row, rows)
+        for place, one in zip(y, row.prompts, strict=True):
+            speedup = _speedup(one)
+            if speedup.invalid:
+                ax.plot([speedup.median], [place], "x", color=GREY, label=_INVALID)
+            else:
+                bounds = [[speedup.low], [speedup.high]]
+                mark(ax, [speedup.median], [place], look, x_bounds=bounds, label=label)
+    ax.set_yticks(range(n_prompts), found.labels)
+    ax.set_ylim(n_prompts - 0.5, -0.5)
+    what = "Speed-up over plain decoding" if speed else "New tokens per run of the target"
+    ax.set(title=f"{what}, T = {rows[0].temperature:g}", xlabel=what.lower())
+    _legend_once(ax)
+    return ax
+
+
+@styled
+def comparison_by_temperature(
+    found: Comparison, *, figure: str = "tokens_per_call", ax: Axes | None = None
+) -> Axes:
+    """A figure of every draft by temperature, with its interval.
+
+    Parameters
+    ----------
+    found : Comparison
+    figure : {"tokens_per_call", "alpha", "speedup"}
+        New tokens per run of the target or mean acceptance rate, with 95 % intervals; or the measured
+        speed-up with the smallest and the largest. Rows without the figure are left out, as are speed-ups
+        that are errors of measuring.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If `found` is no Comparison, `figure` is none of these, or no row has it.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    if figure not in _BY_TEMPERATURE:
+        raise InputError(f"figure is {shown(figure)}; expected one of {', '.join(_BY_TEMPERATURE)}")
+    label, of = _BY_TEMPERATURE[figure]
+    series: dict[tuple[str, int], list[tuple[float, float, float, float]]] = {}
+    names = {}
+    for row in _checked(found).rows:
+        values = of(row)
+        if values is not None:
+            series.setdefault((row.draft, row.gamma), []).append((row.temperature, *values))
+            names[row.draft, row.gamma] = _name(row, found.rows)
+    if not series:
+        raise InputError(f"no row has a {label}: there is nothing to draw")
+    ax = axes(ax, (7.0, 4.2))
+    for (key, points), look in zip(series.items(), looks(), strict=False):
+        x, y, low, high = np.array(sorted(points)).T
+        ax.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=1.2)
+        mark(ax, x, y, look, y_bounds=[low, high], label=names[key])
+    if figure == "speedup":
+        ax.axhline(1.0, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding")
+    ax.set(title=f"{label[0].upper()}{label[1:]}, by temperature", xlabel="temperature", ylabel=label)
+    legend(ax)
+    return ax
+
+
+@styled
+def comparison_of_costs(
+    found: Comparison, *, temperature: float | None = None, ax: Axes | None = None
+) -> Axes:
+    """What a draft costs, beside what it brings: seconds of a round over t(1), and its tokens.
+
+    A round costs its drafting and the run of the target with all its rows; both over the time of a plain run
+    of the target. Below the dashed line a round brings fewer tokens than plain decoding makes meanwhile.
+
+    Parameters
+    ----------
+    found : Comparison
+    temperature : float, optional
+        One of those compared; None: the first.
+    ax : Axes, optional
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        If `found` is no Comparison, was made without timing, or has no such temperature.
+    MissingPackageError
+        If matplotlib is not installed.
+    """
+    rows = _rows(found, temperature)
+    ax = axes(ax, (7.0, 4.2))
+    most = 1.0
+    for row, look in zip(rows, looks(), strict=False):
+        costs = row.costs
+        assert costs is not None
+        x = costs.draft + costs.verify
+        c = "" if row.c is None else f", c = {row.c:.3f}"
+        alpha = "" if row.alpha is None else f", α = {row.alpha:.2f}"
+        mark(
+            ax, [x], [row.tokens_per_call], look, y_bounds=[[row.tokens_low], [min(row.tokens_high, 99.0)]],
+            label=f"{_name(row, rows)}{alpha}{c}",
+        )  # fmt: skip
+        most = max(most, x)
+    ax.plot([0.0, 1.1 * most], [0.0, 1.1 * most], "--", color=GREY, linewidth=1.2, label="plain decoding")
+    ax.set(
+        title=f"What rounds bring, beside what they cost, T = {rows[0].temperature:g}",
+        xlabel="time of a round, drafting and verification, over t(1)",
+        ylabel="tokens per run",
+    )
+    ax.set_xlim(left=0.0)
+    ax.set_ylim(bottom=0.0)
+    legend_below(ax, 2)
+    return ax
+
+
+def _checked(found: Comparison) -> Comparison:
+    if not isinstance(found, Comparison):
+        raise InputError(f"found is {kind_of(found)}; expected a Comparison")
+    return found
+
+
+def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -> list[ComparisonRow]:
+    """The rows of one temperature."""
+    wanted = _checked(found).temperatures[0] if temperature is None else temperature
+    rows = [row for row in found.rows if row.temperature == wanted]
+    if not rows:
+        known = ", ".join(f"{one:g}" for one in found.temperatures)
+        raise InputError(f"temperature is {shown(temperature)}; expected one of {known}")
+    if timed and not found.plain_tokens_per_s:
+        raise InputError("the Comparison has no times (timing=False): there is no speed to draw")
+    return rows
+
+
+def _name(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> str:
+    """The draft, with its gamma where there are several."""
+    several = any(one.draft == row.draft and one.gamma != row.gamma for one in rows)
+    return f"{row.draft}, γ = {row.gamma}" if several else row.draft
+
+
+def _speedup(row: ComparisonRow | PromptRow) -> Speedup:
+    return row.speedup or Speedup((math.nan,), (math.nan,))
+
+
+def _speedup_values(row: ComparisonRow) -> tuple[float, float, float] | None:
+    speedup = row.speedup
+    return None if speedup is None or speedup.invalid else (speedup.median, speedup.low, speedup.high)
+
+
+def _alpha_values(row: ComparisonRow) -> tuple[float, float, float] | None:
+    if row.alpha is None or row.alpha_low is None or row.alpha_high is None:
+        return None
+    return row.alpha, row.alpha_low, row.alpha_high
+
+
+def _token_values(row: ComparisonRow) -> tuple[float, float, float] | None:
+    return row.tokens_per_call, row.tokens_low, row.tokens_high
+
+
+_Values = Callable[[ComparisonRow], tuple[float, float, float] | None]
+_BY_TEMPERATURE: dict[str, tuple[str, _Values]] = {
+    "tokens_per_call": ("tokens per run of the target", _token_values),
+    "alpha": ("acceptance rate α", _alpha_values),
+    "speedup": ("speed-up over plain decoding", _speedup_values),
+}
+
+
+def _legend_once(ax: Axes) -> None:
+    """A legend in which each label stands once."""
+    handles, labels = ax.get_legend_handles_labels()
+    once: dict[str, Any] = {}
+    for handle, label in zip(handles, labels, strict=True):
+        once.setdefault(label, handle)
+    legend(ax, handles=list(once.values()), labels=list(once))

@@ -1,0 +1,483 @@
+"""Comparisons of drafts of every kind: figures against counts of runs, laws and simulations."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from drafters import DRAFTS, REMEMBERING, World, named
+from specdec import drafts
+from specdec.analysis import measure as measure_module
+from specdec.analysis import oracle as oracle_module
+from specdec.analysis import speedup as speedup_module
+from specdec.analysis import tune as tune_module
+from specdec.analysis.comparison import ComparisonRow, PromptRow
+from specdec.analysis.running import RunFigures
+from specdec.analysis.speedup import RoundCosts, Speedup, TimedRuns
+from specdec.analysis.timing import ForwardTimes
+from specdec.errors import InputError, MissingPackageError
+from specdec.trace import Round, Trace
+from toy_pair import N_VOCAB, load_pair
+
+PROMPTS = [[1, 5, 9, 30], [7, 8, 7, 8, 7]]
+TIMES = ForwardTimes({m: 1.0 + 0.1 * (m - 1) for m in range(1, 99)}, 0.05)
+N_NEW = 12  # tokens of a prompt
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    target, draft = load_pair(tmp_path_factory.mktemp("pair"), amount=0.2)
+    return World(target, draft, np.random.default_rng(0).integers(1, N_VOCAB, 40).tolist() * 6)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No times of forward passes are measured here."""
+    for module in (measure_module, oracle_module, tune_module):
+        monkeypatch.setattr(module, "forward_times", lambda *args, **options: TIMES)
+
+
+def rounds_of(world: World, draft: Any, **options: Any) -> list[list[Round]]:
+    """The rounds of each prompt, run one after the other."""
+    return [
+        list(
+            specdec.generate(
+                world.target, draft, prompt, max_new_tokens=N_NEW, seed=[(3, i)], **options
+            ).trace.rounds
+        )
+        for i, prompt in enumerate(PROMPTS)
+    ]
+
+
+# ------------------------------------------------------------------------------------ drafts of every kind
+
+
+@pytest.mark.parametrize("name", named())
+def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
+    """Counts are those of runs of a draft made anew, one prompt after the other; the one given learns nothing."""
+    options: dict[str, Any] = {"temperature": 0.8, "verify": "rejection", "gamma": 4}
+    texts = rounds_of(world, DRAFTS[name](world), **options)
+    rounds = [one for text in texts for one in text]
+    given = DRAFTS[name](world)
+    settings: dict[str, Any] = {"n_tokens": N_NEW * len(PROMPTS), "timing": False, "seed": 3}
+    for _ in range(2):
+        found = specdec.compare(
+            world.target, {"mine": given}, PROMPTS, temperatures=[0.8], gammas=[4], **settings
+        )
+        (row,) = found.rows
+        assert (row.draft, row.gamma, row.temperature, row.speedup) == ("mine", 4, 0.8, None)
+        if name == "ensemble that adapts":  # which drafts are asked depends on times
+            continue
+        assert row.n_tokens == sum(one.kept for one in rounds) and row.n_calls == len(rounds)
+        assert row.tokens_per_call == row.n_tokens / row.n_calls
+        trees = any(list(one.parents) != list(range(one.n_drafted)) for one in rounds)
+        betas = [beta for one in rounds for beta in one.betas]
+        if trees or not betas:
+            assert row.alpha is None and row.reason
+        else:
+            assert row.alpha == pytest.approx(sum(betas) / len(betas)) and not row.reason
+        for i, share in enumerate(row.by_position, 1):
+            reached = [len(one.path) for one in rounds if one.depth >= i]
+            assert share == sum(n >= i for n in reached) / len(reached)
+        for one, text in zip(row.prompts, texts, strict=True):
+            assert one.tokens_per_call == sum(r.kept for r in text) / len(text)
+    assert "nan" not in str(found).lower()
+
+    measured = specdec.measure(
+        world.target, given, PROMPTS, temperatures=[0.8], leniences=[1.0], gammas=[4], name="mine", **settings
+    )
+    (line,) = measured.rows
+    assert line.draft == measured.draft == "mine"
+    assert bool(measured.betas) == (not line.by_running)
+    if line.by_running:
+        assert (line.predicted_speedup, line.ideal_speedup) == (None, None) and line.reason
+        if name != "ensemble that adapts":
+            assert (line.tokens_per_call, line.alpha) == (row.tokens_per_call, row.alpha)
+            assert line.by_position == row.by_position
+    else:
+        assert line.alpha is not None and line.reason == ""
+    json.dumps(measured.to_dict(), allow_nan=False)
+    assert "mine" in str(measured)
+
+    replayed = specdec.oracle(
+        world.target, given, PROMPTS[1], gammas=[0, 2], max_gamma=4, max_new_tokens=N_NEW, name="mine"
+    )
+    assert [one.name for one in replayed.rows][:3] == ["gamma 0", "gamma 2", "auto"]
+    assert replayed["gamma 0"].tokens_per_call == 1.0 and replayed.draft == "mine"
+
+
+@pytest.mark.parametrize("name", named())
+def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gamma 2 is made the fastest; where acceptance and the law of times predict, the law decides."""
+
+    def over(way: TimedRuns, plain: TimedRuns) -> Speedup:
+        ratio = 1.1 if way._options["gamma"] == 2 else 0.9
+        return Speedup((ratio - 0.1, ratio, ratio + 0.1), (9.0, 9.0, 9.0))
+
+    monkeypatch.setattr(TimedRuns, "over", over)
+    found = specdec.tune(
+        world.target, DRAFTS[name](world), PROMPTS, max_gamma=2, n_tokens=4, temperature=0.8, name="mine"
+    )
+    assert found.draft == "mine"
+    if found.ran:
+        assert found.gamma == 2 and found.speedups[2] == 1.1
+        assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2))
+        assert set(found.ran) >= {1, 2} and "2 ★" in str(found) and found.idealised_gamma is None
+    else:
+        assert list(found.speedups) == [0, 1, 2]
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", sorted(REMEMBERING))
+def test_a_snapshot_knows_what_the_draft_knows_and_neither_learns_of_the_other(
+    world: World, name: str
+) -> None:
+    given, other = DRAFTS[name](world), DRAFTS[name](world)
+    if not isinstance(given, drafts.Draft):
+        pytest.skip("objects of the caller's are used as they are")
+    wanted = rounds_of(world, other, gamma=4)
+    assert shapes(rounds_of(world, given.snapshot(), gamma=4)) == shapes(wanted)
+    assert shapes(rounds_of(world, given.snapshot(), gamma=4)) == shapes(wanted)  # not of the first one
+    assert shapes(rounds_of(world, given, gamma=4)) == shapes(wanted)
+    assert given.snapshot().identity is given.identity or isinstance(given, drafts.Online)
+
+
+def shapes(texts: list[list[Round]]) -> list[list[tuple[Any, ...]]]:
+    return [[(one.drafted, one.path) for one in text] for text in texts]
+
+
+# ---------------------------------------------------------------------------------- figures and their laws
+
+
+def test_greedy_tokens_per_run_follow_from_where_the_draft_is_right(world: World) -> None:
+    """The betas of `measure`, which no run has seen, are gone through by hand, round by round."""
+    gamma, n = 3, 40
+    measured = specdec.measure(
+        world.target, world.draft, PROMPTS, temperatures=[0.0], gammas=[gamma], n_tokens=2 * n, timing=False
+    )
+    found = specdec.compare(
+        world.target, {"model": world.draft}, PROMPTS, temperatures=[0.0], gammas=[gamma], n_tokens=2 * n,
+        timing=False,
+    )  # fmt: skip
+    n_calls, seen, accepted = 0, [], 0
+    for betas in measured.betas[0.0]:
+        at = 0
+        while at < len(betas):
+            right = 0
+            for beta in betas[at : min(at + gamma, len(betas) - 1)]:
+                seen.append(beta)
+                if not beta:
+                    break
+                right += 1
+            accepted += right
+            at += right + 1
+            n_calls += 1
+    row = found.rows[0]
+    assert (row.n_calls, row.n_tokens) == (n_calls, sum(map(len, measured.betas[0.0])))
+    assert row.alpha == np.mean(seen)
+    assert row.draft_acceptance_rate is not None
+    assert row.draft_acceptance_rate * row.drafted_per_call == pytest.approx(accepted / n_calls)
+
+
+@pytest.mark.law
+def test_alpha_of_runs_is_that_of_the_distributions(world: World) -> None:
+    """Of runs at the positions they verify, and of both whole distributions at every position."""
+    options: dict[str, Any] = {"temperatures": [1.0], "gammas": [1], "timing": False}
+    prompts = [[i, i + 1] for i in range(40)]
+    measured = specdec.measure(world.target, world.draft, prompts, n_tokens=3000, leniences=[1.0], **options)
+    found = specdec.compare(world.target, {"it": world.draft}, prompts, n_tokens=3000, **options).rows[0]
+    alpha, low, high = measured.rows[0].rates
+    assert found.alpha == pytest.approx(alpha, abs=2 * (high - low))
+    # with one guess a round the tokens of a run are 1 + alpha, equation (1)
+    assert found.tokens_per_call == pytest.approx(1 + alpha, abs=0.06)
+    assert found.tokens_low < 1 + alpha < found.tokens_high
+
+
+def result(rounds: list[tuple[int, int, int]], **times: float) -> Any:
+    """A run of chains: guesses, accepted, kept of each round."""
+    seconds = {"draft_s": 0.0, "verify_s": 1.0, "other_s": 0.0} | times
+    made = [
+        Round(
+            index=i, drafted=(1,) * n, parents=tuple(range(n)), path=tuple(range(1, a + 1)),
+            tokens=(1,) * (a + 1), kept=kept, betas=(0.5,) * min(n, a + 1), **seconds,
+        )
+        for i, (n, a, kept) in enumerate(rounds)
+    ]  # fmt: skip
+    return SimpleNamespace(trace=Trace(made), tokens=[1] * sum(kept for *_, kept in rounds))
+
+
+def test_intervals_of_tokens_per_run_cover_the_truth() -> None:
+    """Made-up draws, right with probability 0.7 up to three times in a row: 1 + 0.7 + 0.49 + 0.343."""
+    rng = np.random.default_rng(2)
+    truth, hits = 1 + 0.7 + 0.49 + 0.343, 0
+    for _ in range(200):
+        lengths = np.minimum(rng.geometric(0.3, size=(4, 30)) - 1, 3)
+        found = RunFigures.of([result([(3, int(k), int(k) + 1) for k in text]) for text in lengths])
+        hits += found.tokens_low < truth < found.tokens_high
+    assert hits >= 180  # 190 expected, standard deviation 3
+
+
+def test_figures_by_hand() -> None:
+    texts = [result([(3, 3, 4), (3, 1, 2), (0, 0, 1)]), result([(2, 0, 1), (3, 2, 2)])]  # an end cut one off
+    found = RunFigures.of(texts)
+    assert (found.n_tokens, found.n_calls, found.n_drafted, found.n_accepted) == (10, 5, 11, 6)
+    assert found.tokens_per_call == 2.0 and found.alpha == 0.5
+    assert found.by_position == (3 / 4, 2 / 4, 1 / 3)
+
+
+def test_costs_are_medians_over_plain_runs_of_the_same_turn() -> None:
+    plain, way = TimedRuns("target", None), TimedRuns("target", "draft")
+    for slowness in (1.0, 10.0, 3.0):
+        plain.turns.append([result([(0, 0, 1)] * 4, verify_s=2.0 * slowness)])
+        way.turns.append([result([(4, 2, 3)] * 2, draft_s=0.8 * slowness, verify_s=3.0 * slowness)])
+    way.turns[1] = [result([(4, 2, 3)] * 2, draft_s=800.0, verify_s=900.0)]  # one wrong turn of three
+    assert way.costs(plain) == RoundCosts(pytest.approx(0.1), pytest.approx(0.4), pytest.approx(1.5))
+    never = TimedRuns("target", "draft")
+    never.turns = [[result([(0, 0, 1)] * 2)]] * 3
+    assert math.isnan(never.costs(plain).guess) and never.costs(plain).draft == 0.0
+
+
+def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
+    """A memory learns within a turn, from its prompts in their order, and from no other turn."""
+    memory = drafts.SuffixMemory(min_match=1)
+    found = specdec.compare(
+        world.target, {"memory": memory}, [PROMPTS[1]] * 2, temperatures=[0.0], n_tokens=40, repeats=2
+    )
+    first, second = found.rows[0].prompts
+    assert second.tokens_per_call > 2.0 * first.tokens_per_call  # the same text again
+    assert memory.n_texts == 0
+    assert first.speedup is not None and len(set(first.speedup.tokens_per_run)) == 1
+
+
+def test_everything_takes_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    generate = speedup_module.generate
+
+    def told(target, draft, prompt, **options):
+        calls.append((options["seed"][0], options.get("gamma", 0)))
+        return generate(target, draft, prompt, **options)
+
+    monkeypatch.setattr(speedup_module, "generate", told)
+    found = specdec.compare(
+        world.target, {"a": world.draft, "b": drafts.Random()}, PROMPTS, temperatures=[1.0], gammas=[1, 2],
+        n_tokens=8, repeats=2, seed=5,
+    )  # fmt: skip
+    gammas = [0, 1, 2, 1, 2]
+    assert calls == [((5 + turn, i), gamma) for turn in range(2) for i in range(2) for gamma in gammas]
+    assert found.rows[0].n_tokens == 16  # sampled texts of both turns count
+    assert [(row.draft, row.gamma) for row in found.rows] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+    assert all(row.speedup is not None and len(row.speedup.ratios) == 2 for row in found.rows)
+    assert all(row.costs is not None and row.costs.verify > 0.0 for row in found.rows)
+
+
+# ------------------------------------------------------------------------------------------------ choices
+
+
+def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By made-up speed-ups, of which the highest is no result: it is above the tokens per run."""
+    speeds = {("model", 1): 1.5, ("model", 2): 1.7, ("copies", 1): 3.0, ("copies", 2): 1.2}
+
+    def over(way: TimedRuns, plain: TimedRuns) -> Speedup:
+        kind = "copies" if isinstance(way._draft, drafts.ContextCopy) else "model"
+        return Speedup((speeds.get((kind, way._options["gamma"]), 0.5),), (2.0,))
+
+    monkeypatch.setattr(TimedRuns, "over", over)
+    copies = drafts.ContextCopy()
+    ways = {"copies": copies, "small": world.draft}
+    found = specdec.tune(world.target, ways, PROMPTS, max_gamma=2, n_tokens=8)
+    assert (found.draft, found.gamma, found.choice) == ("small", 2, world.draft)
+    (other,) = found.others
+    assert (other.draft, other.gamma, other.choice) == ("copies", 2, copies)
+    assert other.invalid_predictions == {1: "invalid: 3.00 is above 2.00 tokens per run"}
+    text = str(found)
+    assert "small with gamma 2 is fastest" in text and text.count("★") == 1
+    assert "invalid: 3.00 is above 2.00 tokens per run" in text
+    assert [one["draft"] for one in found.to_dict()["others"]] == ["copies"]
+    speeds.update(dict.fromkeys(speeds, 0.8))
+    found = specdec.tune(world.target, [copies, copies], PROMPTS, max_gamma=2, n_tokens=8)
+    assert found.gamma == 0 and "plain decoding is fastest" in str(found) and "★" not in str(found)
+    assert {found.draft, found.others[0].draft} == {"contextcopy (0)", "contextcopy (1)"}
+
+
+def test_the_layer_of_an_exit_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = []
+
+    def over(way: TimedRuns, plain: TimedRuns) -> Speedup:
+        layers.append(way._draft.layer)
+        return Speedup((1.4 if (way._draft.layer, way._options["gamma"]) == (last, 2) else 1.1,), (2.0,))
+
+    last = world.target.config["n_layer"] - 1
+    monkeypatch.setattr(TimedRuns, "over", over)
+    found = specdec.tune(world.target, drafts.EarlyExit, PROMPTS, max_gamma=3, n_tokens=8)
+    assert (found.choice.layer, found.gamma, found.draft) == (last, 2, f"exit at layer {last}")
+    assert set(layers) == set(range(1, last + 1))
+    out = specdec.generate(world.target, found.choice, PROMPTS[0], gamma=found.gamma, max_new_tokens=8)
+    assert out.tokens == specdec.generate(world.target, None, PROMPTS[0], max_new_tokens=8).tokens
+
+
+def test_exits_of_a_deep_target() -> None:
+    deep: Any = SimpleNamespace(config={"n_layer": 33}, path="deep")
+    assert [one.layer for one in drafts.EarlyExit.exits(deep)] == [1, 7, 13, 20, 26, 32]
+    flat: Any = SimpleNamespace(config={"n_layer": 1}, path="flat")
+    with pytest.raises(InputError, match="flat has 1 layer; expected 2 or more"):
+        drafts.EarlyExit.exits(flat)
+
+
+# -------------------------------------------------------------------------------------------------- views
+
+
+def a_comparison(world: World) -> specdec.Comparison:
+    return specdec.compare(
+        world.target, {"model": world.draft, "tree": DRAFTS["top-k"](world)}, PROMPTS,
+        temperatures=[0.0, 1.0], n_tokens=16, repeats=2,
+    )  # fmt: skip
+
+
+def test_an_invalid_speed_up_has_its_reason_and_no_star(world: World) -> None:
+    found = a_comparison(world)
+    row, tree, *others = found.rows
+    honest = replace(row, speedup=Speedup((1.4, 1.5, 1.6), (2.0,) * 3))
+    wrong = replace(tree, speedup=Speedup((2.1, 2.9, 3.0), (1.7,) * 3))
+    slow = [replace(one, speedup=Speedup((0.8, 0.9, 1.7), (2.0,) * 3)) for one in others]
+    shown = replace(found, rows=(honest, wrong, *slow))
+    assert (shown.best(0.0), shown.best(1.0)) == (honest, None)
+    table = shown.tables()[0]
+    speeds = [line[table.head.index("speed-up")] for line in table.rows]
+    reason = "invalid: 2.90 is above 1.70 tokens per run"
+    assert speeds == ["1.00X", "1.50X", reason, "1.00X", "0.90X", "0.90X"]
+    assert [line[2] for line in table.rows] == [
+        "0  ",
+        "4 ★",
+        f"{tree.gamma}  ",
+        "0  ",
+        "4  ",
+        f"{tree.gamma}  ",
+    ]
+    assert table.rows[1][-1] == "1.40 to 1.60"
+    assert shown.to_dict()["rows"][1]["speedup"]["invalid"] == reason
+
+
+def test_views_are_complete(world: World) -> None:
+    found = a_comparison(world)
+    loaded = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert loaded["rows"][0]["speedup"].keys() >= {"median", "low", "high", "ratios", "tokens_per_run"}
+    assert loaded["rows"][1]["alpha"] is None and "trees" in loaded["rows"][1]["reason"]
+    assert loaded["prompts"] == PROMPTS
+    for text in (str(found), found._repr_html_(), found.markdown()):
+        assert "tree" in text and "plain decoding" in text
+    assert found.markdown().startswith("**Drafts for")
+    assert found["model"] == [found.rows[0], found.rows[2]] and found.temperatures == (0.0, 1.0)
+    with pytest.raises(KeyError):
+        found["other"]
+    assert "'model', 'tree'" in repr(found)
+
+
+def test_rows_as_a_data_frame(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = a_comparison(world)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingPackageError, match="pip install pandas"):
+        found.to_pandas()
+    lines: list[Any] = []
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lines.extend))
+    found.to_pandas()
+    assert lines[0]["tokens_per_call"] == found.rows[0].tokens_per_call
+    assert math.isnan(lines[1]["alpha"]) and lines[1]["draft"] == "tree"
+    assert lines[0]["speedup_low"] <= lines[0]["speedup"] <= lines[0]["speedup_high"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"drafts": {}}, r"drafts is \{\}; expected a dict of drafts by their names"),
+        ({"drafts": [1]}, r"drafts is \[1\]; expected a dict"),
+        ({"drafts": {3: None}}, "drafts has the name 3"),
+        ({"drafts": {"a": None}}, "draft is a NoneType"),
+        ({"gammas": [0]}, "gammas is 0"),
+        ({"gammas": [2, 2]}, "none twice"),
+        ({"temperatures": []}, "temperatures is"),
+        ({"n_tokens": 0}, "n_tokens is 0"),
+        ({"repeats": 0}, "repeats is 0"),
+        ({"verify": "none"}, "verify"),
+        ({"timing": 1}, "timing is 1"),
+        ({"prompts": []}, "prompts is an empty list"),
+    ],
+)
+def test_what_is_wrong_is_named(world: World, change: dict[str, Any], message: str) -> None:
+    arguments = {"drafts": {"a": world.draft}, "prompts": PROMPTS, "n_tokens": 4, "timing": False}
+    with pytest.raises(InputError, match=message):
+        specdec.compare(world.target, **{**arguments, **change})
+
+
+def test_names_are_texts(world: World) -> None:
+    for name in ("", 3):
+        with pytest.raises(InputError, match="name is"):
+            specdec.measure(world.target, world.draft, PROMPTS, name=name, timing=False)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="name is 'x' for 2 drafts"):
+        specdec.tune(world.target, [world.draft, drafts.Random()], PROMPTS, name="x")
+    with pytest.raises(InputError, match=r"draft is \[\]; expected at least one"):
+        specdec.tune(world.target, [], PROMPTS)
+
+
+# ----------------------------------------------------------------------------------------------- pictures
+
+
+@pytest.mark.notebook
+def test_pictures_show_what_was_found(world: World) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from specdec import plot
+
+    found = a_comparison(world)
+    good, wrong = Speedup((1.2, 1.3, 1.5), (2.0,) * 3), Speedup((2.5, 2.9, 3.0), (1.7,) * 3)
+    rows: list[ComparisonRow] = []
+    for i, row in enumerate(found.rows):
+        prompts: tuple[PromptRow, ...] = tuple(replace(one, speedup=good) for one in row.prompts)
+        rows.append(replace(row, speedup=wrong if i == 1 else good, prompts=prompts))
+    found = replace(found, rows=tuple(rows))
+
+    ax = plot.comparison(found)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["model", "tree"]
+    drawn = {tuple(line.get_xdata()): line.get_marker() for line in ax.get_lines()}
+    assert drawn[(2.9,)] == "x" and drawn[(1.3,)] != "x"  # an error of measuring is no result
+    ax = plot.comparison_by_position(found, temperature=1.0)
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()}
+    assert lines == {row.draft: list(row.by_position) for row in found.rows[2:]}
+    ax = plot.comparison_by_prompt(found)
+    xs = sorted(x for line in ax.get_lines() for x in line.get_xdata() if line.get_label() in found.drafts)
+    assert xs == sorted(one.tokens_per_call for row in found.rows[:2] for one in row.prompts)
+    assert len(plot.comparison_by_prompt(found, speed=True).get_yticks()) == len(PROMPTS)
+    ax = plot.comparison_by_temperature(found, figure="alpha")
+    assert {line.get_label() for line in ax.get_lines() if line.get_label()[0] != "_"} == {"model"}
+    for figure in ("tokens_per_call", "speedup"):
+        plot.comparison_by_temperature(found, figure=figure)
+    ax = plot.comparison_of_costs(found)
+    costs = found.rows[0].costs
+    assert costs is not None
+    assert (costs.draft + costs.verify,) in [tuple(line.get_xdata()) for line in ax.get_lines()]
+    pyplot.close("all")
+
+    untimed = replace(found, plain_tokens_per_s={})
+    for draw, options, message in (
+        (plot.comparison, {"found": 3}, "found is an int"),
+        (plot.comparison, {"found": untimed}, "no times"),
+        (plot.comparison_by_position, {"found": found, "temperature": 0.5}, "expected one of 0, 1"),
+        (plot.comparison_by_temperature, {"found": found, "figure": "c"}, "figure is 'c'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            draw(**options)
+    heads = specdec.measure(world.target, world.heads(), PROMPTS, n_tokens=8, gammas=[1], timing=False)
+    for draw in (plot.acceptance_by_position, plot.acceptance_rates, plot.heat_map, plot.expected_tokens):
+        with pytest.raises(InputError, match="heads was measured by running"):
+            draw(heads)
+    pyplot.close("all")
