@@ -62,9 +62,10 @@ def rounds_of(world: World, draft: Any, **options: Any) -> list[list[Round]]:
 
 @pytest.mark.parametrize("name", named())
 def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
-    """Counts are those of runs of a draft made anew, one prompt after the other; the one given learns nothing."""
+    """Counts are those of runs of a draft made anew, prompt after prompt; the one given learns nothing."""
     options: dict[str, Any] = {"temperature": 0.8, "verify": "rejection", "gamma": 4}
-    texts = rounds_of(world, DRAFTS[name](world), **options)
+    made = DRAFTS[name](world)
+    texts = rounds_of(world, made.draft if isinstance(made, drafts.Online) else made, **options)
     rounds = [one for text in texts for one in text]
     given = DRAFTS[name](world)
     settings: dict[str, Any] = {"n_tokens": N_NEW * len(PROMPTS), "timing": False, "seed": 3}
@@ -132,7 +133,7 @@ def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.Monke
         assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2))
         assert set(found.ran) >= {1, 2} and "2 ★" in str(found) and found.idealised_gamma is None
     else:
-        assert list(found.speedups) == [0, 1, 2]
+        assert list(found.speedups)[:3] == [0, 1, 2]
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -406,7 +407,7 @@ def test_rows_as_a_data_frame(world: World, monkeypatch: pytest.MonkeyPatch) -> 
         ({"n_tokens": 0}, "n_tokens is 0"),
         ({"repeats": 0}, "repeats is 0"),
         ({"verify": "none"}, "verify"),
-        ({"timing": 1}, "timing is 1"),
+        ({"timing": "yes"}, "timing is 'yes'"),
         ({"prompts": []}, "prompts is an empty list"),
     ],
 )

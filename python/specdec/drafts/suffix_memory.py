@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -118,8 +117,8 @@ class SuffixMemory(Draft):
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         self.n_vocab: int | None = None
         self._tree = _core.SuffixTree(self.max_tokens, self.max_depth)
-        self._lock = threading.Lock()  # of who adds
-        self._begun = count(1)
+        self._lock = threading.Lock()  # of who adds, or begins a text
+        self._n_begun = 0
         self._has_begun = False
         self._origin = 0  # what stands for all texts that were added by hand
         self._file: ReadFiles | None = None  # loaded from or saved to last
@@ -193,7 +192,12 @@ class SuffixMemory(Draft):
     def text_key(self) -> tuple[int, ...]:
         """See `Draft.text_key`."""
         self._has_begun = True
-        return next(self._begun), self._origin
+        return self._next_text(), self._origin
+
+    def _next_text(self) -> int:
+        with self._lock:
+            self._n_begun += 1
+            return self._n_begun
 
     def snapshot(self) -> SuffixMemory:
         """See `Draft.snapshot`."""
@@ -207,8 +211,8 @@ class SuffixMemory(Draft):
             gamma=self.gamma,
         )
         copy._tree.add(*self._tree.texts())
+        copy._n_begun, copy._has_begun = self._n_begun, self._has_begun  # read after what is known
         copy.n_vocab, copy._origin, copy._snapshot_of = self.n_vocab, self._origin, self
-        copy._begun = count(next(self._begun) + 1)
         return copy
 
     def describe(self, target: Model) -> Description:
@@ -243,7 +247,7 @@ class SuffixMemory(Draft):
             "n_vocab": self.n_vocab or 0,
             "max_tokens": self.max_tokens,
             "max_depth": self.max_depth,
-            "n_begun": next(self._begun),
+            "n_begun": self._next_text(),
             "origin": self._origin,
         }
         arrays = dict(zip(_ARRAYS, self._tree.texts(), strict=True))
@@ -292,7 +296,7 @@ class SuffixMemory(Draft):
                 f"expected 0 to {n_vocab - 1}"
             )
         memory.n_vocab = n_vocab or None
-        memory._begun, memory._origin = count(n_begun + 1), origin
+        memory._n_begun, memory._origin = n_begun, origin
         memory._file = files
         return memory
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -85,8 +84,8 @@ class TokenRecycling(Draft):
         self.gamma = self.tree.gamma
         self.n_vocab: int | None = None
         self._matrix: _core.TokenMatrix | None = None
-        self._lock = threading.Lock()  # of who makes the matrix
-        self._begun = count(1)
+        self._lock = threading.Lock()  # of who makes the matrix, or begins a text
+        self._n_begun = 0
         self._has_begun = False
         self._file: ReadFiles | None = None  # loaded from or saved to last
 
@@ -115,7 +114,12 @@ class TokenRecycling(Draft):
     def text_key(self) -> tuple[int, ...]:
         """See `Draft.text_key`."""
         self._has_begun = True
-        return (next(self._begun),)
+        return (self._next_text(),)
+
+    def _next_text(self) -> int:
+        with self._lock:
+            self._n_begun += 1
+            return self._n_begun
 
     def snapshot(self) -> TokenRecycling:
         """See `Draft.snapshot`."""
@@ -123,7 +127,7 @@ class TokenRecycling(Draft):
         if self._matrix is not None:
             copy._matrix = _core.TokenMatrix(self._matrix.rows())
         copy.n_vocab, copy._snapshot_of = self.n_vocab, self
-        copy._begun = count(next(self._begun) + 1)
+        copy._n_begun, copy._has_begun = self._n_begun, self._has_begun  # read after what is known
         return copy
 
     def describe(self, target: Model) -> Description:
@@ -151,7 +155,7 @@ class TokenRecycling(Draft):
             The file cannot be written.
         """
         file = check_path("path", path)
-        numbers = {"k": self.k, "n_begun": next(self._begun)}
+        numbers = {"k": self.k, "n_begun": self._next_text()}
         metadata = METADATA | {name: str(number) for name, number in numbers.items()}
         write_safetensors(file, {"rows": self.rows().reshape(-1)}, metadata)
         self._file = ReadFiles(file, [file])
@@ -193,7 +197,7 @@ class TokenRecycling(Draft):
         except ValueError as error:
             raise CheckpointError(f"{location}: {error}") from error
         draft.n_vocab = len(rows) // k
-        draft._begun = count(n_begun + 1)
+        draft._n_begun = n_begun
         draft._file = files
         return draft
 
