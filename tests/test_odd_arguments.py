@@ -389,6 +389,18 @@ CASES: dict[str, Callable[[World], Case]] = {
         specdec.tune,
         {"target": w.target, "draft": w.draft, **TEXTS, "n_tokens": 4, "max_gamma": 1},
     ),
+    "compare": lambda w: (
+        specdec.compare,
+        {
+            "target": w.target,
+            "drafts": {"a": w.draft},
+            **TEXTS,
+            "n_tokens": 2,
+            "repeats": 1,
+            "temperatures": [0.0],
+            "gammas": [1],
+        },
+    ),
     "oracle": lambda w: (
         specdec.oracle,
         {"target": w.target, "draft": w.draft, **TEXTS, "max_new_tokens": 2, "max_gamma": 1, "gammas": [1]},
@@ -487,7 +499,7 @@ CASES: dict[str, Callable[[World], Case]] = {
 """Each function and arguments that it takes."""
 
 
-ENDLESS = {("measure", "repeats"), ("bench", "repeats")}
+ENDLESS = {("measure", "repeats"), ("compare", "repeats"), ("bench", "repeats")}
 """How often something is done: large numbers are obeyed."""
 
 LONG = {"bench"}
@@ -569,6 +581,8 @@ def test_every_public_function_is_in_the_table() -> None:
         "BeamTrace",
         "Bench",
         "BenchRow",
+        "Comparison",
+        "ComparisonRow",
         "Explorer",
         "ExplorerSettings",
         "Measurement",
@@ -576,14 +590,20 @@ def test_every_public_function_is_in_the_table() -> None:
         "Model",
         "Oracle",
         "OracleRow",
+        "PromptRow",
         "QuantizationReport",
         "Result",
         "Round",
+        "RoundCosts",
+        "RunFigures",
+        "Score",
         "SkipSearch",
         "SkipTrial",
         "Speculation",
+        "Speedup",
         "Stream",
         "Trace",
+        "TunedRuns",
         "Tuning",
         "available_kernels",
         "explore",

@@ -20,7 +20,9 @@ import scipy
 import specdec
 from colours import contrast, least_distance
 from specdec import Measurement, Result, Round, Trace
+from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
 from specdec.analysis.measurement import Independence, MeasurementRow
+from specdec.analysis.speedup import Speedup
 from specdec.analysis.statistics import acceptance_by_position
 from specdec.errors import InputError
 from toy_pair import ToyTokenizer
@@ -597,6 +599,29 @@ def test_heat_map_of_any_text() -> None:
 
 # ------------------------------------------------------------------------------------- all the pictures
 
+
+def make_comparison() -> Comparison:
+    """Two drafts at two temperatures, of which one is faster than it can be."""
+    rows = []
+    for temperature in (0.0, 1.0):
+        for i, name in enumerate(("small model", "a tree of candidates")):
+            ratios = (2.5, 2.9, 3.0) if i and not temperature else (1.2, 1.3, 1.5)
+            speedup = Speedup(ratios, (2.0 - 0.1 * i,) * 3)
+            prompts = tuple(PromptRow(k, 50, 2.0 + 0.3 * i - 0.2 * k, 0.7, speedup) for k in range(2))
+            tokens = 2.2 - 0.4 * temperature + 0.1 * i
+            alpha = None if i else 0.8 - 0.2 * temperature
+            rows.append(
+                ComparisonRow(
+                    name, temperature, 4, 100, 45, tokens, tokens - 0.1, tokens + 0.2, alpha,
+                    alpha and alpha - 0.05, alpha and alpha + 0.04, 3.9, 0.5,
+                    (0.8, 0.6, 0.5)[: 3 - i], prompts, 0.1, 0.4, 1.2 + i, (90.0, 95.0, 99.0), speedup, "it drafts trees" if i else "",
+                )
+            )  # fmt: skip
+    rates = {0.0: (60.0, 61.0, 62.0), 1.0: (60.0, 61.0, 62.0)}
+    labels = ("Once upon a time", "It was a dark and stormy night, and")
+    return Comparison("target", tuple(rows), rates, [[1], [2]], labels, {})
+
+
 PICTURES: dict[str, tuple[str, Callable[[dict[int, Result]], Iterable[Any]], dict[str, Any]]] = {
     "figure 2": ("expected_tokens", lambda runs: [runs[gamma] for gamma in GAMMAS], {}),
     "figure 2, curves": ("expected_tokens", lambda runs: [], {}),
@@ -612,6 +637,13 @@ PICTURES: dict[str, tuple[str, Callable[[dict[int, Result]], Iterable[Any]], dic
     "histogram": ("beta_histogram", lambda runs: [runs[7]], {}),
     "histogram, several": ("beta_histogram", lambda runs: [runs[3], make_measurement()], {}),
     "rates": ("acceptance_rates", lambda runs: [make_measurement()], {}),
+    "comparison": ("comparison", lambda runs: [make_comparison()], {}),
+    "comparison, positions": ("comparison_by_position", lambda runs: [make_comparison()], {}),
+    "comparison, prompts": ("comparison_by_prompt", lambda runs: [make_comparison()], {}),
+    "comparison, speeds": ("comparison_by_prompt", lambda runs: [make_comparison()], {"speed": True}),
+    "comparison, tokens": ("comparison_by_temperature", lambda runs: [make_comparison()], {}),
+    "comparison, alpha": ("comparison_by_temperature", lambda runs: [make_comparison()], {"figure": "alpha"}),
+    "comparison, costs": ("comparison_of_costs", lambda runs: [make_comparison()], {}),
     "autocorrelation": ("autocorrelation", lambda runs: [make_measurement()], {}),
     "heat map": ("heat_map", lambda runs: [runs[3]], {}),
     "heat map, narrow": ("heat_map", lambda runs: [runs[3]], {"columns": 50, "n_tokens": 12}),

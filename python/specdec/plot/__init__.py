@@ -17,7 +17,7 @@ needs none of it: it is how a `specdec.Result` prints.
 
 from __future__ import annotations
 
-from specdec.plot.comparison import (
+from specdec.plot.comparisons import (
     comparison,
     comparison_by_position,
     comparison_by_prompt,

@@ -61,7 +61,11 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
     ax.axvline(1.0, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding")
     ax.set_yticks(range(len(rows)), [_name(row, rows) for row in rows])
     ax.invert_yaxis()
-    ax.set(title=f"Speed-up over plain decoding, T = {rows[0].temperature:g}", xlabel="speed-up, min to max")
+    ax.set(
+        title=f"Speed-up over plain decoding, T = {rows[0].temperature:g}",
+        xlabel="speed-up, min to max",
+        ylabel="draft",
+    )
     _legend_once(ax)
     return ax
 
@@ -160,7 +164,7 @@ def comparison_by_prompt(
     ax.set_yticks(range(n_prompts), found.labels)
     ax.set_ylim(n_prompts - 0.5, -0.5)
     what = "Speed-up over plain decoding" if speed else "New tokens per run of the target"
-    ax.set(title=f"{what}, T = {rows[0].temperature:g}", xlabel=what.lower())
+    ax.set(title=f"{what}, T = {rows[0].temperature:g}", xlabel=what.lower(), ylabel="prompt")
     _legend_once(ax)
     return ax
 
