@@ -614,7 +614,8 @@ def make_comparison() -> Comparison:
                 ComparisonRow(
                     name, temperature, 4, 100, 45, tokens, tokens - 0.1, tokens + 0.2, alpha,
                     alpha and alpha - 0.05, alpha and alpha + 0.04, 3.9, 0.5,
-                    (0.8, 0.6, 0.5)[: 3 - i], prompts, 0.1, 0.4, 1.2 + i, (90.0, 95.0, 99.0), speedup, "it drafts trees" if i else "",
+                    (0.8, 0.6, 0.5)[: 3 - i], prompts, 0.1, 0.4, 1.2 + i, (90.0, 95.0, 99.0), speedup,
+                    "it drafts trees" if i else "",
                 )
             )  # fmt: skip
     rates = {0.0: (60.0, 61.0, 62.0), 1.0: (60.0, 61.0, 62.0)}
