@@ -261,7 +261,7 @@ def oracle(
 
         def run(drafting: Draft, policy: int | AdaptiveGamma, i: int) -> Result:
             prompt, key = beginnings[i].given, [(seed, i)]
-            result = generate(target, drafting, prompt, gamma=policy, seed=key, **options)
+            result: Result = generate(target, drafting, prompt, gamma=policy, seed=key, **options)
             done(1)
             return result
 
