@@ -22,6 +22,7 @@ from benchmarks import (
     peers,
     photons,
     prefill,
+    scores,
     translation,
 )
 from benchmarks.report import Report, machine_name, result_folder
@@ -33,6 +34,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "attention": (kernels.attention, kernels.attention_options),
     "experts": (mixtures.experts, mixtures.experts_options),
     "prefill": (prefill.prefill, prefill.prefill_options),
+    "scores": (scores.scores, scores.scores_options),
     "load": (kernels.load, kernels.load_options),
     "threads": (kernels.threads, kernels.threads_options),
     "speed": (engine.speed, engine.speed_options),

@@ -135,6 +135,7 @@ TOY = {
     "draft-costs": "--lengths 50 --nodes 4 --cache 8 --rounds 2 --text README.md",
     "beam": "--width 2 --draft-width 1 --gamma 1 --tokens 2",
     "prefill": "--layers eight --rows 3 --depth 1",
+    "scores": "--models eight --dtypes f32 --context 20 --choices 3 --tokens 2",
     "load": "--shape eight --dtypes f32",
     "experts": "--shapes eight_of_experts --dtypes int8 --rows 1 3 --alphas 0.9 --gamma 2 "
     "--draft eight-draft --tokens 8",
