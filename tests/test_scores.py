@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import specdec
+from allocations import fail_each_allocation, needs_hooks
 from canonical import (
     ENCODER_DECODERS,
     FORMATS,
+    LLAMA,
     SWITCHES,
     VARIANTS,
     build,
@@ -19,7 +24,11 @@ from canonical import (
     random_tensors,
     step_by_step,
 )
+from encoder_decoders import START, EncoderDecoder
 from specdec import _core
+from specdec.errors import InputError, NotFiniteError
+from specdec.models.score import rolling_windows
+from toy_pair import ToyTokenizer, load_pair, write_pair
 
 Ids = list[int]
 N_TOP = 3
@@ -102,3 +111,292 @@ def test_texts_have_the_bits_of_their_tokens_one_by_one(case: tuple[str, str, st
     assert_equal(run(model, texts[::-1], n_texts=3, n_threads=2, **given), expected[::-1])
     alone = [_core.score(model, ids, source=source)[n_given - 1 :] for ids, n_given in texts]
     assert all(np.array_equal(one[0], row) for one, row in zip(expected, alone, strict=True))
+
+
+@needs_hooks
+def test_what_texts_begin_with_is_read_once() -> None:
+    """The forwards have a row for each different beginning of the texts, whatever shares them out."""
+
+    def n_beginnings(texts: list[tuple[Ids, int]]) -> int:
+        return len({tuple(ids[:n]) for ids, _ in texts for n in range(1, len(ids))})
+
+    model = build(LLAMA, random_tensors(LLAMA))
+    context = ids_of(200, 1)
+    choices = [([*context, *ids_of(6, 10 + i)], 200) for i in range(8)]
+    others = [([*context[:190], *ids_of(12, 30 + i), *ids_of(5, 50 + i)], 202) for i in range(3)]
+    for n_texts in (0, 1, 4):
+        before = _core._forward_work()
+        run(model, choices + others, n_texts=n_texts)
+        rows = (_core._forward_work() - before) / (2 * LLAMA["n_layer"])
+        assert rows == n_beginnings(choices + others) > 280
+    # more than a tree holds: other groups copy the stem that the first one reads
+    many = [([*context, *ids_of(30, 100 + i)], 200) for i in range(40)]
+    for n_texts in (1, 3):
+        before = _core._forward_work()
+        run(model, many, n_texts=n_texts)
+        rows = (_core._forward_work() - before) / (2 * LLAMA["n_layer"])
+        # twice: what chance has made alike, and up to 15 tokens that a group does not wait for
+        assert n_beginnings(many) <= rows <= n_beginnings(many) + 40
+
+
+@needs_hooks
+def test_a_text_that_ends_gives_its_beginning_to_one_that_waits() -> None:
+    config = LLAMA | {"n_ctx": 1024}
+    model = build(config, random_tensors(config))
+    shared, other = [1, *ids_of(59, 1)], [100, *ids_of(40, 2)]  # read in this order
+    texts = [([*shared, 3, 4, 5], 62), ([*shared, 90, *ids_of(300, 3)], 61), (other, 20)]
+    before = _core._forward_work()
+    run(model, texts, n_texts=2)
+    rows = (_core._forward_work() - before) / (2 * config["n_layer"])
+    assert rows == 62 + 300 + 40
+
+
+def test_texts_of_openblas_are_those_of_one_alone() -> None:
+    config = LLAMA | {"n_ctx": 1024, "d_ff": 64, "n_layer": 1, "windows": []}
+    model = build(config, random_tensors(config), prefill="blas")
+    context = ids_of(600, 1)
+    texts = [([*context, *ids_of(n, n)], 600) for n in (1, 5, 60)] + [(context, 1), (context[:300], 256)]
+    texts += [([*context[:256], *ids_of(40, 2)], 256), (ids_of(300, 9), 299)]
+    alone = [_core.score(model, ids)[n_given - 1 :] for ids, n_given in texts]
+    for n_texts in (0, 1, 2, 5):
+        found = run(model, texts, n_texts=n_texts, n_threads=2)
+        assert all(np.array_equal(one[0], row) for one, row in zip(found, alone, strict=True))
+
+
+def test_texts_with_sources() -> None:
+    config = ENCODER_DECODERS["biases-by-layer-other-sizes"]
+    model = build(config, random_tensors(config))
+    n_source = config["encoder"]["n_vocab"]
+    sources = [ids_of(n, n, n_source) for n in (5, 40, 5, 9)]
+    texts = [
+        (ids_of(30, 1 + i // 4, config["n_vocab"]) + ids_of(3, i, config["n_vocab"]), 30) for i in range(8)
+    ]
+    of_texts = [sources[i % 4] for i in range(8)]
+    given = np.concatenate(of_texts).astype(np.int32), np.array([len(s) for s in of_texts], np.int32)
+    for n_texts in (0, 1, 3):
+        found = run(model, texts, sources=given, n_texts=n_texts)
+        for (ids, n_given), source, one in zip(texts, of_texts, found, strict=True):
+            assert np.array_equal(one[0], _core.score(model, ids, source=source)[n_given - 1 :])
+
+
+def test_the_last_token_need_not_be_read() -> None:
+    """So a text may have a token more than the context."""
+    model = build(LLAMA, random_tensors(LLAMA))
+    ids = ids_of(LLAMA["n_ctx"] + 1, 3)
+    (found,) = run(model, [(ids, 250)])
+    logits = _core.Decoder(model, capacity=LLAMA["n_ctx"]).prefill(ids[:-1], logits=True)
+    assert_equal([found], [expected_of(np.asarray(logits), ids, 250)])
+    with pytest.raises(ValueError, match="ids: 258 tokens, expected at most 257: the context of 256"):
+        run(model, [([*ids, 1], 250)])
+
+
+def test_rows_that_are_not_finite_are_named() -> None:
+    tensors = random_tensors(LLAMA)
+    for name in ("gate", "up"):
+        tensors[f"layers.1.mlp_{name}.weight"] *= 1e30
+    model = build(LLAMA, tensors)
+    with pytest.raises(NotFiniteError, match="the model: the output of layer 1 .* position 0 is not finite"):
+        run(model, [([1, 2, 3, 7, 4], 1), ([1, 2, 3, 5], 1)])
+    tensors = random_tensors(LLAMA)
+    tensors["head"][:] *= 1e38
+    with pytest.raises(
+        NotFiniteError, match="the model: the logits are not finite after position 1; .* head"
+    ):
+        run(build(LLAMA, tensors), [([1, 2, 3, 7, 4], 2)])
+
+
+def test_bad_texts_are_named() -> None:
+    model = build(LLAMA, random_tensors(LLAMA))
+    for texts, message in [
+        ([([1], 1)], "ids: 1 tokens, expected at least 2"),
+        ([([1, 2], 0)], "0 tokens of 2 are given, expected at least one"),
+        ([([1, 2], 2)], "2 tokens of 2 are given"),
+        ([([1, 101], 1)], r"ids\[1\] is 101, expected 0 to 100"),
+        ([([-1, 1], 1)], r"ids\[0\] is -1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run(model, texts)
+    one = np.array([1, 2], np.int32), np.array([2], np.int32)
+    bad: list[tuple[Any, Any, dict[str, Any], str]] = [
+        (one, np.array([1, 1], np.int32), {}, "expected one for each of 1 texts"),
+        ((one[0], np.array([3], np.int32)), one[1] - 1, {}, "2 ids, expected as many as the lengths say"),
+        ((one[0], np.array([-2], np.int32)), one[1] - 1, {}, "2 ids, expected as many as the lengths say"),
+        (one, one[1] - 1, {"n_top": 102}, "n_top is 102, expected 0 to 101"),
+        (one, one[1] - 1, {"n_top": -1}, "n_top is -1"),
+        (one, one[1] - 1, {"n_texts": -1}, "n_texts is -1"),
+        (one, one[1] - 1, {"sources": one}, "the model has no encoder"),
+        ((one[0].astype(np.int64), one[1]), one[1] - 1, {}, "type int32"),
+    ]
+    for texts, given, options, message in bad:
+        with pytest.raises((ValueError, TypeError), match=message):
+            _core.score_texts(model, texts, given, **options)
+
+
+@needs_hooks
+def test_each_allocation_may_fail() -> None:
+    model = build(LLAMA, random_tensors(LLAMA))
+    texts = [TEXTS[0], TEXTS[5], TEXTS[12]]
+    assert fail_each_allocation(lambda: run(model, texts, n_texts=2)) >= 5
+
+
+def test_who_is_told_may_end_it() -> None:
+    model = build(LLAMA, random_tensors(LLAMA))
+    told: list[int] = []
+
+    def done(n: int) -> None:
+        told.append(n)
+        if len(told) == 3:
+            raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        run(model, TEXTS, done=done, n_texts=1)
+    assert len(told) == 3
+    counts: list[int] = []
+    run(model, TEXTS, done=counts.append)
+    assert sum(counts) == len(TEXTS)
+
+
+# ------------------------------------------------------------------------------------------------ from Python
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
+    return load_pair(tmp_path_factory.mktemp("pair"))[0]
+
+
+def test_requests_of_every_kind(model: specdec.Model) -> None:
+    encode = ToyTokenizer().encode
+    requests: list[Any] = [
+        "abba ab", [1, 5, 9], np.array([1, 5, 9, 30]), ("ab", "ba c"), ([1, 4], "b\n"), ("ab", [9, 9]),
+        ([1], [5]), ("", "ab"), ("ab ", "c"),
+    ]  # fmt: skip
+    bare = ToyTokenizer()
+    texts = [
+        (encode("abba ab"), 1), ([1, 5, 9], 1), ([1, 5, 9, 30], 1), (encode("abba c"), 3),
+        ([1, 4, *bare.encode("b\n", add_bos=False)], 2), ([*encode("ab"), 9, 9], 3), ([1, 5], 1),
+        (encode("ab"), 1), (encode("ab c"), 4),
+    ]  # fmt: skip
+    for options in ({}, {"batch_size": 1}, {"batch_size": 4, "n_threads": 2}):
+        found = model.score(requests, top_logprobs=2, **options)
+        for one, (ids, n_given) in zip(found, texts, strict=True):
+            assert one.tokens == ids[n_given:] and one.n_tokens == len(one.tokens)
+            assert np.array_equal(one.log_probs, model.score(ids)[n_given - 1 :])
+            best = model.logits(ids)[n_given - 1 : -1].argmax(axis=1)
+            assert one.greedy.tolist() == (best == ids[n_given:]).tolist()
+            assert [pairs[0][0] for pairs in one.top_logprobs or []] == best.tolist()
+            assert one.is_greedy == bool(one.greedy.all())
+            assert one.total == pytest.approx(one.log_probs.sum())
+            assert one.perplexity == pytest.approx(np.exp(-one.log_probs.mean()))
+    assert model.score(requests[1:2])[0].top_logprobs is None
+    assert isinstance(model.score(tuple(requests[:2])), list) and isinstance(
+        model.score(np.eye(2, 3, dtype=int)), list
+    )
+    assert model.score(requests) == model.score(requests) != model.score(requests[::-1])
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_a_greedy_text_is_greedy(model: specdec.Model) -> None:
+    out = specdec.generate(model, None, [1, 5, 9], max_new_tokens=20, ignore_eos=True)
+    pairs: list[Any] = [([1, 5, 9], out.tokens), ([1, 5, 9], [*out.tokens[:-1], (out.tokens[-1] + 1) % 61])]
+    same, other = model.score(pairs)
+    assert same.is_greedy and not other.is_greedy and other.greedy[:-1].all()
+    assert "greedy" in repr(same) and "20 tokens" in repr(other)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 95, 96, 97, 192, 200, 300])
+def test_rolling_windows(model: specdec.Model, n: int) -> None:
+    """Each token once; after BOS, then after as many tokens before it as there is room for."""
+    ids, n_ctx = ids_of(n, n, 61), model.config.n_ctx
+    (found,) = model.score([ids], rolling=True, top_logprobs=1)
+    assert found.tokens == ids and len(found.top_logprobs or []) == n
+    log_probs: list[float] = []
+    for first in range(0, n, n_ctx):
+        end = min(first + n_ctx, n)
+        text = [1, *ids[:end]] if first == 0 else ids[end - n_ctx - 1 : end]
+        logits = model.logits(text[:-1]).astype(np.float64)
+        of_text = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        log_probs += of_text[range(len(text) - 1), text[1:]].tolist()[first - end :]
+    np.testing.assert_allclose(found.log_probs, log_probs, rtol=0, atol=1e-6)
+    assert np.isnan(found.perplexity) == (n == 0)
+    if n:
+        text = "ab" * n
+        assert model.score([text], rolling=True)[0].tokens == ToyTokenizer().encode(text, add_bos=False)
+
+
+@pytest.mark.oracle
+def test_rolling_windows_are_those_of_the_harness() -> None:
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+    for n in (0, 1, 2, 7, 8, 9, 16, 17, 33, 100):
+        for n_ctx in (1, 2, 8, 31):
+            ids = ids_of(n, n, 500)
+            windows = get_rolling_token_windows(ids, prefix_token=777, max_seq_len=n_ctx, context_len=1)
+            expected = [make_disjoint_window(window) for window in windows]
+            found = [(text[:given], text[given:]) for text, given in rolling_windows(ids, 777, n_ctx)]
+            assert found == expected
+
+
+def test_translators(tmp_path: Path) -> None:
+    pair = EncoderDecoder("t5", text=True)
+    target = pair.target
+    requests: list[Any] = ["abba", ("ab", "ba"), [*START, 5, 6]]
+    found = target.score(requests, sources=["a b", "b", "a b"])
+    assert np.array_equal(found[0].log_probs, target.score("abba", "a b"))
+    assert np.array_equal(found[1].log_probs, target.score("abba", "b")[2:])
+    assert np.array_equal(found[2].log_probs, target.score([*START, 5, 6], "a b"))
+    for one in (target.score(requests, "a b"), target.score(requests, sources="a b")):
+        assert one[0] == found[0]
+    for options, message in [
+        ({}, "sources is None, but .* has an encoder"),
+        ({"sources": ["a"]}, "sources is a list of 1 for 3 requests"),
+        ({"sources": ["a", "b", [10**6]]}, r"sources\[2\]: token id at position 0"),
+        ({"source": "a", "sources": "b"}, "source and sources are both given"),
+        ({"sources": "a", "rolling": True}, r"requests\[0\]: rolling is True, but .* has an encoder"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            target.score(requests, **options)  # type: ignore[arg-type]
+
+
+BAD_REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
+    ([[1, 2], [3]], {}, r"requests\[1\]: there are 1 token ids; expected at least 2"),
+    ([[1] * 97, [1] * 98], {}, r"requests\[1\]: there are 98 token ids; expected at most 97"),
+    ([[1, 2], [1, 61]], {}, r"requests\[1\]: token id at position 1 is 61"),
+    ([([], [1])], {}, r"requests\[0\]: the context has no tokens; expected at least one"),
+    ([([1], [])], {}, r"requests\[0\]: the continuation has no tokens; expected at least one"),
+    ([([1], "")], {}, r"requests\[0\]: the continuation has no tokens"),
+    ([("a", "")], {}, r"requests\[0\]: the continuation has no tokens"),
+    ([([1], [61])], {}, r"requests\[0\]: continuation: token id at position 0 is 61"),
+    ([([-1], [6])], {}, r"requests\[0\]: context: token id at position 0 is -1"),
+    ([[1, 2], 7], {}, r"requests\[1\]: token ids are int"),
+    ([[1, 2]], {"top_logprobs": 62}, "top_logprobs is 62; expected an integer from 0 to 61"),
+    ([[1, 2]], {"batch_size": 0}, "batch_size is 0"),
+    ([[1, 2]], {"rolling": 1.0}, "rolling is 1.0"),
+    ([[1, 2]], {"progress": "no"}, "progress is 'no'"),
+    ([[1, 2]], {"n_threads": 0}, "n_threads is 0"),
+    ([[1, 2]], {"sources": [1]}, "a source was given, but .* has no encoder"),
+    ([1, 2], {"top_logprobs": 1}, "top_logprobs is 1 for one text; expected a list of requests"),
+    ("ab", {"rolling": True}, "rolling is True for one text"),
+    ("ab", {"sources": "a"}, "sources is 'a' for one text"),
+]
+
+
+@pytest.mark.parametrize(("requests", "options", "message"), BAD_REQUESTS, ids=range(len(BAD_REQUESTS)))
+def test_bad_requests_are_named(
+    model: specdec.Model, requests: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        model.score(requests, **options)
+
+
+def test_a_model_without_tokens_at_the_ends_has_no_windows(tmp_path: Path) -> None:
+    folder, _ = write_pair(tmp_path)
+    with pytest.raises(InputError, match="names no token that begins or ends a text; expected pairs"):
+        specdec.load(folder, tokenizer=False).score([[1, 2]], rolling=True)
+
+
+def test_a_progress_bar_counts_requests(model: specdec.Model, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    model.score([[1, 2], [1, 3]], progress=True)
+    model.score([ids_of(200, 1, 61)], rolling=True, progress=True)
+    shown = capsys.readouterr().err
+    assert "2/2" in shown and "request" in shown and "3/3" in shown and "window" in shown

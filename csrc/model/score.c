@@ -232,8 +232,7 @@ static int fill_branch(sd_score* s, int which, int room, int32_t* parents, sd_br
     int n = sd_slice_length(cache, l->group->n_nodes - l->n_read), wanted = 0;
     if (n > room) n = room;
     for (int i = 0; i < n; i++) {
-        int parent = l->tree.parents[l->n_read + i] - cache->n_committed;
-        parents[i] = parent < -1 ? -1 : parent;
+        parents[i] = l->tree.parents[l->n_read + i] - cache->n_committed; /* the stem's last node: -1 */
         wanted |= l->tree.first_wants[l->n_read + i] >= 0;
     }
     *branch = (sd_branch){.cache = cache,
