@@ -34,13 +34,14 @@ def check_decoding(case: dict[str, Any]) -> str:
     options = keywords(settings)
     try:
         draft = make_draft(case["draft"], case["target"], case["models"])
-        results = _generate(target, draft, case, **options)
+        results = _generate(target, draft, case, logprobs=_n_top(target), **options)
     except (InputError, ProposerError):
         if may_be_refused(case):
             return "refused"
         raise
     for result in results:
         check_result(result, settings, target.config["n_ctx"])
+    _check_log_probs(target, results)
     exact = settings.get("lenience", 1.0) == 1.0
     if exact and (not settings.get("temperature") or settings.get("verify") == "coupled"):
         _compare_with_plain(target, results, settings)
@@ -51,6 +52,29 @@ def check_decoding(case: dict[str, Any]) -> str:
     if case.get("stream"):
         _compare_stream(case, target, results[0])
     return "passed"
+
+
+def _n_top(target: specdec.Model) -> int:
+    """Most probable tokens that are asked for beside each token."""
+    return min(3, target.config.n_vocab)
+
+
+def _check_log_probs(target: specdec.Model, results: list[specdec.Result]) -> None:
+    """What is said of the tokens of all texts is what `Model.score` says of them together."""
+    if target.prefill == "blas" and target.config.encoder is None:
+        return  # prompts have bits of their own
+    sources = None if results[0].source_ids is None else [result.source_ids for result in results]
+    scores = target.score(
+        [[*result.prompt_ids, *result.tokens] for result in results],
+        sources=sources,
+        top_logprobs=_n_top(target),
+    )
+    for result, score in zip(results, scores, strict=True):
+        n_given = len(result.prompt_ids) - 1
+        if not np.array_equal(result.logprobs, score.log_probs[n_given:]):
+            raise Failure("difference", "logprobs are not those of Model.score")
+        if result.top_logprobs != score.top_logprobs[n_given:]:
+            raise Failure("difference", "top_logprobs are not those of Model.score")
 
 
 def _generate(

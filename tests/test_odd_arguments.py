@@ -442,6 +442,10 @@ CASES: dict[str, Callable[[World], Case]] = {
     "kernels": lambda w: (specdec.kernels, {}),
     "Model.logits": lambda w: (w.target.logits, {"ids": [1, 2]}),
     "Model.score": lambda w: (w.target.score, {"ids": [1, 2]}),
+    "Model.score of requests": lambda w: (
+        lambda **given: w.target.score([[1, 2], ([1], [2])], **given),
+        {"top_logprobs": 1, "batch_size": 1, "rolling": True, "n_threads": 1},
+    ),
     "Model.check_ids": lambda w: (w.target.check_ids, {"ids": [1, 2]}),
     "Model.quantization_report": lambda w: (w.target.quantization_report, {"ids": [1, 2]}),
     "Ensemble": lambda w: (lambda draft, **given: drafts.Ensemble(draft, **given), {"draft": w.draft}),

@@ -57,6 +57,7 @@ def works() -> dict[str, Callable[[], Work]]:
     target, draft = build(LLAMA, tensors), build(LLAMA, perturbed(tensors))
     n_vocab = LLAMA["n_vocab"]
     ones = np.ones(n_vocab, np.int32)
+    two = np.array([2, 2], np.int32)
     table = _core.Ngram(ones, ())
     decoder = _core.Decoder(target, capacity=9, max_nodes=3)
     search = _core.BeamSearch(target, None, [1, 2], width=2, draft_width=2, gamma=0, max_new_tokens=4)
@@ -97,6 +98,8 @@ def works() -> dict[str, Callable[[], Work]]:
         "beams": lambda: search.beams,
         "decoder": lambda: lambda: (decoder.forward([1, 2], [-1, 0]), decoder.keep([])),
         "score": lambda: lambda: _core.score(target, [1, 2, 3]),
+        "scores": lambda: lambda: _core.score_texts(target, (ones[:4], two), two // 2, n_top=1, done=abs),
+        "records with laws": lambda: session(target, draft, law="model", n_top=2).round,
         "shapes": lambda: lambda: _core.tensor_shapes(LLAMA),
         "config": lambda: lambda: (target.config, target.matrix("head"), target.dtype),
         "a table": lambda: lambda: _core.Ngram(ones, ()),
