@@ -142,21 +142,19 @@ class Round:
         return max(depths)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Round:
+    def from_dict(cls, values: Mapping[str, Any]) -> Round:
         """The round that `to_dict` gave; what follows from its other fields is not read.
-
-        Parameters
-        ----------
-        values : Mapping
-        name : str
-            What it is called in messages.
 
         Raises
         ------
         InputError
             A field is missing or wrong, or two do not fit together.
         """
-        found = Described(values, name)
+        return cls._described(Described(values))
+
+    @classmethod
+    def _described(cls, found: Described) -> Round:
+        """The same of a dict within another one."""
         drafted, parents = found.integers("drafted"), found.integers("parents")
         if len(parents) != len(drafted):
             raise found.error("parents", f"{len(drafted)} nodes, one for each of drafted")
@@ -637,14 +635,12 @@ class Trace(RoundTimes):
         return found
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Trace:
+    def from_dict(cls, values: Mapping[str, Any]) -> Trace:
         """The trace that `to_dict` gave, also by way of JSON; every figure follows from its rounds and times.
 
         Parameters
         ----------
         values : Mapping
-        name : str
-            What it is called in messages.
 
         Raises
         ------
@@ -656,10 +652,14 @@ class Trace(RoundTimes):
         --------
         >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
         """
-        found = Described(values, name)
+        return cls._described(Described(values))
+
+    @classmethod
+    def _described(cls, found: Described) -> Trace:
+        """The same of a dict within another one."""
         found.check_version("specdec_trace", VERSION)
         rounds = [
-            Round.from_dict(round_, f"{found.name('rounds')}[{i}]")
+            Round._described(Described(round_, f"{found.name('rounds')}[{i}]"))
             for i, round_ in enumerate(found.items("rounds"))
         ]
         prefill_s, n_sequences = found.number("prefill_s"), found.integer("n_sequences", 1)

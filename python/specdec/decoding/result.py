@@ -225,7 +225,7 @@ class Result:
         """
         found = Described(values)
         found.check_version("specdec_result", VERSION)
-        trace = Trace.from_dict(found.value("trace"), "trace")
+        trace = Trace._described(Described(found.value("trace"), "trace"))
         tokens = found.integers("tokens")
         if tokens != [token for round_ in trace.rounds for token in round_.tokens[: round_.kept]]:
             raise found.error("tokens", "those that the rounds of the trace kept")
