@@ -124,6 +124,37 @@ def test_the_harness_model_says_the_same(tasks: Path, tmp_path: Path) -> None:
             ), (text, special)
 
 
+def test_an_encoder_decoder_against_the_harness_model(shared: Path, tmp_path: Path) -> None:
+    import torch
+    import transformers
+    from lm_eval.models.huggingface import HFLM
+
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=32128, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0
+    )
+    model = transformers.T5ForConditionalGeneration(config)
+    for parameter in model.parameters():
+        parameter.data *= 3.0
+    model.save_pretrained(tmp_path)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(shared / "data" / "tokenizers" / "t5-small.tokenizer.json"),
+        eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
+    ).save_pretrained(tmp_path)  # fmt: skip
+    theirs = HFLM(pretrained=str(tmp_path), backend="seq2seq", dtype="float32", device="cpu", batch_size=2)
+    ours = SpecdecLM(str(tmp_path), "input", batch_size=2, n_threads=1)
+    source = "translate English to German: The house is wonderful."
+    pairs = asked("loglikelihood", (source, " Das Haus"), ("A cat ", "sat"), (source, " Die"), ("", "None"))
+    for one, two in zip(ours.loglikelihood(pairs), theirs.loglikelihood(pairs), strict=True):
+        assert one[0] == pytest.approx(two[0], rel=1e-5) and one[1] == two[1]
+    texts = asked("loglikelihood_rolling", (source,))
+    assert ours.loglikelihood_rolling(texts) == pytest.approx(theirs.loglikelihood_rolling(texts), rel=1e-5)
+    gen_kwargs = {"until": [], "max_gen_toks": 8, "do_sample": False}
+    requests = asked("generate_until", (source, gen_kwargs), ("A cat", gen_kwargs))
+    for mine, other in zip(ours.generate_until(requests), theirs.generate_until(requests), strict=True):
+        assert mine and other.startswith(mine)  # the harness's model counts the source among the new tokens
+
+
 def test_samples_depend_on_nothing_but_the_seed() -> None:
     target, draft = specdec.embedded_pair()
     gen_kwargs = {"until": [], "max_gen_toks": 16, "do_sample": True, "temperature": 0.9, "top_k": 0}

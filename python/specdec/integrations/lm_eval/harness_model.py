@@ -247,8 +247,10 @@ class SpecdecLM(TemplateLM):
         """Ids of a text; BOS stands in front where ``add_special_tokens`` says so.
 
         None: as ``add_bos_token`` says, but not before a text that begins with the name of BOS, as one that
-        a chat template has made does.
+        a chat template has made does. Of an encoder-decoder: the tokens of a source, unless it says False.
         """
+        if self.backend == "seq2seq" and add_special_tokens is not False:
+            return self._source(string)[-(left_truncate_len or 0) :]
         add_bos = self._add_bos
         if add_special_tokens is not None:
             add_bos = None if add_special_tokens else False
