@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import multiprocessing
 import os
 import pickle
@@ -240,6 +241,13 @@ def test_files_of_the_hub_are_fetched_by_their_commit(
     assert fetched == [("org/name", hub.HubOptions("main", "cache", "secret")), expected]
     again(copied)
     assert copied._origin.reference().files.hub == HubPlace("org/name", commit, "cache")
+
+
+def test_models_of_the_package_are_found_where_the_package_lies() -> None:
+    for model in (*specdec.embedded_pair(), specdec.load(specdec.embedded_pair()[1].path, "int4")):
+        assert model._origin is not None
+        reference = model._origin.reference().files
+        assert dataclasses.replace(reference, folder="/nowhere").found() == model.path
 
 
 def test_what_is_of_a_process_is_pickled_empty() -> None:

@@ -109,6 +109,14 @@ def test_pickles_and_dicts_keep_value_figures_and_picture(runs: dict[str, Result
         assert pickle.loads(pickle.dumps(again)).figure() == out.figure()
 
 
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_keeps_value_and_trace(runs: dict[str, Result], protocol: int) -> None:
+    out = replace(runs["tree"], trace=Trace(runs["tree"].trace.rounds, target_s=0.5, n_sequences=3))
+    again = pickle.loads(pickle.dumps(out, protocol))
+    assert again == out and again.trace.rounds == out.trace.rounds
+    assert (again.trace.target_s, again.trace.n_sequences) == (0.5, 3)
+
+
 def test_a_pickle_keeps_the_logits() -> None:
     target, _ = specdec.embedded_pair()
     out = specdec.generate(target, None, PROMPT, max_new_tokens=2, logits=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
@@ -294,6 +294,11 @@ class Trace(RoundTimes):
         self.prefill_s = prefill_s
         self.n_sequences = n_sequences
         self._target_s = target_s
+
+    def __reduce__(self) -> tuple[Callable[..., Trace], tuple[Any, ...]]:
+        names = tuple(field.name for field in fields(Round))
+        rounds = [tuple(getattr(round_, name) for name in names) for round_ in self.rounds]
+        return _trace_of, (names, rounds, self.prefill_s, self.n_sequences, self._target_s)
 
     @classmethod
     def joined(cls, traces: Iterable[Trace]) -> Trace:
@@ -775,6 +780,18 @@ class Trace(RoundTimes):
             f"n_drafted={self.n_drafted}, {rate}"
             f"tokens_per_call={self.tokens_per_call:.2f}, tokens_per_s={self.tokens_per_s:.1f})"
         )
+
+
+def _trace_of(
+    names: Sequence[str],
+    rounds: Sequence[tuple[Any, ...]],
+    prefill_s: float,
+    n_sequences: int,
+    target_s: float | None,
+) -> Trace:
+    """The trace of a pickle, in which each round is the values of fields of these names."""
+    found = [Round(**dict(zip(names, values, strict=True))) for values in rounds]
+    return Trace(found, prefill_s=prefill_s, n_sequences=n_sequences, target_s=target_s)
 
 
 def invalid_speedup(speedup: float, tokens_per_run: float) -> str:
