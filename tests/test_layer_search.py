@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -268,13 +269,14 @@ def test_a_speed_up_is_that_of_its_rates(target: specdec.Model, monkeypatch: pyt
     assert trial.speedup == pytest.approx(9.0 / 4.6)
     assert trial.speedup == pytest.approx(trial.tokens_per_s / trial.plain_tokens_per_s)
     assert trial.plain_tokens_per_s == pytest.approx(6 / 9.0)
+    assert (trial.speedup_low, trial.speedup_high) == pytest.approx((3.0 / 4.0, 2.0 / 0.9))
 
 
 def test_a_search_shows_no_bar_unless_asked() -> None:
     assert inspect.signature(search_skips).parameters["progress"].default is False
 
 
-TRIAL = SkipTrial((1,), (0, 1), 2, 1.25, 50.0, 40.0, 0.5, 1.75)
+TRIAL = SkipTrial((1,), (0, 1), 2, 1.25, 50.0, 40.0, 0.5, 1.75, 1.1, 1.3)
 
 
 def test_what_is_printed() -> None:
@@ -286,12 +288,30 @@ def test_what_is_printed() -> None:
     assert search.draft.gamma == 2
     lines = str(search).splitlines()
     assert lines[0] == "tiny drafting for itself at temperature 0, 3 trials"
-    assert lines[2].split("  ")[0] == "attn 1, mlp 0 1 ★" and lines[2].endswith("1.25X")
+    assert lines[2].split("  ")[0] == "attn 1, mlp 0 1 ★" and lines[2].endswith("1.25X  1.10 to 1.30")
     assert lines[3].startswith("mlp 0 1 ") and "nan" in lines[4]
     assert "speed-up 1.25" in repr(search) and "<table>" in search._repr_html_()
     honest = replace(search, finals=(slow,))
     assert not honest.pays and "nothing beats plain decoding" in str(honest)
     assert "nothing beats plain decoding" in repr(honest)
+
+
+def test_a_speed_up_above_the_tokens_per_run_is_invalid(tmp_path: Path) -> None:
+    """It has no star and is not the best, however high."""
+    wrong = replace(TRIAL, attn=(0,), speedup=1.9, speedup_low=1.8, speedup_high=2.5)
+    search = SkipSearch("tiny", {"temperature": 0.0}, (wrong, TRIAL), (wrong, TRIAL))
+    assert search.best == TRIAL and search.pays
+    lines = str(search).splitlines()
+    assert "★" in lines[2] and "1.25X" in lines[2] and "★" not in lines[3]
+    assert lines[3].endswith("invalid: 1.90 is above 1.75 tokens per run  1.80 to 2.50")
+    alone = replace(search, finals=(wrong,))
+    assert not alone.pays and "★" not in str(alone) and "invalid: 1.90" in repr(alone)
+    entries = search.to_dict()  # a file of an earlier version
+    for entry in (*entries["trials"], *entries["finals"]):
+        del entry["speedup_low"], entry["speedup_high"]
+    (tmp_path / "a.json").write_text(json.dumps(entries), encoding="utf-8")
+    (loaded, _) = SkipSearch.load(tmp_path / "a.json").trials
+    assert math.isnan(loaded.speedup_low) and loaded.speedup == 1.9
 
 
 def test_no_nan_is_written(tmp_path: Path) -> None:

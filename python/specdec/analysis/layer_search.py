@@ -149,7 +149,7 @@ def search_skips(
         if not trials:
             raise
         return save()
-    return save(sorted(finals, key=lambda trial: -trial.speedup))
+    return save(sorted(finals, key=lambda trial: (not trial.invalid, trial.speedup), reverse=True))
 
 
 def _measure(
@@ -175,6 +175,8 @@ def _measure(
         plain_tokens_per_s=plain.tokens_per_s[median],
         acceptance_rate=min(1.0, statistics.fmean(betas)) if betas else math.nan,
         tokens_per_call=speedup.tokens_per_run[median],
+        speedup_low=speedup.low,
+        speedup_high=speedup.high,
     )
 
 

@@ -15,8 +15,10 @@ from specdec.checks import check_integer, check_path
 from specdec.drafts import SkipLayers
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, printable
+from specdec.json_values import without_nan
 from specdec.models.json_fields import as_json
 from specdec.tables import OneTable, Table
+from specdec.trace import invalid_speedup
 
 __all__ = ["Choice", "SkipSearch", "SkipTrial"]
 
@@ -25,6 +27,7 @@ Choice: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 
 _FORMAT = 1  # of the file
 _SHOWN = 10  # trials in a table
+_SPREAD = ("speedup_low", "speedup_high")  # files of earlier versions do not have them
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class SkipTrial:
         Alpha of Corollary 3.6, of all repetitions; NaN if nothing was drafted.
     tokens_per_call : float
         New tokens per run of the whole target.
+    speedup_low, speedup_high : float
+        The smallest and the largest speed-up of a repetition; NaN where a file does not have them.
     """
 
     attn: tuple[int, ...]
@@ -56,6 +61,17 @@ class SkipTrial:
     plain_tokens_per_s: float
     acceptance_rate: float
     tokens_per_call: float
+    speedup_low: float = math.nan
+    speedup_high: float = math.nan
+
+    @property
+    def invalid(self) -> str:
+        """Why `speedup` is an error of measuring; empty if it is not.
+
+        No speed-up is above the new tokens per run of the target, as verification takes at least as long as a
+        plain step.
+        """
+        return invalid_speedup(self.speedup, self.tokens_per_call)
 
     @property
     def choice(self) -> Choice:
@@ -71,8 +87,8 @@ class SkipTrial:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as lists and numbers, ready for JSON, which has no NaN: None."""
-        rate = None if math.isnan(self.acceptance_rate) else self.acceptance_rate
-        return asdict(self) | {"acceptance_rate": rate}
+        found: dict[str, Any] = without_nan(asdict(self))
+        return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,8 +115,11 @@ class SkipSearch(OneTable):
 
     @property
     def best(self) -> SkipTrial:
-        """The fastest of the finals; of the trials, if the search was interrupted."""
-        return max(self.finals or self.trials, key=lambda trial: trial.speedup)
+        """The fastest of the finals; of the trials, if the search was interrupted.
+
+        Of those whose speed-up is not invalid if there are any.
+        """
+        return max(self.finals or self.trials, key=_rank)
 
     @property
     def draft(self) -> SkipLayers:
@@ -109,8 +128,8 @@ class SkipSearch(OneTable):
 
     @property
     def pays(self) -> bool:
-        """Whether the best draft was faster than plain decoding."""
-        return self.best.speedup > 1.0
+        """Whether the best draft was faster than plain decoding, by a speed-up that is not invalid."""
+        return self.best.speedup > 1.0 and not self.best.invalid
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON."""
@@ -168,10 +187,13 @@ class SkipSearch(OneTable):
 
     def table(self) -> Table:
         """The finals, then the best other trials."""
-        finals = sorted(self.finals, key=lambda trial: -trial.speedup)
+        finals = sorted(self.finals, key=_rank, reverse=True)
         known = {trial.choice for trial in finals}
-        others = sorted((t for t in self.trials if t.choice not in known), key=lambda trial: -trial.speedup)
-        rows = [_row(trial, " ★" if i == 0 else "") for i, trial in enumerate((finals + others)[:_SHOWN])]
+        others = sorted((t for t in self.trials if t.choice not in known), key=_rank, reverse=True)
+        rows = [
+            _row(trial, " ★" if i == 0 and not trial.invalid else "")
+            for i, trial in enumerate((finals + others)[:_SHOWN])
+        ]
         verdict = "" if self.pays else "; nothing beats plain decoding"
         if not self.finals:
             verdict += "; interrupted"
@@ -179,7 +201,7 @@ class SkipSearch(OneTable):
             f"{printable(self.target)} drafting for itself at temperature {self.settings['temperature']:g}, "
             f"{len(self.trials)} trials{verdict}"
         )
-        head = ("skipped", "gamma", "alpha", "tokens/call", "tokens/s", "plain", "speed-up")
+        head = ("skipped", "gamma", "alpha", "tokens/call", "tokens/s", "plain", "speed-up", "min to max")
         return Table(title, head, rows)
 
     def __repr__(self) -> str:
@@ -187,7 +209,7 @@ class SkipSearch(OneTable):
         paying = "" if self.pays else ", nothing beats plain decoding"
         return (
             f"<specdec.SkipSearch of {len(self.trials)} trials: {best.draft!r} with gamma {best.gamma}, "
-            f"speed-up {best.speedup:.2f}{paying}>"
+            f"speed-up {best.invalid or f'{best.speedup:.2f}'}{paying}>"
         )
 
 
@@ -204,8 +226,14 @@ def _row(trial: SkipTrial, mark: str) -> tuple[str, ...]:
         f"{trial.tokens_per_call:.2f}",
         f"{trial.tokens_per_s:.1f}",
         f"{trial.plain_tokens_per_s:.1f}",
-        f"{trial.speedup:.2f}X",
+        trial.invalid or f"{trial.speedup:.2f}X",
+        "" if math.isnan(trial.speedup_low) else f"{trial.speedup_low:.2f} to {trial.speedup_high:.2f}",
     )
+
+
+def _rank(trial: SkipTrial) -> tuple[bool, float]:
+    """Higher is better: speed-ups that are errors of measuring come last."""
+    return not trial.invalid, trial.speedup
 
 
 def _number(name: str, value: Any) -> float:
@@ -230,5 +258,9 @@ def _trial(entry: Mapping[str, Any], settings: Mapping[str, Any]) -> SkipTrial:
         if field.name == "acceptance_rate" and entry[field.name] is None
         else _number(field.name, entry[field.name])
         for field in fields(SkipTrial)[3:]
+        if field.name not in _SPREAD
     }
+    for name in _SPREAD:
+        if entry.get(name) is not None:
+            numbers[name] = _number(name, entry[name])
     return SkipTrial(draft.attn, draft.mlp, gamma, **numbers)

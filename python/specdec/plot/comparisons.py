@@ -51,7 +51,7 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
         If matplotlib is not installed.
     """
     rows = _rows(found, temperature)
-    ax = axes(ax, (7.0, 0.9 + 0.45 * len(rows)))
+    ax = axes(ax, (7.0, 1.6 + 0.45 * len(rows)))
     for y, (row, look) in enumerate(zip(rows, looks(), strict=False)):
         speedup = _speedup(row)
         if speedup.invalid:
@@ -146,7 +146,7 @@ def comparison_by_prompt(
     """
     rows = _rows(found, temperature, timed=speed)
     n_prompts = len(found.prompts)
-    ax = axes(ax, (7.0, 1.2 + 0.5 * n_prompts))
+    ax = axes(ax, (8.0, 1.6 + 0.5 * n_prompts + 0.25 * len(rows)))
     step = 0.7 / len(rows)
     for i, (row, look) in enumerate(zip(rows, looks(), strict=False)):
         y = np.arange(n_prompts) + step * (i - (len(rows) - 1) / 2.0)
@@ -331,4 +331,4 @@ def _legend_once(ax: Axes) -> None:
     once: dict[str, Any] = {}
     for handle, label in zip(handles, labels, strict=True):
         once.setdefault(label, handle)
-    legend(ax, handles=list(once.values()), labels=list(once))
+    legend_below(ax, 1, handles=list(once.values()), labels=list(once))
