@@ -60,7 +60,7 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
             mark(ax, [speedup.median], [y], look, x_bounds=[[speedup.low], [speedup.high]])
     ax.axvline(1.0, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding")
     ax.set_yticks(range(len(rows)), [_name(row, rows) for row in rows])
-    ax.invert_yaxis()
+    ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set(
         title=f"Speed-up over plain decoding, T = {rows[0].temperature:g}",
         xlabel="speed-up, min to max",
