@@ -62,15 +62,6 @@ class Result:
         sequence again, alone or in any batch.
     logits : ndarray of shape (len(tokens), n_vocab), float32, or None
         The target's logits that each new token was chosen from; None unless asked for.
-    logprobs : ndarray of float64, shape (len(tokens),), or None
-        ln p of each new token, by the law that was asked for; None unless asked for.
-    top_logprobs : list of lists of (int, float), or None
-        For each new token the most probable tokens in its place: pairs (id, ln p), the best first, of equal
-        ones the lower id. By the law of "sampling" there are fewer where fewer have a probability.
-    prompt_logprobs : ndarray of float64, shape (len(prompt_ids) - 1,), or None
-        ln p of each token of the prompt but the first by the model, as `Model.score` gives it.
-    prompt_top_logprobs : list of lists of (int, float), or None
-        For each of these the most probable tokens in its place.
     tokenizer : Tokenizer or None
         The target's, for the figure.
     n_cached_tokens : int
@@ -81,6 +72,15 @@ class Result:
         Its text, None without a tokenizer of sources.
     figure_texts : FigureTexts or None
         What the figure shows, of a result that comes from a pickle or a dict, without tokenizer.
+    logprobs : ndarray of float64, shape (len(tokens),), or None
+        ln p of each new token, by the law that was asked for; None unless asked for.
+    top_logprobs : list of lists of (int, float), or None
+        For each new token the most probable tokens in its place: pairs (id, ln p), the best first, of equal
+        ones the lower id. By the law of "sampling" there are fewer where fewer have a probability.
+    prompt_logprobs : ndarray of float64, shape (len(prompt_ids) - 1,), or None
+        ln p of each token of the prompt but the first by the model, as `Model.score` gives it.
+    prompt_top_logprobs : list of lists of (int, float), or None
+        For each of these the most probable tokens in its place.
     """
 
     text: str | None
@@ -91,15 +91,15 @@ class Result:
     prompt_ids: list[int]
     seed: tuple[int, int]
     logits: NDArray[np.float32] | None = None
-    logprobs: NDArray[np.float64] | None = None
-    top_logprobs: TopLogProbs | None = None
-    prompt_logprobs: NDArray[np.float64] | None = None
-    prompt_top_logprobs: TopLogProbs | None = None
     tokenizer: Tokenizer | None = None
     n_cached_tokens: int = 0
     source_ids: list[int] | None = None
     source_text: str | None = None
     figure_texts: FigureTexts | None = None
+    logprobs: NDArray[np.float64] | None = None
+    top_logprobs: TopLogProbs | None = None
+    prompt_logprobs: NDArray[np.float64] | None = None
+    prompt_top_logprobs: TopLogProbs | None = None
 
     def __str__(self) -> str:
         return " ".join(map(str, self.tokens)) if self.text is None else self.text
