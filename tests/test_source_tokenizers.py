@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,10 @@ def test_languages_of_a_model(tmp_path: Path) -> None:
     assert np.array_equal(
         french.logits("der rote Ball", "the red ball"), m2m.logits(text, given("the red ball")["input_ids"])
     )
+    assert pickle.loads(pickle.dumps(french)) is french
+    again = pickle.loads(pickle.dumps(french.with_languages(tgt_lang="en")))  # of a model that has gone
+    assert again.core is not m2m.core and again.decoder_start == (2, given.get_lang_id("en"))
+    assert again.source_ids("the red ball").tolist() == given("the red ball").input_ids
     with pytest.raises(InputError, match="tgt_lang is 'de_DE'; expected one of the 100 languages"):
         m2m.with_languages(tgt_lang="de_DE")
 
