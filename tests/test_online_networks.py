@@ -52,13 +52,20 @@ def a_recurrent(folders: tuple[Path, Path], target: specdec.Model, **options: An
     return drafts.Online(draft, learner=drafts.NetworkLearner(draft, **options), interval=None)
 
 
+def a_reduced_one(folders: tuple[Path, Path], target: specdec.Model, **options: Any) -> drafts.Online:
+    """A recurrent network that guesses two thirds of the tokens, in an order of its own."""
+    tokens = [*range(60, 30, -1), *range(10)]
+    draft = drafts.Recurrent(recurrent_weights(target, list(range(N_VOCAB)), (16, 32, 1), tokens=tokens))
+    return drafts.Online(draft, learner=drafts.NetworkLearner(draft, **options), interval=None)
+
+
 def some_heads(folders: tuple[Path, Path], target: specdec.Model, **options: Any) -> drafts.Online:
     draft = drafts.Heads(random_heads(target, see_guesses=True, tokens=list(range(1, N_VOCAB))))
     return drafts.Online(draft, learner=drafts.HeadsLearner(draft, target, **options), interval=None)
 
 
 KINDS: dict[str, Callable[..., drafts.Online]] = {
-    "model": a_model, "recurrent": a_recurrent, "heads": some_heads,
+    "model": a_model, "recurrent": a_recurrent, "reduced": a_reduced_one, "heads": some_heads,
 }  # fmt: skip
 
 
@@ -130,6 +137,25 @@ def test_weights_that_have_learnt_nothing_are_those_that_there_were(
     ]
     drafted = [[(r.drafted, r.betas) for run in each for r in run.trace.rounds] for each in runs]
     assert drafted[0] == drafted[1] and type(learnt) is type(online.draft)
+
+
+def test_what_is_never_guessed_is_not_learnt(folders: tuple[Path, Path], target: specdec.Model) -> None:
+    import torch
+
+    online = a_reduced_one(folders, target, loss="fkl")
+    first = online.draft
+    assert isinstance(first, drafts.Recurrent) and first.weights.tokens is not None
+    network = online.learner._network  # type: ignore[attr-defined]
+    ids = [3, 9, 27, 20, 60]
+    logits = network(torch.tensor([ids]))[0].detach().numpy()
+    np.testing.assert_allclose(logits, first.core.logits(ids), atol=1e-5)  # -inf where nothing is guessed
+    serve(target, online, 0)
+    assert online.learn()
+    learnt = online.draft
+    assert isinstance(learnt, drafts.Recurrent)
+    assert np.array_equal(learnt.weights.tokens, first.weights.tokens)  # type: ignore[arg-type]
+    after = learnt.core.logits(ids)
+    assert np.array_equal(np.isinf(after), np.isinf(logits)) and not np.array_equal(after, logits)
 
 
 def test_the_loss_is_that_of_the_laws(folders: tuple[Path, Path], target: specdec.Model) -> None:
@@ -248,8 +274,7 @@ def test_arguments_are_refused_by_name(folders: tuple[Path, Path], target: specd
     ):  # fmt: skip
         with pytest.raises(InputError, match=name):
             drafts.NetworkLearner(model, **{name: value})  # type: ignore[arg-type]
-    few = drafts.Recurrent(recurrent_weights(target, [1, 2], tokens=[1, 2, 3]))
-    for draft in (few, drafts.Random(), drafts.ModelDraft(model.model, draft=drafts.Random())):
+    for draft in (drafts.Random(), drafts.ModelDraft(model.model, draft=drafts.Random())):
         with pytest.raises(
             InputError, match="expected a ModelDraft without a draft of its own, or a Recurrent"
         ):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
+from specdec.learning.draft_vocabulary import scattered
 from specdec.models.json_fields import Fields
 
 __all__ = ["RecurrentNetwork", "RecurrentShape"]
@@ -52,14 +53,19 @@ class RecurrentNetwork(nn.Module):
     ----------
     n_vocab : int
     shape : RecurrentShape
+    draft_ids : Tensor of int64, optional
+        [n_draft_vocab] the tokens that it guesses; the logits of others are -inf. None: all.
     """
 
-    def __init__(self, n_vocab: int, shape: RecurrentShape):
+    draft_ids: Tensor | None
+
+    def __init__(self, n_vocab: int, shape: RecurrentShape, draft_ids: Tensor | None = None):
         super().__init__()
-        self.shape = shape
+        self.shape, self._n_vocab = shape, n_vocab
+        self.register_buffer("draft_ids", draft_ids, persistent=False)
         self.embedding = nn.Embedding(n_vocab, shape.d_embed)
         self.cells = nn.GRU(shape.d_embed, shape.d_hidden, shape.n_layers, batch_first=True)
-        self.output = nn.Linear(shape.d_hidden, n_vocab)
+        self.output = nn.Linear(shape.d_hidden, n_vocab if draft_ids is None else len(draft_ids))
         nn.init.normal_(self.embedding.weight, std=0.5)
         nn.init.zeros_(self.output.bias)
 
@@ -70,7 +76,7 @@ class RecurrentNetwork(nn.Module):
     def step(self, ids: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The same after texts of a given state, and the state [n_layers, batch, d_hidden] behind `ids`."""
         hidden, state = self.cells(self.embedding(ids), state)
-        return self.output(hidden), state
+        return scattered(self.output(hidden), self.draft_ids, self._n_vocab), state
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights by their names in a draft's folder; gates are in torch's order."""

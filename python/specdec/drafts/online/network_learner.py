@@ -47,7 +47,7 @@ class NetworkLearner(GradientLearner):
     ----------
     draft : ModelDraft or Recurrent
         A model without a draft of its own, read from a Hugging Face folder, that has no encoder; or a
-        recurrent network that guesses all tokens.
+        recurrent network. What it never guesses it does not learn to guess.
     loss : {"tvd", "fkl", "rkl", "jsd"}
         The divergence of target and draft: total variation, which is the chance that a guess is refused;
         forward or reverse Kullback-Leibler, which suit drafts that are far from the target; Jensen-Shannon.
@@ -96,12 +96,11 @@ class NetworkLearner(GradientLearner):
             if draft.model.config.encoder is not None:
                 raise InputError(f"draft {draft.model.path} has an encoder; expected a model without one")
             n_vocab, self._longest = draft.model.config.n_vocab, draft.model.config.n_ctx
-        elif isinstance(draft, Recurrent) and draft.weights.tokens is None:
+        elif isinstance(draft, Recurrent):
             n_vocab, self.usual_rate = draft.weights.target.n_vocab, 2e-3
         else:
             raise InputError(
-                f"draft is {shown(draft)}; expected a ModelDraft without a draft of its own, or a Recurrent "
-                "that guesses all tokens"
+                f"draft is {shown(draft)}; expected a ModelDraft without a draft of its own, or a Recurrent"
             )
         super().__init__(
             _open(draft),
@@ -180,9 +179,10 @@ def _open(draft: ModelDraft | Recurrent) -> Any:
     from specdec.learning import torch
     from specdec.learning.recurrent_network import RecurrentNetwork, RecurrentShape
 
-    shape = RecurrentShape.read(draft.weights.fields)
-    network = RecurrentNetwork(draft.weights.target.n_vocab, shape)
-    network.load_tensors({name: torch.from_numpy(array) for name, array in draft.weights.numbers().items()})
+    weights = draft.weights
+    ids = None if weights.tokens is None else torch.from_numpy(weights.tokens.astype(np.int64))
+    network = RecurrentNetwork(weights.target.n_vocab, RecurrentShape.read(weights.fields), ids)
+    network.load_tensors({name: torch.from_numpy(array) for name, array in weights.numbers().items()})
     return network
 
 
