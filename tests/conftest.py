@@ -108,6 +108,14 @@ def quick_gc() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(scope="module")
+def quick_timing() -> Iterator[None]:
+    """Let `measure`, `tune` and `oracle` time runs for a fifth of a second: tests need no exact times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specdec.analysis.timing._ENOUGH_S", 0.2)
+        yield
+
+
 Factory = Callable[..., Path]
 
 

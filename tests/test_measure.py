@@ -26,6 +26,8 @@ from specdec.errors import InputError, VocabularyMismatchError
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import N_CTX, N_VOCAB, load_pair
 
+pytestmark = pytest.mark.usefixtures("quick_timing")
+
 PROMPTS = ["ab ab", [1, 5, 9, 30], "ba", np.array([1, 4])]
 LENIENCES = (1.0, 0.5, 0.1)
 

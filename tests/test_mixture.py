@@ -54,12 +54,12 @@ def test_most_rows_differ_from_the_reference_by_rounding_alone(name: str) -> Non
     """In every format: few rows are so near a tie that rounding chooses other experts for them."""
     config = MIXTURES[name]
     tensors = random_tensors(config)
-    tokens = range(60)
+    tokens = range(30)
     for dtype in ("bf16", "int8", "int4"):
         model = build(config, tensors, dtype=dtype, cache_dtype="bf16")
-        found = _core.Decoder(model, capacity=1, max_nodes=60).forward(tokens, [-1] * 60)
+        found = _core.Decoder(model, capacity=1, max_nodes=30).forward(tokens, [-1] * 30)
         expected = reference.tree_logits(
-            config, tensors, [], tokens, [-1] * 60, format=dtype, cache_format="bf16"
+            config, tensors, [], tokens, [-1] * 30, format=dtype, cache_format="bf16"
         )
         assert np.median(np.abs(found - expected).max(axis=1)) < 2e-5
 

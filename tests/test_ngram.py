@@ -404,7 +404,7 @@ def tables(smoothing: str) -> list[Ngram]:
 def test_guesses_are_drawn_from_the_probabilities(target: _core.Model, smoothing: str) -> None:
     """Row by row of the core; that tokens are drawn from these rows is tested for all drafts."""
     for table in tables(smoothing):
-        for rounds in run(target, by_method("ngram", table.core), PROMPTS, 1.0):
+        for rounds in run(target, by_method("ngram", table.core), PROMPTS, 1.0, n_new=24):
             for text, record in rounds:
                 for i in range(len(record["drafted"])):
                     wanted = table.probabilities(text + record["drafted"][:i])[-1]

@@ -27,7 +27,7 @@ from specdec.analysis.statistics import acceptance_by_position
 from specdec.errors import InputError
 from toy_pair import ToyTokenizer
 
-pytestmark = pytest.mark.notebook
+pytestmark = [pytest.mark.notebook, pytest.mark.usefixtures("quick_timing")]
 
 PROMPT = "It was a dark and stormy night, and"
 GAMMAS = (1, 3, 7)

@@ -331,7 +331,7 @@ def test_rounds_need_the_prompt(models):
         session.round()
 
 
-def test_a_second_thread_is_refused(models):
+def test_a_second_thread_is_refused():
     """Whichever thread comes second during a call gets RuntimeError, and the session goes on."""
     config = LLAMA | {"n_layer": 8, "d_model": 512, "d_ff": 1500, "n_ctx": 4096}
     big = build(config, random_tensors(config))

@@ -451,6 +451,7 @@ def test_sampled_texts_have_the_targets_law(verify: str) -> None:
 # ----------------------------------------------------------------------------------------------- analysis
 
 
+@pytest.mark.usefixtures("quick_timing")
 def test_what_is_measured(texts: EncoderDecoder) -> None:
     """Acceptance is that of the two models' own distributions behind the source."""
     source = ToyTokenizer().encode("a bb", add_bos=False)

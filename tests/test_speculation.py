@@ -321,14 +321,15 @@ def test_processes_do_as_well() -> None:
     assert out.value[1] != os.getpid()
 
 
-def test_a_chain_of_steps_has_the_law_of_plain_execution() -> None:
-    """x_{t+1} = g(y_t): the law of three steps, by chi-square over 6000 chains."""
+@pytest.mark.parametrize("n", [1500, pytest.param(6000, marks=pytest.mark.law)])
+def test_a_chain_of_steps_has_the_law_of_plain_execution(n: int) -> None:
+    """x_{t+1} = g(y_t): the law of three steps, by chi-square over n chains."""
     steps = np.random.default_rng(0).dirichlet([1, 1, 1], size=27)
     rough = np.random.default_rng(1).dirichlet([1, 1, 1], size=27)
     rng = np.random.default_rng(2)
     pool = Inline()
     counts: Counter[int] = Counter()
-    for _ in range(6000):
+    for _ in range(n):
         state = 0
         for _ in range(3):
             state = specdec.speculate(
@@ -340,7 +341,7 @@ def test_a_chain_of_steps_has_the_law_of_plain_execution() -> None:
                 executor=pool,
             ).value
         counts[state] += 1
-    expected = [6000 * steps[0][a] * steps[a][b] * steps[3 * a + b][c] for a, b, c in np.ndindex(3, 3, 3)]
+    expected = [n * steps[0][a] * steps[a][b] * steps[3 * a + b][c] for a, b, c in np.ndindex(3, 3, 3)]
     assert scipy.stats.chisquare([counts[i] for i in range(27)], expected).pvalue > P_VALUE
 
 

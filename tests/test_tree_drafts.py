@@ -437,7 +437,7 @@ def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tu
 
 
 NESTED = list(nested(random_model(3, 1), random_model(3, 2), 3))
-BY_DEFAULT = ("a model", "a tree")
+BY_DEFAULT = ("a tree",)
 
 
 @pytest.mark.parametrize(

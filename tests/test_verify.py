@@ -106,7 +106,7 @@ def test_core_equals_reference_on_random_trees() -> None:
     rng = np.random.default_rng(11)
     lengths = np.zeros(14, dtype=int)
     later_children = 0
-    for _ in range(4000):
+    for _ in range(2000):
         tokens, parents, target_probs, draft_probs = random_tree(rng)
         uniforms = rng.integers(2**53, size=len(tokens) + 1) / 2**53
         if rng.random() < 0.05:
@@ -120,8 +120,8 @@ def test_core_equals_reference_on_random_trees() -> None:
         assert all(isinstance(value, int) for value in [*path, token])
         lengths[len(path)] += 1
         later_children += any(parents[:node].count(parents[node]) for node in path)
-    assert np.all(lengths[:6] > 20), f"too few long paths to mean anything: {lengths}"
-    assert later_children > 100
+    assert np.all(lengths[:6] > 10), f"too few long paths to mean anything: {lengths}"
+    assert later_children > 50
 
 
 @pytest.mark.parametrize("rule", [reference.verify, _core.verify], ids=["reference", "core"])
