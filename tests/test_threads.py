@@ -88,7 +88,7 @@ def test_late_threads_change_no_bit(delay, holding):
 @needs_hooks
 def test_a_session_is_made_while_another_thread_computes(delay):
     """Making a session holds the GIL, so it must not wait for the pool."""
-    x, weights = random_product()
+    x, weights = random_product(1 << 15)  # so much that the worker comes before it is done
     model = build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
     _core.product(x, weights, "f32", n_threads=2)
     delay(1, 0.5, holding=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -244,22 +244,25 @@ def test_chains_are_dealt_out_level_by_level(k: int) -> None:
         assert record["parents"] == [max(0, node - k) for node in range(1, gamma + 1)]
 
 
+def few_and_many(by_default: str, names: Iterable[str]) -> list[Any]:
+    """Cases (name, seeds): one with few seeds by default, all with many among the tests of laws."""
+    return [(by_default, 2000), *(pytest.param(name, 6000, marks=pytest.mark.law) for name in names)]
+
+
 PROPOSALS: dict[str, Callable[[Parents, Conditional], Proposal]] = {
     "sample": independent,
     "without replacement": without_replacement,
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "uneven" else pytest.mark.law) for name in TREES]
-)
+@pytest.mark.parametrize(("name", "n"), few_and_many("uneven", TREES))
 @pytest.mark.parametrize("how", PROPOSALS)
-def test_nodes_are_drawn_from_what_they_say(how: str, name: str) -> None:
+def test_nodes_are_drawn_from_what_they_say(how: str, name: str, n: int) -> None:
     """And that is the draft's own: the distribution after the parent, or what earlier siblings left of it.
 
-    The drafted tokens as a whole follow from it: chi-square over 6,000 seeds, false alarm 1e-3 each.
+    The drafted tokens as a whole follow from it: chi-square over n seeds, false alarm 1e-3 each.
     """
-    target, draft, prompt, n = random_model(4, 1), random_model(4, 2, 1.0), [1, 2], 6000
+    target, draft, prompt = random_model(4, 1), random_model(4, 2, 1.0), [1, 2]
     parents = TREES[name][:4]
     tree = [-1, *parents]
     proposal = PROPOSALS[how](tree, conditional(draft, prompt))
@@ -437,19 +440,16 @@ def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tu
 
 
 NESTED = list(nested(random_model(3, 1), random_model(3, 2), 3))
-BY_DEFAULT = ("a tree",)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.law) for name in NESTED]
-)
-def test_a_draft_of_a_draft_changes_no_guess_in_law(name: str) -> None:
-    """The guesses are draws of the middle model, and say so; chi-square over 6,000 seeds, false alarm 1e-3.
+@pytest.mark.parametrize(("name", "n"), few_and_many("a tree", NESTED))
+def test_a_draft_of_a_draft_changes_no_guess_in_law(name: str, n: int) -> None:
+    """The guesses are draws of the middle model, and say so; chi-square over n seeds, false alarm 1e-3.
 
     Four guesses, so that there are several inner rounds, and the last has more than is taken.
     """
     target, draft, small = random_model(3, 1), random_model(3, 2, 1.0), random_model(3, 4, 1.7)
-    prompt, n = [1, 2, 0], 6000
+    prompt = [1, 2, 0]
     probs = conditional(draft, prompt)
     seen: Counter[Tokens] = Counter()
     described = nested(draft, small, 3)[name]
