@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,20 @@ ALL_SWITCHES = SWITCHES | {
     for name, config in ENCODER_DECODERS.items()
     if config["encoder"]["n_vocab"] == config["n_vocab"]  # else sources are not copied
 }
-LARGER = [
-    pytest.param(name, marks=pytest.mark.slow)
-    for name in ("embedded", "stories260K", "chars105", *(f"switches {name}" for name in ALL_SWITCHES))
+SMALL = ["small", "mixture", "encoder-decoder"]
+TRAINED = ["embedded", "stories260K", "chars105"]
+
+
+def larger(names: Iterable[str]) -> list[Any]:
+    """The trained worlds and those of random models of some configurations, which are slow."""
+    worlds = [*TRAINED, *(f"switches {name}" for name in names)]
+    return [pytest.param(name, marks=pytest.mark.slow) for name in worlds]
+
+
+WITH_WINDOWS = [
+    name for name, config in ALL_SWITCHES.items() if any(config.get("windows") or [config["sliding_window"]])
 ]
+"""Configurations whose caches are kept in other ways; the other switches change no more than numbers."""
 
 
 def with_switches(name: str) -> World:
@@ -73,8 +84,18 @@ def with_switches(name: str) -> World:
     return World(models[0], models[1], ids)
 
 
-@pytest.fixture(scope="module", params=["small", "mixture", "encoder-decoder", *LARGER])
+@pytest.fixture(scope="module", params=[*SMALL, *larger(ALL_SWITCHES)])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return made(request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module", params=[*SMALL, *larger(WITH_WINDOWS)])
+def kept_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """One of those that differ in what is kept of a text."""
+    return made(request, tmp_path_factory)
+
+
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     if request.param.startswith("switches "):
         return with_switches(request.param.removeprefix("switches "))
     text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
@@ -173,8 +194,9 @@ def assert_plain_output(world: World, name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("name", named())
-def test_texts_end_where_plain_texts_end(world: World, name: str) -> None:
+def test_texts_end_where_plain_texts_end(kept_world: World, name: str) -> None:
     """After one token, at a stop id wherever it falls in a round, and with the context full."""
+    world = kept_world
     draft = DRAFTS[name](world)
     options: dict[str, Any] = {"ignore_eos": True, "logits": True}
     for prompt, whole in zip(prompts_of(world), plain(world, "greedy"), strict=True):
@@ -194,8 +216,9 @@ def test_texts_end_where_plain_texts_end(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", named(name for name in NAMES if name not in UNSEEDED))
-def test_a_sampled_run_follows_from_its_seed(world: World, name: str) -> None:
+def test_a_sampled_run_follows_from_its_seed(kept_world: World, name: str) -> None:
     """Contract 3 of the rejection rule; the draft made anew, so that nothing is left over from a run."""
+    world = kept_world
     options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "ignore_eos": True, "seed": 3}
     runs = [
         run(world, DRAFTS[name](world), prompts_of(world), n_threads=n, batch_size=1 + n, **options)
