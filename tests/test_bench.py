@@ -295,6 +295,17 @@ def test_what_is_asked(pair: tuple[specdec.Model, specdec.Model]) -> None:
     assert copying.draft == "contextcopy" and copying["prompts"].n_equal == 2
 
 
+def test_a_draft_that_learns_learns_from_its_repetition_alone(
+    pair: tuple[specdec.Model, specdec.Model],
+) -> None:
+    memory = specdec.drafts.SuffixMemory()
+    questions = [Question(i, "c", ("ab ab",)) for i in range(2)]
+    found = specdec.bench(pair[0], memory, questions, max_new_tokens=30, repeats=2, n_threads=1)
+    n_steps = [[len(answer.replies[0].steps) for answer in run] for run in found.answers]
+    assert n_steps[0] == n_steps[1] and n_steps[0][1] < n_steps[0][0]
+    assert memory.n_tokens == 0
+
+
 def test_conversations_go_through_the_chat_template(make_llama: Any) -> None:
     model = make_chat(make_llama, "qwen2.5", seed=3)
     questions = [Question(1, "c", ("Hi", "And?"), "Be brief.")]

@@ -38,6 +38,7 @@ PICTURES = {
     "04_acceptance_rates": 6,
     "05_drafts": 2,
     "06_translation": 1,
+    "07_evaluation": 2,
     "08_learning": 2,
 }
 """How many pictures each notebook shows."""

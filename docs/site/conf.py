@@ -37,6 +37,7 @@ PAGES = {
         "notebooks/04_acceptance_rates",
         "notebooks/05_drafts",
         "notebooks/06_translation",
+        "notebooks/07_evaluation",
         "notebooks/08_learning",
     ],
     "Reference": [

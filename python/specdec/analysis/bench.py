@@ -84,8 +84,10 @@ def bench(
     ----------
     target : Model, path or hub name
     draft : Model, path, hub name, Draft, object or None
-        As of `specdec.generate`. None: plain decoding alone. A draft that remembers earlier texts, such as
-        `specdec.drafts.SuffixMemory`, knows those of earlier questions and repetitions.
+        As of `specdec.generate`. None: plain decoding alone. A draft that learns from texts, such as
+        `specdec.drafts.SuffixMemory`, begins each repetition with what it knows now (`Draft.snapshot`),
+        learns from the answers of the repetition in their order, and is left as it is. An object of your own
+        is used as it is.
     questions : path-like, or iterable of Question and str
         A file that `specdec.read_questions` takes, or questions themselves; a text is one of the category
         "prompts".
@@ -189,7 +191,7 @@ def bench(
     with counted(len(fitting) * len(ways) * repeats, "answer", checked.progress) as done:
         for run in range(repeats):
             for way in ways:
-                way.answers.append([])
+                way.begin()
             for question in fitting:
                 for way in ways:
                     way.answer(run, question, asker, seed + run)
@@ -225,6 +227,12 @@ class _Way:
     answers: list[list[Answer]] = field(default_factory=list)
     files: list[AnswerFile] = field(default_factory=list)
     is_warm: bool = False
+    drafting: Draft | None = None
+
+    def begin(self) -> None:
+        """Begin a repetition, with a snapshot of the draft: it learns from the texts of this one alone."""
+        self.answers.append([])
+        self.drafting = None if self.draft is None else self.draft.snapshot()
 
     def answer(self, run: int, question: Question, asker: _Asker, seed: int) -> None:
         """Answer a question, or take the answer that there is."""
@@ -232,10 +240,11 @@ class _Way:
         if found is None:
             if not self.is_warm:
                 self.is_warm = True
+                warming = None if self.draft is None else self.draft.snapshot()
                 for _ in range(_WARM_UP[0]):
                     options = self.options | {"max_new_tokens": _WARM_UP[1]}
-                    asker.run(question, [], 0, self.draft, seed, options)
-            found = asker.answer(question, self.draft, seed, self.options)
+                    asker.run(question, [], 0, warming, seed, options)
+            found = asker.answer(question, self.drafting, seed, self.options)
             if self.files:
                 self.files[run].add(question, found)
         self.answers[run].append(found)
