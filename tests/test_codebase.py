@@ -352,7 +352,7 @@ LAYERS = [
     ["analysis"],
     ["plot"],
     ["training"],
-    ["integrations"],
+    ["integrations", "ray"],
     ["commands"],
     ["__main__"],
 ]

@@ -54,10 +54,10 @@ def test_every_public_name_has_an_entry() -> None:
         entries |= {f"{name}.{member}" for member in import_module(name).__all__}
 
     public = {f"specdec.{name}" for name in specdec.__all__}
-    for name in ("checkpoints", "drafts", "plot", "reference", "theory", "tokenizer", "training"):
+    for name in ("checkpoints", "drafts", "plot", "ray", "reference", "theory", "tokenizer", "training"):
         public |= {f"specdec.{name}.{member}" for member in getattr(specdec, name).__all__}
     missing = sorted(public - entries)
     assert not missing, f"not in docs/site/api: {', '.join(missing)}"
     assert {name for name in dir(specdec) if name not in specdec.__all__} == {
-        "checkpoints", "drafts", "errors", "plot", "reference", "theory", "tokenizer", "training",
+        "checkpoints", "drafts", "errors", "plot", "ray", "reference", "theory", "tokenizer", "training",
     }, "a new public module: give it a page in docs/site/api, and add it to this test"  # fmt: skip

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import drafts as drafts
     from specdec import errors as errors
     from specdec import plot as plot
+    from specdec import ray as ray
     from specdec import reference as reference
     from specdec import theory as theory
     from specdec import tokenizer as tokenizer
@@ -56,6 +57,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
         TokenizerError,
         UnsupportedModelError,
         VocabularyMismatchError,
+        WorkerError,
     )
     from specdec.models.chat_template import ChatTemplate
     from specdec.models.model import Model, embedded_pair, load
@@ -67,7 +69,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.verification.speculative_execution import Speculation, speculate
     from specdec.verification.verify import distribution, verify
 
-_MODULES = ("checkpoints", "drafts", "errors", "plot", "reference", "theory", "tokenizer", "training")
+_MODULES = ("checkpoints", "drafts", "errors", "plot", "ray", "reference", "theory", "tokenizer", "training")
 _HOMES = {
     "AdaptiveGamma": "decoding.adaptive_gamma",
     "Beam": "decoding.beam_search",
@@ -115,6 +117,7 @@ _HOMES = {
     "Tuning": "analysis.tune",
     "UnsupportedModelError": "errors",
     "VocabularyMismatchError": "errors",
+    "WorkerError": "errors",
     "beam_search": "decoding.beam_search",
     "bench": "analysis.bench",
     "compare": "analysis.compare",
@@ -178,6 +181,7 @@ __all__ = [
     "Tuning",
     "UnsupportedModelError",
     "VocabularyMismatchError",
+    "WorkerError",
     "__version__",
     "available_kernels",
     "beam_search",

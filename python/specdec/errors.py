@@ -24,6 +24,7 @@ __all__ = [
     "TokenizerError",
     "UnsupportedModelError",
     "VocabularyMismatchError",
+    "WorkerError",
     "kind_of",
     "number_of",
     "printable",
@@ -133,6 +134,10 @@ class InputError(SpecdecError, ValueError):
 
 class LearningError(SpecdecError, RuntimeError):
     """A draft that learns while it serves has failed to; the cause is what its learner raised."""
+
+
+class WorkerError(SpecdecError, RuntimeError):
+    """Work that was given to other processes could not be done there; the message says which, and why."""
 
 
 class MissingPackageError(SpecdecError, ImportError):

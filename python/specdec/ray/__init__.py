@@ -1,0 +1,15 @@
+"""Datasets and sweeps over many machines, by Ray (extra ``specdec[ray]``).
+
+>>> specdec.ray.generate("path/to/target", "path/to/draft", prompts, "out", seed=1)
+>>> specdec.ray.score("path/to/target", texts, "scores")
+>>> specdec.ray.sweep("path/to/target", {"small": "path/to/draft"}, prompts, "sweep")
+
+ray is imported by the first call.
+"""
+
+from specdec.ray.generating import generate
+from specdec.ray.records import Records
+from specdec.ray.scoring import score
+from specdec.ray.sweeping import Sweep, SweepRow, sweep
+
+__all__ = ["Records", "Sweep", "SweepRow", "generate", "score", "sweep"]

@@ -1,0 +1,147 @@
+"""Datasets in blocks: each block of records is a job, and a file of the output folder when it is done."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from specdec.checks import check_choice, check_integer
+from specdec.errors import InputError, SpecdecError
+from specdec.progress import counted
+from specdec.ray.cluster import connected, machines_of, places_on
+from specdec.ray.dataset import digest, line, records_of
+from specdec.ray.jobs import Work, do_jobs
+from specdec.ray.output_folder import OutputFolder
+from specdec.ray.records import Records, block_names
+
+__all__ = ["ERRORS", "OnError", "in_blocks", "write_block"]
+
+OnError: TypeAlias = Literal["raise", "keep"]
+ERRORS: tuple[OnError, ...] = ("raise", "keep")
+
+_LARGEST_BLOCK = 64
+_BLOCKS_OF_AN_ACTOR = 4  # at least, so that no actor waits long for the last block of another
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a dataset is spread over actors: the arguments that `generate` and `score` share.
+
+    None of them changes a record.
+    """
+
+    block_size: int | None
+    n_actors: int | None
+    n_threads: int | None
+    retries: int
+    progress: bool
+
+
+def in_blocks(
+    kind: str,
+    data: Any,
+    output: str | os.PathLike[str],
+    work: Callable[[Any, int, dict[str, Any]], Work],
+    asked: Mapping[str, Any],
+    chosen: Mapping[str, Any],
+    spread: Spread,
+) -> Records:
+    """Work a dataset off, or what an earlier call has left of it.
+
+    Parameters
+    ----------
+    kind : str
+        Of the run.
+    data : list, ray.data.Dataset or table
+    output : path-like
+    work : callable
+        ``work(ray, n_threads, run)`` makes what the actors do of the threads of each and the run's file.
+    asked, chosen : mapping
+        As in `OutputFolder.begin`.
+    spread : Spread
+
+    Raises
+    ------
+    InputError, MissingPackageError, WorkerError
+    """
+    block_size = spread.block_size
+    if block_size is not None:
+        block_size = check_integer("block_size", block_size, 1)
+    retries = check_integer("retries", spread.retries, 0)
+    ray = connected()
+    records = records_of(ray, data)
+    places = places_on(machines_of(ray), spread.n_actors, spread.n_threads)
+    share = -(-len(records) // (_BLOCKS_OF_AN_ACTOR * places.n_actors))
+    folder = OutputFolder.begin(
+        output,
+        kind,
+        {"n_records": len(records), "data": digest(records), "block_size": block_size, **asked},
+        {"block_size": min(_LARGEST_BLOCK, share), **chosen},
+    )
+    size = folder.run["block_size"]
+    jobs = {
+        name: json.dumps({"first": i * size, "records": records[i * size : (i + 1) * size]})
+        for i, name in enumerate(block_names(len(records), size))
+    }
+    with counted(len(records), "record", spread.progress) as done:
+
+        def finished(job: str, content: str) -> None:
+            folder.store(job, content)
+            done(content.count("\n"))
+
+        waiting = {name: given for name, given in jobs.items() if not folder.has(name)}
+        done(len(records) - sum(len(json.loads(given)["records"]) for given in waiting.values()))
+        if waiting:
+            opened = work(ray, places.n_threads, folder.run)
+            do_jobs(ray, opened, waiting, places, retries=retries, finished=finished)
+    return Records(folder.path)
+
+
+def write_block(given: str, make: Callable[[int, list[Any]], list[dict[str, Any]]], on_error: OnError) -> str:
+    """The lines of a block's file.
+
+    Parameters
+    ----------
+    given : str
+        The block: the index of its first record, and the records.
+    make : callable
+        ``make(first, records)``: what is made of records that follow each other.
+    on_error : {"raise", "keep"}
+        What becomes of a record that `make` refuses: it raises, or the line has the message.
+
+    Raises
+    ------
+    SpecdecError
+        A record is refused; the message names it.
+    """
+    block = json.loads(given)
+    first, records = block["first"], block["records"]
+    try:
+        made = make(first, records)
+    except SpecdecError:  # which of them?
+        made = []
+        for index, record in enumerate(records, first):
+            try:
+                made += make(index, [record])
+            except SpecdecError as error:
+                message = f"{type(error).__name__}: {error}"
+                if on_error == "raise":
+                    raise InputError(f"record {index}: {message}") from error
+                made.append({"error": message})
+    return "".join(
+        line({"index": index, "record": record, **output})
+        for index, (record, output) in enumerate(zip(records, made, strict=True), first)
+    )
+
+
+def check_on_error(on_error: OnError) -> OnError:
+    """The argument `on_error`.
+
+    Raises
+    ------
+    InputError
+    """
+    return check_choice("on_error", on_error, ERRORS)

@@ -1,0 +1,224 @@
+"""`generate`: a dataset continued, record by record, by actors that each hold a target and a draft."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from specdec.checks import check_flag, check_integer
+from specdec.decoding.adaptive_gamma import AdaptiveGamma
+from specdec.decoding.generate import generate as generate_here
+from specdec.decoding.options import DecodingOptions, with_options
+from specdec.decoding.result import Result
+from specdec.drafts.draft import Draft
+from specdec.errors import InputError, kind_of, shown
+from specdec.models.model import Model
+from specdec.ray.blocks import OnError, Spread, check_on_error, in_blocks, write_block
+from specdec.ray.dataset import field_of
+from specdec.ray.jobs import pickled
+from specdec.ray.records import Records
+from specdec.ray.sent_pair import DraftGiven, TargetGiven, described, opened_draft, opened_target
+
+__all__ = ["generate"]
+
+_LARGEST_SEED = 2**64 - 1
+_NO_RESULT = ("n_threads", "progress", "batch_size")
+"""Options that no result depends on."""
+
+
+@with_options("seed", "n_threads", "logits", "prompt_cache", "node_budget", "progress", "n")
+def generate(
+    target: TargetGiven,
+    draft: DraftGiven,
+    data: Any,
+    output: str | os.PathLike[str],
+    *,
+    column: str = "prompt",
+    chat: bool = False,
+    seed: int | None = None,
+    on_error: OnError = "raise",
+    block_size: int | None = None,
+    n_actors: int | None = None,
+    n_threads: int | None = None,
+    retries: int = 3,
+    progress: bool = False,
+    **options: Any,
+) -> Records:
+    """Continue each record of a dataset, by actors on the machines of a Ray cluster.
+
+    Each actor holds a target and a draft, which it has loaded itself, and decodes blocks of records. Record i
+    draws its random numbers from the key (seed, i). So the records are those of
+    ``specdec.generate(target, draft, prompts, seed=seed)`` in one process, to the bit, however many actors
+    there are, whatever block a record is in, and whatever happened on the way.
+
+    The folder `output` has a file for each block that is done. The same call goes on with a folder that an
+    interrupted run has left. A block is begun again where its process or machine ended, and where it failed
+    for a reason that may pass, such as a lack of memory.
+
+    Parameters
+    ----------
+    target : Model, path, hub name or function
+        A path or name is loaded by each actor, so it must mean the same on every machine. A `Model` is sent
+        as a reference to its files. A function without arguments is called in each actor and gives a model.
+    draft : Draft, Model, path, hub name, object, function or None
+        As in `specdec.generate`. A function is called with the target, in each actor, and gives a draft.
+    data : list, ray.data.Dataset or table
+        Records: dicts with a prompt in the field `column`, or prompts themselves, as text or token ids. A
+        table is an object of pandas or datasets.
+    output : path-like
+        A folder, new or empty or of the same run. It is written by the process that calls.
+    column : str, default "prompt"
+        The field with the prompt. Other fields come back unchanged.
+    chat : bool, default False
+        The field holds messages, as in ``specdec.generate(..., messages=...)``.
+    seed : int, optional
+        None: a fresh one, which ``Records.run`` records. A run that goes on keeps its own.
+    on_error : {"raise", "keep"}
+        What becomes of a record that cannot be decoded, such as a prompt longer than the context: the run
+        raises an error when all other blocks are done, or the record gets the field ``error`` in place of a
+        text.
+    block_size : int, optional
+        Records of a block: what is done again where a process ends. None: at most 64, fewer where the
+        actors would have less than four blocks each.
+    n_actors : int, optional
+        None: as many as the machines hold.
+    n_threads : int, optional
+        Threads of each actor, for which as many CPUs are reserved: actors of one machine never have more
+        threads together than it has CPUs. None: the CPUs of the smallest machine.
+    retries : int, default 3
+        How often a block is begun again.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+    **options
+        Those of `specdec.generate`. With ``gamma="auto"``, and with drafts that remember earlier texts or
+        decide by measured times how much to guess, the text of a seed depends on where its record was
+        decoded, unless decoding is greedy or ``verify="coupled"``; without either these are refused.
+
+    Returns
+    -------
+    Records
+        A record has the fields ``index``, ``record`` (as it was given), ``text``, ``tokens``,
+        ``finish_reason``, ``stop``, ``seed``, ``n_prompt_tokens``, ``n_calls``, ``n_drafted`` and
+        ``n_accepted``, and log-probabilities where they were asked for.
+
+    Raises
+    ------
+    InputError
+        An argument is out of range, or the folder holds something else.
+    WorkerError
+        Some blocks could not be done. All others are, and the same call tries the rest again.
+    MissingPackageError
+        ray is not installed.
+
+    Examples
+    --------
+    >>> prompts = ["Once upon a time", "It was a dark and stormy night"]
+    >>> records = specdec.ray.generate("path/to/target", "path/to/draft", prompts, "out", seed=1)
+    >>> [record["text"] for record in records]
+    """
+    settings = DecodingOptions.of_call(generate, options)
+    chat, on_error = check_flag("chat", chat), check_on_error(on_error)
+    if seed is not None:
+        seed = check_integer("seed", seed, 0, _LARGEST_SEED)
+    if not isinstance(column, str):
+        raise InputError(f"column is {shown(column)}; expected the name of a field")
+    if isinstance(options.get("gamma"), AdaptiveGamma):
+        raise InputError(
+            "gamma is an AdaptiveGamma, which learns in one process; expected an integer, "
+            "'auto', or a function"
+        )
+    by_seed = depends_on_guesses(settings)
+    if by_seed and isinstance(settings.policy, AdaptiveGamma):
+        raise InputError(
+            f"gamma is 'auto' at temperature {settings.temperature:g} with verify={settings.verify!r}: the "
+            "text of a seed would depend on measured times; expected an integer, temperature 0, or "
+            "verify='coupled'"
+        )
+    kept = {name: value for name, value in options.items() if name not in _NO_RESULT}
+    asked = {
+        "target": described(target),
+        "draft": described(draft),
+        "seed": seed,
+        "column": column,
+        "chat": chat,
+        "options": described(kept),
+    }
+
+    def work(ray: Any, threads: int, run: dict[str, Any]) -> Generation:
+        for name, value in (("target", target), ("draft", draft), ("options", options)):
+            pickled(ray, name, value)
+        return Generation(target, draft, dict(options), run["seed"], column, chat, on_error, threads, by_seed)
+
+    spread = Spread(block_size, n_actors, n_threads, retries, progress)
+    return in_blocks("generate", data, output, work, asked, {"seed": secrets.randbits(63)}, spread)
+
+
+def depends_on_guesses(settings: DecodingOptions) -> bool:
+    """Whether the text of a seed depends on what was guessed, and not its distribution alone."""
+    greedy = settings.temperature == 0 and settings.lenience == 1.0
+    return not greedy and settings.verify != "coupled"
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What an actor does: it decodes blocks."""
+
+    target: TargetGiven
+    draft: DraftGiven
+    options: dict[str, Any]
+    seed: int
+    column: str
+    chat: bool
+    on_error: OnError
+    n_threads: int
+    by_seed: bool
+
+    def open(self) -> Callable[[str], str]:
+        """Load the pair."""
+        target = opened_target(self.target)
+        draft = opened_draft(self.draft, target)
+        if draft is not None and self.by_seed and (draft.adaptive or draft.text_key()):
+            raise InputError(
+                f"draft is {kind_of(draft)} that goes by earlier texts or measured times: the text of a seed "
+                "would depend on the actor; expected another draft, temperature 0, or verify='coupled'"
+            )
+        return partial(self.block, target, draft)
+
+    def block(self, target: Model, draft: Draft | None, given: str) -> str:
+        """The lines of a block."""
+        return write_block(given, partial(self.decode, target, draft), self.on_error)
+
+    def decode(
+        self, target: Model, draft: Draft | None, first: int, records: list[Any]
+    ) -> list[dict[str, Any]]:
+        """What is made of records that follow each other."""
+        prompts = [field_of(index, record, self.column) for index, record in enumerate(records, first)]
+        seeds = [(self.seed, index) for index in range(first, first + len(records))]
+        given = {"messages": prompts} if self.chat else {"prompt": prompts}
+        results: list[Result] = generate_here(  # type: ignore[call-overload]
+            target, draft, seed=seeds, n_threads=self.n_threads, **given, **self.options
+        )
+        return [_fields(result) for result in results]
+
+
+def _fields(result: Result) -> dict[str, Any]:
+    trace = result.trace
+    found = {
+        "text": result.text,
+        "tokens": result.tokens,
+        "finish_reason": result.finish_reason,
+        "stop": result.stop,
+        "seed": list(result.seed),
+        "n_prompt_tokens": len(result.prompt_ids),
+        "n_calls": trace.n_calls,
+        "n_drafted": trace.n_drafted,
+        "n_accepted": trace.n_accepted,
+    }
+    for name in ("logprobs", "top_logprobs", "prompt_logprobs", "prompt_top_logprobs"):
+        if (value := getattr(result, name, None)) is not None:
+            found[name] = value.tolist() if hasattr(value, "tolist") else value
+    return found

@@ -1,0 +1,365 @@
+"""`sweep`: drafts, gammas, temperatures and number formats measured on many machines, as one table."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from specdec._core import kernels
+from specdec.analysis.measure import measure
+from specdec.checks import check_choice, check_flag, check_integer, check_items
+from specdec.containers import prompts_of
+from specdec.errors import InputError, kind_of, shown
+from specdec.models.model import Model, ModelLike, Prompt, load
+from specdec.models.number_formats import DTYPES, Dtype
+from specdec.progress import counted
+from specdec.ray.cluster import connected, machines_of, places_on
+from specdec.ray.dataset import line
+from specdec.ray.jobs import do_jobs, pickled
+from specdec.ray.output_folder import OutputFolder
+from specdec.ray.sent_pair import DraftGiven, described, is_function, opened_draft, opened_target
+from specdec.tables import OneTable, Table
+
+__all__ = ["Sweep", "SweepRow", "sweep"]
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One combination of number format, draft, temperature and gamma, measured on one machine.
+
+    Figures that were not measured, or that a draft has not, are None.
+
+    Attributes
+    ----------
+    format : str
+        Number format of the target.
+    draft : str
+        Its name in the call.
+    temperature : float
+    gamma : int
+        Drafted tokens a round.
+    alpha, alpha_low, alpha_high : float or None
+        Mean acceptance rate (Corollary 3.6 of arXiv 2211.17192), and its 95 % confidence interval.
+    c : float or None
+        Cost coefficient (Definition 3.7).
+    predicted_speedup : float or None
+        By Theorem 3.8 with the measured time of verification.
+    measured, measured_low, measured_high : float or None
+        Speed-up over plain decoding on the same machine, in turns: median, smallest and largest of the
+        repetitions.
+    tokens_per_call : float or None
+        New tokens per run of the target in the timed runs.
+    target_s : float or None
+        Seconds of a run of the target for one token.
+    invalid : str
+        Why `measured` is an error of measuring; empty if it is not.
+    machine, kernels : str
+        Name of the machine, and the instruction set that it computed with.
+    n_threads : int
+    """
+
+    format: str
+    draft: str
+    temperature: float
+    gamma: int
+    alpha: float | None
+    alpha_low: float | None
+    alpha_high: float | None
+    c: float | None
+    predicted_speedup: float | None
+    measured: float | None
+    measured_low: float | None
+    measured_high: float | None
+    tokens_per_call: float | None
+    target_s: float | None
+    invalid: str
+    machine: str
+    kernels: str
+    n_threads: int
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(OneTable):
+    """What a sweep found; ``print`` shows its table, a notebook too.
+
+    Attributes
+    ----------
+    rows : tuple of SweepRow
+        By format, then draft, temperature and gamma, in the order asked for.
+    run : dict
+        What was asked for.
+    """
+
+    rows: tuple[SweepRow, ...]
+    run: dict[str, Any] = field(compare=False)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Sweep:
+        """Read a sweep from its output folder: the rows that there are, also of one that was interrupted.
+
+        Raises
+        ------
+        InputError
+            The folder holds no sweep, or a file of it is damaged.
+        """
+        held = OutputFolder.open(folder, "sweep")
+        rows: list[SweepRow] = []
+        for job in _cells(held.run):
+            if held.has(job):
+                rows += _read(held, job)
+        return cls(tuple(rows), held.run)
+
+    @property
+    def best(self) -> SweepRow | None:
+        """The valid row of the largest measured speed-up; None where nothing was timed."""
+        valid = [row for row in self.rows if row.measured is not None and not row.invalid]
+        return max(valid, key=lambda row: row.measured or 0.0, default=None)
+
+    def table(self) -> Table:
+        """A line a row."""
+        head = (
+            "format", "draft", "T", "gamma", "alpha", "c", "predicted", "measured", "spread", "tokens/call",
+            "machine",
+        )  # fmt: skip
+        best = self.best
+        title = f"{self.run['target']}: {len(self.rows)} combinations"
+        return Table(title, head, [_cells_of(row, row is best) for row in self.rows])
+
+    def __repr__(self) -> str:
+        return f"<specdec.ray.Sweep of {len(self.rows)} combinations>"
+
+
+def sweep(
+    target: ModelLike | Callable[[], Model],
+    drafts: Mapping[str, DraftGiven],
+    prompts: Prompt | Sequence[Prompt],
+    output: str | os.PathLike[str],
+    *,
+    gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
+    temperatures: Sequence[float] = (0.0, 1.0),
+    formats: Sequence[Dtype | None] = (None,),
+    n_tokens: int = 2000,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int = 0,
+    timing: bool = True,
+    n_timed_tokens: int = 400,
+    repeats: int = 5,
+    n_actors: int | None = None,
+    n_threads: int | None = None,
+    retries: int = 3,
+    progress: bool = False,
+) -> Sweep:
+    """Measure drafts at gammas, temperatures and number formats, on the machines of a Ray cluster.
+
+    Each format, draft and temperature is measured by `specdec.measure`, all gammas in turns, on a machine
+    that does nothing else for this sweep meanwhile. A speed-up is over plain decoding on the same machine.
+    The folder `output` has a file for each of these that is done: the same call goes on with a folder that
+    an interrupted sweep has left.
+
+    Parameters
+    ----------
+    target : Model, path, hub name or function
+        As in `specdec.ray.generate`.
+    drafts : mapping
+        Drafts by name. Each is what `specdec.ray.generate` takes: a function is called with the target, in
+        the format at hand. Drafts keep their own number formats, unless they are layers of the target.
+    prompts : str, sequence of int, or a list of these
+    output : path-like
+        A folder, new or empty or of the same sweep.
+    gammas, temperatures : sequence
+    formats : sequence of {None, "f32", "bf16", "int8", "int4"}
+        Number formats of the target; None: that of the target as it is given.
+    n_tokens, top_k, top_p, min_p, seed, timing, n_timed_tokens, repeats
+        As in `specdec.measure`.
+    n_actors : int, optional
+        Machines that measure at once; None: all but those with no more than half of the CPUs of the largest.
+    n_threads : int, optional
+        Threads to compute with; None: the CPUs of the smallest of these machines.
+    retries : int, default 3
+        How often a measurement is begun again.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+
+    Returns
+    -------
+    Sweep
+
+    Raises
+    ------
+    InputError, WorkerError, MissingPackageError
+        As in `specdec.ray.generate`.
+
+    Examples
+    --------
+    >>> drafts = {"small": "path/to/draft", "copies": specdec.drafts.ContextCopy()}
+    >>> print(specdec.ray.sweep("path/to/target", drafts, prompts, "sweep", formats=("bf16", "int8")))
+    """
+    if not isinstance(drafts, Mapping) or not drafts or not all(isinstance(name, str) for name in drafts):
+        raise InputError(f"drafts is {kind_of(drafts)}; expected a dict of drafts by name, not empty")
+    given, _ = prompts_of("prompts", prompts)
+    settings = {
+        "gammas": check_items("gammas", gammas, "integers"),
+        "n_tokens": check_integer("n_tokens", n_tokens, 1),
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": check_integer("seed", seed, 0, 2**64 - 1),
+        "timing": check_flag("timing", timing),
+        "n_timed_tokens": check_integer("n_timed_tokens", n_timed_tokens, 1),
+        "repeats": check_integer("repeats", repeats, 1),
+    }
+    asked = {
+        "target": described(target),
+        "drafts": {name: described(draft) for name, draft in drafts.items()},
+        "prompts": [prompt if isinstance(prompt, str) else list(map(int, prompt)) for prompt in given],
+        "temperatures": _once("temperatures", temperatures),
+        "formats": [
+            check_choice("formats", entry, DTYPES, optional=True) for entry in _once("formats", formats)
+        ],
+        "settings": settings,
+    }
+    retries = check_integer("retries", retries, 0)
+    ray = connected()
+    places = places_on(machines_of(ray), n_actors, n_threads, alone=True)
+    folder = OutputFolder.begin(output, "sweep", asked, {})
+    cells = _cells(folder.run)
+    with counted(len(cells), "measurement", progress) as done:
+
+        def finished(job: str, content: str) -> None:
+            folder.store(job, content)
+            done(1)
+
+        waiting = {job: json.dumps(cell) for job, cell in cells.items() if not folder.has(job)}
+        done(len(cells) - len(waiting))
+        if waiting:
+            for name, value in (("target", target), *drafts.items()):
+                pickled(ray, name, value)
+            work = Sweeping(target, dict(drafts), asked["prompts"], settings, places.n_threads)
+            do_jobs(ray, work, waiting, places, retries=retries, finished=finished)
+    return Sweep.load(folder.path)
+
+
+@dataclass(frozen=True)
+class Sweeping:
+    """What an actor does: it measures cells of the sweep."""
+
+    target: Any
+    drafts: dict[str, DraftGiven]
+    prompts: list[Any]
+    settings: dict[str, Any]
+    n_threads: int
+
+    def open(self) -> Callable[[str], str]:
+        """The function from a cell to its rows; it keeps the target of the last format."""
+        loaded: dict[str | None, Model] = {}
+
+        def cell(given: str) -> str:
+            asked = json.loads(given)
+            dtype = asked["format"]
+            if dtype not in loaded:
+                loaded.clear()  # before the next one takes memory
+                loaded[dtype] = self.in_format(dtype)
+            return self.measured(loaded[dtype], asked["draft"], asked["temperature"])
+
+        return cell
+
+    def in_format(self, dtype: Dtype | None) -> Model:
+        """The target in a number format."""
+        if dtype is None or is_function(self.target):
+            target = opened_target(self.target)
+            return target if dtype is None else load(target.path, dtype, n_threads=self.n_threads)
+        path = self.target.path if isinstance(self.target, Model) else self.target
+        return load(path, dtype, n_threads=self.n_threads)
+
+    def measured(self, target: Model, name: str, temperature: float) -> str:
+        """The rows of one draft at one temperature, a line each."""
+        draft: Any = opened_draft(self.drafts[name], target)
+        found = measure(
+            target,
+            draft,
+            self.prompts,
+            temperatures=[temperature],
+            leniences=[1.0],
+            n_threads=self.n_threads,
+            **self.settings,
+        )
+        return "".join(
+            line(
+                {
+                    "format": target.dtype,
+                    "draft": name,
+                    "temperature": temperature,
+                    "target_s": found.target_s,
+                    "machine": platform.node(),
+                    "kernels": kernels(),
+                    "n_threads": self.n_threads,
+                    **{key: getattr(row, key) for key in _MEASURED},
+                }
+            )
+            for row in found.rows
+        )
+
+
+_MEASURED = (
+    "gamma", "alpha", "alpha_low", "alpha_high", "c", "predicted_speedup", "measured", "measured_low",
+    "measured_high", "tokens_per_call", "invalid",
+)  # fmt: skip
+"""Fields of a row that are those of a `MeasurementRow`."""
+
+
+def _cells(run: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is measured together, by the name of its file."""
+    cells = [
+        {"format": dtype, "draft": draft, "temperature": temperature}
+        for dtype in run["formats"]
+        for draft in run["drafts"]
+        for temperature in run["temperatures"]
+    ]
+    return {f"cell-{i:05d}.jsonl": cell for i, cell in enumerate(cells)}
+
+
+def _read(folder: OutputFolder, job: str) -> list[SweepRow]:
+    path = folder.file(job)
+    try:
+        found = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+        return [SweepRow(**{entry.name: row[entry.name] for entry in fields(SweepRow)}) for row in found]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: expected rows of a sweep ({type(error).__name__}: {error}); without the file the same "
+            "call makes it anew"
+        ) from error
+
+
+def _once(name: str, values: Any) -> list[Any]:
+    found = check_items(name, values, "a sequence")
+    if not found or any(value in found[:i] for i, value in enumerate(found)):
+        raise InputError(f"{name} is {shown(values)}; expected at least one value, and none twice")
+    return found
+
+
+def _cells_of(row: SweepRow, best: bool) -> tuple[str, ...]:
+    spread = "–" if row.measured is None else f"{row.measured_low:.2f} to {row.measured_high:.2f}"
+    mark = " ★" if best else " invalid" if row.invalid else ""
+    return (
+        row.format,
+        row.draft,
+        f"{row.temperature:g}",
+        str(row.gamma),
+        _number(row.alpha, 3),
+        _number(row.c, 3),
+        _number(row.predicted_speedup, 2, "X"),
+        _number(row.measured, 2, "X") + mark,
+        spread,
+        _number(row.tokens_per_call, 2),
+        row.machine,
+    )
+
+
+def _number(value: float | None, n_digits: int, unit: str = "") -> str:
+    return "–" if value is None else f"{value:.{n_digits}f}{unit}"
