@@ -320,6 +320,22 @@ def test_conversations_go_through_the_chat_template(make_llama: Any) -> None:
     assert text.plain_answers[0][0].replies[0].n_prompt_tokens == len(model.check_ids("Hi"))
 
 
+def test_where_answers_end(pair: tuple[specdec.Model, specdec.Model], found: Bench) -> None:
+    text = found.answers[0][1].replies[0].text
+    stop = text[len(text) // 2 :][:2]
+    options = {**OPTIONS, "repeats": 1}
+    ended = specdec.bench(*pair, QUESTIONS[1:2], stop=iter([stop]), **options)
+    reply = ended.answers[0][0].replies[0]
+    out = specdec.generate(*pair, QUESTIONS[1].turns[0], gamma=3, max_new_tokens=12, stop=[stop])
+    assert (reply.text, reply.tokens, reply.finish_reason) == (out.text, tuple(out.tokens), "stop")
+    assert reply.text == text[: text.index(stop)] and ended["words"].n_equal == 1
+    first = found.answers[0][1].replies[0].tokens[0]
+    target = specdec.load(pair[0].path, tokenizer=EndsBy(first))
+    for ignored, n in ((False, 1), (True, 12)):
+        whole = specdec.bench(target, None, QUESTIONS[1:2], ignore_eos=ignored, max_new_tokens=12, repeats=1)
+        assert whole["words"].n_tokens == n
+
+
 def test_each_turn_is_a_source_of_an_encoder_decoder() -> None:
     models = EncoderDecoder(text=True)
     options: dict[str, Any] = {"max_new_tokens": 6, "n_threads": 1}

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
@@ -20,7 +20,7 @@ from specdec.checks import check_choice, check_flag, check_integer, check_items,
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.chat import Chat
 from specdec.decoding.generate import generate
-from specdec.decoding.options import DecodingOptions, Gamma
+from specdec.decoding.options import DecodingOptions, Gamma, Stop
 from specdec.decoding.result import Result
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
@@ -59,6 +59,8 @@ def bench(
     min_p: float | None = None,
     verify: DecodingRule = "rejection",
     lenience: float = 1.0,
+    stop: Stop = None,
+    ignore_eos: bool = False,
     seed: int = 0,
     repeats: int = 3,
     plain: bool = True,
@@ -105,6 +107,9 @@ def bench(
         As in `Sampling`.
     verify, lenience
         As of `specdec.generate`; lenience below 1 is not exact, and plain decoding is.
+    stop, ignore_eos
+        As of `specdec.generate`. With `ignore_eos` every answer has `max_new_tokens`, as benchmarks of
+        throughput ask for.
     seed : int, default 0
         Repetition k uses seed + k, and each turn of a question a key of its own.
     repeats : int, default 3
@@ -158,9 +163,10 @@ def bench(
         raise InputError(f"seed is {shown(seed)}; expected at most {2**64 - repeats}, for {repeats} repeats")
     plain, too_long = check_flag("plain", plain), check_choice("too_long", too_long, _TOO_LONG)
     chat = None if chat is None else check_flag("chat", chat)
+    stop = list(stop) if isinstance(stop, Iterator) else stop  # it is gone through in each call
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "min_p": min_p, "n_threads": n_threads,
+        "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos, "n_threads": n_threads,
     }  # fmt: skip
     drafting: dict[str, Any] = {"gamma": gamma, "lenience": lenience}
     checked = DecodingOptions(**options, **drafting, verify=verify, progress=progress)
@@ -440,6 +446,8 @@ def _settings(
         "min_p": options.sampling.min_p,
         "verify": options.verify,
         "lenience": options.lenience,
+        "stop": None if options.stop is None else shown(options.stop),
+        "ignore_eos": options.ignore_eos,
         "seed": seed,
         "chat": asker.chat,
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
