@@ -33,10 +33,11 @@ class Result:
     ``str(result)`` is the text, or the ids where there is no tokenizer. `figure` draws Figure 1 of the paper,
     a line a round; a notebook shows it.
 
-    Two results are equal if their `text`, `tokens`, `finish_reason`, `stop`, `prompt_ids`, `seed` and
-    `source_ids` are; how they came about, in which rounds and how fast, does not count. Equal results have
-    equal hashes, so the lists of a result that is in a set or a key of a dict must not be changed. A pickle
-    and `to_dict` leave the tokenizer out; what the figure shows stays.
+    Two results are equal if their `text`, `tokens`, `finish_reason`, `stop`, `prompt_ids` and `source_ids`
+    are; how they came about, by which random numbers, in which rounds and how fast, does not count. So a
+    greedy result with a draft equals the one without. Equal results have equal hashes, so the lists of a
+    result that is in a set or a key of a dict must not be changed. A pickle and `to_dict` leave the tokenizer
+    out; what the figure shows stays.
 
     Attributes
     ----------
@@ -145,13 +146,12 @@ class Result:
         return self._value() == other._value() if isinstance(other, Result) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash((tuple(self.tokens), tuple(self.prompt_ids), tuple(self.seed)))
+        return hash((tuple(self.tokens), tuple(self.prompt_ids)))
 
     def _value(self) -> tuple[Any, ...]:
         """What two equal results have in common."""
         return (
-            self.text, self.tokens, self.finish_reason, self.stop, self.prompt_ids, tuple(self.seed),
-            self.source_ids,
+            self.text, self.tokens, self.finish_reason, self.stop, self.prompt_ids, self.source_ids,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
