@@ -149,6 +149,9 @@ def test_translators() -> None:
         scored = pair.target.score([text], sources=source, top_logprobs=2)[0]
         assert np.array_equal(np.concatenate([result.prompt_logprobs, result.logprobs]), scored.log_probs)
         assert result.top_logprobs == scored.top_logprobs[len(result.prompt_ids) - 1 :]
+        again = one(pair.target, pair.draft, source, decoder_prompt=[5, 6], prompt_logprobs=1)
+        assert again == result and np.array_equal(again.logits, result.logits)  # type: ignore[arg-type]
+        assert np.array_equal(again.prompt_logprobs, result.prompt_logprobs)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------- samples of a prompt
@@ -173,12 +176,26 @@ def test_samples_are_equal_prompts_in_a_batch(pair: Pair) -> None:
 @needs_hooks
 def test_a_prompt_is_read_once_for_all_samples(pair: Pair) -> None:
     prompt = [1, *range(3, 60)]
-    work = []
-    for n in (1, 8):
-        before = _core._forward_work()
-        specdec.generate(pair[0], None, prompt, n=n, max_new_tokens=1)
-        work.append(_core._forward_work() - before)
-    assert work[1] == work[0] + 7 * 2 * pair[0].config.n_layer  # a row for each sample more
+    blocks = 2 * pair[0].config.n_layer
+    for options in ({}, {"prompt_logprobs": 1}, {"prompt_logprobs": 1, "prompt_cache": PromptCache()}):
+        for n in (1, 8):
+            before = _core._forward_work()
+            specdec.generate(pair[0], None, prompt, n=n, max_new_tokens=1, **options)
+            assert _core._forward_work() - before == blocks * (len(prompt) - 1 + n)
+
+
+def test_a_prompt_that_has_been_scored_is_gone_on_from(pair: Pair) -> None:
+    target, draft = pair
+    plain = one(target, None, PROMPT, logprobs=1)
+    ways = [draft, None, drafts.EarlyExit(1), drafts.ContextCopy()]
+    for by in ways:
+        found = one(target, by, PROMPT, logprobs=1, prompt_logprobs=0)
+        assert_said_alike(found, plain)
+        assert np.array_equal(found.logits, plain.logits)  # type: ignore[arg-type]
+    blas = specdec.load(target.path, prefill="blas", tokenizer=target.tokenizer)
+    long = [1, *range(3, 60)]
+    expected = one(blas, None, long, logits=True)
+    assert np.array_equal(one(blas, None, long, prompt_logprobs=0).logits, expected.logits)  # type: ignore[arg-type]
 
 
 BAD = [

@@ -233,6 +233,7 @@ def test_bad_texts_are_named() -> None:
         (one, one[1] - 1, {"n_top": 102}, "n_top is 102, expected 0 to 101"),
         (one, one[1] - 1, {"n_top": -1}, "n_top is -1"),
         (one, one[1] - 1, {"n_texts": -1}, "n_texts is -1"),
+        ((np.ones(4, np.int32), np.array([2, 2], np.int32)), np.ones(2, np.int32), {"keep": True}, "keep is"),
         (one, one[1] - 1, {"sources": one}, "the model has no encoder"),
         ((one[0].astype(np.int64), one[1]), one[1] - 1, {}, "type int32"),
     ]
@@ -246,6 +247,8 @@ def test_each_allocation_may_fail() -> None:
     model = build(LLAMA, random_tensors(LLAMA))
     texts = [TEXTS[0], TEXTS[5], TEXTS[12]]
     assert fail_each_allocation(lambda: run(model, texts, n_texts=2)) >= 5
+    ids = np.arange(5, dtype=np.int32), np.array([5], np.int32)
+    assert fail_each_allocation(lambda: _core.score_texts(model, ids, ids[1] - 4, keep=True)) >= 5
 
 
 def test_who_is_told_may_end_it() -> None:

@@ -136,7 +136,8 @@ PyMethodDef sd_functions[] = {
      "score(model, ids, *, n_threads=1, source=None)\n--\n\nln p(ids[i + 1] | ids[: i + 1]), float64 "
      "[len(ids) - 1]."},
     {"score_texts", WITH_KEYWORDS(sd_score_of_texts),
-     "score_texts(model, texts, n_given, *, sources=None, n_top=0, n_texts=0, n_threads=1, done=None)\n--\n\n"
+     "score_texts(model, texts, n_given, *, sources=None, n_top=0, n_texts=0, n_threads=1, done=None, "
+     "keep=False)\n--\n\n"
      "ln p of the tokens of many texts from the n_given-th on: (log_probs, greedy, top tokens, their ln p)."},
     {"distribution", WITH_KEYWORDS(distribution),
      "distribution(logits, *, temperature, top_k=0, top_p=1.0, min_p=0.0)\n--\n\nStandardised probabilities, "

@@ -4,9 +4,16 @@
 #include "module.h"
 #include "score.h"
 
-/* Score texts, calling `done` (NULL: nothing) with the number of those that have ended. Returns 0, or -1 with
- * an exception. */
-static int run(const sd_score_options* options, sd_scored_text* texts, int n, PyObject* done) {
+/* What is made of texts beside their results. */
+typedef struct extras {
+    PyObject* done;          /* called with the number of texts that have ended; NULL: nothing is; borrowed */
+    sd_model_object* keep;   /* of a single text a CachedText of this model is made; NULL: none; borrowed */
+    PyTypeObject* text_type; /* its type, borrowed */
+    PyObject* kept;          /* it, a new reference */
+} extras;
+
+/* Score texts. Returns 0, or -1 with an exception. */
+static int run(const sd_score_options* options, sd_scored_text* texts, int n, extras* more) {
     sd_score* score = NULL;
     sd_status status = sd_score_create(options, texts, n, &score);
     int result = status == SD_OK ? 0 : -1;
@@ -19,10 +26,14 @@ static int run(const sd_score_options* options, sd_scored_text* texts, int n, Py
         sd_gil_take(&saved_thread);
         if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) result = -1;
-        if (result < 0 || n_ended == 0 || done == NULL) continue;
-        PyObject* said = PyObject_CallFunction(done, "i", n_ended);
+        if (result < 0 || n_ended == 0 || more->done == NULL) continue;
+        PyObject* said = PyObject_CallFunction(more->done, "i", n_ended);
         if (said == NULL) result = -1;
         Py_XDECREF(said);
+    }
+    if (result == 0 && more->keep != NULL) {
+        more->kept = sd_cached_text_new(more->text_type, more->keep, sd_score_cache(score));
+        if (more->kept == NULL) result = -1;
     }
     sd_score_free(score);
     return result;
@@ -47,7 +58,7 @@ PyObject* sd_score_of_text(PyObject* module, PyObject* args, PyObject* kwargs) {
     options.model = model->model;
     options.n_threads = n_threads;
     array = sd_new_array("float64", n > 1 ? n - 1 : 0, -1, (void**)&options.results.log_probs);
-    if (array != NULL && run(&options, &text, 1, NULL) < 0) Py_CLEAR(array);
+    if (array != NULL && run(&options, &text, 1, &(extras){0}) < 0) Py_CLEAR(array);
     PyMem_Free(source);
     PyMem_Free(ids);
     return array;
@@ -129,20 +140,23 @@ static PyObject* new_results(ptrdiff_t n_scored, sd_score_results* r) {
 
 PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"model",   "texts",     "n_given", "sources", "n_top",
-                            "n_texts", "n_threads", "done",    NULL};
+                            "n_texts", "n_threads", "done",    "keep",    NULL};
     PyObject *model_argument, *texts_argument, *given_argument, *sources_argument = Py_None, *done = Py_None;
     given_ids given = {0}, sources = {0};
     int32_t* n_given = NULL;
-    int n = 0;
+    int n = 0, keep = 0;
     ptrdiff_t n_scored;
     sd_score_options options = {.n_threads = 1};
     sd_scored_text* texts = NULL;
     PyObject* results = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O|$OiiiO", names, &model_argument, &PyTuple_Type,
+    extras more = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O|$OiiiOp", names, &model_argument, &PyTuple_Type,
                                      &texts_argument, &given_argument, &sources_argument,
-                                     &options.results.n_top, &options.n_texts, &options.n_threads, &done))
+                                     &options.results.n_top, &options.n_texts, &options.n_threads, &done,
+                                     &keep))
         return NULL;
-    sd_model_object* model = sd_model_from(PyModule_GetState(module), model_argument, "model");
+    const sd_module_state* state = PyModule_GetState(module);
+    sd_model_object* model = sd_model_from(state, model_argument, "model");
     if (model == NULL) return NULL;
     options.model = model->model;
     if (sources_argument != Py_None && !PyTuple_Check(sources_argument)) {
@@ -160,9 +174,21 @@ PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs) 
         PyErr_Format(PyExc_ValueError, "n_given and sources: expected one for each of %d texts", given.n);
         goto end;
     }
+    if (keep && n != 1) {
+        PyErr_Format(PyExc_ValueError, "keep is true for %d texts, expected one", n);
+        goto end;
+    }
     if ((texts = texts_from(&given, n_given, &sources, &n_scored)) == NULL) goto end;
     results = new_results(n_scored, &options.results);
-    if (results != NULL && run(&options, texts, n, done == Py_None ? NULL : done) < 0) Py_CLEAR(results);
+    if (done != Py_None) more.done = done;
+    if (keep) more.keep = model, more.text_type = state->cached_text_type;
+    if (results != NULL && run(&options, texts, n, &more) < 0) Py_CLEAR(results);
+    if (results != NULL && keep) {
+        PyObject* with = PyTuple_Pack(2, results, more.kept);
+        Py_DECREF(results);
+        results = with;
+    }
+    Py_XDECREF(more.kept);
 end:
     PyMem_Free(texts);
     PyMem_Free(n_given);

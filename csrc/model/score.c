@@ -147,6 +147,8 @@ void sd_score_free(sd_score* s) {
     sd_free(s);
 }
 
+const sd_cache* sd_score_cache(const sd_score* s) { return &s->caches[0]; }
+
 /* ---------------------------------------------------------------------------------- groups in their lanes */
 
 static int being_read(const lane* l) { return l->group != NULL && l->begun; }

@@ -40,4 +40,7 @@ void sd_score_free(sd_score* score);
  * all have. After a failure the score is only to be freed. */
 sd_status sd_score_slice(sd_score* score, int* n_ended, int* done);
 
+/* Of a single text, when it has its results: the cache with all tokens that were read; borrowed. */
+const sd_cache* sd_score_cache(const sd_score* score);
+
 #endif

@@ -208,7 +208,7 @@ def generate(
         for each new token. With a `lenience` below 1 only "model".
     prompt_logprobs : int, optional
         The same of each token of the prompt but the first, by the law of the model: `Result.prompt_logprobs`
-        and `Result.prompt_top_logprobs`. The prompt is read once more for it.
+        and `Result.prompt_top_logprobs`. Several prompts are read once more for it.
     ignore_eos : bool, default False
         Go on past the tokenizer's end-of-text ids.
     prompt_cache : PromptCache, optional

@@ -19,7 +19,7 @@ from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules, StopScanner
 from specdec.errors import NotFiniteError
 from specdec.models.model import Model
-from specdec.models.score import Score, score_ids, score_of_nothing, top_pairs
+from specdec.models.score import Score, score_and_keep, score_ids, score_of_nothing, top_pairs
 from specdec.models.tokenizer import StreamDecoder
 from specdec.trace import Round, Trace
 
@@ -165,6 +165,7 @@ class Run:
         self._session: _core.Session | None = None
         self._slots = list(range(request.n_slots))  # the sequence in each slot
         self._prompt_scores: list[Score] = []  # of each prompt, where they are asked for
+        self._read: _core.CachedText | None = None  # a single prompt, when it has been scored
         self._sound = False  # the core has done what it was asked for last
 
     def rounds(self) -> Generator[tuple[int, Round], None, None]:
@@ -261,6 +262,16 @@ class Run:
         if n_top is None:
             return
         given = request.beginnings[:: request.options.n]
+        if len(given) == 1 and len(given[0].ids) > 1:
+            score, self._read = score_and_keep(
+                request.target,
+                given[0].ids,
+                given[0].source_of(request.target),
+                n_top=n_top,
+                n_threads=request.n_threads,
+            )
+            self._prompt_scores = [score]
+            return
         long = [i for i, beginning in enumerate(given) if len(beginning.ids) > 1]
         found = score_ids(
             request.target,
@@ -301,7 +312,12 @@ class Run:
         return list({model.core: model for model in [*of_draft, self.request.target]}.values())
 
     def _begin(self, session: _core.Session, slot: int) -> None:
-        """Begin the prompt in a slot with what the prompt cache has of it."""
+        """Begin the prompt in a slot with what has been read of it: for its score, or in the prompt cache."""
+        self._begin_from_cache(session, slot)
+        if self._read is not None:
+            session.begin_with(slot, self._read)
+
+    def _begin_from_cache(self, session: _core.Session, slot: int) -> None:
         cache, index = self.request.options.prompt_cache, self._slots[slot]
         if cache is None:
             return

@@ -20,8 +20,8 @@ from specdec.progress import counted
 from specdec.threads import check_threads
 
 __all__ = [
-    "Score", "TopLogProbs", "are_requests", "rolling_windows", "score_ids", "score_of_nothing",
-    "score_requests", "top_pairs",
+    "Score", "TopLogProbs", "are_requests", "rolling_windows", "score_and_keep", "score_ids",
+    "score_of_nothing", "score_requests", "top_pairs",
 ]  # fmt: skip
 
 TopLogProbs: TypeAlias = list[list[tuple[int, float]]]
@@ -332,7 +332,7 @@ def _scores(
     """The score of each text, by the core."""
     if not texts:
         return []
-    log_probs, greedy, tokens, of_top = _core.score_texts(
+    found = _core.score_texts(
         model.core,
         _listed([text.tokens for text in texts]),
         np.array([text.n_given for text in texts], np.int32),
@@ -342,6 +342,12 @@ def _scores(
         n_threads=n_threads,
         done=done,
     )
+    return _split(texts, found, n_top)
+
+
+def _split(texts: Sequence[_Text], found: _core.ScoreArrays, n_top: int) -> list[Score]:
+    """The score of each text, from the arrays of all."""
+    log_probs, greedy, tokens, of_top = found
     scores = []
     end = 0
     for text in texts:
@@ -368,6 +374,23 @@ def score_ids(
     """The scores of token ids that the model takes, each with the number of those that are given."""
     given = [_Text(np.asarray(ids, np.int32), n_given) for ids, n_given in texts]
     return _scores(model, given, sources, n_top=n_top, n_texts=0, n_threads=n_threads, done=None)
+
+
+def score_and_keep(
+    model: ScoringModel, ids: Sequence[int], source: Sequence[int] | None, *, n_top: int, n_threads: int
+) -> tuple[Score, _core.CachedText]:
+    """The score of a text, and its keys and values, but for the last token, to begin others with."""
+    text = _Text(np.asarray(ids, np.int32), 1)
+    found, kept = _core.score_texts(
+        model.core,
+        _listed([text.tokens]),
+        np.array([1], np.int32),
+        sources=None if source is None else _listed([np.asarray(source, np.int32)]),
+        n_top=n_top,
+        n_threads=n_threads,
+        keep=True,
+    )
+    return _split([text], found, n_top)[0], kept
 
 
 def score_of_nothing(n_top: int) -> Score:
