@@ -280,6 +280,8 @@ def test_samples_differ_by_repetition_and_not_by_what_else_is_asked(
     assert whole.answers[1][1].replies[0].tokens == one.answers[0][0].replies[0].tokens
     assert whole.plain_answers == () and math.isnan(whole["overall"].speedup.median)
     assert whole["overall"].n_compared == 0 and "speed-up" not in str(whole)
+    coupled = specdec.bench(*pair, QUESTIONS, **{**OPTIONS, "temperature": 1.0, "verify": "coupled"})
+    assert coupled["overall"].n_equal == coupled["overall"].n_compared == 8
     alike = specdec.bench(*pair, ["ab", "ab"], **options)
     assert alike.answers[0][0].replies[0].tokens != alike.answers[0][1].replies[0].tokens
 
