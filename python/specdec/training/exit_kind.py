@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.analysis.speedup import speedups
+from specdec.analysis.tune import tune
 from specdec.checks import check_choice, check_integer, check_number
 from specdec.drafts import Draft, EarlyExit
 from specdec.drafts.opening import EXIT_NAME
@@ -28,7 +28,7 @@ from specdec.training.written_texts import Texts
 
 __all__ = ["ExitKind", "ExitShape"]
 
-_GAMMAS = (1, 2, 3, 4, 6)
+_MAX_GAMMA = 6  # of those that are timed
 
 
 @dataclass(frozen=True)
@@ -131,25 +131,23 @@ class ExitKind(Kind):
             texts.ids[i, : max(1, int(texts.ends[i]) // 4)].tolist() for i in range(min(4, len(texts)))
         ]
         exits = [EarlyExit(self.shape.layer)] if self.shape.layer else EarlyExit.exits(tuned)
-        layers = [one.layer for one in exits]
-        self.say(f"Timing exits: {number_of(len(layers), 'layer')} with {len(_GAMMAS)} gammas each.")
-        fastest = 0.0
-        for layer in layers:
-            found = speedups(
-                tuned,
-                EarlyExit(layer),
-                [(prompt, texts.ids.shape[1] // 2) for prompt in prompts],
-                gammas=_GAMMAS,
-                lenience=1.0,
-                repeats=1,
-                seed=self.settings.seed,
-                done=lambda n: None,
-                temperature=0.0,
-                n_threads=self.settings.threads,
-            )
-            for gamma, speedup in found.items():
-                if speedup.median > fastest and not speedup.invalid:
-                    fastest, self._layer, self.gamma = speedup.median, layer, gamma
+        self.say(f"Timing exits: {number_of(len(exits), 'layer')} with gammas to {_MAX_GAMMA} each.")
+        found = tune(
+            tuned,
+            exits,
+            prompts,
+            max_gamma=_MAX_GAMMA,
+            n_tokens=len(prompts) * (texts.ids.shape[1] // 2),
+            seed=self.settings.seed,
+            n_threads=self.settings.threads,
+        )
+        timed = [
+            (ran.speedup.median, one.choice.layer, gamma)
+            for one in (found, *found.others)
+            for gamma, ran in one.ran.items()
+            if not ran.speedup.invalid
+        ]
+        fastest, self._layer, self.gamma = max(timed, default=(0.0, self._layer, self.gamma))
         write_json(folder / EXIT_NAME, {"layer": self._layer, "gamma": self.gamma})
         tried = f"{number_of(self._layer, 'layer')}, gamma {self.gamma}, speed-up {fastest:.2f}"
         self._words = (
