@@ -105,6 +105,7 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
             assert line.by_position == row.by_position
     else:
         assert line.alpha is not None and line.reason == ""
+        assert not any(list(one.parents) != list(range(one.n_drafted)) for one in rounds)
     json.dumps(measured.to_dict(), allow_nan=False)
     assert "mine" in str(measured)
 
