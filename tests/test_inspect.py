@@ -103,6 +103,9 @@ def test_settings_of_each_request() -> None:
     wanted = specdec.generate(target, None, [PROMPT] * 3, max_new_tokens=20, verify="coupled", **sampling)
     assert [choice.message.text for choice in output.choices] == [result.text for result in wanted]
     assert output.usage.output_tokens == sum(len(result.tokens) for result in wanted)
+    both = ask(api, PROMPTS[1], PROMPT, max_tokens=20, num_choices=2, **{**sampling, "seed": 5})
+    texts = [[choice.message.text for choice in output.choices] for output in both]
+    assert texts[1] == [result.text for result in wanted[:2]] and texts[0] != texts[1]
     text = specdec.generate(target, None, PROMPT, max_new_tokens=30).text
     assert text is not None
     (output,) = ask(api, PROMPT, max_tokens=30, stop_seqs=[text[10:16]])

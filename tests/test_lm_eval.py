@@ -250,7 +250,10 @@ def test_chat_templates(family: str, make_llama: Factory) -> None:
         )
         assert lm.apply_chat_template(history, add_generation_prompt=add) == wanted
         ids = theirs.encode(wanted, add_special_tokens=False)
-        assert lm.tok_encode(wanted) == ids  # BOS is not there twice
+        assert lm.tok_encode(wanted) == ids
+        bos = lm.tokenizer.bos_token_id
+        with_bos = SpecdecLM(model, add_bos_token=True).tok_encode(wanted)
+        assert with_bos == (ids if bos in (None, ids[0]) else [bos, *ids])  # BOS is not there twice
     assert "/" not in lm.tokenizer_name
     several = isinstance(templates, dict)
     assert lm.chat_template(True) == (templates["default"] if several else templates)
