@@ -304,6 +304,7 @@ def _ways(
                 cached = CachingLM(lm, str(work / f"{dtype}-{task}.db"))
                 evaluate(cached, folder, task)
                 one = evaluate(cached, folder, task)
+                cached.dbdict.close()
             else:
                 one = evaluate(lm, folder, task)
             seconds.append(one.seconds)

@@ -78,6 +78,7 @@ def test_every_way_gives_the_same_scores(dtype: Any, tasks: Path, tmp_path: Path
                 found = harness.evaluate(model, tasks, task)
                 wanted = first.setdefault(task, found)
                 assert (found.answers, found.scores) == (wanted.answers, wanted.scores), (way, task)
+        cached.dbdict.close()
         n_texts = lm.tally.n_texts
         assert n_texts == 4 and (lm.tally.n_accepted > 0) == ("speculative" in way)
     numbers = {name: value for one in first.values() for name, value in one.scores.items()}
