@@ -138,7 +138,8 @@ PyMethodDef sd_functions[] = {
     {"score_texts", WITH_KEYWORDS(sd_score_of_texts),
      "score_texts(model, texts, n_given, *, sources=None, n_top=0, n_texts=0, n_threads=1, done=None, "
      "keep=False)\n--\n\n"
-     "ln p of the tokens of many texts from the n_given-th on: (log_probs, greedy, top tokens, their ln p)."},
+     "ln p of the tokens of many texts from the n_given-th on: (log_probs, greedy, top tokens, their ln p, "
+     "the text that was kept)."},
     {"distribution", WITH_KEYWORDS(distribution),
      "distribution(logits, *, temperature, top_k=0, top_p=1.0, min_p=0.0)\n--\n\nStandardised probabilities, "
      "float64 "

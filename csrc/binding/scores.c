@@ -124,18 +124,25 @@ static sd_scored_text* texts_from(const given_ids* given, const int32_t* n_given
     return texts;
 }
 
-/* Arrays of results; a list of four that is filled with them, or NULL with an exception. */
+/* Arrays of results: a new tuple of them and of one item more, to be set; NULL with an exception. */
 static PyObject* new_results(ptrdiff_t n_scored, sd_score_results* r) {
     PyObject* log_probs = sd_new_array("float64", n_scored, -1, (void**)&r->log_probs);
     PyObject* greedy = log_probs ? sd_new_array("bool", n_scored, -1, (void**)&r->greedy) : NULL;
     PyObject* tokens = greedy ? sd_new_array("int32", n_scored, r->n_top, (void**)&r->top_tokens) : NULL;
     PyObject* of_top = tokens ? sd_new_array("float64", n_scored, r->n_top, (void**)&r->top_log_probs) : NULL;
-    PyObject* results = of_top ? PyTuple_Pack(4, log_probs, greedy, tokens, of_top) : NULL;
+    PyObject* results = of_top ? PyTuple_New(5) : NULL;
+    if (results != NULL) {
+        PyTuple_SET_ITEM(results, 0, log_probs);
+        PyTuple_SET_ITEM(results, 1, greedy);
+        PyTuple_SET_ITEM(results, 2, tokens);
+        PyTuple_SET_ITEM(results, 3, of_top);
+        return results;
+    }
     Py_XDECREF(log_probs);
     Py_XDECREF(greedy);
     Py_XDECREF(tokens);
     Py_XDECREF(of_top);
-    return results;
+    return NULL;
 }
 
 PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs) {
@@ -183,12 +190,7 @@ PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs) 
     if (done != Py_None) more.done = done;
     if (keep) more.keep = model, more.text_type = state->cached_text_type;
     if (results != NULL && run(&options, texts, n, &more) < 0) Py_CLEAR(results);
-    if (results != NULL && keep) {
-        PyObject* with = PyTuple_Pack(2, results, more.kept);
-        Py_DECREF(results);
-        results = with;
-    }
-    Py_XDECREF(more.kept);
+    if (results != NULL) PyTuple_SET_ITEM(results, 4, more.kept ? more.kept : Py_NewRef(Py_None));
 end:
     PyMem_Free(texts);
     PyMem_Free(n_given);

@@ -1,15 +1,13 @@
 """The C core as Python sees it. Everything public is re-exported, with its documentation, by `specdec`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict, overload
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.models.number_formats import CacheDtype, Dtype, Engine
 from specdec.verification.rules import Rule
-
-ScoreArrays: TypeAlias = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int32], NDArray[np.float64]]
 
 class RoundRecord(TypedDict):
     """What one round did for one sequence.
@@ -528,7 +526,6 @@ def score(
 ) -> NDArray[np.float64]:
     """ln p(ids[i + 1] | ids[: i + 1]) for each i, shape (len(ids) - 1,); after a source, with an encoder."""
 
-@overload
 def score_texts(
     model: Model,
     texts: tuple[NDArray[np.int32], NDArray[np.int32]],
@@ -539,30 +536,18 @@ def score_texts(
     n_texts: int = 0,
     n_threads: int = 1,
     done: Callable[[int], object] | None = None,
-) -> ScoreArrays:
+    keep: bool = False,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int32], NDArray[np.float64], CachedText | None]:
     """ln p of the tokens of many texts, from the n_given-th on; what texts begin with is read once.
 
     texts, sources : (ids of all, one after the other, how many of each). n_texts: contexts that are read at
     once, 0: as many as fill a forward pass. done: called with the number of texts that have ended.
 
     Returns, for all scored tokens in the order of texts, ln p, whether the token is the most probable one,
-    and of the n_top most probable tokens the ids [.., n_top] and ln p [.., n_top], the best first. With
-    `keep`, of a single text, these and a CachedText of what was read.
+    and of the n_top most probable tokens the ids [.., n_top] and ln p [.., n_top], the best first; and with
+    `keep`, of a single text, what was read of it.
     """
 
-@overload
-def score_texts(
-    model: Model,
-    texts: tuple[NDArray[np.int32], NDArray[np.int32]],
-    n_given: NDArray[np.int32],
-    *,
-    sources: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
-    n_top: int = 0,
-    n_texts: int = 0,
-    n_threads: int = 1,
-    done: Callable[[int], object] | None = None,
-    keep: Literal[True],
-) -> tuple[ScoreArrays, CachedText]: ...
 def distribution(
     logits: NDArray[np.float32], *, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> NDArray[np.float64]:

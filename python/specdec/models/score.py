@@ -342,12 +342,19 @@ def _scores(
         n_threads=n_threads,
         done=done,
     )
-    return _split(texts, found, n_top)
+    return _split(texts, *found[:4], n_top=n_top)
 
 
-def _split(texts: Sequence[_Text], found: _core.ScoreArrays, n_top: int) -> list[Score]:
+def _split(
+    texts: Sequence[_Text],
+    log_probs: NDArray[np.float64],
+    greedy: NDArray[np.bool_],
+    tokens: NDArray[np.int32],
+    of_top: NDArray[np.float64],
+    *,
+    n_top: int,
+) -> list[Score]:
     """The score of each text, from the arrays of all."""
-    log_probs, greedy, tokens, of_top = found
     scores = []
     end = 0
     for text in texts:
@@ -381,7 +388,7 @@ def score_and_keep(
 ) -> tuple[Score, _core.CachedText]:
     """The score of a text, and its keys and values, but for the last token, to begin others with."""
     text = _Text(np.asarray(ids, np.int32), 1)
-    found, kept = _core.score_texts(
+    found = _core.score_texts(
         model.core,
         _listed([text.tokens]),
         np.array([1], np.int32),
@@ -390,7 +397,9 @@ def score_and_keep(
         n_threads=n_threads,
         keep=True,
     )
-    return _split([text], found, n_top)[0], kept
+    kept = found[4]
+    assert kept is not None
+    return _split([text], *found[:4], n_top=n_top)[0], kept
 
 
 def score_of_nothing(n_top: int) -> Score:
