@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -479,3 +481,47 @@ def test_a_terminal_of_ascii(tmp_path: Path) -> None:
         output, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (0, b"")
     assert json.loads(output)["prompt"] == "é€"
+
+
+@pytest.mark.slow
+def test_chat_in_a_terminal(make_llama: Factory) -> None:
+    """Ctrl-C ends a reply, which stays; then it ends the program."""
+    model = make_chat(make_llama, "qwen2.5", seed=3)
+    ours, theirs = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "specdec",
+        "chat",
+        "--target",
+        str(model.path),
+        "--max-new-tokens",
+        "2000",
+    ]
+    environment = {**os.environ, "TERM": "dumb"}
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, preexec_fn=notice_interrupts
+    ) as running:
+        os.close(theirs)
+        shown = b""
+
+        def until(sign: bytes) -> bytes:
+            """What is shown before a sign."""
+            nonlocal shown
+            while sign not in shown and select.select([ours], [], [], 60.0)[0]:
+                shown += os.read(ours, 1000)
+            before, found, shown = shown.partition(sign)
+            assert found, before
+            return before
+
+        assert b"/new forgets" in until(b"> ")
+        os.write(ours, b"Hello!\n")
+        until(b"Hello!\r\n")
+        assert select.select([ours], [], [], 60.0)[0]  # the reply has begun
+        running.send_signal(signal.SIGINT)
+        until(b"\r\n> ")
+        os.write(ours, b"/what\n")
+        assert b"/new forgets" in until(b"\r\n> ")
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=60) == 130
+    os.close(ours)

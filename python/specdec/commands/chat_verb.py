@@ -63,7 +63,9 @@ def command(system: str | None, recommended: bool, cache_bytes: int, **given: An
     options = dict(target.default_sampling) if recommended else {}
     options |= decoding_arguments(given)
     conversation = Conversation(target, draft, system, options | {"prompt_cache": PromptCache(cache_bytes)})
-    interactive = sys.stdin.isatty()
+    if sys.stdin is None:
+        raise InputError("standard input is closed; expected messages")
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
     if interactive:
         print(_HELP, file=sys.stderr)
     while (line := _line(interactive)) is not None:
@@ -144,17 +146,16 @@ class Conversation:
 
 def _line(interactive: bool) -> str | None:
     """The next message; None at the end of the input."""
-    if interactive:
-        with suppress(ImportError):
-            import readline  # noqa: F401  # lines can be edited, and earlier ones come back
-        try:
-            return input("> ")
-        except EOFError:
-            print()
-            return None
-    read = sys.stdin.buffer.readline()
     try:
+        if interactive:
+            with suppress(ImportError):
+                import readline  # noqa: F401  # lines can be edited, and earlier ones come back
+            return input("> ")
+        read = sys.stdin.buffer.readline()
         return read.decode("utf-8").rstrip("\r\n") if read else None
+    except EOFError:
+        print()
+        return None
     except UnicodeDecodeError as error:
         raise InputError(
             f"standard input is no UTF-8: {error.reason} in a line; expected messages in UTF-8"

@@ -119,7 +119,7 @@ def _figures(prompt: str, result: Result) -> dict[str, Any]:
     logprobs: dict[str, Any] = {}
     if result.logprobs is not None:
         logprobs = {"logprobs": result.logprobs.tolist(), "top_logprobs": result.top_logprobs}
-    return logprobs | {
+    figures = {
         "prompt": prompt,
         "text": result.text,
         "tokens": result.tokens,
@@ -135,3 +135,4 @@ def _figures(prompt: str, result: Result) -> dict[str, Any]:
         "total_s": trace.total_s,
         "tokens_per_s": trace.tokens_per_s,
     }
+    return figures | logprobs
