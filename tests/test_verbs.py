@@ -340,6 +340,29 @@ def test_bench(models: Pair, tmp_path: Path) -> None:
     assert plain.exit_code == 0 and "plain" in plain.output
 
 
+def test_compare(models: Pair, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("abc\nba ab\n")
+    asked = ["compare", "--target", "big", "--prompts", str(prompts), "--n-tokens", "20", "--no-timing"]
+    asked += ["--temperatures", "0", "--gammas", "1,3"]
+    done = run(*asked, "mine=small", "copy", "random", "--json")
+    assert done.exit_code == 0, done.output
+    ways = {"mine": models[1], "copy": specdec.drafts.ContextCopy(), "random": specdec.drafts.Random()}
+    wanted = specdec.compare(
+        models[0], ways, ["abc", "ba ab"], temperatures=[0.0], gammas=[1, 3], n_tokens=20, timing=False
+    )
+    assert json.loads(done.output) == json.loads(json_line(wanted.to_dict()))
+    assert run(*asked, "mine=small", "copy", "random").output == f"{wanted}\n"
+    for wrong, message in (
+        (["copy", "copy"], "two drafts are called 'copy'"),
+        (["=copy"], "expected NAME=DRAFT or DRAFT"),
+        (["x="], "expected NAME=DRAFT or DRAFT"),
+        ([], "Missing argument"),
+    ):
+        done = run(*asked, *wrong)
+        assert done.exit_code == 2 and message in done.output
+
+
 def test_tune(models: Pair) -> None:
     asked = ["tune", "--target", "big", "--draft", "small", "--n-tokens", "30", "--max-gamma", "2", "abc"]
     found = json.loads(run(*asked, "--json").output)

@@ -19,19 +19,18 @@ __all__ = [
     "json_option",
     "print_tables",
     "prompt_options",
+    "prompts_option",
     "shows_progress",
     "truncations",
 ]
 
-prompt_options = several(
-    click.argument("prompt", nargs=-1),
-    click.option(
-        "--prompts",
-        metavar="FILE",
-        help="Prompts instead of one: a text file with a prompt a line, or the first turns of .jsonl; - is "
-        "standard input.",
-    ),
+prompts_option = click.option(
+    "--prompts",
+    metavar="FILE",
+    help="A text file with a prompt a line, or the first turns of .jsonl; - is standard input.",
 )
+"""A file of prompts."""
+prompt_options = several(click.argument("prompt", nargs=-1), prompts_option)
 """One prompt in words, or a file of prompts."""
 
 truncations = several(

@@ -30,6 +30,7 @@ VERBS: Final = {
     "chat": "Talk with a model that has a chat template.",
     "bench": "Answer the questions of a benchmark with and without a draft.",
     "eval": "Evaluate a model by lm-evaluation-harness.",
+    "compare": "Compare several drafts of one target.",
     "measure": "Measure how well a draft guesses, what it costs and what it gains.",
     "tune": "Choose gamma for a pair on this machine.",
     "drafts": "List the drafts that --draft takes by name.",
