@@ -230,7 +230,7 @@ def test_speeds_by_their_definitions(found: Bench, folder: Path) -> None:
 
 def test_tables_and_json(found: Bench) -> None:
     text = str(found)
-    assert "small one drafting for target, temperature 0; 8 of 8 answers equal" in text
+    assert "small one drafting for target, gamma 3, temperature 0; 8 of 8 answers equal" in text
     for head in ("letters", "overall", "speed-up (min to max)", "mean acceptance length", "position"):
         assert head in text
     values = json.loads(json.dumps(found.to_dict()))
@@ -293,7 +293,11 @@ def test_what_is_asked(pair: tuple[specdec.Model, specdec.Model]) -> None:
     found = specdec.bench(*pair, QUESTIONS, categories=["letters"], **options)
     assert [question.id for question in found.questions] == [7, 9]
     assert [row.category for row in found.rows] == ["letters"]
-    copying = specdec.bench(pair[0], specdec.drafts.ContextCopy(), ["ab ab ab", "b"], **options)
+    assert "gamma auto" in str(specdec.bench(*pair, ["ab"], **{**options, "gamma": "auto"}))
+    copying = specdec.bench(
+        pair[0], specdec.drafts.ContextCopy(), ["ab ab ab", "b"], **{**options, "gamma": None}
+    )
+    assert copying.settings["gamma"] == specdec.drafts.ContextCopy().gamma
     assert copying.draft == "contextcopy" and copying["prompts"].n_equal == 2
 
 

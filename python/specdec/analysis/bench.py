@@ -17,6 +17,7 @@ from specdec.analysis.answers import Answer, AnswerFile, Reply, check_settings
 from specdec.analysis.bench_rows import Bench, bench_rows
 from specdec.analysis.questions import Question, QuestionsLike, questions_of
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
+from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.chat import Chat
 from specdec.decoding.generate import generate
@@ -430,7 +431,14 @@ def _settings(
     target: Model, ways: Sequence[_Way], options: DecodingOptions, seed: int, asker: _Asker
 ) -> dict[str, Any]:
     """What the answers depend on, in the types of JSON."""
-    gamma = options.gamma
+    gamma: object = options.gamma
+    draft = ways[-1].draft
+    if isinstance(gamma, AdaptiveGamma):
+        gamma = "auto"
+    elif gamma is None:
+        gamma = 0 if draft is None else draft.gamma
+    elif not isinstance(gamma, int):
+        gamma = type(gamma).__name__
     return {
         "version": _core.__version__,
         "target": name_of(target),
@@ -438,7 +446,7 @@ def _settings(
         "dtype": target.dtype,
         "cache_dtype": target.cache_dtype,
         "draft": ways[-1].name,
-        "gamma": gamma if gamma is None or isinstance(gamma, int) else type(gamma).__name__,
+        "gamma": gamma,
         "max_new_tokens": options.max_new_tokens,
         "temperature": options.sampling.temperature,
         "top_k": None if options.sampling.top_k is None else int(options.sampling.top_k),

@@ -151,6 +151,7 @@ class Bench(Tabular):
     def _speed_table(self) -> Table:
         """Tokens per second and speed-ups."""
         title = f"{self.draft} drafting for {self.target}" if self.answers else f"{self.target} alone"
+        title += f", gamma {self.settings['gamma']}" if self.answers else ""
         title += f", temperature {self.settings['temperature']:g}"
         n_equal, n_compared = self.rows[-1].n_equal, self.rows[-1].n_compared
         decides = not self.settings["temperature"] or self.settings["verify"] == "coupled"
