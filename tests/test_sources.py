@@ -505,9 +505,9 @@ def test_figures(texts: EncoderDecoder) -> None:
 
 def test_a_result_shows_its_source(texts: EncoderDecoder, t5: EncoderDecoder) -> None:
     shown = specdec.generate(texts.target, texts.draft, "a bb", decoder_prompt="ab", max_new_tokens=3)
-    assert "a bb → ab" in str(shown) and "a bb → ab" in shown._repr_html_()
+    assert "a bb → ab" in shown.figure() and "a bb → ab" in shown._repr_html_()
     ids = specdec.generate(t5.target, None, [5, 6], max_new_tokens=2, ignore_eos=True)
-    assert str(ids).startswith("5 6 → 0")
+    assert ids.figure().startswith("5 6 → 0")
     assert "2 layers of an encoder, 2 of a decoder" in repr(t5.target)
 
 
