@@ -18,10 +18,13 @@ import numpy as np
 import pytest
 
 import specdec
+from encoder_decoders import EncoderDecoder
 from specdec.ray.blocks import write_block
 from specdec.ray.cluster import Places, places_on
 from specdec.ray.dataset import records_of
+from specdec.ray.generating import Generation
 from specdec.ray.output_folder import OutputFolder
+from specdec.ray.scoring import Scoring
 from specdec.ray.sent_pair import described
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded"
@@ -180,6 +183,45 @@ def test_a_keyword_of_generate_that_has_no_place_here(tmp_path: Path) -> None:
             specdec.ray.generate(TARGET, DRAFT, PROMPTS, tmp_path / "out", **{name: 8})
 
 
+def generation(target: Any, draft: Any, **changes: Any) -> Generation:
+    """What an actor does, here."""
+    settings: dict[str, Any] = {
+        "options": {}, "seed": 5, "column": "prompt", "chat": False, "decoder_prompt": None,
+        "on_error": "raise", "n_threads": 1, "by_seed": False,
+    }  # fmt: skip
+    return Generation(target, draft, **(settings | changes))
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_drafts_that_go_by_earlier_texts_or_times(adaptive: bool) -> None:
+    """They are refused where the text of a seed depends on what they guess."""
+    made = specdec.drafts.Ensemble(DRAFT) if adaptive else specdec.drafts.TokenRecycling()
+    generation(TARGET, lambda target: made).open()
+    with pytest.raises(specdec.InputError, match="that goes by earlier texts or measured times"):
+        generation(TARGET, lambda target: made, by_seed=True).open()
+
+
+def test_encoder_decoders() -> None:
+    """Sources and what the text goes on with; scores of texts given sources."""
+    models = EncoderDecoder()
+    target, sources = models.target, models.sources(5, 9, 7)
+    options = {"max_new_tokens": 6, "gamma": 2, "temperature": 1.0, "ignore_eos": True}
+    block = json.dumps({"first": 3, "records": sources})
+    do = generation(
+        lambda: target, lambda target: models.draft, options=options, decoder_prompt=[4, 8]
+    ).open()
+    expected = specdec.generate(
+        target, models.draft, sources, decoder_prompt=[4, 8], seed=[(5, i) for i in (3, 4, 5)], **options
+    )
+    assert [json.loads(line)["tokens"] for line in do(block).splitlines()] == [r.tokens for r in expected]
+
+    rows = [{"text": [1, 2, 3 + i], "from": source} for i, source in enumerate(sources)]
+    scoring = Scoring(lambda: target, "text", None, "from", 0, False, None, "raise", 1)
+    found = scoring.open()(json.dumps({"first": 0, "records": rows})).splitlines()
+    scores = target.score([row["text"] for row in rows], sources=sources)
+    assert [json.loads(line)["log_probs"] for line in found] == [score.log_probs.tolist() for score in scores]
+
+
 # ------------------------------------------------------------------------------- on a cluster
 
 
@@ -238,6 +280,7 @@ def test_one_of_two_machines_is_killed(cluster: Any, tmp_path: Path) -> None:
         """Wait for both machines to begin; on the second one end no block once six are done."""
         import ray
 
+        assert os.environ["SPECDEC_NUM_THREADS"] == "1"
         here = ray.get_runtime_context().get_node_id()
         (begun / here).touch()
         while len(list(begun.iterdir())) < 2:
@@ -358,17 +401,11 @@ def test_a_block_that_ends_its_process_is_given_up(cluster: Any, tmp_path: Path)
 
 @pytest.mark.oracle
 def test_models_that_no_actor_can_use(cluster: Any, tmp_path: Path) -> None:
-    """The error says so at once; a draft that goes by earlier texts is one of the reasons."""
     missing = str(tmp_path / "nothing")
     with pytest.raises(
         specdec.WorkerError, match="the models cannot be used on machine .*CheckpointNotFound"
     ):
         specdec.ray.generate(missing, None, PROMPTS, tmp_path / "out", retries=0)
-    memory = specdec.drafts.TokenRecycling
-    with pytest.raises(specdec.WorkerError, match="draft is a TokenRecycling that goes by earlier texts"):
-        specdec.ray.generate(
-            TARGET, lambda target: memory(), PROMPTS, tmp_path / "two", temperature=1.0, retries=0
-        )
 
 
 @pytest.mark.oracle

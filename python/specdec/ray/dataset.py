@@ -15,7 +15,7 @@ from specdec.containers import plain
 from specdec.errors import InputError, kind_of, shown
 from specdec.json_values import without_nan
 
-__all__ = ["digest", "field_of", "line", "records_of"]
+__all__ = ["digest", "field_of", "json_value", "line", "records_of"]
 
 
 def records_of(ray: Any, data: Any) -> list[Any]:
@@ -42,7 +42,7 @@ def records_of(ray: Any, data: Any) -> list[Any]:
         items = check_items("data", data, expected)
     if not items:
         raise InputError(f"data has no records; expected {expected}")
-    return [_json(f"record {i}", item) for i, item in enumerate(items)]
+    return [json_value(f"record {i}", item) for i, item in enumerate(items)]
 
 
 def field_of(index: int, record: Any, column: str) -> Any:
@@ -73,7 +73,7 @@ def digest(records: list[Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _json(name: str, value: Any) -> Any:
+def json_value(name: str, value: Any) -> Any:
     """A value as JSON has it.
 
     Raises
@@ -88,7 +88,7 @@ def _json(name: str, value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, list | tuple):
-        return [_json(f"{name}[{i}]", item) for i, item in enumerate(value)]
+        return [json_value(f"{name}[{i}]", item) for i, item in enumerate(value)]
     if isinstance(value, Mapping):
-        return {str(key): _json(f"{name}[{key!r}]", item) for key, item in value.items()}
+        return {str(key): json_value(f"{name}[{key!r}]", item) for key, item in value.items()}
     raise InputError(f"{name} is {shown(value)}; expected text, finite numbers, or lists and dicts of these")

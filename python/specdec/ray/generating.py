@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model
 from specdec.ray.blocks import OnError, Spread, check_on_error, in_blocks, write_block
-from specdec.ray.dataset import field_of
+from specdec.ray.dataset import field_of, json_value
 from specdec.ray.jobs import pickled
 from specdec.ray.records import Records
 from specdec.ray.sent_pair import DraftGiven, TargetGiven, described, opened_draft, opened_target
@@ -39,6 +39,7 @@ def generate(
     *,
     column: str = "prompt",
     chat: bool = False,
+    decoder_prompt: str | Sequence[int] | None = None,
     seed: int | None = None,
     on_error: OnError = "raise",
     block_size: int | None = None,
@@ -75,6 +76,8 @@ def generate(
         The field with the prompt. Other fields come back unchanged.
     chat : bool, default False
         The field holds messages, as in ``specdec.generate(..., messages=...)``.
+    decoder_prompt : str or sequence of int, optional
+        Of an encoder-decoder, whose sources the prompts are: what every new text goes on with.
     seed : int, optional
         None: a fresh one, which ``Records.run`` records. A run that goes on keeps its own.
     on_error : {"raise", "keep"}
@@ -138,6 +141,7 @@ def generate(
             "text of a seed would depend on measured times; expected an integer, temperature 0, or "
             "verify='coupled'"
         )
+    start = None if decoder_prompt is None else json_value("decoder_prompt", decoder_prompt)
     kept = {name: value for name, value in options.items() if name not in _NO_RESULT}
     asked = {
         "target": described(target),
@@ -145,13 +149,16 @@ def generate(
         "seed": seed,
         "column": column,
         "chat": chat,
+        "decoder_prompt": start,
         "options": described(kept),
     }
 
     def work(ray: Any, threads: int, run: dict[str, Any]) -> Generation:
         for name, value in (("target", target), ("draft", draft), ("options", options)):
             pickled(ray, name, value)
-        return Generation(target, draft, dict(options), run["seed"], column, chat, on_error, threads, by_seed)
+        return Generation(
+            target, draft, dict(options), run["seed"], column, chat, start, on_error, threads, by_seed
+        )
 
     spread = Spread(block_size, n_actors, n_threads, retries, progress)
     return in_blocks("generate", data, output, work, asked, {"seed": secrets.randbits(63)}, spread)
@@ -173,6 +180,7 @@ class Generation:
     seed: int
     column: str
     chat: bool
+    decoder_prompt: str | list[int] | None
     on_error: OnError
     n_threads: int
     by_seed: bool
@@ -198,8 +206,10 @@ class Generation:
         """What is made of records that follow each other."""
         prompts = [field_of(index, record, self.column) for index, record in enumerate(records, first)]
         seeds = [(self.seed, index) for index in range(first, first + len(records))]
-        given = {"messages": prompts} if self.chat else {"prompt": prompts}
-        results: list[Result] = generate_here(  # type: ignore[call-overload]
+        given: dict[str, Any] = {"messages": prompts} if self.chat else {"prompt": prompts}
+        if self.decoder_prompt is not None:
+            given["decoder_prompt"] = self.decoder_prompt
+        results: list[Result] = generate_here(
             target, draft, seed=seeds, n_threads=self.n_threads, **given, **self.options
         )
         return [_fields(result) for result in results]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -39,9 +40,10 @@ class JobActor:
     It raises nothing: a row says how its job has ended.
     """
 
-    def __init__(self, work: bytes, attempts: Any, limit: int) -> None:
+    def __init__(self, work: bytes, n_threads: int, attempts: Any, limit: int) -> None:
         from ray import cloudpickle
 
+        os.environ["SPECDEC_NUM_THREADS"] = str(n_threads)  # the process is the actor's own
         self._attempts, self._limit = attempts, limit
         self._do, self._reason = None, ""
         try:
@@ -159,7 +161,10 @@ def _pass(
         max_tasks_in_flight_per_actor=1,  # inputs are small; a second one would only wait in its queue
     )
     done = dataset.map(
-        JobActor, fn_constructor_args=(packed, attempts, limit), compute=pool, num_cpus=places.n_cpus
+        JobActor,
+        fn_constructor_args=(packed, places.n_threads, attempts, limit),
+        compute=pool,
+        num_cpus=places.n_cpus,
     )
     for batch in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         for row in batch.to_pylist():

@@ -27,6 +27,7 @@ def score(
     *,
     column: str = "text",
     context: str | None = None,
+    source: str | None = None,
     top_logprobs: int = 0,
     rolling: bool = False,
     batch_size: int | None = None,
@@ -56,6 +57,8 @@ def score(
     context : str, optional
         The field that stands before it and is not scored. Records that follow each other and begin alike are
         cheapest, as their beginning is read once.
+    source : str, optional
+        Of an encoder-decoder: the field with what its encoder reads.
     top_logprobs, rolling, batch_size
         As in `specdec.Model.score`.
     on_error, block_size, n_actors, n_threads, retries, progress
@@ -77,21 +80,22 @@ def score(
     >>> records = specdec.ray.score("path/to/model", [{"text": "Once upon a time"}], "scores")
     >>> records[0]["total"]
     """
-    for name, value in (("column", column), ("context", context)):
-        if not isinstance(value, str) and not (name == "context" and value is None):
+    for name, value in (("column", column), ("context", context), ("source", source)):
+        if not isinstance(value, str) and (name == "column" or value is not None):
             raise InputError(f"{name} is {shown(value)}; expected the name of a field")
     on_error, rolling = check_on_error(on_error), check_flag("rolling", rolling)
     asked = {
         "target": described(target),
         "column": column,
         "context": context,
+        "source": source,
         "top_logprobs": check_integer("top_logprobs", top_logprobs, 0),
         "rolling": rolling,
     }
 
     def work(ray: Any, threads: int, run: dict[str, Any]) -> Scoring:
         pickled(ray, "target", target)
-        return Scoring(target, column, context, top_logprobs, rolling, batch_size, on_error, threads)
+        return Scoring(target, column, context, source, top_logprobs, rolling, batch_size, on_error, threads)
 
     spread = Spread(block_size, n_actors, n_threads, retries, progress)
     return in_blocks("score", data, output, work, asked, {}, spread)
@@ -104,6 +108,7 @@ class Scoring:
     target: TargetGiven
     column: str
     context: str | None
+    source: str | None
     top_logprobs: int
     rolling: bool
     batch_size: int | None
@@ -121,8 +126,11 @@ class Scoring:
     def score(self, target: Model, first: int, records: list[Any]) -> list[dict[str, Any]]:
         """What is made of records that follow each other."""
         requests = [self.request(index, record) for index, record in enumerate(records, first)]
+        source = self.source
+        sources = source and [field_of(index, record, source) for index, record in enumerate(records, first)]
         found = target.score(
             requests,
+            sources=sources,
             top_logprobs=self.top_logprobs,
             rolling=self.rolling,
             batch_size=self.batch_size,

@@ -57,6 +57,8 @@ class SweepRow:
         Seconds of a run of the target for one token.
     invalid : str
         Why `measured` is an error of measuring; empty if it is not.
+    reason : str
+        Why the draft has no such figure, where `specdec.measure` gives none; else empty.
     machine, kernels : str
         Name of the machine, and the instruction set that it computed with.
     n_threads : int
@@ -77,6 +79,7 @@ class SweepRow:
     tokens_per_call: float | None
     target_s: float | None
     invalid: str
+    reason: str
     machine: str
     kernels: str
     n_threads: int
@@ -308,7 +311,7 @@ class Sweeping:
 
 _MEASURED = (
     "gamma", "alpha", "alpha_low", "alpha_high", "c", "predicted_speedup", "measured", "measured_low",
-    "measured_high", "tokens_per_call", "invalid",
+    "measured_high", "tokens_per_call", "invalid", "reason",
 )  # fmt: skip
 """Fields of a row that are those of a `MeasurementRow`."""
 
