@@ -363,6 +363,7 @@ def test_compare(models: Pair, tmp_path: Path) -> None:
         assert done.exit_code == 2 and message in done.output
 
 
+@pytest.mark.slow
 def test_tune(models: Pair) -> None:
     asked = ["tune", "--target", "big", "--draft", "small", "--n-tokens", "30", "--max-gamma", "2", "abc"]
     found = json.loads(run(*asked, "--json").output)

@@ -51,6 +51,6 @@ def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given
     predicted and measured, with their spread.
     """
     texts = given_prompts(prompt, prompts)
-    pair: tuple[Any, Any] = open_pair(given)
+    pair = open_pair(given)
     texts = default_prompts(pair[0]) if texts is None else texts
     print_tables(measure(*pair, texts, **chosen(given)), as_json)

@@ -45,5 +45,5 @@ def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given
     best one is marked. Prompts that resemble your use give the gamma of your use.
     """
     texts = given_prompts(prompt, prompts)
-    pair: tuple[Any, Any] = open_pair(given)
+    pair = open_pair(given)
     print_tables(tune(*pair, texts, **chosen(given)), as_json)
