@@ -28,7 +28,6 @@ from specdec.trace import Round, Trace
 from toy_pair import N_VOCAB, load_pair
 
 PROMPTS = [[1, 5, 9, 30], [7, 8, 7, 8, 7]]
-TIMES = ForwardTimes({m: 1.0 + 0.1 * (m - 1) for m in range(1, 99)}, 0.05)
 N_NEW = 12  # tokens of a prompt
 
 
@@ -38,11 +37,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(target, draft, np.random.default_rng(0).integers(1, N_VOCAB, 40).tolist() * 6)
 
 
+def times(*arguments: Any, max_rows: int, **options: Any) -> ForwardTimes:
+    return ForwardTimes({m: 1.0 + 0.1 * (m - 1) for m in range(1, max_rows + 1)}, 0.05)
+
+
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """No times of forward passes are measured here."""
     for module in (measure_module, oracle_module, tune_module):
-        monkeypatch.setattr(module, "forward_times", lambda *args, **options: TIMES)
+        monkeypatch.setattr(module, "forward_times", times)
 
 
 def rounds_of(world: World, draft: Any, **options: Any) -> list[list[Round]]:
@@ -110,7 +113,7 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
     assert "mine" in str(measured)
 
     replayed = specdec.oracle(
-        world.target, given, PROMPTS[1], gammas=[0, 2], max_gamma=4, max_new_tokens=N_NEW, name="mine"
+        world.target, given, PROMPTS[1], gammas=[0, 2], max_gamma=3, max_new_tokens=N_NEW, name="mine"
     )
     assert [one.name for one in replayed.rows][:3] == ["gamma 0", "gamma 2", "auto"]
     assert replayed["gamma 0"].tokens_per_call == 1.0 and replayed.draft == "mine"
@@ -134,7 +137,7 @@ def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.Monke
         assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2))
         assert set(found.ran) >= {1, 2} and "2 ★" in str(found) and found.idealised_gamma is None
     else:
-        assert list(found.speedups)[:3] == [0, 1, 2]
+        assert list(found.speedups) == [0, 1, 2]
     json.dumps(found.to_dict(), allow_nan=False)
 
 

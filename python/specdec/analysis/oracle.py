@@ -275,11 +275,13 @@ def oracle(
             for policy, drafting, texts in zip(policies, snapshots, results, strict=True):
                 texts.append(run(drafting, policy, i))
     longest, with_auto, *fixed = [[result.trace.rounds for result in texts] for texts in results]
+    # a draft that decides by itself how much to draft is not bound by max_gamma when gamma is "auto"
+    n_rows = max(max_gamma + 1, *(len(set(r.rows)) for rounds in with_auto for r in rounds))
     times = forward_times(
         target,
         draft if replay else None,
-        sample_text(target, beginnings, [result.tokens for result in results[0]], max_gamma + 1),
-        max_rows=max_gamma + 1,
+        sample_text(target, beginnings, [result.tokens for result in results[0]], n_rows),
+        max_rows=n_rows,
         n_threads=threads,
     )
     counts = RunFigures.of(results[0])
@@ -349,7 +351,7 @@ def _rows(
         )
         rows.append(row(f"gamma {gamma}", chains(replayed(text, gamma) for text in bits), closed))
     rows.append(ran("auto", auto))
-    n_gammas = len(times.target_s)
+    n_gammas = 1 + max((r.n_drafted for text in longest for r in text), default=0)
     verified = [g * times.draft_s + times.target_s[g + 1] for g in range(n_gammas)]
     closed = (math.nan, math.nan)
     if fixed is None and alpha is not None:
