@@ -100,6 +100,8 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch:
     assert "with an oracle (invalid); invalid: above the tokens per run" in repr(found)
     reason = "invalid: 2.50 is above 2.00 tokens per run"
     assert OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid == reason
+    reason = "invalid: 1.0004 is above 1.0000 tokens per run"  # of a draft that is never right
+    assert OracleRow("auto", 1.0, 1.0004, 1.0, 1.0).invalid == reason
 
 
 def beginnings(r: Any) -> list[tuple[int, ...]]:

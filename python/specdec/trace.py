@@ -802,7 +802,10 @@ def invalid_speedup(speedup: float, tokens_per_run: float) -> str:
     """
     if not speedup > tokens_per_run * (1.0 + 1e-9):  # sums of equal times may differ by a rounding
         return ""
-    return f"invalid: {speedup:.2f} is above {tokens_per_run:.2f} tokens per run"
+    digits = 2
+    while digits < 9 and f"{speedup:.{digits}f}" == f"{tokens_per_run:.{digits}f}":  # as of a weak draft
+        digits += 1
+    return f"invalid: {speedup:.{digits}f} is above {tokens_per_run:.{digits}f} tokens per run"
 
 
 def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
