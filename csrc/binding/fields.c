@@ -86,3 +86,10 @@ int sd_fields_from(PyObject* dict, const char* of, const sd_field* fields, int n
     refuse_unknown(dict, of, fields, n);
     return -1;
 }
+
+int sd_fields_from_mapping(PyObject* mapping, const char* of, const sd_field* fields, int n) {
+    PyObject* dict = PyDict_New();
+    int result = dict != NULL && PyDict_Update(dict, mapping) == 0 ? sd_fields_from(dict, of, fields, n) : -1;
+    Py_XDECREF(dict);
+    return result;
+}

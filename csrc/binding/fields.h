@@ -28,8 +28,13 @@ typedef struct sd_field {
  * Returns 0, or -1 with an exception: TypeError where a field is missing, unknown or of another type. */
 int sd_fields_from(PyObject* dict, const char* of, const sd_field* fields, int n);
 
-/* The same for an array of fields. */
+/* The same of any mapping, which is copied. */
+int sd_fields_from_mapping(PyObject* mapping, const char* of, const sd_field* fields, int n);
+
+/* Both for an array of fields. */
 #define SD_FIELDS_FROM(dict, of, fields) \
     sd_fields_from(dict, of, fields, (int)(sizeof(fields) / sizeof *(fields)))
+#define SD_FIELDS_FROM_MAPPING(mapping, of, fields) \
+    sd_fields_from_mapping(mapping, of, fields, (int)(sizeof(fields) / sizeof *(fields)))
 
 #endif

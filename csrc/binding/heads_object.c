@@ -18,11 +18,7 @@ static int config_from(PyObject* mapping, sd_heads_config* c) {
                                {"n_draft_vocab", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &c->n_draft_vocab},
                                {"see_guesses", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &c->see_guesses},
                                {"shared_output", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &c->shared_output}};
-    PyObject* dict = PyDict_New();
-    int result =
-        dict == NULL || PyDict_Update(dict, mapping) < 0 ? -1 : SD_FIELDS_FROM(dict, "Heads", fields);
-    Py_XDECREF(dict);
-    return result;
+    return SD_FIELDS_FROM_MAPPING(mapping, "Heads", fields);
 }
 
 /* Heads of a configuration and their tokens, an argument or None. Returns 0, or -1 with an exception. */
@@ -37,21 +33,16 @@ static int create(const sd_heads_config* c, PyObject* argument, sd_heads** heads
 }
 
 static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"config", "tensors", "tokens", "dtype", "n_threads", NULL};
     sd_heads_object* self = (sd_heads_object*)object;
-    PyObject *mapping, *tensors, *tokens = NULL;
-    const char* dtype = "f32";
-    int n_threads = 1;
-    sd_heads_config config = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$Osi", names, &mapping, &tensors, &tokens, &dtype,
-                                     &n_threads))
-        return -1;
-    if (sd_format_from(dtype, "dtype", &config.format) < 0 || config_from(mapping, &config) < 0) return -1;
+    sd_weights_arguments given;
+    if (sd_weights_arguments_from(args, kwargs, &given) < 0) return -1;
+    sd_heads_config config = {.format = given.format};
+    if (config_from(given.config, &config) < 0) return -1;
     if (sd_exclusive_enter_init(&self->exclusive, self->heads != NULL, "Heads") < 0) return -1;
     sd_heads* heads = NULL;
     sd_status status;
-    if (create(&config, tokens, &heads) < 0) goto fail;
-    if (sd_set_tensors(tensors, set_tensor, heads, n_threads) < 0) goto fail;
+    if (create(&config, given.tokens, &heads) < 0) goto fail;
+    if (sd_set_tensors(given.tensors, set_tensor, heads, given.n_threads) < 0) goto fail;
     if ((status = sd_heads_finish(heads)) != SD_OK) {
         sd_raise(status);
         goto fail;

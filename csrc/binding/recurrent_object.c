@@ -21,40 +21,31 @@ static int shape_from(PyObject* mapping, sd_recurrent_shape* shape) {
         {"d_hidden", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &shape->d_hidden},
         {"n_layers", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &shape->n_layers},
     };
-    PyObject* copy = PyDict_New();
-    int result = copy != NULL && PyDict_Update(copy, mapping) == 0 ? 0 : -1;
-    if (result == 0) result = SD_FIELDS_FROM(copy, "Recurrent", fields);
-    Py_XDECREF(copy);
-    return result;
+    return SD_FIELDS_FROM_MAPPING(mapping, "Recurrent", fields);
 }
 
 /* A network of the arguments without its tensors. Returns 0, or -1 with an exception. */
-static int create(PyObject* config, PyObject* tokens, const char* dtype, sd_recurrent** recurrent) {
+static int create(const sd_weights_arguments* given, sd_recurrent** recurrent) {
     sd_recurrent_shape shape;
-    sd_format format;
     int32_t* ids;
-    if (shape_from(config, &shape) < 0 || sd_format_from(dtype, "dtype", &format) < 0) return -1;
-    if (sd_draft_tokens_from(tokens, shape.n_draft_vocab, &ids) < 0) return -1;
-    sd_status status = sd_recurrent_create(&shape, format, ids, recurrent);
+    if (shape_from(given->config, &shape) < 0) return -1;
+    if (sd_draft_tokens_from(given->tokens, shape.n_draft_vocab, &ids) < 0) return -1;
+    sd_status status = sd_recurrent_create(&shape, given->format, ids, recurrent);
     PyMem_Free(ids);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;
 }
 
 static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"config", "tensors", "tokens", "dtype", "n_threads", NULL};
     sd_recurrent_object* self = (sd_recurrent_object*)object;
-    PyObject *config, *tensors, *tokens = Py_None;
-    const char* dtype = "f32";
-    int n_threads = 1, result = -1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$Osi", names, &config, &tensors, &tokens, &dtype,
-                                     &n_threads))
-        return -1;
+    sd_weights_arguments given;
+    int result = -1;
+    if (sd_weights_arguments_from(args, kwargs, &given) < 0) return -1;
     if (sd_exclusive_enter_init(&self->exclusive, self->recurrent != NULL, "Recurrent") < 0) return -1;
     sd_recurrent* recurrent = NULL;
     sd_status status = SD_OK;
-    if (create(config, tokens, dtype, &recurrent) == 0)
-        result = sd_set_tensors(tensors, set_tensor, recurrent, n_threads);
+    if (create(&given, &recurrent) == 0)
+        result = sd_set_tensors(given.tensors, set_tensor, recurrent, given.n_threads);
     if (result == 0 && (status = sd_tensor_list_check(&recurrent->tensors)) != SD_OK) {
         sd_raise(status);
         result = -1;

@@ -3,6 +3,8 @@
 #include <limits.h>
 #include <string.h>
 
+#include "module.h"
+
 /* A tensor argument (name, array, format) as a source; the view must be released. */
 static int source_from(PyObject* array, const char* name, const char* format, Py_buffer* view,
                        sd_source* source, int shape[2]) {
@@ -68,6 +70,16 @@ int sd_set_tensors(PyObject* tensors, sd_tensor_setter set, void* weights, int n
     }
     Py_DECREF(iterator);
     return PyErr_Occurred() ? -1 : 0;
+}
+
+int sd_weights_arguments_from(PyObject* args, PyObject* kwargs, sd_weights_arguments* a) {
+    static char* names[] = {"config", "tensors", "tokens", "dtype", "n_threads", NULL};
+    const char* dtype = "f32";
+    *a = (sd_weights_arguments){.n_threads = 1};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$Osi", names, &a->config, &a->tensors, &a->tokens,
+                                     &dtype, &a->n_threads))
+        return -1;
+    return sd_format_from(dtype, "dtype", &a->format);
 }
 
 int sd_draft_tokens_from(PyObject* argument, int n_draft, int32_t** tokens) {
