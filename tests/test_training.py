@@ -284,20 +284,21 @@ def test_an_interruption_says_what_is_kept(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "train_step", step)
         train(target, tmp_path, steps=20, passes=1, say=said.append)
-    assert (
-        said[0].startswith("Writing the held-out texts") and said[2] == "Measuring the draft before training."
+    assert said[0] == "Making the network that is trained." and said[1].startswith(
+        "Writing the held-out texts"
     )
+    assert said[3] == "Measuring the draft before training."
     work = tmp_path / "training"
-    assert said[3:] == [
+    assert said[4:] == [
         f"Interrupted: {work} keeps texts and the checkpoint of step 16 of 20; the same command goes on from "
         "there."
     ]
     said.clear()
     train(target, tmp_path, steps=20, passes=1, say=said.append)
-    assert said[0] == "Goes on at step 16 of 20." and said[-1].startswith("Measuring the draft after")
+    assert said[1] == "Goes on at step 16 of 20." and said[-1].startswith("Measuring the draft after")
     said.clear()
     train(target, tmp_path / "short", steps=None, minutes=1e-9, passes=1, say=said.append)
-    assert ": 1e-09 minutes will do for 20 steps, 1,920 tokens, 1,920 of them different." in said[1]
+    assert ": 1e-09 minutes will do for 20 steps, 1,920 tokens, 1,920 of them different." in said[2]
 
 
 def test_what_drafts_leave_is_the_law_behind_their_rejections(target: specdec.Model, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_bad_settings_are_refused_by_name(
 
 def test_heads_of_another_target_do_not_begin_a_training(target: specdec.Model, tmp_path: Path) -> None:
     train(target, tmp_path / "heads", "heads", HEADS, steps=2)
-    with pytest.raises(InputError, match="was trained for the target 'learnable'"):
+    with pytest.raises(InputError, match="was trained for the target '.*learnable'"):
         train(None, tmp_path / "more", "heads", HEADS, steps=2, begin=tmp_path / "heads", prompts=None)
     with pytest.raises(InputError, match="--set n_blocks=2, but the draft in .*heads has n_blocks 1"):
         train(target, tmp_path / "on", "heads", HEADS | {"n_blocks": 2}, steps=2, begin=tmp_path / "heads")
