@@ -69,6 +69,7 @@ def test_lm_evaluation_harness(folder: Path) -> None:
         scores.append(found["results"])
     assert scores[0] == scores[1] and scores[0]["sequels"]["chrf,none"] > 0
     assert [report["draft"] for report in reports] == ["embedded", None]
+    assert reports[0]["tasks"]["sequels"]["n_accepted"] == reports[0]["n_accepted"] > 0
     assert reports[0]["n_texts"] == 3 and reports[0]["tokens_per_call"] > reports[1]["tokens_per_call"] == 1
 
 

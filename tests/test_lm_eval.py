@@ -79,6 +79,8 @@ def test_every_way_gives_the_same_scores(dtype: Any, tasks: Path, tmp_path: Path
                 wanted = first.setdefault(task, found)
                 assert (found.answers, found.scores) == (wanted.answers, wanted.scores), (way, task)
         cached.dbdict.close()
+        by_task = {name: tally.n_texts for name, tally in lm.tally_by_task.items()}
+        assert by_task == {"gsm8k_local": 2, "humaneval_local": 2}
         n_texts = lm.tally.n_texts
         assert n_texts == 4 and (lm.tally.n_accepted > 0) == ("speculative" in way)
     numbers = {name: value for one in first.values() for name, value in one.scores.items()}
@@ -271,6 +273,23 @@ def test_both_ways_of_registration() -> None:
     assert get_model("specdec") is SpecdecLM
     (point,) = entry_points(group="lm_eval.models", name="specdec")
     assert point.load() is SpecdecLM
+
+
+def test_the_command_line_gives_errors_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specdec.integrations.lm_eval import harness_command, main
+
+    asked: list[list[str]] = []
+
+    def evaluate() -> None:
+        asked.append(sys.argv[1:])
+        raise InputError("no such thing")
+
+    before = list(sys.argv)
+    monkeypatch.setattr(harness_command, "cli_evaluate", evaluate)
+    with pytest.raises(SystemExit) as raised:
+        main(["--tasks", "a"])
+    assert raised.value.code == "specdec: error: no such thing"
+    assert asked == [["--tasks", "a"]] and sys.argv == before
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class Tally:
         self.seconds += seconds
         return self
 
-    def figures(self) -> dict[str, Any]:
+    def rates(self) -> dict[str, Any]:
         """The counts, and what follows from them; None for a quotient of nothing.
 
         They are defined as in `specdec.Trace`, over all texts: ``tokens_per_call`` is 1 for plain decoding,
@@ -67,9 +67,12 @@ class Tally:
             "tokens_per_call": _quotient(self.n_tokens, self.n_calls),
             "acceptance_rate": _quotient(self.beta, self.n_verified),
             "draft_acceptance_rate": _quotient(self.n_accepted, self.n_drafted),
-            "seconds": round(self.seconds, 3),
-            "tokens_per_s": _quotient(self.n_tokens, self.seconds),
         }
+
+    def figures(self) -> dict[str, Any]:
+        """The same, with seconds and tokens per second."""
+        per_s = _quotient(self.n_tokens, self.seconds)
+        return {**self.rates(), "seconds": round(self.seconds, 3), "tokens_per_s": per_s}
 
 
 def _quotient(above: float, below: float) -> float | None:

@@ -298,8 +298,7 @@ class SpecdecAPI(ModelAPI):
         )
         if self._prompt_cache is not None:
             usage.input_tokens_cache_read = n_cached
-        figures = Tally().add(results).figures()
-        del figures["seconds"], figures["tokens_per_s"]  # of a batch, not of a request
+        figures = Tally().add(results).rates()  # seconds are those of a batch, not of a request
         return ModelOutput(
             model=self.model_name,
             choices=[self._choice(result, tools) for result in results],

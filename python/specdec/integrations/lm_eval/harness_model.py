@@ -41,6 +41,9 @@ __all__ = ["SpecdecLM"]
 ScoringRequest: TypeAlias = tuple[Any, list[int], list[int]]
 """The texts of a request, or None; ids of its context; ids of its continuation."""
 
+WritingRequest: TypeAlias = tuple[str, dict[str, Any], int, str | None]
+"""The context of a request; its settings; its place among the requests of the call; its task."""
+
 _log = logging.getLogger("lm_eval.specdec")  # below the harness's own, which has the handlers
 
 _SCORED_TOGETHER: Final = 256  # requests of a call of Model.score; what an interrupted run may lose
@@ -114,6 +117,8 @@ class SpecdecLM(TemplateLM):
         Target and draft.
     tally : Tally
         What speculation did so far.
+    tally_by_task : dict of str to Tally
+        The same for each task, without times.
 
     Raises
     ------
@@ -175,6 +180,7 @@ class SpecdecLM(TemplateLM):
         self.tokenizer = HarnessTokenizer(self.pair.target)
         self.backend = "causal" if self.pair.target.config.encoder is None else "seq2seq"
         self.tally = Tally()
+        self.tally_by_task: dict[str, Tally] = {}
         self._gamma, self._verify, self._n_threads = gamma, verify, n_threads
         self._revision = revision
         self._batch_size = _batch_size(batch_size)
@@ -318,6 +324,7 @@ class SpecdecLM(TemplateLM):
                 "kernels": _core.kernels(),
                 **self.pair.description(self._gamma, self._verify),
                 **self.tally.figures(),
+                "tasks": {name: tally.rates() for name, tally in self.tally_by_task.items()},
             },
         }
 
@@ -417,7 +424,7 @@ class SpecdecLM(TemplateLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """New texts, by speculative decoding in batches."""
-        given = [(*request.args, i) for i, request in enumerate(requests)]
+        given = [(*request.args, i, request.task_name) for i, request in enumerate(requests)]
         collator = Collator(
             given,
             sort_fn=lambda one: (-len(one[0]), one[0]),
@@ -428,7 +435,7 @@ class SpecdecLM(TemplateLM):
         before = Tally(**vars(self.tally))
         with tqdm(total=len(given), disable=disable_tqdm, desc="Running generate_until requests") as bar:
             for chunk in collator.get_batched(n=_BATCHES_TOGETHER * self._batch()):
-                for (context, gen_kwargs, _), text in zip(chunk, self._written(chunk), strict=True):
+                for (context, gen_kwargs, *_), text in zip(chunk, self._written(chunk), strict=True):
                     texts.append(text)
                     self.cache_hook.add_partial("generate_until", (context, gen_kwargs), text)
                 bar.update(len(chunk))
@@ -436,7 +443,7 @@ class SpecdecLM(TemplateLM):
         found: list[str] = collator.get_original(texts)
         return found
 
-    def _written(self, requests: Sequence[tuple[str, dict[str, Any], int]]) -> list[str]:
+    def _written(self, requests: Sequence[WritingRequest]) -> list[str]:
         """The texts of requests with equal settings, from one call of `specdec.generate`."""
         settings: dict[str, Any] = dict(normalize_gen_kwargs(requests[0][1], self.max_gen_toks))
         until = [
@@ -447,10 +454,10 @@ class SpecdecLM(TemplateLM):
         results = generate(
             self.pair.target,
             self.pair.draft,
-            [self._prompt(context, n_new) for context, _, _ in requests],
+            [self._prompt(context, n_new) for context, *_ in requests],
             max_new_tokens=n_new,
             stop=until,
-            seed=[(self._seed, i) for _, _, i in requests],
+            seed=[(self._seed, i) for _, _, i, _ in requests],
             gamma=self._gamma,
             verify=self._verify,
             batch_size=self._batch(),
@@ -459,6 +466,8 @@ class SpecdecLM(TemplateLM):
             **_sampling(settings),
         )
         self.tally.add(results, time.perf_counter() - began)
+        for result, (*_, task) in zip(results, requests, strict=True):
+            self.tally_by_task.setdefault(task or "", Tally()).add([result])
         return [self._answer(result, until) for result in results]
 
     def _prompt(self, context: str, n_new: int) -> list[int]:
