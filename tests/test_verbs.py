@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -89,6 +92,37 @@ def test_the_help_of_the_program() -> None:
         for option in ("--source", "--no-color", "--lenience", "--version"):
             assert option in done.output
         assert "Examples:" in done.output and "_SPECDEC_COMPLETE=bash_source" in done.output
+
+
+def examples_of(text: str) -> list[list[str]]:
+    """The arguments of each call of specdec in a text, without what the shell does."""
+    calls = re.findall(r"^ *(?:echo .* \| )?specdec (.*?)(?: {2,}.*| [|<>] .*)?$", text, re.MULTILINE)
+    return [shlex.split(call) for call in calls]
+
+
+def parse(arguments: list[str]) -> None:
+    """Read a command line as the program does, without carrying it out."""
+    command: Any = program
+    context = program.make_context("specdec", list(arguments))
+    while isinstance(command, click.Group):
+        rest = [*context._protected_args, *context.args]
+        name, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_examples_can_be_read() -> None:
+    """Those of help pages and of the page on the command line."""
+    page = (TESTS.parent / "docs" / "COMMAND_LINE.md").read_text(encoding="utf-8")
+    texts = [run(*verb, "--help").output.partition("Examples:")[2] for verb in ([], *([v] for v in VERBS))]
+    texts += re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    calls = [call for text in texts for call in examples_of(text)]
+    assert len(calls) > 30 and {call[0] for call in calls} > set(VERBS)
+    for call in calls:
+        if "--help" not in call:
+            parse(call)
+    with pytest.raises(click.UsageError):
+        parse(["generate", "--no-such-option"])
 
 
 def test_help_needs_no_heavy_package(tmp_path: Path) -> None:
