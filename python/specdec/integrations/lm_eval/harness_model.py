@@ -544,17 +544,15 @@ def _format(dtype: Any) -> Any:
 
 
 def _batch_size(given: int | str) -> int | str:
-    if isinstance(given, str):
-        word, _, schedule = given.partition(":")
-        if word == "auto" and (not schedule or schedule.isdigit()):
-            return "auto"
-        if given.isdigit():
-            given = int(given)
-    return check_integer("batch_size", given, 1) if not isinstance(given, str) else _no_batch_size(given)
-
-
-def _no_batch_size(given: str) -> int:
-    raise InputError(f"batch_size is {shown(given)}; expected an integer, at least 1, or 'auto'")
+    """A number, or "auto", which may come with a schedule as "auto:4"."""
+    if not isinstance(given, str):
+        return check_integer("batch_size", given, 1)
+    word, _, schedule = given.partition(":")
+    if word == "auto" and (not schedule or schedule.isdigit()):
+        return "auto"
+    if not given.isdigit() or int(given) < 1:
+        raise InputError(f"batch_size is {shown(given)}; expected an integer, at least 1, or 'auto'")
+    return int(given)
 
 
 def _prompt_cache(given: bool | int) -> PromptCache | None:
