@@ -404,6 +404,11 @@ def test_tune(models: Pair) -> None:
     assert [row["gamma"] for row in found["rows"]] == [0, 1, 2] and found["gamma"] in (0, 1, 2)
     assert "gamma" in run(*asked).output
     assert "--draft is missing" in run("tune", "--target", "big").output
+    asked[4] = "exit"
+    found = json.loads(run(*asked, "--json").output)
+    n_exits = models[0].config["n_layer"] - 1
+    names = {one["draft"] for one in (found, *found["others"])}
+    assert names == {f"exit at layer {layer}" for layer in range(1, n_exits + 1)}
 
 
 # ----------------------------------------------------------------------------------------------- eval

@@ -8,7 +8,7 @@ import click
 
 from specdec.analysis.tune import tune
 from specdec.commands.decoding_options import threads_option
-from specdec.commands.given_models import open_pair
+from specdec.commands.given_models import open_pair, open_target
 from specdec.commands.measuring_options import (
     chosen,
     given_prompts,
@@ -19,6 +19,7 @@ from specdec.commands.measuring_options import (
 )
 from specdec.commands.model_options import model_options
 from specdec.commands.verb import verb
+from specdec.drafts.early_exit import EarlyExit
 
 __all__ = ["command"]
 
@@ -27,6 +28,7 @@ __all__ = ["command"]
     "tune",
     "specdec tune                                         the pair in the package",
     "specdec tune --target big --draft small --prompts mine.txt --temperature 0.7",
+    "specdec tune --target my-exits --draft exit          which layer should draft, and how far",
     "specdec tune --json | jq .gamma                      the number alone",
 )
 @prompt_options
@@ -42,8 +44,9 @@ def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given
     """Choose gamma, the drafted tokens a round, by what is measured on this machine.
 
     The acceptance rate, the cost of the draft and the time of verification say what each gamma gains; the
-    best one is marked. Prompts that resemble your use give the gamma of your use.
+    best one is marked. Prompts that resemble your use give the gamma of your use. With --draft exit every
+    layer at which the target may leave early is tried, and the best is marked.
     """
     texts = given_prompts(prompt, prompts)
-    pair = open_pair(given)
+    pair: tuple[Any, Any] = (open_target(given), EarlyExit) if given["draft"] == "exit" else open_pair(given)
     print_tables(tune(*pair, texts, **chosen(given)), as_json)
