@@ -355,9 +355,10 @@ def test_scores_are_those_of_one_process(cluster: Any, tmp_path: Path) -> None:
     """A model goes to the actors as a reference, in its own number format."""
     model = specdec.load(TARGET, "int8")
     rows = [{"question": prompt, "answer": end} for prompt in PROMPTS[:2] for end in (" and", " is")]
-    found = specdec.ray.score(
-        model, rows, tmp_path / "out", column="answer", context="question", top_logprobs=2, block_size=3
-    )
+    out, asked = tmp_path / "out", {"column": "answer", "context": "question", "top_logprobs": 2}
+    found = specdec.ray.score(model, cluster.ray.data.from_items(rows), out, block_size=3, **asked)
+    assert [record["record"] for record in found] == rows
+    assert list(specdec.ray.score(model, rows, out, **asked)) == list(found)  # all of it is there
     mixed = ["Once upon a time", [4, 5, 6], ("It was", " dark"), ([7, 8], [9])]
     more = specdec.ray.score(model, mixed, tmp_path / "more", block_size=4)
     pairs = [(row["question"], row["answer"]) for row in rows]
