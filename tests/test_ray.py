@@ -328,7 +328,10 @@ def test_failures_are_retried_and_an_interrupted_run_goes_on(cluster: Any, tmp_p
         given = {"column": "text", "block_size": 2, "transform": transform, **settings, **options}
         return specdec.ray.generate(TARGET, DRAFT, data, out, **given)
 
-    with pytest.raises(specdec.WorkerError, match="1 job of 4 could not be done; block-000002.*record 5: "):
+    with pytest.raises(
+        specdec.WorkerError,
+        match="1 block of 4 could not be done; block-000002.jsonl: record 5: InputError: ",
+    ):
         generate()
     with pytest.raises(specdec.InputError, match="lacks 1 block of 4; expected a run that is through"):
         specdec.ray.Records(out)
@@ -382,7 +385,7 @@ def test_a_block_that_ends_its_process_is_given_up(cluster: Any, tmp_path: Path)
         return probs
 
     data = [[8, 9], [7, 9], [6, 9]]
-    message = r"1 job of 3 could not be done; block-000001.jsonl: its process ended 2 times"
+    message = r"1 block of 3 could not be done; block-000001.jsonl: its process ended 2 times"
     with pytest.raises(specdec.WorkerError, match=message):
         specdec.ray.generate(
             TARGET,

@@ -96,7 +96,7 @@ def in_blocks(
         done(len(records) - sum(len(json.loads(given)["records"]) for given in waiting.values()))
         if waiting:
             opened = work(ray, places.n_threads, folder.run)
-            do_jobs(ray, opened, waiting, places, retries=retries, finished=finished)
+            do_jobs(ray, opened, waiting, places, noun="block", retries=retries, finished=finished)
     return Records(folder.path)
 
 

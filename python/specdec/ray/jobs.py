@@ -66,7 +66,7 @@ class JobActor:
         try:
             return {"job": job, "state": "done", "content": self._do(row["input"])}
         except SpecdecError as error:  # a second attempt would end alike
-            return {"job": job, "state": "refused", "content": _text(error)}
+            return {"job": job, "state": "refused", "content": str(error)}
         except Exception as error:
             return {"job": job, "state": "failed", "content": _text(error)}
 
@@ -77,6 +77,7 @@ def do_jobs(
     jobs: Mapping[str, str],
     places: Places,
     *,
+    noun: str,
     retries: int,
     finished: Callable[[str, str], None],
 ) -> None:
@@ -94,6 +95,8 @@ def do_jobs(
     jobs : mapping of str to str
         The input of each, by name.
     places : Places
+    noun : str
+        What a job is called in messages.
     retries : int
         How often a job is begun again.
     finished : callable
@@ -109,33 +112,34 @@ def do_jobs(
     waiting = dict(jobs)
     n_failed: Counter[str] = Counter()
     hopeless: dict[str, str] = {}
-    n_broken = 0  # passes in a row that ended early and brought nothing
+    n_silent = 0  # passes in a row that have brought nothing
     while waiting:
-        n_before = len(waiting)
+        heard, reason = False, None
         try:
             for job, state, content in _pass(ray, packed, waiting, places, retries + 1):
                 if state == "unable":
                     raise WorkerError(f"the models cannot be used on machine {content}")
+                heard = True
                 if job not in waiting:
                     continue  # done before the process that had done it was lost, and done again
-                if state == "done":
-                    finished(job, content)
-                elif state == "failed" and n_failed[job] < retries:
+                if state == "failed" and n_failed[job] < retries:
                     n_failed[job] += 1
                     continue
+                if state == "done":
+                    finished(job, content)
                 else:
                     hopeless[job] = content
                 del waiting[job]
         except (ray.exceptions.RayError, ray.data.exceptions.SystemException) as error:
-            n_broken = n_broken + 1 if len(waiting) == n_before else 0
-            if n_broken > retries:
-                raise WorkerError(
-                    f"{number_of(len(waiting), 'job')} could not be done: {_text(error)}"
-                ) from error
+            reason = error
+        n_silent = 0 if heard else n_silent + 1
+        if n_silent > retries:
+            why = "the actors gave no answer" if reason is None else _text(reason)
+            raise WorkerError(f"{number_of(len(waiting), noun)} could not be done: {why}") from reason
     if hopeless:
         first = min(hopeless)
         raise WorkerError(
-            f"{number_of(len(hopeless), 'job')} of {len(jobs)} could not be done; {first}: {hopeless[first]}"
+            f"{number_of(len(hopeless), noun)} of {len(jobs)} could not be done; {first}: {hopeless[first]}"
         )
 
 
@@ -156,6 +160,10 @@ def _pass(
     context = dataset.context
     context.enable_progress_bars = context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1  # a job may take long
+    # Whatever the program has set for datasets of its own:
+    context.execution_options.preserve_order = False  # each job is kept as soon as it is done
+    context.max_errored_blocks = 0
+    context.checkpoint_config = None
     pool = ray.data.ActorPoolStrategy(
         size=min(places.n_actors, len(rows)),
         max_tasks_in_flight_per_actor=1,  # inputs are small; a second one would only wait in its queue

@@ -244,7 +244,7 @@ def sweep(
             for name, value in (("target", target), *drafts.items()):
                 pickled(ray, name, value)
             work = Sweeping(target, dict(drafts), asked["prompts"], settings, places.n_threads)
-            do_jobs(ray, work, waiting, places, retries=retries, finished=finished)
+            do_jobs(ray, work, waiting, places, noun="measurement", retries=retries, finished=finished)
     return Sweep.load(folder.path)
 
 
