@@ -11,9 +11,9 @@ from specdec.analysis.acceptance import default_prompts
 from specdec.analysis.compare import compare
 from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import open_draft, open_target
+from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
     chosen,
-    given_prompts,
     json_option,
     print_tables,
     prompts_option,

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from specdec.commands.decoding_options import READABLE, decoding_arguments, decoding_options
-from specdec.commands.given_models import given_text, open_models
+from specdec.commands.given_models import open_models
+from specdec.commands.given_texts import given_text, lines_of
 from specdec.commands.model_options import model_options, source_option
-from specdec.commands.standard_input import lines_of
 from specdec.commands.verb import json_line, verb
 from specdec.decoding.generate import generate, stream
 from specdec.decoding.result import Result

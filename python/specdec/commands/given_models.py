@@ -1,18 +1,17 @@
-"""What the options say: target, draft and text."""
+"""The models that the options name: target and draft."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from specdec.commands.standard_input import is_piped, read_standard_input, text_of
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.naming import named
 from specdec.errors import InputError
 from specdec.models.model import Model, embedded_pair, load
 
-__all__ = ["given_text", "open_draft", "open_models", "open_pair", "open_target"]
+__all__ = ["open_draft", "open_models", "open_pair", "open_target"]
 
 
 def open_target(given: Mapping[str, Any]) -> Model:
@@ -75,25 +74,6 @@ def open_draft(text: str, target: Model, dtype: Any, given: Mapping[str, Any]) -
     if languages and isinstance(draft, ModelDraft) and draft.model.config.encoder is not None:
         return draft.model.with_languages(**languages)
     return draft
-
-
-def given_text(target: Model, words: tuple[str, ...], source: str | None) -> tuple[str | None, str | None]:
-    """(prompt and decoder_prompt as `specdec.generate` takes them); the prompt may be None.
-
-    Raises
-    ------
-    InputError
-        A source without an encoder, or an encoder without a source.
-    """
-    if target.config.encoder is None:
-        if source is not None:
-            raise InputError(f"--source is given, but {target.path} has no encoder; expected a prompt alone")
-        return text_of(words), None
-    if source == "-" or (source is None and is_piped()):
-        source = read_standard_input()
-    if source is None:
-        raise InputError(f"--source is missing; expected what the encoder of {target.path} reads")
-    return source, " ".join(words) if words else None
 
 
 def _languages(given: Mapping[str, Any]) -> dict[str, str]:

@@ -10,9 +10,9 @@ from specdec.analysis.acceptance import default_prompts
 from specdec.analysis.measure import measure
 from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import open_pair
+from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
     chosen,
-    given_prompts,
     json_option,
     print_tables,
     prompt_options,

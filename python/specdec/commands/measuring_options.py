@@ -1,4 +1,4 @@
-"""The options of what measures a pair: prompts, tokens, sampling, output."""
+"""The options of what measures a pair: prompts, sampling, output."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import Any
 
 import click
 
-from specdec.analysis.questions import read_questions
-from specdec.commands.standard_input import read_lines, text_of
 from specdec.commands.verb import json_line, several
 from specdec.tables import Tabular
 
 __all__ = [
     "chosen",
-    "given_prompts",
     "json_option",
     "print_tables",
     "prompt_options",
@@ -44,26 +41,6 @@ truncations = several(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One object of JSON instead of tables.")
 """JSON instead of tables."""
-
-
-def given_prompts(words: tuple[str, ...], file: str | None) -> list[str] | None:
-    """The prompts that the options give; None where there are none.
-
-    Raises
-    ------
-    InputError
-        A file that cannot be read.
-    UsageError
-        Both a prompt and a file of prompts.
-    """
-    if file is not None:
-        if words:
-            raise click.UsageError("a prompt and --prompts are both given; expected one of them")
-        if file.endswith((".jsonl", ".parquet")):
-            return [question.turns[0] for question in read_questions(file)]
-        return read_lines(file)
-    text = text_of(words) if words else None
-    return None if text is None else [text]
 
 
 def shows_progress() -> bool:

@@ -17,8 +17,8 @@ from specdec.commands.decoding_options import (
     READABLE,
     decoding_arguments,
 )
-from specdec.commands.given_models import given_text, open_models, open_pair
-from specdec.commands.standard_input import is_piped
+from specdec.commands.given_models import open_models, open_pair
+from specdec.commands.given_texts import given_text, is_piped
 from specdec.commands.verb import VERBS
 from specdec.decoding.generate import generate, stream
 from specdec.decoding.options import DecodingOptions

@@ -9,9 +9,9 @@ import click
 from specdec.analysis.tune import tune
 from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import open_pair, open_target
+from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
     chosen,
-    given_prompts,
     json_option,
     print_tables,
     prompt_options,

@@ -1,4 +1,4 @@
-"""Prompts: words of the command line, standard input, files."""
+"""The texts that a command line gives: in words, by standard input, in files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,56 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
+from specdec.analysis.questions import read_questions
 from specdec.checks import check_path
 from specdec.errors import InputError
+from specdec.models.model import Model
 
-__all__ = ["is_piped", "lines_of", "read_lines", "read_standard_input", "text_of"]
+__all__ = ["given_prompts", "given_text", "is_piped", "lines_of"]
 
 
-def text_of(words: Sequence[str]) -> str | None:
+def given_text(target: Model, words: tuple[str, ...], source: str | None) -> tuple[str | None, str | None]:
+    """(prompt and decoder_prompt as `specdec.generate` takes them); the prompt may be None.
+
+    Raises
+    ------
+    InputError
+        A source without an encoder, or an encoder without a source.
+    """
+    if target.config.encoder is None:
+        if source is not None:
+            raise InputError(f"--source is given, but {target.path} has no encoder; expected a prompt alone")
+        return _text_of(words), None
+    if source == "-" or (source is None and is_piped()):
+        source = _read_standard_input()
+    if source is None:
+        raise InputError(f"--source is missing; expected what the encoder of {target.path} reads")
+    return source, " ".join(words) if words else None
+
+
+def given_prompts(words: tuple[str, ...], file: str | None) -> list[str] | None:
+    """The prompts that the options give; None where there are none.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be read.
+    UsageError
+        Both a prompt and a file of prompts.
+    """
+    if file is not None:
+        if words:
+            raise click.UsageError("a prompt and --prompts are both given; expected one of them")
+        if file.endswith((".jsonl", ".parquet")):
+            return [question.turns[0] for question in read_questions(file)]
+        return _read_lines(file)
+    text = _text_of(words) if words else None
+    return None if text is None else [text]
+
+
+def _text_of(words: Sequence[str]) -> str | None:
     """The words as one text; "-" alone is standard input, and so are no words where something is piped in.
 
     None where there is neither.
@@ -23,10 +66,10 @@ def text_of(words: Sequence[str]) -> str | None:
     Raises
     ------
     InputError
-        As `read_standard_input`.
+        As `_read_standard_input`.
     """
     if tuple(words) == ("-",) or (not words and is_piped()):
-        return read_standard_input()
+        return _read_standard_input()
     return " ".join(words) if words else None
 
 
@@ -41,7 +84,7 @@ def is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
-def read_standard_input() -> str:
+def _read_standard_input() -> str:
     """All of standard input, without the line end that ends it.
 
     Raises
@@ -63,7 +106,7 @@ def read_standard_input() -> str:
     return text
 
 
-def read_lines(path: str) -> list[str]:
+def _read_lines(path: str) -> list[str]:
     """The lines of a file that are not empty; "-" is standard input.
 
     Raises
@@ -72,7 +115,7 @@ def read_lines(path: str) -> list[str]:
         It cannot be read as UTF-8, or has no such line.
     """
     if path == "-":
-        text, name = read_standard_input(), "standard input"
+        text, name = _read_standard_input(), "standard input"
     else:
         text, name = _read(check_path("--prompts", path)), path
     lines = lines_of(text)
