@@ -142,6 +142,8 @@ def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> Non
         ("lokahead", "did you mean lookahead?"),
         ("ensemble:copy+", "draft is ''"),
         ("exit:9", "layer is 9"),
+        ("online:" * 3000 + "copy", "at most 8 drafts within each other"),
+        ("ensemble:copy+" + "ensemble:" * 9 + "copy", "at most 8 drafts within each other"),
     ],
 )
 def test_wrong_names(text: str, message: str, target: specdec.Model) -> None:

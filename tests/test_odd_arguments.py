@@ -774,6 +774,15 @@ def test_a_number_of_threads_of_thousands_of_digits(monkeypatch: pytest.MonkeyPa
         ["--lenience", "nan"],
         ["--top-k", "9" * 5000],
         ["\udcff"],
+        ["generate", "\udcff"],
+        ["generate", "--draft", "online:" * 3000 + "copy", "a"],
+        ["generate", "--draft", "exit:" + "9" * 5000, "a"],
+        ["generate", "--samples", "0", "--json", "a"],
+        ["compare", "\udcff"],
+        ["measure", "--prompts", "/"],
+        ["measure", "--gammas", "9" * 5000],
+        ["bench", "\0"],
+        ["tune", "--max-gamma", "-1", "a"],
     ],
 )
 def test_the_command_line_has_no_traceback(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import shell_complete
 
 from specdec.commands.verb import CONTEXT, VERBS, examples
-from specdec.errors import SpecdecError
+from specdec.errors import SpecdecError, printable
 
 __all__ = ["Program", "main", "program"]
 
@@ -129,7 +129,7 @@ def _status(given: list[str]) -> int:
         message = str(error)
     except MemoryError:
         message = "out of memory"
-    print(f"{name}: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{name}: error: {printable(' '.join(message.split()))}", file=sys.stderr)
     if hint:
         print(hint, file=sys.stderr)
     return EXIT_ERROR

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from specdec.errors import shown
 from specdec.json_values import without_nan
 
 __all__ = [
@@ -67,7 +68,7 @@ def gamma_value(text: str) -> int | str:
     try:
         return text if text == "auto" else int(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no whole number and not 'auto'") from None
+        raise click.BadParameter(f"{shown(text)} is no whole number and not 'auto'") from None
 
 
 def integers(text: str) -> list[int]:
@@ -75,7 +76,7 @@ def integers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{text!r}; expected whole numbers such as 1,2,4") from None
+        raise click.BadParameter(f"{shown(text)}; expected whole numbers such as 1,2,4") from None
 
 
 def numbers(text: str) -> list[float]:
@@ -83,7 +84,7 @@ def numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{text!r}; expected numbers such as 0,0.7") from None
+        raise click.BadParameter(f"{shown(text)}; expected numbers such as 0,0.7") from None
 
 
 def json_line(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import Final
 
 from specdec.checks import check_choice, check_path
@@ -33,6 +34,8 @@ from specdec.models.model import load as load_model
 from specdec.models.number_formats import DTYPES, Dtype
 
 __all__ = ["NAMES", "DraftName", "named"]
+
+_MAX_DEPTH: Final = 8
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
     if not isinstance(target, Model):
         raise InputError(f"target is {kind_of(target)}; expected the specdec.Model that the draft is for")
     dtype = check_choice("dtype", dtype, DTYPES, optional=True)
+    if _depth(text) > _MAX_DEPTH:
+        raise InputError(f"draft is {shown(text)}; expected at most {_MAX_DEPTH} drafts within each other")
     word, colon, argument = text.partition(":")
     name = NAMES.get(word)
     if name is None:
@@ -122,6 +127,12 @@ def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
     draft = name.make(argument, target, dtype)
     draft.describe(target)  # refuses what does not fit
     return draft
+
+
+def _depth(text: str) -> int:
+    """How many drafts within each other a name begins with."""
+    words = takewhile(lambda word: word in ("ensemble", "online"), text.split(":"))
+    return sum(1 for _ in words)
 
 
 def _refuse_misspelt(text: str, word: str) -> None:
