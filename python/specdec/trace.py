@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
     DataFrame = Any  # pandas is imported on use
 
-__all__ = ["Round", "RoundTimes", "Trace", "wilson_interval"]
+__all__ = ["Round", "RoundTimes", "Trace", "invalid_speedup", "wilson_interval"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -365,10 +365,9 @@ class _Asker:
             return [*messages, {"role": "user", "content": question.turns[turn]}]
         if self.is_encoder_decoder:
             return question.turns[turn]
-        parts = [
-            part for said, reply in zip(question.turns, replies, strict=False) for part in (said, reply.text)
-        ]
-        before = "".join(f"{said}{text}\n\n" for said, text in zip(parts[::2], parts[1::2], strict=True))
+        before = "".join(
+            f"{said}{reply.text}\n\n" for said, reply in zip(question.turns, replies, strict=False)
+        )
         return before + question.turns[turn]
 
     def _check(self, prompt: Any) -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "READABLE",
     "decoding_arguments",
     "decoding_options",
+    "sampling_options",
     "threads_option",
 ]
 

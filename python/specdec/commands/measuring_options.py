@@ -17,7 +17,6 @@ __all__ = [
     "print_tables",
     "prompt_options",
     "prompts_option",
-    "shows_progress",
     "truncations",
 ]
 
@@ -43,7 +42,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One object o
 """JSON instead of tables."""
 
 
-def shows_progress() -> bool:
+def _shows_progress() -> bool:
     """Whether a progress bar is shown: to somebody who looks, where tqdm is installed."""
     return sys.stderr is not None and sys.stderr.isatty() and find_spec("tqdm") is not None
 
@@ -59,4 +58,4 @@ def chosen(given: dict[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in given.items() if name not in models and value is not None}
     if (threads := found.pop("threads", None)) is not None:
         found["n_threads"] = threads
-    return found | {"progress": shows_progress()}
+    return found | {"progress": _shows_progress()}

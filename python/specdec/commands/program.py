@@ -43,9 +43,9 @@ class Program(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read what stands before the verb; without a verb all of it belongs to the prompt."""
-        if args[:1] == [] and ctx.resilient_parsing:  # the shell asks which words may stand here
+        if not args and ctx.resilient_parsing:  # the shell asks which words may stand here
             return super().parse_args(ctx, args)
-        return super().parse_args(ctx, args if args[:1] and args[0] in VERBS else [PROMPT_VERB, *args])
+        return super().parse_args(ctx, args if args and args[0] in VERBS else [PROMPT_VERB, *args])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """The verbs that begin so, and the options of a command line without a verb."""
@@ -137,7 +137,7 @@ def _status(given: list[str]) -> int:
 
 def _name(given: Sequence[str]) -> str:
     """The program and the verb, for messages."""
-    words = ["specdec", *given[:1]] if given[:1] and given[0] in VERBS else ["specdec"]
+    words = ["specdec", *given[:1]] if given and given[0] in VERBS else ["specdec"]
     return " ".join([*words, "draft"] if given[:2] == ["train", "draft"] else words)
 
 

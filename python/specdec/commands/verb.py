@@ -14,6 +14,7 @@ from specdec.json_values import without_nan
 __all__ = [
     "CONTEXT",
     "VERBS",
+    "Function",
     "examples",
     "gamma_value",
     "integers",
@@ -47,9 +48,9 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def verb(name: str, *lines: str, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
+def verb(name: str, *lines: str) -> Callable[[Callable[..., Any]], click.Command]:
     """A decorator: the function is the command of a verb; its docstring is the help, `lines` are examples."""
-    return click.command(name, epilog=examples(*lines), context_settings=CONTEXT, **settings)
+    return click.command(name, epilog=examples(*lines), context_settings=CONTEXT)
 
 
 def several(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:

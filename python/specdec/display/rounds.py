@@ -22,7 +22,7 @@ from specdec.trace import Round, Trace
 
 __all__ = [
     "DecodedText", "Figure", "FigureTexts", "Piece", "html", "legend", "line", "paint", "source_of",
-    "terminal", "use_colour",
+    "terminal", "use_colour", "visible",
 ]  # fmt: skip
 
 _ANSI = {

@@ -17,10 +17,10 @@ from specdec.ray.jobs import Work, do_jobs
 from specdec.ray.output_folder import OutputFolder
 from specdec.ray.records import Records, block_names
 
-__all__ = ["ERRORS", "OnError", "in_blocks", "write_block"]
+__all__ = ["OnError", "Spread", "check_on_error", "in_blocks", "write_block"]
 
 OnError: TypeAlias = Literal["raise", "keep"]
-ERRORS: tuple[OnError, ...] = ("raise", "keep")
+_ON_ERROR: tuple[OnError, ...] = ("raise", "keep")
 
 _LARGEST_BLOCK = 64
 _BLOCKS_OF_AN_ACTOR = 4  # at least, so that no actor waits long for the last block of another
@@ -144,4 +144,4 @@ def check_on_error(on_error: OnError) -> OnError:
     ------
     InputError
     """
-    return check_choice("on_error", on_error, ERRORS)
+    return check_choice("on_error", on_error, _ON_ERROR)

@@ -9,7 +9,7 @@ from specdec.checks import check_integer
 from specdec.errors import InputError, MissingPackageError
 from specdec.threads import MAX_THREADS
 
-__all__ = ["Places", "connected", "places_on"]
+__all__ = ["Places", "connected", "machines_of", "places_on"]
 
 
 @dataclass(frozen=True)

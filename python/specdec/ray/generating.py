@@ -229,6 +229,6 @@ def _fields(result: Result) -> dict[str, Any]:
         "n_accepted": trace.n_accepted,
     }
     for name in ("logprobs", "top_logprobs", "prompt_logprobs", "prompt_top_logprobs"):
-        if (value := getattr(result, name, None)) is not None:
+        if (value := getattr(result, name)) is not None:
             found[name] = value.tolist() if hasattr(value, "tolist") else value
     return found

@@ -10,7 +10,7 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.models.model import Model, ModelLike, as_model
 
-__all__ = ["DraftGiven", "TargetGiven", "described", "opened_draft", "opened_target"]
+__all__ = ["DraftGiven", "TargetGiven", "described", "is_function", "opened_draft", "opened_target"]
 
 TargetGiven: TypeAlias = ModelLike | Callable[[], Model]
 """A model, its path or name, or a function that loads it."""

@@ -352,9 +352,9 @@ class SpecdecLM(TemplateLM):
         collator = Collator(
             requests,
             sort_fn=lambda one: (len(one[2]), one[2]),
-            group_by="gen_kwargs",
+            group_by="gen_kwargs",  # the word for groups of equal `group_fn`, here of equal contexts
             group_fn=lambda one: one[1],
-        )  # by context, whatever gen_kwargs means elsewhere
+        )
         answers: list[tuple[float, bool]] = []
         with tqdm(total=len(requests), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
             for chunk in _joined(collator.get_batched(n=len(requests)), _SCORED_TOGETHER):
