@@ -32,6 +32,9 @@ def test_pairs_by_name(embedded: Embedded) -> None:
         EvaluatedPair.open(embedded[0], dtype="int8")
     with pytest.raises(InputError, match="draft_dtype is 'int8', beside a draft that is loaded"):
         EvaluatedPair.open(*embedded, draft_dtype="int8")
+    for no_draft in (None, "none"):
+        with pytest.raises(InputError, match="draft_dtype is 'int8', beside no draft; expected None"):
+            EvaluatedPair.open("embedded", no_draft, draft_dtype="int8")
     with pytest.raises(InputError, match="has no tokenizer"):
         EvaluatedPair.open(embedded[0].path, tokenizer=False)
 

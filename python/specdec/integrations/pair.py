@@ -102,7 +102,7 @@ class EvaluatedPair:
         if isinstance(draft, str | os.PathLike):
             word = os.fspath(draft)
             return cls(model, named(word, model, dtype=draft_dtype), name, word)
-        _refuse({"draft_dtype": draft_dtype}, "a draft that is loaded")
+        _refuse({"draft_dtype": draft_dtype}, "no draft" if draft is None else "a draft that is loaded")
         return cls(model, draft, name, None if draft is None else _name_of(draft))
 
     @property
