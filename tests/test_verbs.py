@@ -411,6 +411,12 @@ def test_tune(models: Pair) -> None:
     assert names == {f"exit at layer {layer}" for layer in range(1, n_exits + 1)}
 
 
+def test_an_exit_has_no_number_format_of_its_own(models: Pair) -> None:
+    done = run("tune", "--target", "big", "--draft", "exit", "--draft-dtype", "int8")
+    assert done.exit_code == 2
+    assert "--draft-dtype is int8, but an exit has the weights of the target; expected --dtype" in done.output
+
+
 # ----------------------------------------------------------------------------------------------- eval
 
 

@@ -20,6 +20,8 @@ from specdec.commands.measuring_options import (
 from specdec.commands.model_options import model_options
 from specdec.commands.verb import verb
 from specdec.drafts.early_exit import EarlyExit
+from specdec.errors import InputError
+from specdec.models.model import Model
 
 __all__ = ["command"]
 
@@ -48,5 +50,21 @@ def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given
     layer at which the target may leave early is tried, and the best is marked.
     """
     texts = given_prompts(prompt, prompts)
-    pair: tuple[Any, Any] = (open_target(given), EarlyExit) if given["draft"] == "exit" else open_pair(given)
+    pair: tuple[Any, Any] = _target_and_exits(given) if given["draft"] == "exit" else open_pair(given)
     print_tables(tune(*pair, texts, **chosen(given)), as_json)
+
+
+def _target_and_exits(given: dict[str, Any]) -> tuple[Model, type[EarlyExit]]:
+    """The target, and all layers at which it may be left.
+
+    Raises
+    ------
+    InputError
+        A number format is given for the draft, which has no weights.
+    """
+    if given["draft_dtype"] is not None:
+        raise InputError(
+            f"--draft-dtype is {given['draft_dtype']}, but an exit has the weights of the target; "
+            "expected --dtype"
+        )
+    return open_target(given), EarlyExit
