@@ -46,7 +46,8 @@ def test_the_network_is_the_equations(dtype: str, tolerance: float) -> None:
 
 @pytest.mark.oracle
 def test_the_network_is_torchs() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     d_embed, d_hidden, n_layers = SHAPE
     torch.manual_seed(0)
     modules = torch.nn.Embedding(N_VOCAB, d_embed), torch.nn.GRU(d_embed, d_hidden, n_layers)

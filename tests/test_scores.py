@@ -407,7 +407,6 @@ def test_a_model_without_tokens_at_the_ends_has_no_windows(tmp_path: Path) -> No
 
 
 def test_a_progress_bar_counts_requests(model: specdec.Model, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm")
     model.score([[1, 2], [1, 3]], progress=True)
     model.score([ids_of(200, 1, 61)], rolling=True, progress=True)
     shown = capsys.readouterr().err

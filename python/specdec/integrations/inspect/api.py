@@ -103,7 +103,7 @@ class SpecdecAPI(ModelAPI):
         decoding. No draft changes a greedy text.
     gamma : int or "auto", optional
         Guesses a round; None: as many as the draft asks for.
-    verify : {"rejection", "block", "coupled", "k-sequential"}
+    verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.generate`; it matters at temperatures above 0.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
         As in `specdec.load`.

@@ -80,7 +80,7 @@ class SpecdecLM(TemplateLM):
         ``target`` by the name that the harness's own model has for it, which names the folder of results.
     gamma : int or "auto", optional
         Guesses a round; None: as many as the draft asks for.
-    verify : {"rejection", "block", "coupled", "k-sequential"}
+    verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.generate`; it matters where a task samples.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
         As in `specdec.load`. "auto", "float32" and "bfloat16" are understood too.
