@@ -193,6 +193,14 @@ def assert_plain_output(world: World, name: str, how: str) -> None:
     )
 
 
+@cache
+def filled(world: World, room: int) -> tuple[list[int], specdec.Result]:
+    """A prompt that leaves room for so many tokens, and its plain continuation to the end of the context."""
+    n_ctx = world.target.config["n_ctx"] - len(world.target.decoder_start)
+    prompt = (world.ids * n_ctx)[: n_ctx - room]
+    return prompt, run(world, None, prompt, max_new_tokens=None, ignore_eos=True, logits=True)
+
+
 @pytest.mark.parametrize("name", named())
 def test_texts_end_where_plain_texts_end(kept_world: World, name: str) -> None:
     """After one token, at a stop id wherever it falls in a round, and with the context full."""
@@ -206,10 +214,8 @@ def test_texts_end_where_plain_texts_end(kept_world: World, name: str) -> None:
             got = run(world, draft, prompt, max_new_tokens=N_NEW, stop=stop, **options)
             assert got.finish_reason == "stop" and got.stop == stop
             assert_equal(got, whole, whole.tokens.index(stop) + 1)
-    n_ctx = world.target.config["n_ctx"] - len(world.target.decoder_start)
     for room in (1, 2, 5, 11):
-        prompt = (world.ids * n_ctx)[: n_ctx - room]
-        full = run(world, None, prompt, max_new_tokens=None, **options)
+        prompt, full = filled(world, room)
         got = run(world, draft, prompt, max_new_tokens=None, **options)
         assert got.finish_reason == full.finish_reason == "context" and len(got.tokens) == room
         assert_equal(got, full)
