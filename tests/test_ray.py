@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -146,6 +148,15 @@ def test_a_folder_keeps_to_its_run(tmp_path: Path) -> None:
         OutputFolder.begin(out, "generate", asked, {"seed": 6})
 
 
+def test_other_weights_under_one_path_are_described_otherwise(tmp_path: Path) -> None:
+    folder = shutil.copytree(specdec.embedded_pair()[1].path, tmp_path / "draft")
+    before = described(specdec.load(folder))
+    assert described(specdec.load(folder)) == before
+    config = folder / "config.json"
+    config.write_text(config.read_text() + "\n")
+    assert described(specdec.load(folder)) != before
+
+
 def test_descriptions_are_the_same_in_every_process() -> None:
     class Own:
         def propose(self) -> None: ...
@@ -153,7 +164,7 @@ def test_descriptions_are_the_same_in_every_process() -> None:
     target, _ = specdec.embedded_pair()
     assert described({"a": (1, None), 2: Path("x")}) == {"a": [1, None], "2": "x"}
     assert described(specdec.drafts.EarlyExit(2)) == repr(specdec.drafts.EarlyExit(2))
-    assert described(target).endswith("target (bf16, cache bf16)")
+    assert re.fullmatch(r".*target \(bf16, cache bf16, files [0-9a-f]{32}\)", described(target))
     for value in (Own(), test_records_are_json, target, specdec.Sampling(temperature=0.5)):
         assert " at 0x" not in described(value)
 

@@ -296,6 +296,11 @@ class Model:
         return self
 
     @property
+    def origin(self) -> ModelOrigin | None:
+        """The files that the model was read from, and how; None of a model that was made in memory."""
+        return self._origin
+
+    @property
     def core(self) -> _core.Model:
         """The packed weights."""
         return self._core

@@ -106,6 +106,12 @@ class FilesReference:
     hub: HubPlace | None
     records: tuple[FileRecord, ...]
 
+    @property
+    def digest(self) -> str:
+        """BLAKE2b of the names and digests of the files, 16 bytes in hexadecimal: not of their place."""
+        named = "".join(f"{record.name}\0{record.digest}\0" for record in self.records)
+        return blake2b(named.encode(), digest_size=16).hexdigest()
+
     def found(self) -> Path:
         """The place that was asked for, in this process, its files compared with the records.
 

@@ -25,7 +25,8 @@ def described(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return str(os.fspath(value))
     if isinstance(value, Model):
-        return f"{value.path} ({value.dtype}, cache {value.cache_dtype})"
+        files = "" if value.origin is None else f", files {value.origin.reference().files.digest}"
+        return f"{value.path} ({value.dtype}, cache {value.cache_dtype}{files})"
     if isinstance(value, list | tuple):
         return [described(item) for item in value]
     if isinstance(value, dict):
