@@ -45,6 +45,39 @@ def random_product(n_out: int = 2048) -> tuple[np.ndarray, np.ndarray]:
 
 
 @needs_hooks
+def test_a_session_is_made_while_another_thread_computes(delay):
+    """Making a session holds the GIL, so it must not wait for the pool.
+
+    It comes first, as the tests behind it leave the worker asleep for seconds.
+    """
+    x, weights = random_product(1 << 15)  # so much that the worker comes before it is done
+    model = build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
+    _core.product(x, weights, "f32", n_threads=2)
+    delay(1, 0.5, holding=True)
+    waits: list[tuple[float, float]] = []  # a product that waited for the worker: its begin and end
+
+    end = time.monotonic() + 30.0
+
+    def compute() -> None:
+        while not waits and (begun := time.monotonic()) < end:
+            _core.product(x, weights, "f32", n_threads=2)
+            if time.monotonic() - begun > 0.5:
+                waits.append((begun, time.monotonic()))
+
+    computing = threading.Thread(target=compute)
+    computing.start()
+    made = []
+    while computing.is_alive():
+        for n_threads in (1, 2, 3):
+            _core.Decoder(model, capacity=8, n_threads=n_threads)
+            made.append(time.monotonic())
+        time.sleep(0.01)
+    assert waits, "no product waited for the worker"
+    begun, ended = waits[0]
+    assert sum(begun < at < ended - 0.1 for at in made) > 3
+
+
+@needs_hooks
 def test_a_thread_that_holds_no_piece_is_not_waited_for(delay):
     x, weights = random_product()
     alone = _core.product(x, weights, "f32")
@@ -83,36 +116,6 @@ def test_late_threads_change_no_bit(delay, holding):
             delay(thread, 0.0003 * thread, holding=holding)
         for _ in range(3):
             assert np.array_equal(rows(n_threads), expected)
-
-
-@needs_hooks
-def test_a_session_is_made_while_another_thread_computes(delay):
-    """Making a session holds the GIL, so it must not wait for the pool."""
-    x, weights = random_product(1 << 15)  # so much that the worker comes before it is done
-    model = build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
-    _core.product(x, weights, "f32", n_threads=2)
-    delay(1, 0.5, holding=True)
-    waits: list[tuple[float, float]] = []  # a product that waited for the worker: its begin and end
-
-    end = time.monotonic() + 30.0
-
-    def compute() -> None:
-        while not waits and (begun := time.monotonic()) < end:
-            _core.product(x, weights, "f32", n_threads=2)
-            if time.monotonic() - begun > 0.5:
-                waits.append((begun, time.monotonic()))
-
-    computing = threading.Thread(target=compute)
-    computing.start()
-    made = []
-    while computing.is_alive():
-        for n_threads in (1, 2, 3):
-            _core.Decoder(model, capacity=8, n_threads=n_threads)
-            made.append(time.monotonic())
-        time.sleep(0.01)
-    assert waits, "no product waited for the worker"
-    begun, ended = waits[0]
-    assert sum(begun < at < ended - 0.1 for at in made) > 3
 
 
 def run_script(script: str, timeout: float = 60, **environment: str) -> str:
