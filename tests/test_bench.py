@@ -6,7 +6,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -394,6 +394,39 @@ def test_an_interrupted_benchmark_goes_on(
     again = specdec.bench(*pair, QUESTIONS, **options)
     assert calls == 0
     assert again.answers == resumed.answers and again.rows == resumed.rows  # to the last digit of a time
+
+
+@pytest.mark.parametrize("kind", ["SuffixMemory", "TokenRecycling"])
+def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
+    pair: tuple[specdec.Model, specdec.Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its steps are those of a benchmark that was not interrupted, wherever it was."""
+    questions = [Question(i, "c", ("ab ab", "ab")) for i in range(3)]
+    options: dict[str, Any] = {"max_new_tokens": 12, "repeats": 2, "n_threads": 1, "plain": False}
+    monkeypatch.setattr(bench_module, "_WARM_UP", (0, 1))
+    draft = getattr(specdec.drafts, kind)()
+    whole = specdec.bench(pair[0], draft, questions, **options)
+    generate = bench_module.generate
+    for n_turns in (2, 5, 8):
+        turns = iter(range(n_turns))
+
+        def interrupted(*args: Any, turns: Iterator[int] = turns, **given: Any) -> Any:
+            if next(turns, None) is None:
+                raise KeyboardInterrupt
+            return generate(*args, **given)
+
+        folder = tmp_path / str(n_turns)
+        monkeypatch.setattr(bench_module, "generate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            specdec.bench(pair[0], draft, questions, answers=folder, **options)
+        monkeypatch.setattr(bench_module, "generate", generate)
+        there = AnswerFile(folder / "run_1" / f"{kind.lower()}.jsonl", kind).find(questions[0])
+        found = specdec.bench(pair[0], draft, questions, answers=folder, **options)
+        assert found.answers[0][0] == there
+        for run, expected in zip(found.answers, whole.answers, strict=True):
+            assert [[reply.steps for reply in answer.replies] for answer in run] == [
+                [reply.steps for reply in answer.replies] for answer in expected
+            ]
 
 
 def test_answers_with_other_settings_or_questions_are_refused(

@@ -128,6 +128,8 @@ def bench(
         A folder for the answers, in the format of Spec-Bench: ``run_1/plain.jsonl``, ``run_1/NAME.jsonl`` and
         so on for each repetition, a line for each question as soon as it is answered. A call with the same
         folder and settings goes on where an earlier one was interrupted; ``settings.json`` has the settings.
+        A draft that learns is first asked again what was answered in an unfinished repetition, so that it
+        knows those texts; the answers in the folder stay.
     n_threads : int, optional
         None: :func:`specdec.threads.default_threads`.
     progress : bool, default False
@@ -198,7 +200,7 @@ def bench(
     with counted(len(fitting) * len(ways) * repeats, "answer", checked.progress) as done:
         for run in range(repeats):
             for way in ways:
-                way.begin()
+                way.begin(run, fitting)
             for question in fitting:
                 for way in ways:
                     way.answer(run, question, asker, seed + run)
@@ -235,15 +237,25 @@ class _Way:
     files: list[AnswerFile] = field(default_factory=list)
     is_warm: bool = False
     drafting: Draft | None = None
+    n_learnt: int = 0
 
-    def begin(self) -> None:
-        """Begin a repetition, with a snapshot of the draft: it learns from the texts of this one alone."""
+    def begin(self, run: int, questions: Sequence[Question]) -> None:
+        """Begin a repetition, with a snapshot of the draft: it learns from the texts of this one alone.
+
+        Behind questions that have answers already a draft that learns must know what it knew then, so these
+        `n_learnt` questions are asked again and the answers that there are stay.
+        """
         self.answers.append([])
         self.drafting = None if self.draft is None else self.draft.snapshot()
+        learns = self.drafting is not None and self.drafting.snapshot() is not self.drafting
+        answered = [bool(self.files) and self.files[run].find(question) is not None for question in questions]
+        self.n_learnt = max((i for i, there in enumerate(answered) if not there), default=0) if learns else 0
 
     def answer(self, run: int, question: Question, asker: _Asker, seed: int) -> None:
         """Answer a question, or take the answer that there is."""
         found = self.files[run].find(question) if self.files else None
+        if found is not None and len(self.answers[run]) < self.n_learnt:
+            asker.answer(question, self.drafting, seed, self.options)
         if found is None:
             if not self.is_warm:
                 self.is_warm = True
