@@ -285,9 +285,7 @@ def test_the_heads_of_the_embedded_target() -> None:
         assert found.trace.tokens_per_call > 1.3
     tree = drafts.StaticTree((2, 2))
     assert drafts.load("embedded-heads", specdec.embedded_pair("int8")[0], tree=tree).gamma == 6
-    with pytest.raises(
-        specdec.InputError, match="for the target 'specdec/embedded/target'; given is .*draft"
-    ):
+    with pytest.raises(specdec.InputError, match="for the target 'embedded/target'; given is .*draft"):
         drafts.load("embedded-heads", small)
 
 

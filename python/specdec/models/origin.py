@@ -207,6 +207,11 @@ class ReadFiles:
             beside += sorted([*folder.glob("tok*.bin"), *folder.glob("tok*.model")])
         return cls(place, [*weights, *beside], hub=hub)
 
+    @property
+    def hub(self) -> HubPlace | None:
+        """Where they come from, if from the hub."""
+        return self._hub
+
     def from_hub(self, hub: HubPlace | None) -> ReadFiles:
         """The same files, known to come from the hub."""
         found = copy(self)

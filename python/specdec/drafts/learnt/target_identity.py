@@ -57,6 +57,11 @@ def _vocabulary_digest(model: Model) -> str | None:
     return digest.hexdigest()
 
 
+def _name_of(model: Model) -> str:
+    hub = None if model.origin is None else model.origin.files.hub
+    return "/".join(model.path.parts[-2:]) if hub is None else hub.name
+
+
 @dataclass(frozen=True)
 class TargetIdentity:
     """Which target a draft was trained for: what it computes and what its tokens are, not its weights.
@@ -64,7 +69,8 @@ class TargetIdentity:
     Attributes
     ----------
     name : str
-        Where it was read when the draft was trained, for messages.
+        For messages: its name on the hub, or the end of the path where it was when the draft was trained. The
+        whole path would tell others where that was.
     d_model, n_layer, n_vocab : int
     fingerprint : str
         A digest of its configuration.
@@ -91,7 +97,7 @@ class TargetIdentity:
     def _of(cls, target: Model) -> TargetIdentity:
         config = target.config
         return cls(
-            str(target.path),
+            _name_of(target),
             config.d_model,
             config.n_layer,
             config.n_vocab,
