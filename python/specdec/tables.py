@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from specdec.errors import MissingPackageError
 from specdec.json_values import without_nan
 
-__all__ = ["OneTable", "Table", "Tabular", "data_frame", "plain"]
+__all__ = ["OneTable", "Table", "Tabular", "data_frame", "interval", "or_dash", "plain", "tables_by_position"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,35 @@ class OneTable(Tabular):
     def tables(self) -> list[Table]:
         """The one `table`."""
         return [self.table()]
+
+
+def or_dash(value: float | None, spec: str, unit: str = "") -> str:
+    """The number with its unit, or a dash where there is none."""
+    return "–" if value is None or math.isnan(value) else f"{value:{spec}}{unit}"
+
+
+def interval(low: float | None, high: float | None, spec: str = ".3f") -> str:
+    """The ends of an interval, or a dash where there is none."""
+    if low is None or high is None or math.isnan(low):
+        return "–"
+    return f"{low:{spec}} to {high:{spec}}"
+
+
+def tables_by_position(
+    title: str, head: tuple[str, ...], rows: Sequence[tuple[Any, ...]], spec: str
+) -> list[Table]:
+    """A table with a column for each position; [] where there is none.
+
+    `rows` end with a number for each of their positions, and `head` names what is before them.
+    """
+    n_positions = max((len(numbers) for *_, numbers in rows), default=0)
+    if not n_positions:
+        return []
+    body = [
+        (*before, *(f"{number:{spec}}" for number in numbers), *[""] * (n_positions - len(numbers)))
+        for *before, numbers in rows
+    ]
+    return [Table(title, (*head, *(str(i + 1) for i in range(n_positions))), body)]
 
 
 def plain(value: Any) -> Any:

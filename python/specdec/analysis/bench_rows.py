@@ -15,7 +15,7 @@ from specdec.analysis.draft_counts import DraftCounts
 from specdec.analysis.questions import Question
 from specdec.analysis.speedup import Speedup
 from specdec.analysis.statistics import mean_interval
-from specdec.tables import Table, Tabular
+from specdec.tables import Table, Tabular, interval, or_dash, tables_by_position
 
 __all__ = ["Bench", "BenchRow", "bench_rows"]
 
@@ -144,8 +144,7 @@ class Bench(Tabular):
         found = [self._speed_table()]
         if self.answers:
             found.append(self._acceptance_table())
-            if any(row.per_position_acceptance_rate for row in self.rows):
-                found.append(self._position_table())
+            found += self._position_tables()
         return found
 
     def _speed_table(self) -> Table:
@@ -185,31 +184,27 @@ class Bench(Tabular):
         )  # fmt: skip
         rows = []
         for row in self.rows:
-            interval = f"{row.alpha_low:.3f} to {row.alpha_high:.3f}" if row.alpha == row.alpha else "–"
             rows.append(
                 (
-                    row.category, _number(row.alpha), interval, _number(row.mean_acceptance_length, 2),
-                    _number(row.draft_acceptance_rate), _number(row.tokens_per_call, 2),
+                    row.category, or_dash(row.alpha, ".3f"), interval(row.alpha_low, row.alpha_high),
+                    or_dash(row.mean_acceptance_length, ".2f"), or_dash(row.draft_acceptance_rate, ".3f"),
+                    or_dash(row.tokens_per_call, ".2f"),
                 )
             )  # fmt: skip
         return Table("Acceptance", head, rows)
 
-    def _position_table(self) -> Table:
-        """Shares of rounds, by position of the draft."""
-        n_positions = max(len(row.per_position_acceptance_rate) for row in self.rows)
-        head = ("position", *(f"{i + 1}" for i in range(n_positions)))
-        rows = []
-        for row in self.rows:
-            shares = [_number(share) for share in row.per_position_acceptance_rate]
-            rows.append((row.category, *shares, *[""] * (n_positions - len(shares))))
-        return Table("Share of the runs with a draft that accepted its first, second, … token", head, rows)
+    def _position_tables(self) -> list[Table]:
+        """Shares of the runs that verified a draft, by position of the draft."""
+        title = "Share of the runs with a draft that accepted its first, second, … token"
+        rows = [(row.category, row.per_position_acceptance_rate) for row in self.rows]
+        return tables_by_position(title, ("position",), rows, ".3f")
 
     def __repr__(self) -> str:
         row = self.rows[-1]
         gain = "" if math.isnan(row.speedup.median) else f", speed-up {_ratio(row.speedup)}"
         return (
             f"<specdec.Bench of {self.draft!r} drafting for {self.target!r}: {row.n_questions} questions, "
-            f"alpha {_number(row.alpha)}{gain}>"
+            f"alpha {or_dash(row.alpha, '.3f')}{gain}>"
         )
 
 
@@ -357,7 +352,3 @@ def _ratio(speedup: Speedup) -> str:
         return speedup.invalid
     middle = f"{speedup.median:.2f}"
     return middle if len(speedup.ratios) == 1 else f"{middle} ({speedup.low:.2f} to {speedup.high:.2f})"
-
-
-def _number(value: float, digits: int = 3) -> str:
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"

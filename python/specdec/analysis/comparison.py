@@ -7,9 +7,9 @@ import statistics
 from dataclasses import dataclass, fields
 from typing import Any
 
-from specdec.analysis.measurement import interval, or_dash, position_tables
+from specdec.analysis.measurement import position_tables
 from specdec.analysis.speedup import RoundCosts, Speedup
-from specdec.tables import Table, Tabular, data_frame, plain
+from specdec.tables import Table, Tabular, data_frame, interval, or_dash, plain
 
 __all__ = ["Comparison", "ComparisonRow", "PromptRow"]
 

@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import theory
-from specdec.tables import Table, Tabular, plain
+from specdec.tables import Table, Tabular, interval, or_dash, plain, tables_by_position
 from specdec.trace import invalid_speedup
 
 __all__ = [
     "Independence",
     "Measurement",
     "MeasurementRow",
-    "interval",
-    "or_dash",
     "position_tables",
     "running_tables",
     "tables",
@@ -365,29 +363,12 @@ def running_tables(rows: Sequence[MeasurementRow]) -> list[Table]:
 
 
 def position_tables(head: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> list[Table]:
-    """Shares of rounds that accepted each of their guesses; [] where nothing was drafted.
+    """Share of rounds that accepted each of their guesses; [] where nothing was drafted.
 
     `rows` end with these shares, and `head` names what is before them.
     """
-    n_positions = max((len(shares) for *_, shares in rows), default=0)
-    if not n_positions:
-        return []
-    body = [
-        (*setting, *(f"{share:.2f}" for share in shares), *[""] * (n_positions - len(shares)))
-        for *setting, shares in rows
-    ]
     title = "Share of rounds that accepted their first, second, ... guess, of those that drafted so far"
-    return [Table(title, (*head, *(str(i + 1) for i in range(n_positions))), body)]
-
-
-def or_dash(value: float | None, spec: str) -> str:
-    """The number, or a dash where there is none."""
-    return "–" if value is None or math.isnan(value) else format(value, spec)
-
-
-def interval(low: float | None, high: float | None, spec: str = ".3f") -> str:
-    """The ends of an interval, or a dash where there is none."""
-    return "–" if low is None or high is None else f"{low:{spec}} to {high:{spec}}"
+    return tables_by_position(title, head, rows, ".2f")
 
 
 def _measured(row: MeasurementRow, unit: str = "") -> str:

@@ -32,7 +32,7 @@ from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model, ModelLike, Prompt, as_model
 from specdec.progress import counted
-from specdec.tables import OneTable, Table, plain
+from specdec.tables import OneTable, Table, or_dash, plain
 from specdec.threads import check_threads
 from specdec.trace import invalid_speedup
 from specdec.verification.sampling import Sampling
@@ -238,9 +238,9 @@ class Tuning(OneTable):
                     (
                         one.draft,
                         f"{gamma}{' ★' if chosen else '  '}",
-                        "–" if ran.counts.alpha is None else f"{ran.counts.alpha:.3f}",
+                        or_dash(ran.counts.alpha, ".3f"),
                         f"{ran.counts.tokens_per_call:.2f}",
-                        "–" if math.isnan(ran.costs.guess) else f"{ran.costs.guess:.3f}",
+                        or_dash(ran.costs.guess, ".3f"),
                         f"{ran.costs.verify:.2f}",
                         ran.speedup.invalid or f"{ran.speedup.median:.2f}X",
                         f"{ran.speedup.low:.2f} to {ran.speedup.high:.2f}",

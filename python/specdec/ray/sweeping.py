@@ -22,7 +22,7 @@ from specdec.ray.dataset import line
 from specdec.ray.jobs import do_jobs, pickled
 from specdec.ray.output_folder import OutputFolder
 from specdec.ray.sent_pair import DraftGiven, described, is_function, opened_draft, opened_target
-from specdec.tables import OneTable, Table
+from specdec.tables import OneTable, Table, interval, or_dash
 
 __all__ = ["Sweep", "SweepRow", "sweep"]
 
@@ -347,22 +347,17 @@ def _once(name: str, values: Any) -> list[Any]:
 
 
 def _cells_of(row: SweepRow, best: bool) -> tuple[str, ...]:
-    spread = "–" if row.measured is None else f"{row.measured_low:.2f} to {row.measured_high:.2f}"
     mark = " ★" if best else " invalid" if row.invalid else ""
     return (
         row.format,
         row.draft,
         f"{row.temperature:g}",
         str(row.gamma),
-        _number(row.alpha, 3),
-        _number(row.c, 3),
-        _number(row.predicted_speedup, 2, "X"),
-        _number(row.measured, 2, "X") + mark,
-        spread,
-        _number(row.tokens_per_call, 2),
+        or_dash(row.alpha, ".3f"),
+        or_dash(row.c, ".3f"),
+        or_dash(row.predicted_speedup, ".2f", "X"),
+        or_dash(row.measured, ".2f", "X") + mark,
+        interval(row.measured_low, row.measured_high, ".2f"),
+        or_dash(row.tokens_per_call, ".2f"),
         row.machine,
     )
-
-
-def _number(value: float | None, n_digits: int, unit: str = "") -> str:
-    return "–" if value is None else f"{value:.{n_digits}f}{unit}"
