@@ -23,6 +23,7 @@ from specdec.analysis.timing import ForwardTimes
 from specdec.decoding.beginning import Beginning
 from specdec.drafts import Bigram, ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
+from specdec.tables import Table, interval, or_dash, tables_by_position
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import N_CTX, N_VOCAB, load_pair
 
@@ -475,11 +476,19 @@ def test_what_is_slower_than_plain_decoding_has_no_star(measured: specdec.Measur
 
 
 def test_html_is_escaped() -> None:
-    from specdec.tables import Table
-
     table = Table("<a>", ("<b>", "x|y"), [("<c>", "&")])
     assert "<a>" not in table.html() and "&lt;c&gt;" in table.html() and "&amp;" in table.html()
     assert "x\\|y" in table.markdown()
+
+
+def test_cells_of_tables() -> None:
+    assert or_dash(None, ".2f") == or_dash(math.nan, ".2f", "X") == interval(None, 1.0) == "–"
+    assert interval(math.nan, math.nan) == "–"
+    assert (or_dash(1.25, ".1f", "X"), interval(0.5, 2.0, ".1f")) == ("1.2X", "0.5 to 2.0")
+    (table,) = tables_by_position("t", ("draft",), [("a", (0.5, 0.25)), ("b", ()), ("c", (1.0,))], ".2f")
+    assert (table.title, table.head) == ("t", ("draft", "1", "2"))
+    assert table.rows == [("a", "0.50", "0.25"), ("b", "", ""), ("c", "1.00", "")]
+    assert tables_by_position("t", ("draft",), [("b", ())], ".2f") == []
 
 
 # ----------------------------------------------------------------------------------------------- errors
