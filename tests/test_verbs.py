@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import shlex
 import signal
 import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from click.testing import CliRunner, Result
 
 import specdec
 from chat_templates import make_chat
-from specdec.commands import given_models
+from specdec.commands import chat_verb, given_models
 from specdec.commands.chat_verb import Conversation
 from specdec.commands.program import main, program
 from specdec.commands.verb import VERBS, json_line
@@ -312,6 +310,30 @@ def test_chat_reads_what_is_new_alone(chat_model: specdec.Model, capsys: pytest.
     assert not conversation.obey("/quit")
 
 
+def test_ctrl_c_ends_a_reply(
+    chat_model: specdec.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a terminal what has come of it stays in the conversation; elsewhere it ends the program."""
+
+    class Pieces:
+        def __iter__(self) -> Iterator[str]:
+            yield "half a"
+            raise KeyboardInterrupt
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(chat_verb, "stream", lambda *_, **__: Pieces())
+    conversation = Conversation(chat_model, None, None, {})
+    with pytest.raises(KeyboardInterrupt):
+        conversation.reply("Hello!")
+    assert conversation.messages == []
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(isatty=lambda: True))
+    conversation.reply("Hello!")
+    assert [message["content"] for message in conversation.messages] == ["Hello!", "half a"]
+    assert capsys.readouterr().out.endswith("half a\n")
+
+
 def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model) -> None:
     done = run("chat", sent="Hello\n")
     assert done.exit_code == 2
@@ -550,47 +572,3 @@ def test_a_terminal_of_ascii(tmp_path: Path) -> None:
         output, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (0, b"")
     assert json.loads(output)["prompt"] == "é€"
-
-
-@pytest.mark.slow
-def test_chat_in_a_terminal(make_llama: Factory) -> None:
-    """Ctrl-C ends a reply, which stays; then it ends the program."""
-    model = make_chat(make_llama, "qwen2.5", seed=3)
-    ours, theirs = pty.openpty()
-    command = [
-        sys.executable,
-        "-m",
-        "specdec",
-        "chat",
-        "--target",
-        str(model.path),
-        "--max-new-tokens",
-        "2000",
-    ]
-    environment = {**os.environ, "TERM": "dumb"}
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, preexec_fn=notice_interrupts
-    ) as running:
-        os.close(theirs)
-        shown = b""
-
-        def until(sign: bytes) -> bytes:
-            """What is shown before a sign."""
-            nonlocal shown
-            while sign not in shown and select.select([ours], [], [], 60.0)[0]:
-                shown += os.read(ours, 1000)
-            before, found, shown = shown.partition(sign)
-            assert found, before
-            return before
-
-        assert b"/new forgets" in until(b"> ")
-        os.write(ours, b"Hello!\n")
-        until(b"Hello!\r\n")
-        assert select.select([ours], [], [], 60.0)[0]  # the reply has begun
-        running.send_signal(signal.SIGINT)
-        until(b"\r\n> ")
-        os.write(ours, b"/what\n")
-        assert b"/new forgets" in until(b"\r\n> ")
-        running.send_signal(signal.SIGINT)
-        assert running.wait(timeout=60) == 130
-    os.close(ours)
