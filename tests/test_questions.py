@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import specdec
@@ -174,6 +175,18 @@ def test_a_parquet_file_as_pyarrow_writes_it(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist([*rows, {"question_id": "x", "turns": ["a", None]}]), path)
     with pytest.raises(InputError, match=r"test.parquet, row 3: field 'turns\[1\]' is null"):
         specdec.read_questions(path)
+    parquet.write_table(pyarrow.table({"text": [b"a"]}), path)
+    with pytest.raises(InputError, match=r"test.parquet, row 1: field 'text' is b'a'; expected a text"):
+        specdec.read_questions(path)
+    broken = pyarrow.StringArray.from_buffers(
+        1, pyarrow.py_buffer(np.array([0, 1], np.int32)), pyarrow.py_buffer(b"\xff")
+    )
+    year = pyarrow.array([2**60], pyarrow.timestamp("s"))  # more than datetime has
+    for name, value in (("prompt", broken), ("written", year)):
+        columns = {"text": pyarrow.array(["a"]), name: value}
+        parquet.write_table(pyarrow.table(columns), path)
+        with pytest.raises(InputError, match="test.parquet: is no Parquet file"):
+            specdec.read_questions(path)
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(InputError, match="test.parquet: is no Parquet file"):
         specdec.read_questions(path)

@@ -315,6 +315,10 @@ def test_a_greedy_text_is_greedy(model: specdec.Model) -> None:
     assert "greedy" in repr(same) and "20 tokens" in repr(other)
 
 
+def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
+    assert specdec.Score([1], np.array([-800.0]), np.array([False])).perplexity == math.inf
+
+
 @pytest.mark.parametrize("n", [0, 1, 5, 95, 96, 97, 192, 200, 300])
 def test_rolling_windows(model: specdec.Model, n: int) -> None:
     """Each token once; after BOS, then after as many tokens before it as there is room for."""

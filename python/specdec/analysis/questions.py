@@ -201,7 +201,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
                     yield number, f"{file}, row {number}", value
     except FileNotFoundError as error:
         raise InputError(f"{file}: cannot be read: no such file") from error
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, ArithmeticError) as error:  # these of its values
         raise InputError(
             f"{file}: is no Parquet file ({error}); expected one with a question a row"
         ) from error

@@ -13,6 +13,7 @@ from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     UnsupportedModelError,
+    shown,
 )
 
 __all__ = ["REQUIRED", "Fields", "as_json", "read_json_object"]
@@ -213,9 +214,14 @@ class Fields:
 
 
 def as_json(value: Any) -> str:
-    """A value from a JSON file as a message quotes it: as JSON, shortened. It cannot fail."""
+    """A value from a file as a message quotes it: as JSON, shortened. It cannot fail.
+
+    A value that JSON has not, such as bytes from a Parquet file, is quoted as Python shows it.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        return shown(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, nesting as deep as the stack
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."

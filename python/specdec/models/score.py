@@ -69,8 +69,13 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean of -ln p; NaN without tokens."""
-        return math.exp(-self.total / self.n_tokens) if self.tokens else math.nan
+        """exp of the mean of -ln p; NaN without tokens, infinite where that is more than a float holds."""
+        if not self.tokens:
+            return math.nan
+        try:
+            return math.exp(-self.total / self.n_tokens)
+        except OverflowError:
+            return math.inf
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Score):
