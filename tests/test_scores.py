@@ -179,6 +179,19 @@ def test_texts_with_sources() -> None:
             assert np.array_equal(one[0], _core.score(model, ids, source=source)[n_given - 1 :])
 
 
+@pytest.mark.parametrize("n_top", [1, 2, 13, 60, 101])
+def test_top_tokens_of_equal_logits_are_in_the_order_of_ids(n_top: int) -> None:
+    tensors = random_tensors(LLAMA)
+    tensors["head"][:] = tensors["head"][np.arange(101) * 5 % 7]
+    model, ids = build(LLAMA, tensors), ids_of(9)
+    logits = step_by_step(model, ids)[:-1]
+    texts = np.array(ids, np.int32), np.array([len(ids)], np.int32)
+    _, _, tokens, log_probs, _ = _core.score_texts(model, texts, np.ones(1, np.int32), n_top=n_top)
+    for row, found in zip(logits, tokens.tolist(), strict=True):
+        assert found == sorted(range(101), key=lambda token: -row[token])[:n_top]
+    assert (np.diff(log_probs, axis=1) <= 0).all()
+
+
 def test_the_last_token_need_not_be_read() -> None:
     """So a text may have a token more than the context."""
     model = build(LLAMA, random_tensors(LLAMA))

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "row_law.h"
+#include "top.h"
 
 sd_status sd_token_law_find(const char* name, sd_token_law* law) {
     *law = strcmp(name, "model") == 0 ? SD_LAW_MODEL : SD_LAW_SAMPLING;
@@ -20,17 +21,17 @@ sd_token_laws sd_token_laws_take(sd_arena* arena, const sd_token_laws_options* o
 }
 
 /* The n most probable tokens of a distribution, the best first, of equal ones the lower: tokens [n], -1 where
- * there is none with a probability. */
-static void find_top(const sd_distribution* d, int n_vocab, int n, int32_t* tokens) {
-    int found = 0;
+ * there is none with a probability, and log_probs [n]. */
+static void find_top(const sd_distribution* d, int n_vocab, int n, int32_t* tokens, double* log_probs) {
+    if (n == 0) return;
+    sd_top top = {.n = n, .tokens = tokens, .values = log_probs};
     for (int32_t token = 0; token < n_vocab; token++) {
         double p = sd_prob(d, token);
-        if (!(p > 0.0) || (found == n && !(p > sd_prob(d, tokens[n - 1])))) continue;
-        int at = found < n ? found++ : n - 1;
-        for (; at > 0 && p > sd_prob(d, tokens[at - 1]); at--) tokens[at] = tokens[at - 1];
-        tokens[at] = token;
+        if (p > 0.0) sd_top_offer(&top, token, p);
     }
-    while (found < n) tokens[found++] = -1;
+    sd_top_sort(&top);
+    for (int i = 0; i < top.n_found; i++) log_probs[i] = log(log_probs[i]);
+    for (int i = top.n_found; i < n; i++) tokens[i] = -1, log_probs[i] = -INFINITY;
 }
 
 /* ln p of a token, and of the top tokens [n_top] in its place, by the distribution after a node. */
@@ -40,8 +41,7 @@ static sd_status fill_by_sampling(sd_verifier* v, const sd_verification* asked, 
     sd_status status = sd_verifier_distribute(v, asked, node, &d);
     if (status != SD_OK) return status;
     *log_prob = log(sd_prob(d, token));
-    if (n_top > 0) find_top(d, v->n_vocab, n_top, top);
-    for (int i = 0; i < n_top; i++) of_top[i] = top[i] < 0 ? -INFINITY : log(sd_prob(d, top[i]));
+    find_top(d, v->n_vocab, n_top, top, of_top);
     return SD_OK;
 }
 
@@ -51,8 +51,7 @@ static void fill_by_logits(const sd_verifier* v, const sd_verification* asked, i
     const float* logits = asked->logits + asked->node_rows[node] * asked->stride;
     const sd_row_law law = sd_row_law_of(logits, v->n_vocab);
     *log_prob = sd_row_log_prob(&law, logits, token);
-    sd_row_top(logits, v->n_vocab, n_top, top);
-    for (int i = 0; i < n_top; i++) of_top[i] = sd_row_log_prob(&law, logits, top[i]);
+    sd_row_top(&law, logits, v->n_vocab, n_top, top, of_top);
 }
 
 sd_status sd_token_laws_fill(const sd_token_laws* laws, const sd_token_laws_options* o, sd_verifier* v,

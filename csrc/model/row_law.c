@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "kernels.h"
+#include "top.h"
 
 sd_row_law sd_row_law_of(const float* logits, int n_vocab) {
     const sd_kernels* k = sd_kernels_get();
@@ -11,12 +12,11 @@ sd_row_law sd_row_law_of(const float* logits, int n_vocab) {
     return (sd_row_law){largest, log(total), k->argmax(n_vocab, logits)};
 }
 
-void sd_row_top(const float* logits, int n_vocab, int n, int32_t* tokens) {
+void sd_row_top(const sd_row_law* law, const float* logits, int n_vocab, int n, int32_t* tokens,
+                double* log_probs) {
     if (n == 0) return;
-    for (int32_t token = 0; token < n_vocab; token++) {
-        if (token >= n && !(logits[token] > logits[tokens[n - 1]])) continue;
-        int at = token < n ? token : n - 1; /* the last one leaves */
-        for (; at > 0 && logits[token] > logits[tokens[at - 1]]; at--) tokens[at] = tokens[at - 1];
-        tokens[at] = token;
-    }
+    sd_top top = {.n = n, .tokens = tokens, .values = log_probs};
+    for (int32_t token = 0; token < n_vocab; token++) sd_top_offer(&top, token, (double)logits[token]);
+    sd_top_sort(&top);
+    for (int i = 0; i < n; i++) log_probs[i] = sd_row_log_prob(law, logits, tokens[i]);
 }

@@ -20,7 +20,8 @@ static inline double sd_row_log_prob(const sd_row_law* law, const float* logits,
 }
 
 /* The n ≤ n_vocab tokens of the largest logits [n_vocab], the largest first, of equal ones the lower token:
- * tokens [n], out, borrowed. */
-void sd_row_top(const float* logits, int n_vocab, int n, int32_t* tokens);
+ * tokens [n] and log_probs [n], their ln p by the law of the logits; out, borrowed. */
+void sd_row_top(const sd_row_law* law, const float* logits, int n_vocab, int n, int32_t* tokens,
+                double* log_probs);
 
 #endif

@@ -284,10 +284,8 @@ typedef struct rows_of_logits {
 /* The most probable tokens of a row, with ln p, as the results of one token. */
 static void put_top(const sd_score* s, const sd_row_law* law, const float* logits, ptrdiff_t result) {
     const sd_score_results* r = &s->options.results;
-    int32_t* tokens = r->top_tokens + result * r->n_top;
-    sd_row_top(logits, s->options.model->config.n_vocab, r->n_top, tokens);
-    for (int i = 0; i < r->n_top; i++)
-        r->top_log_probs[result * r->n_top + i] = sd_row_log_prob(law, logits, tokens[i]);
+    sd_row_top(law, logits, s->options.model->config.n_vocab, r->n_top, r->top_tokens + result * r->n_top,
+               r->top_log_probs + result * r->n_top);
 }
 
 static void copy_top(const sd_score_results* r, ptrdiff_t from, ptrdiff_t to) {
