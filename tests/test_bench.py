@@ -242,6 +242,13 @@ def test_tables_and_json(found: Bench) -> None:
         found["no such category"]
 
 
+def test_a_category_does_not_steer_the_terminal(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    questions = [Question(1, "a\x1b[2J\nb", ("ab",))]
+    found = specdec.bench(pair[0], None, questions, max_new_tokens=1, repeats=1, n_threads=1)
+    for text in (str(found), found.markdown()):
+        assert r"a\x1b[2J\nb" in text and "\x1b" not in text
+
+
 def test_an_impossible_speed_up_is_said_to_be_one(
     pair: tuple[specdec.Model, specdec.Model], found: Bench, folder: Path, tmp_path: Path
 ) -> None:

@@ -181,7 +181,7 @@ def test_a_parquet_file_as_pyarrow_writes_it(tmp_path: Path) -> None:
     broken = pyarrow.StringArray.from_buffers(
         1, pyarrow.py_buffer(np.array([0, 1], np.int32)), pyarrow.py_buffer(b"\xff")
     )
-    year = pyarrow.array([2**60], pyarrow.timestamp("s"))  # more than datetime has
+    year = pyarrow.array([2**60], pyarrow.timestamp("us"))  # more than datetime has
     for name, value in (("prompt", broken), ("written", year)):
         columns = {"text": pyarrow.array(["a"]), name: value}
         parquet.write_table(pyarrow.table(columns), path)

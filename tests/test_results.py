@@ -192,6 +192,12 @@ def test_a_damaged_dict_is_refused_by_the_name_of_the_field(
         Result.from_dict(damaged(described, path, value))
 
 
+def test_texts_of_a_file_do_not_steer_the_terminal(runs: dict[str, Result]) -> None:
+    for path in ("figure.prompt", "figure.rounds.0.0", "figure.rounds.1.0"):
+        out = Result.from_dict(damaged(through_json(runs["greedy"].to_dict()), path, "a\x1b[2J\nb"))
+        assert "a\\x1b[2J⏎b" in out.figure(False) and "\x1b" not in out.figure(False)
+
+
 def test_something_else_than_a_dict_is_refused() -> None:
     with pytest.raises(InputError, match="values is a list; expected a dict, as to_dict gives it"):
         Result.from_dict([])  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.errors import MissingPackageError
+from specdec.errors import MissingPackageError, printable
 from specdec.json_values import without_nan
 
 __all__ = ["OneTable", "Table", "Tabular", "data_frame", "interval", "or_dash", "plain", "tables_by_position"]
@@ -20,7 +20,7 @@ __all__ = ["OneTable", "Table", "Tabular", "data_frame", "interval", "or_dash", 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells that are text already.
+    """Cells that are text already; control characters of a caller's file are shown as such.
 
     Attributes
     ----------
@@ -36,9 +36,10 @@ class Table:
 
     def text(self) -> str:
         """In columns of a fixed width."""
-        widths = [max(len(row[i]) for row in (self.head, *self.rows)) for i in range(len(self.head))]
+        rows = [[printable(cell) for cell in row] for row in (self.head, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [self.title]
-        for first, *others in (self.head, *self.rows):
+        for first, *others in rows:
             cells = [first.ljust(widths[0])]
             cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
             lines.append("  ".join(cells).rstrip())
@@ -157,4 +158,4 @@ def data_frame(lines: Sequence[dict[str, Any]]) -> Any:
 
 
 def _piped(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(printable(cell).replace('|', chr(92) + '|') for cell in cells)} |"

@@ -217,7 +217,7 @@ class Figure:
     def prompt(self) -> str:
         """The end of the prompt as text, or as ids without a tokenizer; behind the end of the source."""
         if self._texts is not None:
-            return self._texts.prompt
+            return visible(self._texts.prompt)  # they may come from a file of somebody else
         if self._tokenizer is None:
             text = _ids(self._prompt_ids)
         else:
@@ -241,7 +241,7 @@ class Figure:
         self._remember(round_.token)
         if self._texts is not None:
             texts = self._texts.rounds[self._n_rounds]
-            pieces = [replace(piece, text=text) for piece, text in zip(pieces, texts, strict=True)]
+            pieces = [replace(piece, text=visible(text)) for piece, text in zip(pieces, texts, strict=True)]
         self._n_rounds += 1
         return pieces
 
