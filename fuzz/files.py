@@ -22,7 +22,7 @@ from fuzz.learnt import random_heads, random_look_ahead, random_recurrent
 from specdec import drafts
 from specdec.analysis.answers import Answer, AnswerFile, Reply
 from specdec.analysis.bench_rows import bench_rows
-from specdec.analysis.draft_counts import Step
+from specdec.draft_counts import Step
 from specdec.drafts.learnt.folder import LearntWeights
 
 __all__ = ["KINDS", "Files", "files_of", "safetensors", "use"]

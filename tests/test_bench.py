@@ -20,8 +20,9 @@ from specdec import Bench, Question, Round, Trace
 from specdec.analysis import bench as bench_module
 from specdec.analysis.answers import AnswerFile
 from specdec.analysis.bench_rows import MT_BENCH_CATEGORIES
-from specdec.analysis.draft_counts import DraftCounts, steps_of
+from specdec.draft_counts import DraftCounts
 from specdec.errors import InputError
+from specdec.trace import steps_of
 from toy_pair import ToyTokenizer, greedy_tokens, write_pair
 
 QUESTIONS = [

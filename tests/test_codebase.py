@@ -340,7 +340,7 @@ LAYERS = [
     ["errors"],
     ["checks"],
     ["json_values"],
-    ["atomic_file", "containers", "divergences", "progress", "tables", "theory", "threads"],
+    ["atomic_file", "containers", "divergences", "draft_counts", "progress", "tables", "theory", "threads"],
     ["trace"],
     ["models"],
     ["checkpoints", "tokenizer"],

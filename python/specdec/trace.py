@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from specdec.checks import check_choice, check_items
+from specdec.draft_counts import Step
 from specdec.errors import InputError, MissingPackageError, kind_of
 from specdec.json_values import Described, without_nan
 from specdec.theory import expected_tokens
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 else:
     DataFrame = Any  # pandas is imported on use
 
-__all__ = ["Round", "RoundTimes", "Trace", "invalid_speedup", "wilson_interval"]
+__all__ = ["Round", "RoundTimes", "Trace", "invalid_speedup", "steps_of", "wilson_interval"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -792,6 +793,20 @@ def _trace_of(
     """The trace of a pickle, in which each round is the values of fields of these names."""
     found = [Round(**dict(zip(names, values, strict=True))) for values in rounds]
     return Trace(found, prefill_s=prefill_s, n_sequences=n_sequences, target_s=target_s)
+
+
+def steps_of(trace: Trace) -> tuple[Step, ...]:
+    """The steps of a run. What a round gave behind the end of the text counts in none of them."""
+    return tuple(
+        Step(
+            n_drafted=round_.n_drafted,
+            depth=round_.depth,
+            n_accepted=min(round_.n_accepted, round_.kept),
+            n_emitted=round_.kept,
+            betas=round_.betas[: round_.kept],
+        )
+        for round_ in trace.rounds
+    )
 
 
 def invalid_speedup(speedup: float, tokens_per_run: float) -> str:

@@ -11,12 +11,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.analysis.draft_counts import Step, steps_of
 from specdec.analysis.questions import Question
 from specdec.atomic_file import replacing
 from specdec.decoding.result import Result
+from specdec.draft_counts import Step
 from specdec.errors import InputError
 from specdec.models.json_fields import as_json
+from specdec.trace import steps_of
 
 __all__ = ["Answer", "AnswerFile", "Reply", "check_settings"]
 

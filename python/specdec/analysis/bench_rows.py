@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.analysis.answers import Answer, Reply
-from specdec.analysis.draft_counts import DraftCounts
 from specdec.analysis.questions import Question
 from specdec.analysis.speedup import Speedup
 from specdec.analysis.statistics import mean_interval
+from specdec.draft_counts import DraftCounts
 from specdec.tables import Table, Tabular, interval, or_dash, tables_by_position
 
 __all__ = ["Bench", "BenchRow", "bench_rows"]

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from specdec.trace import Trace
-
-__all__ = ["DraftCounts", "Step", "steps_of"]
+__all__ = ["DraftCounts", "Step"]
 
 
 class Step(NamedTuple):
@@ -35,20 +33,6 @@ class Step(NamedTuple):
     n_accepted: int
     n_emitted: int
     betas: tuple[float, ...]
-
-
-def steps_of(trace: Trace) -> tuple[Step, ...]:
-    """The steps of a run. What a round gave behind the end of the text counts in none of them."""
-    return tuple(
-        Step(
-            n_drafted=round_.n_drafted,
-            depth=round_.depth,
-            n_accepted=min(round_.n_accepted, round_.kept),
-            n_emitted=round_.kept,
-            betas=round_.betas[: round_.kept],
-        )
-        for round_ in trace.rounds
-    )
 
 
 @dataclass(frozen=True)
