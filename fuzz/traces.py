@@ -54,7 +54,7 @@ def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -
     hold(tokens == result.tokens, "the rounds' tokens are not the result's")
     trace = result.trace
     hold(trace.n_tokens == len(tokens) and trace.n_calls == len(rounds), "sums")
-    hold(trace.n_accepted == sum(len(r.path) for r in rounds), "n_accepted is no sum")
+    hold(trace.n_accepted == sum(min(len(r.path), r.kept) for r in rounds), "n_accepted is no sum")
     hold(trace.n_drafted == sum(len(r.drafted) for r in rounds), "n_drafted is no sum")
 
     limit, room = settings.get("max_new_tokens", 200), n_ctx - len(result.prompt_ids)

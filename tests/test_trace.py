@@ -14,7 +14,9 @@ import scipy
 
 from specdec import Result, Round, Sampling, Trace, theory
 from specdec.display.rounds import Figure
+from specdec.draft_counts import DraftCounts
 from specdec.errors import InputError
+from specdec.trace import steps_of
 
 # ----------------------------------------------------------------------------------------- rounds
 
@@ -228,14 +230,35 @@ def test_every_draft_accepted() -> None:
 def test_a_stop_cuts_tokens_and_not_acceptance() -> None:
     cut = Trace([chain(0, (1, 2, 3, 4), 4, (1.0,) * 4, kept=2)])
     assert cut.n_tokens == 2
-    assert cut.tokens_per_call == 2.0
-    assert cut.n_accepted == 4
-    assert cut.mean_acceptance_length == 5.0
+    assert cut.tokens_per_call == cut.mean_acceptance_length == 2.0
+    assert cut.n_accepted == 2, "what stands in the text"
+    assert cut.draft_acceptance_rate == 2 / 4
+    assert re.search(r"^drafts accepted +2 of 4 \(0\.500\)$", cut.summary(), re.MULTILINE)
+    assert (cut.n_verified, cut.acceptance_histogram) == (4, [0, 0, 0, 0, 1]), "what was judged"
+    assert cut.acceptance_by_position == [1.0] * 4
+
+
+def test_rounds_without_a_draft_are_no_steps_of_the_mean_length() -> None:
+    """They are in `tokens_per_call`: (3 + 1) tokens of two runs, of which one verified a draft."""
+    trace = Trace([CORRECTED, chain(1, (), 0, ())])
+    assert (trace.mean_acceptance_length, trace.tokens_per_call) == (3.0, 2.0)
+
+
+def test_the_figures_of_a_trace_are_those_of_its_counts() -> None:
+    """One definition for a run and for a benchmark."""
+    trace = Trace([CORRECTED, chain(1, (), 0, ()), BONUS, chain(2, (1, 2, 3, 4), 4, (1.0,) * 4, kept=2)])
+    counts = DraftCounts.of(steps_of(trace))
+    for name in ("mean_acceptance_length", "draft_acceptance_rate", "tokens_per_call"):
+        assert getattr(trace, name) == getattr(counts, name), name
+    assert trace.n_accepted == counts.num_accepted_draft_tokens == 2 + 4 + 2
+    assert trace.mean_acceptance_length == (3 + 5 + 2) / 3
 
 
 def test_plain_decoding() -> None:
     trace = Trace([chain(i, (), 0, (), times=(0.0, 0.1, 0.001)) for i in range(5)])
-    assert trace.tokens_per_call == trace.mean_acceptance_length == trace.expected_tokens_per_call == 1.0
+    assert trace.tokens_per_call == trace.expected_tokens_per_call == 1.0
+    assert math.isnan(trace.mean_acceptance_length), "no run verified a draft"
+    assert re.search("^mean acceptance length +none, nothing was drafted$", trace.summary(), re.MULTILINE)
     assert trace.predicted_speedup == trace.ideal_speedup == 1.0
     assert trace.target_s == pytest.approx(0.1)
     assert trace.acceptance_histogram == [5]

@@ -1,4 +1,4 @@
-"""What became of drafts, counted as serving engines count it, and right where a text ends within a round."""
+"""What became of drafts, under the names of serving engines, and right where a text ends within a round."""
 
 from __future__ import annotations
 

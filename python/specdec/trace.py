@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from specdec.checks import check_choice, check_items
-from specdec.draft_counts import Step
+from specdec.draft_counts import DraftCounts, Step
 from specdec.errors import InputError, MissingPackageError, kind_of
 from specdec.json_values import Described, without_nan
 from specdec.theory import expected_tokens
@@ -259,8 +259,9 @@ class Trace(RoundTimes):
 
     A figure that has nothing to be measured on (acceptance where nothing was drafted, a rate over no time) is
     NaN; nothing here raises. One call of the target is one round, so plain decoding has as many calls as
-    tokens. Acceptance figures count every draft that was judged, also those of a last round that a stop then
-    cut short; `n_tokens` and the rates of tokens count only what stands in the result.
+    tokens. Tokens and accepted drafts (`n_tokens`, `n_accepted` and what follows from them) are those that
+    stand in the result. The chances of acceptance (`acceptance_rate`), `acceptance_histogram` and
+    `acceptance_by_position` are of every draft that was judged, also behind a stop in the last round.
 
     Parameters
     ----------
@@ -395,8 +396,8 @@ class Trace(RoundTimes):
 
     @property
     def n_accepted(self) -> int:
-        """Accepted drafts in all."""
-        return sum(r.n_accepted for r in self.rounds)
+        """Accepted drafts that stand in the result; what a last round accepted behind a stop does not."""
+        return self._counts().num_accepted_draft_tokens
 
     @property
     def n_verified(self) -> int:
@@ -466,20 +467,25 @@ class Trace(RoundTimes):
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted drafts over drafted tokens, as vLLM counts it.
+        """Accepted drafts over drafted tokens, as vLLM names it; see `DraftCounts`.
 
         Lower than `acceptance_rate`, for the drafts behind a rejected one are thrown away unseen. NaN if
         nothing was drafted.
         """
-        return _ratio(self.n_accepted, self.n_drafted)
+        return self._counts().draft_acceptance_rate
 
     @property
     def mean_acceptance_length(self) -> float:
-        """1 + accepted drafts / runs of the target, as vLLM counts it: the target's own token is included.
+        """New tokens of a run of the target that verified a draft, as vLLM names it; see `DraftCounts`.
 
-        1 in plain decoding. NaN if there was no round.
+        The target's own token is included. Rounds that drafted nothing do not count, nor does what was
+        accepted behind the end of the text. NaN if nothing was drafted, as in plain decoding.
         """
-        return 1.0 + _ratio(self.n_accepted, self.n_calls)
+        return self._counts().mean_acceptance_length
+
+    def _counts(self) -> DraftCounts:
+        """What became of the drafts, counted as `specdec.bench` counts it."""
+        return DraftCounts.of(steps_of(self))
 
     @property
     def acceptance_histogram(self) -> list[int]:
@@ -515,7 +521,7 @@ class Trace(RoundTimes):
     def tokens_per_call(self) -> float:
         """New tokens in the result per run of the target: 1 in plain decoding.
 
-        Differs from `mean_acceptance_length` only by tokens that a stop cut off. NaN if there was no round.
+        Unlike `mean_acceptance_length` it counts rounds that drafted nothing. NaN if there was no round.
         """
         return _ratio(self.n_tokens, self.n_calls)
 
@@ -745,17 +751,18 @@ class Trace(RoundTimes):
         elif without_t1:
             predicted = "not known without t(1), see Trace.against"
         rate = f"{self.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f})"
+        length = f"{self.mean_acceptance_length:.2f}"
         if self.n_drafted:
             accepted += f" ({self.draft_acceptance_rate:.3f})"
         else:
-            rate = c = "none, nothing was drafted"
+            rate = c = length = "none, nothing was drafted"
         rows = [
             ("new tokens", f"{self.n_tokens}"),
             ("runs of the target", f"{self.n_calls}"),
             ("tokens per run", f"{self.tokens_per_call:.2f} (expected: {expected})"),
             ("acceptance rate", rate),
             ("drafts accepted", accepted),
-            ("mean acceptance length", f"{self.mean_acceptance_length:.2f}"),
+            ("mean acceptance length", length),
             ("acceptance histogram", " ".join(map(str, self.acceptance_histogram))),
             ("acceptance by position", " ".join(f"{share:.2f}" for share in self.acceptance_by_position)),
             ("cost coefficient", c),

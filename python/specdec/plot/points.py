@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -160,12 +161,13 @@ def _run_point(trace: Trace) -> Point:
     if not trace.n_drafted:
         raise InputError("a run drafted nothing (plain decoding): it has no acceptance rate to draw")
     full = full_rounds(trace)
+    lengths = [1 + round_.n_accepted for round_ in full.rounds]  # all that equation (1) is about, stop or not
     return Point(
         gamma_of(trace),
         full.acceptance_rate,
         *full.acceptance_interval(),
-        tokens=full.mean_acceptance_length,
-        tokens_half=half_width([1 + round_.n_accepted for round_ in full.rounds]),
+        tokens=statistics.fmean(lengths),
+        tokens_half=half_width(lengths),
     )
 
 
