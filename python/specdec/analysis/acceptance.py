@@ -270,7 +270,7 @@ def has_law(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
     return chain and isinstance(draft, ProbabilityDraft)
 
 
-def name_of(draft: object, name: str | None = None) -> str:
+def name_of(model: object, name: str | None = None, argument: str = "name") -> str:
     """A name for tables: the caller's; of a model its folder or file, of an exit its layer; else the type.
 
     Raises
@@ -280,15 +280,15 @@ def name_of(draft: object, name: str | None = None) -> str:
     """
     if name is not None:
         if not isinstance(name, str) or not name:
-            raise InputError(f"name is {shown(name)}; expected a text")
+            raise InputError(f"{argument} is {shown(name)}; expected a text")
         return name
-    if isinstance(draft, drafts.Draft):
-        draft = draft.identity
-    if isinstance(draft, Model):
-        return draft.path.name
-    if isinstance(draft, drafts.EarlyExit):
-        return f"exit at layer {draft.layer}"
-    return type(draft).__name__.lower()
+    if isinstance(model, drafts.Draft):
+        model = model.identity
+    if isinstance(model, Model):
+        return model.path.name
+    if isinstance(model, drafts.EarlyExit):
+        return f"exit at layer {model.layer}"
+    return type(model).__name__.lower()
 
 
 def drafts_by_name(target: Model, given: Any) -> dict[str, Any]:

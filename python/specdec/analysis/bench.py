@@ -50,6 +50,7 @@ def bench(
     questions: QuestionsLike,
     *,
     name: str | None = None,
+    target_name: str | None = None,
     categories: Sequence[str] | None = None,
     limit: int | None = None,
     gamma: Gamma = None,
@@ -96,6 +97,8 @@ def bench(
         "prompts".
     name : str, optional
         What the draft is called; by default after its file or its class.
+    target_name : str, optional
+        What the target is called; by default after its file.
     categories : sequence of str, optional
         Ask the questions of these alone.
     limit : int, optional
@@ -181,7 +184,7 @@ def bench(
 
     target = as_model("target", target)
     opened = None if draft is None else as_draft(target, draft, optional=True)
-    called = _called(name, opened)
+    called, target_name = _called(name, opened), name_of(target, target_name, "target_name")
     ways = []
     if plain or opened is None:
         ways.append(_Way(PLAIN, None, options))
@@ -189,7 +192,7 @@ def bench(
         ways.append(_Way(called, opened, options | drafting))
     asker = _Asker(target, chat, chat_template_kwargs, too_long)
     fitting, skipped = asker.fitting(asked)
-    settings = _settings(target, ways, checked, seed, asker)
+    settings = _settings(target, target_name, ways, checked, seed, asker)
     if folder is not None:
         check_settings(folder / "settings.json", settings)
         for way in ways:
@@ -215,7 +218,7 @@ def bench(
         if answer.left_out
     ]
     return Bench(
-        target=name_of(target),
+        target=target_name,
         draft=called,
         settings=settings,
         rows=bench_rows(fitting, ours, theirs, sampled=not checked.sampling.greedy),
@@ -439,7 +442,12 @@ def _file_name(name: str) -> str:
 
 
 def _settings(
-    target: Model, ways: Sequence[_Way], options: DecodingOptions, seed: int, asker: _Asker
+    target: Model,
+    target_name: str,
+    ways: Sequence[_Way],
+    options: DecodingOptions,
+    seed: int,
+    asker: _Asker,
 ) -> dict[str, Any]:
     """What the answers depend on, in the types of JSON."""
     gamma: object = options.gamma
@@ -452,7 +460,7 @@ def _settings(
         gamma = type(gamma).__name__
     return {
         "version": _core.__version__,
-        "target": name_of(target),
+        "target": target_name,
         "n_parameters": target.n_parameters,
         "dtype": target.dtype,
         "cache_dtype": target.cache_dtype,

@@ -49,6 +49,7 @@ def compare(
     timing: bool = True,
     seed: int = 0,
     n_threads: int | None = None,
+    target_name: str | None = None,
     progress: bool = False,
 ) -> Comparison:
     """Compare drafts of any kind for one target, by running them.
@@ -84,6 +85,8 @@ def compare(
         Prompt i of turn k has the key (seed + k, i).
     n_threads : int, optional
         None: :func:`specdec.threads.default_threads`.
+    target_name : str, optional
+        What the target is called; None: the name of its folder.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -120,6 +123,7 @@ def compare(
     check_rule("verify", verify, 1.0, DECODING_RULES)
     timing = check_flag("timing", timing)
     target = as_model("target", target)
+    target_name = name_of(target, target_name, "target_name")
     opened = {name: as_draft(target, draft) for name, draft in drafts_by_name(target, drafts).items()}
     beginnings = split(target, prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
@@ -147,7 +151,7 @@ def compare(
                 rates[sampling.temperature] = plain.tokens_per_s
     used = beginnings[: len(work)]
     return Comparison(
-        target=name_of(target),
+        target=target_name,
         rows=tuple(rows),
         plain_tokens_per_s=rates,
         prompts=[beginning.given for beginning in used],

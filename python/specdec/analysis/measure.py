@@ -66,6 +66,7 @@ def measure(
     time_leniences: bool = False,
     n_threads: int | None = None,
     name: str | None = None,
+    target_name: str | None = None,
     progress: bool = False,
 ) -> Measurement:
     """Measure how well a draft guesses a target, what both cost, and what speculation gains.
@@ -123,6 +124,8 @@ def measure(
         None: :func:`specdec.threads.default_threads`.
     name : str, optional
         What the draft is called in the tables; None: the name of its folder or its kind.
+    target_name : str, optional
+        What the target is called; None: the name of its folder.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -162,7 +165,7 @@ def measure(
     threads = check_threads(n_threads)
     timing, time_leniences = check_flag("timing", timing), check_flag("time_leniences", time_leniences)
 
-    name = name_of(opened, name)
+    name, target_name = name_of(opened, name), name_of(target, target_name, "target_name")
     share = -(-n_tokens // len(beginnings))
     runs_draft = timing and isinstance(opened, RUN_BY_THE_CORE)
     timed = work_of(target, beginnings, share, n_timed_tokens) if runs_draft else []
@@ -174,9 +177,10 @@ def measure(
         n_steps += len(chosen_leniences) * len(chosen_gammas) * sum(n for _, n in work)
         with counted(n_steps * len(samplings), "token", progress) as done:
             return _by_running(
-                target, opened, name, beginnings, work, timed, samplings=samplings, gammas=chosen_gammas,
-                leniences=chosen_leniences, timed_leniences=timed_leniences if timing else [],
-                repeats=repeats, seed=seed, n_threads=threads, done=done,
+                target, opened, target_name, name, beginnings, work, timed, samplings=samplings,
+                gammas=chosen_gammas, leniences=chosen_leniences,
+                timed_leniences=timed_leniences if timing else [], repeats=repeats, seed=seed,
+                n_threads=threads, done=done,
             )  # fmt: skip
 
     assert has_law(opened)
@@ -211,7 +215,7 @@ def measure(
 
     text = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
     return Measurement(
-        target=name_of(target),
+        target=target_name,
         draft=name,
         rows=tuple(
             _row(name, temperature, lenience, gamma, found.betas[lenience], times, measured)
@@ -238,6 +242,7 @@ def measure(
 def _by_running(
     target: Model,
     draft: Draft,
+    target_name: str,
     name: str,
     beginnings: Sequence[Beginning],
     work: Sequence[tuple[Sequence[int], int]],
@@ -278,7 +283,7 @@ def _by_running(
         text = sample_text(target, beginnings, [result.tokens for result in results[gammas[0]]], max_rows)
         times = forward_times(target, None, text, max_rows=max_rows, n_threads=n_threads)
     return Measurement(
-        target=name_of(target),
+        target=target_name,
         draft=name,
         rows=tuple(rows),
         verify_ratio={} if times is None else times.verify_ratio,

@@ -167,6 +167,7 @@ def oracle(
     seed: int = 0,
     n_threads: int | None = None,
     name: str | None = None,
+    target_name: str | None = None,
     progress: bool = False,
 ) -> Oracle:
     """Replay runs with a perfect gamma, to see how much is to be had by choosing it (section 3.5).
@@ -212,6 +213,8 @@ def oracle(
         None: :func:`specdec.threads.default_threads`.
     name : str, optional
         What the draft is called; None: the name of its folder or its kind.
+    target_name : str, optional
+        What the target is called; None: the name of its folder.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -244,7 +247,7 @@ def oracle(
         raise InputError("verify is 'block', which judges chains as a whole; expected a rule for each guess")
     target = as_model("target", target)
     draft = as_draft(target, draft)
-    name = name_of(draft, name)
+    name, target_name = name_of(draft, name), name_of(target, target_name, "target_name")
     # what guesses alike wherever a round begins is replayed
     replay = has_law(open_pair(target, draft)[1])
     beginnings = split(target, prompts)
@@ -289,7 +292,7 @@ def oracle(
         drafting_s = math.fsum(result.trace.draft_s for result in results[0])
         times = replace(times, draft_s=drafting_s / max(1, counts.n_drafted))
     return Oracle(
-        target=name_of(target),
+        target=target_name,
         draft=name,
         temperature=sampling.temperature,
         n_tokens=sum(len(result.tokens) for result in results[0]),

@@ -291,6 +291,7 @@ def tune(
     seed: int = 0,
     n_threads: int | None = None,
     name: str | None = None,
+    target_name: str | None = None,
     progress: bool = False,
 ) -> Tuning:
     """Choose gamma, or a draft and its gamma, by measured acceptance, cost and time of verification.
@@ -323,6 +324,8 @@ def tune(
         None: :func:`specdec.threads.default_threads`.
     name : str, optional
         What a single draft is called; None: the name of its folder or its kind.
+    target_name : str, optional
+        What the target is called; None: the name of its folder.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -349,7 +352,7 @@ def tune(
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     sampling = Sampling(temperature, top_k, top_p, min_p)
     target = as_model("target", target)
-    given = _candidates(target, draft, name)
+    target_name, given = name_of(target, target_name, "target_name"), _candidates(target, draft, name)
     opened = {called: open_pair(target, one)[1] for called, one in given.items()}
     beginnings = split(target, default_prompts(target) if prompts is None else prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
@@ -362,8 +365,8 @@ def tune(
         ways = {one: way for one, way in opened.items() if isinstance(way, RUN_BY_THE_CORE)}
         work = work_of(target, beginnings, share, n_tokens)
         found = _by_running(
-            target, ways, work, sampling=sampling, max_gamma=max_gamma, seed=seed, n_threads=threads,
-            progress=progress,
+            target, target_name, ways, work, sampling=sampling, max_gamma=max_gamma, seed=seed,
+            n_threads=threads, progress=progress,
         )  # fmt: skip
         tunings = [replace(one, choice=given[one.draft]) for one in found]
         return replace(tunings[0], others=tuple(tunings[1:]))
@@ -383,7 +386,7 @@ def tune(
     n_positions = sum(map(len, betas))
     low, high = mean_interval(betas)
     return Tuning(
-        target=name_of(target),
+        target=target_name,
         draft=called,
         temperature=sampling.temperature,
         n_tokens=n_positions,
@@ -417,6 +420,7 @@ def _candidates(target: Model, draft: Any, name: str | None) -> dict[str, Any]:
 
 def _by_running(
     target: Model,
+    target_name: str,
     drafts: Mapping[str, Model | Draft],
     work: Sequence[tuple[Sequence[int], int]],
     *,
@@ -449,7 +453,7 @@ def _by_running(
         counts = shown_runs.counts
         found.append(
             Tuning(
-                target=name_of(target),
+                target=target_name,
                 draft=name,
                 temperature=sampling.temperature,
                 n_tokens=counts.n_tokens,
