@@ -82,7 +82,7 @@ class Round:
 
     @property
     def n_accepted(self) -> int:
-        """Number of drafted tokens that were accepted."""
+        """Number of drafted tokens that were accepted, also of those behind `kept`."""
         return len(self.path)
 
     @property
@@ -467,7 +467,7 @@ class Trace(RoundTimes):
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted drafts over drafted tokens, as vLLM names it; see `DraftCounts`.
+        """Accepted drafts over drafted tokens, as vLLM names it and `specdec.bench` counts it.
 
         Lower than `acceptance_rate`, for the drafts behind a rejected one are thrown away unseen. NaN if
         nothing was drafted.
@@ -476,10 +476,11 @@ class Trace(RoundTimes):
 
     @property
     def mean_acceptance_length(self) -> float:
-        """New tokens of a run of the target that verified a draft, as vLLM names it; see `DraftCounts`.
+        """New tokens of a run of the target that verified a draft, as vLLM names it.
 
         The target's own token is included. Rounds that drafted nothing do not count, nor does what was
-        accepted behind the end of the text. NaN if nothing was drafted, as in plain decoding.
+        accepted behind the end of the text: so `specdec.bench` counts it. NaN if nothing was drafted, as in
+        plain decoding.
         """
         return self._counts().mean_acceptance_length
 
