@@ -148,6 +148,15 @@ def test_a_text_that_ends_within_a_block_of_accepted_drafts(tmp_path: Path) -> N
     assert row.alpha == 1.0 and row.n_equal == row.n_compared == 1
 
 
+def test_the_target_has_the_callers_name(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    names: dict[str, Any] = {"name": "ours", "target_name": "theirs"}
+    found = specdec.bench(*pair, ["ab"], max_new_tokens=2, repeats=1, plain=False, **names)
+    assert (found.target, found.draft, found.settings["target"]) == ("theirs", "ours", "theirs")
+    assert "ours drafting for theirs" in str(found)
+    with pytest.raises(InputError, match="^target_name is ''"):
+        specdec.bench(*pair, ["ab"], target_name="")
+
+
 # ------------------------------------------------------------------------------------------------- figures
 
 

@@ -421,10 +421,41 @@ def test_what_is_wrong_is_named(world: World, change: dict[str, Any], message: s
         specdec.compare(world.target, **{**arguments, **change})
 
 
+def test_draft_and_target_have_the_callers_names(world: World) -> None:
+    """In what a law says, in what runs say, and in the tables."""
+    names: dict[str, Any] = {"name": "ours", "target_name": "theirs"}
+    for draft in (world.draft, drafts.ContextCopy()):
+        several: list[Any] = [
+            specdec.measure(
+                world.target, draft, PROMPTS, gammas=[1], leniences=[1.0], n_tokens=4, timing=False, **names
+            ),
+            specdec.tune(world.target, draft, PROMPTS, max_gamma=1, n_tokens=4, **names),
+            specdec.oracle(
+                world.target, draft, PROMPTS[0], gammas=[1], max_gamma=2, max_new_tokens=4, **names
+            ),
+        ]
+        for found in several:
+            assert (found.target, found.draft) == ("theirs", "ours")
+            assert found.to_dict()["target"] == "theirs"
+    compared = specdec.compare(
+        world.target, {"ours": world.draft}, PROMPTS, n_tokens=4, timing=False, target_name="theirs"
+    )
+    assert compared.target == compared.to_dict()["target"] == "theirs"
+    assert "Drafts for theirs" in str(compared)
+
+
 def test_names_are_texts(world: World) -> None:
+    pair = (world.target, world.draft, PROMPTS)
+    ways = {"draft": world.draft}
     for name in ("", 3):
-        with pytest.raises(InputError, match="name is"):
-            specdec.measure(world.target, world.draft, PROMPTS, name=name, timing=False)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="^name is"):
+            specdec.measure(*pair, name=name, timing=False)  # type: ignore[arg-type]
+        functions: list[Any] = [specdec.measure, specdec.tune, specdec.oracle]
+        for function in functions:
+            with pytest.raises(InputError, match="^target_name is"):
+                function(*pair, target_name=name)
+        with pytest.raises(InputError, match="^target_name is"):
+            specdec.compare(world.target, ways, PROMPTS, target_name=name)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="name is 'x' for 2 drafts"):
         specdec.tune(world.target, [world.draft, drafts.Random()], PROMPTS, name="x")
     with pytest.raises(InputError, match=r"draft is \[\]; expected at least one"):
