@@ -396,6 +396,46 @@ def test_bench(models: Pair, tmp_path: Path) -> None:
     assert plain.exit_code == 0 and "plain" in plain.output
 
 
+def test_bench_ends_texts_where_it_is_told(models: Pair, tmp_path: Path) -> None:
+    """At the first of several stops, or at the end of texts and not before."""
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('"ab"\n"bb"\n')
+    asked = ["bench", str(questions), "--target", "big", "--draft", "small", "--max-new-tokens", "12"]
+    asked += ["--repeats", "1", "--no-plain", "--json"]
+    whole = json.loads(run(*asked).output)
+    assert (whole["settings"]["stop"], whole["settings"]["ignore_eos"]) == (None, False)
+    text = specdec.generate(models[0], None, "ab", max_new_tokens=12).text
+    stops = sorted({character for character in text or "" if "a" <= character <= "z"})[:2]
+    assert len(stops) == 2
+    done = run(*asked, "--stop", stops[0], "--stop", stops[1])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    wanted = specdec.bench(*models, questions, max_new_tokens=12, stop=stops, repeats=1, plain=False)
+    assert [row["n_tokens"] for row in found["rows"]] == [row.n_tokens for row in wanted.rows]
+    assert found["settings"]["stop"] == wanted.settings["stop"]
+    assert found["rows"][-1]["n_tokens"] < whole["rows"][-1]["n_tokens"]
+    assert json.loads(run(*asked, "--ignore-eos").output)["settings"]["ignore_eos"] is True
+
+
+def test_tables_have_names_of_ones_own(models: Pair, tmp_path: Path) -> None:
+    questions, prompts = tmp_path / "questions.jsonl", tmp_path / "prompts.txt"
+    questions.write_text('"ab"\n')
+    prompts.write_text("abc\n")
+    asked = ["--target", "big", "--target-name", "the large one", "--json"]
+    both = [*asked, "--draft", "small", "--name", "the small one"]
+    for arguments, has_draft in (
+        (["bench", str(questions), "--max-new-tokens", "2", "--repeats", "1", *both], True),
+        (["measure", "abc", "--n-tokens", "4", "--no-timing", *both], True),
+        (["tune", "abc", "--n-tokens", "4", "--max-gamma", "1", *both], True),
+        (["compare", "copy", "--prompts", str(prompts), "--n-tokens", "4", "--no-timing", *asked], False),
+    ):
+        done = run(*arguments)
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.output)
+        assert found["target"] == "the large one"
+        assert not has_draft or found["draft"] == "the small one"
+
+
 def test_compare(models: Pair, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("abc\nba ab\n")

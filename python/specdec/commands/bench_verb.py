@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from specdec.analysis.bench import bench
-from specdec.commands.decoding_options import sampling_options, threads_option
+from specdec.commands.decoding_options import sampling_options, stop_option, threads_option
 from specdec.commands.given_models import open_models, open_pair
-from specdec.commands.measuring_options import chosen, json_option, print_tables
+from specdec.commands.measuring_options import chosen, json_option, name_options, print_tables
 from specdec.commands.model_options import model_options
 from specdec.commands.verb import gamma_value, verb
 from specdec.verification.rules import DECODING_RULES
@@ -26,7 +26,7 @@ __all__ = ["command"]
 )
 @click.argument("questions", metavar="FILE")
 @model_options
-@click.option("--name", metavar="NAME", help="What the draft is called (default: after its file or class).")
+@name_options
 @click.option(
     "--category", "categories", multiple=True, metavar="NAME", help="Of this category alone; repeatable."
 )
@@ -35,6 +35,8 @@ __all__ = ["command"]
 @click.option("--max-new-tokens", type=int, metavar="N", help="Of each turn (default: 1024).")
 @sampling_options("0", None)
 @click.option("--verify", type=click.Choice(DECODING_RULES), metavar="RULE", help="(default: rejection)")
+@stop_option
+@click.option("--ignore-eos", is_flag=True, help="Go on behind an end of text: every answer has N tokens.")
 @click.option("--seed", type=int, metavar="S", help="Of the first repetition (default: 0).")
 @click.option("--repeats", type=int, metavar="N", help="How often all questions are answered (default: 3).")
 @click.option("--plain/--no-plain", default=None, help="Answer without the draft too (default: yes).")
@@ -49,7 +51,9 @@ __all__ = ["command"]
 )
 @threads_option
 @json_option
-def command(questions: str, as_json: bool, categories: tuple[str, ...], **given: Any) -> None:
+def command(
+    questions: str, as_json: bool, categories: tuple[str, ...], stop: tuple[str, ...], **given: Any
+) -> None:
     """Answer the questions of a benchmark with and without a draft, and count by category.
 
     FILE is Spec-Bench's question.jsonl, a file of SPEED-Bench, or any JSONL of prompts: a text, or an object
@@ -59,5 +63,6 @@ def command(questions: str, as_json: bool, categories: tuple[str, ...], **given:
     """
     named = given["target"] is not None or given["draft"] is not None
     target, draft = open_models(given) if named else open_pair(given)
-    found = bench(target, draft, questions, categories=categories or None, **chosen(given))
+    given |= {"categories": categories or None, "stop": list(stop) or None}
+    found = bench(target, draft, questions, **chosen(given))
     print_tables(found, as_json)

@@ -17,6 +17,7 @@ from specdec.commands.measuring_options import (
     json_option,
     print_tables,
     prompts_option,
+    target_name_option,
     truncations,
 )
 from specdec.commands.model_options import target_options
@@ -34,6 +35,7 @@ __all__ = ["command", "drafts_by_name"]
 )
 @click.argument("drafts", metavar="[NAME=]DRAFT...", nargs=-1, required=True)
 @target_options
+@target_name_option
 @prompts_option
 @click.option("--temperatures", type=numbers, metavar="T,T", help="Of target and drafts (default: 0,1).")
 @click.option(

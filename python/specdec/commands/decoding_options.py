@@ -17,6 +17,7 @@ __all__ = [
     "decoding_arguments",
     "decoding_options",
     "sampling_options",
+    "stop_option",
     "threads_option",
 ]
 
@@ -31,6 +32,11 @@ threads_option = click.option(
     "--threads", type=int, metavar="N", help="Default: SPECDEC_NUM_THREADS, or the CPUs at hand."
 )
 """How many threads compute."""
+
+stop_option = click.option(
+    "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once."
+)
+"""Texts that end what is written."""
 
 
 def sampling_options(temperature: str, penalty: str | None) -> Callable[[Function], Function]:
@@ -81,9 +87,7 @@ def decoding_options(
         ),
         click.option("--seed", type=int, metavar="S", help=f"Of the random numbers (default: {seed})."),
         threads_option,
-        click.option(
-            "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once."
-        ),
+        stop_option,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
     chosen,
     json_option,
+    name_options,
     print_tables,
     prompt_options,
     truncations,
@@ -33,6 +34,7 @@ __all__ = ["command"]
 )
 @prompt_options
 @model_options
+@name_options
 @click.option("--gammas", type=integers, metavar="N,N", help="Drafted tokens a round (default: 1 to 8).")
 @click.option("--temperatures", type=numbers, metavar="T,T", help="Of target and draft (default: 0,1).")
 @click.option("--leniences", type=numbers, metavar="L,L", help="1 is exact (default: 1,0.5,0.3,0.1).")

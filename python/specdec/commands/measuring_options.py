@@ -14,9 +14,11 @@ from specdec.tables import Tabular
 __all__ = [
     "chosen",
     "json_option",
+    "name_options",
     "print_tables",
     "prompt_options",
     "prompts_option",
+    "target_name_option",
     "truncations",
 ]
 
@@ -37,6 +39,18 @@ truncations = several(
     ),
 )
 """What is left of the distributions that are compared."""
+
+target_name_option = click.option(
+    "--target-name", metavar="NAME", help="What the target is called in the tables (default: after its file)."
+)
+"""A name for the target."""
+name_options = several(
+    click.option(
+        "--name", metavar="NAME", help="What the draft is called (default: after its file or class)."
+    ),
+    target_name_option,
+)
+"""Names for draft and target."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One object of JSON instead of tables.")
 """JSON instead of tables."""

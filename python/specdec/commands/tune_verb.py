@@ -13,6 +13,7 @@ from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
     chosen,
     json_option,
+    name_options,
     print_tables,
     prompt_options,
     truncations,
@@ -35,6 +36,7 @@ __all__ = ["command"]
 )
 @prompt_options
 @model_options
+@name_options
 @click.option("--max-gamma", type=int, metavar="N", help="The largest gamma looked at (default: 8).")
 @click.option("--temperature", type=float, metavar="T", help="0 is greedy (default: 0).")
 @click.option("--n-tokens", type=int, metavar="N", help="Tokens that the target generates (default: 400).")
