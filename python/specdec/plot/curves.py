@@ -165,6 +165,7 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
         xlim=(0.0, 1.0),
         ylim=(-0.4, top),
     )
+    ax.yaxis.get_major_locator().set_params(integer=True)
     legend_below(ax, 2)
     return ax
 
