@@ -156,8 +156,9 @@ def test_plain_decoding_is_a_paragraph() -> None:
 def test_what_a_stop_cut_off_is_shown_as_such() -> None:
     out = result([chain(0, (A, B, A), (), AB, kept=2)], finish_reason="stop", stop="b", text="a")
     line = figure_1.terminal(out, colour=False).splitlines()[2]
-    assert line == "   1   3/3 ab{aab}"
-    assert figure_1.terminal(out, colour=False).endswith("; ended by: stop 'b'")
+    assert line == "   1   2/3 ab{aab}"
+    assert figure_1.terminal(out, colour=False).endswith("2 of 3 drafts accepted; ended by: stop 'b'")
+    assert ">2/3</td>" in figure_1.html(out)
 
 
 def test_ids_where_there_is_no_tokenizer() -> None:

@@ -348,8 +348,12 @@ def paint(text: str, kind: str, colour: bool) -> str:
 
 def line(round_: Round, pieces: Iterable[Piece], *, colour: bool) -> str:
     """One round as a line: its number from 1, accepted/drafted, its text."""
-    counts = f"{round_.index + 1:>4} {f'{round_.n_accepted}/{round_.n_drafted}':>{_COLUMNS - 6}} "
-    return counts + _paint_all(pieces, colour)
+    return f"{round_.index + 1:>4} {_accepted(round_):>{_COLUMNS - 6}} {_paint_all(pieces, colour)}"
+
+
+def _accepted(round_: Round) -> str:
+    """Accepted drafts that stand in the text, as `Trace.n_accepted`, and all drafts."""
+    return f"{min(round_.n_accepted, round_.kept)}/{round_.n_drafted}"
 
 
 def _paint_all(pieces: Iterable[Piece], colour: bool) -> str:
@@ -418,7 +422,7 @@ def html(result: DecodedText) -> str:
             spans = "".join(_span(piece) for piece in figure.pieces(round_) if piece.text)
             rows.append(
                 f'<tr><td class="specdec-count">{round_.index + 1}</td>'
-                f'<td class="specdec-count">{round_.n_accepted}/{round_.n_drafted}</td>'
+                f'<td class="specdec-count">{_accepted(round_)}</td>'
                 f'<td class="specdec-text">{spans}</td></tr>'
             )
         body = f"<div>{key}</div><table>{''.join(rows)}</table>"
