@@ -136,6 +136,7 @@ def test_gammas_of_a_tree_really_run(pair: Pair) -> None:
     seconds = math.fsum(TIMES.target_s[r.n_accepted + 1] for r in rounds)
     assert found["oracle"].speedup >= longest / (seconds + 1e-2) * (1 - 1e-2)
     assert found.alpha is None and "alpha" not in str(found)
+    assert repr(found).startswith("<specdec.Oracle: speed-up ")
 
 
 def test_a_memory_begins_each_run_with_what_it_knows_now(pair: Pair) -> None:

@@ -148,7 +148,8 @@ class Oracle(OneTable):
         shown = [f"{row.speedup:.2f} with {way}{' (invalid)' if row.invalid else ''}" for way, row in ways]
         wrong = any(row.invalid for _, row in ways)
         why = "; invalid: above the tokens per run, an error of measuring" if wrong else ""
-        return f"<specdec.Oracle: alpha {self.alpha:.3f}, speed-up {', '.join(shown)}{why}>"
+        alpha = "" if self.alpha is None else f"alpha {self.alpha:.3f}, "
+        return f"<specdec.Oracle: {alpha}speed-up {', '.join(shown)}{why}>"
 
 
 def oracle(
