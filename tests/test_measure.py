@@ -425,7 +425,10 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid() -> None:
     assert Speedup((1.0, 2.1, 3.0), (1.7, 1.7, 1.7)).invalid
     assert not Speedup((1.6, 1.5, 3.0), (1.7, 1.7, 1.7)).invalid
     assert not Speedup((1.9, 2.1, 1.0), (2.0, 2.2, 1.1)).invalid
-    assert Speedup((1.9, 2.1, 1.0), (1.8, 1.9, 4.0)).invalid  # the mean of the bounds is above every speed-up
+    several = Speedup((1.9, 2.1, 1.0), (1.8, 1.9, 4.0))  # the mean of the bounds is above every speed-up
+    assert several.invalid == "invalid: 1.90 is above 1.80 tokens per run"
+    assert Speedup((2.0, 1.0), (1.0, 1.1)).invalid == "invalid: 2.00 is above 1.00 tokens per run"
+    assert Speedup((1.0004,), (1.0,)).invalid == "invalid: 1.0004 is above 1.0000 tokens per run"
     assert not Speedup((math.nan,), (math.nan,)).invalid
 
 

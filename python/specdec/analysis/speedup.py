@@ -13,6 +13,7 @@ from specdec.decoding.generate import generate
 from specdec.decoding.result import Result
 from specdec.drafts import Draft
 from specdec.models.model import Model, Prompt
+from specdec.trace import invalid_speedup
 
 __all__ = ["RoundCosts", "Speedup", "TimedRuns", "run_in_turns", "speedups", "timed_ways"]
 
@@ -54,14 +55,14 @@ class Speedup:
     def invalid(self) -> str:
         """Why the median is an error of measuring; empty if it is not.
 
-        What counts is the median of the ratios of speed-up to tokens per run, each of one repetition.
+        What counts is the median of the ratios of speed-up to tokens per run, each of one repetition. The
+        repetition in the middle, of two the one with the larger ratio, is named.
         """
-        shares = [ratio / bound for ratio, bound in zip(self.ratios, self.tokens_per_run, strict=True)]
+        pairs = list(zip(self.ratios, self.tokens_per_run, strict=True))
+        shares = [ratio / bound for ratio, bound in pairs]
         if not statistics.median(shares) > 1.0:  # NaN, of what was not measured, is not invalid
             return ""
-        return (
-            f"invalid: {self.median:.2f} is above {statistics.mean(self.tokens_per_run):.2f} tokens per run"
-        )
+        return invalid_speedup(*sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2])
 
 
 @dataclass(frozen=True)
