@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -260,6 +261,26 @@ def test_lenient_runs_are_timed_if_asked(
     assert "measured" in found.tables()[3].rows[0][2]
     found = specdec.measure(*pair, PROMPTS, **options)
     assert all(math.isnan(row.measured) == (row.lenience == 0.5) for row in found.rows)
+
+
+def test_a_rule_that_was_not_asked_for_is_not_timed(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the bar comes to its end, whether the draft has a law or is run."""
+    counts: list[list[int]] = []
+
+    @contextmanager
+    def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[[int], None]]:
+        told: list[int] = []
+        yield told.append
+        counts.append([total, sum(told)])
+
+    monkeypatch.setattr(measure_module, "counted", counted)
+    options = {"gammas": [2], "leniences": [0.5], "temperatures": [0.0], "n_tokens": 8, "repeats": 1}
+    for draft in (pair[1], ContextCopy()):
+        found = specdec.measure(pair[0], draft, [[1, 5, 9, 30], [1, 4]], **options)
+        assert math.isnan(found.rows[0].measured) and found.verify_ratio
+        assert counts[-1] == [8, 8]
 
 
 def test_without_timing_there_are_acceptance_rates_alone(untimed: specdec.Measurement) -> None:

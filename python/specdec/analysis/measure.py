@@ -169,7 +169,7 @@ def measure(
     share = -(-n_tokens // len(beginnings))
     runs_draft = timing and isinstance(opened, RUN_BY_THE_CORE)
     timed = work_of(target, beginnings, share, n_timed_tokens) if runs_draft else []
-    timed_leniences = chosen_leniences if time_leniences else [1.0]
+    timed_leniences = [one for one in chosen_leniences if timing and (time_leniences or one == 1.0)]
     n_runs = len(timed_leniences) * repeats * (len(chosen_gammas) + 1)
     n_steps = n_runs * sum(n for _, n in timed)
     if isinstance(opened, Draft) and not has_law(opened):
@@ -178,9 +178,8 @@ def measure(
         with counted(n_steps * len(samplings), "token", progress) as done:
             return _by_running(
                 target, opened, target_name, name, beginnings, work, timed, samplings=samplings,
-                gammas=chosen_gammas, leniences=chosen_leniences,
-                timed_leniences=timed_leniences if timing else [], repeats=repeats, seed=seed,
-                n_threads=threads, done=done,
+                gammas=chosen_gammas, leniences=chosen_leniences, timed_leniences=timed_leniences,
+                timing=timing, repeats=repeats, seed=seed, n_threads=threads, done=done,
             )  # fmt: skip
 
     assert has_law(opened)
@@ -252,6 +251,7 @@ def _by_running(
     gammas: Sequence[int],
     leniences: Sequence[float],
     timed_leniences: Sequence[float],
+    timing: bool,
     repeats: int,
     seed: int,
     n_threads: int,
@@ -278,7 +278,7 @@ def _by_running(
             for gamma, found in counts.items()
         ]  # fmt: skip
     times = None
-    if timed_leniences:
+    if timing:
         max_rows = max(gammas) + 1
         text = sample_text(target, beginnings, [result.tokens for result in results[gammas[0]]], max_rows)
         times = forward_times(target, None, text, max_rows=max_rows, n_threads=n_threads)
