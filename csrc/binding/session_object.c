@@ -99,7 +99,7 @@ static PyObject* new_logits(const session_object* self, const sd_record* record)
     return array;
 }
 
-/* Room for what a session says of each new token, as an array of its own. */
+/* A new NumPy array with a copy of values [n, n_cols] (n_cols < 0: [n]), of `size` bytes each. */
 static PyObject* copied(const char* dtype, const void* values, size_t size, Py_ssize_t n, Py_ssize_t n_cols) {
     void* out;
     PyObject* array = sd_new_array(dtype, n, n_cols, &out);

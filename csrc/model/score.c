@@ -35,24 +35,28 @@ struct sd_score {
     int* read;                      /* [n_lanes] the lane of each branch */
     int32_t* parents;               /* [slice] of the branches' nodes */
     int32_t* rows;                  /* [slice] rows of a forward after which tokens are scored */
-    const sd_text_tree** row_trees; /* [slice] of each such row its tree, */
-    int* row_nodes;                 /* [slice] and its node there */
+    const sd_text_tree** row_trees; /* [slice] the tree of each of these rows */
+    int* row_nodes;                 /* [slice] the node of each in its tree */
 };
 
-/* The most nodes, nodes behind the stem, and scored tokens of a group. */
-static sd_text_group largest(const sd_score* s) {
-    sd_text_group most = {0};
+/* What the largest groups have. */
+typedef struct bounds {
+    int n_nodes, n_behind_stem, n_wants;
+} bounds;
+
+static bounds bounds_of(const sd_score* s) {
+    bounds most = {0};
     for (int i = 0; i < s->n_groups; i++) {
         const sd_text_group* g = &s->groups[i];
         int n_behind = g->n_nodes - g->n_stem;
         if (g->n_nodes > most.n_nodes) most.n_nodes = g->n_nodes;
-        if (n_behind > most.n_stem) most.n_stem = n_behind;
+        if (n_behind > most.n_behind_stem) most.n_behind_stem = n_behind;
         if (g->n_wants > most.n_wants) most.n_wants = g->n_wants;
     }
     return most;
 }
 
-static void lay_out(sd_score* s, const sd_text_group* most) {
+static void lay_out(sd_score* s, const bounds* most) {
     sd_arena* arena = &s->arena;
     size_t n_lanes = (size_t)s->n_lanes, slice = (size_t)sd_prompt_slice(s->options.model);
     size_t n_nodes = (size_t)most->n_nodes;
@@ -122,10 +126,10 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
     s->n_groups = sd_texts_group(texts, n, sd_prefills_by_blas(model), s->groups);
     int wanted = options->n_texts > 0 ? options->n_texts : lanes_that_fill(s);
     s->n_lanes = wanted < s->n_groups ? wanted : s->n_groups;
-    const sd_text_group most = largest(s);
+    const bounds most = bounds_of(s);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s, &most))) != SD_OK) goto fail;
     for (int i = 0; i < s->n_lanes; i++) {
-        status = sd_cache_create(&s->caches[i], model, most.n_nodes, most.n_stem + slice, 0, NULL);
+        status = sd_cache_create(&s->caches[i], model, most.n_nodes, most.n_behind_stem + slice, 0, NULL);
         if (status != SD_OK) goto fail;
     }
     status = sd_workspace_create(&s->workspace, model, options->n_threads, slice, slice, most.n_nodes);
