@@ -312,6 +312,7 @@ class TestBadWeights:
         self.fails(
             r"shape is \(48, 16\), expected \(16, 48\)", **{"layers.0.attn_v.weight": np.zeros((48, 16), "f")}
         )
+        self.fails(r"shape is \(16,\), expected \(16, 48\)", **{"layers.0.attn_v.weight": np.zeros(16, "f")})
 
     @pytest.mark.parametrize(
         ("field", "value", "message"),

@@ -396,7 +396,8 @@ TENSORS = [
 @pytest.mark.parametrize(
     ("config", "tensors", "options", "error", "message"),
     [
-        ({}, TENSORS[:1], {}, ValueError, "tensor heads.0.blocks.0.bias: missing"),
+        ({}, TENSORS[:1], {}, ValueError, r"tensor heads.0.blocks.0.bias: missing, expected shape \(4,\)"),
+        ({}, TENSORS[1:], {}, ValueError, r"weight: missing, expected shape \(4, 4\)"),
         ({}, [*TENSORS, TENSORS[0]], {}, ValueError, "given twice"),
         ({}, [("other", TENSORS[0][1], "f32")], {}, ValueError, "not part of a draft"),
         ({}, [(TENSORS[0][0], np.zeros((4, 5), "f4"), "f32")], {}, ValueError, r"shape is \(4, 5\)"),

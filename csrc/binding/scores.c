@@ -15,11 +15,13 @@ typedef struct extras {
 /* Score texts. Returns 0, or -1 with an exception. */
 static int run(const sd_score_options* options, sd_scored_text* texts, int n, extras* more) {
     sd_score* score = NULL;
+    PyThreadState* saved_thread;
+    sd_gil_release(&saved_thread);
     sd_status status = sd_score_create(options, texts, n, &score);
+    sd_gil_take(&saved_thread);
     int result = status == SD_OK ? 0 : -1;
     if (status != SD_OK) sd_raise(status);
     for (int ended = 0; result == 0 && !ended;) {
-        PyThreadState* saved_thread;
         int n_ended;
         sd_gil_release(&saved_thread);
         status = sd_score_slice(score, &n_ended, &ended);

@@ -1,14 +1,26 @@
 #include "destination.h"
 
 #include <math.h>
+#include <stdio.h>
+
+/* A shape in a message. */
+typedef struct shape_text {
+    char text[32];
+} shape_text;
+
+static shape_text shape_as_text(int n_rows, int n_cols) {
+    shape_text shape;
+    if (n_cols == 0)
+        snprintf(shape.text, sizeof shape.text, "(%d,)", n_rows);
+    else
+        snprintf(shape.text, sizeof shape.text, "(%d, %d)", n_rows, n_cols);
+    return shape;
+}
 
 static sd_status check_shape(const sd_destination* to, int n_rows, int n_cols) {
     if (n_rows == to->n_rows && n_cols == to->n_cols) return SD_OK;
-    if (to->n_cols == 0 && n_cols == 0)
-        return sd_fail(SD_ERR_SHAPE, "tensor %s: shape is (%d,), expected (%d,)", to->name, n_rows,
-                       to->n_rows);
-    return sd_fail(SD_ERR_SHAPE, "tensor %s: shape is (%d, %d), expected (%d, %d)", to->name, n_rows, n_cols,
-                   to->n_rows, to->n_cols);
+    const shape_text found = shape_as_text(n_rows, n_cols), expected = shape_as_text(to->n_rows, to->n_cols);
+    return sd_fail(SD_ERR_SHAPE, "tensor %s: shape is %s, expected %s", to->name, found.text, expected.text);
 }
 
 static sd_status copy_vector(const sd_destination* to, const sd_source* source) {
@@ -40,6 +52,6 @@ sd_status sd_destination_fail_twice(const sd_destination* to) {
 }
 
 sd_status sd_destination_fail_missing(const sd_destination* to) {
-    return sd_fail(SD_ERR_SHAPE, "tensor %s: missing, expected shape (%d, %d)", to->name, to->n_rows,
-                   to->n_cols);
+    const shape_text expected = shape_as_text(to->n_rows, to->n_cols);
+    return sd_fail(SD_ERR_SHAPE, "tensor %s: missing, expected shape %s", to->name, expected.text);
 }
