@@ -140,8 +140,8 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else without_nan(value)
 
 
-def data_frame(lines: Sequence[dict[str, Any]]) -> Any:
-    """A `pandas.DataFrame` with a line for each dict.
+def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> Any:
+    """A `pandas.DataFrame` with a row for each dict; columns are those of the dicts, unless they are given.
 
     Raises
     ------
@@ -152,9 +152,9 @@ def data_frame(lines: Sequence[dict[str, Any]]) -> Any:
         import pandas
     except ImportError:
         raise MissingPackageError(
-            "to_pandas needs pandas, which is not installed: pip install pandas"
+            "to_pandas needs the package pandas, which is not installed: pip install pandas"
         ) from None
-    return pandas.DataFrame(lines)
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def _piped(cells: Sequence[str]) -> str:

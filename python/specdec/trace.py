@@ -13,8 +13,9 @@ import numpy as np
 
 from specdec.checks import check_choice, check_items
 from specdec.draft_counts import DraftCounts, Step
-from specdec.errors import InputError, MissingPackageError, kind_of
+from specdec.errors import InputError, kind_of
 from specdec.json_values import Described, without_nan
+from specdec.tables import data_frame
 from specdec.theory import expected_tokens
 
 if TYPE_CHECKING:
@@ -710,12 +711,6 @@ class Trace(RoundTimes):
         >>> out.trace.to_pandas().groupby("n_drafted").n_accepted.mean()
         """
         check_choice("per", per, get_args(TraceRow))
-        try:
-            from pandas import DataFrame
-        except ImportError as error:
-            raise MissingPackageError(
-                "to_pandas needs the package pandas, which is not installed: pip install pandas"
-            ) from error
         rows: list[dict[str, Any]] = []
         run, position = -1, 0
         for round_ in self.rounds:
@@ -735,7 +730,7 @@ class Trace(RoundTimes):
                     }
                 )  # fmt: skip
                 position += 1
-        return DataFrame(rows, columns=["run", *(_ROUND_COLUMNS if per == "round" else _TOKEN_COLUMNS)])
+        return data_frame(rows, ["run", *(_ROUND_COLUMNS if per == "round" else _TOKEN_COLUMNS)])
 
     def summary(self) -> str:
         """The figures as a table for reading."""

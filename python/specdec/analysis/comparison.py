@@ -238,7 +238,7 @@ class Comparison(Tabular):
         }
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with a line for each row; NaN where there is no number.
+        """A `pandas.DataFrame` with its rows; NaN where there is no number.
 
         Columns are the fields of `ComparisonRow` that are one number or text, and of the speed-up
         ``speedup``, ``speedup_low``, ``speedup_high`` and ``invalid``.
