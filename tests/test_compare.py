@@ -391,7 +391,9 @@ def test_rows_as_a_data_frame(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(MissingPackageError, match="pip install pandas"):
         found.to_pandas()
     lines: list[Any] = []
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, columns: lines.extend(rows)))
+    monkeypatch.setitem(
+        sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, columns: lines.extend(rows))
+    )
     found.to_pandas()
     assert lines[0]["tokens_per_call"] == found.rows[0].tokens_per_call
     assert math.isnan(lines[1]["alpha"]) and lines[1]["draft"] == "tree"

@@ -12,8 +12,8 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
 from specdec import _core
-from specdec.analysis.acceptance import name_of
 from specdec.analysis.answers import Answer, AnswerFile, Reply, check_settings
+from specdec.analysis.arguments import name_of
 from specdec.analysis.bench_rows import Bench, bench_rows
 from specdec.analysis.questions import Question, QuestionsLike, questions_of
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path

@@ -12,7 +12,7 @@ import numpy as np
 
 from specdec.analysis.answers import Answer, Reply
 from specdec.analysis.questions import Question
-from specdec.analysis.speedup import Speedup
+from specdec.analysis.speedup import NOT_RUN, Speedup
 from specdec.analysis.statistics import mean_interval
 from specdec.draft_counts import DraftCounts
 from specdec.tables import Table, Tabular, interval, or_dash, tables_by_position
@@ -25,7 +25,6 @@ MT_BENCH_CATEGORIES: Final = (
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
 )  # fmt: skip
 """Spec-Bench reports these as one task."""
-_NOT_RUN: Final = Speedup((math.nan,), (math.nan,))
 
 
 @dataclass(frozen=True)
@@ -307,7 +306,7 @@ def _per_s(n_tokens: int, seconds: float) -> float:
 def _speedup(ours: Sequence[float], plain: Sequence[float], bounds: Sequence[float]) -> Speedup:
     """Speeds over those of plain decoding, each repetition over its own; `bounds` are tokens per run."""
     if not ours or not plain:
-        return _NOT_RUN
+        return NOT_RUN
     return Speedup(
         ratios=tuple(one / other if other else math.nan for one, other in zip(ours, plain, strict=True)),
         tokens_per_run=tuple(bounds),

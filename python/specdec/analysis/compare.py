@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.analysis.acceptance import (
+from specdec.analysis.arguments import (
     different_numbers,
     drafts_by_name,
     name_of,

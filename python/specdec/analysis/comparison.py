@@ -7,8 +7,8 @@ import statistics
 from dataclasses import dataclass, fields
 from typing import Any
 
-from specdec.analysis.measurement import position_tables
-from specdec.analysis.speedup import RoundCosts, Speedup
+from specdec.analysis.measurement import position_tables, reason_tables
+from specdec.analysis.speedup import NOT_RUN, RoundCosts, Speedup
 from specdec.tables import Table, Tabular, data_frame, interval, or_dash, plain
 
 __all__ = ["Comparison", "ComparisonRow", "PromptRow"]
@@ -191,9 +191,7 @@ class Comparison(Tabular):
         found = [self._summary(), *position_tables(_HEAD, positions)]
         if len(self.prompts) > 1:
             found.append(self._by_prompt())
-        if reasons := list(dict.fromkeys((row.draft, row.reason) for row in self.rows if row.reason)):
-            found.append(Table("Figures that are missing (–)", ("draft", "because"), reasons))
-        return found
+        return [*found, *reason_tables((row.draft, row.reason) for row in self.rows)]
 
     def _summary(self) -> Table:
         timed = bool(self.plain_tokens_per_s)
@@ -254,7 +252,7 @@ class Comparison(Tabular):
         for row in self.rows:
             line = {name: getattr(row, name) for name in names}
             line |= {name: math.nan for name, value in line.items() if value is None}
-            speedup = row.speedup or Speedup((math.nan,), (math.nan,))
+            speedup = row.speedup or NOT_RUN
             rates = row.tokens_per_s or (math.nan,)
             line |= {
                 "tokens_per_s": statistics.median(rates), "speedup": speedup.median,

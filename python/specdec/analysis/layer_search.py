@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.analysis.acceptance import default_prompts, name_of, split
+from specdec.analysis.arguments import default_prompts, name_of, split
 from specdec.analysis.skip_study import SkipStudy, import_optuna
 from specdec.analysis.skip_trials import SkipSearch, SkipTrial
 from specdec.analysis.speedup import TimedRuns, run_in_turns

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import theory
-from specdec.analysis.acceptance import (
+from specdec.analysis.acceptance import Acceptance, acceptance
+from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
-    Acceptance,
     MeasurableDraftLike,
-    acceptance,
     different_numbers,
     has_law,
     name_of,
@@ -27,7 +26,7 @@ from specdec.analysis.acceptance import (
 )
 from specdec.analysis.measurement import Independence, Measurement, MeasurementRow
 from specdec.analysis.running import RunFigures, run_texts
-from specdec.analysis.speedup import RoundCosts, Speedup, speedups, timed_ways
+from specdec.analysis.speedup import NOT_RUN, RoundCosts, Speedup, speedups, timed_ways
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import check_flag, check_integer
@@ -42,7 +41,6 @@ from specdec.verification.sampling import Sampling
 __all__ = ["independence", "measure"]
 
 _N_LAGS = 10
-_NOT_RUN = Speedup((math.nan,), (math.nan,))
 _NOT_TIMED = RoundCosts(math.nan, math.nan, math.nan)
 _NO_FORMULA = "the formulas are of guesses that are made alike at every position of a round"
 
@@ -272,7 +270,7 @@ def _by_running(
             costs = {gamma: way.costs(plain) for gamma, way in ways.items()}
         rows += [
             _run_row(
-                name, sampling.temperature, lenience, gamma, found, ratios.get(gamma, _NOT_RUN),
+                name, sampling.temperature, lenience, gamma, found, ratios.get(gamma, NOT_RUN),
                 costs.get(gamma, _NOT_TIMED),
             )
             for gamma, found in counts.items()
@@ -364,7 +362,7 @@ def _row(
     low, high = mean_interval(betas)
     c = math.nan if times is None else times.cost
     ratio = math.nan if times is None else times.verify_ratio[gamma + 1]
-    ran = measured.get((temperature, lenience, gamma), _NOT_RUN)
+    ran = measured.get((temperature, lenience, gamma), NOT_RUN)
     return MeasurementRow(
         draft=draft,
         temperature=temperature,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "Measurement",
     "MeasurementRow",
     "position_tables",
+    "reason_tables",
     "running_tables",
     "tables",
 ]
@@ -357,9 +358,13 @@ def running_tables(rows: Sequence[MeasurementRow]) -> list[Table]:
     )  # fmt: skip
     positions = [(*one, row.by_position) for one, row in zip(setting, ran, strict=True)]
     found = [counts, *position_tables(head, positions)]
-    if reasons := list(dict.fromkeys((row.draft, row.reason) for row in ran if row.reason)):
-        found.append(Table("Figures that are missing (–)", ("draft", "because"), reasons))
-    return found
+    return [*found, *reason_tables((row.draft, row.reason) for row in ran)]
+
+
+def reason_tables(reasons: Iterable[tuple[str, str]]) -> list[Table]:
+    """Why figures are missing, each reason once; [] where none is. Pairs of a draft and a reason or ""."""
+    rows = list(dict.fromkeys((draft, reason) for draft, reason in reasons if reason))
+    return [Table("Figures that are missing (–)", ("draft", "because"), rows)] if rows else []
 
 
 def position_tables(head: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> list[Table]:

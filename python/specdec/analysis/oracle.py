@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec import theory
-from specdec.analysis.acceptance import has_law, name_of, open_pair, split
+from specdec.analysis.arguments import has_law, name_of, open_pair, sampling_options, split
 from specdec.analysis.running import RunFigures
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
@@ -254,9 +254,8 @@ def oracle(
     beginnings = split(target, prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     options: dict[str, Any] = {
-        "max_new_tokens": n_new, "temperature": sampling.temperature, "top_k": sampling.top_k,
-        "top_p": sampling.top_p, "min_p": sampling.min_p,
-        "verify": verify, "n_threads": threads, "ignore_eos": True,
+        "max_new_tokens": n_new, "verify": verify, "n_threads": threads, "ignore_eos": True,
+        **sampling_options(sampling),
     }  # fmt: skip
     auto = AdaptiveGamma(max_gamma)
     policies: list[int | AdaptiveGamma] = [max_gamma, auto, *([] if replay else chosen)]

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from specdec.decoding.generate import generate
 from specdec.decoding.result import Result
@@ -15,7 +15,7 @@ from specdec.drafts import Draft
 from specdec.models.model import Model, Prompt
 from specdec.trace import invalid_speedup
 
-__all__ = ["RoundCosts", "Speedup", "TimedRuns", "run_in_turns", "speedups", "timed_ways"]
+__all__ = ["NOT_RUN", "RoundCosts", "Speedup", "TimedRuns", "run_in_turns", "speedups", "timed_ways"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ class Speedup:
         if not statistics.median(shares) > 1.0:  # NaN, of what was not measured, is not invalid
             return ""
         return invalid_speedup(*sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2])
+
+
+NOT_RUN: Final = Speedup((math.nan,), (math.nan,))
+"""Where nothing was timed."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from specdec import theory
-from specdec.analysis.acceptance import (
+from specdec.analysis.acceptance import acceptance
+from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
-    acceptance,
     default_prompts,
     drafts_by_name,
     has_law,

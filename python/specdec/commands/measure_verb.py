@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from specdec.analysis.acceptance import default_prompts
+from specdec.analysis.arguments import default_prompts
 from specdec.analysis.measure import measure
 from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import open_pair

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
-from specdec.analysis.speedup import Speedup
+from specdec.analysis.speedup import NOT_RUN, Speedup
 from specdec.errors import InputError, kind_of, shown
 from specdec.plot.style import GREY, Axes, axes, legend, legend_below, looks, mark, styled
 
@@ -299,7 +298,7 @@ def _name(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> str:
 
 
 def _speedup(row: ComparisonRow | PromptRow) -> Speedup:
-    return row.speedup or Speedup((math.nan,), (math.nan,))
+    return row.speedup or NOT_RUN
 
 
 def _speedup_values(row: ComparisonRow) -> tuple[float, float, float] | None:

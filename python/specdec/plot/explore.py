@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from specdec import theory
-from specdec.analysis.acceptance import name_of
+from specdec.analysis.arguments import name_of
 from specdec.checks import check_integer
 from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions

@@ -1,0 +1,188 @@
+"""What measurements take: drafts of every kind, by name, and the prompts that are continued."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import drafts
+from specdec.checks import check_items
+from specdec.containers import prompts_of
+from specdec.decoding.beginning import Beginning
+from specdec.drafts.draft import check_source
+from specdec.drafts.model_draft import DraftLike, as_draft
+from specdec.errors import InputError, kind_of, shown
+from specdec.models.model import Model, ModelLike, Prompt, as_model
+from specdec.models.tokenizer import check_same_vocabulary
+from specdec.verification.sampling import Sampling
+
+__all__ = [
+    "RUN_BY_THE_CORE",
+    "MeasurableDraft",
+    "MeasurableDraftLike",
+    "ProbabilityDraft",
+    "default_prompts",
+    "different_numbers",
+    "drafts_by_name",
+    "has_law",
+    "name_of",
+    "open_pair",
+    "sampling_options",
+    "split",
+    "work_of",
+]
+
+PROMPTS = (
+    "It was a dark and stormy night, and",
+    "She looked out of the window, and",
+    '"My dear sir," said the old gentleman,',
+    "The captain of the ship",
+)
+
+
+@runtime_checkable
+class ProbabilityDraft(Protocol):
+    """A draft that is no model, such as `specdec.drafts.Bigram`."""
+
+    def probabilities(self, ids: Sequence[int] | NDArray[np.integer[Any]], /) -> NDArray[np.float64]:
+        """[len(ids), n_vocab]: row i is the distribution of the token after ids[: i + 1]."""
+        ...
+
+
+MeasurableDraft: TypeAlias = Model | ProbabilityDraft | drafts.Draft
+RUN_BY_THE_CORE = (Model, drafts.Draft)
+"""Drafts that `generate` takes, so that runs with them can be timed."""
+MeasurableDraftLike: TypeAlias = DraftLike | ProbabilityDraft
+
+
+def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, MeasurableDraft]:
+    """Target and draft, loaded where they are paths, of one vocabulary.
+
+    A draft that learns from texts is a snapshot. What drafts chains by a model alone is the model.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+    """
+    target = as_model("target", target)
+    opened: object = drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
+    if isinstance(opened, drafts.Draft):
+        opened = opened.snapshot()
+    if isinstance(opened, drafts.ModelDraft) and opened.tree is None and opened.draft is None:
+        opened = opened.model
+    if isinstance(opened, Model):
+        check_same_vocabulary(target, opened)
+        check_source(opened.config.encoder is not None, target)
+        return target, opened
+    if has_law(opened):
+        return target, opened
+    if not isinstance(opened, drafts.Draft | type) and not hasattr(opened, "propose"):
+        raise InputError(
+            f"draft is {kind_of(opened)}; expected a specdec.Model, a path, a hub name, one of "
+            "specdec.drafts, or an object with a method propose or probabilities(ids)"
+        )
+    return target, as_draft(target, opened)
+
+
+def has_law(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
+    """Whether a draft has one distribution for the token after a text, whatever it has guessed before.
+
+    Such a draft can be held against every text of the target. Any other is measured by running it.
+    """
+    if isinstance(draft, Model):
+        return True
+    chain = not isinstance(draft, type) and getattr(draft, "tree", None) is None
+    return chain and isinstance(draft, ProbabilityDraft)
+
+
+def name_of(model: object, name: str | None = None, argument: str = "name") -> str:
+    """A name for tables: the caller's; of a model its folder or file, of an exit its layer; else the type.
+
+    Raises
+    ------
+    InputError
+        If the caller's name is no text.
+    """
+    if name is not None:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{argument} is {shown(name)}; expected a text")
+        return name
+    if isinstance(model, drafts.Draft):
+        model = model.identity
+    if isinstance(model, Model):
+        return model.path.name
+    if isinstance(model, drafts.EarlyExit):
+        return f"exit at layer {model.layer}"
+    return type(model).__name__.lower()
+
+
+def drafts_by_name(target: Model, given: Any) -> dict[str, Any]:
+    """A dict of drafts by name, checked, loaded where they are paths.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError
+    """
+    expected = "a dict of drafts by their names"
+    if not isinstance(given, Mapping) or not given:
+        raise InputError(f"drafts is {shown(given)}; expected {expected}")
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"drafts has the name {shown(name)}; expected {expected}")
+    return {
+        name: drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
+        for name, draft in given.items()
+    }
+
+
+def sampling_options(sampling: Sampling) -> dict[str, Any]:
+    """Sampling settings as keyword arguments of `generate`."""
+    return {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+
+
+def default_prompts(target: Model) -> list[str]:
+    """What is continued where the caller has no prompts."""
+    if target.tokenizer is None:
+        raise InputError("prompts is None, and the target has no tokenizer; expected prompts of token ids")
+    return list(PROMPTS)
+
+
+def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[Beginning]:
+    """What each prompt's text begins with; a text, or a list of integers, is one prompt."""
+    given, _ = prompts_of("prompts", prompts)
+    return [Beginning.of(target, prompt, f"prompt {i}") for i, prompt in enumerate(given)]
+
+
+def work_of(
+    target: Model, beginnings: Sequence[Beginning], share: int, n_tokens: int
+) -> list[tuple[Sequence[int], int]]:
+    """Prompts in order with their new tokens: `share` each, as far as contexts reach, `n_tokens` in all."""
+    work: list[tuple[Sequence[int], int]] = []
+    left = n_tokens
+    for beginning in beginnings:
+        n = min(share, left, beginning.room(target))
+        if n > 0:
+            work.append((beginning.given, n))
+            left -= n
+    return work
+
+
+def different_numbers(name: str, values: Any) -> list[Any]:
+    """A sequence of at least one number, none twice.
+
+    Raises
+    ------
+    InputError
+    """
+    found = check_items(name, values, "a sequence of numbers")
+    try:
+        n_different = len(set(found))
+    except TypeError:
+        raise InputError(f"{name} is {shown(values)}; expected a sequence of numbers") from None
+    if not found or n_different < len(found):
+        raise InputError(f"{name} is {shown(values)}; expected at least one number, and none twice")
+    return found
