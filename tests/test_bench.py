@@ -389,7 +389,7 @@ def test_an_interrupted_benchmark_goes_on(
         return generate(*args, **options)
 
     monkeypatch.setattr(bench_module, "generate", interrupted)
-    monkeypatch.setattr(bench_module, "_WARM_UP", (0, 1))
+    monkeypatch.setattr(bench_module, "_N_WARM_UPS", 0)
     stop_at = 8  # 8 turns a repetition in two ways: within the last question of the first
     options = {**OPTIONS, "name": "small one", "answers": tmp_path}
     with pytest.raises(KeyboardInterrupt):

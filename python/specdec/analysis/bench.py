@@ -38,8 +38,10 @@ _TOO_LONG: Final[tuple[TooLong, ...]] = ("error", "skip")
 
 PLAIN: Final = "plain"
 """What decoding without a draft is called."""
-_WARM_UP: Final = (3, 16)
-"""Runs that are thrown away, and their new tokens: caches, threads, the processor's clock."""
+_N_WARM_UPS: Final = 3
+"""Runs that are thrown away: caches, threads, the processor's clock."""
+_WARM_UP_TOKENS: Final = 16
+"""New tokens of each of these runs."""
 _N_NAMED: Final = 5
 """Questions that a message names at most."""
 
@@ -208,10 +210,8 @@ def bench(
                 for way in ways:
                     way.answer(run, question, asker, seed + run)
                     done(1)
-    ours, theirs = (
-        next((way.answers for way in ways if (way.draft is None) == is_plain), [])
-        for is_plain in (False, True)
-    )
+    ours = ways[-1].answers if opened is not None else []
+    theirs = ways[0].answers if ways[0].draft is None else []
     skipped += [
         (question.id, answer.left_out)
         for question, answer in zip(fitting, ways[-1].answers[0], strict=True)
@@ -263,8 +263,8 @@ class _Way:
             if not self.is_warm:
                 self.is_warm = True
                 warming = None if self.draft is None else self.draft.snapshot()
-                for _ in range(_WARM_UP[0]):
-                    options = self.options | {"max_new_tokens": _WARM_UP[1]}
+                options = self.options | {"max_new_tokens": _WARM_UP_TOKENS}
+                for _ in range(_N_WARM_UPS):
                     asker.run(question, [], 0, warming, seed, options)
             found = asker.answer(question, self.drafting, seed, self.options)
             if self.files:

@@ -11,7 +11,7 @@ from typing import Any
 
 from specdec.analysis.arguments import default_prompts, name_of, split
 from specdec.analysis.skip_study import SkipStudy, import_optuna
-from specdec.analysis.skip_trials import SkipSearch, SkipTrial
+from specdec.analysis.skip_trials import SkipSearch, SkipTrial, rank
 from specdec.analysis.speedup import TimedRuns, run_in_turns
 from specdec.checks import check_flag, check_integer, check_items, check_path
 from specdec.drafts import SkipLayers
@@ -149,7 +149,7 @@ def search_skips(
         if not trials:
             raise
         return save()
-    return save(sorted(finals, key=lambda trial: (not trial.invalid, trial.speedup), reverse=True))
+    return save(sorted(finals, key=rank, reverse=True))
 
 
 def _measure(

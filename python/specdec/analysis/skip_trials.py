@@ -20,7 +20,7 @@ from specdec.models.json_fields import as_json
 from specdec.tables import OneTable, Table
 from specdec.trace import invalid_speedup
 
-__all__ = ["Choice", "SkipSearch", "SkipTrial"]
+__all__ = ["Choice", "SkipSearch", "SkipTrial", "rank"]
 
 Choice: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 """Layers whose attention is skipped, layers whose MLP is skipped, gamma."""
@@ -119,7 +119,7 @@ class SkipSearch(OneTable):
 
         Of those whose speed-up is not invalid if there are any.
         """
-        return max(self.finals or self.trials, key=_rank)
+        return max(self.finals or self.trials, key=rank)
 
     @property
     def draft(self) -> SkipLayers:
@@ -187,9 +187,9 @@ class SkipSearch(OneTable):
 
     def table(self) -> Table:
         """The finals, then the best other trials."""
-        finals = sorted(self.finals, key=_rank, reverse=True)
+        finals = sorted(self.finals, key=rank, reverse=True)
         known = {trial.choice for trial in finals}
-        others = sorted((t for t in self.trials if t.choice not in known), key=_rank, reverse=True)
+        others = sorted((t for t in self.trials if t.choice not in known), key=rank, reverse=True)
         rows = [
             _row(trial, " ★" if i == 0 and not trial.invalid else "")
             for i, trial in enumerate((finals + others)[:_SHOWN])
@@ -231,7 +231,7 @@ def _row(trial: SkipTrial, mark: str) -> tuple[str, ...]:
     )
 
 
-def _rank(trial: SkipTrial) -> tuple[bool, float]:
+def rank(trial: SkipTrial) -> tuple[bool, float]:
     """Higher is better: speed-ups that are errors of measuring come last."""
     return not trial.invalid, trial.speedup
 

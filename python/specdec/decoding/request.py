@@ -42,8 +42,7 @@ class Request:
     description : tuple of str and dict, or None
         The draft as the core takes it.
     beginnings : list of Beginning
-        What each text begins with.
-        With several samples of a prompt it occurs as often.
+        What each text begins with. With several samples of a prompt it occurs as often.
     is_batch : bool
         Whether the caller gave a list of prompts and expects a list of results.
     gamma : int

@@ -124,15 +124,19 @@ class SuffixMemory(Draft):
         self._file: ReadFiles | None = None  # loaded from or saved to last
 
     def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
-        settings = {name: getattr(self, name) for name in _SETTINGS}
         if self._file is not None:
-            return _loaded_again, (self._file.reference(), settings)
+            return _loaded_again, (self._file.reference(), self._settings)
         if self._has_begun or self.n_texts:
             raise InputError(
                 f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
                 "file or loaded from one, which a pickle names"
             )
-        return made_again, (type(self), (), settings)
+        return made_again, (type(self), (), self._settings)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """The arguments that it was made with."""
+        return {name: getattr(self, name) for name in _SETTINGS}
 
     @property
     def n_texts(self) -> int:
@@ -201,15 +205,7 @@ class SuffixMemory(Draft):
 
     def snapshot(self) -> SuffixMemory:
         """See `Draft.snapshot`."""
-        copy = SuffixMemory(
-            max_tokens=self.max_tokens,
-            max_depth=self.max_depth,
-            factor=self.factor,
-            min_probability=self.min_probability,
-            min_match=self.min_match,
-            branches=self.branches,
-            gamma=self.gamma,
-        )
+        copy = SuffixMemory(**self._settings)
         copy._tree.add(*self._tree.texts())
         copy._n_begun, copy._has_begun = self._n_begun, self._has_begun  # read after what is known
         copy.n_vocab, copy._origin, copy._snapshot_of = self.n_vocab, self._origin, self

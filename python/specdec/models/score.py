@@ -191,22 +191,18 @@ def score_requests(
             raise InputError(f"requests[{index}]: {error}") from None
         ends.append(len(texts))
     read = _sources(model, sources, len(given))
-    of_texts = [index for index, (begin, end) in enumerate(_spans(ends)) for _ in range(begin, end)]
     with counted(len(texts), "window" if rolls else "request", progress) as done:
-        found = _scores(
+        found, _ = _scored(
             model,
             texts,
-            None if read is None else [read[index] for index in of_texts],
+            read,  # a model that reads sources has no windows, so a request is one text
             n_top=n_top,
             n_texts=n_texts,
             n_threads=threads,
             done=done,
         )
-    return [_joined(found[begin:end], n_top) for begin, end in _spans(ends)]
-
-
-def _spans(ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    return zip([0, *ends[:-1]], ends, strict=True)
+    spans = zip([0, *ends[:-1]], ends, strict=True)
+    return [_joined(found[begin:end], n_top) for begin, end in spans]
 
 
 def _text(model: ScoringModel, request: Any) -> _Text:
@@ -324,20 +320,21 @@ def _sources(model: ScoringModel, sources: Any, n_requests: int) -> list[NDArray
     return read if several else read * n_requests
 
 
-def _scores(
+def _scored(
     model: ScoringModel,
     texts: Sequence[_Text],
     sources: Sequence[NDArray[np.int32]] | None,
     *,
     n_top: int,
-    n_texts: int,
     n_threads: int,
-    done: Any,
-) -> list[Score]:
-    """The score of each text, by the core."""
+    n_texts: int = 0,
+    done: Any = None,
+    keep: bool = False,
+) -> tuple[list[Score], _core.CachedText | None]:
+    """The score of each text, by the core, and the one text, if it is to be kept."""
     if not texts:
-        return []
-    found = _core.score_texts(
+        return [], None
+    log_probs, greedy, tokens, of_top, kept = _core.score_texts(
         model.core,
         _listed([text.tokens for text in texts]),
         np.array([text.n_given for text in texts], np.int32),
@@ -346,27 +343,15 @@ def _scores(
         n_texts=n_texts,
         n_threads=n_threads,
         done=done,
+        keep=keep,
     )
-    return _split(texts, *found[:4], n_top=n_top)
-
-
-def _split(
-    texts: Sequence[_Text],
-    log_probs: NDArray[np.float64],
-    greedy: NDArray[np.bool_],
-    tokens: NDArray[np.int32],
-    of_top: NDArray[np.float64],
-    *,
-    n_top: int,
-) -> list[Score]:
-    """The score of each text, from the arrays of all."""
     scores = []
     end = 0
     for text in texts:
         begin, end = end, end + len(text.scored)
         top = top_pairs(tokens[begin:end], of_top[begin:end]) if n_top > 0 else None
         scores.append(Score(text.scored.tolist(), log_probs[begin:end].copy(), greedy[begin:end].copy(), top))
-    return scores
+    return scores, kept
 
 
 def top_pairs(tokens: NDArray[np.int32], log_probs: NDArray[np.float64]) -> TopLogProbs:
@@ -385,7 +370,7 @@ def score_ids(
 ) -> list[Score]:
     """The scores of token ids that the model takes, each with the number of those that are given."""
     given = [_Text(np.asarray(ids, np.int32), n_given) for ids, n_given in texts]
-    return _scores(model, given, sources, n_top=n_top, n_texts=0, n_threads=n_threads, done=None)
+    return _scored(model, given, sources, n_top=n_top, n_threads=n_threads)[0]
 
 
 def score_and_keep(
@@ -393,18 +378,10 @@ def score_and_keep(
 ) -> tuple[Score, _core.CachedText]:
     """The score of a text, and its keys and values, but for the last token, to begin others with."""
     text = _Text(np.asarray(ids, np.int32), 1)
-    found = _core.score_texts(
-        model.core,
-        _listed([text.tokens]),
-        np.array([1], np.int32),
-        sources=None if source is None else _listed([np.asarray(source, np.int32)]),
-        n_top=n_top,
-        n_threads=n_threads,
-        keep=True,
-    )
-    kept = found[4]
+    sources = None if source is None else [np.asarray(source, np.int32)]
+    (score,), kept = _scored(model, [text], sources, n_top=n_top, n_threads=n_threads, keep=True)
     assert kept is not None
-    return _split([text], *found[:4], n_top=n_top)[0], kept
+    return score, kept
 
 
 def score_of_nothing(n_top: int) -> Score:
