@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import specdec
 from allocations import needs_hooks
 from encoder_decoders import EncoderDecoder
 from specdec import PromptCache, _core, drafts, reference
+from specdec.decoding import run as run_module
 from specdec.errors import InputError
 from toy_pair import N_VOCAB, load_pair
 
@@ -136,6 +138,25 @@ def test_a_text_that_ends_has_one_for_each_token(pair: Pair) -> None:
     alone = one(target, draft, [3], prompt_logprobs=1)
     assert alone.prompt_logprobs.shape == (0,) and alone.prompt_top_logprobs == []
     assert alone.logprobs is None and alone.top_logprobs is None
+
+
+@pytest.mark.parametrize("prompts", [[PROMPT], [PROMPT, [3, 4], [3]]])
+def test_what_scores_of_prompts_take_is_part_of_the_prefill(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, prompts: list[list[int]]
+) -> None:
+    now = [0.0]
+    score_texts = _core.score_texts
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        now[0] += 100.0
+        return score_texts(*arguments, **options)
+
+    monkeypatch.setattr(_core, "score_texts", slow)
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    found = specdec.generate(*pair, prompts, prompt_logprobs=0, batch_size=2, max_new_tokens=4)
+    assert all(100.0 < result.trace.prefill_s < 101.0 for result in found)
+    found = specdec.generate(*pair, prompts, batch_size=2, max_new_tokens=4)
+    assert all(0.0 < result.trace.prefill_s < 1.0 for result in found)
 
 
 def test_translators() -> None:

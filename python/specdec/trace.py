@@ -269,8 +269,8 @@ class Trace(RoundTimes):
     rounds : sequence of Round
         In order.
     prefill_s : float, default 0.0
-        Seconds spent running the prompt through target and draft; in a batch, of all prompts that were read
-        at the same time.
+        Seconds spent running the prompt through target and draft, for its log-probabilities too; in a batch,
+        of all prompts that were read at the same time.
     n_sequences : int, default 1
         Sequences decoded at once. All times of the trace are those of the whole batch's rounds: with more
         than one sequence, `tokens_per_s` is what this sequence got, not what the machine produced.

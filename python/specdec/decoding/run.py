@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Generator, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -165,6 +166,7 @@ class Run:
         self._session: _core.Session | None = None
         self._slots = list(range(request.n_slots))  # the sequence in each slot
         self._prompt_scores: list[Score] = []  # of each prompt, where they are asked for
+        self._scored_s = 0.0  # seconds that they took
         self._read: _core.CachedText | None = None  # a single prompt, when it has been scored
         self._sound = False  # the core has done what it was asked for last
 
@@ -188,7 +190,10 @@ class Run:
         beginnings, n_slots = request.beginnings, request.n_slots
         limits = [request.limit(i)[0] for i in range(len(beginnings))]
         slots = self._slots
-        self._score_prompts()
+        if request.options.prompt_logprobs is not None:
+            started = time.perf_counter()
+            self._score_prompts(request.options.prompt_logprobs)
+            self._scored_s = time.perf_counter() - started
         waiting = iter(range(n_slots, len(beginnings)))
         following = next(waiting, None)
         laws: dict[str, Any] = {}
@@ -229,7 +234,7 @@ class Run:
             if begun or description is not held:
                 prefill_s = self._session.prefill()
                 for index in begun:
-                    self.sequences[index].prefill_s = prefill_s
+                    self.sequences[index].prefill_s = self._scored_s + prefill_s
             asked = {} if (gammas := self._gammas(slots)) is None else {"gammas": gammas}
             records = self._session.round(self._slice_s, until_end=following is not None, **asked)
             self._sound = True
@@ -255,12 +260,9 @@ class Run:
                     begun.append(following)
                     following = next(waiting, None)
 
-    def _score_prompts(self) -> None:
-        """What the target says of the tokens of the prompts, if that is asked for."""
+    def _score_prompts(self, n_top: int) -> None:
+        """What the target says of the tokens of the prompts."""
         request = self.request
-        n_top = request.options.prompt_logprobs
-        if n_top is None:
-            return
         given = request.beginnings[:: request.options.n]
         if len(given) == 1 and len(given[0].ids) > 1:
             score, self._read = score_and_keep(
