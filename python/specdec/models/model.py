@@ -974,8 +974,7 @@ def load(
         warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
     dtype = dtype or checkpoint.dtype
     cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
-    on_disk = check_path("path", path, CheckpointError).exists()
-    hub = None if on_disk else HubPlace(str(path), revision, None if cache_dir is None else str(cache_dir))
+    hub = HubPlace.of(path, revision, cache_dir)
     arguments = {"dtype": dtype, "cache_dtype": cache_dtype, "prefill": prefill, "n_ctx": n_ctx}
     given, tokenizer_files = tokenizer, None
     if isinstance(tokenizer, str | os.PathLike):

@@ -19,6 +19,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Final
 
+from specdec.checks import check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, kind_of
 
 __all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ModelReference", "ReadFiles"]
@@ -58,6 +59,24 @@ class HubPlace:
     name: str
     revision: str | None
     cache_dir: str | None
+
+    @classmethod
+    def of(
+        cls,
+        path: str | os.PathLike[str],
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> HubPlace | None:
+        """That of what a path names; None for what is on disk.
+
+        Raises
+        ------
+        InputError, CheckpointError
+            It is no path, or one that cannot be looked at.
+        """
+        if check_path("path", path, CheckpointError).exists():
+            return None
+        return cls(str(path), revision, None if cache_dir is None else str(cache_dir))
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ class Eagle(Draft):
     ) -> None:
         _check_model(target)
         folder = local_folder(path)
-        hub = None if Path(path).expanduser().exists() else HubPlace(str(path), None, None)
-        self._take(open_published(folder, target, taps), target, dtype, tree, gamma, n_threads, hub)
+        published = open_published(folder, target, taps)
+        self._take(published, target, dtype, tree, gamma, n_threads, HubPlace.of(path))
 
     def _take(
         self,
