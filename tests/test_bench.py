@@ -7,6 +7,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from chat_templates import make_chat
 from encoder_decoders import EncoderDecoder
 from specdec import Bench, Question, Round, Trace
 from specdec.analysis import bench as bench_module
-from specdec.analysis.answers import AnswerFile
+from specdec.analysis.answers import Answer, AnswerFile
 from specdec.analysis.bench_rows import MT_BENCH_CATEGORIES
 from specdec.draft_counts import DraftCounts
 from specdec.errors import InputError
@@ -538,6 +539,23 @@ def test_questions_without_room(pair: tuple[specdec.Model, specdec.Model]) -> No
     assert found["c"].n_turns == 2 and "not to the end: 2 questions" in str(found)
     with pytest.raises(InputError, match="cannot be asked"):
         specdec.bench(*pair, questions[:1], too_long="skip", **options)
+
+
+def test_a_question_that_is_cut_in_one_run_alone_is_named(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a later repetition of the draft, or of plain decoding."""
+    answer = bench_module._Asker.answer
+
+    def cut(self: Any, question: Question, draft: Any, seed: int, options: Any) -> Answer:
+        found = answer(self, question, draft, seed, options)
+        where = {1: (True, 1), 2: (False, 1), 3: (True, 0)}.get(question.id)
+        return replace(found, left_out="no room") if where == (draft is not None, seed) else found
+
+    monkeypatch.setattr(bench_module._Asker, "answer", cut)
+    questions = [Question(i, "c", ("ab",)) for i in range(5)]
+    found = specdec.bench(*pair, questions, **{**OPTIONS, "repeats": 2, "seed": 0})
+    assert found.skipped == ((1, "no room"), (2, "no room"), (3, "no room"))
 
 
 @pytest.mark.parametrize(

@@ -212,11 +212,9 @@ def bench(
                     done(1)
     ours = ways[-1].answers if opened is not None else []
     theirs = ways[0].answers if ways[0].draft is None else []
-    skipped += [
-        (question.id, answer.left_out)
-        for question, answer in zip(fitting, ways[-1].answers[0], strict=True)
-        if answer.left_out
-    ]
+    for i, question in enumerate(fitting):  # sampled answers of a question may end in some runs alone
+        reasons = [run[i].left_out for way in reversed(ways) for run in way.answers if run[i].left_out]
+        skipped += [(question.id, reason) for reason in reasons[:1]]
     return Bench(
         target=target_name,
         draft=called,
