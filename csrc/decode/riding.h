@@ -5,6 +5,7 @@
 #include "drafter.h"
 #include "forward.h"
 
+/* Arrays belong to the arena that they were taken from. */
 typedef struct sd_riding {
     int n;          /* behind a row, at most; 0: nothing rides */
     int max_nodes;  /* of a tree */

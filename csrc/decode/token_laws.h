@@ -21,7 +21,8 @@ typedef struct sd_token_laws_options {
 /* The law of a name, "model" or "sampling". */
 sd_status sd_token_law_find(const char* name, sd_token_law* law);
 
-/* Of the tokens of a round, those of the accepted path and the target's own; NULL where nothing is asked. */
+/* Of the tokens of a round, those of the accepted path and the target's own. Arrays belong to the arena that
+ * they were taken from, and are empty where nothing is asked. */
 typedef struct sd_token_laws {
     double* log_probs;     /* [n_tokens] */
     int32_t* top_tokens;   /* [n_tokens, n_top] the best first, of equal ones the lower; -1 behind the last
