@@ -421,7 +421,7 @@ def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
     """Its steps are those of a benchmark that was not interrupted, wherever it was."""
     questions = [Question(i, "c", ("ab ab", "ab")) for i in range(3)]
     options: dict[str, Any] = {"max_new_tokens": 12, "repeats": 2, "n_threads": 1, "plain": False}
-    monkeypatch.setattr(bench_module, "_WARM_UP", (0, 1))
+    monkeypatch.setattr(bench_module, "_N_WARM_UPS", 0)
     draft = getattr(specdec.drafts, kind)()
     whole = specdec.bench(pair[0], draft, questions, **options)
     generate = bench_module.generate
