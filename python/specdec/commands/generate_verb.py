@@ -14,6 +14,7 @@ from specdec.commands.model_options import model_options, source_option
 from specdec.commands.verb import json_line, verb
 from specdec.decoding.generate import generate, stream
 from specdec.decoding.result import Result
+from specdec.decoding.result_fields import result_fields
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError
 from specdec.models.model import Model
@@ -116,23 +117,11 @@ def _print_json(
 def _figures(prompt: str, result: Result) -> dict[str, Any]:
     """What is printed of a result as an object of JSON."""
     trace = result.trace
-    logprobs: dict[str, Any] = {}
-    if result.logprobs is not None:
-        logprobs = {"logprobs": result.logprobs.tolist(), "top_logprobs": result.top_logprobs}
-    figures = {
+    return {
         "prompt": prompt,
-        "text": result.text,
-        "tokens": result.tokens,
-        "finish_reason": result.finish_reason,
-        "stop": result.stop,
-        "seed": list(result.seed),
-        "n_prompt_tokens": len(result.prompt_ids),
-        "n_calls": trace.n_calls,
-        "n_drafted": trace.n_drafted,
-        "n_accepted": trace.n_accepted,
+        **result_fields(result),
         "acceptance_rate": trace.acceptance_rate,
         "tokens_per_call": trace.tokens_per_call,
         "total_s": trace.total_s,
         "tokens_per_s": trace.tokens_per_s,
     }
-    return figures | logprobs

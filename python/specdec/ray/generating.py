@@ -14,6 +14,7 @@ from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate as generate_here
 from specdec.decoding.options import DecodingOptions, with_options
 from specdec.decoding.result import Result
+from specdec.decoding.result_fields import result_fields
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model
@@ -212,23 +213,4 @@ class Generation:
         results: list[Result] = generate_here(
             target, draft, seed=seeds, n_threads=self.n_threads, **given, **self.options
         )
-        return [_fields(result) for result in results]
-
-
-def _fields(result: Result) -> dict[str, Any]:
-    trace = result.trace
-    found = {
-        "text": result.text,
-        "tokens": result.tokens,
-        "finish_reason": result.finish_reason,
-        "stop": result.stop,
-        "seed": list(result.seed),
-        "n_prompt_tokens": len(result.prompt_ids),
-        "n_calls": trace.n_calls,
-        "n_drafted": trace.n_drafted,
-        "n_accepted": trace.n_accepted,
-    }
-    for name in ("logprobs", "top_logprobs", "prompt_logprobs", "prompt_top_logprobs"):
-        if (value := getattr(result, name)) is not None:
-            found[name] = value.tolist() if hasattr(value, "tolist") else value
-    return found
+        return [result_fields(result) for result in results]
