@@ -8,7 +8,7 @@ import click
 
 from specdec.analysis.bench import bench
 from specdec.commands.decoding_options import sampling_options, stop_option, threads_option
-from specdec.commands.given_models import open_models, open_pair
+from specdec.commands.given_models import open_named_or_pair
 from specdec.commands.measuring_options import chosen, json_option, name_options, print_tables
 from specdec.commands.model_options import model_options
 from specdec.commands.verb import gamma_value, verb
@@ -61,8 +61,7 @@ def command(
     spread, alpha, and vLLM's mean_acceptance_length and draft_acceptance_rate. The answers in DIR are in
     Spec-Bench's format.
     """
-    named = given["target"] is not None or given["draft"] is not None
-    target, draft = open_models(given) if named else open_pair(given)
+    target, draft = open_named_or_pair(given)
     given |= {"categories": categories or None, "stop": list(stop) or None}
     found = bench(target, draft, questions, **chosen(given))
     print_tables(found, as_json)

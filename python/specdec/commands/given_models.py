@@ -11,7 +11,14 @@ from specdec.drafts.naming import named
 from specdec.errors import InputError
 from specdec.models.model import Model, embedded_pair, load
 
-__all__ = ["open_draft", "open_models", "open_pair", "open_target"]
+__all__ = [
+    "is_pair_in_package",
+    "open_draft",
+    "open_models",
+    "open_named_or_pair",
+    "open_pair",
+    "open_target",
+]
 
 
 def open_target(given: Mapping[str, Any]) -> Model:
@@ -60,6 +67,21 @@ def open_pair(given: Mapping[str, Any]) -> tuple[Model, Model | Draft]:
         return _with_languages(target, given), small
     target = open_target(given)
     return target, open_draft(name, target, given["draft_dtype"], given)
+
+
+def open_named_or_pair(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:
+    """What the options name, as `open_models`; where they name nothing, the pair in the package.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+    """
+    return open_pair(given) if is_pair_in_package(given) else open_models(given)
+
+
+def is_pair_in_package(given: Mapping[str, Any]) -> bool:
+    """Whether the options name neither a target nor a draft."""
+    return given["target"] is None and given["draft"] is None
 
 
 def open_draft(text: str, target: Model, dtype: Any, given: Mapping[str, Any]) -> Model | Draft:

@@ -17,7 +17,7 @@ from specdec.commands.decoding_options import (
     READABLE,
     decoding_arguments,
 )
-from specdec.commands.given_models import open_models, open_pair
+from specdec.commands.given_models import is_pair_in_package, open_named_or_pair
 from specdec.commands.given_texts import given_text, is_piped
 from specdec.commands.verb import VERBS
 from specdec.decoding.generate import generate, stream
@@ -44,8 +44,7 @@ EXIT_OK, EXIT_DIFFERENT = 0, 1
 
 def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, given: dict[str, Any]) -> int:
     """Decode a prompt with and without a draft, and print rounds, text and figures; gives the exit status."""
-    embedded = given["draft"] is None and given["target"] is None
-    target, draft = open_pair(given) if embedded else open_models(given)
+    target, draft = open_named_or_pair(given)
     text, decoder_prompt = given_text(target, prompt, source)
     text = _PROMPT if text is None else text
     arguments = _arguments(given, source)
@@ -53,7 +52,7 @@ def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, 
     if draft is None:
         _run_plainly(target, text, arguments | {"decoder_prompt": decoder_prompt})
         return EXIT_OK
-    gamma = arguments.pop("gamma", PAIR_GAMMA if embedded else None)
+    gamma = arguments.pop("gamma", PAIR_GAMMA if is_pair_in_package(given) else None)
     settings = DecodingOptions(gamma=gamma, **arguments)
     request = Request.prepare(target, draft, text, settings, decoder_prompt=decoder_prompt)
     shown = _show(request, colour)
