@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import specdec
+from command_process import ENDLESS, command_process
 from learnt_weights import random_heads
 from specdec import Result, Round, Trace
 from specdec.analysis import speedup
@@ -27,7 +28,6 @@ from specdec.display.rounds import visible
 from specdec.errors import warn
 from toy_pair import load_pair, notice_interrupts
 
-TESTS = Path(__file__).parent
 Pair = tuple[specdec.Model, specdec.Model]
 
 
@@ -334,20 +334,6 @@ def test_out_of_memory_is_an_error(
 
 # ------------------------------------------------------------------------------------------- as a process
 
-SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from specdec.commands import given_models
-from specdec.commands.program import main
-from toy_pair import load_pair
-pair = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
-given_models.embedded_pair = lambda *_: pair
-sys.exit(main(sys.argv[3:]))
-"""
-ENDLESS = ["abc", "--max-new-tokens", "100000", "--temperature", "0"]
-"""The pair's greedy text has no end; a sampled one has."""
-
 
 @pytest.mark.parametrize("command", [[sys.executable, "-m", "specdec"], ["specdec"]])
 def test_version(command: list[str]) -> None:
@@ -359,9 +345,7 @@ def test_version(command: list[str]) -> None:
 
 
 def test_ctrl_c(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(TESTS), str(tmp_path), *ENDLESS]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, preexec_fn=notice_interrupts) as process:
+    with command_process(tmp_path, *ENDLESS, text=True, preexec_fn=notice_interrupts) as process:
         assert process.stdout is not None
         for _ in range(20):
             assert process.stdout.readline() != "", process.communicate()
@@ -374,8 +358,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
 
 def test_a_reader_that_leaves(tmp_path: Path) -> None:
     """As `specdec ... | head`: no traceback."""
-    command = [sys.executable, "-c", SCRIPT, str(TESTS), str(tmp_path), *ENDLESS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with command_process(tmp_path, *ENDLESS, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
@@ -386,11 +369,11 @@ def test_a_reader_that_leaves(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_cannot_show_a_character(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(TESTS), str(tmp_path), "abc", "--max-new-tokens", "5"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert done.stdout.isascii()
-    assert b"acceptance rate ?" in done.stdout
+    with command_process(tmp_path, "abc", "--max-new-tokens", "5", env=environment) as process:
+        shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and shown.isascii()
+    assert b"acceptance rate ?" in shown
 
 
 def test_training_says_that_torch_is_missing(tmp_path: Path) -> None:

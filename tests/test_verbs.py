@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 
 import specdec
 from chat_templates import make_chat
+from command_process import ENDLESS, PLAIN, command_process
 from specdec.commands import chat_verb, given_models
 from specdec.commands.chat_verb import Conversation
 from specdec.commands.program import main, program
@@ -534,29 +535,9 @@ def test_eval_without_the_harness(
 
 # ------------------------------------------------------------------------------------- as a process
 
-SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from specdec.commands import given_models
-from specdec.commands.program import main
-from toy_pair import load_pair
-pair = load_pair(Path(sys.argv[2]), max_position_embeddings=2_000_000)
-given_models.embedded_pair = lambda *_: pair
-sys.exit(main(sys.argv[3:]))
-"""
-PLAIN = ["--temperature", "0", "--max-new-tokens"]
-ENDLESS = [*PLAIN, "100000", "abc"]
-
-
-def process(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", SCRIPT, str(TESTS), str(folder), *arguments]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.Popen(command, **options)
-
 
 def test_a_pipe_without_a_prompt(tmp_path: Path) -> None:
-    with process(tmp_path, "generate", *PLAIN, "7", stdin=subprocess.PIPE) as piped:
+    with command_process(tmp_path, "generate", *PLAIN, "7", stdin=subprocess.PIPE) as piped:
         output, errors = piped.communicate(b"abc\n", timeout=60)
     assert (piped.returncode, errors) == (0, b"")
     wanted = specdec.generate(load_pair(tmp_path)[0], None, "abc", max_new_tokens=7)
@@ -565,25 +546,25 @@ def test_a_pipe_without_a_prompt(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_pipe_without_a_verb(tmp_path: Path) -> None:
-    with process(tmp_path, *PLAIN, "7", stdin=subprocess.PIPE) as figure:
+    with command_process(tmp_path, *PLAIN, "7", stdin=subprocess.PIPE) as figure:
         assert b"\nabc" in figure.communicate(b"abc\n", timeout=60)[0]
     assert figure.returncode == 0
 
 
 @pytest.mark.slow
 def test_input_that_is_empty_or_closed(tmp_path: Path) -> None:
-    with process(tmp_path, "generate", stdin=subprocess.PIPE) as empty:
+    with command_process(tmp_path, "generate", stdin=subprocess.PIPE) as empty:
         assert b"standard input is empty" in empty.communicate(b"", timeout=60)[1]
-    with process(tmp_path, "generate", stdin=subprocess.DEVNULL) as device:
+    with command_process(tmp_path, "generate", stdin=subprocess.DEVNULL) as device:
         assert b"the prompt is missing" in device.communicate(timeout=60)[1]
-    with process(tmp_path, "generate", "-", preexec_fn=lambda: os.close(0)) as closed:
+    with command_process(tmp_path, "generate", "-", preexec_fn=lambda: os.close(0)) as closed:
         assert b"standard input is closed" in closed.communicate(timeout=60)[1]
     assert empty.returncode == device.returncode == closed.returncode == 2
 
 
 @pytest.mark.slow
 def test_generate_and_a_reader_that_leaves(tmp_path: Path) -> None:
-    with process(tmp_path, "generate", *ENDLESS, stdin=subprocess.DEVNULL) as running:
+    with command_process(tmp_path, "generate", *ENDLESS, stdin=subprocess.DEVNULL) as running:
         assert running.stdout is not None and running.stderr is not None
         running.stdout.read(1)
         running.stdout.close()
@@ -594,7 +575,7 @@ def test_generate_and_a_reader_that_leaves(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_generate_and_ctrl_c(tmp_path: Path) -> None:
-    with process(tmp_path, "generate", *ENDLESS, preexec_fn=notice_interrupts) as running:
+    with command_process(tmp_path, "generate", *ENDLESS, preexec_fn=notice_interrupts) as running:
         assert running.stdout is not None
         running.stdout.read(1)
         running.send_signal(signal.SIGINT)
@@ -608,7 +589,7 @@ def test_generate_and_ctrl_c(tmp_path: Path) -> None:
 def test_a_terminal_of_ascii(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     arguments = ["generate", "--json", *PLAIN, "30", "é€"]
-    with process(tmp_path, *arguments, env=environment) as running:
+    with command_process(tmp_path, *arguments, env=environment) as running:
         output, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (0, b"")
     assert json.loads(output)["prompt"] == "é€"
