@@ -25,10 +25,15 @@ from specdec import _core
 from specdec.checks import check_integer
 from specdec.decoding.generate import generate
 from specdec.decoding.options import Gamma
-from specdec.decoding.prompt_cache import PromptCache
 from specdec.decoding.result import Result
 from specdec.drafts.model_draft import DraftLike
-from specdec.errors import InputError, shown
+from specdec.errors import InputError
+from specdec.integrations.lm_eval.harness_arguments import (
+    batch_size_of,
+    format_of,
+    prompt_cache_of,
+    sampling_of,
+)
 from specdec.integrations.lm_eval.harness_tokenizer import HarnessTokenizer
 from specdec.integrations.pair import EvaluatedPair
 from specdec.integrations.tally import Tally
@@ -49,17 +54,6 @@ _log = logging.getLogger("lm_eval.specdec")  # below the harness's own, which ha
 _SCORED_TOGETHER: Final = 256  # requests of a call of Model.score; what an interrupted run may lose
 _BATCHES_TOGETHER: Final = 4  # batches of a call of generate: slots are refilled, and not much is lost
 _AUTO_BATCH_SIZE: Final = 16
-
-_SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-_WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
-    "num_beams": (1,),
-    "num_return_sequences": (1,),
-    "use_cache": (True, False),
-}
-"""Arguments of transformers' ``generate`` that tasks give, and the values with which nothing is asked for."""
-
-_FORMATS: Final = {"auto": None, "float32": "f32", "bfloat16": "bf16"}
-"""What the harness's other models call number formats."""
 
 
 @register_model("specdec")
@@ -168,9 +162,9 @@ class SpecdecLM(TemplateLM):
         self.pair = EvaluatedPair.open(
             given,
             draft,
-            dtype=_format(dtype),
-            draft_dtype=_format(draft_dtype),
-            cache_dtype=_format(cache_dtype),
+            dtype=format_of(dtype),
+            draft_dtype=format_of(draft_dtype),
+            cache_dtype=format_of(cache_dtype),
             prefill=prefill,
             tokenizer=tokenizer,
             n_ctx=n_ctx,
@@ -183,7 +177,7 @@ class SpecdecLM(TemplateLM):
         self.tally_by_task: dict[str, Tally] = {}
         self._gamma, self._verify, self._n_threads = gamma, verify, n_threads
         self._revision = revision
-        self._batch_size = _batch_size(batch_size)
+        self._batch_size = batch_size_of(batch_size)
         self._max_batch_size = (
             None if max_batch_size is None else check_integer("max_batch_size", max_batch_size, 1)
         )
@@ -198,7 +192,7 @@ class SpecdecLM(TemplateLM):
             self._template_args["enable_thinking"] = enable_thinking
         self._think_end = think_end_token
         self._seed = check_integer("seed", seed, 0)
-        self._prompt_cache = _prompt_cache(prompt_cache)
+        self._prompt_cache = prompt_cache_of(prompt_cache)
 
     # -- what the harness asks of a model ---------------------------------------------------------------
 
@@ -463,7 +457,7 @@ class SpecdecLM(TemplateLM):
             batch_size=self._batch(),
             n_threads=self._n_threads,
             prompt_cache=self._prompt_cache,
-            **_sampling(settings),
+            **sampling_of(settings),
         )
         self.tally.add(results, time.perf_counter() - began)
         for result, (*_, task) in zip(results, requests, strict=True):
@@ -514,21 +508,6 @@ def _joined(groups: Iterable[list[ScoringRequest]], size: int) -> Iterator[list[
         yield chunk
 
 
-def _sampling(settings: dict[str, Any]) -> dict[str, Any]:
-    """Sampling settings of `specdec.generate` from a task's, as the harness has normalised them."""
-    settings = dict(settings)
-    samples = bool(settings.pop("do_sample", False))
-    found = {name: settings.pop(name) for name in _SAMPLING if settings.get(name) is not None}
-    for name, value in settings.items():
-        if value is not None and value not in _WITHOUT_EFFECT.get(name, ()):
-            known = ", ".join(("until", "max_gen_toks", "do_sample", *_SAMPLING))
-            raise InputError(f"generation_kwargs has {name} = {shown(value)}; expected {known}")
-    found["temperature"] = float(found.get("temperature", 1.0)) if samples else 0.0
-    if found.get("top_k") in (0, -1):  # no limit, in other engines
-        del found["top_k"]
-    return found
-
-
 def _report(before: Tally, after: Tally) -> None:
     done = Tally(**{name: value - getattr(before, name) for name, value in vars(after).items()})
     figures = done.figures()
@@ -537,25 +516,3 @@ def _report(before: Tally, after: Tally) -> None:
             "specdec: %d texts, %d tokens in %.1f s; %.2f tokens per run of the target, acceptance %.3f",
             done.n_texts, done.n_tokens, done.seconds, figures["tokens_per_call"], figures["acceptance_rate"],
         )  # fmt: skip
-
-
-def _format(dtype: Any) -> Any:
-    return _FORMATS.get(dtype, dtype) if isinstance(dtype, str) else dtype
-
-
-def _batch_size(given: int | str) -> int | str:
-    """A number, or "auto", which may come with a schedule as "auto:4"."""
-    if not isinstance(given, str):
-        return check_integer("batch_size", given, 1)
-    word, _, schedule = given.partition(":")
-    if word == "auto" and (not schedule or schedule.isdigit()):
-        return "auto"
-    if not given.isdigit() or int(given) < 1:
-        raise InputError(f"batch_size is {shown(given)}; expected an integer, at least 1, or 'auto'")
-    return int(given)
-
-
-def _prompt_cache(given: bool | int) -> PromptCache | None:
-    if given is True:
-        return PromptCache()
-    return PromptCache(max_bytes=check_integer("prompt_cache", given, 1)) if given else None
