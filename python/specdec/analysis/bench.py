@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from specdec import _core
-from specdec.analysis.answers import Answer, AnswerFile, Reply, check_settings
+from specdec.analysis.answers import Answer, AnswerFile, check_settings
 from specdec.analysis.arguments import name_of
+from specdec.analysis.asker import TOO_LONG, Asker, TooLong
 from specdec.analysis.bench_rows import Bench, bench_rows
 from specdec.analysis.questions import Question, QuestionsLike, questions_of
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
-from specdec.decoding.beginning import Beginning
-from specdec.decoding.chat import Chat
-from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions, Gamma, Stop
-from specdec.decoding.result import Result
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
-from specdec.errors import InputError, number_of, shown
+from specdec.errors import InputError, shown
 from specdec.models.model import Model, ModelLike, as_model
 from specdec.progress import counted
 from specdec.verification.rules import DecodingRule
 
-__all__ = ["TooLong", "bench"]
-
-TooLong: TypeAlias = Literal["error", "skip"]
-"""What happens with questions that the context has no room for."""
-_TOO_LONG: Final[tuple[TooLong, ...]] = ("error", "skip")
+__all__ = ["bench"]
 
 PLAIN: Final = "plain"
 """What decoding without a draft is called."""
@@ -42,8 +32,6 @@ _N_WARM_UPS: Final = 3
 """Runs that are thrown away: caches, threads, the processor's clock."""
 _WARM_UP_TOKENS: Final = 16
 """New tokens of each of these runs."""
-_N_NAMED: Final = 5
-"""Questions that a message names at most."""
 
 
 def bench(
@@ -169,7 +157,7 @@ def bench(
     repeats, seed = check_integer("repeats", repeats, 1), check_integer("seed", seed, 0, 2**64 - 1)
     if seed + repeats > 2**64:
         raise InputError(f"seed is {shown(seed)}; expected at most {2**64 - repeats}, for {repeats} repeats")
-    plain, too_long = check_flag("plain", plain), check_choice("too_long", too_long, _TOO_LONG)
+    plain, too_long = check_flag("plain", plain), check_choice("too_long", too_long, TOO_LONG)
     chat = None if chat is None else check_flag("chat", chat)
     stop = list(stop) if isinstance(stop, Iterator) else stop  # it is gone through in each call
     options: dict[str, Any] = {
@@ -192,7 +180,7 @@ def bench(
         ways.append(_Way(PLAIN, None, options))
     if opened is not None:
         ways.append(_Way(called, opened, options | drafting))
-    asker = _Asker(target, chat, chat_template_kwargs, too_long)
+    asker = Asker(target, chat, chat_template_kwargs, too_long)
     fitting, skipped = asker.fitting(asked)
     settings = _settings(target, target_name, ways, checked, seed, asker)
     if folder is not None:
@@ -252,7 +240,7 @@ class _Way:
         answered = [bool(self.files) and self.files[run].find(question) is not None for question in questions]
         self.n_learnt = max((i for i, there in enumerate(answered) if not there), default=0) if learns else 0
 
-    def answer(self, run: int, question: Question, asker: _Asker, seed: int) -> None:
+    def answer(self, run: int, question: Question, asker: Asker, seed: int) -> None:
         """Answer a question, or take the answer that there is."""
         found = self.files[run].find(question) if self.files else None
         if found is not None and len(self.answers[run]) < self.n_learnt:
@@ -268,133 +256,6 @@ class _Way:
             if self.files:
                 self.files[run].add(question, found)
         self.answers[run].append(found)
-
-
-class _Asker:
-    """Asks a target questions, turn by turn."""
-
-    def __init__(
-        self,
-        target: Model,
-        chat: bool | None,
-        chat_template_kwargs: Mapping[str, Any] | None,
-        too_long: TooLong,
-    ) -> None:
-        self.target = target
-        self.is_encoder_decoder = target.config.encoder is not None
-        self.chat = target.chat_template is not None and not self.is_encoder_decoder if chat is None else chat
-        if self.chat and (target.chat_template is None or self.is_encoder_decoder):
-            why = "is an encoder-decoder" if self.is_encoder_decoder else "has no chat template"
-            raise InputError(f"chat is True, and {target.path} {why}; expected False, or None")
-        if chat_template_kwargs is not None:
-            if not self.chat:
-                raise InputError("chat_template_kwargs is given, and no chat template is used; expected None")
-            Chat.of_call(None, [{"role": "user"}], None, None, chat_template_kwargs)  # refuses what is none
-            chat_template_kwargs = dict(chat_template_kwargs)
-        if target.tokenizer is None:
-            raise InputError(f"target {target.path} has no tokenizer; expected one, as questions are texts")
-        self.variables = chat_template_kwargs
-        self.too_long = too_long
-
-    def fitting(self, questions: Sequence[Question]) -> tuple[list[Question], list[tuple[int | str, str]]]:
-        """(questions whose first turn the context has room for, ids of the others and why).
-
-        Raises
-        ------
-        InputError
-            There are others, and they are not to be skipped; or there is none that fits.
-        """
-        found, skipped = [], []
-        for question in questions:
-            try:
-                self._check(self._prompt(question, [], 0))
-            except InputError as error:
-                skipped.append((question.id, str(error)))
-            else:
-                found.append(question)
-        if skipped and (self.too_long == "error" or not found):
-            named = "; ".join(f"{question_id!r}: {why}" for question_id, why in skipped[:_N_NAMED])
-            more = f"; and {len(skipped) - _N_NAMED} more" if len(skipped) > _N_NAMED else ""
-            expected = "questions that fit" if not found else "questions that fit, or too_long='skip'"
-            raise InputError(
-                f"{number_of(len(skipped), 'question')} cannot be asked: {named}{more}; expected {expected}"
-            )
-        return found, skipped
-
-    def answer(
-        self, question: Question, draft: Draft | None, seed: int, options: Mapping[str, Any]
-    ) -> Answer:
-        """Ask all turns of a question.
-
-        Raises
-        ------
-        InputError
-            A later turn does not fit the context, and is not to be skipped.
-        """
-        replies: list[Reply] = []
-        for turn in range(len(question.turns)):
-            if turn:
-                try:
-                    self._check(self._prompt(question, replies, turn))
-                except InputError as error:
-                    why = f"turn {turn + 1}: {error}"
-                    if self.too_long == "skip":
-                        return Answer(tuple(replies), why)
-                    raise InputError(
-                        f"question {question.id!r}, {why}; expected turns that fit, or too_long='skip'"
-                    ) from None
-            begun = time.perf_counter()
-            result = self.run(question, replies, turn, draft, seed, options)
-            replies.append(Reply.of(result, time.perf_counter() - begun))
-        return Answer(tuple(replies))
-
-    def run(
-        self,
-        question: Question,
-        replies: Sequence[Reply],
-        turn: int,
-        draft: Draft | None,
-        seed: int,
-        options: Mapping[str, Any],
-    ) -> Result:
-        """Decode the answer to a turn."""
-        key = [(seed, _sequence(question, turn))]
-        prompt = self._prompt(question, replies, turn)
-        result: Result
-        if self.chat:
-            result = generate(
-                self.target, draft, messages=prompt, chat_template_kwargs=self.variables, seed=key, **options
-            )
-        else:
-            result = generate(self.target, draft, prompt, seed=key, **options)
-        return result
-
-    def _prompt(self, question: Question, replies: Sequence[Reply], turn: int) -> Any:
-        """What a turn is asked as: messages, or a text."""
-        if self.chat:
-            messages = [] if question.system is None else [{"role": "system", "content": question.system}]
-            for said, reply in zip(question.turns, replies, strict=False):
-                messages += [{"role": "user", "content": said}, {"role": "assistant", "content": reply.text}]
-            return [*messages, {"role": "user", "content": question.turns[turn]}]
-        if self.is_encoder_decoder:
-            return question.turns[turn]
-        before = "".join(
-            f"{said}{reply.text}\n\n" for said, reply in zip(question.turns, replies, strict=False)
-        )
-        return before + question.turns[turn]
-
-    def _check(self, prompt: Any) -> None:
-        """See that the context has room for a prompt and an answer.
-
-        Raises
-        ------
-        InputError
-        """
-        if self.chat:
-            chat = Chat.of_call(None, prompt, None, None, self.variables)
-            assert chat is not None
-            (prompt,) = chat.prompts(self.target)
-        Beginning.of(self.target, prompt, "prompt")
 
 
 def _chosen(questions: list[Question], categories: Sequence[str] | None, limit: int | None) -> list[Question]:
@@ -445,7 +306,7 @@ def _settings(
     ways: Sequence[_Way],
     options: DecodingOptions,
     seed: int,
-    asker: _Asker,
+    asker: Asker,
 ) -> dict[str, Any]:
     """What the answers depend on, in the types of JSON."""
     gamma: object = options.gamma
@@ -479,8 +340,3 @@ def _settings(
         "n_threads": options.n_threads,
         "kernels": _core.kernels(),
     }
-
-
-def _sequence(question: Question, turn: int) -> int:
-    """The number of a turn's random numbers: the same whichever other questions there are."""
-    return int.from_bytes(blake2b(json.dumps([question.id, turn]).encode(), digest_size=4).digest(), "little")
