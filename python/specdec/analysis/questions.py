@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from specdec.checks import as_integer, check_items, check_path
 from specdec.errors import InputError, MissingPackageError, kind_of, shown
-from specdec.models.json_fields import as_json
+from specdec.models.json_fields import as_json, parse_json
 
 __all__ = ["Question", "QuestionsLike", "questions_of", "read_questions"]
 
@@ -173,14 +172,10 @@ def _json_lines(file: Path) -> Iterator[tuple[int, str, Any]]:
             continue
         place = f"{file}, line {number}"
         try:
-            value = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+            value = parse_json(line.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise InputError(f"{place}: is no JSON ({error}); expected an object a line") from error
         yield number, place, value
-
-
-def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a JSON number")
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:

@@ -16,7 +16,7 @@ from specdec.errors import (
     shown,
 )
 
-__all__ = ["REQUIRED", "Fields", "as_json", "read_json_object"]
+__all__ = ["REQUIRED", "Fields", "as_json", "parse_json", "read_json_object"]
 
 MAX_INT: Final = 2**31 - 1
 
@@ -28,6 +28,17 @@ class _Required:
 
 REQUIRED: Final = _Required()
 """Default of a field that has none."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises
+    ------
+    ValueError, RecursionError
+        It is not JSON, which has no NaN and no infinities.
+    """
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(text: str) -> Any:
@@ -45,7 +56,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         The file cannot be read, is not JSON, or holds something else than an object.
     """
     try:
-        values = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+        values = parse_json(path.read_bytes())
     except FileNotFoundError as error:
         raise CheckpointNotFoundError(f"{path}: no such file") from error
     except OSError as error:
