@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -315,9 +313,17 @@ RATES = {"alpha": 0.8, "cost": 0.1}
 PAIR = {"target_probs": HALF, "draft_probs": HALF}
 
 
-def at_home(world: World, function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """A call whose relative paths, and those of the home folder, are in a folder of the test."""
-    with contextlib.chdir(world.folder), patch.dict(os.environ, HOME=str(world.folder)):
+@contextlib.contextmanager
+def at_home(world: World) -> Iterator[None]:
+    """Relative paths, and those of the home folder, are in a folder of the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(world.folder)
+        patch.setenv("HOME", str(world.folder))
+        yield
+
+
+def called_at_home(world: World, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    with at_home(world):
         return function(**given)
 
 
@@ -325,7 +331,7 @@ def in_folder(world: World, save: Callable[..., None]) -> Callable[..., None]:
     """A name of a file is one in a folder of the test. An OSError must name the file that was asked for."""
 
     def saves(path: Any) -> None:
-        with contextlib.chdir(world.folder), patch.dict(os.environ, HOME=str(world.folder)):
+        with at_home(world):
             try:
                 save(path)
             except OSError as error:
@@ -410,7 +416,7 @@ CASES: dict[str, Callable[[World], Case]] = {
         {"target": w.target, "draft": w.draft, **TEXTS, "max_new_tokens": 2, "max_gamma": 1, "gammas": [1]},
     ),
     "bench": lambda w: (
-        lambda **given: at_home(w, specdec.bench, given),
+        lambda **given: called_at_home(w, specdec.bench, given),
         {
             "target": w.target,
             "draft": w.draft,
