@@ -20,7 +20,7 @@ import pytest
 
 import spawned
 import specdec
-from drafters import DRAFTS, World, named
+from drafters import DRAFTS, REMEMBERING, World, named
 from eagle_models import eagle_folder, mimo_target
 from laws import embedded_llama2c, first_layers
 from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
@@ -270,16 +270,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(target, first_layers(embedded_llama2c(folder), 1, folder), ids)
 
 
-IN_THIS_PROCESS = {
-    "table that learns", "model that learns", "tree that learns", "suffix memory chain", "suffix memory",
-    "token recycling", "drafted by a memory", "ensemble of memories",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", named())
 def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> None:
     draft = DRAFTS[name](world)
-    if name in IN_THIS_PROCESS:
+    if name in REMEMBERING:  # what it has learnt is in this process alone
         kinds = "Online|SuffixMemory|TokenRecycling"
         with pytest.raises(InputError, match=rf"^<specdec\.drafts\.({kinds}) .*cannot be pickled"):
             pickle.dumps(draft)
