@@ -459,6 +459,8 @@ def test_names_are_texts(world: World) -> None:
             specdec.compare(world.target, ways, PROMPTS, target_name=name)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="name is 'x' for 2 drafts"):
         specdec.tune(world.target, [world.draft, drafts.Random()], PROMPTS, name="x")
+    with pytest.raises(InputError, match=r"draft is \{\}; expected a dict of drafts by their names"):
+        specdec.tune(world.target, {}, PROMPTS)
     with pytest.raises(InputError, match=r"draft is \[\]; expected at least one"):
         specdec.tune(world.target, [], PROMPTS)
 

@@ -113,8 +113,8 @@ def test_settings_that_are_refused_change_nothing(explorer: Explorer) -> None:
     [
         ({"max_gamma": 0}, "max_gamma is 0"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-        ({"draft": {}}, "draft is an empty mapping"),
-        ({"draft": {"": "x"}}, "draft has the key ''"),
+        ({"draft": {}}, r"draft is \{\}; expected a dict of drafts by their names"),
+        ({"draft": {"": "x"}}, "draft has the name ''"),
         ({"draft": {"a": 5}}, "draft 'a': draft is an int"),
         ({"prompt": ["a", "b"]}, "prompt is several prompts; expected one"),
     ],

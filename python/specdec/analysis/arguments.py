@@ -120,8 +120,8 @@ def name_of(model: object, name: str | None = None, argument: str = "name") -> s
     return type(model).__name__.lower()
 
 
-def drafts_by_name(target: Model, given: Any) -> dict[str, Any]:
-    """A dict of drafts by name, checked, loaded where they are paths.
+def drafts_by_name(argument: str, target: Model, given: Any) -> dict[str, Any]:
+    """The argument of this name, a dict of drafts by name: checked, loaded where they are paths.
 
     Raises
     ------
@@ -129,10 +129,10 @@ def drafts_by_name(target: Model, given: Any) -> dict[str, Any]:
     """
     expected = "a dict of drafts by their names"
     if not isinstance(given, Mapping) or not given:
-        raise InputError(f"drafts is {shown(given)}; expected {expected}")
+        raise InputError(f"{argument} is {shown(given)}; expected {expected}")
     for name in given:
         if not isinstance(name, str) or not name:
-            raise InputError(f"drafts has the name {shown(name)}; expected {expected}")
+            raise InputError(f"{argument} has the name {shown(name)}; expected {expected}")
     return {
         name: drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
         for name, draft in given.items()

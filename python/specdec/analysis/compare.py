@@ -124,7 +124,9 @@ def compare(
     timing = check_flag("timing", timing)
     target = as_model("target", target)
     target_name = name_of(target, target_name, "target_name")
-    opened = {name: as_draft(target, draft) for name, draft in drafts_by_name(target, drafts).items()}
+    opened = {
+        name: as_draft(target, draft) for name, draft in drafts_by_name("drafts", target, drafts).items()
+    }
     beginnings = split(target, prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     work = work_of(target, beginnings, -(-n_tokens // len(beginnings)), n_tokens)

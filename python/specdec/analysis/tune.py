@@ -402,7 +402,7 @@ def tune(
 def _candidates(target: Model, draft: Any, name: str | None) -> dict[str, Any]:
     """The drafts by name, loaded where they are paths."""
     if isinstance(draft, Mapping):
-        return drafts_by_name(target, draft)
+        return drafts_by_name("draft", target, draft)
     several = list(draft) if isinstance(draft, list | tuple) else [draft]
     if draft is EarlyExit:
         several = list(EarlyExit.exits(target))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from specdec import theory
-from specdec.analysis.arguments import name_of
+from specdec.analysis.arguments import drafts_by_name, name_of
 from specdec.checks import check_integer
 from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions
@@ -293,12 +293,8 @@ def _named(draft: DraftLike | Mapping[str, DraftLike], target: Any) -> dict[str,
     if not isinstance(draft, Mapping):
         opened = as_draft(target, draft)
         return {name_of(opened.identity): opened}
-    if not draft:
-        raise InputError("draft is an empty mapping; expected at least one draft")
     found = {}
-    for name, one in draft.items():
-        if not isinstance(name, str) or not name:
-            raise InputError(f"draft has the key {shown(name)}; expected names")
+    for name, one in drafts_by_name("draft", target, draft).items():
         try:
             found[name] = as_draft(target, one)
         except InputError as error:
