@@ -77,10 +77,12 @@ def test_greedy_run(embedded: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Theorem 3.8" in figure(output, "ideal speed-up")
     predicted = figure(output, "predicted speed-up")
     assert predicted.startswith("invalid: ") or float(predicted.split()[0]) > 0  # on a busy machine
-    found = re.match(r"(\S+) \(repetitions: (\S+) to (\S+)\)", figure(output, "measured speed-up"))
-    assert found
-    median, low, high = map(float, found.groups())
-    assert low <= median <= high
+    measured = figure(output, "measured speed-up")
+    if not measured.startswith("invalid: "):  # as on a busy machine
+        found = re.match(r"(\S+) \(repetitions: (\S+) to (\S+)\)", measured)
+        assert found
+        median, low, high = map(float, found.groups())
+        assert low <= median <= high
     assert figure(output, "outputs") == f"identical, all {n} tokens"
     assert "sampling" not in output
 
