@@ -158,6 +158,7 @@ def damaged(described: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("tokens.2", 1.5, r"tokens\[2\] is 1.5; expected an integer from 0"),
         ("tokens.0", 1, "tokens is .*; expected those that the rounds of the trace kept"),
         ("finish_reason", "end", "finish_reason is 'end'; expected one of 'stop', 'length'"),
+        ("finish_reason", np.array([1, 2]), r"finish_reason is array\(\[1, 2\]\); expected one of"),
         ("finish_reason", [], r"finish_reason is \[\]; expected one of"),
         ("stop", 1.5, "stop is 1.5; expected a str, an integer or None"),
         ("seed", [1], r"seed is \[1\]; expected two integers"),
@@ -181,6 +182,7 @@ def damaged(described: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("trace.rounds.0.tokens", [], r"trace.rounds\[0\].tokens is \[\]; expected .* and one token more"),
         ("trace.rounds.0.betas.0", None, r"trace.rounds\[0\].betas\[0\] is None; expected a finite number"),
         ("trace.rounds.0.betas", [0.5] * 9, r"trace.rounds\[0\].betas is .*; expected at most \d numbers"),
+        ("trace.rounds.0.betas.0", 1e308, r"trace.rounds\[0\].betas\[0\] is 1e\+308; expected .* below 2147"),
         ("trace.rounds.0.draft_s", -1.0, r"trace.rounds\[0\].draft_s is -1.0; expected a finite number"),
     ],
 )
@@ -190,6 +192,11 @@ def test_a_damaged_dict_is_refused_by_the_name_of_the_field(
     described = through_json(runs["greedy"].to_dict())
     with pytest.raises(InputError, match=f"^{message}"):
         Result.from_dict(damaged(described, path, value))
+
+
+def test_a_stop_of_numpy_is_an_integer(runs: dict[str, Result]) -> None:
+    out = Result.from_dict(damaged(through_json(runs["greedy"].to_dict()), "stop", np.int64(3)))
+    assert type(out.stop) is int and through_json(out.to_dict())["stop"] == 3
 
 
 def test_texts_of_a_file_do_not_steer_the_terminal(runs: dict[str, Result]) -> None:

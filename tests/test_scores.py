@@ -316,6 +316,7 @@ def test_requests_of_every_kind(model: specdec.Model) -> None:
     assert isinstance(model.score(tuple(requests[:2])), list) and isinstance(
         model.score(np.eye(2, 3, dtype=int)), list
     )
+    assert model.score(np.zeros((0, 3), int)) == []
     assert model.score(requests) == model.score(requests) != model.score(requests[::-1])
     assert pickle.loads(pickle.dumps(found)) == found
 

@@ -12,6 +12,8 @@ from specdec.errors import InputError, kind_of, shown
 __all__ = ["Described", "without_nan"]
 
 _MAX_ID = 2**31 - 1
+_MAX_NUMBER = float(2**31)
+"""Times and shares are below it, so that sums of them are finite."""
 
 
 def without_nan(value: Any) -> Any:
@@ -77,7 +79,7 @@ class Described:
         return check_integer(self.name(field), self.value(field), low, high)
 
     def number(self, field: str) -> float:
-        """A finite number, at least 0."""
+        """A finite number, at least 0 and below 2³¹."""
         return _number(self.name(field), self.value(field))
 
     def optional(self, field: str) -> float | None:
@@ -106,7 +108,7 @@ class Described:
     def numbers(
         self, field: str, expected: str = "", fits: Callable[[float], bool] | None = None
     ) -> list[float]:
-        """A list of finite numbers, at least 0, or of those that `fits` takes."""
+        """A list of such numbers, or of those that `fits` takes."""
         return [
             _number(f"{self.name(field)}[{i}]", item, expected, fits)
             for i, item in enumerate(self.items(field))
@@ -115,5 +117,6 @@ class Described:
 
 def _number(name: str, value: Any, expected: str = "", fits: Callable[[float], bool] | None = None) -> float:
     if fits is None:
-        return check_number(name, value, "a finite number, at least 0", lambda x: 0.0 <= x < math.inf)
+        expected = f"a finite number, at least 0 and below {_MAX_NUMBER:.0f}"
+        return check_number(name, value, expected, lambda x: 0.0 <= x < _MAX_NUMBER)
     return check_number(name, value, expected, fits)

@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import as_integer, check_flag
+from specdec.checks import as_integer, check_choice, check_flag
 from specdec.decoding.stopping import FinishReason
 from specdec.display.rounds import FigureTexts, html, terminal
 from specdec.errors import InputError
@@ -229,11 +229,10 @@ class Result:
         tokens = found.integers("tokens")
         if tokens != [token for round_ in trace.rounds for token in round_.tokens[: round_.kept]]:
             raise found.error("tokens", "those that the rounds of the trace kept")
-        reasons = get_args(FinishReason)
-        if (finish_reason := found.value("finish_reason")) not in reasons:
-            raise found.error("finish_reason", f"one of {', '.join(map(repr, reasons))}")
-        stop = found.value("stop")
-        if stop is not None and not isinstance(stop, str) and as_integer(stop) is None:
+        reasons: tuple[FinishReason, ...] = get_args(FinishReason)
+        finish_reason = check_choice("finish_reason", found.value("finish_reason"), reasons)
+        stop = given = found.value("stop")
+        if given is not None and not isinstance(given, str) and (stop := as_integer(given)) is None:
             raise found.error("stop", "a str, an integer or None")
         seed = found.integers("seed", 0, 2**64 - 1)
         if len(seed) != 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
@@ -201,8 +202,7 @@ def score_requests(
             n_threads=threads,
             done=done,
         )
-    spans = zip([0, *ends[:-1]], ends, strict=True)
-    return [_joined(found[begin:end], n_top) for begin, end in spans]
+    return [_joined(found[begin:end], n_top) for begin, end in pairwise([0, *ends])]
 
 
 def _text(model: ScoringModel, request: Any) -> _Text:
