@@ -45,7 +45,9 @@ def make_small(data: Any) -> None:
     if "image/png" in data:
         picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"]))).convert("RGB")
         file = io.BytesIO()
-        picture.quantize(N_COLOURS, dither=Image.Dither.NONE).save(file, "png", optimize=True)
+        # The median cut would merge the colours of thin lines, for most of a picture is grey.
+        few = picture.quantize(N_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few.save(file, "png", optimize=True)
         data["image/png"] = base64.b64encode(file.getvalue()).decode("ascii")
 
 
