@@ -36,7 +36,7 @@ PICTURES = {
     "02_why_it_is_exact": 1,
     "03_choosing_gamma": 4,
     "04_acceptance_rates": 6,
-    "05_drafts": 2,
+    "05_drafts": 5,
     "06_translation": 1,
     "07_evaluation": 2,
     "08_learning": 2,
