@@ -683,6 +683,13 @@ def test_every_snippet_of_the_readme_runs() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
+def test_nobody_is_told_to_install_specdec_by_its_name() -> None:
+    """A package index may have another project of this name: `pip install .` is what installs this one."""
+    named = re.compile(r"pip install [^`\n&]*\bspecdec\b")
+    pages = [path for path in project_files() if path.suffix in (".md", ".py", ".ipynb")]
+    assert [name(path) for path in pages if named.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_relative_links_of_the_documents_lead_somewhere() -> None:
     missing = []
     for path in project_files():

@@ -283,6 +283,11 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str]) 
     assert errors.startswith("specdec: error: ") and errors.endswith("specdec --help says what there is.\n")
 
 
+def test_a_misspelt_verb_is_no_prompt_with_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evl", "--tasks", "a"]) == 2
+    assert capsys.readouterr().err.endswith("Did you mean the verb eval?\n")
+
+
 def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of the pair in the package, and of models given by path."""
     asked = []

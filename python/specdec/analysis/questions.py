@@ -103,7 +103,7 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
         The file cannot be read, is no JSONL or Parquet, has no question or two with one id, or a field is
         something else. The message names the file, the line and the field.
     MissingPackageError
-        A Parquet file, and pyarrow is not installed: ``pip install 'specdec[parquet]'``.
+        A Parquet file, and pyarrow is not installed: ``pip install pyarrow``.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
         from pyarrow import parquet
     except ImportError:
         raise MissingPackageError(
-            "a .parquet file needs pyarrow, which is not installed: pip install 'specdec[parquet]'"
+            "a .parquet file needs pyarrow, which is not installed: pip install pyarrow"
         ) from None
     number = 0
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from specdec.commands.decoding_options import READABLE, decoding_arguments, decoding_options
-from specdec.commands.given_models import open_models
+from specdec.commands.given_models import EMBEDDED, open_models
 from specdec.commands.given_texts import given_text, lines_of
 from specdec.commands.model_options import model_options, source_option
 from specdec.commands.verb import json_line, verb
@@ -86,7 +86,7 @@ def command(
 
 def sampling_defaults(given: dict[str, Any]) -> dict[str, Any]:
     """How is sampled where the command line does not say: the target in the package repeats itself at 0."""
-    if given["target"] is not None:
+    if given["target"] not in (None, EMBEDDED):
         return {}
     return dict(READABLE) if given["temperature"] is None else {}
 

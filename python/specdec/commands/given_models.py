@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
@@ -12,6 +12,7 @@ from specdec.errors import InputError
 from specdec.models.model import Model, embedded_pair, load
 
 __all__ = [
+    "EMBEDDED",
     "is_pair_in_package",
     "open_draft",
     "open_models",
@@ -20,16 +21,19 @@ __all__ = [
     "open_target",
 ]
 
+EMBEDDED: Final = "embedded"
+"""The target in the package, by name."""
+
 
 def open_target(given: Mapping[str, Any]) -> Model:
-    """The target that the options name, by default the one in the package.
+    """The target that the options name; by default, and as "embedded", the one in the package.
 
     Raises
     ------
     InputError, CheckpointError, TokenizerError
     """
     name, dtype = given["target"], given["dtype"]
-    target = embedded_pair(dtype, None)[0] if name is None else load(name, dtype)
+    target = embedded_pair(dtype, None)[0] if name in (None, EMBEDDED) else load(name, dtype)
     return _with_languages(target, given)
 
 

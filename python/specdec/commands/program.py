@@ -7,6 +7,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
@@ -144,6 +145,8 @@ def _name(given: Sequence[str]) -> str:
 def _hint(name: str, given: Sequence[str]) -> str:
     """What helps somebody whose command line cannot be read."""
     hint = f"{name} --help says what there is."
+    if given and given[0] not in VERBS and (nearest := get_close_matches(given[0], VERBS, 1)):
+        hint += f" Did you mean the verb {nearest[0]}?"
     if len(given) > 1 and given[0] in VERBS and not given[1].startswith("-"):
         prompt = shlex.join(given)
         hint += f" A prompt that begins with the word {given[0]} goes behind two dashes: specdec -- {prompt}"

@@ -273,7 +273,7 @@ def explore(
         As `specdec.generate`.
     MissingPackageError
         matplotlib is not installed; or, in a notebook's kernel, ipywidgets: ``pip install
-        'specdec[explore]'``.
+        ipywidgets matplotlib``.
 
     Examples
     --------
@@ -381,7 +381,7 @@ def _widgets() -> Any:
     except ImportError:
         raise MissingPackageError(
             "specdec.explore needs ipywidgets in a notebook, which is not installed: "
-            "pip install 'specdec[explore]'"
+            "pip install ipywidgets matplotlib"
         ) from None
     return ipywidgets
 

@@ -1,4 +1,4 @@
-"""Datasets and sweeps over many machines, by Ray (extra ``specdec[ray]``).
+"""Datasets and sweeps over many machines, by Ray (extra ``ray``).
 
 >>> specdec.ray.generate("path/to/target", "path/to/draft", prompts, "out", seed=1)
 >>> specdec.ray.score("path/to/target", texts, "scores")

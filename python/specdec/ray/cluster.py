@@ -42,7 +42,7 @@ def connected() -> Any:
         import ray.data
     except ImportError:
         raise MissingPackageError(
-            "specdec.ray needs ray, which is not installed: pip install 'specdec[ray]'"
+            "specdec.ray needs ray, which is not installed: pip install 'ray[data]'"
         ) from None
     if not ray.is_initialized():
         ray.init()
