@@ -321,6 +321,19 @@ def test_arguments_refused(options: dict[str, Any], message: str) -> None:
         SpecdecLM(**options)
 
 
+def test_a_misspelt_argument_is_named() -> None:
+    for make, given in (
+        (SpecdecLM.create_from_arg_obj, {"target": "embedded", "gama": 3}),
+        (SpecdecLM.create_from_arg_string, "target=embedded,gama=3"),
+    ):
+        with pytest.raises(
+            InputError, match=r"no argument 'gama'; did you mean gamma\? Arguments are target, "
+        ):
+            make(given)
+    lm = SpecdecLM.create_from_arg_string("target=embedded,gamma=3", {"batch_size": 2, "device": None})
+    assert lm.batch_size == 2
+
+
 def test_reasoning_is_left_out() -> None:
     target = specdec.embedded_pair()[0]
     request = asked("generate_until", (CONTEXT, {"until": [], "max_gen_toks": 30}))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from specdec.checks import check_integer
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.errors import InputError, shown
 
-__all__ = ["batch_size_of", "format_of", "prompt_cache_of", "sampling_of"]
+__all__ = ["batch_size_of", "check_names", "format_of", "prompt_cache_of", "sampling_of"]
 
 _SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -21,6 +22,21 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
 
 _FORMATS: Final = {"auto": None, "float32": "f32", "bfloat16": "bf16"}
 """What the harness's other models call number formats."""
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse an argument of the model that it does not have.
+
+    Raises
+    ------
+    InputError
+    """
+    names = list(known)
+    for name in given:
+        if name not in names:
+            nearest = get_close_matches(name, names, 1)
+            meant = f"did you mean {nearest[0]}? Arguments" if nearest else "arguments"
+            raise InputError(f"the model has no argument {shown(name)}; {meant} are {', '.join(names)}")
 
 
 def format_of(dtype: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import time
@@ -18,7 +19,7 @@ from lm_eval.models.utils import (
     normalize_gen_kwargs,
     postprocess_generated_text,
 )
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 from tqdm import tqdm
 
 from specdec import _core
@@ -30,6 +31,7 @@ from specdec.drafts.model_draft import DraftLike
 from specdec.errors import InputError
 from specdec.integrations.lm_eval.harness_arguments import (
     batch_size_of,
+    check_names,
     format_of,
     prompt_cache_of,
     sampling_of,
@@ -193,6 +195,22 @@ class SpecdecLM(TemplateLM):
         self._think_end = think_end_token
         self._seed = check_integer("seed", seed, 0)
         self._prompt_cache = prompt_cache_of(prompt_cache)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> SpecdecLM:
+        """The model of the arguments that a command line gives; names that it does not have are refused."""
+        check_names(arg_dict, inspect.signature(cls).parameters)
+        model: SpecdecLM = super().create_from_arg_obj(arg_dict, additional_config)
+        return model
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> SpecdecLM:
+        """The same of arguments in one string, ``name=value,...``."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     # -- what the harness asks of a model ---------------------------------------------------------------
 
