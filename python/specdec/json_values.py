@@ -28,13 +28,17 @@ def without_nan(value: Any) -> Any:
 
 
 class Described:
-    """A dict that `to_dict` made, read field by field; what is wrong raises InputError with the field's name.
+    """A dict that `to_dict` made or a file holds, read field by field.
+
+    What is wrong raises InputError with the field's name.
 
     Parameters
     ----------
     values : Mapping
     name : str
         What it is called in messages, such as "rounds[3]"; empty for the whole dict.
+    place : str
+        The file and the line that it was read from; empty for a dict that a caller gives.
 
     Raises
     ------
@@ -42,16 +46,25 @@ class Described:
         It is no mapping.
     """
 
-    def __init__(self, values: object, name: str = "") -> None:
+    def __init__(self, values: object, name: str = "", *, place: str = "") -> None:
+        self._name, self._place = name, place
         if not isinstance(values, Mapping):
-            of = name or "values"
-            raise InputError(f"{of} is {kind_of(values)}; expected a dict, as to_dict gives it")
+            whole = self._called(name or ("it" if place else "values"))
+            raise InputError(f"{whole} is {kind_of(values)}; expected {self._as('a dict')}")
         self._values = values
-        self._name = name
+
+    def _called(self, path: str) -> str:
+        return f"{self._place}: {path}" if self._place else path
+
+    def _as(self, expected: str) -> str:
+        return expected if self._place else f"{expected}, as to_dict gives it"
+
+    def _path(self, field: str) -> str:
+        return f"{self._name}.{field}" if self._name else field
 
     def name(self, field: str) -> str:
         """What a field is called in messages."""
-        return f"{self._name}.{field}" if self._name else field
+        return self._called(self._path(field))
 
     def error(self, field: str, expected: str) -> InputError:
         """The exception for a field whose value is wrong."""
@@ -66,8 +79,17 @@ class Described:
             There is no such field.
         """
         if field not in self._values:
-            raise InputError(f"{self.name(field)} is missing; expected it, as to_dict gives it")
+            raise InputError(f"{self.name(field)} is missing; expected {self._as('it')}")
         return self._values[field]
+
+    def inner(self, field: str) -> Described:
+        """A dict within this one."""
+        return Described(self.value(field), self._path(field), place=self._place)
+
+    def inner_items(self, field: str) -> list[Described]:
+        """A list of dicts."""
+        path, items = self._path(field), enumerate(self.items(field))
+        return [Described(item, f"{path}[{i}]", place=self._place) for i, item in items]
 
     def check_version(self, field: str, version: int) -> None:
         """Refuse a dict of another version of the format, or of something else."""
@@ -86,12 +108,26 @@ class Described:
         """The same, or None."""
         return None if self.value(field) is None else self.number(field)
 
-    def text(self, field: str) -> str | None:
+    def text(self, field: str) -> str:
+        """A text."""
+        value = self.value(field)
+        if not isinstance(value, str):
+            raise self.error(field, "a str")
+        return value
+
+    def optional_text(self, field: str) -> str | None:
         """A text or None."""
         value = self.value(field)
         if value is None or isinstance(value, str):
             return value
         raise self.error(field, "a str or None")
+
+    def texts(self, field: str) -> list[str]:
+        """A list of texts."""
+        items = self.items(field)
+        if not all(isinstance(item, str) for item in items):
+            raise self.error(field, "a list of str")
+        return items
 
     def items(self, field: str) -> list[Any]:
         """A list."""
@@ -112,6 +148,16 @@ class Described:
         return [
             _number(f"{self.name(field)}[{i}]", item, expected, fits)
             for i, item in enumerate(self.items(field))
+        ]
+
+    def rows_of_numbers(self, field: str) -> list[list[float]]:
+        """A list of lists of such numbers."""
+        rows = self.items(field)
+        if not all(isinstance(row, list | tuple) for row in rows):
+            raise self.error(field, "a list of lists of numbers")
+        name = self.name(field)
+        return [
+            [_number(f"{name}[{i}][{j}]", item) for j, item in enumerate(row)] for i, row in enumerate(rows)
         ]
 
 

@@ -672,10 +672,7 @@ class Trace(RoundTimes):
     def _described(cls, found: Described) -> Trace:
         """The same of a dict within another one."""
         found.check_version("specdec_trace", VERSION)
-        rounds = [
-            Round._described(Described(round_, f"{found.name('rounds')}[{i}]"))
-            for i, round_ in enumerate(found.items("rounds"))
-        ]
+        rounds = [Round._described(round_) for round_ in found.inner_items("rounds")]
         prefill_s, n_sequences = found.number("prefill_s"), found.integer("n_sequences", 1)
         target_s = found.optional("target_s")
         measured = cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences)

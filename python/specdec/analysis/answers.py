@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -16,13 +16,14 @@ from specdec.atomic_file import replacing
 from specdec.decoding.result import Result
 from specdec.draft_counts import Step
 from specdec.errors import InputError
+from specdec.json_values import Described
 from specdec.models.json_fields import as_json
 from specdec.trace import steps_of
 
 __all__ = ["Answer", "AnswerFile", "Reply", "check_settings"]
 
-_LARGEST: Final = 2**31
-"""No count and no number of seconds is as large."""
+_MOST: Final = 2**31 - 1
+"""Tokens of a prompt."""
 _OURS: Final = "specdec"
 """The field of a line with what Spec-Bench's own have no place for."""
 
@@ -268,103 +269,43 @@ def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: is no JSON ({error}); expected an answer") from error
-    lines = _Entry(place, "", values)
-    choices = lines.entries("choices")
+    found = Described(values, place=place)
+    choices, ours = found.inner_items("choices"), found.inner(_OURS)
     if len(choices) != 1:
-        raise lines.error("choices", "a list with one object")
-    (choice,) = choices
-    ours = lines.entry(_OURS)
-    replies = ours.entries("replies")
-    texts, seconds = choice.values("turns", _is_text), choice.values("wall_time", _is_number)
+        raise found.error("choices", "a list with one object")
+    texts, seconds = choices[0].texts("turns"), choices[0].numbers("wall_time")
+    replies = ours.inner_items("replies")
     if not 0 < len(replies) == len(texts) == len(seconds):
-        raise ours.error("replies", "as many as 'choices[0].turns' and 'choices[0].wall_time', at least one")
+        raise ours.error("replies", "as many as choices[0].turns and choices[0].wall_time, at least one")
     answer = Answer(
         tuple(
-            _reply(entry, text, wall_s) for entry, text, wall_s in zip(replies, texts, seconds, strict=True)
+            _reply(reply, text, wall_s) for reply, text, wall_s in zip(replies, texts, seconds, strict=True)
         ),
-        ours.value("left_out", _is_text, "a text"),
+        ours.text("left_out"),
     )
-    question_id = lines.value("question_id", _is_id, "an integer or a text")
-    return question_id, ours.value("question", _is_text, "a text"), answer
+    question_id = found.value("question_id")
+    if isinstance(question_id, bool) or not isinstance(question_id, int | str):
+        raise found.error("question_id", "an integer or a str")
+    return question_id, ours.text("question"), answer
 
 
-def _reply(entry: _Entry, text: str, wall_s: float) -> Reply:
+def _reply(found: Described, text: str, wall_s: float) -> Reply:
     names = ("n_drafted", "depth", "n_accepted", "n_emitted")
-    n_drafted, depth, n_accepted, n_emitted = columns = [entry.values(name, _is_count) for name in names]
-    betas = entry.values("betas", lambda one: isinstance(one, list) and all(map(_is_number, one)))
-    if len({len(column) for column in (*columns, betas)}) > 1:
-        raise entry.error("betas", f"as many as {', '.join(map(repr, names))} have")
-    rows = zip(
-        n_drafted, depth, n_accepted, n_emitted, (tuple(map(float, one)) for one in betas), strict=True
-    )
-    tokens = entry.values("tokens", _is_count)
+    n_drafted, depth, n_accepted, n_emitted = columns = [found.integers(name) for name in names]
+    betas = found.rows_of_numbers("betas")
+    if {len(column) for column in columns} != {len(betas)}:
+        raise found.error("betas", f"as many as {', '.join(names)} have")
+    rows = zip(n_drafted, depth, n_accepted, n_emitted, map(tuple, betas), strict=True)
+    tokens = found.integers("tokens")
     if not tokens or len(tokens) != sum(n_emitted):
-        raise entry.error("tokens", "as many as 'n_emitted' adds up to, at least one")
+        raise found.error("tokens", "as many as n_emitted adds up to, at least one")
     return Reply(
         text=text,
         tokens=tuple(tokens),
-        n_prompt_tokens=entry.value("n_prompt_tokens", _is_count, "a count"),
-        finish_reason=entry.value("finish_reason", _is_text, "a text"),
+        n_prompt_tokens=found.integer("n_prompt_tokens", 0, _MOST),
+        finish_reason=found.text("finish_reason"),
         wall_s=wall_s,
-        prefill_s=entry.value("prefill_s", _is_number, "a number"),
-        rounds_s=entry.value("rounds_s", _is_number, "a number"),
+        prefill_s=found.number("prefill_s"),
+        rounds_s=found.number("rounds_s"),
         steps=tuple(Step(*row) for row in rows),
     )
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LARGEST
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool)
-
-
-class _Entry:
-    """A JSON object of a line, read field by field."""
-
-    def __init__(self, place: str, prefix: str, values: Any) -> None:
-        self._place, self._prefix = place, prefix
-        if not isinstance(values, dict):
-            found = f"field '{prefix.removesuffix('.')}'" if prefix else "it"
-            raise InputError(f"{place}: {found} is {as_json(values)}; expected an object")
-        self._values: dict[str, Any] = values
-
-    def error(self, name: str, expected: str) -> InputError:
-        found = f"is {as_json(self._values[name])}" if name in self._values else "is missing"
-        return InputError(f"{self._place}: field '{self._prefix}{name}' {found}; expected {expected}")
-
-    def value(self, name: str, fits: Callable[[Any], bool], expected: str) -> Any:
-        """A field for which `fits` is true."""
-        found = self._values.get(name)
-        if not fits(found):
-            raise self.error(name, expected)
-        return found
-
-    def values(self, name: str, fits: Callable[[Any], bool]) -> list[Any]:
-        """A field that is a list, for each entry of which `fits` is true."""
-        found = self._values.get(name)
-        if not isinstance(found, list) or not all(map(fits, found)):
-            raise self.error(name, "a list of what a file of answers has there")
-        return found
-
-    def entry(self, name: str) -> _Entry:
-        """A field that is an object."""
-        if name not in self._values:
-            raise self.error(name, "an object")
-        return _Entry(self._place, f"{self._prefix}{name}.", self._values[name])
-
-    def entries(self, name: str) -> list[_Entry]:
-        """A field that is a list of objects."""
-        found = self._values.get(name)
-        if not isinstance(found, list):
-            raise self.error(name, "a list of objects")
-        return [_Entry(self._place, f"{self._prefix}{name}[{i}].", one) for i, one in enumerate(found)]

@@ -225,7 +225,7 @@ class Result:
         """
         found = Described(values)
         found.check_version("specdec_result", VERSION)
-        trace = Trace._described(Described(found.value("trace"), "trace"))
+        trace = Trace._described(found.inner("trace"))
         tokens = found.integers("tokens")
         if tokens != [token for round_ in trace.rounds for token in round_.tokens[: round_.kept]]:
             raise found.error("tokens", "those that the rounds of the trace kept")
@@ -240,7 +240,7 @@ class Result:
         prompt_ids = found.integers("prompt_ids")
         n_prompt = max(len(prompt_ids) - 1, 0)
         return cls(
-            text=found.text("text"),
+            text=found.optional_text("text"),
             tokens=tokens,
             finish_reason=finish_reason,
             stop=stop,
@@ -253,8 +253,10 @@ class Result:
             prompt_top_logprobs=_top_log_probs(found, "prompt_top_logprobs", n_prompt),
             n_cached_tokens=found.integer("n_cached_tokens", 0),
             source_ids=None if found.value("source_ids") is None else found.integers("source_ids"),
-            source_text=found.text("source_text"),
-            figure_texts=_figure_texts(found.value("figure"), trace),
+            source_text=found.optional_text("source_text"),
+            figure_texts=None
+            if found.value("figure") is None
+            else _figure_texts(found.inner("figure"), trace),
         )
 
 
@@ -289,11 +291,8 @@ def _top_log_probs(found: Described, field: str, n: int) -> TopLogProbs | None:
     return top
 
 
-def _figure_texts(values: Any, trace: Trace) -> FigureTexts | None:
+def _figure_texts(found: Described, trace: Trace) -> FigureTexts:
     """What the figure shows, from the dict of a result."""
-    if values is None:
-        return None
-    found = Described(values, "figure")
     rounds = found.items("rounds")
     # a round shows its drafts and the target's own token
     n_pieces = [round_.n_drafted + 1 for round_ in trace.rounds]
@@ -303,7 +302,4 @@ def _figure_texts(values: Any, trace: Trace) -> FigureTexts | None:
         right = isinstance(texts, list | tuple) and len(texts) == n
         if not right or not all(isinstance(text, str) for text in texts):
             raise InputError(f"figure.rounds[{i}] is no list of {n} texts; expected one for each token")
-    prompt = found.text("prompt")
-    if prompt is None:
-        raise found.error("prompt", "a str")
-    return FigureTexts(prompt, tuple(tuple(texts) for texts in rounds))
+    return FigureTexts(found.text("prompt"), tuple(tuple(texts) for texts in rounds))
