@@ -6,9 +6,11 @@ import json
 import math
 import re
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -458,6 +460,17 @@ def test_answers_with_other_settings_or_questions_are_refused(
         specdec.bench(*pair, [Question(7, "letters", ("other",))], **options)
     fewer = specdec.bench(*pair, QUESTIONS[:1], **{**options, "repeats": 1})
     assert fewer.answers[0] == found.answers[0][:1]
+
+
+def test_rows_as_a_data_frame(found: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[Any] = []
+    pandas = SimpleNamespace(DataFrame=lambda rows, columns: lines.extend(rows))
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    found.to_pandas()
+    assert [line["category"] for line in lines] == [row.category for row in found.rows]
+    line, row = lines[0], found.rows[0]
+    assert line["alpha"] == row.alpha and line["speedup_low"] == row.speedup.low
+    assert min(row.tokens_per_s) <= line["tokens_per_s"] <= max(row.tokens_per_s)
 
 
 DAMAGES = [

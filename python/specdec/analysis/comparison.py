@@ -239,7 +239,7 @@ class Comparison(Tabular):
         """A `pandas.DataFrame` with its rows; NaN where there is no number.
 
         Columns are the fields of `ComparisonRow` that are one number or text, and of the speed-up
-        ``speedup``, ``speedup_low``, ``speedup_high`` and ``invalid``.
+        ``speedup``, ``speedup_low``, ``speedup_high`` and ``speedup_invalid``.
 
         Raises
         ------
@@ -254,11 +254,7 @@ class Comparison(Tabular):
             line |= {name: math.nan for name, value in line.items() if value is None}
             speedup = row.speedup or NOT_RUN
             rates = row.tokens_per_s or (math.nan,)
-            line |= {
-                "tokens_per_s": statistics.median(rates), "speedup": speedup.median,
-                "speedup_low": speedup.low, "speedup_high": speedup.high, "invalid": speedup.invalid,
-            }  # fmt: skip
-            lines.append(line)
+            lines.append(line | {"tokens_per_s": statistics.median(rates)} | speedup.columns("speedup"))
         return data_frame(lines)
 
     def __repr__(self) -> str:

@@ -51,6 +51,15 @@ class Speedup:
         """The largest speed-up of a repetition."""
         return max(self.ratios)
 
+    def columns(self, name: str) -> dict[str, float | str]:
+        """Median, least and most as columns of a table of pandas, and why the median is invalid."""
+        return {
+            name: self.median,
+            f"{name}_low": self.low,
+            f"{name}_high": self.high,
+            f"{name}_invalid": self.invalid,
+        }
+
     @property
     def invalid(self) -> str:
         """Why the median is an error of measuring; empty if it is not.
