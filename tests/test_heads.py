@@ -260,6 +260,7 @@ def test_texts_that_were_read_without_hidden_states_are_read_again(target: specd
     assert ask(heads, [*ids, 6, 7, 8]) == len(ids)  # the longer text of the plain run has no hidden states
 
 
+@needs_hooks
 def test_heads_live_as_long_as_a_session(target: specdec.Model) -> None:
     with nothing_leaks():
         core = pack_heads(random_heads(target))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canonical import LLAMA, build, perturbed, random_tensors, with_drafts
+from canonical import HAS_HOOKS, LLAMA, build, perturbed, random_tensors, with_drafts
 from descriptions import by_method
 from specdec import _core, drafts
 
@@ -80,8 +80,8 @@ def works() -> dict[str, Callable[[], Work]]:
             sampling={"temperature": 1.0, "logit_bias": bias}, draft_sampling={"temperature": 1.0}, **more,
         )  # fmt: skip
 
-    return {
-        "records": lambda: with_drafts(session(target, draft, **options)).round,
+    found: dict[str, Callable[[], Work]] = {
+        "records": lambda: session(target, draft, **options).round,
         "records of a python draft": lambda: session(target, guesses(n_vocab), **options).round,
         "records with a transform": lambda: session(target, None, transform=lambda p, _: p).round,
         "gammas": lambda: partial(session(target, draft).round, gammas=[1, 2]),
@@ -109,6 +109,9 @@ def works() -> dict[str, Callable[[], Work]]:
             _core.distribution(np.ones(4, np.float32), temperature=1.0),
         ),
     }  # fmt: skip
+    if HAS_HOOKS:
+        found["records with their drafts"] = lambda: with_drafts(session(target, draft, **options)).round
+    return found
 
 
 def fail_each(make: Callable[[], Work]) -> int:
