@@ -153,25 +153,29 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     return SD_OK;
 }
 
+/* How many of the first n tokens of a prompt another text can begin with. */
+static int of_prompt(const sd_model* model, int n) {
+    return sd_prompts_in_slices(model) ? n - n % SD_BLAS_SLICE : n;
+}
+
 /* How many committed tokens are the beginning of text [n] with this source and could be gone on from. */
 static int agreement(const sd_cache* c, const sd_encoded* encoded, const int32_t* text, int n) {
     int at = 0;
     if (!sd_encoded_equal(c->encoded, encoded)) return 0;
     while (at < c->n_committed && at < n && c->tokens[at] == text[at]) at++;
-    if (sd_prefills_by_blas(c->model) && at > c->n_sliced) at = c->n_sliced;
-    if (sd_prefills_by_blas(c->model)) at -= at % SD_BLAS_SLICE;
+    if (sd_prompts_apart(c->model)) at = of_prompt(c->model, at < c->n_prompt ? at : c->n_prompt);
     return at >= c->n_low ? at : 0;
 }
 
-void sd_cache_sliced(sd_cache* c, int n) {
-    if (n == SD_BLAS_SLICE && c->n_sliced == c->n_committed - n) c->n_sliced = c->n_committed;
+void sd_cache_read(sd_cache* c, int n) {
+    if (of_prompt(c->model, n) == n && c->n_prompt == c->n_committed - n) c->n_prompt = c->n_committed;
 }
 
 void sd_cache_cut(sd_cache* c, int n) {
     if (n < c->n_low) n = 0;
     if (n == 0) c->n_low = 0;
     c->n_committed = n;
-    if (c->n_sliced > n) c->n_sliced = n - n % SD_BLAS_SLICE;
+    if (c->n_prompt > n) c->n_prompt = of_prompt(c->model, n);
     clear(c);
 }
 
@@ -205,14 +209,14 @@ static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
     }
     to->n_low = whole ? 0 : low;
     to->n_committed = n;
-    to->n_sliced = from->n_sliced < n ? from->n_sliced : n - n % SD_BLAS_SLICE;
+    to->n_prompt = from->n_prompt < n ? from->n_prompt : of_prompt(to->model, n);
     clear(to);
 }
 
 void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n) {
     sd_cache_follow(&caches[which], text, n);
-    if (sd_prefills_by_blas(caches[which].model) && caches[which].n_committed > caches[which].n_sliced)
-        sd_cache_cut(&caches[which], caches[which].n_sliced);
+    if (sd_prompts_apart(caches[which].model) && caches[which].n_committed > caches[which].n_prompt)
+        sd_cache_cut(&caches[which], caches[which].n_prompt);
     int longest = caches[which].n_committed, from = which;
     for (int i = 0; i < n_caches; i++) {
         int agreed = agreement(&caches[i], caches[which].encoded, text, n);

@@ -29,7 +29,7 @@
 #define SD_BLAS_SLICE SD_GEMM_ROWS
 
 static inline int sd_prompt_slice(const sd_model* model) {
-    return sd_prefills_by_blas(model) ? SD_BLAS_SLICE : SD_PROMPT_SLICE;
+    return sd_prompts_in_slices(model) ? SD_BLAS_SLICE : SD_PROMPT_SLICE;
 }
 
 typedef struct sd_cache {
@@ -51,9 +51,9 @@ typedef struct sd_cache {
     int n_committed;
     /* The text can be cut back to this many tokens, or to none. */
     int n_low;
-    /* The first of these, in whole slices of SD_BLAS_SLICE, that were read as prompts by OpenBLAS. Where
-     * prompts are, another text begins with these alone: other tokens have bits of their own. */
-    int n_sliced;
+    /* The first of these that were read as a prompt, in whole slices where bits depend on slices. Where
+     * prompts have bits of their own another text begins with these alone. */
+    int n_prompt;
     /* Nodes computed and not yet kept or dropped. */
     int n_pending;
     /* Layers that the pending nodes have gone through as in the whole model: n_layer, or fewer for nodes that
@@ -80,12 +80,12 @@ typedef struct sd_cache {
 /* How many of the next n tokens of a prompt are the next slice. */
 static inline int sd_slice_length(const sd_cache* cache, int n) {
     int most = sd_prompt_slice(cache->model);
-    if (sd_prefills_by_blas(cache->model)) most -= cache->n_committed % most;
+    if (sd_prompts_in_slices(cache->model)) most -= cache->n_committed % most;
     return n < most ? n : most;
 }
 
 /* A slice of a prompt has been kept: its tokens, n of them, are the last. */
-void sd_cache_sliced(sd_cache* cache, int n);
+void sd_cache_read(sd_cache* cache, int n);
 
 /* Make room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least a slice)
  * are nodes that are pending at once, of which n_hidden may wait to be finished. taps, borrowed: hidden
@@ -120,9 +120,9 @@ void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
 void sd_cache_cut(sd_cache* cache, int n);
 
 /* Begin text [n] in caches[which]: what any of caches [n_caches], all of one model, with the same source has
- * committed of its beginning is kept or copied, and the rest of the cache dropped; in whole slices where
- * OpenBLAS reads prompts (n_sliced). A row's bits are those of its tokens and its source, so a copy is what
- * computing it would give. */
+ * committed of its beginning is kept or copied, and the rest of the cache dropped; where prompts have bits of
+ * their own, as far as it was read as a prompt (n_prompt). A row's bits are those of its tokens and its
+ * source, so a copy is what computing it would give. */
 void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n);
 
 /* How many tokens of a text [n] that would spare. */

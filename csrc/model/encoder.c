@@ -98,7 +98,7 @@ static sd_status run(encoder* e, const sd_model* model, const int32_t* source, i
     if (status == SD_OK) status = SD_ARENA_BUILD(&e->arena, lay_out(e, n, projects));
     if (status != SD_OK) return status;
     e->pass = (sd_pass){.w = &e->w, .n_rows = n, .end = own->config.n_layer, .keep = -1};
-    e->pass.blas = sd_prefills_by_blas(own);
+    e->pass.engine = sd_prompt_engine(own);
     memcpy(e->w.tokens, source, (size_t)n * sizeof *source);
     for (int i = 0; i < n; i++) e->w.positions[i] = i;
     sd_angles_extend(&e->w.angles, n);

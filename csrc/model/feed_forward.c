@@ -29,7 +29,7 @@ void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
         return;
     }
     activation a = {pass, mlp, input};
-    if (pass->blas)
+    if (pass->engine == SD_ENGINE_BLAS)
         sd_team_run(&pass->team, sd_mlp_slices(mlp, pass->n_rows), 1, activate_slices, &a);
     else
         sd_team_run(&pass->team, sd_mlp_groups(mlp), sd_matrix_grain(&mlp->in, &pass->team) / mlp->in.group,

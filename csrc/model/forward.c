@@ -202,7 +202,7 @@ static void start(sd_pass* pass) {
     pass->w->last_branches = pass->branches;
     pass->w->n_last_branches = pass->n_branches;
     pass->w->last_skipped = pass->skipped;
-    pass->w->last_blas = pass->blas;
+    pass->w->last_engine = pass->engine;
     pass->w->n_last_logits = pass->n_logits;
     run(pass);
 }
@@ -222,24 +222,27 @@ static sd_status check_through(const sd_cache* c, int n_through) {
                    n_through);
 }
 
-static sd_status forward(sd_workspace* w, const sd_branch* branches, int n_branches, int blas) {
+static sd_status forward(sd_workspace* w, const sd_branch* branches, int n_branches, sd_engine engine) {
     int n_layer = w->model->config.n_layer;
     for (int b = 0; b < n_branches; b++) {
         sd_status status = check_through(branches[b].cache, n_layer);
         if (status != SD_OK) return status;
     }
-    return run_new(&(sd_pass){
-        .w = w, .branches = branches, .n_branches = n_branches, .end = n_layer, .blas = blas, .keep = -1});
+    return run_new(&(sd_pass){.w = w,
+                              .branches = branches,
+                              .n_branches = n_branches,
+                              .end = n_layer,
+                              .engine = engine,
+                              .keep = -1});
 }
 
 sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
-    return forward(w, branches, n_branches, 0);
+    return forward(w, branches, n_branches, SD_ENGINE_ROWS);
 }
 
 sd_status sd_forward_prompt(sd_workspace* w, const sd_branch* branches, int n_branches) {
-    int blas = sd_prefills_by_blas(w->model);
-    assert(!blas || n_branches == 1);
-    return forward(w, branches, n_branches, blas);
+    assert(!sd_prompts_in_slices(w->model) || n_branches == 1);
+    return forward(w, branches, n_branches, sd_prompt_engine(w->model));
 }
 
 static sd_status check_hidden(const sd_cache* cache, int n) {
@@ -353,7 +356,7 @@ static void run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
                     .n_rows = branch->n_new,
                     .end = n_layers,
                     .skipped = w->last_skipped,
-                    .blas = w->last_blas,
+                    .engine = w->last_engine,
                     .keep = -1};
     place(w, branch, 0);
     run(&pass);
@@ -443,7 +446,7 @@ sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
     }
     status = sd_cache_keep(cache, path, n_here);
     if (status != SD_OK) return status;
-    sd_cache_sliced(cache, n_here);
+    sd_cache_read(cache, n_here);
     *n_done += n_here;
     return SD_OK;
 }

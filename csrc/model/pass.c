@@ -47,7 +47,7 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
             sd_model_norm(model, p->n, x, p->norm.weight, p->norm.bias, normed);
         x = p->pass->w->normed + (ptrdiff_t)first * p->n;
     }
-    if (p->pass->blas) {
+    if (p->pass->engine == SD_ENGINE_BLAS) {
         size_t row = (size_t)p->n * sizeof *x;
         memcpy((char*)p->out + (size_t)first * row, x, (size_t)(end - first) * row);
         return;
@@ -109,7 +109,7 @@ static void multiply_slices(void* argument, int thread, int first, int end) {
 }
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product) {
-    if (pass->blas) {
+    if (pass->engine == SD_ENGINE_BLAS) {
         const sd_gemm gemm = gemm_of(&product);
         sd_team_run(&pass->team, sd_gemm_slices(&gemm), 1, multiply_slices, &product);
         return;

@@ -19,7 +19,7 @@ typedef struct sd_pass {
     const sd_key_values* keys;
     int first, end;               /* layers [first, end); from a later one on with rows of the caches */
     const unsigned char* skipped; /* [n_layer] what is passed by; NULL: nothing; borrowed */
-    int blas;                     /* rows of a prompt or source are multiplied by OpenBLAS */
+    sd_engine engine;             /* what multiplies the rows */
     int keep;                     /* before this layer the rows are kept with their caches; -1: nowhere */
     sd_team team;
 } sd_pass;

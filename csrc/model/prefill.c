@@ -63,7 +63,7 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
     sd_branch branches[SD_PROMPT_SLICE];
     int read[SD_PROMPT_SLICE]; /* the prefill of each branch */
     int n_branches = 0, room = sd_prompt_slice(w->model), encoded = 0;
-    int most = sd_prefills_by_blas(w->model) ? 1 : SD_PROMPT_SLICE; /* texts in a forward */
+    int most = sd_prompts_in_slices(w->model) ? 1 : SD_PROMPT_SLICE; /* texts in a forward */
     for (int i = 0; i < n && w->model->encoder != NULL; i++) {
         if (prefills[i].n_read >= 0) continue;
         sd_status status = attend(w, caches, prefills, n, i, &encoded);
@@ -88,7 +88,7 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
         for (int b = 0; b < n_branches; b++) sd_cache_keep(branches[b].cache, NULL, 0);
     for (int b = 0; b < n_branches && status == SD_OK; b++) {
         status = sd_cache_keep(branches[b].cache, path, branches[b].n_new);
-        if (status == SD_OK) sd_cache_sliced(branches[b].cache, branches[b].n_new);
+        if (status == SD_OK) sd_cache_read(branches[b].cache, branches[b].n_new);
         prefills[read[b]].n_read += branches[b].n_new;
     }
     return status;

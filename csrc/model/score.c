@@ -123,7 +123,7 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
     s->n = n;
     sd_status status = SD_ERR_MEMORY;
     if ((s->groups = sd_alloc((size_t)n * sizeof *s->groups)) == NULL) goto fail;
-    s->n_groups = sd_texts_group(texts, n, sd_prefills_by_blas(model), s->groups);
+    s->n_groups = sd_texts_group(texts, n, sd_prompts_in_slices(model), s->groups);
     int wanted = options->n_texts > 0 ? options->n_texts : lanes_that_fill(s);
     s->n_lanes = wanted < s->n_groups ? wanted : s->n_groups;
     const bounds most = bounds_of(s);
@@ -245,14 +245,14 @@ static int fill_branch(sd_score* s, int which, int room, int32_t* parents, sd_br
                           .tokens = l->tree.tokens + l->n_read,
                           .parents = parents,
                           .n_new = n,
-                          .n_logits = wanted && sd_prefills_by_blas(s->options.model) ? n : 0};
+                          .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0};
     return n;
 }
 
 /* The branches of the next forward; returns how many there are. */
 static int fill_branches(sd_score* s) {
-    int blas = sd_prefills_by_blas(s->options.model), room = sd_prompt_slice(s->options.model);
-    int n_branches = 0, most = blas ? 1 : s->n_lanes, n_rows = 0;
+    int alone = sd_prompts_in_slices(s->options.model), room = sd_prompt_slice(s->options.model);
+    int n_branches = 0, most = alone ? 1 : s->n_lanes, n_rows = 0;
     for (int i = 0; i < s->n_lanes && room > 0 && n_branches < most; i++) {
         if (!being_read(&s->lanes[i])) continue;
         int n = fill_branch(s, i, room, s->parents + n_rows, &s->branches[n_branches]);
@@ -325,7 +325,7 @@ static void look_at_rows(void* argument, int thread, int first, int end) {
 static sd_status look(sd_score* s, int n_branches) {
     sd_workspace* w = &s->workspace;
     int n = find_rows(s, n_branches);
-    rows_of_logits rows = {s, w->logits, sd_prefills_by_blas(s->options.model)};
+    rows_of_logits rows = {s, w->logits, sd_prompts_in_slices(s->options.model)};
     if (n == 0) return SD_OK;
     if (!rows.whole) {
         sd_status status = sd_forward_more_logits(w, s->rows, n, &rows.logits);
@@ -348,7 +348,7 @@ static sd_status advance(sd_score* s, int which, int n_new, int* n_ended) {
     int n_settled = n_stem - cache->n_committed;
     sd_status status = sd_cache_settle(cache, n_settled);
     if (status != SD_OK) return status;
-    sd_cache_sliced(cache, n_settled);
+    sd_cache_read(cache, n_settled);
     if (l->n_read < l->group->n_nodes) return SD_OK;
     *n_ended += l->group->n;
     l->group = NULL;

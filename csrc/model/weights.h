@@ -78,9 +78,20 @@ typedef struct sd_model {
     struct sd_model* encoder; /* owned; NULL: none. It has no head */
 } sd_model;
 
-/* Do prompts, or sources, go through OpenBLAS? */
-static inline int sd_prefills_by_blas(const sd_model* model) {
-    return model->numbers.prefill == SD_ENGINE_BLAS && model->config.encoder == NULL;
+/* What multiplies the rows of prompts, or, of an encoder, those of sources. */
+static inline sd_engine sd_prompt_engine(const sd_model* model) {
+    return model->config.encoder == NULL ? model->numbers.prefill : SD_ENGINE_ROWS;
+}
+
+/* Do rows of prompts have other bits than tokens that are decoded? */
+static inline int sd_prompts_apart(const sd_model* model) {
+    return sd_prompt_engine(model) != SD_ENGINE_ROWS;
+}
+
+/* Do bits of a row depend on the rows that are multiplied with it? Prompts are then read in slices at fixed
+ * places, a slice of one text at a time. */
+static inline int sd_prompts_in_slices(const sd_model* model) {
+    return sd_prompt_engine(model) == SD_ENGINE_BLAS;
 }
 
 /* Allocate an empty model; the arrays of the configuration are copied. target: the finished model whose token

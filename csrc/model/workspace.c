@@ -43,7 +43,7 @@ static void lay_out(sd_workspace* w) {
     if (c->parallel != SD_PARALLEL_NO) w->beside = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
     w->angles = sd_angles_take(arena, c, sd_whole_panels(w->max_slots));
     size_t projected = rows * 2 * SD_PANEL, slice = (size_t)SD_GEMM_ROWS * SD_GEMM_COLUMNS;
-    if (sd_prefills_by_blas(w->model) && slice > projected) projected = slice;
+    if (sd_prompts_in_slices(w->model) && slice > projected) projected = slice;
     for (int t = 0; t < w->n_threads; t++) {
         w->projected[t] = sd_arena_take(arena, projected, sizeof(float));
         w->attention[t] = sd_attention_take(arena, c, w->max_slots);
@@ -65,7 +65,7 @@ sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_
                         .max_logits = max_logits,
                         .max_slots = max_slots};
     sd_status status = sd_pool_reserve(n_threads);
-    if (status == SD_OK && sd_prefills_by_blas(model)) status = sd_library_reserve(n_threads);
+    if (status == SD_OK && sd_prompts_in_slices(model)) status = sd_library_reserve(n_threads);
     if (status != SD_OK) return status;
     return SD_ARENA_BUILD(&w->arena, lay_out(w));
 }

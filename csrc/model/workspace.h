@@ -40,7 +40,7 @@ typedef struct sd_workspace {
     const sd_branch* last_branches;
     int n_last_branches;
     const unsigned char* last_skipped;
-    int last_blas;               /* whether OpenBLAS multiplied its rows */
+    sd_engine last_engine;       /* what multiplied its rows */
     int n_last_logits;           /* its rows of logits */
     int32_t *tokens, *positions; /* [max_rows] */
     const float** inputs; /* [max_rows] the vector [d_model] that is no token's embedding; NULL: it is */
