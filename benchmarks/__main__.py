@@ -19,6 +19,7 @@ from benchmarks import (
     mixtures,
     online,
     paper,
+    parts,
     peers,
     photons,
     prefill,
@@ -32,6 +33,7 @@ from benchmarks.turns import Options
 PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable[[Options], None]]] = {
     "forward": (kernels.forward, kernels.forward_options),
     "attention": (kernels.attention, kernels.attention_options),
+    "parts": (parts.parts, parts.parts_options),
     "experts": (mixtures.experts, mixtures.experts_options),
     "prefill": (prefill.prefill, prefill.prefill_options),
     "scores": (scores.scores, scores.scores_options),

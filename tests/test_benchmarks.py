@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,8 @@ from benchmarks import decodings, engine
 from benchmarks.__main__ import PROGRAMS, main, parser
 from benchmarks.builds import Builds
 from benchmarks.report import Report, Speedup, Spread
+from benchmarks.shapes import random_model
+from specdec import _core
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {name: ["--work", "FOLDER"] for name in PROGRAMS if name.startswith("peers")}
@@ -135,6 +138,7 @@ TOY = {
     "draft-costs": "--lengths 50 --nodes 4 --cache 8 --rounds 2 --text README.md",
     "beam": "--width 2 --draft-width 1 --gamma 1 --tokens 2",
     "prefill": "--layers eight --rows 3 --depth 1",
+    "parts": "--models eight --dtypes int8 --rows 1 3 --cache 8",
     "scores": "--models eight --dtypes f32 --context 20 --choices 3 --tokens 2",
     "load": "--shape eight --dtypes f32",
     "experts": "--shapes eight_of_experts --dtypes int8 --rows 1 3 --alphas 0.9 --gamma 2 "
@@ -148,8 +152,8 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     words = [name, *TOY[name].split(), "--repeats", "1", "--threads", "1", "--save", "toy"]
     try:
         main(words, tmp_path)
-    except RuntimeError as error:
-        if name == "fixed-acceptance" and "SPECDEC_TESTING=ON" in str(error):
+    except (RuntimeError, SystemExit) as error:
+        if name in ("fixed-acceptance", "parts") and "SPECDEC_TESTING=ON" in str(error):
             pytest.skip("this build has no test hooks")
         raise
     with open(tmp_path / f"{name}-toy.csv", newline="", encoding="utf-8") as file:
@@ -205,6 +209,27 @@ def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
     bench: Any = SimpleNamespace(target=None, text=[1, 2], prompt=[1])
     with pytest.raises(RuntimeError, match="SPECDEC_TESTING=ON"):
         engine._fixed_acceptance(bench, None, 0.5, {})
+
+
+def test_the_parts_of_a_forward_are_its_time() -> None:
+    """Activities that a forward has take time, others none; together they are the forward's time."""
+    if not hasattr(_core, "_profile_begin"):
+        pytest.skip("this build has no test hooks")
+    decoder = _core.Decoder(random_model("eight", "int8"), capacity=32, max_nodes=32, n_threads=1)
+    begun = time.perf_counter()
+    _core._profile_begin()  # type: ignore[attr-defined]
+    inside = time.perf_counter()
+    decoder.forward([1] * 32, list(range(-1, 31)))
+    inside = time.perf_counter() - inside
+    seconds = _core._profile_end()  # type: ignore[attr-defined]
+    passed = time.perf_counter() - begun
+    assert inside <= sum(seconds.values()) * 1.001 <= passed * 1.002
+    assert {name for name, value in seconds.items() if value == 0} == {"loops", "waiting"}
+
+    _core._profile_begin()  # type: ignore[attr-defined]
+    time.sleep(0.02)
+    seconds = _core._profile_end()  # type: ignore[attr-defined]
+    assert seconds["other"] >= 0.02 and sum(seconds.values()) == seconds["other"]
 
 
 def test_two_builds(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "clock.h"
+#include "profile.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #define relax() __builtin_ia32_pause()
@@ -290,17 +291,10 @@ void sd_team_close(const sd_team* team) {
     if (team->holds_turn) pthread_mutex_unlock(&pool.turn);
 }
 
-void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argument) {
-    if (n <= 0) return;
-    assert(grain >= 1);
-    if (grain < (n - 1) / MAX_PIECES + 1) grain = (n - 1) / MAX_PIECES + 1;
-    int n_pieces = (n - 1) / grain + 1;
-    if (team->n_threads == 1 || n_pieces == 1) {
-        work(argument, 0, 0, n);
-        return;
-    }
+/* Give the pieces of a loop to the threads of a team, in n_shares shares. */
+static void post(const sd_team* team, int n, int grain, int n_pieces, int n_shares, sd_work work,
+                 void* argument) {
     uint64_t loop = ++pool.loop;
-    int n_shares = n_pieces < team->n_threads ? n_pieces : team->n_threads;
     for (int t = n_shares - 1; t >= 0; t--) { /* workers first: they have the longer way */
         member* m = &pool.members[t];
         atomic_store_explicit(&m->work, work, memory_order_relaxed);
@@ -313,11 +307,23 @@ void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argu
         atomic_store_explicit(&m->share, word, t > 0 ? memory_order_seq_cst : memory_order_release);
     }
     for (int t = 1; t < n_shares; t++) wake(&pool.members[t].sleeper);
+}
 
+void sd_team_run(const sd_team* team, int n, int grain, sd_work work, void* argument) {
+    if (n <= 0) return;
+    assert(grain >= 1);
+    if (grain < (n - 1) / MAX_PIECES + 1) grain = (n - 1) / MAX_PIECES + 1;
+    int n_pieces = (n - 1) / grain + 1;
+    if (team->n_threads == 1 || n_pieces == 1) {
+        work(argument, 0, 0, n);
+        return;
+    }
+    int n_shares = n_pieces < team->n_threads ? n_pieces : team->n_threads;
+    SD_PROFILED(SD_DOES_LOOP, post(team, n, grain, n_pieces, n_shares, work, argument));
     int n_mine = 0;
     for (piece p; take(0, n_shares, &p); n_mine++) p.work(p.argument, 0, p.first, p.end);
     pool.n_taken += (unsigned)(n_pieces - n_mine);
-    wait_for_pieces(pool.n_taken);
+    SD_PROFILED(SD_DOES_WAITING, wait_for_pieces(pool.n_taken));
 }
 
 #ifdef SPECDEC_TESTING

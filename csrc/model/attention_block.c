@@ -2,6 +2,7 @@
 
 #include "encoded.h"
 #include "kernels.h"
+#include "profile.h"
 
 /* The attention of one layer. */
 typedef struct block {
@@ -147,6 +148,16 @@ static void project_back(const sd_pass* pass, const sd_matrix* matrix, const flo
     sd_pass_add_product(pass, matrix, bias, w->prepared, norm);
 }
 
+static void attend(const sd_pass* pass, const sd_layer_config* own, block* b) {
+    if (pass->keys) {
+        int together = rows_together(own), n_pieces = (pass->n_rows + together - 1) / together;
+        sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows) * own->n_kv_head, 1, store_source, b);
+        sd_team_run(&pass->team, n_pieces * own->n_kv_head, 1, attend_to_source, b);
+    } else {
+        sd_team_run(&pass->team, pass->n_branches * own->n_kv_head, 1, attend_to_texts, b);
+    }
+}
+
 void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
     const sd_config* c = &pass->w->model->config;
     const sd_layer* layer = &pass->w->model->layers[i];
@@ -154,14 +165,8 @@ void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
     block b = {pass, i};
     project(pass, &layer->qkv, layer->qkv_bias, input);
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
-        sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
-    if (pass->keys) {
-        int together = rows_together(own), n_pieces = (pass->n_rows + together - 1) / together;
-        sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows) * own->n_kv_head, 1, store_source, &b);
-        sd_team_run(&pass->team, n_pieces * own->n_kv_head, 1, attend_to_source, &b);
-    } else {
-        sd_team_run(&pass->team, pass->n_branches * own->n_kv_head, 1, attend_to_texts, &b);
-    }
+        SD_PROFILED(SD_DOES_NORM, sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b));
+    SD_PROFILED(SD_DOES_ATTENTION, attend(pass, own, &b));
     project_back(pass, &layer->attn_out, layer->attn_out_bias,
                  (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
 }
@@ -170,7 +175,8 @@ void sd_cross_attention_run(const sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     block b = {pass, i};
     project(pass, &layer->cross_q, layer->cross_q_bias, input);
-    sd_team_run(&pass->team, pass->n_branches * config_of(&b)->n_kv_head, 1, attend_to_encoded, &b);
+    SD_PROFILED(SD_DOES_ATTENTION, sd_team_run(&pass->team, pass->n_branches * config_of(&b)->n_kv_head, 1,
+                                               attend_to_encoded, &b));
     project_back(pass, &layer->cross_out, layer->cross_out_bias,
                  (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias});
 }

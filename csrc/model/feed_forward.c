@@ -2,6 +2,7 @@
 
 #include "mixture.h"
 #include "mlp.h"
+#include "profile.h"
 
 typedef struct activation {
     const sd_pass* pass;
@@ -20,6 +21,16 @@ static void activate_slices(void* argument, int thread, int first, int end) {
                            a->pass->w->activated);
 }
 
+static void activate(activation* a) {
+    const sd_pass* pass = a->pass;
+    const sd_mlp* mlp = a->mlp;
+    if (pass->engine == SD_ENGINE_BLAS)
+        sd_team_run(&pass->team, sd_mlp_slices(mlp, pass->n_rows), 1, activate_slices, a);
+    else
+        sd_team_run(&pass->team, sd_mlp_groups(mlp), sd_matrix_grain(&mlp->in, &pass->team) / mlp->in.group,
+                    activate_groups, a);
+}
+
 void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     const sd_mlp* mlp = &layer->mlp;
@@ -29,11 +40,7 @@ void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
         return;
     }
     activation a = {pass, mlp, input};
-    if (pass->engine == SD_ENGINE_BLAS)
-        sd_team_run(&pass->team, sd_mlp_slices(mlp, pass->n_rows), 1, activate_slices, &a);
-    else
-        sd_team_run(&pass->team, sd_mlp_groups(mlp), sd_matrix_grain(&mlp->in, &pass->team) / mlp->in.group,
-                    activate_groups, &a);
+    SD_PROFILED(SD_DOES_PRODUCT, activate(&a));
     sd_pass_add_product(pass, &mlp->down, mlp->down_bias, pass->w->activated,
                         (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
 }

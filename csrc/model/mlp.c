@@ -4,6 +4,7 @@
 
 #include "gemm.h"
 #include "kernels.h"
+#include "profile.h"
 
 /* gate = act(gate) · up, or act(gate) where there is no up; gate, up [n]. */
 static void activate(const sd_config* c, int n, float* gate, const float* up) {
@@ -33,13 +34,16 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, int n_rows, const
             int n = matrix->n_out - output < SD_PANEL ? matrix->n_out - output : SD_PANEL;
             float* y = projected + (ptrdiff_t)i * n_rows * SD_PANEL;
             sd_matrix_multiply(matrix, panel, panel + 1, n_rows, input, y, SD_PANEL);
-            if (mlp->in_bias) k->add(n_rows, n, y, SD_PANEL, mlp->in_bias + output, 0);
+            if (mlp->in_bias)
+                SD_PROFILED(SD_DOES_ADDITION, k->add(n_rows, n, y, SD_PANEL, mlp->in_bias + output, 0));
         }
         int n_gates = n_rows * SD_PANEL;
-        activate(c, n_gates, projected, c->gated ? projected + n_gates : NULL);
+        SD_PROFILED(SD_DOES_ACTIVATION,
+                    activate(c, n_gates, projected, c->gated ? projected + n_gates : NULL));
         int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
         const sd_part part = {n_rows, 0, n_rows, column, n};
-        k->prepare[w->model->numbers.weights](part, projected, SD_PANEL, mlp->width, activated);
+        SD_PROFILED(SD_DOES_PREPARATION,
+                    k->prepare[w->model->numbers.weights](part, projected, SD_PANEL, mlp->width, activated));
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include "gemm.h"
 #include "kernels.h"
+#include "profile.h"
 
 void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument) {
     if (n_rows < SD_SHARED_ROWS)
@@ -25,7 +26,9 @@ static void embed_rows(void* argument, int thread, int first, int end) {
     }
 }
 
-void sd_pass_embed(const sd_pass* pass) { sd_pass_loop_rows(pass, pass->n_rows, embed_rows, (void*)pass); }
+void sd_pass_embed(const sd_pass* pass) {
+    SD_PROFILED(SD_DOES_EMBEDDING, sd_pass_loop_rows(pass, pass->n_rows, embed_rows, (void*)pass));
+}
 
 typedef struct preparation {
     const sd_pass* pass;
@@ -44,7 +47,7 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
     if (p->norm.weight) {
         float* normed = p->pass->w->normed + (ptrdiff_t)first * p->n;
         for (int m = first; m < end; m++, x += p->n, normed += p->n)
-            sd_model_norm(model, p->n, x, p->norm.weight, p->norm.bias, normed);
+            SD_PROFILED(SD_DOES_NORM, sd_model_norm(model, p->n, x, p->norm.weight, p->norm.bias, normed));
         x = p->pass->w->normed + (ptrdiff_t)first * p->n;
     }
     if (p->pass->engine == SD_ENGINE_BLAS) {
@@ -58,7 +61,8 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
 
 void sd_pass_prepare_for(const sd_pass* pass, sd_format format, int n_rows, const float* x, int n,
                          sd_norm_weights norm, void* out) {
-    sd_pass_loop_rows(pass, n_rows, prepare_rows, &(preparation){pass, format, x, n_rows, n, norm, out});
+    preparation p = {pass, format, x, n_rows, n, norm, out};
+    SD_PROFILED(SD_DOES_PREPARATION, sd_pass_loop_rows(pass, n_rows, prepare_rows, &p));
 }
 
 void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm,
@@ -88,7 +92,7 @@ static void multiply_panels(void* argument, int thread, int panel, int panel_end
     int n_out = p->matrix->n_out, first = panel * SD_PANEL;
     int end = panel_end * SD_PANEL < n_out ? panel_end * SD_PANEL : n_out;
     sd_matrix_multiply(p->matrix, panel, panel_end, p->n_rows, p->x, p->y + first, p->ldy);
-    complete(p, 0, p->n_rows, first, end - first);
+    SD_PROFILED(SD_DOES_ADDITION, complete(p, 0, p->n_rows, first, end - first));
 }
 
 /* The product as OpenBLAS computes it. */
@@ -104,18 +108,23 @@ static void multiply_slices(void* argument, int thread, int first, int end) {
     for (int i = first; i < end; i++) {
         sd_gemm_slice s = sd_gemm_slice_at(&gemm, i);
         sd_gemm_compute(&gemm, s);
-        complete(p, s.row, s.row + s.n_rows, s.column, s.n_columns);
+        SD_PROFILED(SD_DOES_ADDITION, complete(p, s.row, s.row + s.n_rows, s.column, s.n_columns));
     }
 }
 
-void sd_pass_multiply(const sd_pass* pass, sd_product product) {
+static void multiply(const sd_pass* pass, sd_product* product) {
     if (pass->engine == SD_ENGINE_BLAS) {
-        const sd_gemm gemm = gemm_of(&product);
-        sd_team_run(&pass->team, sd_gemm_slices(&gemm), 1, multiply_slices, &product);
+        const sd_gemm gemm = gemm_of(product);
+        sd_team_run(&pass->team, sd_gemm_slices(&gemm), 1, multiply_slices, product);
         return;
     }
-    sd_team_run(&pass->team, sd_matrix_panels(product.matrix->n_out),
-                sd_matrix_grain(product.matrix, &pass->team), multiply_panels, &product);
+    sd_team_run(&pass->team, sd_matrix_panels(product->matrix->n_out),
+                sd_matrix_grain(product->matrix, &pass->team), multiply_panels, product);
+}
+
+void sd_pass_multiply(const sd_pass* pass, sd_product product) {
+    SD_PROFILED(product.matrix == &pass->w->model->head ? SD_DOES_LOGITS : SD_DOES_PRODUCT,
+                multiply(pass, &product));
 }
 
 void sd_pass_multiply_rows(const sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared,
@@ -142,16 +151,19 @@ static void add_rows(void* argument, int thread, int first, int end) {
     int d = c->d_model, of_output = a->norm.weight && sd_norms_output(c);
     for (int m = first; m < end; m++) {
         float *x = w->update + m * w->ld_update, *hidden = w->hidden + (ptrdiff_t)m * d;
-        if (of_output) sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x);
+        if (of_output)
+            SD_PROFILED(SD_DOES_NORM, sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x));
         if (c->residual_scale != 1.0f) k->scale(d, x, c->residual_scale, x);
         k->add(1, d, hidden, d, x, d);
         if (a->norm.weight && !of_output)
-            sd_model_norm(w->model, d, hidden, a->norm.weight, a->norm.bias, hidden);
+            SD_PROFILED(SD_DOES_NORM,
+                        sd_model_norm(w->model, d, hidden, a->norm.weight, a->norm.bias, hidden));
     }
 }
 
 void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm) {
-    sd_pass_loop_rows(pass, pass->n_rows, add_rows, &(addition){pass->w, norm});
+    addition a = {pass->w, norm};
+    SD_PROFILED(SD_DOES_ADDITION, sd_pass_loop_rows(pass, pass->n_rows, add_rows, &a));
 }
 
 void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,

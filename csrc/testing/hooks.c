@@ -2,6 +2,7 @@
 
 #include "forward.h"
 #include "memory.h"
+#include "profile.h"
 
 static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
     (void)module;
@@ -57,6 +58,25 @@ static PyObject* forward_work(PyObject* module, PyObject* ignored) {
     return PyLong_FromLong(sd_forward_work());
 }
 
+static PyObject* profile_begin(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    sd_profile_begin();
+    return Py_NewRef(Py_None);
+}
+
+static PyObject* profile_end(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    double seconds[SD_N_ACTIVITIES];
+    sd_profile_end(seconds);
+    PyObject* dict = PyDict_New();
+    for (int i = 0; dict != NULL && i < SD_N_ACTIVITIES; i++) {
+        PyObject* value = PyFloat_FromDouble(seconds[i]);
+        if (value == NULL || PyDict_SetItemString(dict, sd_activity_names[i], value) != 0) Py_CLEAR(dict);
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
 PyMethodDef sd_testing_functions[] = {
     {"_adaptive_gamma_reads", sd_hook_adaptive_gamma_reads, METH_VARARGS, "What a target's rows read."},
     {"_adaptive_gamma_rides", sd_hook_adaptive_gamma_rides, METH_VARARGS, "Rows that ride behind a row."},
@@ -72,5 +92,7 @@ PyMethodDef sd_testing_functions[] = {
     {"_pool_fail_after", pool_fail_after, METH_O, "Let n more threads be started; negative: all."},
     {"_forward_count", forward_count, METH_NOARGS, "Forwards of this process so far."},
     {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
+    {"_profile_begin", profile_begin, METH_NOARGS, "Begin to measure what this thread's time goes to."},
+    {"_profile_end", profile_end, METH_NOARGS, "Seconds of each activity since then."},
     {0},
 };
